@@ -1,0 +1,56 @@
+# The only entry point: `make help` lists the targets.
+.DEFAULT_GOAL := help
+SHELL := bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export KOPT_HOME ?= $(CURDIR)/.kopt
+export RAY_USAGE_STATS_ENABLED := 0
+export MLFLOW_DISABLE_TELEMETRY := true
+export HF_HUB_OFFLINE := 1
+# TORCH_BACKEND=cpu|rocm…|cu… asks uv for another build of torch than the index's own.
+TORCH_BACKEND ?=
+
+.PHONY: help
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
+
+$(VENV)/.ready: pyproject.toml requirements.lock scripts/setup.sh
+	TORCH_BACKEND=$(TORCH_BACKEND) PYTHON=$(PYTHON) scripts/setup.sh $(VENV)
+	@touch $@
+
+.PHONY: setup
+setup: $(VENV)/.ready  ## the environment in .venv, from the lock file
+
+.PHONY: lock
+lock:  ## write requirements.lock again from pyproject.toml
+	uv pip compile -q --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url \
+	    --no-emit-package kaiwo-optimizer --custom-compile-command "make lock" pyproject.toml -o requirements.lock
+
+.PHONY: run
+run: setup  ## start the platform on this machine and open its pages on loopback
+	@$(BIN)/kopt up
+
+.PHONY: lint
+lint: setup  ## ruff, mypy strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: test
+test: setup  ## everything; installs Debian packages for real servers where it may
+	scripts/test-packages.sh
+	$(BIN)/python -P -m pytest
+
+.PHONY: test-fast
+test-fast: setup  ## without servers, browser and Ray
+	$(BIN)/python -P -m pytest -m "not ray and not browser and not services and not slow"
+
+.PHONY: bench
+bench: setup  ## the tables of figures, beside their baselines
+	$(BIN)/python -P -m benchmarks
+
+.PHONY: default-models
+default-models: setup  ## fit the shipped default models again (needs KOPT_DATA_DIR)
+	$(BIN)/python -P -m kopt.training.default_models

@@ -1,10 +1,10 @@
-"""Settings of a process: where state lies, which addresses to use. From the environment, else a TOML file.
+"""Settings of a process: where state lies, which addresses to use.
 
-``Settings.load`` takes ``KOPT_HOME`` etc. from the mapping it is given; the same names in lower case without the
-prefix (``home``, ``api_port``) may stand in ``$KOPT_CONFIG`` or ``KOPT_HOME/kopt.toml``. The environment wins.
+``Settings.parse`` takes ``KOPT_HOME`` etc. from the mapping it is given; the same names in lower case without the
+prefix (``home``, ``api_port``) may stand in a TOML text. The environment wins. Reading either from the machine
+is ``serving.environment.load_settings``.
 """
 
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -59,38 +59,30 @@ class Settings:
         return self.home / "keys"
 
     @classmethod
-    def load(cls, environ: Mapping[str, str] | None = None) -> "Settings":
-        """Settings of this process. Raises SettingsError for unknown names in the file and values of a wrong type."""
-        env = os.environ if environ is None else environ
-        home = Path(env.get("KOPT_HOME") or _default_home(env)).expanduser()
-        chosen = _from_file(Path(env["KOPT_CONFIG"]) if env.get("KOPT_CONFIG") else home / "kopt.toml")
+    def parse(cls, environ: Mapping[str, str], toml: str = "", *, home: Path) -> "Settings":
+        """Settings from an environment and a TOML text; ``home`` is the default state folder.
+
+        Raises SettingsError for unknown names in the text and values of a wrong type.
+        """
         names = [f.name for f in fields(cls)]
-        chosen |= {name: env[f"KOPT_{name.upper()}"] for name in names if env.get(f"KOPT_{name.upper()}")}
-        chosen.setdefault("home", str(home))
+        chosen = {"home": str(home)} | _from_toml(toml, names)
+        chosen |= {name: environ[f"KOPT_{name.upper()}"] for name in names if environ.get(f"KOPT_{name.upper()}")}
         return cls(**{name: _convert(name, text) for name, text in chosen.items()})  # type: ignore[arg-type]
 
 
-def _default_home(env: Mapping[str, str]) -> Path:
-    base = env.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "kopt"
-
-
-def _from_file(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        return {}
+def _from_toml(text: str, known: list[str]) -> dict[str, str]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: {error}") from error
-    known = {f.name for f in fields(Settings)}
-    if unknown := sorted(set(table) - known):
-        raise SettingsError(f"{path}: unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"settings file: {error}") from error
+    if unknown := sorted(set(table) - set(known)):
+        raise SettingsError(f"settings file: unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
     return {name: str(value) for name, value in table.items()}
 
 
 def _convert(name: str, text: str) -> object:
     if name in ("home", "data_dir"):
-        return Path(text).expanduser().absolute()
+        return Path(text)
     if not name.endswith("_port"):
         return text
     if not text.isdigit() or int(text) > 65535:

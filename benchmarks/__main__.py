@@ -1,0 +1,26 @@
+"""Runs the benchmarks: ``python -m benchmarks [NAME …]``; without a name all of them."""
+
+import importlib
+import sys
+
+BENCHMARKS = {
+    "demand": "benchmarks.demand_accuracy",
+    "serving": "benchmarks.serving_latency",
+    "platform": "benchmarks.platform_cost",
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    failures = 0
+    for name in names or list(BENCHMARKS):
+        print(f"\n## {name}\n", flush=True)
+        failures += bool(importlib.import_module(BENCHMARKS[name]).main())
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,30 @@
+"""Processes of the control plane and the nodes pay for no machine-learning package."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "ray", "mlflow", "feast", "torch", "lightgbm", "sklearn", "pandas", "pyarrow", "statsforecast", "optuna", "duckdb",
+}  # fmt: skip
+
+LIGHT = ["kopt", "kopt.core.settings", "kopt.agents", "kopt.controllers", "kopt.cluster", "kopt.policies.lending",
+         "kopt.serving.client", "kopt.cli.main"]  # fmt: skip
+
+
+def loaded_by(module: str) -> set[str]:
+    """Top-level modules that importing ``module`` brings into a fresh interpreter."""
+    code = f"import {module}, json, sys; print(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_a_light_module_imports_nothing_heavy(module: str) -> None:
+    assert not loaded_by(module) & HEAVY
+
+
+def test_the_check_sees_a_heavy_import() -> None:
+    assert "pandas" in loaded_by("pandas")

@@ -1,0 +1,309 @@
+"""The only door in: clients of the prediction endpoint, on httpx alone (no Ray, no torch, no numpy).
+
+Every call has a deadline. A demand forecast never fails because the platform is down: within the deadline it comes
+from the endpoint or, marked ``fallback`` with the reason, from ``serving.fallback`` on the history in the query.
+Only a request that the endpoint refuses (RequestRefused) raises: trying again would not help.
+
+    client = PredictionClient("http://127.0.0.1:8700")
+    forecast = client.demand(DemandQuery([History("chat", t=times, value=requests)], capacity_per_gpu=600))
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, TypeVar
+
+import httpx
+import tenacity
+
+from kopt.core.reason import Reason
+from kopt.policies.lending import LendingSettings
+from kopt.serving.answers import (
+    AnswerError,
+    DemandForecast,
+    DemandQuery,
+    History,
+    HorizonForecast,
+    ModelHealth,
+    Recommendation,
+    SeriesForecast,
+    ServedModel,
+    parse_forecast,
+    parse_health,
+    parse_models,
+    parse_recommendations,
+)
+from kopt.serving.fallback import FALLBACK_MODEL, REACTIVE_MARGIN, fallback_forecast, recent
+from kopt.serving.gpus import gpus_prediction
+from kopt.serving.resilience import CircuitBreaker, RetryBudget
+from kopt.serving.wire import DEADLINE_HEADER, GRID_S
+
+__all__ = ["AsyncPredictionClient", "DemandQuery", "EndpointFailure", "History", "PredictionClient", "RequestRefused"]
+
+DEADLINE_S = 1.0
+_SERVER_SHARE = 0.8
+"""Of what is left of the deadline, told to the server, so that its own fallback still arrives in time."""
+_LARGEST_ANSWER_BYTES = 64 << 20
+
+T = TypeVar("T")
+
+
+class RequestRefused(ValueError):
+    """The endpoint refused the request (4xx); the message is the problem document's detail with the fields."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(f"{status}: {detail}")
+        self.status = status
+
+
+class EndpointFailure(RuntimeError):
+    """No usable answer within the deadline; ``reason`` says why and ``retry_after_s`` when to try again."""
+
+    def __init__(self, code: str, message: str, retry_after_s: float | None = None, *, retry: bool = True) -> None:
+        super().__init__(message)
+        self.reason = Reason(code, message)
+        self.retry_after_s, self.retry = retry_after_s, retry
+
+
+class AsyncPredictionClient:
+    """``url`` is the endpoint's root. ``token`` gives the bearer token for each call, where the endpoint asks for one.
+
+    ``transport`` replaces the network (an ASGI application in tests). Use as an async context manager, or ``close``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        deadline_s: float = DEADLINE_S,
+        token: Callable[[], str] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        lending: LendingSettings | None = None,
+    ) -> None:
+        self._deadline_s, self._token, self._clock = deadline_s, token, clock
+        self._lending = lending or LendingSettings(reactive_margin=REACTIVE_MARGIN)
+        self._breaker, self._budget = CircuitBreaker(clock), RetryBudget()
+        # No proxies from the environment: predictions do not leave the machine by accident.
+        self._http = httpx.AsyncClient(base_url=url, transport=transport, trust_env=False, follow_redirects=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def demand(self, query: DemandQuery, *, deadline_s: float | None = None) -> DemandForecast:
+        """Forecasts within ``deadline_s``; the fallback, marked, when the endpoint cannot give them.
+
+        Raises RequestRefused when the query itself is wrong.
+        """
+        content = json.dumps(query.to_dict(), separators=(",", ":")).encode()
+        try:
+            return parse_forecast(await self._call("POST", "/v1/demand", deadline_s, content))
+        except AnswerError as error:
+            return fallback_answer(query, Reason("ENDPOINT_ERROR", str(error)), self._lending)
+        except EndpointFailure as failure:
+            return fallback_answer(query, failure.reason, self._lending)
+
+    async def models(self, *, deadline_s: float | None = None) -> tuple[ServedModel, ...]:
+        """Registered versions. Raises EndpointFailure, AnswerError or RequestRefused."""
+        return parse_models(await self._call("GET", "/v1/models", deadline_s))
+
+    async def model_health(self, *, deadline_s: float | None = None) -> ModelHealth:
+        """Predicted against actual of champion and challenger. Raises as ``models`` does."""
+        return parse_health(await self._call("GET", "/v1/health/models", deadline_s))
+
+    async def recommendations(self, *, deadline_s: float | None = None) -> tuple[Recommendation, ...]:
+        """Lending advice per pool. Raises as ``models`` does."""
+        return parse_recommendations(await self._call("GET", "/v1/recommendations", deadline_s))
+
+    async def ready(self, *, deadline_s: float | None = None) -> bool:
+        """Whether the endpoint answers with a model; False too when it does not answer at all."""
+        try:
+            document = await self._call("GET", "/readyz", deadline_s)
+        except (EndpointFailure, RequestRefused):
+            return False
+        return document.get("status") == "ready"
+
+    async def _call(self, method: str, path: str, deadline_s: float | None, content: bytes = b"") -> dict[str, Any]:
+        """The JSON document of an answer, tried again while deadline, budget and breaker allow."""
+        limit_s = self._deadline_s if deadline_s is None else deadline_s
+        end_s = self._clock() + limit_s
+        attempts = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(self._may_retry), wait=_pause, stop=_stop_before(end_s, self._clock),
+            reraise=True,
+        )  # fmt: skip
+        last: EndpointFailure | None = None
+
+        async def once() -> dict[str, Any]:
+            nonlocal last
+            try:
+                return await self._once(method, path, content, end_s)
+            except EndpointFailure as failure:
+                last = failure
+                raise
+
+        try:
+            async with asyncio.timeout(max(limit_s, 0.0)):
+                document: dict[str, Any] = await attempts(once)
+                return document
+        except TimeoutError:
+            self._failed()
+            raise last or EndpointFailure("DEADLINE", f"No answer within {limit_s * 1000:g} ms.") from None
+
+    def _may_retry(self, error: BaseException) -> bool:
+        return isinstance(error, EndpointFailure) and error.retry and self._budget.allows
+
+    def _failed(self) -> None:
+        self._breaker.failed()
+        self._budget.failed()
+
+    async def _once(self, method: str, path: str, content: bytes, end_s: float) -> dict[str, Any]:
+        if not self._breaker.allows():
+            raise EndpointFailure("CIRCUIT_OPEN", "The endpoint failed repeatedly; it is left alone.", retry=False)
+        left_s = max(end_s - self._clock(), 0.001)
+        headers = {DEADLINE_HEADER: f"{left_s * 1000 * _SERVER_SHARE:.0f}", "content-type": "application/json"}
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token()}"
+        try:
+            reply = await self._http.request(method, path, content=content, headers=headers, timeout=left_s)
+        except httpx.HTTPError as error:
+            self._failed()
+            raise EndpointFailure("ENDPOINT_UNREACHABLE", f"No connection: {type(error).__name__}.") from error
+        return self._read(reply)
+
+    def _read(self, reply: httpx.Response) -> dict[str, Any]:
+        status = reply.status_code
+        is_problem = reply.headers.get("content-type", "").startswith("application/problem+json")
+        if status == 429:
+            # An overloaded endpoint lives: no mark against it, but no quick retry either.
+            self._budget.failed()
+            raise EndpointFailure("OVERLOADED", "The endpoint is overloaded.", _retry_after_s(reply))
+        if 400 <= status < 500 and is_problem:
+            self._breaker.succeeded()
+            raise RequestRefused(status, _detail(reply))
+        if status == 503 and is_problem:
+            self._breaker.succeeded()
+            raise EndpointFailure("NOT_READY", _detail(reply), _retry_after_s(reply))
+        if status != 200 or len(reply.content) > _LARGEST_ANSWER_BYTES:
+            self._failed()
+            raise EndpointFailure("ENDPOINT_ERROR", f"The endpoint answered with status {status}.")
+        return self._document(reply)
+
+    def _document(self, reply: httpx.Response) -> dict[str, Any]:
+        try:
+            document = reply.json()
+        except (ValueError, RecursionError) as error:
+            self._failed()
+            raise EndpointFailure("ENDPOINT_ERROR", "The endpoint's answer is not JSON.") from error
+        if not isinstance(document, dict):
+            raise AnswerError("the endpoint's answer is not an object")
+        self._breaker.succeeded()
+        self._budget.succeeded()
+        return document
+
+
+class PredictionClient:
+    """The same, synchronous: calls run on one background thread, so that a deadline holds whatever blocks.
+
+    Thread-safe. Not to be used across ``os.fork``. Takes the arguments of AsyncPredictionClient.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kopt-client", daemon=True)
+        self._thread.start()
+        self._client = AsyncPredictionClient(url, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._loop.is_closed():
+            return
+        self._run(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def demand(self, query: DemandQuery, *, deadline_s: float | None = None) -> DemandForecast:
+        """See AsyncPredictionClient.demand."""
+        return self._run(self._client.demand(query, deadline_s=deadline_s))
+
+    def models(self, *, deadline_s: float | None = None) -> tuple[ServedModel, ...]:
+        """See AsyncPredictionClient.models."""
+        return self._run(self._client.models(deadline_s=deadline_s))
+
+    def model_health(self, *, deadline_s: float | None = None) -> ModelHealth:
+        """See AsyncPredictionClient.model_health."""
+        return self._run(self._client.model_health(deadline_s=deadline_s))
+
+    def recommendations(self, *, deadline_s: float | None = None) -> tuple[Recommendation, ...]:
+        """See AsyncPredictionClient.recommendations."""
+        return self._run(self._client.recommendations(deadline_s=deadline_s))
+
+    def ready(self, *, deadline_s: float | None = None) -> bool:
+        """See AsyncPredictionClient.ready."""
+        return self._run(self._client.ready(deadline_s=deadline_s))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def fallback_answer(query: DemandQuery, why: Reason, lending: LendingSettings) -> DemandForecast:
+    """The query answered from its own histories alone, every prediction marked as fallback."""
+    return DemandForecast(tuple(_fallback_series(query, history, why, lending) for history in query.series),
+                          FALLBACK_MODEL)  # fmt: skip
+
+
+def _fallback_series(query: DemandQuery, history: History, why: Reason, lending: LendingSettings) -> SeriesForecast:
+    known = recent(history.t, history.value)
+    bucket_s = GRID_S if known is None else known.bucket_s
+    predictions = fallback_forecast(known, query.horizons_s, query.quantiles, query.unit, why)
+    recent_max = None if known is None else known.half_hour_max
+    capacity = query.capacity_per_gpu
+    if capacity is not None and known is not None:
+        capacity *= known.bucket_s / known.step_s
+    horizons = tuple(
+        HorizonForecast(
+            horizon_s, demand,
+            None if capacity is None else gpus_prediction(demand, capacity, recent_max, lending),
+        )
+        for horizon_s, demand in zip(query.horizons_s, predictions, strict=True)
+    )  # fmt: skip
+    return SeriesForecast(history.name, query.unit, bucket_s, horizons)
+
+
+def _pause(state: tenacity.RetryCallState) -> float:
+    """Full jitter from 10 ms on, or what the endpoint asked for."""
+    failure = state.outcome.exception() if state.outcome is not None else None
+    asked_s = failure.retry_after_s if isinstance(failure, EndpointFailure) else None
+    return asked_s if asked_s is not None else float(tenacity.wait_random_exponential(0.02, 0.5)(state)) + 0.01
+
+
+def _stop_before(end_s: float, clock: Callable[[], float]) -> Callable[[tenacity.RetryCallState], bool]:
+    """Stop when the next attempt could not start before the deadline."""
+    return lambda state: clock() + (state.upcoming_sleep or 0.0) >= end_s
+
+
+def _retry_after_s(reply: httpx.Response) -> float | None:
+    text = reply.headers.get("retry-after", "")
+    return float(text) if text.isascii() and text.isdigit() else None
+
+
+def _detail(reply: httpx.Response) -> str:
+    try:
+        problem = reply.json()
+        fields = "; ".join(f"{one['field']}: {one['message']}" for one in problem.get("errors", [])[:5])
+        return f"{problem['detail']}" + (f" ({fields})" if fields else "")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return reply.text[:200]

@@ -1,0 +1,250 @@
+"""The typed requests and answers of ``/v1``, written before the code behind them.
+
+Requests are strict: unknown fields, numbers as text and booleans as numbers are refused, and every list has a bound.
+Gaps in a history are ``null`` (or ``NaN``). What the bounds here cannot say (times in order, demand not negative) is
+checked in ``serving.histories``, with the same field paths.
+"""
+
+import itertools
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, model_validator
+
+from kopt.serving.wire import (
+    DEFAULT_HORIZONS_S,
+    DEFAULT_QUANTILES,
+    MAX_HORIZONS,
+    MAX_POINTS,
+    MAX_QUANTILES,
+    MAX_SERIES,
+    MAX_TENANTS,
+    SCHEMA,
+)
+
+N = TypeVar("N", int, float)
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable() or not text.strip():
+        raise ValueError("a name is printable text and not blank")
+    return text
+
+
+def _rising(numbers: list[N]) -> list[N]:
+    if any(after <= before for before, after in itertools.pairwise(numbers)):
+        raise ValueError("must be in rising order without repeats")
+    return numbers
+
+
+Name = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_printable)]
+Horizon = Annotated[int, Field(ge=60, le=86_400)]
+Quantile = Annotated[float, Field(ge=0.01, le=0.999, allow_inf_nan=False)]
+# FailFast: one error for a list of a million wrong items, not a million errors.
+Times = Annotated[
+    list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1, max_length=MAX_POINTS), FailFast()
+]
+Amounts = Annotated[list[float | None], Field(min_length=1, max_length=MAX_POINTS), FailFast()]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class SeriesIn(_Strict):
+    """One service. With ``t`` and ``value`` the history counts; without them the feature store's newest row does."""
+
+    name: Name
+    t: Times | None = None
+    """Start of each bucket in seconds, rising and on one step; Unix time where the calendar is to count."""
+    value: Amounts | None = None
+    """Demand in each bucket; null is a gap in collection, not zero."""
+    in_tok: Amounts | None = None
+    out_tok: Amounts | None = None
+    tenants: Annotated[dict[Name, Amounts], Field(max_length=MAX_TENANTS)] | None = None
+    """Demand by tenant, in the same buckets."""
+    pool: Name | None = None
+    """The pool of GPUs this service draws on; its own if absent. For ``/v1/recommendations``."""
+    gpus: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """GPUs the service holds now."""
+    min_gpus: Annotated[int, Field(ge=0, le=1_000_000)] = 1
+    """Guaranteed minimum, never lent."""
+
+    @model_validator(mode="after")
+    def _times_and_values_together(self) -> "SeriesIn":
+        if (self.t is None) != (self.value is None):
+            raise ValueError("t and value come together, or neither does")
+        return self
+
+
+class DemandRequest(_Strict):
+    """Forecast the demand of services, and of GPUs where ``capacity_per_gpu`` is given."""
+
+    series: Annotated[list[SeriesIn], Field(min_length=1, max_length=MAX_SERIES)]
+    unit: Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_printable)] = "requests"
+    capacity_per_gpu: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
+    """What one GPU serves in one bucket of the history, in its unit: value / capacity_per_gpu = GPUs."""
+    horizons_s: Annotated[
+        list[Horizon], Field(min_length=1, max_length=MAX_HORIZONS, default=list(DEFAULT_HORIZONS_S)),
+        AfterValidator(_rising),
+    ]  # fmt: skip
+    quantiles: Annotated[
+        list[Quantile], Field(min_length=1, max_length=MAX_QUANTILES, default=list(DEFAULT_QUANTILES)),
+        AfterValidator(_rising),
+    ]  # fmt: skip
+    now_s: Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)] | None = None
+    """The caller's time on the clock of ``t``; with it, metrics that have gone stale are noticed."""
+
+
+DEMAND_REQUEST = TypeAdapter(DemandRequest)
+
+
+class ModelOut(BaseModel):
+    name: str
+    version: str
+    digest: str
+
+
+class ReasonOut(BaseModel):
+    code: str
+    message: str
+    numbers: dict[str, float | int | str]
+
+
+class PredictionOut(BaseModel):
+    """``core.prediction.Prediction`` on the wire; ``refused`` means no value, and the first reason says why."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    probability: float
+    unit: str
+    confidence: float
+    model: ModelOut
+    reasons: list[ReasonOut]
+    quantiles: dict[str, float]
+    features_at_s: float | None
+    horizon_s: float | None
+    fallback: bool
+    refused: bool
+
+
+class HorizonOut(BaseModel):
+    horizon_s: int
+    demand: PredictionOut
+    gpus: PredictionOut | None
+    """Whole GPUs for the demand; its reasons name the reactive rule where that asks for more."""
+
+
+class SeriesOut(BaseModel):
+    name: str
+    unit: str
+    bucket_s: int
+    """Demand is the sum over a bucket of this many seconds; finer histories are summed to 300 s first."""
+    fallback: bool
+    horizons: list[HorizonOut]
+
+
+class DemandResponse(BaseModel):
+    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
+    model: ModelOut
+    fallback: bool
+    """Whether any series was answered without the model."""
+    series: list[SeriesOut]
+    seconds: float
+
+
+class SeriesHealthOut(BaseModel):
+    """Predicted against actual of one series over the newest window."""
+
+    name: str
+    matched: int
+    coverage: float | None
+    """Share of actuals at or under the predicted ``quantile``; null before the first match."""
+    quantile: float
+    error: float | None
+    """Mean absolute error of the median over the mean actual (WAPE)."""
+    error_last_value: float | None
+    drift: float | None
+    """Population stability index of the newest demand against the trailing window."""
+    alarm: bool
+    reasons: list[ReasonOut]
+
+
+class RegisteredModelOut(BaseModel):
+    name: str
+    alias: str
+    version: str
+    digest: str
+    serving: bool
+    """Whether this replica answers with it."""
+
+
+class ModelsResponse(BaseModel):
+    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
+    models: list[RegisteredModelOut]
+    refused: list[ReasonOut]
+    """Why a newer model is not serving (bad signature, torn files)."""
+
+
+class ModelHealthResponse(BaseModel):
+    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
+    model: ModelOut
+    challenger: ModelOut | None
+    series: list[SeriesHealthOut]
+    shadow: list[SeriesHealthOut]
+    """The challenger on the same requests."""
+
+
+class ActionOut(BaseModel):
+    verb: str
+    target: str
+    amount: int
+    unit: str
+
+
+class CurvePointOut(BaseModel):
+    horizon_s: float
+    provision_milli_gpu: int
+    lendable_milli_gpu: int
+
+
+class RecommendationOut(BaseModel):
+    """Lending advice for one pool: ``core.decision.Decision`` and the lendable GPUs over the horizons."""
+
+    pool: str
+    services: list[str]
+    policy: str
+    mode: str
+    actions: list[ActionOut]
+    reasons: list[ReasonOut]
+    models: list[ModelOut]
+    curve: list[CurvePointOut]
+    made_at_s: float
+    fallback: bool
+
+
+class RecommendationsResponse(BaseModel):
+    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
+    recommendations: list[RecommendationOut]
+
+
+class StatusResponse(BaseModel):
+    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
+    status: Literal["live", "ready", "not ready"]
+    reasons: list[ReasonOut] = []
+
+
+class FieldErrorOut(BaseModel):
+    field: str
+    """Dotted path in the request: ``series.0.value.17``."""
+    message: str
+
+
+class ProblemOut(BaseModel):
+    """An RFC 9457 problem document (``application/problem+json``)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldErrorOut] = []

@@ -1,0 +1,21 @@
+"""Names and bounds of the wire, shared by the endpoint and its client (standard library only)."""
+
+from typing import Final
+
+SCHEMA: Final = "kopt/v1"
+DEADLINE_HEADER = "x-kopt-deadline-ms"
+"""Milliseconds the caller still waits from the moment it sends; past it the answer is the fallback."""
+
+DEFAULT_HORIZONS_S = (300, 1800, 3600)
+DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+MAX_BODY_BYTES = 8 << 20
+MAX_SERIES = 256
+MAX_POINTS = 20_000
+"""Per series: two weeks of minutes, two months of five minutes."""
+MAX_HORIZONS = 16
+MAX_QUANTILES = 16
+MAX_TENANTS = 64
+
+GRID_S = 300
+"""Finer histories are summed to this step; the same number as ``data.demand.table.GRID_S`` (a test holds them)."""

@@ -104,7 +104,7 @@ def _read_table(file: Path) -> Any:
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
         if isinstance(error, DemandDataError):
             raise
-        raise DemandDataError(f"{file}: {_first_line(error)}", row=_row_in(error)) from error
+        raise DemandDataError(f"{file}: {first_line(error)}", row=row_in(error)) from error
     if not table.num_rows:
         raise DemandDataError(f"{file} has no rows")
     return table
@@ -184,20 +184,22 @@ def _floats(file: Path, name: str, column: Any) -> Array:
 def _times(file: Path, column: Any) -> Array:
     """Seconds; ISO times become Unix seconds."""
     kind = column.type
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return _unix_seconds(column.to_pandas())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        try:
-            return _unix_seconds(pd.Series(column.to_pylist()))
-        except (ValueError, OverflowError) as error:
-            row = re.search(r"position (\d+)", str(error))
-            text = f"{file}: column t: {_first_line(error)[:200]}; write seconds or ISO times"
-            raise DemandDataError(text, row=int(row[1]) if row else None) from error
+    if any(is_kind(kind) for is_kind in (pa.types.is_timestamp, pa.types.is_date, pa.types.is_string)):
+        return unix_seconds(column.to_pandas())
     return _floats(file, "t", column)
 
 
-def _unix_seconds(times: "pd.Series[Any]") -> Array:
-    stamps = pd.to_datetime(times, utc=True, format="ISO8601")
+def unix_seconds(times: "pd.Series[Any]", first_row: int = 0) -> Array:
+    """Unix seconds of times or ISO texts, without an offset taken as UTC; NaN where there is none. Shape (n,).
+
+    Raises DemandDataError naming the row, counted from ``first_row``, that is no time.
+    """
+    try:
+        stamps = pd.to_datetime(times, utc=True, format="ISO8601")
+    except (ValueError, OverflowError) as error:
+        at = re.search(r"at position (\d+)", str(error))
+        row = first_row + int(at[1]) if at else None
+        raise DemandDataError(f"{first_line(error)[:200]}; write seconds or ISO times", row=row) from error
     seconds: Array = stamps.dt.as_unit("us").astype("int64").to_numpy(dtype=np.float64) / 1e6
     return np.where(stamps.isna().to_numpy(), np.nan, seconds)
 
@@ -289,11 +291,12 @@ def _catalogue_row(name: str, series: DemandSeries) -> dict[str, object]:
     return {"name": name, "dt": series.step_s, "start": start, "n": len(series), "days": days, "unit": series.unit}
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What Arrow or pandas says, without the advice that follows it."""
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
-def _row_in(error: BaseException) -> int | None:
+def row_in(error: BaseException) -> int | None:
     """The data row of an error of Arrow's CSV reader, which counts lines from 1 with the header."""
     match = re.search(r"Row #(\d+)", str(error))
     return int(match[1]) - 2 if match else None

@@ -56,14 +56,20 @@ def place(
     index = _positions(name, t, step, numbers)
     length = int(index[-1]) + 1
     if length > MAX_BUCKETS or length > 1000 + MAX_GAP_FACTOR * len(t):
-        widest = int(np.argmax(np.diff(t)))
-        text = f"{length} buckets of {step} s for {len(t)} rows; look for a stray time around t={t[widest + 1]:.0f}"
-        raise DemandDataError(text, series=name, row=int(numbers[widest + 1]))
+        stray = lonelier_side(t)
+        text = f"{length} buckets of {step} s for {len(t)} rows; t={t[stray]:.0f} looks like a stray time"
+        raise DemandDataError(text, series=name, row=int(numbers[stray]))
     placed = {}
     for column, values in columns.items():
         placed[column] = np.full(length, np.nan)
         placed[column][index] = values
     return Gridded(float(t[0]), step, placed)
+
+
+def lonelier_side(t: NDArray[np.float64] | NDArray[np.int64]) -> int:
+    """Position next to the widest distance of sorted times, on the side with fewer of them: the likely stray."""
+    widest = int(np.argmax(np.diff(t)))
+    return widest if 2 * (widest + 1) < len(t) else widest + 1
 
 
 def _check_values(name: str, columns: Mapping[str, Array], rows: NDArray[np.int64]) -> None:

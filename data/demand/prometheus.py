@@ -63,7 +63,7 @@ class Server:
             total=retries,
             backoff_factor=backoff_s,
             backoff_max=10,
-            status_forcelist=(429, 500, 502, 504),
+            status_forcelist=(429, 500, 502, 503, 504),
             raise_on_status=False,
             # A server must not be able to make us sleep for hours.
             respect_retry_after_header=False,
@@ -71,12 +71,11 @@ class Server:
         self._url = url.rstrip("/")
         self._session = requests.Session()
         self._session.hooks["response"].append(self._refuse)
-        headers = {"Authorization": f"Bearer {token}"} if token else None
-        self._client = PrometheusConnect(
-            self._url, headers=headers, session=self._session, timeout=min(timeout_s, 3600), retry=retry
-        )
+        if token:
+            self._session.headers["Authorization"] = f"Bearer {token}"
+        self._client = PrometheusConnect(self._url, session=self._session, timeout=timeout_s, retry=retry)
         # After the client, which mounts its own adapter without limits at this address.
-        self._session.mount(self._url, _Bounded(timeout_s, retry))
+        self._session.mount(self._url, _Bounded(timeout_s, retries, retry))
 
     def __enter__(self) -> "Server":
         return self
@@ -108,17 +107,26 @@ class Server:
     def _ask(self, what: str, request: Callable[[], Any]) -> Any:
         try:
             return request()
-        except requests.Timeout as error:
-            text = f"no answer within {self.timeout_s:g} s ({what}); ask for less history or set a longer timeout"
-            raise PrometheusError(f"{self.shown}: {text}") from error
-        except requests.ConnectionError as error:
-            raise PrometheusError(f"{self.shown} cannot be reached ({what}): {_cause(error)}") from error
-        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise PrometheusError(f"{self.shown}: {what} failed: {_cause(error)}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, PrometheusError):
                 raise
-            raise PrometheusError(f"{self.shown} did not answer like Prometheus ({what})") from error
+            raise PrometheusError(f"{self.shown} {self._why(error)} ({what})") from error
+
+    def _why(self, error: Exception) -> str:
+        # requests reports a read timeout after retries as a connection error around the real reason.
+        reason = getattr(error.args[0], "reason", None) if error.args else None
+        root = reason or error
+        # urllib3 counts a refused connection among the timeouts.
+        is_timeout = isinstance(root, (requests.Timeout, urllib3.exceptions.TimeoutError))
+        if is_timeout and not isinstance(root, urllib3.exceptions.NewConnectionError):
+            return f"gave no answer within {self.timeout_s:g} s; ask for less history or set a longer timeout"
+        # The text before the last colon names addresses and the query.
+        cause = str(root).rpartition(": ")[2][:200]
+        if isinstance(error, requests.ConnectionError):
+            return f"cannot be reached: {cause}"
+        if isinstance(error, (requests.exceptions.InvalidJSONError, ValueError, KeyError, TypeError)):
+            return "did not answer like Prometheus"
+        return f"failed: {cause}"
 
     def _refuse(self, response: requests.Response, *_: object, **__: object) -> None:
         """Turns error answers into errors with the server's own words."""
@@ -138,31 +146,25 @@ class Server:
 class _Bounded(HTTPAdapter):
     """Reads answers within a time as a whole and up to a size; requests itself bounds only the wait for each byte."""
 
-    def __init__(self, timeout_s: float, retry: Retry) -> None:
+    def __init__(self, timeout_s: float, retries: int, retry: Retry) -> None:
         super().__init__(max_retries=retry)
-        self._timeout_s = timeout_s
+        self._allowed_s = timeout_s * (1 + retries)
 
-    def send(self, request: requests.PreparedRequest, stream: bool = False, **more: Any) -> requests.Response:  # type: ignore[override]
-        deadline = time.monotonic() + self._timeout_s * (1 + self.max_retries.total)
-        response = super().send(request, stream=True, **more)
+    def send(self, request: requests.PreparedRequest, *args: Any, **more: Any) -> requests.Response:
+        deadline = time.monotonic() + self._allowed_s
+        response = super().send(request, *args, **more | {"stream": True})
         body = io.BytesIO()
-        for part in response.iter_content(1 << 16):
+        # read1 returns what has come, where iter_content would wait for a whole block.
+        while part := response.raw.read1(1 << 16, decode_content=True):
             body.write(part)
             if body.tell() > MAX_ANSWER_BYTES:
                 raise requests.RequestException(f"the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB")
             if time.monotonic() > deadline:
-                raise requests.ReadTimeout(f"the answer took longer than {self._timeout_s:g} s")
-        body.seek(0)
+                raise requests.ReadTimeout("the answer took too long")
         response.close()
-        whole = requests.Response()
-        whole.status_code, whole.headers, whole.url, whole.request = (
-            response.status_code,
-            response.headers,
-            response.url,
-            request,
-        )
-        whole.encoding, whole.reason, whole.raw = response.encoding, response.reason, body
-        return whole
+        body.seek(0)
+        response.raw = body
+        return response
 
 
 def read_demand(
@@ -264,9 +266,3 @@ def _series(name: str, times: list[Array], values: list[Array], end_s: int, step
     value[: len(grid.columns["value"])] = grid.columns["value"]
     # A point is the end of its bucket.
     return DemandSeries(name, grid.start_s - step_s, step_s, value, unit=unit, start_known=True)
-
-
-def _cause(error: BaseException) -> str:
-    """The innermost reason, which names neither the query nor credentials."""
-    reason = getattr(error.args[0], "reason", None) if error.args else None
-    return str(reason or error).rpartition(": ")[2][:200]

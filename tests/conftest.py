@@ -1,9 +1,19 @@
 """Fixtures that all tests share: a state folder of their own, and the real data where it is."""
 
 import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from kopt.data.demand.table import DemandSeries
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -30,3 +40,74 @@ def demand_data_dir() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return folder
+
+
+@pytest.fixture
+def prometheus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., "RunningPrometheus"]]:
+    """Starts real Prometheus servers on loopback: ``prometheus_server(history).url``.
+
+    ``history`` is OpenMetrics text, or series of demand, which become counters ``requests_total{service="…"}`` with a
+    sample a minute. Needs the Debian package ``prometheus``.
+    """
+    running: list[RunningPrometheus] = []
+
+    def start(history: "str | Iterable[DemandSeries]") -> RunningPrometheus:
+        for binary in ("prometheus", "promtool"):
+            if shutil.which(binary) is None:
+                pytest.skip(f"{binary} is not installed (Debian package prometheus)")
+        text = history if isinstance(history, str) else counters(history)
+        running.append(RunningPrometheus(tmp_path_factory.mktemp("prometheus"), text))
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+class RunningPrometheus:
+    """A Prometheus process with a history; ``url`` answers once the constructor returns."""
+
+    def __init__(self, folder: Path, history: str) -> None:
+        (folder / "history.txt").write_text(history)
+        (folder / "prometheus.yml").write_text("global: {scrape_interval: 1h}\n")
+        blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "history.txt", "data"]
+        subprocess.run(blocks, cwd=folder, check=True, capture_output=True, timeout=120)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.url = f"http://{address}"
+        options = [f"--web.listen-address={address}", "--storage.tsdb.path=data", "--storage.tsdb.retention.time=100y"]
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(["prometheus", *options], cwd=folder, stdout=log, stderr=log)
+        for _ in range(300):
+            if self._process.poll() is not None:
+                pytest.fail((folder / "log").read_text())
+            try:
+                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1):
+                    return
+            except OSError:
+                time.sleep(0.1)
+        self.stop()
+        pytest.fail("Prometheus did not become ready in 30 s")
+
+    def stop(self) -> None:
+        """Kills the process, as a crash would."""
+        self._process.kill()
+        self._process.wait()
+
+
+def counters(series: "Iterable[DemandSeries]") -> str:
+    """Demand as OpenMetrics counters with a sample a minute and none inside a gap."""
+    lines = ["# TYPE requests counter"]
+    for one in series:
+        total = 0.0
+        per_step = max(1, one.step_s // 60)
+        lines.append(f'requests_total{{service="{one.name}"}} 0 {one.start_s:.0f}')
+        for begin, value in zip(one.times_s, one.value, strict=True):
+            for part in range(1, per_step + 1):
+                # Inside a gap nothing is scraped; a counter goes on without being seen.
+                if value == value:
+                    at, count = begin + part * one.step_s / per_step, total + value * part / per_step
+                    lines.append(f'requests_total{{service="{one.name}"}} {float(count)!r} {at:.0f}')
+            total += 0.0 if value != value else value
+    return "\n".join([*lines, "# EOF", ""])

@@ -25,7 +25,7 @@ from kopt.data.demand.catalogue import CATALOGUE, CATALOGUE_COLUMNS, SeriesInfo,
 from kopt.data.demand.grid import UNIX_FROM_S, place
 from kopt.data.demand.table import Array, DemandDataError, DemandSeries
 
-__all__ = ["SeriesInfo", "read_catalogue", "read_demand", "write_demand"]
+__all__ = ["SeriesInfo", "from_frame", "read_catalogue", "read_demand", "write_demand"]
 
 REQUIRED = ("series", "t", "value")
 TOKENS = ("in_tok", "out_tok")
@@ -53,6 +53,24 @@ def read_demand(path: Path | str, *, unit: str | None = None, step_s: int | None
     table = _read_table(file)
     found = {name: _series(name, rows, infos.get(name), unit, step_s) for name, rows in _by_series(file, table)}
     return _with_tenants(found, infos)
+
+
+def from_frame(frame: pd.DataFrame, *, unit: str | None = None, step_s: int | None = None) -> list[DemandSeries]:
+    """Every series of a DataFrame with the columns of a file; without a column ``series`` there is one, ``demand``.
+
+    Raises DemandDataError as ``read_demand`` does; rows are counted from 0 by position, whatever the index says.
+    """
+    named = frame if "series" in frame.columns else frame.assign(series="demand")
+    place_of = Path("the DataFrame")
+    columns = _known_columns(place_of, [str(column) for column in named.columns])
+    try:
+        table = pa.Table.from_pandas(named[columns], preserve_index=False)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise DemandDataError(f"{place_of}: {first_line(error)}") from error
+    if not table.num_rows:
+        raise DemandDataError(f"{place_of} has no rows")
+    found = {name: _series(name, rows, None, unit, step_s) for name, rows in _by_series(place_of, table)}
+    return _with_tenants(found, {})
 
 
 def write_demand(series: Iterable[DemandSeries], folder: Path | str, *, source: str = "", kind: str = "llm") -> Path:

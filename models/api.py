@@ -1,0 +1,163 @@
+"""The Python interface: ``kopt.forecast(frame)`` in a notebook or script, without a server.
+
+    import kopt
+    print(kopt.forecast("demand.parquet"))              # or a pandas DataFrame with columns series, t, value
+    kopt.forecast(frame, horizons_s=(300, 3600), quantiles=(0.5, 0.99)).to_dict()
+
+``kopt demand forecast -o json`` prints ``Forecast.to_dict()``.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.settings import Settings
+from kopt.data.demand.table import DemandDataError, DemandSeries
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kopt.models.demand.predictor import DemandPredictor
+
+SCHEMA = "kopt/v1"
+SHIPPED = "shipped"
+CHAMPION = "champion"
+HORIZONS_S = (300, 1800, 3600)
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class ServiceForecast:
+    """One series' predictions, one per horizon, the nearest first. ``step_s`` is the bucket that values are sums of."""
+
+    name: str
+    step_s: int
+    predictions: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Predictions for several series by one model."""
+
+    services: tuple[ServiceForecast, ...]
+    model: ModelVersion
+
+    def __iter__(self) -> Iterator[ServiceForecast]:
+        return iter(self.services)
+
+    def __len__(self) -> int:
+        return len(self.services)
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry per series and horizon under ``forecasts``."""
+        entries = [
+            {"series": service.name, "step_s": service.step_s, **prediction.to_dict()}
+            for service in self.services
+            for prediction in service.predictions
+        ]
+        return {"schema": SCHEMA, "model": self.model.to_dict(), "forecasts": entries}
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Columns ``series, horizon_s, q50 …``, a row per series and horizon; refusals are NaN."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"series": service.name, "horizon_s": p.horizon_s, **{quantile_name(q): v for q, v in p.quantiles.items()}}
+            for service in self.services
+            for p in service.predictions
+        )
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks; names are escaped."""
+        names = sorted({q for service in self.services for p in service.predictions for q in p.quantiles})
+        head = "".join(f"<th>{escape(text)}</th>" for text in ("series", "horizon", *map(quantile_name, names), "why"))
+        rows = "".join(_html_row(service.name, p, names) for service in self.services for p in service.predictions)
+        caption = escape(f"demand forecast by {self.model.name} {self.model.version}")
+        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def quantile_name(probability: float) -> str:
+    """``q50`` for 0.5, ``q99.9`` for 0.999."""
+    return f"q{round(probability * 100, 6):g}"
+
+
+def _html_row(name: str, prediction: Prediction, probabilities: Sequence[float]) -> str:
+    cells = [f"{prediction.quantiles[q]:,.4g}" if q in prediction.quantiles else "–" for q in probabilities]
+    why = prediction.reasons[0].message if prediction.reasons else ""
+    horizon = f"{(prediction.horizon_s or 0) / 60:g} min"
+    return "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in (name, horizon, *cells, why)) + "</tr>"
+
+
+def forecast(
+    frame: "pd.DataFrame | DemandSeries | Sequence[DemandSeries] | Path | str",
+    *,
+    horizons_s: Sequence[int] = HORIZONS_S,
+    quantiles: Sequence[float] = QUANTILES,
+    model: str = CHAMPION,
+    now_s: float | None = None,
+    settings: Settings | None = None,
+) -> Forecast:
+    """Quantiles of demand per series and horizon, counted from the end of each series.
+
+    ``frame`` is a DataFrame with columns ``series, t, value`` (``series`` may be absent for one series; ``t`` in
+    seconds or as timestamps), series, or a path. ``model`` is an alias, a version, or ``shipped``; with ``champion``
+    and no registry on this machine the shipped model answers. ``now_s`` (Unix time) makes stale data a refusal.
+
+    Raises DemandDataError for data that cannot be used, RegistryError for a model that is not there.
+    """
+    series = _series_of(frame)
+    predictor = load_model(model, settings)
+    services = tuple(
+        ServiceForecast(one.name, max(one.step_s, 300), predictor.forecast(
+            one, tuple(horizons_s), tuple(quantiles), now_s=now_s if one.start_known else None))
+        for one in series
+    )  # fmt: skip
+    return Forecast(services, predictor.version)
+
+
+def load_model(model: str = CHAMPION, settings: Settings | None = None) -> "DemandPredictor":
+    """The demand predictor that ``model`` names, verified. Without a registry ``champion`` is the shipped model."""
+    from kopt.models.demand.predictor import DemandPredictor
+    from kopt.models.registry import Registry
+    from kopt.models.shipped import load_shipped
+
+    if model == SHIPPED or (model == CHAMPION and not has_registry(settings)):
+        loaded = load_shipped("demand")
+    else:
+        loaded = Registry(_required(settings)).load("demand", model)
+    if not isinstance(loaded, DemandPredictor):
+        raise TypeError(f"{loaded} is not a demand predictor")
+    return loaded
+
+
+def has_registry(settings: Settings | None) -> bool:
+    """Is there a registry to ask? Looking does not make one."""
+    if settings is None:
+        return False
+    return bool(settings.mlflow_uri) or (settings.home / "mlflow.db").exists()
+
+
+def _required(settings: Settings | None) -> Settings:
+    if settings is None:
+        raise DemandDataError("a model of the registry needs settings that say where the registry is")
+    return settings
+
+
+def _series_of(frame: Any) -> list[DemandSeries]:
+    if isinstance(frame, DemandSeries):
+        return [frame]
+    if isinstance(frame, str | Path):
+        from kopt.data.demand.load import load
+
+        return load(frame)
+    if hasattr(frame, "columns"):
+        from kopt.data.demand.files import from_frame
+
+        return from_frame(frame)
+    series = list(frame)
+    if not series or not all(isinstance(one, DemandSeries) for one in series):
+        raise DemandDataError("give a DataFrame with columns series, t, value, or DemandSeries, or a path")
+    return series

@@ -8,7 +8,7 @@ checked in ``serving.histories``, with the same field paths.
 import itertools
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from kopt.serving.wire import (
     DEFAULT_HORIZONS_S,
@@ -39,11 +39,10 @@ def _rising(numbers: list[N]) -> list[N]:
 Name = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_printable)]
 Horizon = Annotated[int, Field(ge=60, le=86_400)]
 Quantile = Annotated[float, Field(ge=0.01, le=0.999, allow_inf_nan=False)]
-# FailFast: one error for a list of a million wrong items, not a million errors.
-Times = Annotated[
-    list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1, max_length=MAX_POINTS), FailFast()
-]
-Amounts = Annotated[list[float | None], Field(min_length=1, max_length=MAX_POINTS), FailFast()]
+# fail_fast: one error for a list of a million wrong items, not a million errors.
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+Times = Annotated[list[Seconds], Field(min_length=1, max_length=MAX_POINTS, fail_fast=True)]
+Amounts = Annotated[list[float | None], Field(min_length=1, max_length=MAX_POINTS, fail_fast=True)]
 
 
 class _Strict(BaseModel):
@@ -247,4 +246,6 @@ class ProblemOut(BaseModel):
     title: str
     status: int
     detail: str
+    error: str
+    """The detail once more, under the name that the Open Inference Protocol gives it."""
     errors: list[FieldErrorOut] = []

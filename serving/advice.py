@@ -1,0 +1,93 @@
+"""Lending advice per pool, made from the newest forecasts of its services as they come in."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kopt.core.prediction import Prediction
+from kopt.policies.lending import (
+    LendingSettings,
+    LendingState,
+    Pool,
+    ServiceDemand,
+    decide,
+    lendable_curve,
+)
+from kopt.serving.engine import Observation
+from kopt.serving.monitoring import PredictionTable
+
+STALE_S = 3600.0
+"""A service that was not asked about for this long no longer counts in its pool."""
+
+
+class Adviser:
+    """Keeps the newest forecast of every service whose request named its GPUs; writes advice to the shared table.
+
+    ``take`` runs on the observer's thread. At most ``most`` services are kept, the oldest leave first.
+    """
+
+    def __init__(self, table: PredictionTable, settings: LendingSettings | None = None, most: int = 5000) -> None:
+        self._table, self._settings, self._most = table, settings or LendingSettings(), most
+        self._newest: dict[tuple[str, str], Observation] = {}
+
+    def take(self, seen: Observation) -> None:
+        """Advice for the pool of this observation, where it says how many GPUs there are and what one serves."""
+        if seen.entry.gpus is None or seen.capacity_per_bucket is None:
+            return
+        key = (seen.caller, seen.entry.name)
+        self._newest.pop(key, None)
+        self._newest[key] = seen
+        while len(self._newest) > self._most:
+            self._newest.pop(next(iter(self._newest)))
+        name = pool_name(seen)
+        members = [
+            other for (caller, _), other in self._newest.items()
+            if caller == seen.caller and pool_name(other) == name and seen.at_s - other.at_s <= STALE_S
+        ]  # fmt: skip
+        self._advise(name, members, seen)
+
+    def _advise(self, name: str, members: list[Observation], seen: Observation) -> None:
+        pool = _pool(name, members)
+        stored = self._table.advice_state(seen.caller, name)
+        state = LendingState() if stored is None else _state(json.loads(stored))
+        decision, after = decide(pool, state, seen.at_s, self._settings)
+        document = {
+            "pool": name,
+            "services": sorted(member.entry.name for member in members),
+            **decision.to_dict(),
+            "curve": [
+                {"horizon_s": point.horizon_s, "provision_milli_gpu": point.provision,
+                 "lendable_milli_gpu": point.lendable}
+                for point in lendable_curve(pool, self._settings)
+            ],
+            "made_at_s": seen.at_s,
+            "fallback": any(member.answer.fallback for member in members),
+        }  # fmt: skip
+        kept = json.dumps({"recent": after.recent, "provisioned_gpus": after.provisioned_gpus})
+        self._table.put_advice(seen.caller, name, seen.at_s, json.dumps(document), kept)
+
+
+def pool_name(seen: Observation) -> str:
+    """The pool a service draws on: its own, unless it names one."""
+    return seen.entry.pool or seen.entry.name
+
+
+def _pool(name: str, members: list[Observation]) -> Pool:
+    """Members may have been asked for different horizons: at each, a member's nearest one at or after it counts."""
+    horizons = sorted({horizon.horizon_s for member in members for horizon in member.answer.horizons})
+    curve = {float(horizon_s): [_service(member, horizon_s) for member in members] for horizon_s in horizons}
+    return Pool(name, sum(member.entry.gpus or 0 for member in members), curve)
+
+
+def _service(member: Observation, horizon_s: int) -> ServiceDemand:
+    later = [h for h in member.answer.horizons if h.horizon_s >= horizon_s]
+    demand: Prediction = (later[0] if later else member.answer.horizons[-1]).demand
+    quantiles: Mapping[float, float] = {} if demand.refused else demand.quantiles
+    assert member.capacity_per_bucket is not None
+    return ServiceDemand(member.entry.name, member.recent_max, member.capacity_per_bucket, quantiles,
+                         member.entry.min_gpus, demand.model)  # fmt: skip
+
+
+def _state(document: Mapping[str, Any]) -> LendingState:
+    recent: Iterable[tuple[float, int]] = ((float(at_s), int(gpus)) for at_s, gpus in document["recent"])
+    return LendingState(tuple(recent), document["provisioned_gpus"])

@@ -1,0 +1,45 @@
+"""Puts an endpoint together from settings: registry, models, table of predictions, observer."""
+
+from dataclasses import dataclass
+
+from kopt.core.settings import Settings
+from kopt.models.registry import RegisteredModel, Registry
+from kopt.serving.advice import Adviser
+from kopt.serving.app import MOST_AT_ONCE, REFRESH_S, Endpoint
+from kopt.serving.engine import Calibrations, DemandService, OnlineFeatures
+from kopt.serving.metrics import EndpointMetrics
+from kopt.serving.monitoring import PredictionTable
+from kopt.serving.observer import TableObserver
+from kopt.serving.slot import ModelSlot, ModelSource
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What tests and embedders replace; the defaults are the registry and stores that the settings name."""
+
+    source: ModelSource | None = None
+    features: OnlineFeatures | None = None
+    calibrations: Calibrations | None = None
+    refresh_s: float = REFRESH_S
+    most_at_once: int = MOST_AT_ONCE
+
+
+def assemble(settings: Settings, parts: Parts | None = None) -> Endpoint:
+    """An endpoint that has not started yet; state lies under ``settings.home``."""
+    parts = parts or Parts()
+    source = parts.source or Registry(settings)
+    table = PredictionTable(settings.home / "monitoring.db")
+    metrics = EndpointMetrics(table)
+    champion = ModelSlot(source)
+    challenger = ModelSlot(source, alias="challenger")
+    observer = TableObserver(table, metrics, challenger=challenger, adviser=Adviser(table))
+    service = DemandService(
+        champion, metrics, features=parts.features, calibrations=parts.calibrations, observer=observer
+    )
+
+    def versions() -> tuple[RegisteredModel, ...]:
+        return source.list(champion.name)
+
+    return Endpoint(
+        service, metrics, champion, challenger, table, observer, versions, parts.refresh_s, parts.most_at_once
+    )

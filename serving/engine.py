@@ -1,0 +1,279 @@
+"""A validated request becomes a forecast: model, deadline, fallback and GPUs. The heart of ``/v1/demand``."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.reason import Reason
+from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
+from kopt.policies.lending import LendingSettings
+from kopt.serving.answers import DemandForecast, HorizonForecast, SeriesForecast
+from kopt.serving.fallback import FALLBACK_MODEL, REACTIVE_WINDOW_S, fallback_forecast, recent
+from kopt.serving.gpus import gpus_prediction
+from kopt.serving.histories import demand_series
+from kopt.serving.metrics import EndpointMetrics
+from kopt.serving.problems import invalid
+from kopt.serving.schemas import DemandRequest, SeriesIn
+from kopt.serving.slot import DemandModel, ModelSlot
+
+_LOG = logging.getLogger(__name__)
+INLINE_SERIES = 4
+"""Up to this many series are answered on the event loop: a hop to a thread costs more than it frees."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When the caller stops waiting, on the monotonic clock."""
+
+    at_s: float
+    given_s: float
+
+    def left_s(self) -> float:
+        return self.at_s - time.monotonic()
+
+    @property
+    def reason(self) -> Reason:
+        text = f"The caller's deadline of {self.given_s * 1000:g} ms passed before the model could answer."
+        return Reason("DEADLINE", text, {"deadline_ms": self.given_s * 1000})
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One answered series, for whoever compares predictions with what came."""
+
+    caller: str
+    entry: SeriesIn
+    series: DemandSeries
+    """Ends on a full bucket of the answer; its step is the caller's."""
+    answer: SeriesForecast
+    judged: tuple[Prediction, ...]
+    """The model's own predictions, also where the answer was the fallback."""
+    quantiles: tuple[float, ...]
+    capacity_per_bucket: float | None
+    recent_max: float
+    at_s: float
+
+
+class Observer(Protocol):
+    """What the engine tells about its answers; must return at once."""
+
+    def distrusted(self, caller: str, name: str) -> Reason | None:
+        """Why this series' predictions are not to be used now, if so."""
+
+    def wants(self, caller: str, series: DemandSeries) -> bool:
+        """Whether an observation of this series at its present end is still to be made."""
+
+    def observe(self, observation: Observation) -> None: ...
+
+
+class OnlineFeatures(Protocol):
+    """Forecasts of named services from the feature store; refusals for names it does not know."""
+
+    def forecast(
+        self, model: DemandModel, names: Sequence[str], horizons_s: Sequence[int], quantiles: Sequence[float],
+        unit: str,
+    ) -> list[tuple[Prediction, ...]]: ...  # fmt: skip
+
+
+class Calibrations(Protocol):
+    """Per-series calibration state of a replica."""
+
+    def state(self, caller: str, model: DemandModel, series: DemandSeries) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a request asks of every series."""
+
+    caller: str
+    request: DemandRequest
+    model: DemandModel
+    now_s: float | None
+
+
+class DemandService:
+    """Answers requests with the model in ``slot``. One per replica."""
+
+    def __init__(
+        self,
+        slot: ModelSlot,
+        metrics: EndpointMetrics,
+        *,
+        features: OnlineFeatures | None = None,
+        calibrations: Calibrations | None = None,
+        observer: Observer | None = None,
+        lending: LendingSettings | None = None,
+        threads: int = 1,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.slot = slot
+        self._metrics, self._features, self._calibrations, self._observer = metrics, features, calibrations, observer
+        self._lending, self._clock = lending or LendingSettings(), clock
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="forecast")
+        self._free = asyncio.Semaphore(threads)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def forecast(self, request: DemandRequest, deadline: Deadline, caller: str = "") -> DemandForecast:
+        """The answer, within the deadline as far as the process is scheduled. Raises Problem for invalid requests."""
+        started = time.perf_counter()
+        series = demand_series(request)
+        model = self.slot.current
+        if model is None:
+            found = self._fallbacks(request, self.slot.trouble or Reason("NO_MODEL", "No model is loaded yet."))
+            model_version = FALLBACK_MODEL
+        else:
+            found = await self._in_time(Job(caller, request, model, request.now_s), series, deadline)
+            model_version = model.version
+        for one in found:
+            self._metrics.answered(one)
+        return DemandForecast(tuple(found), model_version, time.perf_counter() - started)
+
+    async def _in_time(self, job: Job, series: list[DemandSeries | None], deadline: Deadline) -> list[SeriesForecast]:
+        if deadline.left_s() <= 0:
+            return self._fallbacks(job.request, deadline.reason)
+        if len(series) <= INLINE_SERIES:
+            return self._answers(job, series, deadline)
+        try:
+            async with asyncio.timeout(deadline.left_s()):
+                await self._free.acquire()
+                work = asyncio.get_running_loop().run_in_executor(self._threads, self._answers, job, series, deadline)
+                # Freed when the thread is, which may be after the caller has left with the fallback.
+                work.add_done_callback(lambda _: self._free.release())
+                return await asyncio.shield(work)
+        except TimeoutError:
+            return self._fallbacks(job.request, deadline.reason)
+
+    def _answers(self, job: Job, series: list[DemandSeries | None], deadline: Deadline) -> list[SeriesForecast]:
+        """One answer per series; those that the deadline leaves no time for get the fallback."""
+        named = self._from_store(job, [s.name for s, h in zip(job.request.series, series, strict=True) if h is None])
+        answers = []
+        for place, (entry, history) in enumerate(zip(job.request.series, series, strict=True)):
+            if history is None:
+                answers.append(self._stored(job, entry, named[entry.name]))
+            elif deadline.left_s() <= 0:
+                answers.append(self._fallback(job.request, entry, deadline.reason))
+            else:
+                answers.append(self._answer(job, f"series.{place}", entry, history))
+        return answers
+
+    def _answer(self, job: Job, place: str, entry: SeriesIn, raw: DemandSeries) -> SeriesForecast:
+        history, on_grid = _on_grid(place, raw)
+        why = self._observer.distrusted(job.caller, entry.name) if self._observer else None
+        predictions = self._predict(job, on_grid)
+        if isinstance(predictions, Reason):
+            return self._fallback(job.request, entry, predictions)
+        capacity = job.request.capacity_per_gpu
+        per_bucket = None if capacity is None else capacity * on_grid.step_s / raw.step_s
+        highest = recent_max(on_grid)
+        if why is not None:
+            answer = self._fallback(job.request, entry, why)
+        else:
+            answer = self._series(job.request, entry.name, on_grid.step_s, predictions, per_bucket, highest)
+        if self._observer is not None and self._observer.wants(job.caller, on_grid):
+            self._observer.observe(
+                Observation(job.caller, entry, history, answer, predictions, tuple(job.request.quantiles), per_bucket,
+                            highest, self._clock())
+            )  # fmt: skip
+        return answer
+
+    def _predict(self, job: Job, series: DemandSeries) -> tuple[Prediction, ...] | Reason:
+        request = job.request
+        try:
+            state = self._calibrations.state(job.caller, job.model, series) if self._calibrations else None
+            predictions = job.model.forecast(
+                series, request.horizons_s, request.quantiles, calibration=state, now_s=job.now_s
+            )
+        except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
+            _LOG.exception("the model failed on a series of %d buckets", len(series))
+            return Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); this is the fallback.")
+        if not all(_finite(prediction) for prediction in predictions):
+            return Reason("MODEL_ERROR", "The model's answer was not finite; this is the fallback.")
+        return predictions
+
+    def _series(
+        self, request: DemandRequest, name: str, bucket_s: int, predictions: Sequence[Prediction],
+        capacity_per_bucket: float | None, highest: float | None,
+    ) -> SeriesForecast:  # fmt: skip
+        horizons = tuple(
+            HorizonForecast(
+                horizon_s, demand,
+                None if capacity_per_bucket is None
+                else gpus_prediction(demand, capacity_per_bucket, highest, self._lending),
+            )
+            for horizon_s, demand in zip(request.horizons_s, predictions, strict=True)
+        )  # fmt: skip
+        return SeriesForecast(name, request.unit, bucket_s, horizons)
+
+    def _fallbacks(self, request: DemandRequest, why: Reason) -> list[SeriesForecast]:
+        return [self._fallback(request, entry, why) for entry in request.series]
+
+    def _fallback(self, request: DemandRequest, entry: SeriesIn, why: Reason) -> SeriesForecast:
+        known = recent(entry.t or (), entry.value or ())
+        predictions = fallback_forecast(known, request.horizons_s, request.quantiles, request.unit, why)
+        capacity = request.capacity_per_gpu
+        if known is None:
+            return self._series(request, entry.name, GRID_S, predictions, capacity, None)
+        per_bucket = None if capacity is None else capacity * known.bucket_s / known.step_s
+        return self._series(request, entry.name, known.bucket_s, predictions, per_bucket, known.half_hour_max)
+
+    def _from_store(self, job: Job, names: list[str]) -> dict[str, tuple[Prediction, ...]]:
+        if not names:
+            return {}
+        request = job.request
+        why = Reason("NO_HISTORY", "No history in the request and no feature store here; send t and value.")
+        found: list[tuple[Prediction, ...]] | None = None
+        if self._features is not None:
+            try:
+                found = self._features.forecast(job.model, names, request.horizons_s, request.quantiles, request.unit)
+            except Exception:  # noqa: BLE001 - edge: a store that is down is no reason to answer nothing
+                _LOG.exception("the feature store failed")
+                why = Reason("STORE_DOWN", "The feature store does not answer; send t and value with the request.")
+        if found is None:
+            refusal = fallback_forecast(None, request.horizons_s, request.quantiles, request.unit, why)
+            found = [refusal] * len(names)
+        return dict(zip(names, found, strict=True))
+
+    def _stored(self, job: Job, entry: SeriesIn, predictions: tuple[Prediction, ...]) -> SeriesForecast:
+        # The store's rows are on the grid, so the caller's capacity is per bucket of the grid.
+        return self._series(job.request, entry.name, GRID_S, predictions, job.request.capacity_per_gpu, None)
+
+
+def _on_grid(place: str, series: DemandSeries) -> tuple[DemandSeries, DemandSeries]:
+    """The history cut so that its last bucket ends a coarse one, and the same on the grid."""
+    if series.step_s >= GRID_S:
+        return series, series
+    if GRID_S % series.step_s:
+        raise invalid(f"{place}.t", f"the step of {series.step_s} s does not divide {GRID_S} s")
+    factor = GRID_S // series.step_s
+    kept = series.tail(len(series) - len(series) % factor) if len(series) >= factor else series
+    try:
+        return kept, kept.resampled()
+    except DemandDataError as error:
+        raise invalid(f"{place}.t", str(error)) from error
+
+
+def recent_max(series: DemandSeries) -> float:
+    """The largest demand of the last half hour; 0 where there is none."""
+    buckets = max(1, REACTIVE_WINDOW_S // series.step_s)
+    known = series.value[-buckets:]
+    known = known[np.isfinite(known)]
+    return float(known.max()) if len(known) else 0.0
+
+
+def _finite(prediction: Prediction) -> bool:
+    if prediction.value is None:
+        return True
+    numbers = (prediction.value, prediction.low, prediction.high, *prediction.quantiles.values())
+    return all(number is not None and abs(number) < float("inf") for number in numbers)
+
+
+__all__ = ["Deadline", "DemandService", "ModelVersion", "Observation", "Observer", "recent_max"]

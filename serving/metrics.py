@@ -1,0 +1,101 @@
+"""The endpoint's Prometheus metrics. With several replicas on a machine any of them answers for all.
+
+prometheus_client's multiprocess mode does that: where PROMETHEUS_MULTIPROC_DIR is set before it is imported, each
+process keeps its samples in files there and a scrape adds them up. What is known per series comes from the table that
+all replicas share, read at the time of the scrape.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from kopt.core.prediction import ModelVersion
+from kopt.serving.answers import SeriesForecast
+from kopt.serving.monitoring import PredictionTable, SeriesState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0)
+_MOST_SERIES = 500
+
+
+class EndpointMetrics:
+    """Counters of one replica, in a registry of their own."""
+
+    def __init__(self, table: PredictionTable | None = None) -> None:
+        own = self._registry = CollectorRegistry()
+        self._table = table
+        self.requests = Counter("kopt_requests", "Requests by route and status.", ["route", "status"], registry=own)
+        self.seconds = Histogram("kopt_request_seconds", "Time to answer.", ["route"], buckets=_SECONDS, registry=own)
+        self.answers = Counter("kopt_demand_answers", "Series answered by the model.", registry=own)
+        self.fallbacks = Counter("kopt_demand_fallbacks", "Series answered without it.", ["reason"], registry=own)
+        self.refusals = Counter("kopt_demand_refusals", "Series without an answer.", ["reason"], registry=own)
+        self.reloads = Counter("kopt_model_reloads", "Models swapped in.", ["alias"], registry=own)
+        self.dropped = Counter("kopt_observations_dropped", "Answers not compared, the queue was full.", registry=own)
+        self.in_flight = Gauge("kopt_requests_in_flight", "Requests being answered.", registry=own,
+                               multiprocess_mode="livesum")  # fmt: skip
+        self.model = Gauge("kopt_model_serving", "1 for the version that answers.", ["alias", "version"], registry=own,
+                           multiprocess_mode="livemax")  # fmt: skip
+        self.refused = Gauge("kopt_model_refused", "1 while a newer version is refused.", ["alias"], registry=own,
+                             multiprocess_mode="livemax")  # fmt: skip
+
+    def answered(self, series: SeriesForecast) -> None:
+        """Count one answered series."""
+        first = series.horizons[0].demand
+        if first.refused:
+            self.refusals.labels(first.reasons[0].code).inc()
+        elif first.fallback:
+            self.fallbacks.labels(first.reasons[0].code if first.reasons else "").inc()
+        else:
+            self.answers.inc()
+
+    def serving(self, alias: str, before: ModelVersion | None, now: ModelVersion | None) -> None:
+        """A model was swapped in (or, a challenger, out)."""
+        self.reloads.labels(alias).inc()
+        if before is not None:
+            self.model.labels(alias, before.version).set(0)
+        if now is not None:
+            self.model.labels(alias, now.version).set(1)
+
+    def render(self) -> bytes:
+        """The exposition of all replicas on this machine."""
+        registry = self._registry
+        if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        text = generate_latest(registry)
+        if self._table is None:
+            return text
+        shared = CollectorRegistry()
+        shared.register(_PerSeries(self._table.states(limit=_MOST_SERIES)))
+        return text + generate_latest(shared)
+
+
+class _PerSeries(Collector):
+    """Health of the series that were judged last, as gauges."""
+
+    def __init__(self, states: Sequence[SeriesState]) -> None:
+        self._states = states
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["series", "role"]
+        columns = {
+            "coverage": GaugeMetricFamily("kopt_demand_coverage", "Share of actuals at or under the predicted "
+                                          "quantile.", labels=labels),
+            "error": GaugeMetricFamily("kopt_demand_error", "Error of the median (WAPE).", labels=labels),
+            "error_last_value": GaugeMetricFamily("kopt_demand_error_last_value", "The last value's error (WAPE).",
+                                                  labels=labels),
+            "drift": GaugeMetricFamily("kopt_demand_drift", "Population stability index.", labels=labels),
+            "matched": GaugeMetricFamily("kopt_demand_matched", "Predictions compared with actuals.", labels=labels),
+            "alarm": GaugeMetricFamily("kopt_drift_alarm", "1 while the fallback answers for a series.",
+                                       labels=labels),
+        }  # fmt: skip
+        for state in self._states:
+            for name, family in columns.items():
+                number = getattr(state, name)
+                if number is not None:
+                    family.add_metric([state.series, state.role], float(number))
+        yield from columns.values()

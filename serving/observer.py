@@ -1,0 +1,173 @@
+"""Compares predictions with what came, off the callers' clock: one thread and a bounded queue per replica."""
+
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from kopt.core.prediction import Prediction
+from kopt.core.reason import Reason
+from kopt.data.demand.table import DemandSeries
+from kopt.serving.advice import Adviser
+from kopt.serving.engine import Observation
+from kopt.serving.health import PSI_NOTICE, alarm, population_stability
+from kopt.serving.metrics import EndpointMetrics
+from kopt.serving.monitoring import CHALLENGER, CHAMPION, PredictionTable, Row, SeriesState
+from kopt.serving.slot import ModelSlot
+
+_LOG = logging.getLogger(__name__)
+_QUEUE = 512
+_MOST_SERIES = 20_000
+_ALARMS_EVERY_S = 2.0
+_PRUNE_EVERY_S = 600.0
+
+
+class TableObserver:
+    """Writes answers to the PredictionTable, matches actuals, runs the challenger beside and keeps the alarms.
+
+    A series counts once per bucket, whoever asks how often. When the queue is full, observations are dropped and
+    counted: callers never wait for the disk.
+    """
+
+    def __init__(
+        self,
+        table: PredictionTable,
+        metrics: EndpointMetrics,
+        *,
+        challenger: ModelSlot | None = None,
+        adviser: Adviser | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._table, self._metrics, self._challenger, self._adviser = table, metrics, challenger, adviser
+        self._clock = clock
+        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._alarms: dict[tuple[str, str], Reason] = {}
+        self._queue: queue.Queue[Observation | None] = queue.Queue(_QUEUE)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._read_alarms()
+        self._thread = threading.Thread(target=self._work, name="observer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what is queued, then end."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout=10.0)
+            self._thread = None
+
+    def distrusted(self, caller: str, name: str) -> Reason | None:
+        return self._alarms.get((caller, name))
+
+    def wants(self, caller: str, series: DemandSeries) -> bool:
+        key, end_s = (caller, series.name), series.start_s + len(series) * series.step_s
+        if self._seen.get(key) == end_s:
+            return False
+        self._seen[key] = end_s
+        self._seen.move_to_end(key)
+        while len(self._seen) > _MOST_SERIES:
+            self._seen.popitem(last=False)
+        return True
+
+    def observe(self, observation: Observation) -> None:
+        try:
+            self._queue.put_nowait(observation)
+        except queue.Full:
+            self._metrics.dropped.inc()
+
+    def _work(self) -> None:
+        alarms_at = prune_at = time.monotonic()
+        while True:
+            try:
+                seen = self._queue.get(timeout=_ALARMS_EVERY_S)
+            except queue.Empty:
+                seen = None
+            else:
+                if seen is None:
+                    return
+            try:
+                if seen is not None:
+                    self.take(seen)
+                if time.monotonic() >= alarms_at:
+                    self._read_alarms()
+                    alarms_at = time.monotonic() + _ALARMS_EVERY_S
+                if time.monotonic() >= prune_at:
+                    self._table.prune(self._clock())
+                    prune_at = time.monotonic() + _PRUNE_EVERY_S
+            except Exception:  # noqa: BLE001 - edge of a thread: the table must never take the endpoint down
+                _LOG.exception("an observation was lost")
+
+    def take(self, seen: Observation) -> None:
+        """Match, judge and record one observation (on the observer's thread; tests call it directly)."""
+        self._table.match(seen.caller, seen.series)
+        drift = population_stability(seen.series.value)
+        self._judge(seen, CHAMPION, drift)
+        self._table.add(_rows(seen, CHAMPION, seen.judged))
+        if self._challenger is not None and self._challenger.current is not None:
+            model = self._challenger.current
+            series = seen.series.resampled()
+            horizons = [horizon.horizon_s for horizon in seen.answer.horizons]
+            self._judge(seen, CHALLENGER, None)
+            self._table.add(_rows(seen, CHALLENGER, model.forecast(series, horizons, seen.quantiles)))
+        if self._adviser is not None:
+            self._adviser.take(seen)
+
+    def _judge(self, seen: Observation, role: str, drift: float | None) -> None:
+        name = seen.entry.name
+        key = (seen.caller, name)
+        matched = self._table.matched(seen.caller, name, role)
+        alarmed, reasons = alarm(matched, role == CHAMPION and key in self._alarms)
+        if drift is not None and drift > PSI_NOTICE:
+            text = f"Demand has moved: stability index {drift:.2f}, above {PSI_NOTICE:g}, against the days before."
+            reasons = (*reasons, Reason("DRIFT", text, {"psi": drift}))
+        state = SeriesState(
+            seen.caller, name, role, len(matched), matched.coverage, matched.quantile, matched.error,
+            matched.error_last_value, drift, alarmed, reasons, self._clock(),
+        )  # fmt: skip
+        self._table.put_state(state)
+        if role == CHAMPION:
+            self._set_alarm(key, state)
+
+    def _set_alarm(self, key: tuple[str, str], state: SeriesState) -> None:
+        if not state.alarm:
+            self._alarms.pop(key, None)
+            return
+        why = state.reasons[0].message if state.reasons else "Too few new actuals to trust the model again."
+        self._alarms[key] = Reason("DRIFT_ALARM", f"The model is not trusted for this series now. {why}")
+
+    def _read_alarms(self) -> None:
+        """What other replicas have found."""
+        for state in self._table.states(limit=_MOST_SERIES):
+            if state.role == CHAMPION:
+                self._set_alarm((state.caller, state.series), state)
+
+
+def _rows(seen: Observation, role: str, predictions: Sequence[Prediction]) -> list[Row]:
+    end_s = seen.series.start_s + len(seen.series) * seen.series.step_s
+    bucket_s = seen.answer.bucket_s
+    rows = []
+    for prediction in predictions:
+        median, upper_q = prediction.value, _upper(seen.quantiles)
+        if median is None or prediction.horizon_s is None or upper_q not in prediction.quantiles:
+            continue
+        ahead = max(1, int(prediction.horizon_s // bucket_s))
+        rows.append(
+            Row(seen.caller, seen.entry.name, role, int(prediction.horizon_s), end_s + (ahead - 1) * bucket_s,
+                seen.at_s, prediction.model.version, bucket_s, float(prediction.quantiles.get(0.5, median)),
+                float(prediction.quantiles[upper_q]), upper_q, _last(seen))
+        )  # fmt: skip
+    return rows
+
+
+def _upper(quantiles: Sequence[float]) -> float:
+    """The quantile whose coverage is watched: the one nearest 0.95."""
+    return min(quantiles, key=lambda q: abs(q - 0.95))
+
+
+def _last(seen: Observation) -> float:
+    value = seen.series.resampled().value
+    known = value[value == value]
+    return float(known[-1]) if len(known) else 0.0

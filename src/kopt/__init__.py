@@ -2,14 +2,39 @@
 
 ``kopt`` predicts what jobs and services will need and turns predictions into decisions.
 Importing this package loads none of the heavy libraries; each sub-package says in its own
-docstring what lives in it, what comes in and what goes out.
+docstring what lives in it, what comes in and what goes out. ``kopt.forecast(frame)`` loads them
+when it is first used.
 """
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kopt.models.api import Forecast, forecast
 
 try:
     __version__ = version("kaiwo-optimizer")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["__version__"]
+__all__ = ["Forecast", "__version__", "forecast"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the Python interface on first use (PEP 562); it finds models where this machine's settings say."""
+    if name == "forecast":
+        from functools import partial
+
+        from kopt.models import api
+        from kopt.serving.environment import load_settings
+
+        return partial(api.forecast, settings=load_settings())
+    if name == "Forecast":
+        from kopt.models.api import Forecast
+
+        return Forecast
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,83 @@
+"""The edge of the process: every error leaves as one clear line on stderr and exit status 1.
+
+Wrong usage stays typer's own (status 2). ``KOPT_DEBUG=1`` lets the traceback through.
+"""
+
+import os
+import sys
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from kopt.cli.output import printable
+
+EXTRAS = {
+    "ray": "serving", "mlflow": "serving", "feast": "serving", "lightgbm": "serving", "fastapi": "serving",
+    "cryptography": "serving", "jinja2": "serving", "plotly": "serving", "psutil": "serving",
+    "safetensors": "serving", "pandas": "data", "pyarrow": "data", "numpy": "data",
+    "prometheus_api_client": "data", "torch": "training", "sklearn": "training", "statsforecast": "training",
+    "optuna": "training",
+}  # fmt: skip
+
+
+class Refused(Exception):
+    """An operation that is not done, and why; the message says what to do about it. Exit status 1."""
+
+
+def usage_error(message: str, option: str | None = None) -> NoReturn:
+    """Ends with status 2: the arguments contradict each other or cannot be read."""
+    raise typer.BadParameter(message, param_hint=option)
+
+
+class Edge(TyperGroup):
+    """The root command; turns whatever the verbs raise into a line and a status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, typer.TyperException, BrokenPipeError, EOFError):
+            raise
+        except Exception as error:  # the process edge: nothing is left to handle it
+            if debugging():
+                raise
+            tell(error)
+            raise typer.Exit(1) from error
+
+
+def debugging() -> bool:
+    return os.environ.get("KOPT_DEBUG", "") not in ("", "0")
+
+
+def tell(error: Exception) -> None:
+    """One line on stderr."""
+    typer.echo(f"kopt: {explain(error)}", err=True)
+
+
+def explain(error: Exception) -> str:
+    """The sentence for an error: ours as they stand, foreign ones with their type and how to see more."""
+    text = printable(" ".join(str(error).split()))
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
+        return f"this needs the package {error.name!r}, which is not installed: pip install 'kaiwo-optimizer[{extra}]'"
+    if isinstance(error, MemoryError):
+        return "not enough memory for this input; give it fewer series or a shorter span (--since)"
+    if isinstance(error, OSError):
+        return _os_error(error)
+    if isinstance(error, Refused) or (_is_ours(error) and text):
+        return text
+    return f"{type(error).__name__}: {text or 'no message'} (KOPT_DEBUG=1 shows where)"
+
+
+def _os_error(error: OSError) -> str:
+    if error.filename is None:
+        return printable(f"{error.strerror or error}")
+    return printable(f"{error.filename}: {error.strerror or 'cannot be read'}")
+
+
+def _is_ours(error: Exception) -> bool:
+    return any(kind.__module__.startswith("kopt.") for kind in type(error).__mro__)
+
+
+def is_terminal() -> bool:
+    """Are progress bars of use? Only where stderr is somebody's terminal."""
+    return sys.stderr.isatty()

@@ -1,0 +1,201 @@
+"""What a verb answers, and the registry of formats it can be printed in.
+
+A verb builds an `Answer` out of typed rows and prints it once; it never formats anything itself. A row is a frozen
+dataclass whose fields are the columns (`column` gives a field its heading). New formats register themselves with
+`@formatter`, as robusta's KRR does it.
+"""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+SCHEMA = "kopt/v1"
+NOTHING = "–"
+_SPREADSHEET_TRIGGERS = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Format(StrEnum):
+    """Formats of ``-o``; the first is for people."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Rows under the key ``name`` in documents, ``facts`` beside them, ``notes`` for people only.
+
+    ``facts`` are shown above the table as ``key: value``. ``document`` replaces facts and rows in JSON and YAML where
+    an object has a document of its own.
+    """
+
+    name: str
+    rows: Sequence["DataclassInstance"]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
+    notes: Sequence[str] = ()
+    empty: str = "nothing to show"
+    document: Mapping[str, Any] | None = None
+
+
+def column(title: str, *, show: Callable[[Any], str] | None = None, wide: bool = False) -> Any:
+    """A dataclass field with a heading; ``show`` renders its value for people, ``wide`` keeps it out of tables."""
+    return field(metadata={"title": title, "show": show, "wide": wide})
+
+
+Formatter = Callable[[Answer], str]
+FORMATTERS: dict[Format, Formatter] = {}
+
+
+def formatter(name: Format) -> Callable[[Formatter], Formatter]:
+    """Registers a function as the format ``name``."""
+
+    def register(function: Formatter) -> Formatter:
+        FORMATTERS[name] = function
+        return function
+
+    return register
+
+
+def show(answer: Answer, output: Format) -> None:
+    """Print an answer on standard output."""
+    text = FORMATTERS[output](answer)
+    typer.echo(text, nl=not text.endswith("\n"))
+
+
+def printable(text: str) -> str:
+    """Text without control characters, so that a name from a file cannot steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def plain(value: Any) -> Any:
+    """Only what JSON knows: dataclasses and mappings to objects, NaN and infinities to null, numpy to Python."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return str(value)
+
+
+def document(answer: Answer) -> dict[str, Any]:
+    """The answer as one object with its schema, the same for JSON and YAML."""
+    if answer.document is not None:
+        return {"schema": SCHEMA, **plain(answer.document)}
+    return {"schema": SCHEMA, **plain(answer.facts), answer.name: plain(list(answer.rows))}
+
+
+@formatter(Format.JSON)
+def as_json(answer: Answer) -> str:
+    return json.dumps(document(answer), ensure_ascii=False, allow_nan=False)
+
+
+@formatter(Format.YAML)
+def as_yaml(answer: Answer) -> str:
+    import yaml
+
+    return yaml.safe_dump(document(answer), sort_keys=False, allow_unicode=True)
+
+
+@formatter(Format.CSV)
+def as_csv(answer: Answer) -> str:
+    """Rows only. Text that a spreadsheet would run as a formula gets a leading apostrophe (OWASP: CSV injection)."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if answer.rows:
+        writer.writerow([f.name for f in dataclasses.fields(answer.rows[0])])
+    for row in answer.rows:
+        writer.writerow([_cell(getattr(row, f.name)) for f in dataclasses.fields(row)])
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    simple = plain(value)
+    if isinstance(simple, dict | list):
+        simple = json.dumps(simple, ensure_ascii=False)
+    if isinstance(simple, str) and simple.startswith(_SPREADSHEET_TRIGGERS):
+        return "'" + simple
+    return "" if simple is None else simple
+
+
+@formatter(Format.TABLE)
+def as_table(answer: Answer) -> str:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=False)
+    with console.capture() as capture:
+        for key, value in answer.facts.items():
+            console.print(Text(f"{key.replace('_', ' ')}: {_for_people(value)}"))
+        if answer.rows:
+            columns = [f for f in dataclasses.fields(answer.rows[0]) if not f.metadata.get("wide")]
+            table = Table(title=answer.title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
+            for each in columns:
+                numeric = all(_is_number(getattr(row, each.name)) for row in answer.rows)
+                table.add_column(each.metadata.get("title", each.name), justify="right" if numeric else "left")
+            for row in answer.rows:
+                table.add_row(*(Text(_shown(each, getattr(row, each.name))) for each in columns))
+            console.print(table)
+        else:
+            console.print(Text(answer.empty))
+        for note in answer.notes:
+            console.print(Text(printable(note)))
+    return capture.get()
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (not isinstance(value, bool) and isinstance(plain(value), int | float | None))
+
+
+def _shown(spec: "dataclasses.Field[Any]", value: Any) -> str:
+    render = spec.metadata.get("show")
+    return printable(render(value)) if render and value is not None else _for_people(value)
+
+
+def _for_people(value: Any) -> str:
+    simple = plain(value)
+    if simple is None or simple == "":
+        return NOTHING
+    if isinstance(simple, bool):
+        return "yes" if simple else "no"
+    if isinstance(simple, float):
+        return format_number(simple)
+    if isinstance(simple, list):
+        return ", ".join(_for_people(item) for item in simple)
+    if isinstance(simple, dict):
+        return ", ".join(f"{key} {_for_people(item)}" for key, item in simple.items())
+    return printable(str(simple))
+
+
+def format_number(value: float) -> str:
+    """Three to four significant digits, thousands separated, no exponent for everyday sizes."""
+    if not math.isfinite(value):
+        return NOTHING
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 100 else f"{value:.3g}"

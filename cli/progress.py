@@ -1,0 +1,101 @@
+"""Progress on standard error: bars on a terminal, a line per step elsewhere, nothing on standard output."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+import typer
+
+from kopt.cli.edge import is_terminal
+
+Advance = Callable[[int, int], None]
+
+
+@contextlib.contextmanager
+def bar(what: str) -> Iterator[Advance]:
+    """A bar that the caller moves with ``advance(done, total)``; outside a terminal it stays silent."""
+    if not is_terminal():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def step(what: str) -> Iterator[None]:
+    """Tells what is being done while it takes longer than an instant, on a terminal only."""
+    if not is_terminal():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
+def say(text: str) -> None:
+    """A line for people on standard error."""
+    typer.echo(text, err=True)
+
+
+class Steps:
+    """Steps of a longer start: each is told when it ends, with its seconds; the running ones show on a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True, highlight=False)
+        self._status = self._console.status("") if is_terminal() else None
+        self._running: dict[str, tuple[str, float]] = {}
+        self.seconds: dict[str, float] = {}
+
+    def __enter__(self) -> "Steps":
+        if self._status:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+    def begin(self, key: str, what: str) -> None:
+        self._running[key] = (what, time.monotonic())
+        self._draw()
+
+    def note(self, key: str, what: str) -> None:
+        """Replace the text of a running step."""
+        if key in self._running:
+            self._running[key] = (what, self._running[key][1])
+            self._draw()
+
+    def end(self, key: str, outcome: str = "", *, failed: bool = False) -> None:
+        """The step is over; ``outcome`` is told after its name."""
+        what, begun = self._running.pop(key, (key, time.monotonic()))
+        self.seconds[key] = round(time.monotonic() - begun, 1)
+        mark = "✗" if failed else "✓"
+        self._line(f"{mark} {what}{': ' if outcome else ''}{outcome}", self.seconds[key], "red" if failed else "green")
+        self._draw()
+
+    def _line(self, text: str, seconds: float, colour: str) -> None:
+        from rich.text import Text
+
+        line = Text(text)
+        line.stylize(colour, 0, 1)
+        self._console.print(line.append(f"  {seconds:.1f} s", "dim"))
+
+    def tell(self, text: str) -> None:
+        """A sentence between the steps."""
+        from rich.text import Text
+
+        self._console.print(Text(text))
+
+    def _draw(self) -> None:
+        if self._status:
+            from rich.text import Text
+
+            self._status.update(Text(" · ".join(what for what, _ in self._running.values())))

@@ -1,0 +1,263 @@
+"""``kopt up``, ``status`` and ``down``: the whole platform on this machine, in the foreground."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kopt.cli import events, state
+from kopt.cli.edge import Refused
+from kopt.cli.options import Output
+from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.progress import Steps, say
+from kopt.cli.supervisor import Service, Supervisor, answers
+from kopt.core.settings import Settings
+from kopt.serving.environment import load_settings
+
+STOPS_WITHIN_S = 60.0
+PORTS = {"api": "prediction endpoint", "pages": "web pages", "mlflow": "MLflow"}
+
+
+@dataclass(frozen=True)
+class AddressRow:
+    """One address of the platform and whether it answers."""
+
+    what: str = column("what")
+    address: str = column("address")
+    answers: bool = column("answers")
+
+
+def up(
+    train: Annotated[bool, typer.Option("--train/--no-train", help="Train a challenger if none was trained.")] = True,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the pages when they answer.")] = True,
+    output: Output = Format.TABLE,
+) -> None:
+    """Start the platform on this machine and keep it running; Ctrl-C stops everything.
+
+    The first start registers the shipped model as champion and trains a challenger on example services; later starts
+    train nothing. Addresses come from KOPT_API_PORT, KOPT_PAGES_PORT and KOPT_MLFLOW_PORT (0 takes any free port).
+
+    Examples:
+
+        kopt up
+
+        KOPT_PAGES_PORT=0 kopt up --no-browser -o json
+    """
+    settings = load_settings()
+    make_home(settings.home)
+    with state.hold(settings.home):
+        asyncio.run(_Platform(with_ports(settings), train=train, browser=browser, output=output).run())
+
+
+def make_home(home: Path) -> None:
+    """The state folder, private to its owner. Raises Refused where it cannot be made."""
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise Refused(f"{home} cannot be made ({error.strerror}); set KOPT_HOME to a folder of yours") from error
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise Refused(f"{home} cannot be written; make it writable, or set KOPT_HOME to a folder of yours")
+
+
+def with_ports(settings: Settings) -> Settings:
+    """The settings with a free port wherever they say 0. Raises Refused for a port that is taken."""
+    from kopt.cli.checks import free_port, is_free
+
+    chosen: dict[str, int] = {}
+    for name, what in PORTS.items():
+        port = getattr(settings, f"{name}_port")
+        if port and port in chosen.values():
+            raise Refused(f"port {port} is meant for two servers; change KOPT_{name.upper()}_PORT")
+        if port and not is_free(settings.api_host, port):
+            advice = f"stop what listens there, or set KOPT_{name.upper()}_PORT to another one (0 takes a free one)"
+            raise Refused(f"port {port} for the {what} is taken; {advice}")
+        chosen[name] = port or free_port(settings.api_host, taken=set(chosen.values()))
+    return replace(settings, api_port=chosen["api"], pages_port=chosen["pages"], mlflow_port=chosen["mlflow"], url="")
+
+
+class _Platform:
+    """One run of ``kopt up``."""
+
+    def __init__(self, settings: Settings, *, train: bool, browser: bool, output: Format) -> None:
+        self._settings, self._browser, self._output = settings, browser, output
+        where = addresses(settings)
+        self._running = state.Running(
+            os.getpid(), where["api"], where["pages"], where["mlflow"], started_at_s=time.time()
+        )
+        self._steps = Steps()
+        self._supervisor = Supervisor(services(settings, train=train, on_line=self._on_line), tell=self._steps.tell)
+        self._started = time.monotonic()
+
+    async def run(self) -> None:
+        """Start, tell the addresses, keep running until a signal, stop."""
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(each, stopped.set)
+        self._write()
+        ended = asyncio.create_task(stopped.wait())
+        try:
+            if await _first(ended, self._start()):
+                self._tell()
+                await _first(ended, self._supervisor.watch())
+        finally:
+            say("stopping …")
+            await self._supervisor.stop()
+            say("stopped")
+
+    async def _start(self) -> None:
+        with self._steps as steps:
+            for name in ("mlflow", "pages"):
+                steps.begin(name, f"start {PORTS[name]}")
+            await self._supervisor.start(on_ready=self._on_ready)
+
+    def _on_ready(self, name: str) -> None:
+        if name in PORTS:
+            self._steps.end(name)
+        self._write()
+
+    def _on_line(self, line: str) -> None:
+        event = events.parse(line)
+        if event is None:
+            return
+        if event.kind == "begin":
+            self._steps.begin(event.key, event.text)
+        elif event.kind == "note":
+            self._steps.note(event.key, event.text)
+        else:
+            self._steps.end(event.key, event.text, failed=event.kind == "failed")
+
+    def _tell(self) -> None:
+        seconds = {**self._steps.seconds, "total": round(time.monotonic() - self._started, 1)}
+        self._running = replace(self._running, ready=True, seconds=seconds)
+        self._write()
+        if self._output == Format.JSON:
+            show(Answer("up", [], document=self._running.addresses), self._output)
+        else:
+            rows = [AddressRow(PORTS[name], url, True) for name, url in self._running.addresses.items()]
+            note = f"ready after {seconds['total']:.1f} s; Ctrl-C stops everything, logs: {self._settings.home}/logs"
+            show(Answer("addresses", rows, notes=[note]), self._output)
+        sys.stdout.flush()
+        if self._browser and self._output == Format.TABLE and has_display(os.environ, sys.stdout.isatty()):
+            import webbrowser
+
+            webbrowser.open(self._running.pages)
+
+    def _write(self) -> None:
+        self._running = replace(self._running, pids=dict(self._supervisor.pids))
+        state.write(self._settings.home, self._running)
+
+
+async def _first(ended: "asyncio.Task[bool]", work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work unless the signal comes first; True when the work was done."""
+    task = asyncio.create_task(work)
+    done, _ = await asyncio.wait([ended, task], return_when=asyncio.FIRST_COMPLETED)
+    if task in done:
+        task.result()
+        return True
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return False
+
+
+def has_display(environ: Mapping[str, str], terminal: bool) -> bool:
+    """Would a graphical browser open? A text browser would take the terminal over."""
+    return terminal and (sys.platform == "darwin" or any(environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
+def addresses(settings: Settings) -> dict[str, str]:
+    """Where the three servers answer; a wildcard interface is shown as loopback."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.api_host, settings.api_host)
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return {name: f"http://{host}:{getattr(settings, f'{name}_port')}" for name in PORTS}
+
+
+def services(settings: Settings, *, train: bool, on_line: Callable[[str], None]) -> list[Service]:
+    """The three processes, with everything they need in their environment."""
+    logs, where, python = settings.home / "logs", addresses(settings), (sys.executable, "-P", "-m")
+    environ = {
+        "KOPT_HOME": str(settings.home), "KOPT_API_PORT": str(settings.api_port),
+        "KOPT_PAGES_PORT": str(settings.pages_port), "KOPT_MLFLOW_PORT": str(settings.mlflow_port),
+        "KOPT_URL": where["api"],
+        "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token" if settings.ray_address else "disabled"),
+        "RAY_USAGE_STATS_ENABLED": "0", "MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1",
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    mlflow = (
+        *python, "mlflow", "server", "--backend-store-uri", settings.tracking_uri, "--default-artifact-root",
+        settings.artifacts.as_uri(), "--no-serve-artifacts", "--host", settings.api_host,
+        "--port", str(settings.mlflow_port), "--workers", "1",
+    )  # fmt: skip
+    again = (*python, "kopt.cli.platform", "--no-train")
+    platform = (*python, "kopt.cli.platform") if train else again
+    return [
+        Service("platform", platform, f"{where['api']}/readyz", logs / "platform.log", environ, 900.0, on_line, again),
+        Service("pages", (*python, "kopt.cli.pages"), f"{where['pages']}/healthz", logs / "pages.log", environ),
+        Service("mlflow", mlflow, f"{where['mlflow']}/health", logs / "mlflow.log", environ),
+    ]
+
+
+def status(output: Output = Format.TABLE) -> None:
+    """Where the platform of this home answers; status 1 when it does not run or does not answer.
+
+    Example:
+
+        kopt status -o json
+    """
+    running = _running(load_settings().home)
+    probes = {"api": "/readyz", "pages": "/healthz", "mlflow": "/health"}
+
+    async def probe() -> list[bool]:
+        return list(await asyncio.gather(*(answers(running.addresses[name] + path) for name, path in probes.items())))
+
+    found = asyncio.run(probe())
+    rows = [AddressRow(PORTS[name], running.addresses[name], ok) for name, ok in zip(probes, found, strict=True)]
+    up_s = max(0, int(time.time() - running.started_at_s))
+    facts = {"pid": running.pid, "ready": running.ready and all(found), "seconds_up": up_s, **running.addresses}
+    show(Answer("addresses", rows, facts if output != Format.TABLE else {"process": running.pid}), output)
+    if not all(found):
+        say("not everything answers" + ("" if running.ready else " yet: it is still starting"))
+        raise typer.Exit(1)
+
+
+def down(output: Output = Format.TABLE) -> None:
+    """Stop the platform of this home and wait until all of it is gone.
+
+    Example:
+
+        kopt down
+    """
+    home = load_settings().home
+    running = _running(home)
+    os.kill(running.pid, signal.SIGTERM)
+    for _ in _until(STOPS_WITHIN_S):
+        if not state.is_held(home):
+            show(
+                Answer("stopped", [], document={"stopped": running.pid}, empty=f"stopped process {running.pid}"), output
+            )
+            return
+    raise Refused(f"process {running.pid} has not ended within {STOPS_WITHIN_S:g} s; look into {home}/logs")
+
+
+def _running(home: Path) -> state.Running:
+    running = state.read(home) if home.exists() else None
+    if running is None:
+        raise Refused(f"no platform runs on {home}; start it with kopt up")
+    return running
+
+
+def _until(seconds: float) -> Iterator[None]:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(0.1)

@@ -59,6 +59,7 @@ class DemandQuery:
     horizons_s: Sequence[int] = DEFAULT_HORIZONS_S
     quantiles: Sequence[float] = DEFAULT_QUANTILES
     now_s: float | None = None
+    replay: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -67,7 +68,7 @@ class DemandQuery:
             "horizons_s": list(self.horizons_s),
             "quantiles": list(self.quantiles),
         }
-        optional = {"capacity_per_gpu": self.capacity_per_gpu, "now_s": self.now_s}
+        optional = {"capacity_per_gpu": self.capacity_per_gpu, "now_s": self.now_s, "replay": self.replay or None}
         return document | {name: number for name, number in optional.items() if number is not None}
 
 

@@ -167,7 +167,8 @@ class DemandService:
 
     def _answer(self, job: Job, place: str, entry: SeriesIn, raw: DemandSeries) -> SeriesForecast:
         history, on_grid = _on_grid(place, raw)
-        why = self._observer.distrusted(job.caller, entry.name) if self._observer else None
+        observer = None if job.request.replay else self._observer
+        why = observer.distrusted(job.caller, entry.name) if observer else None
         predictions = self._predict(job, on_grid)
         if isinstance(predictions, Reason):
             return self._fallback(job.request, entry, predictions)
@@ -178,8 +179,8 @@ class DemandService:
             answer = self._fallback(job.request, entry, why)
         else:
             answer = self._series(job.request, entry.name, on_grid.step_s, predictions, per_bucket, highest)
-        if self._observer is not None and self._observer.wants(job.caller, on_grid):
-            self._observer.observe(
+        if observer is not None and observer.wants(job.caller, on_grid):
+            observer.observe(
                 Observation(job.caller, entry, history, answer, predictions, tuple(job.request.quantiles), per_bucket,
                             highest, self._clock())
             )  # fmt: skip

@@ -92,6 +92,8 @@ class DemandRequest(_Strict):
     ]  # fmt: skip
     now_s: Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)] | None = None
     """The caller's time on the clock of ``t``; with it, metrics that have gone stale are noticed."""
+    replay: bool = False
+    """A question about a moment that has passed: answered by the model, but no part of the record of predictions."""
 
 
 DEMAND_REQUEST = TypeAdapter(DemandRequest)

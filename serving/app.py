@@ -91,6 +91,11 @@ class Endpoint:
         if self.table is not None:
             self.table.close()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the aliases are still followed."""
+        return self._thread is not None and self._thread.is_alive()
+
     def refresh(self) -> None:
         """Follow the aliases once (blocks: registry and disk)."""
         for slot in (self.champion, self.challenger):

@@ -1,0 +1,37 @@
+"""One replica of the endpoint as a Ray Serve deployment. The only module of serving that needs Ray to be imported."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+
+from kopt.core.settings import Settings
+
+
+@serve.ingress()
+class PredictionEndpoint:
+    """Assembles an endpoint from the settings in the replica's own process and serves its application."""
+
+    def __init__(self, settings: Settings, assemble: Callable[[Settings], Any] | None = None) -> None:
+        if assemble is None:
+            from kopt.serving.build import assemble as from_settings
+
+            assemble = from_settings
+        self._endpoint = assemble(settings)
+        self._endpoint.start()
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        from kopt.serving.app import create_app
+
+        return create_app(self._endpoint, manage=False)
+
+    def check_health(self) -> None:
+        """Raises where the replica should be replaced: the thread that follows the aliases is gone."""
+        if not self._endpoint.alive:
+            raise RuntimeError("the thread that follows the registry's aliases has ended")
+
+    def __del__(self) -> None:
+        endpoint = getattr(self, "_endpoint", None)
+        if endpoint is not None:
+            endpoint.stop()

@@ -1,0 +1,217 @@
+"""What lending may never do, whatever the forecasts say."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kopt.policies.lending import (
+    LendingSettings,
+    LendingState,
+    Pool,
+    ServiceDemand,
+    decide,
+    gpus_for,
+    hold,
+    lendable_curve,
+    provision_gpus,
+)
+from kopt.policies.lending_arrays import hold_arrays, provision_arrays
+
+amounts = st.floats(0, 1e6, allow_nan=False)
+capacities = st.floats(0.1, 1e4)
+
+
+@st.composite
+def services(draw: st.DrawFn, name: str = "chat") -> ServiceDemand:
+    levels = sorted(draw(st.lists(amounts, min_size=0, max_size=4)))
+    quantiles = dict(zip((0.5, 0.9, 0.95, 0.99), levels, strict=False))
+    return ServiceDemand(name, draw(amounts), draw(capacities), quantiles, draw(st.integers(0, 5)))
+
+
+settings = st.builds(
+    LendingSettings,
+    quantile=st.sampled_from([0.5, 0.9, 0.95, 0.99]),
+    hold_s=st.floats(0, 7200),
+    hysteresis_gpus=st.integers(0, 4),
+    correlation=st.floats(0, 1),
+)
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> Pool:
+    minimums = draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
+    curve = {
+        horizon: [replace(draw(services(name=f"s{i}")), minimum_gpus=least) for i, least in enumerate(minimums)]
+        for horizon in (300.0, 1800.0, 3600.0)
+    }
+    return Pool("pool", draw(st.integers(0, 2000)), curve)
+
+
+@given(st.lists(services(), min_size=1, max_size=5), settings)
+def test_provision_is_never_below_the_reactive_rule_nor_the_minimum(
+    found: list[ServiceDemand], how: LendingSettings
+) -> None:
+    reactive = sum(how.reactive_margin * s.recent_max / s.capacity_per_gpu for s in found)
+    assert provision_gpus(found, how) >= gpus_for(reactive, 1.0)
+    assert provision_gpus(found, how) >= sum(s.minimum_gpus for s in found)
+
+
+@given(st.lists(services(), min_size=1, max_size=5), st.floats(0, 1))
+def test_provision_rises_with_the_quantile_when_quantiles_add_up(found: list[ServiceDemand], rho: float) -> None:
+    need = [provision_gpus(found, LendingSettings(quantile=q)) for q in (0.5, 0.9, 0.95, 0.99)]
+    assert need == sorted(need)
+    # Independent errors ask for no more than errors that come together, and no less than the medians.
+    pooled = provision_gpus(found, LendingSettings(quantile=0.99, correlation=rho))
+    assert provision_gpus(found, LendingSettings(quantile=0.5)) <= pooled <= need[-1]
+
+
+@given(services(), st.dictionaries(st.sampled_from([0.5, 0.95, 0.99]), amounts), settings)
+def test_a_forecast_of_the_sum_may_lower_the_provision_but_not_below_reactive(
+    found: ServiceDemand, pooled: dict[float, float], how: LendingSettings
+) -> None:
+    need = provision_gpus([found], how, pooled)
+    assert need <= provision_gpus([found], how)
+    assert need >= gpus_for(how.reactive_margin * found.recent_max / found.capacity_per_gpu, 1.0)
+
+
+@given(pools(), settings)
+def test_the_guaranteed_minimum_is_never_lent_and_the_curve_never_rises(pool: Pool, how: LendingSettings) -> None:
+    curve = lendable_curve(pool, how)
+    for point in curve:
+        assert point.lendable % 1000 == 0
+        assert 0 <= point.lendable <= max(0, pool.gpus - pool.minimum_gpus) * 1000
+    lendable = [point.lendable for point in curve]
+    assert lendable == sorted(lendable, reverse=True)
+
+
+@given(pools(), settings, st.lists(st.floats(0, 900), min_size=1, max_size=6))
+def test_decisions_keep_the_minimum_and_account_for_every_gpu(
+    pool: Pool, how: LendingSettings, gaps: list[float]
+) -> None:
+    state, now_s, lent = LendingState(), 1e9, 0
+    for gap in gaps:
+        now_s += gap
+        decision, state = decide(pool, state, now_s, how)
+        for action in decision.actions:
+            lent += action.amount if action.verb == "lend" else -action.amount
+        assert state.provisioned_gpus is not None
+        assert lent == (pool.gpus - state.provisioned_gpus) * 1000
+        assert state.provisioned_gpus >= min(pool.gpus, pool.minimum_gpus)
+        assert lent <= max(0, pool.gpus - pool.minimum_gpus) * 1000
+
+
+@given(st.lists(st.tuples(st.floats(-100, 1000), st.integers(0, 50)), min_size=1, max_size=40), st.floats(0, 3000))
+def test_a_hold_is_never_shortened(steps: list[tuple[float, int]], hold_s: float) -> None:
+    state, now_s, seen = LendingState(), 1e6, []
+    for gap, need in steps:
+        now_s += gap
+        held, state = hold(state, need, now_s, hold_s)
+        seen.append((now_s, need))
+        within = [n for at_s, n in seen if at_s >= now_s - hold_s and at_s <= now_s]
+        assert held >= max(within)
+        assert held >= need
+
+
+def test_a_peak_is_held_for_half_an_hour_and_then_let_go() -> None:
+    state = LendingState()
+    held = []
+    for minute, need in ((0, 10), (5, 4), (29, 4), (30, 4), (31, 4)):
+        got, state = hold(state, need, minute * 60.0, 1800.0)
+        held.append(got)
+    assert held == [10, 10, 10, 10, 4]
+
+
+def chat(demand: float, gpus: int = 10, *, recent_max: float = 0.0) -> Pool:
+    service = ServiceDemand("chat", recent_max, 100.0, {0.5: demand / 2, 0.99: demand}, minimum_gpus=1)
+    return Pool("chat", gpus, {3600.0: [service]})
+
+
+def test_what_is_not_needed_is_lent_and_reclaimed_when_needed() -> None:
+    decision, state = decide(chat(350.0), LendingState(), 0.0)
+    assert [(a.verb, a.target, a.amount, a.unit) for a in decision.actions] == [("lend", "chat", 6000, "milli-gpu")]
+    assert decision.reasons[0].code == "PROVISION"
+    assert decision.reasons[0].numbers["provision_gpus"] == 4
+    decision, state = decide(chat(800.0), state, 300.0)
+    assert [(a.verb, a.amount) for a in decision.actions] == [("reclaim", 4000)]
+    decision, state = decide(chat(350.0), state, 600.0)
+    assert decision.actions == ()
+    assert "HOLD" in [reason.code for reason in decision.reasons]
+
+
+def test_small_gains_are_left_alone_by_the_hysteresis_but_needs_never_are() -> None:
+    how = LendingSettings(hysteresis_gpus=3, hold_s=0.0)
+    decision, state = decide(chat(800.0), LendingState(), 0.0, how)
+    assert decision.actions == ()
+    assert [reason.code for reason in decision.reasons] == ["PROVISION", "HYSTERESIS"]
+    decision, state = decide(chat(700.0), state, 60.0, how)
+    assert [(a.verb, a.amount) for a in decision.actions] == [("lend", 3000)]
+    decision, state = decide(chat(800.0), state, 120.0, how)
+    assert [(a.verb, a.amount) for a in decision.actions] == [("reclaim", 1000)]
+    decision, state = decide(chat(500.0), state, 180.0, how)
+    assert [(a.verb, a.amount) for a in decision.actions] == [("lend", 3000)]
+
+
+def test_a_pool_that_is_too_small_says_so() -> None:
+    decision, _ = decide(chat(5000.0), LendingState(), 0.0)
+    assert decision.actions == ()
+    assert "SHORT" in [reason.code for reason in decision.reasons]
+    assert "50 GPUs" in decision.reasons[1].message
+
+
+def test_without_a_forecast_the_reactive_rule_counts() -> None:
+    service = ServiceDemand("chat", 500.0, 100.0, {}, minimum_gpus=1)
+    decision, state = decide(Pool("chat", 10, {300.0: [service]}), LendingState(), 0.0)
+    assert state.provisioned_gpus == 6
+    assert decision.reasons[-1].code == "REACTIVE_ONLY"
+
+
+def test_division_does_not_cost_a_gpu() -> None:
+    assert gpus_for(0.3, 0.1) == 3
+    assert gpus_for(3.0000001, 1.0) == 4
+    assert gpus_for(0.0, 1.0) == 0
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
+def test_impossible_demand_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="chat"):
+        ServiceDemand("chat", wrong, 1.0)
+    with pytest.raises(ValueError, match="chat"):
+        ServiceDemand("chat", 1.0, 1.0, {0.5: wrong})
+
+
+@pytest.mark.parametrize("wrong", [{"quantile": 1.0}, {"quantile": 0.4}, {"reactive_margin": 0.9}, {"hold_s": -1},
+                                   {"correlation": 1.1}])  # fmt: skip
+def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="range|quantile"):
+        LendingSettings(**wrong)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=30), capacities, st.integers(0, 3))
+def test_arrays_and_single_decisions_agree(rows: list[tuple[float, float]], capacity: float, least: int) -> None:
+    forecast, recent = np.array(rows).T
+    got = provision_arrays(forecast, recent, capacity, minimum_gpus=least)
+    one_by_one = [
+        provision_gpus([ServiceDemand("s", r, capacity, {0.99: f}, least)], LendingSettings()) for f, r in rows
+    ]
+    assert np.abs(got - one_by_one).max() == 0
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(0, 10))
+def test_holding_arrays_is_holding_step_by_step(needs: list[int], buckets: int) -> None:
+    state, expected = LendingState(), []
+    for i, need in enumerate(needs):
+        held, state = hold(state, need, i * 300.0, buckets * 300.0)
+        expected.append(held)
+    assert hold_arrays(np.array(needs), buckets).tolist() == expected
+
+
+def test_arrays_keep_everything_where_nothing_is_known() -> None:
+    nan = float("nan")
+    got = provision_arrays(np.array([nan, nan, 250.0]), np.array([nan, 100.0, nan]), 100.0, total_gpus=8)
+    assert got.tolist() == [8, 2, 3]
+    with pytest.raises(ValueError, match="neither"):
+        provision_arrays(np.array([nan]), np.array([nan]), 100.0)

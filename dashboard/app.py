@@ -1,0 +1,90 @@
+"""The web application of the pages.
+
+Read only: no form changes anything, no cookie, no session. ``serve`` is the process that ``kopt up`` starts,
+``create_app`` the application for tests and for mounting.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import uvicorn
+from fastapi import FastAPI, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from kopt.core.settings import Settings
+from kopt.dashboard.guard import Guard, PageMetrics, allowed_hosts
+from kopt.dashboard.histories import FolderHistories
+from kopt.dashboard.live import LiveSource
+from kopt.dashboard.pages import Pages
+from kopt.dashboard.sources import Source
+from kopt.models.registry import Registry
+from kopt.serving.client import AsyncPredictionClient
+
+REFRESH_S = 15.0
+CLIENT_DEADLINE_S = 5.0
+
+
+def create_app(
+    settings: Settings, *, source: Source | None = None, hosts: Sequence[str] = (), refresh_s: float = REFRESH_S
+) -> FastAPI:
+    """The pages over ``source``; by default over the endpoint, registry and home that ``settings`` name.
+
+    ``hosts`` are further names under which the pages may be opened.
+    """
+    background: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
+    if source is None:
+        client = AsyncPredictionClient(settings.endpoint, deadline_s=CLIENT_DEADLINE_S)
+        live = LiveSource(FolderHistories(settings.home / "demand"), client, Registry(settings),
+                          url=settings.endpoint, home=settings.home)  # fmt: skip
+        source = live
+
+        @contextlib.asynccontextmanager
+        async def background() -> AsyncIterator[None]:
+            async with client, refreshing(live, refresh_s):
+                yield
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with background():
+            yield
+
+    # FastAPI's own documentation pages load scripts from a CDN.
+    app = FastAPI(title="kopt pages", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
+    metrics = PageMetrics()
+    Pages(source, refresh_s).add_to(app)
+    app.add_api_route("/metrics", _reading(metrics), methods=["GET"])
+    app.add_middleware(Guard, hosts=allowed_hosts(settings.api_host, hosts), metrics=metrics)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def refreshing(live: LiveSource, every_s: float) -> AsyncIterator[None]:
+    """Keeps a source fresh inside the block."""
+    task = asyncio.create_task(live.run(every_s))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def _reading(metrics: PageMetrics) -> Callable[[], Response]:
+    def read() -> Response:
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return read
+
+
+def serve(settings: Settings, port: int | None = None, hosts: Sequence[str] = ()) -> None:
+    """Serve the pages until the process is told to end; loopback unless the settings name another interface."""
+    uvicorn.run(
+        create_app(settings, hosts=hosts),
+        host=settings.api_host,
+        port=settings.pages_port if port is None else port,
+        log_level="warning",
+        server_header=False,
+        # Open pages ask again by themselves; nobody waits for them at the end.
+        timeout_graceful_shutdown=3,
+    )

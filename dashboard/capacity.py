@@ -1,0 +1,82 @@
+"""How many GPUs a service holds and what one of them serves.
+
+``KOPT_HOME/services.toml`` says it where the operator knows it::
+
+    [chat-00]
+    gpus = 32            # GPUs the service holds
+    per_gpu = 600        # demand that one GPU serves in five minutes, in the unit of the series
+    minimum = 2          # never lent (default 1)
+    pool = "llm"         # services of one pool share their GPUs (default: each its own)
+
+Without an entry a convention stands in, and the pages say so: 64 GPUs that just serve the 99.9th percentile of the
+last two weeks, the convention of ``kopt simulate lending``.
+"""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kopt.data.demand.table import DemandSeries
+
+FILE = "services.toml"
+ASSUMED_GPUS = 64
+ASSUMED_QUANTILE = 0.999
+_WINDOW_S = 14 * 86_400
+_MAX_GPUS = 1_000_000
+
+
+class CapacityError(ValueError):
+    """services.toml cannot be used; the message names the service and what was expected."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """``per_gpu`` is demand per bucket and GPU, None where nothing is known; ``assumed`` marks the convention."""
+
+    gpus: int = ASSUMED_GPUS
+    per_gpu: float | None = None
+    minimum: int = 1
+    pool: str = ""
+    assumed: bool = True
+
+
+def assumed_capacity(series: DemandSeries) -> Capacity:
+    """The convention; without a capacity for a service that has had no demand."""
+    recent = series.value[-max(1, _WINDOW_S // series.step_s) :]
+    known = recent[np.isfinite(recent)]
+    peak = float(np.quantile(known, ASSUMED_QUANTILE)) if len(known) else 0.0
+    return Capacity(per_gpu=peak / ASSUMED_GPUS if peak > 0 else None)
+
+
+def read_capacities(path: Path) -> Mapping[str, Capacity]:
+    """Capacities by service; empty without the file. Raises CapacityError."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise CapacityError(f"{path}: {error}") from error
+    return {name: _capacity(f"{path}, [{name[:80]}]", entry) for name, entry in table.items()}
+
+
+def _capacity(place: str, entry: object) -> Capacity:
+    if not isinstance(entry, dict) or (unknown := set(entry) - {"gpus", "per_gpu", "minimum", "pool"}):
+        what = f"unknown key {min(unknown)!r}" if isinstance(entry, dict) else "not a table"
+        raise CapacityError(f"{place}: {what}; known are gpus, per_gpu, minimum, pool")
+    gpus, minimum = (_count(place, key, entry.get(key, default)) for key, default in (("gpus", None), ("minimum", 1)))
+    per_gpu, pool = entry.get("per_gpu"), entry.get("pool", "")
+    if isinstance(per_gpu, bool) or not isinstance(per_gpu, int | float) or not 0 < per_gpu < math.inf:
+        raise CapacityError(f"{place}: per_gpu is {per_gpu!r}; expected a positive number")
+    if not isinstance(pool, str) or len(pool) > 253 or not (pool == "" or pool.isprintable()):
+        raise CapacityError(f"{place}: pool is {str(pool)[:40]!r}; expected a printable name")
+    return Capacity(gpus, float(per_gpu), minimum, pool, assumed=False)
+
+
+def _count(place: str, key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_GPUS:
+        raise CapacityError(f"{place}: {key} is {value!r}; expected a whole number of GPUs")
+    return value

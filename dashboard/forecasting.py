@@ -1,0 +1,115 @@
+"""Asks the endpoint for forecasts of many services: batches within its limits, and only what has changed."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from kopt.core.prediction import ModelVersion
+from kopt.core.reason import Reason
+from kopt.data.demand.table import DemandSeries
+from kopt.policies.lending import LendingSettings
+from kopt.serving.answers import DemandForecast, DemandQuery, History, SeriesForecast
+from kopt.serving.client import RequestRefused, fallback_answer
+from kopt.serving.wire import DEFAULT_HORIZONS_S, MAX_SERIES
+
+BATCH_POINTS = 60_000
+"""Buckets per request: some 3 MiB of JSON, well under the endpoint's limit."""
+HISTORY_S = 8 * 86_400
+"""What the features look at, seven days, and one to spare."""
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+DEADLINE_S = 20.0
+"""Nobody waits for these: they are asked in the background."""
+
+Key = tuple[float, int, str]
+
+
+class Asks(Protocol):
+    """The part of ``AsyncPredictionClient`` that forecasting needs."""
+
+    async def demand(self, query: DemandQuery, *, deadline_s: float | None = None) -> DemandForecast: ...
+
+
+class Forecasts:
+    """The newest forecast of every service. ``model_version`` in the key makes a promotion ask again."""
+
+    def __init__(self, client: Asks) -> None:
+        self._client = client
+        self._held: dict[str, tuple[Key, SeriesForecast]] = {}
+
+    def of(self, name: str) -> SeriesForecast | None:
+        found = self._held.get(name)
+        return found[1] if found else None
+
+    async def refresh(self, all_series: Sequence[DemandSeries], clock_s: float | None, model: ModelVersion | None
+                      ) -> str:  # fmt: skip
+        """Ask for what is new, changed or was answered without the model. Returns the last trouble, or nothing."""
+        present = {series.name for series in all_series}
+        self._held = {name: held for name, held in self._held.items() if name in present}
+        due = [series for series in all_series if self._is_due(series, model)]
+        trouble = ""
+        for batch in batches(due):
+            answer = await self._ask(batch, clock_s)
+            for series, forecast in zip(batch, answer.series, strict=True):
+                self._held[series.name] = (_key(series, model), forecast)
+            trouble = next((_trouble(f) for f in answer.series if _trouble(f)), trouble)
+        return trouble
+
+    def _is_due(self, series: DemandSeries, model: ModelVersion | None) -> bool:
+        held = self._held.get(series.name)
+        return held is None or held[0] != _key(series, model) or held[1].fallback
+
+    async def _ask(self, batch: Sequence[DemandSeries], clock_s: float | None) -> DemandForecast:
+        # All of a batch share the calendar or none of it does, so one clock fits.
+        now_s = clock_s if batch[0].start_known else None
+        query = DemandQuery([history_of(series) for series in batch], unit=batch[0].unit, quantiles=QUANTILES,
+                            now_s=now_s)  # fmt: skip
+        try:
+            return await self._client.demand(query, deadline_s=DEADLINE_S)
+        except RequestRefused as error:
+            if len(batch) == 1:
+                why = Reason("REQUEST_REFUSED", f"The endpoint refused this history: {error}")
+                return fallback_answer(query, why, LendingSettings())
+        # One bad history must not cost the others of its batch their forecast.
+        halves = batch[: len(batch) // 2], batch[len(batch) // 2 :]
+        answers = [await self._ask(half, clock_s) for half in halves]
+        return DemandForecast(answers[0].series + answers[1].series, answers[0].model)
+
+
+def _trouble(forecast: SeriesForecast) -> str:
+    """Why the endpoint could not be used, when that is why the model did not answer."""
+    codes = ("ENDPOINT_UNREACHABLE", "CIRCUIT_OPEN", "DEADLINE", "OVERLOADED", "ENDPOINT_ERROR", "NOT_READY")
+    reasons = (h.demand.reasons[0] for h in forecast.horizons if h.demand.fallback and h.demand.reasons)
+    return next((reason.message for reason in reasons if reason.code in codes), "")
+
+
+def _key(series: DemandSeries, model: ModelVersion | None) -> Key:
+    return (float(series.times_s[-1]), len(series), model.version if model else "")
+
+
+def batches(all_series: Sequence[DemandSeries]) -> Iterator[Sequence[DemandSeries]]:
+    """Series that may go into one request: same unit, same kind of clock, bounded in number and size."""
+    groups: dict[tuple[str, bool], list[DemandSeries]] = {}
+    for series in all_series:
+        groups.setdefault((series.unit, series.start_known), []).append(series)
+    for group in groups.values():
+        batch: list[DemandSeries] = []
+        points = 0
+        for series in group:
+            size = min(len(series), HISTORY_S // series.step_s)
+            if batch and (len(batch) == MAX_SERIES or points + size > BATCH_POINTS):
+                yield batch
+                batch, points = [], 0
+            batch.append(series)
+            points += size
+        if batch:
+            yield batch
+
+
+def history_of(series: DemandSeries, name: str = "") -> History:
+    """The last days of a series for a request, without gaps at the end (they say nothing)."""
+    recent = series.tail(max(1, HISTORY_S // series.step_s))
+    tokens = (recent.in_tokens, recent.out_tokens)
+    in_tok, out_tok = (() if column is None else column.tolist() for column in tokens)
+    return History(name or series.name, recent.times_s.tolist(), recent.value.tolist(), in_tok, out_tok)
+
+
+__all__ = ["DEFAULT_HORIZONS_S", "Asks", "Forecasts", "batches", "history_of"]

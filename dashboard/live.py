@@ -1,0 +1,187 @@
+"""The platform's own ``Source``: histories from KOPT_HOME, forecasts from the endpoint, versions from the registry."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from kopt.core.prediction import ModelVersion
+from kopt.dashboard.capacity import FILE, Capacity, CapacityError, assumed_capacity, read_capacities
+from kopt.dashboard.forecasting import Asks, Forecasts
+from kopt.dashboard.histories import Histories, last_value_s
+from kopt.dashboard.replay import replay
+from kopt.dashboard.sources import Endpoint, Models, Past, Service, Snapshot
+from kopt.data.demand.table import DemandDataError, DemandSeries
+from kopt.models.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel, RegistryError
+from kopt.serving.answers import AnswerError, ModelHealth, ServedModel
+from kopt.serving.client import EndpointFailure, RequestRefused
+
+LOG = logging.getLogger(__name__)
+PREDICTOR = "demand"
+PATIENCE_S = 2.5
+"""How long a page waits for replayed forecasts; later ones appear when it refreshes."""
+PAST_KEPT = 256
+LIVE_WITHIN_S = 3600.0
+"""Histories whose newest bucket is older than this are a replay: their own end is then their now."""
+
+
+class Client(Asks, Protocol):
+    """The part of ``AsyncPredictionClient`` that the pages use."""
+
+    async def models(self, *, deadline_s: float | None = None) -> tuple[ServedModel, ...]: ...
+
+    async def model_health(self, *, deadline_s: float | None = None) -> ModelHealth: ...
+
+
+class Versions(Protocol):
+    """The part of ``models.registry.Registry`` that the pages use; every method may block."""
+
+    def list(self, name: str) -> tuple[RegisteredModel, ...]: ...
+
+    def compare(self, name: str, versions: Sequence[str] = ...) -> tuple[MetricRow, ...]: ...
+
+
+class LiveSource:
+    """Refreshes in the background (``run``); pages read the newest snapshot and never wait for it."""
+
+    def __init__(self, histories: Histories, client: Client, registry: Versions | None, *, url: str, home: Path,
+                 clock: Callable[[], float] = time.time) -> None:  # fmt: skip
+        self._histories, self._client, self._registry = histories, client, registry
+        self._url, self._home, self._clock = url, home, clock
+        self._forecasts = Forecasts(client)
+        self._snapshot = Snapshot({}, Endpoint(url), clock(), ready=False)
+        self._models = Models(problems=("The model registry is being asked.",))
+        self._past_lock = asyncio.Lock()
+        self._past: dict[str, tuple[tuple[float, ModelVersion | None], asyncio.Task[Past]]] = {}
+
+    async def run(self, every_s: float) -> None:
+        """Refresh until cancelled. What is unforeseen is logged and shown; the pages live on."""
+        while True:
+            try:
+                await self.refresh()
+                await self.refresh_models()
+            except Exception:  # the background's own edge
+                LOG.exception("refresh failed")
+                problem = "The pages could not refresh their data; their log says why."
+                old = self._snapshot
+                self._snapshot = Snapshot(old.services, old.endpoint, old.taken_s, (problem,))
+            await asyncio.sleep(every_s)
+
+    async def refresh(self) -> None:
+        """One round: read histories, ask the endpoint, swap the snapshot."""
+        problems: list[str] = []
+        series, capacities = await asyncio.to_thread(self._read, problems)
+        clock_s = self._calendar_clock(series)
+        model, trouble = await self._serving()
+        if not self._snapshot.ready:
+            self._publish(series, capacities, clock_s, Endpoint(self._url, trouble, None), problems, ready=False)
+        failed = await self._forecasts.refresh(series, clock_s, model.version if model else None)
+        endpoint = Endpoint(self._url, trouble or failed, model.version if model else None)
+        self._publish(series, capacities, clock_s, endpoint, problems, ready=True)
+
+    def _publish(self, series: Sequence[DemandSeries], capacities: Mapping[str, Capacity], clock_s: float | None,
+                 endpoint: Endpoint, problems: Sequence[str], *, ready: bool) -> None:  # fmt: skip
+        services = {
+            one.name: Service(one, self._forecasts.of(one.name), capacities[one.name], _clock_of(one, clock_s))
+            for one in series
+        }
+        self._snapshot = Snapshot(services, endpoint, self._clock(), tuple(problems), ready)
+
+    def _read(self, problems: list[str]) -> tuple[Sequence[DemandSeries], Mapping[str, Capacity]]:
+        try:
+            series = self._histories.read()
+        except DemandDataError as error:
+            problems.append(f"Demand histories cannot be read: {error}")
+            series = [service.series for service in self._snapshot.services.values()]
+        stated: Mapping[str, Capacity] = {}
+        try:
+            stated = read_capacities(self._home / FILE)
+        except CapacityError as error:
+            problems.append(f"{error}; the convention stands in.")
+        return series, {one.name: stated.get(one.name) or assumed_capacity(one) for one in series}
+
+    def _calendar_clock(self, series: Sequence[DemandSeries]) -> float | None:
+        """Now on the calendar of the histories: the wall's clock, or the newest bucket where all of it is past."""
+        ends = [end for one in series if one.start_known and (end := last_value_s(one)) is not None]
+        if not ends:
+            return None
+        now_s = self._clock()
+        return now_s if 0 <= now_s - max(ends) <= LIVE_WITHIN_S else max(ends)
+
+    async def _serving(self) -> tuple[ServedModel | None, str]:
+        """The version that answers, and what is wrong with the endpoint."""
+        try:
+            models = await self._client.models()
+        except (EndpointFailure, AnswerError, RequestRefused) as error:
+            return None, _sentence(error)
+        serving = [model for model in models if model.serving and model.alias != CHALLENGER]
+        return (serving[0], "") if serving else (None, "")
+
+    async def snapshot(self) -> Snapshot:
+        return self._snapshot
+
+    async def past(self, service: Service) -> Past:
+        """Replayed forecasts, kept until history or model move on; a slow endpoint finishes in the background."""
+        made = (float(service.series.times_s[-1]), self._snapshot.endpoint.model)
+        held = self._past.get(service.name)
+        if held is None or held[0] != made or (held[1].done() and _failed(held[1])):
+            while len(self._past) >= PAST_KEPT:
+                self._past.pop(next(iter(self._past)))[1].cancel()
+            held = (made, asyncio.create_task(self._replay(service)))
+            self._past[service.name] = held
+        done, _ = await asyncio.wait([held[1]], timeout=PATIENCE_S)
+        return held[1].result() if done else Past(problem="The model is being asked about the last two days.")
+
+    async def _replay(self, service: Service) -> Past:
+        if self._snapshot.endpoint.problem:
+            return Past(problem="The endpoint does not answer, so earlier forecasts cannot be asked for.")
+        # One at a time: the pages must not crowd out the endpoint's other callers.
+        async with self._past_lock:
+            return await replay(self._client, service.series)
+
+    async def models(self) -> Models:
+        return self._models
+
+    async def refresh_models(self) -> None:
+        """Ask registry and endpoint; the first time MLflow is loaded, which takes seconds."""
+        self._models = await self._ask_models()
+
+    async def _ask_models(self) -> Models:
+        problems: list[str] = []
+        health: ModelHealth | None = None
+        try:
+            health = await self._client.model_health()
+        except (EndpointFailure, AnswerError, RequestRefused) as error:
+            problems.append(f"No health report from the endpoint: {_sentence(error)}")
+        registered = await asyncio.to_thread(self._ask_registry, problems)
+        return replace(registered, health=health, problems=tuple(problems))
+
+    def _ask_registry(self, problems: list[str]) -> Models:
+        """What the registry knows; nothing of the health report."""
+        if self._registry is None:
+            return Models()
+        try:
+            versions = self._registry.list(PREDICTOR)
+            compared = tuple(model for alias in (CHAMPION, CHALLENGER) for model in versions if alias in model.aliases)
+            metrics = self._registry.compare(PREDICTOR, [m.version for m in compared]) if compared else ()
+        except RegistryError as error:
+            problems.append(f"The model registry does not answer: {error}")
+            return Models()
+        return Models(versions, metrics, compared)
+
+
+def _failed(task: "asyncio.Task[Past]") -> bool:
+    return task.cancelled() or task.exception() is not None or bool(task.result().problem)
+
+
+def _clock_of(series: DemandSeries, calendar_s: float | None) -> float:
+    if series.start_known and calendar_s is not None:
+        return calendar_s
+    return float(series.times_s[-1] + series.step_s)
+
+
+def _sentence(error: Exception) -> str:
+    return error.reason.message if isinstance(error, EndpointFailure) else f"{error}"

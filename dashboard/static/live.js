@@ -1,0 +1,116 @@
+// Refreshes the page's content in place, words times in the reader's zone, copies text.
+"use strict";
+(() => {
+  const KEY = "kopt-live";
+  const every = 1000 * Number(document.documentElement.dataset.refresh || 15);
+  let tag = "";
+  let live = true;
+  try { live = localStorage.getItem(KEY) !== "off"; } catch { /* stays on */ }
+
+  const times = (root) => {
+    const format = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+    for (const node of root.querySelectorAll("time[datetime]")) {
+      const moment = new Date(node.dateTime);
+      if (Number.isNaN(moment.getTime())) continue;
+      node.title = node.textContent;
+      node.textContent = format.format(moment);
+    }
+  };
+
+  const swap = (text) => {
+    const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("live");
+    const old = document.getElementById("live");
+    if (!fresh || !old) return;
+    // Somebody is typing, choosing or marking text: leave it alone until the next round.
+    const active = document.activeElement;
+    if (old.contains(active) && active.matches("input, select, textarea")) return;
+    if (!getSelection().isCollapsed && old.contains(getSelection().anchorNode)) return;
+    for (const node of old.querySelectorAll("details[open][id]")) {
+      const twin = fresh.querySelector(`details[id="${CSS.escape(node.id)}"]`);
+      if (twin) twin.open = true;
+    }
+    const scrolled = [...old.querySelectorAll(".scroll")].map((node) => [node.scrollLeft, node.scrollTop]);
+    const focused = focusPath(old, active);
+    times(fresh);
+    // Charts that are drawn stay and are given their new figures.
+    for (const node of old.querySelectorAll("[data-figure]")) {
+      const twin = fresh.querySelector(`[data-figure="${CSS.escape(node.dataset.figure)}"]`);
+      if (twin && node.classList.contains("drawn")) {
+        node.setAttribute("aria-label", twin.getAttribute("aria-label"));
+        twin.replaceWith(node);
+      }
+    }
+    old.replaceChildren(...fresh.childNodes);
+    [...old.querySelectorAll(".scroll")].forEach((node, i) => {
+      if (scrolled[i]) [node.scrollLeft, node.scrollTop] = scrolled[i];
+    });
+    focused(old);
+    document.dispatchEvent(new CustomEvent("kopt:content"));
+  };
+
+  // Focus survives a swap: by id, else by the address a link leads to.
+  const focusPath = (old, active) => {
+    if (!old.contains(active)) return () => {};
+    const id = active.id;
+    const href = active.getAttribute("href");
+    return (now) => {
+      const twin = id ? document.getElementById(id)
+        : href ? [...now.querySelectorAll("a")].find((a) => a.getAttribute("href") === href) : null;
+      twin?.focus({ preventScroll: true });
+    };
+  };
+
+  const refresh = async () => {
+    if (!live || document.hidden) return;
+    const lost = document.getElementById("lost");
+    try {
+      const headers = tag ? { "If-None-Match": tag } : {};
+      const reply = await fetch(location.href, { headers, cache: "no-store", signal: AbortSignal.timeout(every) });
+      lost.hidden = true;
+      if (reply.status !== 200) return;
+      tag = reply.headers.get("etag") || "";
+      swap(await reply.text());
+    } catch {
+      lost.hidden = false;
+    }
+  };
+
+  const copy = async (button) => {
+    const source = document.getElementById(button.dataset.copy);
+    let word = "Copied";
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+    } catch {
+      getSelection().selectAllChildren(source);
+      word = "Selected: press Ctrl+C";
+    }
+    button.textContent = word;
+    setTimeout(() => { button.textContent = "Copy"; }, 2500);
+  };
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (button) copy(button);
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.id === "state-filter") event.target.form.requestSubmit();
+  });
+  document.addEventListener("DOMContentLoaded", () => {
+    times(document);
+    const button = document.getElementById("live-toggle");
+    const word = () => {
+      button.setAttribute("aria-pressed", String(live));
+      button.querySelector("span").textContent = live ? "Live" : "Paused";
+    };
+    word();
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      live = !live;
+      try { localStorage.setItem(KEY, live ? "on" : "off"); } catch { /* for this page only, then */ }
+      word();
+      refresh();
+    });
+    setInterval(refresh, every);
+    document.addEventListener("visibilitychange", refresh);
+  });
+})();

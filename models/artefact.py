@@ -30,17 +30,25 @@ class ArtefactError(ValueError):
 
 
 @dataclass(frozen=True)
-class ModelCard:
-    """What ``model.json`` holds.
+class TrainedOn:
+    """One series (or other sample) a model has seen: sha256 of its values, when it began and ended, in its own
+    seconds, and short digests of its days, by which it is known again under another name or in another cut."""
 
-    ``training_data`` maps the name of every series (or other sample) the model has seen to the sha256 of its
-    values, so that an evaluation can refuse data the model was trained on.
-    """
+    name: str
+    digest: str
+    start_s: float = 0.0
+    end_s: float = 0.0
+    days: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What ``model.json`` holds. ``training_data`` lets an evaluation refuse data the model was trained on."""
 
     predictor: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     features: tuple[str, ...] = ()
-    training_data: Mapping[str, str] = field(default_factory=dict)
+    training_data: tuple[TrainedOn, ...] = ()
     libraries: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -109,8 +117,12 @@ def _card(document: Any, path: Path) -> ModelCard:
         raise ArtefactError(f"{path} names no predictor")
     if document.get("format") != FORMAT:
         raise ArtefactError(f"{path} has format {document.get('format')!r}; this version reads {FORMAT}")
-    tables = {key: document.get(key, {}) for key in ("parameters", "training_data", "libraries")}
-    features = document.get("features", [])
+    tables = {key: document.get(key, {}) for key in ("parameters", "libraries")}
+    features, seen = document.get("features", []), document.get("training_data", [])
     if not all(isinstance(table, dict) for table in tables.values()) or not isinstance(features, list):
-        raise ArtefactError(f"{path}: parameters, training_data and libraries are tables, features is a list")
-    return ModelCard(document["predictor"], features=tuple(str(name) for name in features), **tables)
+        raise ArtefactError(f"{path}: parameters and libraries are tables, features is a list")
+    try:
+        data = tuple(TrainedOn(**{**one, "days": tuple(one.get("days", ()))}) for one in seen)
+    except (TypeError, AttributeError) as error:
+        raise ArtefactError(f"{path}: training_data is malformed") from error
+    return ModelCard(document["predictor"], features=tuple(map(str, features)), training_data=data, **tables)

@@ -1,0 +1,22 @@
+"""What a training run tells while it goes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Event:
+    """``done`` of ``total`` parts of ``step`` are finished; ``kept`` of them were there from an earlier run."""
+
+    step: str
+    done: int
+    total: int
+    message: str = ""
+    kept: int = 0
+
+
+Progress = Callable[[Event], None]
+
+
+def silent(_: Event) -> None:
+    """Says nothing."""

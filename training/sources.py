@@ -1,0 +1,130 @@
+"""Where training data comes from: files, a Prometheus server, or the generator of synthetic services."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from kopt.data.demand.catalogue import SeriesInfo, read_catalogue
+from kopt.data.demand.generator import generate
+from kopt.data.demand.load import load
+from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
+
+MINIMUM_DAYS = 2.0
+"""Shorter series have no day of history with a day to be tested on."""
+
+
+@dataclass(frozen=True)
+class DemandDataset:
+    """Series on the five-minute grid (coarser ones as they are), what is known about each, and a digest of it all.
+
+    ``left_out`` says for every series that cannot be learned from why.
+    """
+
+    name: str
+    series: tuple[DemandSeries, ...]
+    info: Mapping[str, SeriesInfo] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """sha256 over names, times, units and values of the series."""
+        found = hashlib.sha256()
+        for one in sorted(self.series, key=lambda one: one.name):
+            head = f"{one.name}\0{one.start_s}\0{one.step_s}\0{one.unit}\0{self.group(one.name)}\0"
+            found.update(head.encode() + np.ascontiguousarray(one.value, dtype="<f8").tobytes())
+        return found.hexdigest()
+
+    def group(self, name: str) -> str:
+        """What a series is left out together with when unseen services are imitated."""
+        return self.info[name].group if name in self.info else name
+
+    def slices(self, name: str) -> tuple[str, ...]:
+        """Labels that evaluation groups the series by."""
+        info = self.info.get(name)
+        step = next(one.step_s for one in self.series if one.name == name)
+        labels = [f"group {self.group(name)}"] if info is not None and info.source else []
+        labels += [f"kind {info.kind}"] if info is not None and info.kind else []
+        return (*labels, f"step {step // 60} min")
+
+
+class Source(Protocol):
+    """A place training data comes from."""
+
+    def read(self) -> DemandDataset:
+        """Raises DemandDataError."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A folder or file that ``kopt.data.demand`` can read."""
+
+    path: Path
+
+    def read(self) -> DemandDataset:
+        return dataset(self.path.name, load(self.path), read_catalogue(self.path))
+
+
+@dataclass(frozen=True)
+class PrometheusSource:
+    """Range queries against a Prometheus server; ``query`` gives one series per value of ``label``."""
+
+    url: str
+    query: str
+    since_s: float
+    step_s: int = GRID_S
+    label: str = "service"
+
+    def read(self) -> DemandDataset:
+        from kopt.data.demand.prometheus import read_demand
+
+        found = read_demand(self.url, self.query, self.since_s, self.step_s, label=self.label)
+        return dataset("prometheus", found)
+
+
+@dataclass(frozen=True)
+class GeneratedSource:
+    """Synthetic services, for the embedded default and for tests."""
+
+    services: int = 12
+    days: float = 14.0
+    seed: int = 0
+
+    def read(self) -> DemandDataset:
+        return dataset("generated", generate(self.services, self.days, seed=self.seed))
+
+
+def dataset(name: str, series: Sequence[DemandSeries], info: Mapping[str, SeriesInfo] | None = None) -> DemandDataset:
+    """Series that can be learned from, on the grid, without their tenants' tables.
+
+    Raises DemandDataError when none is long and lively enough, saying why of each.
+    """
+    kept, left_out = [], {}
+    for one in series:
+        reason = _unusable(one)
+        if reason:
+            left_out[one.name] = reason
+        else:
+            kept.append(one.resampled(GRID_S))
+    if not kept:
+        reasons = "; ".join(f"{key}: {value}" for key, value in list(left_out.items())[:5])
+        raise DemandDataError(f"no series can be learned from ({reasons or 'there is none'})")
+    doubled = {one.name for one in kept if sum(other.name == one.name for other in kept) > 1}
+    if doubled:
+        raise DemandDataError("two series have this name", series=min(doubled))
+    return DemandDataset(name, tuple(kept), dict(info or {}), left_out)
+
+
+def _unusable(series: DemandSeries) -> str:
+    if series.days < MINIMUM_DAYS:
+        return f"{series.days:.1f} days long, at least {MINIMUM_DAYS:g} are needed"
+    known = series.value[np.isfinite(series.value)]
+    if len(known) < 0.2 * len(series):
+        return f"only {len(known)} of {len(series)} buckets are known"
+    if len(np.unique(known)) < 3:
+        return "its demand never changes"
+    return ""

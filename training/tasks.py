@@ -1,0 +1,116 @@
+"""Where the work of a run is done: Ray tasks, or this process.
+
+Both take functions of modules that a worker can import, call them with a folder-like argument each and yield results
+as they are ready. Interrupting the loop cancels what is running.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from kopt.core.settings import Settings
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Tasks(Protocol):
+    """Runs a function over items, some at a time. ``cpus`` is the thread grant of each call."""
+
+    cpus: int
+
+    def map(
+        self, function: Callable[[Any, Item, int], Result], shared: Any, items: Sequence[Item]
+    ) -> Iterator[tuple[Item, Result]]:
+        """``function(shared, item, cpus)`` for every item, as they finish."""
+        ...
+
+
+class HereTasks:
+    """One call after another in this process."""
+
+    cpus = 1
+
+    def map(
+        self, function: Callable[[Any, Item, int], Result], shared: Any, items: Sequence[Item]
+    ) -> Iterator[tuple[Item, Result]]:
+        for item in items:
+            yield item, function(shared, item, self.cpus)
+
+
+class RayTasks:
+    """Ray remote tasks with one CPU each.
+
+    LightGBM with more threads than its grant is an order of magnitude slower under load, so the grant is passed on.
+    ``shared`` is stored once in the object store and mapped, not copied, by the workers.
+    """
+
+    cpus = 1
+
+    def __init__(self, settings: Settings, *, store_bytes: int = 768 * 2**20, cpus: int | None = None) -> None:
+        # Ray's socket names must stay below 107 characters, so its folder cannot lie below any home.
+        self._scratch = tempfile.mkdtemp(prefix="kopt-ray-")
+        self._own = start_ray(settings, Path(self._scratch), store_bytes=store_bytes, cpus=cpus)
+
+    def map(
+        self, function: Callable[[Any, Item, int], Result], shared: Any, items: Sequence[Item]
+    ) -> Iterator[tuple[Item, Result]]:
+        import ray
+
+        threads = {name: str(self.cpus) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        remote = ray.remote(num_cpus=self.cpus, max_retries=1, runtime_env={"env_vars": threads})(_call)
+        stored = ray.put(shared)
+        waiting = {remote.remote(function, stored, item, self.cpus): item for item in items}
+        try:
+            while waiting:
+                (ready,), _ = ray.wait(list(waiting), num_returns=1)
+                item = waiting.pop(ready)
+                yield item, ray.get(ready)
+        finally:
+            for left in waiting:
+                ray.cancel(left, force=True)
+
+    def close(self) -> None:
+        """Ends Ray where this object started it; a cluster that was joined goes on."""
+        import ray
+
+        if self._own:
+            ray.shutdown()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def __enter__(self) -> "RayTasks":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _call(function: Callable[[Any, Item, int], Result], shared: Any, item: Item, cpus: int) -> Result:
+    return function(shared, item, cpus)
+
+
+def start_ray(settings: Settings, scratch: Path, *, store_bytes: int, cpus: int | None = None) -> bool:
+    """Join the cluster of the settings, or start a local one on loopback; False when this process has one already."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token" if settings.ray_address else "disabled")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    if ray.is_initialized():
+        return False
+    if settings.ray_address:
+        ray.init(address=settings.ray_address, log_to_driver=False, logging_level="error")
+        return True
+    ray.init(
+        address="local",
+        num_cpus=cpus or os.cpu_count() or 1,
+        object_store_memory=store_bytes,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+        _node_ip_address="127.0.0.1",
+        _temp_dir=str(scratch),
+    )
+    return True

@@ -1,0 +1,95 @@
+"""What runs inside a worker: fits, backtests, trials. Functions of (shared, item, threads), found by import."""
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kopt.models.artefact import save_model
+from kopt.models.catalogue import predictor_class
+from kopt.training.evaluate import Forecasts
+from kopt.training.recipe import Part, recipe_of, restore_files, saved_files
+from kopt.training.sources import DemandDataset
+
+FINAL = "final"
+_PROBES_PER_PART = 2
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all fits of a run share; stored once for all workers."""
+
+    predictor: str
+    dataset: DemandDataset
+    table: Any
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A saved model on its way to workers that may be on other machines."""
+
+    predictor: str
+    dataset: DemandDataset
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """Forecasts of some series, and how far they changed where the future was cut off."""
+
+    forecasts: tuple[Forecasts, ...]
+    peeked: float
+
+
+def fit_part(shared: Shared, part: Part, threads: int) -> Backtest:
+    """Fit on a part and forecast its test series."""
+    _limit_threads(threads)
+    recipe = recipe_of(shared.predictor)
+    predictor = recipe.fit(shared.dataset, shared.table, part, shared.parameters, threads)
+    return _backtest(recipe, predictor, shared.dataset, part.test)
+
+
+def fit_all(shared: Shared, _: str, threads: int) -> dict[str, bytes]:
+    """Fit on everything; the unsigned model's files."""
+    _limit_threads(threads)
+    recipe = recipe_of(shared.predictor)
+    predictor = recipe.fit(shared.dataset, shared.table, None, shared.parameters, threads)
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(predictor, Path(folder), recipe.card(shared.dataset, shared.parameters))
+        return saved_files(Path(folder))
+
+
+def replay(carried: Carried, names: Sequence[str], threads: int) -> Backtest:
+    """Forecast series with a saved model."""
+    _limit_threads(threads)
+    recipe = recipe_of(carried.predictor)
+    with tempfile.TemporaryDirectory() as folder:
+        restore_files(carried.files, Path(folder))
+        predictor = predictor_class(carried.predictor).load(Path(folder))
+    return _backtest(recipe, predictor, carried.dataset, names)
+
+
+def try_parameters(shared: Shared, trial: tuple[Mapping[str, Any], tuple[str, ...]], threads: int) -> float:
+    """The loss of one set of parameters on held-out series."""
+    _limit_threads(threads)
+    parameters, held_out = trial
+    return recipe_of(shared.predictor).loss(shared.table, held_out, {**shared.parameters, **parameters}, threads)
+
+
+def _backtest(recipe: Any, predictor: Any, dataset: DemandDataset, names: Sequence[str]) -> Backtest:
+    forecasts = tuple(recipe.backtest(predictor, dataset, name) for name in names)
+    probed = sorted(forecasts, key=lambda one: len(one.origins))[:_PROBES_PER_PART]
+    peeked = max((recipe.peeks(predictor, dataset, one.series, one) for one in probed), default=0.0)
+    return Backtest(forecasts, peeked)
+
+
+def _limit_threads(threads: int) -> None:
+    """Torch and OpenMP would take every core of the machine, whatever the grant."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, str(threads))
+    import torch
+
+    torch.set_num_threads(threads)

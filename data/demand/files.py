@@ -8,7 +8,8 @@ several series may be mixed; within a series they are in the order of time. A ro
 
 import csv
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,7 +78,7 @@ def write_demand(series: Iterable[DemandSeries], folder: Path | str, *, source: 
     """Writes ``demand.parquet`` and ``SERIES.csv`` so that ``read_demand(folder)`` gives the same series again.
 
     Tenants become rows of series named ``<series>/<tenant>`` with that series as parent. Starts keep microseconds.
-    Raises DemandDataError for names that occur twice.
+    Raises DemandDataError for names that occur twice or could not be read again.
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
@@ -86,6 +87,7 @@ def write_demand(series: Iterable[DemandSeries], folder: Path | str, *, source: 
         parts = [(one.name, "", one)]
         parts += [(f"{one.name}/{tenant}", one.name, _tenant_only(one, v)) for tenant, v in one.tenants.items()]
         for name, parent, part in parts:
+            _check_name(name)
             if name in infos:
                 raise DemandDataError("two series have this name", series=name)
             infos[name] = _catalogue_row(name, part) | {"source": source, "kind": kind, "parent": parent}
@@ -115,14 +117,10 @@ def _data_file(path: Path) -> Path:
 
 def _read_table(file: Path) -> Any:
     """An Arrow table of the known columns. Parquet is told by its content, not by the name."""
-    try:
+    with _reading(file):
         with file.open("rb") as head:
             is_parquet = head.read(4) == b"PAR1"
         table = _read_parquet(file) if is_parquet else _read_csv(file)
-    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
-        if isinstance(error, DemandDataError):
-            raise
-        raise DemandDataError(f"{file}: {first_line(error)}", row=row_in(error)) from error
     if not table.num_rows:
         raise DemandDataError(f"{file} has no rows")
     return table
@@ -165,30 +163,47 @@ def _known_columns(file: Path, header: list[str]) -> list[str]:
     return known
 
 
-def _by_series(file: Path, table: Any) -> Iterable[tuple[str, tuple[NDArray[np.int64], Array, dict[str, Array]]]]:
+def _by_series(file: Path, table: Any) -> Iterator[tuple[str, tuple[NDArray[np.int64], Array, dict[str, Array]]]]:
     """Per series: its name, and (row numbers of the file, times, columns)."""
-    names = _names(file, table["series"])
-    t = _times(file, table["t"])
-    columns = {c: _floats(file, c, table[c]) for c in table.column_names if c not in ("series", "t")}
-    codes, uniques = pd.factorize(names)
+    with _reading(file):
+        codes, names = _names(file, table["series"])
+        t = _times(file, table["t"])
+        columns = {c: _floats(file, c, table[c]) for c in table.column_names if c not in ("series", "t")}
     order = np.argsort(codes, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
-        yield str(uniques[codes[rows[0]]]), (rows, t[rows], {c: values[rows] for c, values in columns.items()})
+        yield names[codes[rows[0]]], (rows, t[rows], {c: values[rows] for c, values in columns.items()})
 
 
-def _names(file: Path, column: Any) -> NDArray[np.object_]:
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Whatever Arrow says about a file becomes an error of ours, with the row where it tells it."""
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
+        if isinstance(error, DemandDataError):
+            raise
+        raise DemandDataError(f"{file}: {first_line(error)}", row=row_in(error)) from error
+
+
+def _names(file: Path, column: Any) -> tuple[NDArray[np.int64], list[str]]:
+    """The number of each row's series, shape (m,), and the names by number."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         raise DemandDataError(f"{file}: column series holds {column.type}, not text")
-    names: NDArray[np.object_] = np.array(column.to_pylist(), dtype=object)
-    codes, uniques = pd.factorize(names, use_na_sentinel=False)
-    for code, name in enumerate(uniques):
-        if not isinstance(name, str) or name.strip() in _NO_NAMES or len(name) > MAX_NAME or not name.isprintable():
-            row = int(np.flatnonzero(codes == code)[0])
-            shown = repr(name[:40] if isinstance(name, str) else None)
-            raise DemandDataError(f"{shown} is not a name of a series (printable, at most {MAX_NAME})", row=row)
-    return names
+    encoded = column.cast(pa.large_string()).combine_chunks().dictionary_encode(null_encoding="encode")
+    codes: NDArray[np.int64] = encoded.indices.to_numpy().astype(np.int64)
+    names = encoded.dictionary.to_pylist()
+    first_rows = np.unique(codes, return_index=True)[1]
+    for name, row in zip(names, first_rows, strict=True):
+        _check_name(name, int(row))
+    return codes, names
+
+
+def _check_name(name: object, row: int | None = None) -> None:
+    if not isinstance(name, str) or name.strip() in _NO_NAMES or len(name) > MAX_NAME or not name.isprintable():
+        shown = repr(name[:40] if isinstance(name, str) else None)
+        raise DemandDataError(f"{shown} is not a name of a series (printable, at most {MAX_NAME})", row=row)
 
 
 def _floats(file: Path, name: str, column: Any) -> Array:

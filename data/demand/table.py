@@ -1,5 +1,6 @@
 """The typed table of inference demand: one evenly spaced series per service."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -40,6 +41,8 @@ class DemandSeries:
     tenants: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not math.isfinite(self.start_s):
+            raise DemandDataError(f"start of {self.start_s} s is not a time", series=self.name)
         if self.step_s <= 0:
             raise DemandDataError(f"step of {self.step_s} s is not positive", series=self.name)
         if self.value.ndim != 1 or not len(self.value):

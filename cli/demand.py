@@ -2,13 +2,14 @@
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kopt.cli import inputs
-from kopt.cli.edge import Refused
-from kopt.cli.options import Label, Output, Query, Since, Step, Unit, probabilities, several_seconds
+from kopt.cli.edge import Refused, usage_error
+from kopt.cli.options import Label, Output, Query, Since, Step, Unit, probabilities, seconds, several_seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar, step
 from kopt.serving.environment import load_settings
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from kopt.core.prediction import Prediction
     from kopt.data.demand.table import DemandSeries
     from kopt.models.api import Forecast
+
+HORIZONS_S = (300, 1800, 3600)
 
 app = typer.Typer(no_args_is_help=True, help="Forecast inference demand and what can be lent of its GPUs.")
 
@@ -82,27 +85,23 @@ def forecast(
     """
     ahead, wanted = several_seconds(horizons, "--horizons"), probabilities(quantiles, "--quantiles")
     source = inputs.Source(where, query, label, since, step_, unit)
-    answer = _forecast(source, series, model, ahead, wanted, now or source.is_prometheus)
+    found = choose(inputs.read(source), series)
+    answer = _answer(found, model, ahead, wanted, now or source.is_prometheus)
     rows = [_row(service.name, prediction) for service in answer for prediction in service.predictions]
     facts = {"model": answer.model.to_dict()}
     show(Answer("forecasts", rows, facts, title="demand forecast", document=answer.to_dict()), output)
 
 
-def _forecast(
-    source: inputs.Source, names: list[str] | None, model: str, ahead: tuple[int, ...], wanted: tuple[float, ...],
-    live: bool,
-) -> "Forecast":  # fmt: skip
-    found = choose(inputs.read(source), names)
+def _answer(
+    found: "list[DemandSeries]", model: str, ahead: tuple[int, ...], wanted: tuple[float, ...], live: bool
+) -> "Forecast":
     from kopt.models import api
 
     with step("loading the model"):
-        settings = load_settings()
-        predictor = api.load_model(model, settings)
+        predictor = api.load_model(model, load_settings())
+    now_s = time.time() if live else None
     with bar("forecasting") as advance:
-        return api.forecast(
-            found, horizons_s=ahead, quantiles=wanted, model=predictor,
-            now_s=time.time() if live else None, progress=advance,
-        )  # fmt: skip
+        return api.forecast(found, horizons_s=ahead, quantiles=wanted, model=predictor, now_s=now_s, progress=advance)
 
 
 def choose(found: "list[DemandSeries]", names: list[str] | None) -> "list[DemandSeries]":
@@ -122,3 +121,150 @@ def _row(name: str, prediction: "Prediction") -> ForecastRow:
         name, prediction.horizon_s or 0.0, prediction.unit, q.get(0.5), q.get(0.9), q.get(0.95), q.get(0.99),
         prediction.confidence, prediction.refused, why,
     )  # fmt: skip
+
+
+@app.command()
+def backtest(
+    where: Input,
+    out: Annotated[Path, typer.Option("--out", metavar="PRED.parquet", help="Where the forecasts are written.")],
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="A model that has not seen INPUT: alias or version.")
+    ] = None,
+    group_cv: Annotated[
+        str | None,
+        typer.Option("--group-cv", metavar="source", help="Fit a model per group on all other groups (zero-shot)."),
+    ] = None,
+    series: Series = None,
+    unit: Unit = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Rolling forecasts at every origin of the test window, as a Parquet file to be scored.
+
+    The window is the last 30 % of each series, at most 10 days; horizons are 5, 30 and 60 minutes. INPUT that the
+    model was trained on is refused.
+
+    Examples:
+
+        kopt demand backtest data/demand --out pred.parquet --group-cv source
+
+        kopt demand backtest mine.parquet --out pred.parquet --model champion
+    """
+    from kopt.cli import backtest as tester
+
+    if (model is None) == (group_cv is None):
+        usage_error("give either --model or --group-cv", "--model")
+    if group_cv is not None and group_cv not in tester.GROUPINGS:
+        usage_error(f"{group_cv!r} is none of {', '.join(tester.GROUPINGS)}", "--group-cv")
+    source = inputs.Source(where, unit=unit)
+    if source.is_prometheus:
+        usage_error("a back test reads files, so that it can be repeated", "INPUT")
+    if not out.absolute().parent.is_dir():
+        raise Refused(f"{out.parent}: there is no such folder to write into")
+    path, settings = Path(where), load_settings()
+    data = tester.read_dataset(path, choose(inputs.read(source), series))
+    made = tester.with_model(data, model, settings) if model else tester.with_group_cv(data, settings)
+    forecasts = list(made)
+    written = tester.write(out, data, forecasts, tester.own_starts(path))
+    facts = {"file": str(out), "rows": written, "model": model or f"one per {group_cv}"}
+    show(Answer("series", tester.rows(data, forecasts), facts), output)
+
+
+@dataclass(frozen=True)
+class LendRow:
+    """What a pool can lend until one horizon."""
+
+    pool: str = column("pool")
+    gpus: int = column("GPUs")
+    horizon_s: float = column("for", show=lambda seconds: f"{seconds / 60:g} min")
+    provision_gpus: int = column("kept")
+    lendable_gpus: int = column("lendable")
+    services: int = column("services")
+    assumed: bool = column("capacity assumed", wide=True)
+    why: str = column("why", wide=True)
+
+
+@app.command()
+def lend(
+    where: Input,
+    model: Model = "champion",
+    risk: Annotated[
+        float, typer.Option("--risk", min=0.001, max=0.5, help="Share of the time under-provisioned that is accepted.")
+    ] = 0.01,
+    shared: Annotated[bool, typer.Option("--one-pool", help="All services share one pool.")] = False,
+    series: Series = None,
+    query: Query = "",
+    label: Label = "service",
+    since: Since = "14d",
+    step_: Step = "5m",
+    unit: Unit = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """GPUs that each pool can lend, by how long, at an accepted risk.
+
+    What a service's GPUs serve stands in KOPT_HOME/services.toml; without an entry 64 GPUs are assumed that just serve
+    its 99.9th percentile. The rule is max(reactive, forecast), as in serving and on the pages.
+
+    Examples:
+
+        kopt demand lend demand.parquet
+
+        kopt demand lend demand.parquet --one-pool --risk 0.05 -o csv
+    """
+    from kopt.cli.lending import lendable_pools
+
+    source = inputs.Source(where, query, label, since, step_, unit)
+    found = choose(inputs.read(source), series)
+    answer = _answer(found, model, HORIZONS_S, (0.5, 0.9, 0.95, 0.99, 1 - risk), source.is_prometheus)
+    pools = lendable_pools(found, answer, load_settings(), risk, shared=shared)
+    rows = [
+        LendRow(pool.name, pool.gpus, point.horizon_s, point.provision // 1000, point.lendable // 1000,
+                len(pool.services), pool.assumed, pool.reasons[0].message)
+        for pool in pools for point in pool.curve
+    ]  # fmt: skip
+    notes = [f"{pool.name}: {reason.message}" for pool in pools if not pool.curve for reason in pool.reasons]
+    if any(pool.assumed for pool in pools):
+        notes.append("capacity is assumed where services.toml names none: 64 GPUs that serve the 99.9th percentile")
+    facts = {"model": answer.model.to_dict(), "risk": risk}
+    show(Answer("pools", rows, facts, title="lendable GPUs", notes=notes, empty="nothing can be lent"), output)
+
+
+@dataclass(frozen=True)
+class ReasonRow:
+    """One reason of a forecast."""
+
+    series: str = column("series", wide=True)
+    code: str = column("code", wide=True)
+    message: str = column("why")
+    numbers: dict[str, float | int | str] = column("numbers", wide=True)
+
+
+@app.command()
+def explain(
+    where: Input,
+    series: Annotated[str, typer.Option("--series", metavar="NAME", help="Which series to explain.")],
+    horizon: Annotated[str, typer.Option("--horizon", metavar="SPAN", help="How far ahead.")] = "30m",
+    model: Model = "champion",
+    query: Query = "",
+    label: Label = "service",
+    since: Since = "14d",
+    step_: Step = "5m",
+    unit: Unit = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Why a forecast is what it is: inputs, tenants and change points, in words with numbers.
+
+    Example:
+
+        kopt demand explain demand.parquet --series chat --horizon 30m
+    """
+    ahead = seconds(horizon, "--horizon")
+    (found,) = choose(inputs.read(inputs.Source(where, query, label, since, step_, unit)), [series])
+    from kopt.models import api
+    from kopt.models.demand.predictor import DemandRequest
+
+    with step("loading the model"):
+        predictor = api.load_model(model, load_settings())
+    reasons = predictor.explain(DemandRequest(found, (float(ahead),)))
+    rows = [ReasonRow(series, reason.code, reason.message, dict(reason.numbers)) for reason in reasons]
+    facts = {"series": series, "horizon_s": ahead, "model": predictor.version.to_dict()}
+    show(Answer("reasons", rows, facts), output)

@@ -5,6 +5,8 @@ nothing to do costs nothing, so that a second start is quick. A training that fa
 champion from serving.
 """
 
+import concurrent.futures
+import contextlib
 import os
 import signal
 import sys
@@ -18,8 +20,10 @@ from kopt.serving.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.models.registry import Registry
+    from kopt.training.tasks import RayTasks
 
 PREDICTOR = "demand"
+OBJECT_STORE_BYTES = 512 << 20
 SERVICES, DAYS = 12, 14.0
 """Of the generator's example, on which the first challenger trains."""
 
@@ -27,27 +31,40 @@ SERVICES, DAYS = 12, 14.0
 def main(arguments: list[str]) -> int:
     """Run until a signal ends it."""
     events, settings = take_standard_output(), load_settings()
-    ending = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: _end(ending))
-    try:
-        _prepare(events, settings, train="--no-train" not in arguments)
-        _serve(events, settings, ending)
-    except KeyboardInterrupt:
-        return 0
+    signal.signal(signal.SIGTERM, _leave)
+    with contextlib.suppress(_Left):
+        _run(events, settings, train="--no-train" not in arguments)
     return 0
 
 
-def _end(ending: threading.Event) -> None:
-    """SIGTERM: leave whatever is being prepared; once serving, leave the wait."""
-    if ending.is_set():
-        return
-    ending.set()
-    raise KeyboardInterrupt
+class _Left(BaseException):
+    """SIGTERM: whatever is being done is left, as Ctrl-C would."""
 
 
-def _prepare(events: Events, settings: Settings, *, train: bool) -> None:
+def _leave(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Left
+
+
+def _run(events: Events, settings: Settings, *, train: bool) -> None:
     with events.step("home", "prepare the home") as outcome:
         outcome(prepare_home(settings))
+    from kopt.serving import deploy
+
+    # Serve reads its switches once, in every process of Ray: they are set before Ray starts.
+    deploy.prepare_environment(settings)
+    with concurrent.futures.ThreadPoolExecutor(1) as beside:
+        registering = beside.submit(_register, events, settings)
+        with events.step("ray", "start Ray"):
+            tasks = _start_ray(settings)
+        registry = registering.result()
+    with tasks:
+        if train:
+            ensure_challenger(events, settings, registry)
+        _serve(events, settings)
+
+
+def _register(events: Events, settings: Settings) -> "Registry":
     with events.step("champion", "register the shipped model") as outcome:
         from kopt.models.registry import Registry
 
@@ -55,20 +72,28 @@ def _prepare(events: Events, settings: Settings, *, train: bool) -> None:
         outcome(ensure_champion(registry))
     with events.step("features", "prepare the feature store") as outcome:
         outcome(ensure_features(settings))
-    if train:
-        ensure_challenger(events, settings, registry)
+    return registry
+
+
+def _start_ray(settings: Settings) -> "RayTasks":
+    """Ray for training and serving alike; closing what is returned ends it if it was started here."""
+    from kopt.training.tasks import RayTasks
+
+    tasks = RayTasks(settings, store_bytes=OBJECT_STORE_BYTES)
+    signal.signal(signal.SIGTERM, _leave)  # ray.init has put its own handler in place
+    return tasks
 
 
 def prepare_home(settings: Settings) -> str:
     """Folders of our own, private to their owner, and example services where there is no demand yet."""
-    from kopt.data.demand.files import write_demand
-    from kopt.data.demand.generator import generate
-
     for folder in (settings.home, settings.keys, settings.home / "logs"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     demand = demand_folder(settings)
     if demand.exists():
         return str(settings.home)
+    from kopt.data.demand.files import write_demand
+    from kopt.data.demand.generator import generate
+
     draft = demand.with_name(f".demand.{os.getpid()}")
     write_demand(generate(services=SERVICES, days=DAYS), draft, source="generator")
     draft.rename(demand)
@@ -96,16 +121,22 @@ def ensure_champion(registry: "Registry") -> str:
 
 
 def ensure_features(settings: Settings) -> str:
-    """Apply the feature repository and write the services' rows, once."""
-    if (settings.feast_repo / "registry.db").exists():
-        return "as it was"
+    """Write the services' rows into the feature store, again only when the services or the transformation change."""
+    from kopt.features.store import DemandFeatureStore, transformation_digest
+
+    folder = demand_folder(settings)
+    data = (folder / "demand.parquet").stat()
+    wanted = f"{transformation_digest()} {data.st_size} {data.st_mtime_ns} {bool(settings.redis_url)}"
+    marker = settings.feast_repo / "written"
+    if marker.exists() and marker.read_text(encoding="utf-8") == wanted:
+        return "up to date"
     from kopt.data.demand.files import read_demand
-    from kopt.features.store import DemandFeatureStore
 
     store = DemandFeatureStore(settings)
-    store.write(read_demand(demand_folder(settings)))
+    rows = store.write(read_demand(folder))
     store.materialise()
-    return "applied"
+    marker.write_text(wanted, encoding="utf-8")
+    return f"{rows:,} rows"
 
 
 def ensure_challenger(events: Events, settings: Settings, registry: "Registry") -> None:
@@ -129,18 +160,16 @@ def ensure_challenger(events: Events, settings: Settings, registry: "Registry") 
         print(f"training failed: {error}", file=sys.stderr)  # noqa: T201
 
 
-def _serve(events: Events, settings: Settings, ending: threading.Event) -> None:
-    with events.step("serving", "start Ray and the prediction endpoint") as outcome:
-        from kopt.serving import deploy
+def _serve(events: Events, settings: Settings) -> None:
+    from kopt.serving import deploy
 
-        running = deploy.start(settings)
+    with events.step("serving", "start the prediction endpoint") as outcome:
+        running = deploy.start(settings, progress=lambda text: events.note("serving", text))
         outcome(running.url)
     try:
-        ending.wait()
-    except KeyboardInterrupt:
-        pass
+        threading.Event().wait()
     finally:
-        deploy.stop()
+        deploy.stop(running)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 ``kopt demand forecast -o json`` prints ``Forecast.to_dict()``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.settings import Settings
-from kopt.data.demand.table import DemandDataError, DemandSeries
+from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
+from kopt.models.artefact import ModelCard, read_card
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,26 +97,30 @@ def forecast(
     *,
     horizons_s: Sequence[int] = HORIZONS_S,
     quantiles: Sequence[float] = QUANTILES,
-    model: str = CHAMPION,
+    model: "str | DemandPredictor" = CHAMPION,
     now_s: float | None = None,
     settings: Settings | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Forecast:
     """Quantiles of demand per series and horizon, counted from the end of each series.
 
     ``frame`` is a DataFrame with columns ``series, t, value`` (``series`` may be absent for one series; ``t`` in
-    seconds or as timestamps), series, or a path. ``model`` is an alias, a version, or ``shipped``; with ``champion``
-    and no registry on this machine the shipped model answers. ``now_s`` (Unix time) makes stale data a refusal.
+    seconds or as timestamps), series, or a path. ``model`` is an alias, a version, ``shipped`` or a loaded predictor;
+    with ``champion`` and no registry on this machine the shipped model answers. ``now_s`` (Unix time) makes stale
+    data a refusal. ``progress`` is called with the series done and their number.
 
     Raises DemandDataError for data that cannot be used, RegistryError for a model that is not there.
     """
     series = _series_of(frame)
-    predictor = load_model(model, settings)
-    services = tuple(
-        ServiceForecast(one.name, max(one.step_s, 300), predictor.forecast(
-            one, tuple(horizons_s), tuple(quantiles), now_s=now_s if one.start_known else None))
-        for one in series
-    )  # fmt: skip
-    return Forecast(services, predictor.version)
+    predictor = load_model(model, settings) if isinstance(model, str) else model
+    services = []
+    for done, one in enumerate(series, 1):
+        at_s = now_s if one.start_known else None
+        answers = predictor.forecast(one, tuple(horizons_s), tuple(quantiles), now_s=at_s)
+        services.append(ServiceForecast(one.name, max(one.step_s, GRID_S), answers))
+        if progress:
+            progress(done, len(series))
+    return Forecast(tuple(services), predictor.version)
 
 
 def load_model(model: str = CHAMPION, settings: Settings | None = None) -> "DemandPredictor":
@@ -124,13 +129,28 @@ def load_model(model: str = CHAMPION, settings: Settings | None = None) -> "Dema
     from kopt.models.registry import Registry
     from kopt.models.shipped import load_shipped
 
-    if model == SHIPPED or (model == CHAMPION and not has_registry(settings)):
+    if _is_shipped(model, settings):
         loaded = load_shipped("demand")
     else:
         loaded = Registry(_required(settings)).load("demand", model)
     if not isinstance(loaded, DemandPredictor):
         raise TypeError(f"{loaded} is not a demand predictor")
     return loaded
+
+
+def load_card(model: str = CHAMPION, settings: Settings | None = None) -> ModelCard:
+    """The card of the model that ``model`` names: which data it has seen."""
+    from kopt.models.registry import Registry
+    from kopt.models.shipped import verified_shipped
+
+    if _is_shipped(model, settings):
+        return read_card(verified_shipped("demand"))
+    registry = Registry(_required(settings))
+    return read_card(registry.fetch("demand", registry.get("demand", model).version))
+
+
+def _is_shipped(model: str, settings: Settings | None) -> bool:
+    return model == SHIPPED or (model == CHAMPION and not has_registry(settings))
 
 
 def has_registry(settings: Settings | None) -> bool:

@@ -31,7 +31,11 @@ _INCREMENTS = ("median", "mean", "deviation", "largest", "level")
 FEATURES: tuple[str, ...] = (
     *CARRIERS,
     *(f"change_{lag // 60}m" for lag in LAGS_S),
-    *(f"{kind}_{window // 60}m" for window in WINDOWS_S for kind in ("above_mean", "below_max", "above_min", "roughness")),
+    *(
+        f"{kind}_{window // 60}m"
+        for window in WINDOWS_S
+        for kind in ("above_mean", "below_max", "above_min", "roughness")
+    ),
     *(f"day{day}_{kind}" for day in (1, 7) for kind in ("level", "peak_60m")),
     *(f"day{day}_{kind}_{h // 60}m" for day in (1, 7) for h in HORIZONS_S for kind in ("rise", "smooth_rise")),
     *(f"daily_{kind}_{h // 60}m" for h in HORIZONS_S for kind in _INCREMENTS),
@@ -54,7 +58,8 @@ def fill_gaps(value: Array) -> Array:
     known = np.isfinite(value)
     position = np.maximum.accumulate(np.where(known, np.arange(len(value)), -1))
     first = int(np.argmax(known))
-    return value[np.where(position < 0, first, position)]
+    filled: Array = value[np.where(position < 0, first, position)]
+    return filled
 
 
 def transform(series: DemandSeries, origins: Index) -> Array:
@@ -101,7 +106,8 @@ class _History:
 
     def _at(self, index: Index) -> Array:
         """Logarithms at ``index``; NaN before the first known bucket."""
-        return np.where(index >= self.first, self.log[np.maximum(index, 0)], np.nan)
+        known: Array = np.where(index >= self.first, self.log[np.maximum(index, 0)], np.nan)
+        return known
 
     def _smooth_at(self, index: Index) -> Array:
         """Mean of three neighbouring buckets around ``index``."""
@@ -181,7 +187,7 @@ class _History:
         last, week = self.log[origins], self._tail(origins, self._buckets(7 * DAY_S), self.log)
         yield week.max(1) - last
         yield last - week.mean(1)
-        yield np.minimum((origins - self.first + 1) * self.step_s / DAY_S, 14.0)
+        yield np.minimum((origins - self.first + 1) * self.step_s / DAY_S, 7.0)
 
 
 def _row_median(rows: Array) -> Array:

@@ -60,7 +60,7 @@ class Network:
         kept: list[list[Array]] = []
         for epoch in range(epochs):
             order = torch.randperm(len(x), generator=generator)
-            for batch in order.split(_BATCH):
+            for batch in torch.split(order, _BATCH):
                 hidden = torch.relu(x[batch] @ flat[0] + flat[1])
                 hidden = torch.relu(hidden @ flat[2] + flat[3])
                 loss = (w[batch] * (hidden @ flat[4] + flat[5] - y[batch]).abs()).mean()

@@ -7,7 +7,7 @@ much worse than the best expert, whichever that is for this service. Each foreca
 been observed. The state has constant size and is plain arrays.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class Glance:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The mixture at one origin, in the series' unit: ``centre`` (H,), ``width`` (H,), experts (H, K), weights (H, K)."""
+    """The mixture at one origin in the series' unit: ``centre`` and ``width`` (H,), experts and weights (H, K)."""
 
     centre: Array
     width: Array
@@ -88,7 +88,6 @@ class OnlineState:
     pending_experts: Array
     pending_centre: Array
     pending_width: Array
-    pending_trees: Array
 
     @classmethod
     def new(cls, step_s: int) -> "OnlineState":
@@ -97,7 +96,7 @@ class OnlineState:
             step_s, 0, np.zeros((_H, 2, _P, _P)), np.zeros((_H, 2, _P)), np.zeros(_H), np.zeros((_H, 2, _P)),
             np.zeros((_H, _K)), np.zeros(_H), np.zeros((_H, 2)), np.zeros((_H, 2)), np.full((slots, _H, _P), nan),
             np.full(slots, nan), np.full(slots, nan), np.full((slots, _H, _K), nan), np.full((slots, _H), nan),
-            np.full((slots, _H), nan), np.full((slots, _H), nan),
+            np.full((slots, _H), nan),
         )  # fmt: skip
 
     def observe(self, value: float, glance: Glance) -> tuple[Outlook, Array]:
@@ -160,11 +159,8 @@ class OnlineState:
         weights = np.exp(logits - logits.max(1, keepdims=True))
         weights /= weights.sum(1, keepdims=True)
         centre = (weights * experts).sum(1)
-        upper = np.exp(base + np.clip(glance.trees[:, 1], -2 * _CLIP, 2 * _CLIP)) - floor
-        spread = np.exp(glance.trees[:, 1] - glance.trees[:, 0])
-        trees = np.maximum(0.5 * upper + 0.5 * ((centre + floor) * spread - floor) - centre, 0.0)
-        width = self._width(trees) + 0.05 * floor
-        self._remember(local, base, floor, experts, centre, width, trees)
+        width = self._width(_trees_width(base, floor, centre, glance.trees)) + 0.05 * floor
+        self._remember(local, base, floor, experts, centre, width)
         return Outlook(centre, width, experts, weights)
 
     def _width(self, trees: Array) -> Array:
@@ -174,16 +170,27 @@ class OnlineState:
         width: Array = 0.5 * (2.0 * errors[:, 0] + errors[:, 1]) + 0.5 * trees
         return width
 
-    def _remember(
-        self, local: Array, base: float, floor: float, experts: Array, centre: Array, width: Array, trees: Array
-    ) -> None:
+    def _remember(self, local: Array, base: float, floor: float, experts: Array, centre: Array, width: Array) -> None:
         slot = self.seen % len(self.pending_log)
         self.pending_local[slot], self.pending_log[slot], self.pending_floor[slot] = local, base, floor
         self.pending_experts[slot], self.pending_centre[slot] = experts, centre
-        self.pending_width[slot], self.pending_trees[slot] = width, trees
+        self.pending_width[slot] = width
 
-    def copy(self) -> "OnlineState":
-        return OnlineState(*(np.copy(v) if isinstance(v := getattr(self, f.name), np.ndarray) else v for f in fields(self)))
+
+def trees_outlook(rows: Array, trees: Array, network: Array) -> tuple[Array, Array]:
+    """Centre and width (n, H) from the global model alone, for rows (n, F) of series without a state."""
+    last, floor = rows[:, [COLUMN["last_value"]]], rows[:, [COLUMN["floor"]]]
+    base = np.log(last + floor)
+    middle = np.clip((trees[..., 0] + network) / 2, -2 * _CLIP, 2 * _CLIP)
+    centre = np.maximum(np.exp(base + middle) - floor, 0.0)
+    return centre, _trees_width(base, floor, centre, trees) + 0.05 * floor
+
+
+def _trees_width(base: Array, floor: Array, centre: Array, trees: Array) -> Array:
+    """How far above ``centre`` the trees' 95 % quantile lies: as they place it, and moved along with the centre."""
+    upper = np.exp(base + np.clip(trees[..., 1], -2 * _CLIP, 2 * _CLIP)) - floor
+    moved = (centre + floor) * np.exp(trees[..., 1] - trees[..., 0]) - floor
+    return np.maximum(0.5 * upper + 0.5 * moved - centre, 0.0)
 
 
 def _ahead(step_s: int) -> NDArray[np.int64]:

@@ -38,8 +38,9 @@ class TrainingTable:
 
     def where(self, mask: NDArray[np.bool_]) -> "TrainingTable":
         """The rows that ``mask`` selects."""
-        parts = (self.features, self.targets, self.series, self.groups, self.origins_s)
-        return TrainingTable(*(part[mask] for part in parts))
+        return TrainingTable(
+            self.features[mask], self.targets[mask], self.series[mask], self.groups[mask], self.origins_s[mask]
+        )
 
     def log_ratios(self) -> Array:
         """Targets as logarithms relative to the last value, on the floor of each row; shape (n, H)."""
@@ -56,8 +57,18 @@ def training_table(series: Sequence[DemandSeries], groups: Mapping[str, str] | N
     parts = [part for part in parts if len(part)]
     if not parts:
         raise ValueError("nothing to learn from: every series is shorter than a day and an hour")
-    columns = zip(*((p.features, p.targets, p.series, p.groups, p.origins_s) for p in parts), strict=True)
-    return TrainingTable(*(np.concatenate(column) for column in columns))
+    return joined(parts)
+
+
+def joined(parts: Sequence[TrainingTable]) -> TrainingTable:
+    """The rows of several tables, in their order."""
+    return TrainingTable(
+        np.concatenate([part.features for part in parts]),
+        np.concatenate([part.targets for part in parts]),
+        np.concatenate([part.series for part in parts]),
+        np.concatenate([part.groups for part in parts]),
+        np.concatenate([part.origins_s for part in parts]),
+    )
 
 
 def future(value: Array, step_s: int) -> Array:

@@ -1,0 +1,61 @@
+"""Where calibration starts: scores of the online mixture on services that the global model was not fitted on."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.features.demand import COLUMN, HORIZONS_S
+from kopt.models.demand.calibration import DEFAULT_THRESHOLDS, pooled_thresholds
+from kopt.models.demand.global_model import GlobalModel, GlobalSettings
+from kopt.models.demand.online import Glance, OnlineState
+from kopt.models.demand.table import TrainingTable
+
+Array = NDArray[np.float64]
+_WARM_UP = 288
+"""Scores before the error scales have settled are not counted."""
+_MOST_ROWS = 2000
+
+
+def thresholds(table: TrainingTable, settings: GlobalSettings) -> Array:
+    """Pooled thresholds (H, levels) from two fits, each on one half of the groups and judged on the other half.
+
+    With a single group its series are halved instead; with a single series there is nothing to hold out, and the
+    defaults stand.
+    """
+    groups = table.groups if len(np.unique(table.groups)) > 1 else table.series
+    names = np.unique(groups)
+    if len(names) < 2:
+        return DEFAULT_THRESHOLDS.copy()
+    half = np.isin(groups, np.random.default_rng(settings.seed).permutation(names)[: len(names) // 2])
+    # Half the trees: the spread of scores settles long before the medians do.
+    quick = replace(settings, rounds=max(1, settings.rounds // 2), rows_per_series=settings.rows_per_series // 2)
+    scores: list[Array] = []
+    for fitted, judged in ((half, ~half), (~half, half)):
+        model = GlobalModel.fit(table.where(fitted), quick)
+        scores += [_scores(rows, model) for rows in _by_series(table.where(judged))]
+    return pooled_thresholds(scores)
+
+
+def _by_series(table: TrainingTable) -> Iterator[TrainingTable]:
+    for name in np.unique(table.series):
+        rows = table.where(table.series == name)
+        order = np.argsort(rows.origins_s, kind="stable")[-_MOST_ROWS:]
+        mask = np.zeros(len(rows), dtype=bool)
+        mask[order] = True
+        yield rows.where(mask)
+
+
+def _scores(rows: TrainingTable, model: GlobalModel) -> Array:
+    """Scores (n, H) of one series replayed from its rows; an origin that is missing in the table is a gap."""
+    step_s = int(rows.features[0, COLUMN["step_s"]])
+    place = np.round((rows.origins_s - rows.origins_s[0]) / step_s).astype(np.int64)
+    trees, network = model.predict(rows.features)
+    state, scores = OnlineState.new(step_s), np.full((len(rows), len(HORIZONS_S)), np.nan)
+    for row, bucket in enumerate(place):
+        glance = Glance(rows.features[row], trees[row], network[row])
+        while state.seen < bucket:
+            state.observe(np.nan, glance)
+        scores[row] = state.observe(float(rows.features[row, COLUMN["last_value"]]), glance)[1]
+    return scores[_WARM_UP:]

@@ -1,0 +1,92 @@
+"""What is remembered of one series between requests, and how a new history brings it up to date."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.data.demand.table import DemandSeries
+from kopt.features.demand import DAY_S, LOOKBACK_S, transform
+from kopt.models.demand.calibration import Calibration
+from kopt.models.demand.online import Glance, OnlineState, Outlook
+
+Array = NDArray[np.float64]
+Predict = Callable[[Array], tuple[Array, Array]]
+"""Feature rows → log-ratios of the trees (n, H, 2) and of the network (n, H)."""
+
+REPLAY_S = 4 * DAY_S
+"""How much of an unknown series' history is replayed before the first answer."""
+
+
+@dataclass
+class SeriesMemory:
+    """Online mixture and calibration of one series as of bucket ``end_s``; empty until the first history.
+
+    Not thread-safe: one request at a time. Its size does not grow with the series.
+    """
+
+    state: OnlineState | None = None
+    calibration: Calibration | None = None
+    end_s: float = np.nan
+    last: float = np.nan
+    outlook: Outlook | None = None
+    row: Array = field(default_factory=lambda: np.empty(0))
+
+    def catch_up(self, series: DemandSeries, predict: Predict, thresholds: Array, replay_s: float = REPLAY_S) -> None:
+        """Observe the buckets of ``series`` that are new; one that does not continue what is known starts afresh."""
+        first = self._continues(series)
+        if first is not None:
+            steps = self._replay(series, np.arange(first, len(series)), predict)
+        else:
+            known = np.flatnonzero(np.isfinite(series.value))
+            first = int(max(known[0], len(series) - max(2, replay_s // series.step_s)))
+            steps = self.begin(series, first, predict, thresholds)
+        for _ in steps:
+            pass
+
+    def begin(
+        self, series: DemandSeries, first: int, predict: Predict, thresholds: Array
+    ) -> Iterator[tuple[Outlook, Array, Array]]:
+        """Forget everything and observe ``series`` from bucket ``first``; yields as ``_replay`` does."""
+        self.state = OnlineState.new(series.step_s)
+        self.calibration = Calibration.new(thresholds, series.step_s)
+        return self._replay(series, np.arange(first, len(series)), predict)
+
+    def _replay(
+        self, series: DemandSeries, origins: NDArray[np.int64], predict: Predict
+    ) -> Iterator[tuple[Outlook, Array, Array]]:
+        """Observe consecutive buckets, yielding (outlook, thresholds, scores) at each."""
+        if self.state is None or self.calibration is None:
+            raise ValueError("a memory is replayed only after it has started")
+        if not len(origins):
+            return
+        recent, shift = _recent(series, int(origins[0]))
+        rows = transform(recent, origins - shift)
+        trees, network = predict(rows)
+        for place, origin in enumerate(origins):
+            glance = Glance(rows[place], trees[place], network[place])
+            self.outlook, scores = self.state.observe(float(series.value[origin]), glance)
+            yield self.outlook, self.calibration.observe(scores), scores
+        self.end_s = float(series.start_s + origins[-1] * series.step_s)
+        self.last, self.row = float(series.value[origins[-1]]), rows[-1]
+
+    def is_ahead_of(self, series: DemandSeries) -> bool:
+        """Is this a late history, less than a day older than what is known? It must not undo newer knowledge."""
+        last_s = series.start_s + (len(series) - 1) * series.step_s
+        return self.state is not None and 0 < self.end_s - last_s < DAY_S
+
+    def _continues(self, series: DemandSeries) -> int | None:
+        """Index of the first new bucket, or None where the history does not contain what is known."""
+        if self.state is None or self.state.step_s != series.step_s:
+            return None
+        place = (self.end_s - series.start_s) / series.step_s
+        if place != int(place) or not 0 <= place < len(series):
+            return None
+        return int(place) + 1 if np.array_equal(series.value[int(place)], self.last, equal_nan=True) else None
+
+
+def _recent(series: DemandSeries, first: int) -> tuple[DemandSeries, int]:
+    """The part of a series that rows from ``first`` on can depend on, and how far its indexes are shifted."""
+    shift = max(0, first - int(LOOKBACK_S // series.step_s) - 2)
+    return (series.tail(len(series) - shift), shift) if shift else (series, 0)

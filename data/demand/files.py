@@ -141,7 +141,7 @@ def _read_csv(file: Path) -> Any:
         raise DemandDataError(
             f"{file}: the first line is longer than {MAX_HEADER_BYTES >> 20} MiB; is this a CSV file?"
         )
-    header = next(csv.reader([head.decode("utf-8-sig")]), [])
+    header = next(csv.reader(head.decode("utf-8-sig").splitlines()), [])
     columns = _known_columns(file, header)
     types = {"series": pa.string(), "value": pa.float64(), "in_tok": pa.float64(), "out_tok": pa.float64()}
     return pyarrow.csv.read_csv(
@@ -179,7 +179,7 @@ def _reading(file: Path) -> Iterator[None]:
     """Whatever Arrow says about a file becomes an error of ours, with the row where it tells it."""
     try:
         yield
-    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
+    except (OSError, ValueError, csv.Error, pa.ArrowException, MemoryError) as error:
         if isinstance(error, DemandDataError):
             raise
         raise DemandDataError(f"{file}: {first_line(error)}", row=row_in(error)) from error

@@ -115,8 +115,8 @@ def _open(path: Path) -> Any:
 def _detect(path: Path) -> _Format | None:
     try:
         with _open(path) as stream:
-            head = stream.read(64 << 10).split(b"\n", 1)[0]
-        header = next(csv.reader([head.decode("utf-8-sig").strip()]), [])
+            lines = stream.read(64 << 10).splitlines() or [b""]
+        header = next(csv.reader([lines[0].decode("utf-8-sig")]), [])
     except (OSError, ValueError, csv.Error, pa.ArrowException):
         return None
     return next((one for one in FORMATS if set(one.columns) <= set(header)), None)

@@ -125,6 +125,10 @@ class TestForms:
         text += "".join(",".join(["a", *["9"] * 5000, str(60 * i), "7"]) + "\n" for i in range(3))
         assert _read(tmp_path, text)[0].value.tolist() == [7, 7, 7]
 
+    def test_line_ends(self, tmp_path: Path) -> None:
+        for end in ("\r\n", "\r"):
+            assert _read(tmp_path, (HEADER + "a,0,1\na,300,2\n").replace("\n", end))[0].value.tolist() == [1, 2]
+
     def test_clients_become_tenants_of_their_total(self, tmp_path: Path) -> None:
         rows = [f"m_total,{300 * i},{10 + i}\nm_client7,{300 * i},{i}\n" for i in range(4)]
         late = [f"m_client9,{300 * i},5\n" for i in range(2, 4)]
@@ -234,6 +238,7 @@ class TestRefusals:
             (b"\xff\xfes\x00e\x00r\x00", "utf-8"),
             (HEADER.encode() + b"a,0,\xff\xff\n", ""),
             (b"\x00" * 1000, ""),
+            (b"series" + b"x" * 200_000 + b"\n", "field larger"),
         ],
     )
     def test_files(self, tmp_path: Path, content: bytes, message: str) -> None:

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from kopt.data.demand.table import DemandSeries
 
 
+QUERY_NEEDED = (
+    "Prometheus needs a query that gives demand per step, for example "
+    "--query 'sum by (service) (increase(requests_total[$step]))'"
+)
+
+
 @dataclass(frozen=True)
 class Source:
     """Where demand comes from, as the options say it; all but ``where`` and ``unit`` are for Prometheus."""
@@ -56,8 +62,7 @@ def readable(path: Path) -> Path:
 
 def _from_prometheus(source: Source) -> "list[DemandSeries]":
     if not source.query:
-        hint = "for example --query 'sum by (service) (increase(requests_total[$step]))'"
-        usage_error(f"a Prometheus address needs a query, {hint}", "--query")
+        usage_error(QUERY_NEEDED, "--query")
     since_s, step_s = seconds(source.since, "--since"), seconds(source.step, "--step")
     from kopt.data.demand.prometheus import read_demand
 

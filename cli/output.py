@@ -39,7 +39,7 @@ class Answer:
     """Rows under the key ``name`` in documents, ``facts`` beside them, ``notes`` for people only.
 
     ``facts`` are shown above the table as ``key: value``. ``document`` replaces facts and rows in JSON and YAML where
-    an object has a document of its own.
+    an object has a document of its own; ``hidden_facts`` keeps facts, which the notes tell better, off the terminal.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Answer:
     notes: Sequence[str] = ()
     empty: str = "nothing to show"
     document: Mapping[str, Any] | None = None
+    hidden_facts: bool = False
 
 
 def column(title: str, *, show: Callable[[Any], str] | None = None, wide: bool = False) -> Any:
@@ -149,7 +150,7 @@ def as_table(answer: Answer) -> str:
 
     console = Console(highlight=False, soft_wrap=False)
     with console.capture() as capture:
-        for key, value in answer.facts.items():
+        for key, value in () if answer.hidden_facts else answer.facts.items():
             console.print(Text(f"{key.replace('_', ' ')}: {_for_people(value)}"))
         if answer.rows:
             columns = [f for f in dataclasses.fields(answer.rows[0]) if not f.metadata.get("wide")]

@@ -20,6 +20,7 @@ from kopt.serving.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.models.registry import Registry
+    from kopt.training.progress import Event
     from kopt.training.tasks import RayTasks
 
 PREDICTOR = "demand"
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-class _Left(BaseException):
+class _Left(KeyboardInterrupt):
     """SIGTERM: whatever is being done is left, as Ctrl-C would."""
 
 
@@ -60,7 +61,7 @@ def _run(events: Events, settings: Settings, *, train: bool) -> None:
         registry = registering.result()
     with tasks:
         if train:
-            ensure_challenger(events, settings, registry)
+            ensure_challenger(events, settings, registry, tasks)
         _serve(events, settings)
 
 
@@ -139,25 +140,26 @@ def ensure_features(settings: Settings) -> str:
     return f"{rows:,} rows"
 
 
-def ensure_challenger(events: Events, settings: Settings, registry: "Registry") -> None:
+def ensure_challenger(events: Events, settings: Settings, registry: "Registry", tasks: "RayTasks") -> None:
     """Train on the home's services unless some model was trained here before."""
-    from kopt.models.shipped import shipped_digests
-
-    shipped = shipped_digests().get(PREDICTOR)
-    trained = [model for model in registry.list(PREDICTOR) if model.digest != shipped]
-    if trained:
+    if any(model.tags.get("training") for model in registry.list(PREDICTOR)):
         return
-    try:
-        with events.step("training", "train a challenger") as outcome:
-            from kopt.training.pipeline import train
+    with contextlib.suppress(Exception), events.step("training", "train a challenger") as outcome:
+        # Told by the step; the champion serves without a challenger.
+        from kopt.training.pipeline import train
+        from kopt.training.sources import FileSource
 
-            done = train(
-                PREDICTOR, data=demand_folder(settings), settings=settings,
-                progress=lambda text: events.note("training", f"train a challenger: {text}"),
-            )  # fmt: skip
-            outcome(done.summary)
-    except Exception as error:  # noqa: BLE001 - told by the step; the champion serves without a challenger
-        print(f"training failed: {error}", file=sys.stderr)  # noqa: T201
+        done = train(
+            PREDICTOR, source=FileSource(demand_folder(settings)), settings=settings, tasks=tasks, registry=registry,
+            progress=lambda event: events.note("training", f"train a challenger: {_words(event)}"),
+        )  # fmt: skip
+        verdict = "passed" if done.verdict.passed else "refused"
+        champion = f"champion is version {done.champion.version}" if done.champion else "there is no champion"
+        outcome(f"the gate {verdict} version {done.model.version}; {champion}")
+
+
+def _words(event: "Event") -> str:
+    return f"{event.step} {event.done} of {event.total}" if event.total > 1 else event.step
 
 
 def _serve(events: Events, settings: Settings) -> None:

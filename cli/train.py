@@ -1,15 +1,155 @@
 """``kopt train``: data → features → folds → evaluation → gate → registered model, in one command."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.options import Output
-from kopt.cli.output import Format
+from kopt.cli import inputs
+from kopt.cli.edge import usage_error
+from kopt.cli.options import Label, Output, Query, Since, Step, seconds
+from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.progress import Steps
+from kopt.cli.up import make_home
+from kopt.core.settings import Settings
+from kopt.serving.environment import load_settings
+
+if TYPE_CHECKING:
+    from kopt.training.pipeline import TrainingOutcome
+    from kopt.training.progress import Event
+    from kopt.training.sources import Source
+
+STEPS = {
+    "read": "read the data", "ray": "start Ray", "features": "compute features", "search": "search parameters",
+    "fit": "fit and forecast folds", "champion": "replay the champion", "evaluate": "evaluate and judge",
+    "register": "register",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """Scores of the new model on services it had not seen, per slice and horizon."""
+
+    slice: str = column("slice")
+    horizon_s: int = column("ahead", show=lambda seconds: f"{seconds / 60:g} min")
+    services: int = column("services")
+    mase: float = column("MASE")
+    mase_ratio: float = column("to last value", show=lambda ratio: f"× {ratio:.2f}")
+    violation_q99: float = column("p99 violated", show=lambda share: f"{share:.1%}")
+    eff99: float = column("lent of oracle's", show=lambda share: f"{share:.0%}")
+    eff99_last: float = column("by last value", show=lambda share: f"{share:.0%}")
 
 
 def train(
-    predictor: Annotated[str, typer.Argument(metavar="PREDICTOR", help="demand")],
+    predictor: Annotated[str, typer.Argument(metavar="PREDICTOR", help="Which predictor: demand.")],
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="PATH", help="A folder, Parquet or CSV file, or public trace.")
+    ] = None,
+    prometheus: Annotated[str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus server.")] = None,
+    query: Query = "",
+    label: Label = "service",
+    since: Since = "30d",
+    step: Step = "5m",
+    folds: Annotated[int, typer.Option("--folds", min=2, max=50, help="Fits for cross-validation, at most.")] = 5,
+    trials: Annotated[int, typer.Option("--trials", min=0, max=1000, help="Parameter sets tried before.")] = 0,
+    promote: Annotated[
+        bool, typer.Option("--promote/--no-promote", help="Make it champion when it passes the gate.")
+    ] = True,
     output: Output = Format.TABLE,
 ) -> None:
-    """Train a predictor."""
+    """Train a challenger, hold it against the champion, register it, and promote it where it is better.
+
+    Without --data and --prometheus it trains on the services of this home (those on the pages), or on generated ones.
+    A run that was interrupted goes on where it was when the same command is given again. A model that the gate
+    refuses is registered as challenger, with the reasons; that is no failure (status 0).
+
+    Examples:
+
+        kopt train demand --data /data/demand
+
+        kopt train demand --prometheus http://prometheus:9090 --query 'sum by (service) (increase(requests[$step]))'
+    """
+    from kopt.training.recipe import RECIPES
+
+    if predictor not in RECIPES:
+        usage_error(f"{predictor!r} is none of {', '.join(RECIPES)}", "PREDICTOR")
+    settings = load_settings()
+    source = _source(settings, data, prometheus, query, label, seconds(since, "--since"), seconds(step, "--step"))
+    make_home(settings.home)
+    from kopt.training.pipeline import TrainOptions
+    from kopt.training.pipeline import train as run
+
+    with Steps() as steps, Telling(steps) as telling:
+        options = TrainOptions(folds=folds, trials=trials, promote=promote)
+        outcome = run(predictor, source=source, settings=settings, options=options, progress=telling.progress)
+    show(_answer(outcome), output)
+
+
+class Telling:
+    """Turns the pipeline's events into steps on the terminal."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps, self._current = steps, ""
+
+    def __enter__(self) -> "Telling":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._current:
+            self._steps.end(self._current, "interrupted" if kind else "", failed=kind is not None)
+
+    def progress(self, event: "Event") -> None:
+        if event.step != self._current:
+            if self._current:
+                self._steps.end(self._current)
+            self._current = event.step
+            self._steps.begin(event.step, STEPS.get(event.step, event.step))
+        counted = f" {event.done} of {event.total}" if event.total > 1 else ""
+        kept = f", {event.kept} kept from before" if event.kept else ""
+        said = f", {event.message}" if event.message else ""
+        self._steps.note(event.step, f"{STEPS.get(event.step, event.step)}{counted}{kept}{said}")
+
+
+def _source(
+    settings: Settings, data: str | None, prometheus: str | None, query: str, label: str, since_s: int, step_s: int
+) -> "Source":
+    from kopt.training.sources import FileSource, GeneratedSource, PrometheusSource
+
+    if data and prometheus:
+        usage_error("give --data or --prometheus, not both", "--data")
+    if prometheus:
+        if not query:
+            usage_error(inputs.QUERY_NEEDED, "--query")
+        return PrometheusSource(prometheus, query, since_s, step_s, label)
+    if query:
+        usage_error("--query goes with --prometheus", "--query")
+    if data:
+        return FileSource(inputs.readable(Path(data)))
+    own = settings.home / "demand"
+    return FileSource(own) if own.is_dir() else GeneratedSource()
+
+
+def _answer(outcome: "TrainingOutcome") -> Answer:
+    rows = [
+        SummaryRow(one.slice, one.horizon_s, one.services, one.mase, one.mase_ratio, one.violation_q99, one.eff99,
+                   one.eff99_last)
+        for one in outcome.summaries
+    ]  # fmt: skip
+    champion = outcome.champion.version if outcome.champion else None
+    verdict = "passed" if outcome.verdict.passed else "refused"
+    facts = {
+        "run": outcome.run, "version": int(outcome.model.version), "champion": int(champion) if champion else None,
+        "promoted": outcome.promoted, "gate": verdict,
+        "reasons": [reason.to_dict() for reason in outcome.verdict.reasons],
+        "steps_computed": outcome.computed, "steps_kept": outcome.kept, "seconds": round(outcome.seconds, 1),
+    }  # fmt: skip
+    fate = (
+        "is champion now" if outcome.promoted else f"is challenger; version {outcome.champion.version} stays champion"
+    )
+    notes = [
+        f"gate: {verdict}. {outcome.verdict.summary}",
+        f"{outcome.model.name} version {outcome.model.version} {fate} ({outcome.seconds:.0f} s, "
+        f"{outcome.computed} steps computed, {outcome.kept} kept)",
+    ]
+    return Answer("summaries", rows, facts, title="scores on held-out services", notes=notes, hidden_facts=True)

@@ -8,8 +8,8 @@ handed out.
 import json
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -272,10 +272,10 @@ class Registry:
             self._point(name, earlier)
         return self.get(name, earlier[-1])
 
-    def ensure_champion(self, name: str) -> RegisteredModel:
-        """The champion; where there is none yet, the shipped default model becomes it."""
+    def ensure_champion(self, name: str) -> RegisteredModel | None:
+        """The champion; where there is none yet, the shipped default model becomes it; None where none is shipped."""
         champion = self._champion(name)
-        if champion is not None:
+        if champion is not None or name not in shipped_digests():
             return champion
         try:
             folder = verified_shipped(name)
@@ -319,8 +319,14 @@ class Registry:
             for key, value in tags.items():
                 client.set_model_version_tag(name, version, key, value)
 
-    def _locked(self) -> AbstractContextManager[None]:
-        return exclusive(self.settings.home / "registry.lock")
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with ExitStack() as held:
+            try:
+                held.enter_context(exclusive(self.settings.home / "registry.lock"))
+            except TimeoutError as error:
+                raise RegistryError(f"another process has held the registry for a minute: {error}") from error
+            yield
 
 
 def _registered(item: Any, aliases: Collection[str]) -> RegisteredModel:

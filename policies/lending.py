@@ -101,10 +101,10 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class LendingState:
-    """Between two decisions: recent needs as (time, GPUs), oldest first, falling; and GPUs provisioned last."""
+    """Between two decisions: recent needs as (time, GPUs), oldest first, falling; and the GPUs that are lent."""
 
     recent: tuple[tuple[float, int], ...] = ()
-    provisioned_gpus: int | None = None
+    lent_gpus: int = 0
 
 
 def gpus_for(demand: float, capacity_per_gpu: float) -> int:
@@ -164,7 +164,7 @@ def hold(state: LendingState, need_gpus: int, now_s: float, hold_s: float) -> tu
     """
     alive = [(at_s, gpus) for at_s, gpus in state.recent if at_s >= now_s - hold_s and gpus > need_gpus]
     recent = (*alive, (now_s, need_gpus))
-    return max(gpus for _, gpus in recent), LendingState(recent, state.provisioned_gpus)
+    return max(gpus for _, gpus in recent), LendingState(recent, state.lent_gpus)
 
 
 def decide(
@@ -175,14 +175,14 @@ def decide(
     curve = lendable_curve(pool, settings)
     need = curve[-1].provision // WHOLE_GPU
     held, kept = hold(state, need, now_s, settings.hold_s)
-    before = pool.gpus if state.provisioned_gpus is None else min(state.provisioned_gpus, pool.gpus)
+    before = max(0, pool.gpus - state.lent_gpus)
     wanted = min(max(held, pool.minimum_gpus), pool.gpus)
     if 0 < before - wanted < settings.hysteresis_gpus:
         wanted = before
     reasons = _reasons(pool, settings, curve, need, held, wanted)
     models = tuple(dict.fromkeys(s.model for services in pool.curve.values() for s in services if s.model))
     decision = Decision(POLICY, mode, _actions(pool, before, wanted), reasons, models)
-    return decision, LendingState(kept.recent, wanted)
+    return decision, LendingState(kept.recent, pool.gpus - wanted)
 
 
 def _actions(pool: Pool, before: int, after: int) -> tuple[Action, ...]:

@@ -49,6 +49,7 @@ class Adviser:
     def _advise(self, name: str, members: list[Observation], seen: Observation) -> None:
         pool = _pool(name, members)
         stored = self._table.advice_state(seen.caller, name)
+        # Advice is not acted upon here, so nothing counts as lent: only the hold is carried on.
         state = LendingState() if stored is None else _state(json.loads(stored))
         decision, after = decide(pool, state, seen.at_s, self._settings)
         document = {
@@ -63,7 +64,7 @@ class Adviser:
             "made_at_s": seen.at_s,
             "fallback": any(member.answer.fallback for member in members),
         }  # fmt: skip
-        kept = json.dumps({"recent": after.recent, "provisioned_gpus": after.provisioned_gpus})
+        kept = json.dumps({"recent": after.recent})
         self._table.put_advice(seen.caller, name, seen.at_s, json.dumps(document), kept)
 
 
@@ -90,4 +91,4 @@ def _service(member: Observation, horizon_s: int) -> ServiceDemand:
 
 def _state(document: Mapping[str, Any]) -> LendingState:
     recent: Iterable[tuple[float, int]] = ((float(at_s), int(gpus)) for at_s, gpus in document["recent"])
-    return LendingState(tuple(recent), document["provisioned_gpus"])
+    return LendingState(tuple(recent))

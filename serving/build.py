@@ -6,11 +6,12 @@ from kopt.core.settings import Settings
 from kopt.models.registry import RegisteredModel, Registry
 from kopt.serving.advice import Adviser
 from kopt.serving.app import MOST_AT_ONCE, REFRESH_S, Endpoint
-from kopt.serving.engine import Calibrations, DemandService, OnlineFeatures
+from kopt.serving.engine import DemandService
 from kopt.serving.metrics import EndpointMetrics
 from kopt.serving.monitoring import PredictionTable
 from kopt.serving.observer import TableObserver
 from kopt.serving.slot import ModelSlot, ModelSource
+from kopt.serving.stored import StoredFeatures, open_feature_store
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,7 @@ class Parts:
     """What tests and embedders replace; the defaults are the registry and stores that the settings name."""
 
     source: ModelSource | None = None
-    features: OnlineFeatures | None = None
-    calibrations: Calibrations | None = None
+    features: StoredFeatures | None = None
     refresh_s: float = REFRESH_S
     most_at_once: int = MOST_AT_ONCE
 
@@ -33,9 +33,8 @@ def assemble(settings: Settings, parts: Parts | None = None) -> Endpoint:
     champion = ModelSlot(source)
     challenger = ModelSlot(source, alias="challenger")
     observer = TableObserver(table, metrics, challenger=challenger, adviser=Adviser(table))
-    service = DemandService(
-        champion, metrics, features=parts.features, calibrations=parts.calibrations, observer=observer
-    )
+    features = parts.features or StoredFeatures(open_feature_store(settings))
+    service = DemandService(champion, metrics, features=features, observer=observer)
 
     def versions() -> tuple[RegisteredModel, ...]:
         return source.list(champion.name)

@@ -1,12 +1,13 @@
 """A validated request becomes a forecast: model, deadline, fallback and GPUs. The heart of ``/v1/demand``."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -18,10 +19,12 @@ from kopt.serving.answers import DemandForecast, HorizonForecast, SeriesForecast
 from kopt.serving.fallback import FALLBACK_MODEL, REACTIVE_WINDOW_S, fallback_forecast, recent
 from kopt.serving.gpus import gpus_prediction
 from kopt.serving.histories import demand_series
+from kopt.serving.memories import Memories, Remembered
 from kopt.serving.metrics import EndpointMetrics
 from kopt.serving.problems import invalid
 from kopt.serving.schemas import DemandRequest, SeriesIn
 from kopt.serving.slot import DemandModel, ModelSlot
+from kopt.serving.stored import Stored, StoredFeatures
 
 _LOG = logging.getLogger(__name__)
 INLINE_SERIES = 4
@@ -73,21 +76,6 @@ class Observer(Protocol):
     def observe(self, observation: Observation) -> None: ...
 
 
-class OnlineFeatures(Protocol):
-    """Forecasts of named services from the feature store; refusals for names it does not know."""
-
-    def forecast(
-        self, model: DemandModel, names: Sequence[str], horizons_s: Sequence[int], quantiles: Sequence[float],
-        unit: str,
-    ) -> list[tuple[Prediction, ...]]: ...  # fmt: skip
-
-
-class Calibrations(Protocol):
-    """Per-series calibration state of a replica."""
-
-    def state(self, caller: str, model: DemandModel, series: DemandSeries) -> Any: ...
-
-
 @dataclass(frozen=True)
 class Job:
     """What a request asks of every series."""
@@ -95,7 +83,17 @@ class Job:
     caller: str
     request: DemandRequest
     model: DemandModel
-    now_s: float | None
+    deadline: Deadline
+
+
+@dataclass(frozen=True)
+class Task:
+    """One series of a job: the caller's entry and, where it has a history, that as sent and on the grid."""
+
+    entry: SeriesIn
+    raw: DemandSeries | None = None
+    on_grid: DemandSeries | None = None
+    kept: Remembered | None = None
 
 
 class DemandService:
@@ -106,15 +104,16 @@ class DemandService:
         slot: ModelSlot,
         metrics: EndpointMetrics,
         *,
-        features: OnlineFeatures | None = None,
-        calibrations: Calibrations | None = None,
+        features: StoredFeatures | None = None,
+        memories: Memories | None = None,
         observer: Observer | None = None,
         lending: LendingSettings | None = None,
-        threads: int = 1,
+        threads: int = 2,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.slot = slot
-        self._metrics, self._features, self._calibrations, self._observer = metrics, features, calibrations, observer
+        self._metrics, self._features, self._observer = metrics, features, observer
+        self._memories = memories or Memories()
         self._lending, self._clock = lending or LendingSettings(), clock
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="forecast")
         self._free = asyncio.Semaphore(threads)
@@ -129,47 +128,66 @@ class DemandService:
         model = self.slot.current
         if model is None:
             found = self._fallbacks(request, self.slot.trouble or Reason("NO_MODEL", "No model is loaded yet."))
-            model_version = FALLBACK_MODEL
         else:
-            found = await self._in_time(Job(caller, request, model, request.now_s), series, deadline)
-            model_version = model.version
+            job = Job(caller, request, model, deadline)
+            found = await self._in_time(job, [self._task(job, i, one) for i, one in enumerate(series)])
         for one in found:
             self._metrics.answered(one)
-        return DemandForecast(tuple(found), model_version, time.perf_counter() - started)
+        version = FALLBACK_MODEL if model is None else model.version
+        return DemandForecast(tuple(found), version, time.perf_counter() - started)
 
-    async def _in_time(self, job: Job, series: list[DemandSeries | None], deadline: Deadline) -> list[SeriesForecast]:
-        if deadline.left_s() <= 0:
-            return self._fallbacks(job.request, deadline.reason)
-        if len(series) <= INLINE_SERIES:
-            return self._answers(job, series, deadline)
+    def _task(self, job: Job, place: int, raw: DemandSeries | None) -> Task:
+        entry = job.request.series[place]
+        if raw is None:
+            return Task(entry)
+        raw, on_grid = _on_grid(f"series.{place}", raw)
+        return Task(entry, raw, on_grid, self._memories.of(job.caller, job.model.version, on_grid))
+
+    async def _in_time(self, job: Job, tasks: list[Task]) -> list[SeriesForecast]:
+        if job.deadline.left_s() <= 0:
+            return self._fallbacks(job.request, job.deadline.reason)
+        if self._quick(tasks):
+            return self._answers(job, tasks)
         try:
-            async with asyncio.timeout(deadline.left_s()):
+            async with asyncio.timeout(job.deadline.left_s()):
                 await self._free.acquire()
-                work = asyncio.get_running_loop().run_in_executor(self._threads, self._answers, job, series, deadline)
+                work = asyncio.get_running_loop().run_in_executor(self._threads, self._answers, job, tasks)
                 # Freed when the thread is, which may be after the caller has left with the fallback.
                 work.add_done_callback(lambda _: self._free.release())
                 return await asyncio.shield(work)
         except TimeoutError:
-            return self._fallbacks(job.request, deadline.reason)
+            return self._fallbacks(job.request, job.deadline.reason)
 
-    def _answers(self, job: Job, series: list[DemandSeries | None], deadline: Deadline) -> list[SeriesForecast]:
+    def _quick(self, tasks: list[Task]) -> bool:
+        """Whether the event loop can answer at once: few series, all of them remembered and free."""
+        if len(tasks) > INLINE_SERIES:
+            return False
+        names = [task.entry.name for task in tasks if task.raw is None]
+        if names and self._features is not None and not self._features.quick(names):
+            return False
+        return all(
+            not task.kept.lock.locked() and task.kept.quick(task.on_grid)
+            for task in tasks
+            if task.kept is not None and task.on_grid is not None
+        )
+
+    def _answers(self, job: Job, tasks: list[Task]) -> list[SeriesForecast]:
         """One answer per series; those that the deadline leaves no time for get the fallback."""
-        named = self._from_store(job, [s.name for s, h in zip(job.request.series, series, strict=True) if h is None])
+        named = self._from_store(job, [task.entry.name for task in tasks if task.raw is None])
         answers = []
-        for place, (entry, history) in enumerate(zip(job.request.series, series, strict=True)):
-            if history is None:
-                answers.append(self._stored(job, entry, named[entry.name]))
-            elif deadline.left_s() <= 0:
-                answers.append(self._fallback(job.request, entry, deadline.reason))
+        for task in tasks:
+            if task.raw is None:
+                answers.append(named[task.entry.name])
+            elif job.deadline.left_s() <= 0:
+                answers.append(self._fallback(job.request, task.entry, job.deadline.reason))
             else:
-                answers.append(self._answer(job, f"series.{place}", entry, history))
+                answers.append(self._answer(job, task.entry, task.raw, task))
         return answers
 
-    def _answer(self, job: Job, place: str, entry: SeriesIn, raw: DemandSeries) -> SeriesForecast:
-        history, on_grid = _on_grid(place, raw)
-        observer = None if job.request.replay else self._observer
-        why = observer.distrusted(job.caller, entry.name) if observer else None
-        predictions = self._predict(job, on_grid)
+    def _answer(self, job: Job, entry: SeriesIn, raw: DemandSeries, task: Task) -> SeriesForecast:
+        on_grid = task.on_grid or raw
+        why = self._observer.distrusted(job.caller, entry.name) if self._observer else None
+        predictions = self._predict(job, on_grid, task.kept)
         if isinstance(predictions, Reason):
             return self._fallback(job.request, entry, predictions)
         capacity = job.request.capacity_per_gpu
@@ -179,20 +197,21 @@ class DemandService:
             answer = self._fallback(job.request, entry, why)
         else:
             answer = self._series(job.request, entry.name, on_grid.step_s, predictions, per_bucket, highest)
-        if observer is not None and observer.wants(job.caller, on_grid):
-            observer.observe(
-                Observation(job.caller, entry, history, answer, predictions, tuple(job.request.quantiles), per_bucket,
+        if self._observer is not None and self._observer.wants(job.caller, on_grid):
+            self._observer.observe(
+                Observation(job.caller, entry, raw, answer, predictions, tuple(job.request.quantiles), per_bucket,
                             highest, self._clock())
             )  # fmt: skip
         return answer
 
-    def _predict(self, job: Job, series: DemandSeries) -> tuple[Prediction, ...] | Reason:
+    def _predict(self, job: Job, series: DemandSeries, kept: Remembered | None) -> tuple[Prediction, ...] | Reason:
         request = job.request
         try:
-            state = self._calibrations.state(job.caller, job.model, series) if self._calibrations else None
-            predictions = job.model.forecast(
-                series, request.horizons_s, request.quantiles, calibration=state, now_s=job.now_s
-            )
+            with kept.lock if kept is not None else contextlib.nullcontext():
+                predictions = job.model.forecast(
+                    series, request.horizons_s, request.quantiles, now_s=request.now_s,
+                    calibration=None if kept is None else kept.memory,
+                )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
             _LOG.exception("the model failed on a series of %d buckets", len(series))
             return Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); this is the fallback.")
@@ -226,12 +245,12 @@ class DemandService:
         per_bucket = None if capacity is None else capacity * known.bucket_s / known.step_s
         return self._series(request, entry.name, known.bucket_s, predictions, per_bucket, known.half_hour_max)
 
-    def _from_store(self, job: Job, names: list[str]) -> dict[str, tuple[Prediction, ...]]:
+    def _from_store(self, job: Job, names: list[str]) -> dict[str, SeriesForecast]:
         if not names:
             return {}
         request = job.request
         why = Reason("NO_HISTORY", "No history in the request and no feature store here; send t and value.")
-        found: list[tuple[Prediction, ...]] | None = None
+        found: list[Stored] | None = None
         if self._features is not None:
             try:
                 found = self._features.forecast(job.model, names, request.horizons_s, request.quantiles, request.unit)
@@ -240,12 +259,12 @@ class DemandService:
                 why = Reason("STORE_DOWN", "The feature store does not answer; send t and value with the request.")
         if found is None:
             refusal = fallback_forecast(None, request.horizons_s, request.quantiles, request.unit, why)
-            found = [refusal] * len(names)
-        return dict(zip(names, found, strict=True))
-
-    def _stored(self, job: Job, entry: SeriesIn, predictions: tuple[Prediction, ...]) -> SeriesForecast:
-        # The store's rows are on the grid, so the caller's capacity is per bucket of the grid.
-        return self._series(job.request, entry.name, GRID_S, predictions, job.request.capacity_per_gpu, None)
+            found = [Stored(refusal, GRID_S, None)] * len(names)
+        # A row of the store is on the grid, so the caller's capacity is per bucket of the grid.
+        return {
+            name: self._series(request, name, one.bucket_s, one.predictions, request.capacity_per_gpu, one.recent_max)
+            for name, one in zip(names, found, strict=True)
+        }
 
 
 def _on_grid(place: str, series: DemandSeries) -> tuple[DemandSeries, DemandSeries]:

@@ -39,7 +39,7 @@ SPREAD: Mapping[int, Mapping[float, float]] = {
 
 @dataclass(frozen=True)
 class Recent:
-    """What the fallback needs of a history, in sums over ``bucket_s``. ``at_s`` is the start of the last bucket."""
+    """What the fallback needs of a history, in sums over ``bucket_s``. ``at_s`` is when the last bucket ended."""
 
     last: float
     mean: float
@@ -74,7 +74,7 @@ def recent(t: Sequence[float], value: Sequence[float | None]) -> Recent | None:
     week = times[bisect_left(times, end - CAP_WINDOW_S) :]
     values = [known[time_s] for time_s in week]
     mean = sum(values) / len(values)
-    return Recent(known[end], mean, max(known[time_s] for time_s in near), max(values), bucket_s, end, step_s)
+    return Recent(known[end], mean, max(known[time_s] for time_s in near), max(values), bucket_s, end + step_s, step_s)
 
 
 def _step_s(times: Sequence[float]) -> int:

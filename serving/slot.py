@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
@@ -20,9 +21,11 @@ _TRY_AGAIN_S = 60.0
 
 
 class DemandModel(Protocol):
-    """What serving needs of a demand predictor."""
+    """What serving needs of a demand predictor; ``calibration`` is a SeriesMemory that it keeps up to date."""
 
     version: ModelVersion
+
+    def predict_rows(self, features: NDArray[np.float64], quantiles: Sequence[float]) -> NDArray[np.float64]: ...
 
     def forecast(
         self, series: DemandSeries, horizons_s: Sequence[int], quantiles: Sequence[float], *,

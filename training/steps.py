@@ -8,8 +8,8 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,9 +48,16 @@ class RunFolder:
         self.path = home / "runs" / digest
         self.path.mkdir(parents=True, exist_ok=True)
 
-    def alone(self) -> AbstractContextManager[None]:
-        """Hold the run for this process. Raises TimeoutError when another process is working on it."""
-        return exclusive(self.path / "lock", wait_s=1.0)
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the run for this process. Raises TrainingError when another process is working on it."""
+        with ExitStack() as held:
+            try:
+                held.enter_context(exclusive(self.path / "lock", wait_s=1.0))
+            except TimeoutError as error:
+                text = f"another process is training the same model (run {self.digest[:8]}); wait for it"
+                raise TrainingError(text) from error
+            yield
 
     def step(self, name: str) -> Path:
         """Where a step's files lie, finished or not."""
@@ -85,6 +92,11 @@ class RunFolder:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return noted
+
+    def replace(self, name: str, noted: Mapping[str, Any]) -> None:
+        """Note something anew, whatever was noted before."""
+        shutil.rmtree(self.step(name), ignore_errors=True)
+        self.compute(name, lambda _: noted)
 
     def sweep(self) -> None:
         """Remove what killed processes left half done."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kopt.core.settings import Settings
+from kopt.training.steps import TrainingError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -68,7 +69,7 @@ class RayTasks:
             while waiting:
                 (ready,), _ = ray.wait(list(waiting), num_returns=1)
                 item = waiting.pop(ready)
-                yield item, ray.get(ready)
+                yield item, _result(ready)
         finally:
             for left in waiting:
                 ray.cancel(left, force=True)
@@ -86,6 +87,18 @@ class RayTasks:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _result(ready: Any) -> Any:
+    import ray
+
+    try:
+        return ray.get(ready)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause if isinstance(error.cause, Exception) else TrainingError(str(error)) from None
+    except ray.exceptions.RayError as error:
+        text = str(error).split("\n")[0]
+        raise TrainingError(f"a training task was lost: {text}; what was finished is kept, train again") from error
 
 
 def _call(function: Callable[[Any, Item, int], Result], shared: Any, item: Item, cpus: int) -> Result:

@@ -44,6 +44,11 @@ class Backtest:
     peeked: float
 
 
+def fit_item(shared: Shared, item: Part | str, threads: int) -> "Backtest | dict[str, bytes]":
+    """A part's backtest, or for ``FINAL`` the files of the model that is fitted on everything."""
+    return fit_part(shared, item, threads) if isinstance(item, Part) else fit_all(shared, threads)
+
+
 def fit_part(shared: Shared, part: Part, threads: int) -> Backtest:
     """Fit on a part and forecast its test series."""
     _limit_threads(threads)
@@ -52,7 +57,7 @@ def fit_part(shared: Shared, part: Part, threads: int) -> Backtest:
     return _backtest(recipe, predictor, shared.dataset, part.test)
 
 
-def fit_all(shared: Shared, _: str, threads: int) -> dict[str, bytes]:
+def fit_all(shared: Shared, threads: int) -> dict[str, bytes]:
     """Fit on everything; the unsigned model's files."""
     _limit_threads(threads)
     recipe = recipe_of(shared.predictor)

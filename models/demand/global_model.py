@@ -34,7 +34,7 @@ class GlobalSettings:
     leaves: int = 31
     rows_in_leaf: int = 200
     rows_per_series: int = 4000
-    threads: int = 2
+    threads: int = 1
     seed: int = 0
     network_epochs: int = 12
 

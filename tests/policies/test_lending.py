@@ -98,9 +98,7 @@ def test_decisions_keep_the_minimum_and_account_for_every_gpu(
         decision, state = decide(pool, state, now_s, how)
         for action in decision.actions:
             lent += action.amount if action.verb == "lend" else -action.amount
-        assert state.provisioned_gpus is not None
-        assert lent == (pool.gpus - state.provisioned_gpus) * 1000
-        assert state.provisioned_gpus >= min(pool.gpus, pool.minimum_gpus)
+        assert lent == state.lent_gpus * 1000
         assert lent <= max(0, pool.gpus - pool.minimum_gpus) * 1000
 
 
@@ -155,6 +153,13 @@ def test_small_gains_are_left_alone_by_the_hysteresis_but_needs_never_are() -> N
     assert [(a.verb, a.amount) for a in decision.actions] == [("lend", 3000)]
 
 
+def test_gpus_that_join_a_pool_are_not_taken_for_lent() -> None:
+    _, state = decide(chat(350.0, gpus=10), LendingState(), 0.0)
+    decision, state = decide(chat(350.0, gpus=20), state, 60.0)
+    assert [(a.verb, a.amount) for a in decision.actions] == [("lend", 10_000)]
+    assert state.lent_gpus == 16
+
+
 def test_a_pool_that_is_too_small_says_so() -> None:
     decision, _ = decide(chat(5000.0), LendingState(), 0.0)
     assert decision.actions == ()
@@ -165,7 +170,7 @@ def test_a_pool_that_is_too_small_says_so() -> None:
 def test_without_a_forecast_the_reactive_rule_counts() -> None:
     service = ServiceDemand("chat", 500.0, 100.0, {}, minimum_gpus=1)
     decision, state = decide(Pool("chat", 10, {300.0: [service]}), LendingState(), 0.0)
-    assert state.provisioned_gpus == 6
+    assert state.lent_gpus == 4
     assert decision.reasons[-1].code == "REACTIVE_ONLY"
 
 
@@ -186,7 +191,7 @@ def test_impossible_demand_is_refused(wrong: float) -> None:
 @pytest.mark.parametrize("wrong", [{"quantile": 1.0}, {"quantile": 0.4}, {"reactive_margin": 0.9}, {"hold_s": -1},
                                    {"correlation": 1.1}])  # fmt: skip
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="range|quantile"):
+    with pytest.raises(ValueError, match=r"range|quantile"):
         LendingSettings(**wrong)  # type: ignore[arg-type]
 
 

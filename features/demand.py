@@ -39,7 +39,7 @@ FEATURES: tuple[str, ...] = (
     *(f"day{day}_{kind}" for day in (1, 7) for kind in ("level", "peak_60m")),
     *(f"day{day}_{kind}_{h // 60}m" for day in (1, 7) for h in HORIZONS_S for kind in ("rise", "smooth_rise")),
     *(f"daily_{kind}_{h // 60}m" for h in HORIZONS_S for kind in _INCREMENTS),
-    *(f"jump_{kind}_{h // 60}m" for h in HORIZONS_S[1:] for kind in ("q99_3d", "deviation_1d")),
+    *(f"jump_{kind}_{h // 60}m" for h in HORIZONS_S[1:] for kind in ("largest_3d", "deviation_1d")),
     "below_max_7d",
     "above_mean_7d",
     "days_seen",
@@ -84,6 +84,8 @@ class _History:
     floor: Array
     step_s: int
     first: int
+    log_total: Array
+    week_max: "_TrailingMax"
 
     @classmethod
     def of(cls, series: DemandSeries) -> "_History":
@@ -94,7 +96,11 @@ class _History:
         start = np.maximum(np.arange(len(value)) - day + 1, 0)
         mean = (total[1:] - total[start]) / (np.arange(len(value)) - start + 1)
         floor = 0.01 * np.maximum(mean, 0) + 1e-9
-        return cls(value, np.log(value + floor), floor, series.step_s, int(np.argmax(np.isfinite(series.value))))
+        log = np.log(value + floor)
+        week = max(1, 7 * DAY_S // series.step_s)
+        first = int(np.argmax(np.isfinite(series.value)))
+        log_total = np.concatenate([[0.0], np.cumsum(log)])
+        return cls(value, log, floor, series.step_s, first, log_total, _TrailingMax.of(value, week))
 
     def rows(self, origins: Index) -> Array:
         columns = [*self._carriers(origins), *self._changes(origins), *self._windows(origins)]
@@ -120,7 +126,7 @@ class _History:
     def _carriers(self, origins: Index) -> Iterator[Array]:
         yield self.value[origins]
         yield self.floor[origins]
-        yield self._tail(origins, self._buckets(7 * DAY_S), self.value).max(1)
+        yield self.week_max.at(origins)
         yield np.maximum(origins - self.first + 1, 0) * self.step_s / DAY_S
         yield np.full(len(origins), float(self.step_s))
 
@@ -173,21 +179,43 @@ class _History:
             yield _row_median(level) - self.log[origins]
 
     def _jumps(self, origins: Index) -> Iterator[Array]:
-        """How far the series has moved within a horizon lately: its tail over three days, its spread over one."""
+        """How far the series has moved within a horizon lately: its furthest rise in three days, its spread in one."""
         day = self._buckets(DAY_S)
         for horizon in HORIZONS_S[1:]:
             ahead = steps_ahead(horizon, self.step_s)
-            past = self._tail(origins, 3 * day + ahead, self.log)
-            move = past[:, ahead:] - past[:, :-ahead]
-            rank = max(0, int(0.99 * (move.shape[1] - 1)))
-            yield np.partition(move, rank, axis=1)[:, rank]
-            yield move[:, -day:].std(1)
+            start = np.maximum(np.arange(len(self.log)) - ahead, self.first)
+            move = self.log - self.log[start]
+            yield _TrailingMax.of(move, 3 * day).at(origins)
+            yield self._tail(origins, day, move).std(1)
 
     def _week(self, origins: Index) -> Iterator[Array]:
-        last, week = self.log[origins], self._tail(origins, self._buckets(7 * DAY_S), self.log)
-        yield week.max(1) - last
-        yield last - week.mean(1)
+        last = self.log[origins]
+        start = np.maximum(origins - self._buckets(7 * DAY_S) + 1, self.first)
+        yield np.log(self.week_max.at(origins) + self.floor[origins]) - last
+        yield last - (self.log_total[origins + 1] - self.log_total[start]) / np.maximum(origins - start + 1, 1)
         yield np.minimum((origins - self.first + 1) * self.step_s / DAY_S, 7.0)
+
+
+@dataclass(frozen=True)
+class _TrailingMax:
+    """Maximum over the last ``window`` buckets at any bucket: two overlapping runs of a power of two cover it."""
+
+    runs: Array
+    run: int
+    window: int
+
+    @classmethod
+    def of(cls, value: Array, window: int) -> "_TrailingMax":
+        runs, run = value, 1
+        while run * 2 <= window:
+            runs = np.concatenate([runs[:run], np.maximum(runs[run:], runs[:-run])])
+            run *= 2
+        return cls(runs, run, window)
+
+    def at(self, index: Index) -> Array:
+        earlier = index - self.window + self.run
+        highest: Array = np.maximum(self.runs[index], self.runs[np.where(earlier < 0, index, earlier)])
+        return highest
 
 
 def _row_median(rows: Array) -> Array:

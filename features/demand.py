@@ -121,7 +121,8 @@ class _History:
 
     def _tail(self, origins: Index, buckets: int, source: Array) -> Array:
         """The last ``buckets`` values at each origin, shape (n, buckets); the first known one repeats before it."""
-        return source[np.maximum(origins[:, None] + np.arange(1 - buckets, 1), self.first)]
+        tail: Array = source[np.maximum(origins[:, None] + np.arange(1 - buckets, 1), self.first)]
+        return tail
 
     def _carriers(self, origins: Index) -> Iterator[Array]:
         yield self.value[origins]

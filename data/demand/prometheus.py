@@ -54,10 +54,7 @@ class Server:
     def __init__(
         self, url: str, *, timeout_s: float = 30.0, retries: int = 3, backoff_s: float = 0.5, token: str = ""
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise PrometheusError("give the server as http://host:9090 or https://…")
-        self.shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+        self.shown = _without_secrets(url)
         self.timeout_s = timeout_s
         retry = Retry(
             total=retries,
@@ -121,7 +118,7 @@ class Server:
         if is_timeout and not isinstance(root, urllib3.exceptions.NewConnectionError):
             return f"gave no answer within {self.timeout_s:g} s; ask for less history or set a longer timeout"
         # The text before the last colon names addresses and the query.
-        cause = str(root).rpartition(": ")[2][:200]
+        cause = _plain(str(root).rpartition(": ")[2])
         if isinstance(error, requests.ConnectionError):
             return f"cannot be reached: {cause}"
         if isinstance(error, (requests.exceptions.InvalidJSONError, ValueError, KeyError, TypeError)):
@@ -131,6 +128,11 @@ class Server:
     def _refuse(self, response: requests.Response, *_: object, **__: object) -> None:
         """Turns error answers into errors with the server's own words."""
         code = response.status_code
+        if response.is_redirect:
+            # Following would take the query, and perhaps a token, to a host that nobody named.
+            raise PrometheusError(
+                f"{self.shown} redirects to {_plain(response.headers['location'])}; give that address"
+            )
         if code < 400 or (code in (404, 405) and response.url.endswith("/-/ready")):
             return
         try:
@@ -140,7 +142,24 @@ class Server:
         hint = {401: "; it wants a token", 403: "; it wants a token", 503: "; it is starting or overloaded"}.get(
             code, ""
         )
-        raise PrometheusError(f"{self.shown} answered {code}{hint}: {text[:300] or 'no reason given'}")
+        raise PrometheusError(f"{self.shown} answered {code}{hint}: {_plain(text) or 'no reason given'}")
+
+
+def _without_secrets(url: str) -> str:
+    """The address without user and password; raises PrometheusError where it is not one of http or https."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise PrometheusError("give the server as http://host:9090 or https://…")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+
+
+def _plain(text: str) -> str:
+    """What another machine said, short and safe to print."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:300])
 
 
 class _Bounded(HTTPAdapter):

@@ -246,6 +246,26 @@ class TestFailingServers:
         with _tcp_server(answer) as url, pytest.raises(DemandDataError, match=f"(?s){message}"):
             _ask(url)
 
+    def test_redirects_are_not_followed(self) -> None:
+        asked: list[str] = []
+
+        def other(path: str, send: Callable[[bytes], None]) -> None:
+            asked.append(path)
+
+        with _tcp_server(other) as elsewhere:
+            head = f"HTTP/1.1 302 Found\r\nLocation: {elsewhere}/login\r\nContent-Length: 0\r\n\r\n".encode()
+            with _tcp_server(lambda path, send: send(head)) as url:
+                with pytest.raises(PrometheusError, match=f"redirects to {elsewhere}/login"):
+                    _ask(url, token="secret")
+        assert not asked
+
+    def test_words_of_the_server_cannot_steer_a_terminal(self) -> None:
+        with _tcp_server(_answering({"error": "\x1b[31mred\n" + "x" * 10_000}, "400 No")) as url:
+            with pytest.raises(PrometheusError) as caught:
+                _ask(url)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 500
+
     def test_a_server_without_a_readiness_page_is_used(self) -> None:
         points = [[START_S + 300 * i, "7"] for i in range(1, 11)]
 
@@ -256,7 +276,9 @@ class TestFailingServers:
         with _tcp_server(answer) as url:
             assert len(_ask(url)[0]) == 10
 
-    @pytest.mark.parametrize("url", ["", "localhost:9090", "ftp://host", "file:///etc/passwd", "http://"])
+    @pytest.mark.parametrize(
+        "url", ["", "localhost:9090", "ftp://host", "file:///etc/passwd", "http://", "http://[::1", "http://h:99999"]
+    )
     def test_addresses_that_are_none(self, url: str) -> None:
         with pytest.raises(PrometheusError, match="http"):
             _ask(url)

@@ -49,7 +49,7 @@ test-fast: setup  ## without servers, browser and Ray
 
 .PHONY: bench
 bench: setup  ## the tables of figures, beside their baselines
-	$(BIN)/python -P -m benchmarks
+	$(BIN)/python -m benchmarks
 
 .PHONY: default-models
 default-models: setup  ## fit the shipped default models again (needs KOPT_DATA_DIR)

@@ -1,0 +1,204 @@
+"""The training pipeline: data → features → search → folds → evaluation → gate → registration.
+
+One function for any predictor that has a recipe. Every step's result is kept under ``home/runs/<digest>``, where the
+digest covers data, parameters and code: a killed run goes on where it was, an identical one computes nothing.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kopt.core.reason import Reason
+from kopt.core.settings import Settings
+from kopt.models.artefact import library_versions
+from kopt.models.registry import RegisteredModel, Registry
+from kopt.training import judging
+from kopt.training.evaluate import Score, Summary, summarise
+from kopt.training.fits import Fits
+from kopt.training.gate import GateRules, Verdict
+from kopt.training.logbook import Logbook, metric_names
+from kopt.training.plots import write_plots
+from kopt.training.progress import Event, Progress, silent
+from kopt.training.recipe import Part, Recipe, folds, recipe_of
+from kopt.training.sources import DemandDataset, Source
+from kopt.training.steps import RunFolder, TrainingError, code_digest, digest_of
+from kopt.training.tasks import Tasks
+
+__all__ = ["TrainOptions", "TrainingError", "TrainingOutcome", "train"]
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How a run is done. ``parameters`` override the recipe's defaults."""
+
+    folds: int = 5
+    """At most so many fits for group-wise cross-validation."""
+    trials: int = 0
+    """Parameter sets tried before the folds; 0 takes the parameters as they are."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    rules: GateRules = field(default_factory=GateRules)
+    promote: bool = True
+    """Whether a challenger that passes the gate becomes champion at once."""
+
+
+@dataclass(frozen=True)
+class TrainingOutcome:
+    """What a run came to. ``computed`` counts steps done now, ``kept`` those that were there already."""
+
+    run: str
+    model: RegisteredModel
+    champion: RegisteredModel | None
+    verdict: Verdict
+    summaries: tuple[Summary, ...]
+    computed: int
+    kept: int
+    seconds: float
+
+    @property
+    def promoted(self) -> bool:
+        return self.champion is not None and self.champion.version == self.model.version
+
+
+def train(
+    predictor: str = "demand",
+    *,
+    source: Source,
+    settings: Settings,
+    options: TrainOptions | None = None,
+    progress: Progress = silent,
+    tasks: Tasks | None = None,
+    registry: Registry | None = None,
+) -> TrainingOutcome:
+    """Train a challenger, hold it against the champion, register it, and promote it where it is better.
+
+    ``tasks`` default to a local Ray (or the cluster of the settings). An interrupt leaves finished steps, closes the
+    MLflow run as killed and passes on. Raises TrainingError, DemandDataError, FeatureStoreError or RegistryError.
+    """
+    options, began = options or TrainOptions(), time.monotonic()
+    recipe, registry = recipe_of(predictor), registry or Registry(settings)
+    progress(Event("read", 0, 1))
+    dataset = source.read()
+    progress(Event("read", 1, 1, f"{len(dataset.series)} series, {len(dataset.left_out)} left out"))
+    parameters = {**recipe.defaults, **options.parameters}
+    run = RunFolder(settings.home, run_digest(recipe, dataset, parameters, options))
+    with run.alone():
+        run.sweep()
+        return _Run(recipe, registry, settings, options, progress, dataset, run, began).go(tasks, parameters)
+
+
+def run_digest(recipe: Recipe, dataset: DemandDataset, parameters: Mapping[str, Any], options: TrainOptions) -> str:
+    """Names everything that the results of a run depend on, but the champion it is compared with."""
+    code = code_digest(recipe.modules())
+    return digest_of(recipe.predictor, dataset.digest, dict(parameters), options.folds, options.trials, code,
+                     library_versions())  # fmt: skip
+
+
+@dataclass
+class _Run:
+    recipe: Recipe
+    registry: Registry
+    settings: Settings
+    options: TrainOptions
+    progress: Progress
+    dataset: DemandDataset
+    run: RunFolder
+    began: float
+
+    def go(self, tasks: Tasks | None, parameters: Mapping[str, Any]) -> TrainingOutcome:
+        champion = self.registry.ensure_champion(self.recipe.predictor)
+        log = self._open_log()
+        log.describe(self.dataset, parameters)
+        status = "FAILED"
+        try:
+            with Fits(self.recipe, self.dataset, self.settings, self.run, self.progress, tasks) as fits:
+                outcome = self._train(fits, log, champion, parameters)
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            log.close(status)
+        return outcome
+
+    def _train(
+        self, fits: Fits, log: Logbook, champion: RegisteredModel | None, parameters: Mapping[str, Any]
+    ) -> TrainingOutcome:
+        parts = folds(self.dataset, self.options.folds)
+        chosen = fits.search(self.options.trials, parts, parameters)
+        fits.fit(parts, chosen)
+        self.progress(Event("evaluate", 0, 1))
+        challenger = judging.scores(self.dataset, parts, fits.backtests(parts))
+        summaries = summarise(challenger)
+        self.progress(Event("evaluate", 1, 1))
+        known = self._known(log)
+        if known is not None and champion is not None and known.version == champion.version:
+            verdict = Verdict(True, (Reason("CHAMPION", f"Is the champion already. {known.gate_summary}".strip()),))
+        else:
+            verdict = self._verdict(fits, parts, challenger, champion)
+        model = known or self._register(fits, log, summaries)
+        self._report(log, parts, fits, challenger, verdict)
+        return self._decide(fits, model, champion, verdict, summaries)
+
+    def _verdict(
+        self, fits: Fits, parts: Sequence[Part], challenger: Sequence[Score], champion: RegisteredModel | None
+    ) -> Verdict:
+        current = None if champion is None else fits.replay_champion(self.registry, champion)
+        self.progress(Event("gate", 0, 1))
+        found = judging.verdict(self.dataset, parts, challenger, fits.backtests(parts), current, self.options.rules)
+        self.progress(Event("gate", 1, 1, found.summary))
+        return found
+
+    def _open_log(self) -> Logbook:
+        known = self.run.note("mlflow")["run_id"] if self.run.has("mlflow") else None
+        log = Logbook.open(self.registry, self.recipe.predictor, self.run.digest, known)
+        if known != log.run_id:
+            self.run.replace("mlflow", {"run_id": log.run_id})
+        return log
+
+    def _known(self, log: Logbook) -> RegisteredModel | None:
+        """The version that this run registered before, if it did."""
+        models = self.registry.list(self.recipe.predictor)
+        mine = (m for m in models if m.tags.get("training") == self.run.digest and m.run_id == log.run_id)
+        return next(mine, None)
+
+    def _register(self, fits: Fits, log: Logbook, summaries: tuple[Summary, ...]) -> RegisteredModel:
+        self.progress(Event("register", 0, 1))
+        tags = {"training": self.run.digest, "dataset": self.dataset.name, "dataset_digest": self.dataset.digest}
+        log.figures(metric_names(summaries))
+        model = self.registry.register(fits.signed_model(), run_id=log.run_id, tags=tags)
+        self.progress(Event("register", 1, 1, f"{model.name} version {model.version}"))
+        return model
+
+    def _report(
+        self, log: Logbook, parts: Sequence[Part], fits: Fits, scores: Sequence[Score], verdict: Verdict
+    ) -> None:
+        log.verdict(verdict)
+        regime = parts[-1].regime
+        shown = [one for p in parts if p.regime == regime for one in fits.backtests(parts)[p.name].forecasts]
+        mine = [one for one in scores if regime in one.slices]
+
+        def draw(folder: Path) -> Mapping[str, Any]:
+            files = write_plots(folder, mine, self.dataset.series, shown)
+            log.attach(files, "plots")
+            return {"files": len(files)}
+
+        self.run.compute("plots", draw)
+
+    def _decide(
+        self, fits: Fits, model: RegisteredModel, champion: RegisteredModel | None, verdict: Verdict,
+        summaries: tuple[Summary, ...],
+    ) -> TrainingOutcome:  # fmt: skip
+        name, against = model.name, "" if champion is None else champion.version
+        if against != model.version:
+            self.registry.judge(name, model.version, passed=verdict.passed, against=against, summary=verdict.summary)
+            # What somebody rolled back does not come back by itself.
+            if verdict.passed and self.options.promote and "rolled_back_s" not in model.tags:
+                champion = self.registry.promote(name, model.version)
+            else:
+                self.registry.challenge(name, model.version)
+        return TrainingOutcome(
+            self.run.digest, self.registry.get(name, model.version), champion, verdict, summaries, fits.computed,
+            fits.kept, time.monotonic() - self.began,
+        )  # fmt: skip

@@ -254,15 +254,15 @@ class TestFailingServers:
 
         with _tcp_server(other) as elsewhere:
             head = f"HTTP/1.1 302 Found\r\nLocation: {elsewhere}/login\r\nContent-Length: 0\r\n\r\n".encode()
-            with _tcp_server(lambda path, send: send(head)) as url:
-                with pytest.raises(PrometheusError, match=f"redirects to {elsewhere}/login"):
-                    _ask(url, token="secret")
+            refusal = pytest.raises(PrometheusError, match=f"redirects to {elsewhere}/login")
+            with _tcp_server(lambda path, send: send(head)) as url, refusal:
+                _ask(url, token="secret")
         assert not asked
 
     def test_words_of_the_server_cannot_steer_a_terminal(self) -> None:
-        with _tcp_server(_answering({"error": "\x1b[31mred\n" + "x" * 10_000}, "400 No")) as url:
-            with pytest.raises(PrometheusError) as caught:
-                _ask(url)
+        answer = _answering({"error": "\x1b[31mred\n" + "x" * 10_000}, "400 No")
+        with _tcp_server(answer) as url, pytest.raises(PrometheusError) as caught:
+            _ask(url)
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 500
 

@@ -10,6 +10,7 @@ import dataclasses
 import io
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "kopt/v1"
 NOTHING = "–"
+PIPE_WIDTH = 160
 _SPREADSHEET_TRIGGERS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -148,7 +150,8 @@ def as_table(answer: Answer) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=False)
+    # A pipe has no width: wide enough for every column, so that grep finds whole cells.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     with console.capture() as capture:
         for key, value in () if answer.hidden_facts else answer.facts.items():
             console.print(Text(f"{key.replace('_', ' ')}: {_for_people(value)}"))

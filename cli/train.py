@@ -83,7 +83,7 @@ def train(
     with Steps() as steps, Telling(steps) as telling:
         options = TrainOptions(folds=folds, trials=trials, promote=promote)
         outcome = run(predictor, source=source, settings=settings, options=options, progress=telling.progress)
-    show(_answer(outcome), output)
+    show(_answer(outcome, telling_slices=output != Format.TABLE), output)
 
 
 class Telling:
@@ -130,11 +130,14 @@ def _source(
     return FileSource(own) if own.is_dir() else GeneratedSource()
 
 
-def _answer(outcome: "TrainingOutcome") -> Answer:
+def _answer(outcome: "TrainingOutcome", *, telling_slices: bool) -> Answer:
+    """``telling_slices``: also slices that hold the same services as all of them do, which people need not read."""
+    services = max((one.services for one in outcome.summaries), default=0)
     rows = [
         SummaryRow(one.slice, one.horizon_s, one.services, one.mase, one.mase_ratio, one.violation_q99, one.eff99,
                    one.eff99_last)
         for one in outcome.summaries
+        if telling_slices or one.slice == "all" or one.services < services
     ]  # fmt: skip
     champion = outcome.champion.version if outcome.champion else None
     verdict = "passed" if outcome.verdict.passed else "refused"

@@ -28,14 +28,16 @@ def assert_causal(
     """Changes everything after an origin, in four ways, and demands the same rows up to it.
 
     ``origins`` are the buckets to cut after (default: seven over the series); at each, its own row and a few before it
-    are compared, to ``tolerance`` relative to their size. ``names`` are column names for the message. Raises LeakError.
+    are compared, to ``tolerance`` relative to their size. Buckets before the first known value have no rows and are left
+    out. ``names`` are column names for the message. Raises LeakError.
     """
+    first = int(np.argmax(np.isfinite(series.value)))
     last = len(series) - 2
     cuts = origins if origins is not None else np.unique(np.linspace(0, max(last, 0), 9).astype(int)[1:-1])
     for cut in cuts:
-        if not 0 <= cut <= last:
+        if not first <= cut <= last:
             continue
-        rows = np.unique(np.maximum(cut - np.array([0, 1, 12, 288]), 0)).astype(np.int64)
+        rows = np.unique(np.maximum(cut - np.array([0, 1, 12, 288]), first)).astype(np.int64)
         truth = transform(series, rows)
         for way, future in _futures(series, int(cut)).items():
             _compare(truth, transform(future, rows), rows, names, tolerance, f"series {series.name!r}, future {way}")
@@ -48,7 +50,7 @@ def assert_point_in_time(table: HistoricalTable) -> None:
         row = int(late[0])
         ahead_s = table.features_at_s[row] - table.known_at_s[row]
         raise LeakError(
-            f"series {table.series[row]!r}, row {row}: the features are from {ahead_s:g} s after the origin "
+            f"series {str(table.series[row])!r}, row {row}: the features are from {ahead_s:g} s after the origin "
             f"({len(late)} such rows of {len(table)})"
         )
 

@@ -1,9 +1,11 @@
 """The offline rows: one Parquet file per series, replaced as a whole and never half."""
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -60,7 +62,8 @@ def replace_rows(target: Path, rows: Any) -> None:
             write_page_checksum=True,
         )  # fmt: skip
         _flush(temporary)
-        temporary.replace(target)
+        with rows_lock(target.parent, fcntl.LOCK_EX):
+            temporary.replace(target)
         _flush(target.parent)
     except OSError as error:
         raise FeatureStoreError(
@@ -69,6 +72,17 @@ def replace_rows(target: Path, rows: Any) -> None:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def rows_lock(offline: Path, kind: int) -> Iterator[None]:
+    """Holds files in ``offline`` as they are (``fcntl.LOCK_SH``), or lets one writer change one (``fcntl.LOCK_EX``).
+
+    DuckDB opens a file twice, for its footer and for its rows; one replaced in between would be read as nonsense.
+    """
+    with offline.with_name("rows.lock").open("w") as lock:
+        fcntl.flock(lock, kind)
+        yield
 
 
 def latest_row(file: Path, upto: np.datetime64 | None) -> Any | None:

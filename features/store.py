@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-_JOIN_ROWS = 20_000
+_JOIN_ROWS = 50_000
 """Entity rows per join: Feast joins each with every row inside the time to live before it keeps the newest."""
-_JOIN_MEMORY = "1GB"
+_JOIN_MEMORY = "2GB"
 _READ_NAMES = 500
 
 
@@ -190,9 +190,12 @@ class DemandFeatureStore:
 
     def _join(self, names: NDArray[np.str_], times: NDArray[np.datetime64]) -> Array:
         """Features and event times of the rows known at ``times``, shape (n, F + 1), by Feast's historical join."""
+        from kopt.features.offline import rows_lock
+
         self.apply()
         joined = np.empty((len(names), len(FEATURES) + 1))
-        with self._errors(), _duckdb(self.folder):
+        # One hold over all parts, so that a series is of one version; writers wait meanwhile.
+        with rows_lock(self._offline, fcntl.LOCK_SH), self._errors(), _duckdb(self.folder):
             service = self._feast.get_feature_service("demand_v1")
             for start in range(0, len(names), _JOIN_ROWS):
                 part = slice(start, start + _JOIN_ROWS)

@@ -28,8 +28,8 @@ def assert_causal(
     """Changes everything after an origin, in four ways, and demands the same rows up to it.
 
     ``origins`` are the buckets to cut after (default: seven over the series); at each, its own row and a few before it
-    are compared, to ``tolerance`` relative to their size. Buckets before the first known value have no rows and are left
-    out. ``names`` are column names for the message. Raises LeakError.
+    are compared, to ``tolerance`` relative to their size. Buckets before the first known value have no rows and are
+    left out. ``names`` are column names for the message. Raises LeakError.
     """
     first = int(np.argmax(np.isfinite(series.value)))
     last = len(series) - 2

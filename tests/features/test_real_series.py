@@ -1,0 +1,33 @@
+"""Every origin of every real series goes through the store unchanged."""
+
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kopt.data.demand.files import read_demand
+from kopt.features.demand import FEATURES, transform
+from kopt.features.leaks import assert_causal, assert_point_in_time
+from kopt.features.store import DemandFeatureStore
+
+
+@pytest.mark.slow
+def test_real_series_come_back_as_they_were_computed(store: DemandFeatureStore, demand_data_dir: Path) -> None:
+    series = [one for one in read_demand(demand_data_dir) if one.days >= 2]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert store.write(series) > 100_000
+    assert store.materialise() == len(series)
+    table = store.training_table(series)
+    assert_point_in_time(table)
+    assert table.joined.all()
+    online = store.online([one.name for one in series])
+    for one, row in zip(series, online.features, strict=True):
+        grid = one.resampled()
+        rows = table.series == one.name
+        origins = np.round((table.origins_s[rows] - grid.start_s) / grid.step_s).astype(np.int64)
+        np.testing.assert_array_equal(table.features[rows], transform(grid, origins))
+        np.testing.assert_array_equal(row, transform(grid, np.flatnonzero(np.isfinite(grid.value))[-1:])[0])
+        assert_causal(transform, grid, names=FEATURES)
+    peak_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert peak_mib < 3000

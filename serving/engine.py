@@ -186,7 +186,9 @@ class DemandService:
 
     def _answer(self, job: Job, entry: SeriesIn, raw: DemandSeries, task: Task) -> SeriesForecast:
         on_grid = task.on_grid or raw
-        why = self._observer.distrusted(job.caller, entry.name) if self._observer else None
+        # A question about the past is answered, but is no part of the record (``DemandRequest.replay``).
+        observer = None if job.request.replay else self._observer
+        why = observer.distrusted(job.caller, entry.name) if observer else None
         predictions = self._predict(job, on_grid, task.kept)
         if isinstance(predictions, Reason):
             return self._fallback(job.request, entry, predictions)
@@ -197,8 +199,8 @@ class DemandService:
             answer = self._fallback(job.request, entry, why)
         else:
             answer = self._series(job.request, entry.name, on_grid.step_s, predictions, per_bucket, highest)
-        if self._observer is not None and self._observer.wants(job.caller, on_grid):
-            self._observer.observe(
+        if observer is not None and observer.wants(job.caller, on_grid):
+            observer.observe(
                 Observation(job.caller, entry, raw, answer, predictions, tuple(job.request.quantiles), per_bucket,
                             highest, self._clock())
             )  # fmt: skip

@@ -1,6 +1,6 @@
 """Asks the endpoint for forecasts of many services: batches within its limits, and only what has changed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from kopt.core.prediction import ModelVersion
@@ -9,14 +9,13 @@ from kopt.data.demand.table import DemandSeries
 from kopt.policies.lending import LendingSettings
 from kopt.serving.answers import DemandForecast, DemandQuery, History, SeriesForecast
 from kopt.serving.client import RequestRefused, fallback_answer
-from kopt.serving.wire import DEFAULT_HORIZONS_S, MAX_SERIES
 
-BATCH_POINTS = 60_000
-"""Buckets per request: some 3 MiB of JSON, well under the endpoint's limit."""
+BATCH_SERIES, BATCH_POINTS = 8, 60_000
+"""Series and buckets per request: at most 3 MiB of JSON, and time enough for an endpoint that knows none of them."""
 HISTORY_S = 8 * 86_400
 """What the features look at, seven days, and one to spare."""
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
-DEADLINE_S = 20.0
+DEADLINE_S = 30.0
 """Nobody waits for these: they are asked in the background."""
 
 Key = tuple[float, int, str]
@@ -39,8 +38,13 @@ class Forecasts:
         found = self._held.get(name)
         return found[1] if found else None
 
-    async def refresh(self, all_series: Sequence[DemandSeries], clock_s: float | None, model: ModelVersion | None
-                      ) -> str:  # fmt: skip
+    async def refresh(
+        self,
+        all_series: Sequence[DemandSeries],
+        clock_s: float | None,
+        model: ModelVersion | None,
+        after_batch: Callable[[], None] = lambda: None,
+    ) -> str:
         """Ask for what is new, changed or was answered without the model. Returns the last trouble, or nothing."""
         present = {series.name for series in all_series}
         self._held = {name: held for name, held in self._held.items() if name in present}
@@ -51,6 +55,7 @@ class Forecasts:
             for series, forecast in zip(batch, answer.series, strict=True):
                 self._held[series.name] = (_key(series, model), forecast)
             trouble = next((_trouble(f) for f in answer.series if _trouble(f)), trouble)
+            after_batch()
         return trouble
 
     def _is_due(self, series: DemandSeries, model: ModelVersion | None) -> bool:
@@ -95,7 +100,7 @@ def batches(all_series: Sequence[DemandSeries]) -> Iterator[Sequence[DemandSerie
         points = 0
         for series in group:
             size = min(len(series), HISTORY_S // series.step_s)
-            if batch and (len(batch) == MAX_SERIES or points + size > BATCH_POINTS):
+            if batch and (len(batch) == BATCH_SERIES or points + size > BATCH_POINTS):
                 yield batch
                 batch, points = [], 0
             batch.append(series)
@@ -110,6 +115,3 @@ def history_of(series: DemandSeries, name: str = "") -> History:
     tokens = (recent.in_tokens, recent.out_tokens)
     in_tok, out_tok = (() if column is None else column.tolist() for column in tokens)
     return History(name or series.name, recent.times_s.tolist(), recent.value.tolist(), in_tok, out_tok)
-
-
-__all__ = ["DEFAULT_HORIZONS_S", "Asks", "Forecasts", "batches", "history_of"]

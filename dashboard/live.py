@@ -12,7 +12,7 @@ from kopt.core.prediction import ModelVersion
 from kopt.dashboard.capacity import FILE, Capacity, CapacityError, assumed_capacity, read_capacities
 from kopt.dashboard.forecasting import Asks, Forecasts
 from kopt.dashboard.histories import Histories, last_value_s
-from kopt.dashboard.replay import replay
+from kopt.dashboard.replay import PAST_KEPT, Replays
 from kopt.dashboard.sources import Endpoint, Models, Past, Service, Snapshot
 from kopt.data.demand.table import DemandDataError, DemandSeries
 from kopt.models.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel, RegistryError
@@ -23,7 +23,6 @@ LOG = logging.getLogger(__name__)
 PREDICTOR = "demand"
 PATIENCE_S = 2.5
 """How long a page waits for replayed forecasts; later ones appear when it refreshes."""
-PAST_KEPT = 256
 LIVE_WITHIN_S = 3600.0
 """Histories whose newest bucket is older than this are a replay: their own end is then their now."""
 
@@ -51,7 +50,7 @@ class LiveSource:
                  clock: Callable[[], float] = time.time) -> None:  # fmt: skip
         self._histories, self._client, self._registry = histories, client, registry
         self._url, self._home, self._clock = url, home, clock
-        self._forecasts = Forecasts(client)
+        self._forecasts, self._replays = Forecasts(client), Replays(client)
         self._snapshot = Snapshot({}, Endpoint(url), clock(), ready=False)
         self._models = Models(problems=("The model registry is being asked.",))
         self._past_lock = asyncio.Lock()
@@ -61,8 +60,7 @@ class LiveSource:
         """Refresh until cancelled. What is unforeseen is logged and shown; the pages live on."""
         while True:
             try:
-                await self.refresh()
-                await self.refresh_models()
+                await asyncio.gather(self.refresh(), self.refresh_models())
             except Exception:  # the background's own edge
                 LOG.exception("refresh failed")
                 problem = "The pages could not refresh their data; their log says why."
@@ -76,14 +74,18 @@ class LiveSource:
         series, capacities = await asyncio.to_thread(self._read, problems)
         clock_s = self._calendar_clock(series)
         model, trouble = await self._serving()
-        if not self._snapshot.ready:
-            self._publish(series, capacities, clock_s, Endpoint(self._url, trouble, None), problems, ready=False)
-        failed = await self._forecasts.refresh(series, clock_s, model.version if model else None)
-        endpoint = Endpoint(self._url, trouble or failed, model.version if model else None)
-        self._publish(series, capacities, clock_s, endpoint, problems, ready=True)
+        version = model.version if model else None
+
+        def publish(*, ready: bool, failed: str = "") -> None:
+            self._publish(series, capacities, clock_s, Endpoint(self._url, trouble or failed, version), problems, ready)
+
+        publish(ready=self._snapshot.ready)
+        # Pages fill as batches come in: a fresh endpoint takes seconds to learn each service.
+        failed = await self._forecasts.refresh(series, clock_s, version, lambda: publish(ready=self._snapshot.ready))
+        publish(ready=True, failed=failed)
 
     def _publish(self, series: Sequence[DemandSeries], capacities: Mapping[str, Capacity], clock_s: float | None,
-                 endpoint: Endpoint, problems: Sequence[str], *, ready: bool) -> None:  # fmt: skip
+                 endpoint: Endpoint, problems: Sequence[str], ready: bool) -> None:  # fmt: skip
         services = {
             one.name: Service(one, self._forecasts.of(one.name), capacities[one.name], _clock_of(one, clock_s))
             for one in series
@@ -124,7 +126,7 @@ class LiveSource:
         return self._snapshot
 
     async def past(self, service: Service) -> Past:
-        """Replayed forecasts, kept until history or model move on; a slow endpoint finishes in the background."""
+        """Replayed forecasts; what takes longer than a reader's patience is finished in the background."""
         made = (float(service.series.times_s[-1]), self._snapshot.endpoint.model)
         held = self._past.get(service.name)
         if held is None or held[0] != made or (held[1].done() and _failed(held[1])):
@@ -133,14 +135,17 @@ class LiveSource:
             held = (made, asyncio.create_task(self._replay(service)))
             self._past[service.name] = held
         done, _ = await asyncio.wait([held[1]], timeout=PATIENCE_S)
-        return held[1].result() if done else Past(problem="The model is being asked about the last two days.")
+        if not done:
+            return Past(problem="The model is being asked about the last two days.", pending=True)
+        return held[1].result()
 
     async def _replay(self, service: Service) -> Past:
-        if self._snapshot.endpoint.problem:
+        endpoint = self._snapshot.endpoint
+        if endpoint.problem:
             return Past(problem="The endpoint does not answer, so earlier forecasts cannot be asked for.")
         # One at a time: the pages must not crowd out the endpoint's other callers.
         async with self._past_lock:
-            return await replay(self._client, service.series)
+            return await self._replays.of(service.series, endpoint.model)
 
     async def models(self) -> Models:
         return self._models

@@ -1,14 +1,17 @@
 """Earlier forecasts by asking today's model about moments that have passed: each history cut at its origin.
 
-The bucket that came afterwards is not in the history that is sent, so nothing of the future leaks. A model that was
-trained on these very days has seen them, though; the page says which data a version was trained on.
+The buckets that came afterwards are not in the history that is sent, so nothing of the future leaks. A model that was
+trained on these very days has seen them, though; the page of models says which data a version was trained on.
 """
 
-import asyncio
+import hashlib
+import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from kopt.core.prediction import ModelVersion
 from kopt.dashboard.forecasting import Asks, history_of
 from kopt.dashboard.sources import Past, PastForecast
 from kopt.data.demand.table import DemandSeries
@@ -16,53 +19,88 @@ from kopt.serving.answers import DemandQuery, SeriesForecast
 from kopt.serving.client import RequestRefused
 
 SPAN_S = 2 * 86_400
-ORIGINS = 96
-"""At most: every half hour of two days."""
-DEADLINE_S = 8.0
-_BATCH = 24
+EVERY_S = 1800
+DEADLINE_S = 15.0
+PAST_KEPT = 256
 
 
-async def replay(client: Asks, series: DemandSeries) -> Past:
-    """Forecasts of the last two days. ``problem`` says why there are none."""
-    origins = origins_of(series)
-    if not origins:
-        return Past(problem="The history is too short to look back on.")
-    found: list[PastForecast] = []
-    for begin in range(0, len(origins), _BATCH):
-        chosen = origins[begin : begin + _BATCH]
-        histories = [history_of(series.upto(i), f"replay {i}") for i in chosen]
-        query = DemandQuery(histories, unit=series.unit, replay=True)
+@dataclass
+class _Asked:
+    """What was answered for one service by one model, by the time it was asked about."""
+
+    model: ModelVersion | None
+    name: str
+    answers: dict[float, SeriesForecast] = field(default_factory=dict)
+
+
+class Replays:
+    """Replayed forecasts of services. Origins are asked once, in the order of time and under one name: the endpoint
+    remembers a series between requests and then only learns what is new."""
+
+    def __init__(self, client: Asks) -> None:
+        self._client = client
+        self._asked: dict[str, _Asked] = {}
+
+    async def of(self, series: DemandSeries, model: ModelVersion | None) -> Past:
+        """The forecasts of the last two days. ``problem`` says why there are none."""
+        origins = origins_of(series)
+        if not origins:
+            return Past(problem="The history is too short to look back on.")
+        asked = self._asked_for(series.name, model)
+        problem = ""
+        for i in origins:
+            made_s = float(series.times_s[i])
+            if asked.answers and made_s <= max(asked.answers):
+                continue
+            answer = await self._ask(series.upto(i), asked.name)
+            if isinstance(answer, str):
+                problem = answer
+                break
+            asked.answers[made_s] = answer
+        asked.answers = {t: a for t, a in asked.answers.items() if t >= float(series.times_s[-1]) - SPAN_S}
+        found = [forecast for made_s, answer in asked.answers.items() for forecast in matched(series, made_s, answer)]
+        return Past(tuple(found), replayed=True, problem=problem)
+
+    def _asked_for(self, name: str, model: ModelVersion | None) -> _Asked:
+        held = self._asked.pop(name, None)
+        if held is None or held.model != model:
+            # A name of its own each time: the endpoint's memory of an earlier replay is ahead of this one.
+            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+            held = _Asked(model, f"replay {digest} {secrets.token_hex(4)}")
+        self._asked[name] = held
+        while len(self._asked) > PAST_KEPT:
+            self._asked.pop(next(iter(self._asked)))
+        return held
+
+    async def _ask(self, series: DemandSeries, name: str) -> SeriesForecast | str:
+        """The answer for one origin, or why there is none."""
+        query = DemandQuery([history_of(series, name)], unit=series.unit, replay=True)
         try:
-            answer = await client.demand(query, deadline_s=DEADLINE_S)
+            answer = (await self._client.demand(query, deadline_s=DEADLINE_S)).series[0]
         except RequestRefused as error:
-            return Past(problem=f"The endpoint refused the history: {error}")
-        if answer.fallback and all(one.fallback for one in answer.series):
-            reasons = answer.series[0].horizons[0].demand.reasons
-            return Past(problem=reasons[0].message if reasons else "The model does not answer.")
-        for i, forecast in zip(chosen, answer.series, strict=True):
-            found += _matched(series, i, forecast)
-        # Other pages are drawn between two batches.
-        await asyncio.sleep(0)
-    return Past(tuple(found), replayed=True)
+            return f"The endpoint refused the history: {error}"
+        first = answer.horizons[0].demand
+        return first.reasons[0].message if first.fallback or first.refused else answer
 
 
 def origins_of(series: DemandSeries) -> Sequence[int]:
-    """Evenly spaced indexes with a value, at least a day after the start of the series."""
+    """Indexes with a value on the half hours of two days, at least a day after the start of the series."""
     first = max(len(series) - 1 - SPAN_S // series.step_s, 86_400 // series.step_s)
-    stride = max(1, (len(series) - 1 - first) // ORIGINS)
-    return [i for i in range(len(series) - 2, first - 1, -stride) if np.isfinite(series.value[i])][::-1]
+    near = np.arange(first, len(series) - 1)
+    # On a lattice of time, so that the same origins are asked about when the history has grown.
+    on_lattice = (series.times_s[near] // series.step_s).astype(np.int64) % max(1, EVERY_S // series.step_s) == 0
+    return [int(i) for i in near[on_lattice] if np.isfinite(series.value[i])]
 
 
-def _matched(series: DemandSeries, origin: int, forecast: SeriesForecast) -> list[PastForecast]:
-    """The answered horizons whose bucket has come."""
+def matched(series: DemandSeries, made_s: float, answer: SeriesForecast) -> list[PastForecast]:
+    """The answered horizons whose bucket has come; none for horizons between two buckets."""
     found = []
-    for horizon in forecast.horizons:
-        target, rest = divmod(horizon.horizon_s, series.step_s)
-        target += origin
-        if rest or horizon.demand.refused or target >= len(series):
+    origin = round((made_s - series.start_s) / series.step_s)
+    for horizon in answer.horizons:
+        ahead, rest = divmod(horizon.horizon_s, series.step_s)
+        if rest or horizon.demand.refused or origin + ahead >= len(series):
             continue
-        value = float(series.value[target])
-        made_s = float(series.times_s[origin])
-        found.append(PastForecast(made_s, horizon.horizon_s, horizon.demand.quantiles,
-                                  value if np.isfinite(value) else None))  # fmt: skip
+        value = float(series.value[origin + ahead])
+        actual = value if np.isfinite(value) else None
+        found.append(PastForecast(made_s, horizon.horizon_s, horizon.demand.quantiles, actual))
     return found

@@ -75,6 +75,8 @@ class Past:
     forecasts: tuple[PastForecast, ...] = ()
     replayed: bool = False
     problem: str = ""
+    pending: bool = False
+    """Being asked for right now; there will be more in a moment."""
 
 
 @dataclass(frozen=True)

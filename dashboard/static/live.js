@@ -67,13 +67,18 @@
       const headers = tag ? { "If-None-Match": tag } : {};
       const reply = await fetch(location.href, { headers, cache: "no-store", signal: AbortSignal.timeout(every) });
       lost.hidden = true;
-      if (reply.status !== 200) return;
-      tag = reply.headers.get("etag") || "";
-      swap(await reply.text());
+      if (reply.status === 200) {
+        tag = reply.headers.get("etag") || "";
+        swap(await reply.text());
+      }
+      soon();
     } catch {
       lost.hidden = false;
     }
   };
+
+  // A part of the page that is being computed says so; it is looked for sooner than the rest.
+  const soon = () => { if (document.querySelector("[data-soon]")) setTimeout(refresh, 2000); };
 
   const copy = async (button) => {
     const source = document.getElementById(button.dataset.copy);
@@ -111,6 +116,7 @@
       refresh();
     });
     setInterval(refresh, every);
+    soon();
     document.addEventListener("visibilitychange", refresh);
   });
 })();

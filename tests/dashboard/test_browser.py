@@ -1,0 +1,248 @@
+"""The pages in a real Chromium: charts, console, network, keyboard, phone, dark, live refresh."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright
+
+from kopt.dashboard.app import create_app
+from kopt.dashboard.overview import service_url
+from kopt.data.demand.table import DemandSeries
+from tests.dashboard.conftest import HOSTILE, Platform
+
+CHROMIUM = os.environ.get("KOPT_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+             "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    if not os.access(CHROMIUM, os.X_OK):
+        pytest.skip(f"{CHROMIUM} is not there (Debian package chromium; KOPT_CHROMIUM names another)")
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield started
+        await started.close()
+
+
+@pytest.fixture
+async def address(platform: Platform, serve_pages: Callable[[Any], str]) -> str:
+    """The pages of the platform on a free port, refreshing every second."""
+    await platform.refresh()
+    return serve_pages(create_app(platform.settings, source=platform.live, refresh_s=1.0))
+
+
+class Watched:
+    """A page whose console and requests are kept."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        self.hosts: set[str | None] = set()
+        page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname))
+
+    async def charts(self, count: int) -> None:
+        """Wait until so many charts are drawn."""
+        await self.page.wait_for_function("n => document.querySelectorAll('.chart.drawn').length === n", arg=count)
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Callable[..., Any]:
+    async def start(**context: Any) -> Watched:
+        return Watched(await (await browser.new_context(**context)).new_page())
+
+    return start
+
+
+async def overflow(page: Page) -> float:
+    """How far the page is wider than the window, in CSS pixels."""
+    width: float = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return width
+
+
+async def test_pages_draw_their_charts_without_an_error_and_without_leaving_loopback(
+    address: str, open_page: Callable[..., Any], services: list[DemandSeries]
+) -> None:
+    watched: Watched = await open_page()
+    for path, charts in (("/", 0), (service_url(services[0].name), 3), ("/lending", 4), ("/models", 0)):
+        await watched.page.goto(address + path)
+        await watched.charts(charts)
+        lines = await watched.page.evaluate("document.querySelectorAll('.chart .js-line, .chart .point path').length")
+        assert lines >= charts
+    assert watched.errors == []
+    assert watched.hosts == {"127.0.0.1"}
+    assert await watched.page.context.cookies() == []
+
+
+async def test_axes_have_units_and_times_are_in_the_readers_zone(
+    address: str, open_page: Callable[..., Any], services: list[DemandSeries]
+) -> None:
+    ticks = {}
+    for zone in ("Asia/Kolkata", "America/New_York"):
+        watched: Watched = await open_page(timezone_id=zone, locale="en-GB")
+        await watched.page.goto(address + service_url(services[0].name))
+        await watched.charts(3)
+        text = await watched.page.locator("#fan").inner_text()
+        assert zone in text.replace("Calcutta", "Kolkata")
+        assert "requests per 5 min" in text
+        assert "GPUs" in text
+        ticks[zone] = await watched.page.evaluate("document.getElementById('fan').data[0].x.at(-1)")
+        assert "UTC" not in await watched.page.locator("footer time").inner_text()
+    assert ticks["Asia/Kolkata"] - ticks["America/New_York"] == 10.5 * 3_600_000
+
+
+async def test_a_keyboard_alone_reaches_everything_with_its_focus_in_sight(
+    address: str, open_page: Callable[..., Any], services: list[DemandSeries]
+) -> None:
+    page: Page = (await open_page()).page
+    await page.goto(address)
+    await page.keyboard.press("Tab")
+    assert await page.evaluate("document.activeElement.className") == "skip"
+    seen = []
+    for _ in range(60):
+        await page.keyboard.press("Tab")
+        here = await page.evaluate(
+            "(() => { const e = document.activeElement, s = getComputedStyle(e), r = e.getBoundingClientRect();"
+            " return {name: e.id || e.textContent.trim(), seen: parseFloat(s.outlineWidth) >= 2 && r.width > 0,"
+            " body: e === document.body}; })()"
+        )
+        if here["body"]:
+            break
+        assert here["seen"], here
+        seen.append(here["name"])
+    assert {"live-toggle", "theme-toggle", "q", "state-filter", "sort-lend", services[0].name} <= set(seen)
+    await page.locator("#sort-name").focus()
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**sort=name**")
+    await page.goto(address)
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    assert await page.evaluate("document.activeElement.id") == "main"
+
+
+@pytest.mark.parametrize("width", [360, 768])
+async def test_no_page_scrolls_sideways_on_a_phone(
+    address: str, open_page: Callable[..., Any], services: list[DemandSeries], width: int
+) -> None:
+    watched: Watched = await open_page(viewport={"width": width, "height": 740}, is_mobile=True, has_touch=True)
+    for path, charts in (("/", 0), (service_url(services[0].name), 3), ("/lending", 4), ("/models", 0), ("/no", 0)):
+        await watched.page.goto(address + path)
+        await watched.charts(charts)
+        assert await overflow(watched.page) <= 0, path
+
+
+async def test_dark_follows_the_system_and_the_toggle_charts_included(
+    address: str, open_page: Callable[..., Any], services: list[DemandSeries]
+) -> None:
+    watched: Watched = await open_page(color_scheme="dark")
+    page = watched.page
+    await page.goto(address + service_url(services[0].name))
+    await watched.charts(3)
+
+    async def look() -> tuple[str, str]:
+        ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return ground, await page.evaluate("document.getElementById('fan').data[0].line.color")
+
+    dark = await look()
+    await page.locator("#theme-toggle").click()
+    await page.wait_for_function("c => document.getElementById('fan').data[0].line.color !== c", arg=dark[1])
+    light = await look()
+    assert light[0] == "rgb(247, 245, 239)"
+    assert dark[0] == "rgb(16, 23, 29)"
+    await page.reload()
+    await watched.charts(3)
+    assert await look() == light
+    assert watched.errors == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_text_has_contrast(address: str, open_page: Callable[..., Any], scheme: str) -> None:
+    """WCAG 2.2 AA: 4.5 to 1 for every visible text on the list, computed from what the browser paints."""
+    page: Page = (await open_page(color_scheme=scheme)).page
+    for path in ("/", "/models", "/lending"):
+        await page.goto(address + path)
+        weak = await page.evaluate(CONTRAST)
+        assert weak == [], path
+
+
+async def test_new_data_comes_in_without_a_reload_and_leaves_focus_and_open_parts_alone(
+    address: str, open_page: Callable[..., Any], platform: Platform, services: list[DemandSeries]
+) -> None:
+    watched: Watched = await open_page()
+    page = watched.page
+    platform.write([series.upto(len(series) - 9) for series in services])
+    await platform.refresh()
+    await page.goto(address + service_url(services[0].name))
+    await watched.charts(3)
+    await page.evaluate("window.same = true")
+    await page.locator("summary").click()
+    await page.locator("#hours-3").focus()
+    before = await page.evaluate("document.getElementById('fan').data[0].x.at(-1)")
+    platform.write(services)
+    await platform.refresh()
+    await page.wait_for_function("b => document.getElementById('fan').data[0].x.at(-1) > b", arg=before)
+    assert await page.evaluate("window.same")
+    assert await page.locator("#json").get_attribute("open") is not None
+    assert await page.evaluate("document.activeElement.id") == "hours-3"
+    assert watched.errors == []
+
+
+async def test_live_refresh_can_be_paused_and_a_lost_server_is_said(
+    address: str, open_page: Callable[..., Any]
+) -> None:
+    page: Page = (await open_page()).page
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await page.goto(address)
+    await page.locator("#live-toggle").click()
+    await asyncio.sleep(0.3)
+    asked.clear()
+    await asyncio.sleep(2.5)
+    assert asked == []
+    await page.route("**/*", lambda route: route.abort())
+    await page.locator("#live-toggle").click()
+    await page.wait_for_selector("#lost:not([hidden])")
+    assert await page.locator("table.services").count() == 1
+    await page.unroute("**/*")
+    await page.wait_for_selector("#lost", state="hidden")
+
+
+async def test_hostile_names_run_nothing_and_can_be_clicked(
+    platform: Platform, open_page: Callable[..., Any], serve_pages: Callable[[Any], str], services: list[DemandSeries]
+) -> None:
+    platform.write([services[0].__class__(name, 0.0, 300, services[0].value[-600:]) for name in HOSTILE])
+    await platform.refresh()
+    address = serve_pages(create_app(platform.settings, source=platform.live))
+    watched: Watched = await open_page(viewport={"width": 360, "height": 740})
+    watched.page.on("dialog", lambda dialog: watched.errors.append(dialog.message))
+    for name in HOSTILE:
+        await watched.page.goto(address)
+        link = watched.page.locator("table.services th a").and_(watched.page.get_by_title(name, exact=True))
+        await link.click()
+        await watched.charts(3)
+        assert await watched.page.locator("h1").get_attribute("title") == name
+        assert await overflow(watched.page) <= 0, name
+    assert watched.errors == []
+
+
+async def test_the_document_is_copied(
+    address: str, open_page: Callable[..., Any], services: list[DemandSeries]
+) -> None:
+    page: Page = (await open_page(permissions=["clipboard-read", "clipboard-write"])).page
+    await page.goto(address + service_url(services[0].name))
+    await page.locator("summary").click()
+    await page.locator("button.copy").click()
+    await page.wait_for_function("document.querySelector('button.copy').textContent === 'Copied'")
+    assert '"schema": "kopt/v1"' in await page.evaluate("navigator.clipboard.readText()")

@@ -1,5 +1,6 @@
 """Demand files come back as they were written, and nothing wrong in them passes silently."""
 
+import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -140,16 +141,26 @@ class TestForms:
         np.testing.assert_array_equal(tenants["client9"], [np.nan, np.nan, 5, 5])
         assert not read["n_client1"].tenants
 
+    def test_a_client_older_than_its_total(self, tmp_path: Path) -> None:
+        text = HEADER + _steady(300, 3, 600).replace("a,", "m_total,") + "m_client1,0,7\nm_client1,300,8\n"
+        (total, _) = _read(tmp_path, text + "m_client1,600,9\n")
+        np.testing.assert_array_equal(total.tenants["client1"], [9, np.nan, np.nan])
+
     def test_a_client_on_another_grid_is_refused(self, tmp_path: Path) -> None:
         text = HEADER + "m_total,0,1\nm_total,300,1\nm_client1,60,1\nm_client1,360,1\n"
         with pytest.raises(DemandDataError, match="'m_client1': not on the grid of 'm_total'"):
             _read(tmp_path, text)
 
-    def test_catalogue_gives_step_unit_and_start(self, tmp_path: Path) -> None:
+    def test_catalogue_gives_step_unit_and_start(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Times without an offset are UTC wherever the machine stands.
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
         (tmp_path / CATALOGUE).write_text("name,dt,start,unit\na,60,2025-01-06,tokens\nb,60,anon day0,\n")
         a, b = _read(tmp_path, HEADER + "a,60,1\nb,0,1\n")
         assert (a.start_s, a.start_known, a.step_s, a.unit) == (MONDAY + 60, True, 60, "tokens")
         assert (b.start_s, b.start_known, b.unit) == (0, False, "requests")
+        monkeypatch.undo()
+        time.tzset()
 
     def test_parquet_types(self, tmp_path: Path) -> None:
         times = [datetime.fromtimestamp(MONDAY + 300 * i, UTC) for i in range(3)]

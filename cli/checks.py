@@ -194,14 +194,12 @@ def champion(settings: Settings, environ: Mapping[str, str]) -> Finding:
     try:
         if not has_registry(settings):
             return _finding("champion", f"the shipped model, {verified_shipped('demand')}")
-        found = Registry(settings)
-        model = found.resolve("demand", "champion")
-        found.fetch("demand", model.version)
+        version = Registry(settings).load("demand", "champion").version.version
     except NotRegisteredError:
         return _finding("champion", "none", "kopt up registers the shipped model as the first champion")
     except (ValueError, RuntimeError, OSError) as error:
         return _finding("champion", explain(error), "kopt models rollback, or kopt train demand")
-    return _finding("champion", f"demand version {model.version}, signature verified")
+    return _finding("champion", f"demand version {version}: signature verified, loads")
 
 
 @check

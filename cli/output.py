@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SCHEMA = "kopt/v1"
 NOTHING = "–"
 PIPE_WIDTH = 160
-_SPREADSHEET_TRIGGERS = ("=", "+", "-", "@", "\t", "\r")
+_SPREADSHEET_TRIGGERS = ("=", "+", "-", "@")
 
 
 class Format(StrEnum):
@@ -124,7 +124,8 @@ def as_yaml(answer: Answer) -> str:
 
 @formatter(Format.CSV)
 def as_csv(answer: Answer) -> str:
-    """Rows only. Text that a spreadsheet would run as a formula gets a leading apostrophe (OWASP: CSV injection)."""
+    """Rows only. Text that a spreadsheet would run as a formula gets a leading apostrophe (OWASP: CSV injection);
+    control characters are escaped, so that a row is a line."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     if answer.rows:
@@ -138,8 +139,9 @@ def _cell(value: Any) -> Any:
     simple = plain(value)
     if isinstance(simple, dict | list):
         simple = json.dumps(simple, ensure_ascii=False)
-    if isinstance(simple, str) and simple.startswith(_SPREADSHEET_TRIGGERS):
-        return "'" + simple
+    if isinstance(simple, str):
+        text = printable(simple)
+        return "'" + text if text.startswith(_SPREADSHEET_TRIGGERS) else text
     return "" if simple is None else simple
 
 

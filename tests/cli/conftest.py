@@ -1,0 +1,98 @@
+"""``kopt`` in this process (fast) and as a command (streams and exit statuses as a shell sees them)."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from kopt.data.demand.files import write_demand
+from kopt.data.demand.generator import generate
+from kopt.data.demand.table import DemandSeries
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished run of ``kopt``."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Kopt = Callable[..., Done]
+"""Runs ``kopt`` with arguments."""
+
+
+@pytest.fixture
+def kopt(kopt_home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """Runs ``kopt`` in this process on an empty home."""
+    from kopt.cli.main import app
+
+    for name in [name for name in os.environ if name.startswith("KOPT_") and name != "KOPT_HOME"]:
+        monkeypatch.delenv(name)
+
+    def run(*arguments: str) -> Done:
+        result = CliRunner().invoke(app, list(arguments))
+        return Done(result.exit_code, result.stdout, result.stderr)
+
+    return run
+
+
+@pytest.fixture
+def command(kopt_home: Path) -> Callable[..., Done]:
+    """Runs ``kopt`` as a process of its own on an empty home."""
+
+    def run(*arguments: str, environ: Mapping[str, str] | None = None) -> Done:
+        known = {name: value for name, value in os.environ.items() if not name.startswith("KOPT_")}
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')", *arguments],
+            capture_output=True, text=True, timeout=240, check=False, stdin=subprocess.DEVNULL,
+            env={**known, "KOPT_HOME": str(kopt_home), **(environ or {})},
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def services() -> list[DemandSeries]:
+    """Three short synthetic services."""
+    return generate(services=3, days=3.0, seed=5)
+
+
+@pytest.fixture(scope="session")
+def demand_folder(services: list[DemandSeries], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same in a folder, each with a source of its own."""
+    folder = write_demand(services, tmp_path_factory.mktemp("demand") / "demand", source="generator")
+    catalogue = folder / "SERIES.csv"
+    lines = catalogue.read_text().splitlines()
+    for row, line in enumerate(lines[1:], 1):
+        lines[row] = line.replace(",generator,", f",source {line.partition(',')[0].partition('/')[0]},")
+    catalogue.write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finite() -> Callable[[object], bool]:
+    """Is every number of a JSON document finite?"""
+
+    def check(value: object) -> bool:
+        if isinstance(value, dict):
+            return all(check(item) for item in value.values())
+        if isinstance(value, list):
+            return all(check(item) for item in value)
+        return not isinstance(value, float) or bool(np.isfinite(value))
+
+    return check

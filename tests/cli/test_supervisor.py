@@ -1,0 +1,173 @@
+"""Processes come up, come back, and never outlive their supervisor."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kopt.cli.checks import free_port
+from kopt.cli.edge import Refused
+from kopt.cli.supervisor import BackOff, Service, Supervisor, answers, last_line
+
+SLEEPER = "import time; print(1, flush=True); time.sleep(300)"
+QUICK = BackOff(limit=2, first_s=0.05)
+
+
+def web(tmp_path: Path, name: str = "web", port: int | None = None) -> Service:
+    port = port or free_port("127.0.0.1")
+    command = (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(tmp_path), str(port))
+    return Service(name, command, f"http://127.0.0.1:{port}/", tmp_path / f"{name}.log")
+
+
+def script(tmp_path: Path, code: str, **more: object) -> Service:
+    url = f"http://127.0.0.1:{free_port('127.0.0.1')}/"
+    return Service("job", (sys.executable, "-c", code), url, tmp_path / "job.log", **more)  # type: ignore[arg-type]
+
+
+def command_of(guard: int) -> psutil.Process:
+    """The process that a guard keeps."""
+    return psutil.Process(guard).children()[0]
+
+
+async def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.05)
+
+
+async def test_services_start_answer_and_stop(tmp_path: Path) -> None:
+    ready: list[str] = []
+    supervisor = Supervisor([web(tmp_path, "one"), web(tmp_path, "two")], tell=print)
+    await supervisor.start(on_ready=ready.append)
+    processes = [psutil.Process(pid) for pid in supervisor.pids.values()]
+    assert sorted(ready) == ["one", "two"]
+    await supervisor.stop()
+    assert not any(process.is_running() for process in processes)
+
+
+async def test_a_service_that_dies_comes_back_and_that_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    service = web(tmp_path)
+    supervisor = Supervisor([service], tell=told.append, back_off=QUICK)
+    await supervisor.start()
+    first = supervisor.pids["web"]
+    command_of(first).kill()
+    await until(lambda: supervisor.pids.get("web", first) != first)
+    for _ in range(100):
+        if await answers(service.ready_url):
+            break
+        await asyncio.sleep(0.05)
+    assert await answers(service.ready_url)
+    assert "web ended with status 137" in told[0]
+    await supervisor.stop()
+
+
+async def test_a_service_that_keeps_dying_ends_the_whole_with_its_last_words(tmp_path: Path) -> None:
+    supervisor = Supervisor([web(tmp_path)], tell=lambda text: None, back_off=QUICK)
+    await supervisor.start()
+
+    async def kill_on() -> None:
+        while True:
+            for pid in list(supervisor.pids.values()):
+                for child in psutil.Process(pid).children() if psutil.pid_exists(pid) else []:
+                    child.kill()
+            await asyncio.sleep(0.05)
+
+    killer = asyncio.create_task(kill_on())
+    with pytest.raises(Refused, match="web ended 3 times"):
+        await asyncio.wait_for(supervisor.watch(), 20)
+    killer.cancel()
+    await supervisor.stop()
+
+
+async def test_a_service_that_ends_before_it_answers_is_not_tried_again(tmp_path: Path) -> None:
+    failing = script(tmp_path, "import sys; sys.exit('no key in the lock')")
+    supervisor = Supervisor([failing, web(tmp_path)], tell=print)
+    with pytest.raises(Refused, match=r"status 1 before it answered: no key in the lock"):
+        await supervisor.start()
+    await supervisor.stop()
+    assert not supervisor.pids
+
+
+async def test_a_service_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    supervisor = Supervisor([script(tmp_path, "import time; time.sleep(60)", starts_within_s=0.5)], tell=print)
+    with pytest.raises(Refused, match=r"gave no answer in 0\.5 s"):
+        await supervisor.start()
+    await supervisor.stop()
+
+
+async def test_standard_output_is_a_protocol_and_standard_error_the_log(tmp_path: Path) -> None:
+    lines: list[str] = []
+    code = "import sys, time; print('begun', flush=True); print('said', file=sys.stderr, flush=True); time.sleep(60)"
+    supervisor = Supervisor([script(tmp_path, code, on_line=lines.append)], tell=print)
+    starting = asyncio.create_task(supervisor.start())
+    await until(lambda: lines == ["begun"])
+    await until(lambda: last_line(tmp_path / "job.log") == "said")
+    await supervisor.stop()
+    starting.cancel()
+
+
+def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    """Not the command, and not a daemon that it detached from itself."""
+    daemon = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\ntime.sleep(300)"
+    code = (
+        f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {daemon!r}]).wait(); "
+        "print(1, flush=True); time.sleep(300)"
+    )
+    guard = subprocess.Popen(
+        [sys.executable, "-P", "-m", "kopt.cli.guard", sys.executable, "-c", code],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    guard.stdout.readline()
+    kept = psutil.Process(guard.pid).children(recursive=True)
+    assert len(kept) >= 2, "the detached daemon is adopted by the guard"
+    guard.stdin.close()
+    guard.wait(10)
+    guard.stdout.close()
+    assert not [process for process in kept if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_the_command_falls_with_a_guard_that_is_killed() -> None:
+    guard = subprocess.Popen(
+        [sys.executable, "-P", "-m", "kopt.cli.guard", sys.executable, "-c", SLEEPER],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    guard.stdout.readline()
+    (child,) = psutil.Process(guard.pid).children()
+    guard.kill()
+    guard.wait()
+    guard.stdin.close()
+    guard.stdout.close()
+    _, alive = psutil.wait_procs([child], timeout=5)
+    assert not alive
+
+
+def test_the_guard_gives_its_commands_status() -> None:
+    for code, status in (("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL)):
+        command = [sys.executable, "-P", "-m", "kopt.cli.guard", sys.executable, "-c", code]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as guard:
+            assert guard.wait(20) == status
+
+
+def test_a_long_log_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kopt.cli import supervisor
+
+    monkeypatch.setattr(supervisor, "LOG_LIMIT_BYTES", 10)
+    log = tmp_path / "logs" / "web.log"
+    for _ in range(2):
+        with supervisor._open_log(log) as file:
+            file.write(b"twelve bytes")
+    assert log.read_bytes() == b"twelve bytes"
+    assert (tmp_path / "logs" / "web.log.old").exists()
+    assert log.stat().st_mode & 0o077 == 0

@@ -19,6 +19,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from kopt.core.reason import Reason
 from kopt.models.registry import RegisteredModel, RegistryError
@@ -160,8 +161,11 @@ def _predictions(app: FastAPI, endpoint: Endpoint) -> None:
         "/v1/demand", response_model=DemandResponse, responses=_PROBLEMS, tags=["demand"],
         openapi_extra={"requestBody": {"required": True, **body}},
     )  # fmt: skip
-    async def demand(request: Request) -> Response:
+    async def demand_v1() -> None:
         """Quantiles of demand and of GPUs per series and horizon; past ``X-Kopt-Deadline-Ms`` the marked fallback."""
+
+    async def demand(request: Request) -> Response:
+        request.scope["route"] = route
         content = await read_json(request)
         try:
             asked = DEMAND_REQUEST.validate_json(content)
@@ -169,6 +173,10 @@ def _predictions(app: FastAPI, endpoint: Endpoint) -> None:
             raise from_validation(error) from None
         forecast = await endpoint.service.forecast(asked, deadline_of(request))
         return _json(forecast.to_dict())
+
+    # The route above documents; this one answers, without what FastAPI does for parameters that there are none of.
+    route = Route("/v1/demand", demand, methods=["POST"], include_in_schema=False)
+    app.router.routes.insert(0, route)
 
     @app.get("/v1/recommendations", response_model=RecommendationsResponse, responses=_PROBLEMS, tags=["demand"])
     async def recommendations() -> Response:

@@ -1,7 +1,6 @@
 """A validated request becomes a forecast: model, deadline, fallback and GPUs. The heart of ``/v1/demand``."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -87,13 +86,20 @@ class Job:
 
 
 @dataclass(frozen=True)
+class History:
+    """``raw`` as sent, cut so that it ends on a full bucket of the grid; ``on_grid`` its sums; what is remembered."""
+
+    raw: DemandSeries
+    on_grid: DemandSeries
+    kept: Remembered
+
+
+@dataclass(frozen=True)
 class Task:
-    """One series of a job: the caller's entry and, where it has a history, that as sent and on the grid."""
+    """One series of a job: the caller's entry and, where it has one, its history."""
 
     entry: SeriesIn
-    raw: DemandSeries | None = None
-    on_grid: DemandSeries | None = None
-    kept: Remembered | None = None
+    history: History | None = None
 
 
 class DemandService:
@@ -141,7 +147,7 @@ class DemandService:
         if raw is None:
             return Task(entry)
         raw, on_grid = _on_grid(f"series.{place}", raw)
-        return Task(entry, raw, on_grid, self._memories.of(job.caller, job.model.version, on_grid))
+        return Task(entry, History(raw, on_grid, self._memories.of(job.caller, job.model.version, on_grid)))
 
     async def _in_time(self, job: Job, tasks: list[Task]) -> list[SeriesForecast]:
         if job.deadline.left_s() <= 0:
@@ -162,34 +168,31 @@ class DemandService:
         """Whether the event loop can answer at once: few series, all of them remembered and free."""
         if len(tasks) > INLINE_SERIES:
             return False
-        names = [task.entry.name for task in tasks if task.raw is None]
+        names = [task.entry.name for task in tasks if task.history is None]
         if names and self._features is not None and not self._features.quick(names):
             return False
-        return all(
-            not task.kept.lock.locked() and task.kept.quick(task.on_grid)
-            for task in tasks
-            if task.kept is not None and task.on_grid is not None
-        )
+        histories = [task.history for task in tasks if task.history is not None]
+        return all(not h.kept.lock.locked() and h.kept.quick(h.on_grid) for h in histories)
 
     def _answers(self, job: Job, tasks: list[Task]) -> list[SeriesForecast]:
         """One answer per series; those that the deadline leaves no time for get the fallback."""
-        named = self._from_store(job, [task.entry.name for task in tasks if task.raw is None])
+        named = self._from_store(job, [task.entry.name for task in tasks if task.history is None])
         answers = []
         for task in tasks:
-            if task.raw is None:
+            if task.history is None:
                 answers.append(named[task.entry.name])
             elif job.deadline.left_s() <= 0:
                 answers.append(self._fallback(job.request, task.entry, job.deadline.reason))
             else:
-                answers.append(self._answer(job, task.entry, task.raw, task))
+                answers.append(self._answer(job, task.entry, task.history))
         return answers
 
-    def _answer(self, job: Job, entry: SeriesIn, raw: DemandSeries, task: Task) -> SeriesForecast:
-        on_grid = task.on_grid or raw
+    def _answer(self, job: Job, entry: SeriesIn, history: History) -> SeriesForecast:
+        raw, on_grid = history.raw, history.on_grid
         # A question about the past is answered, but is no part of the record (``DemandRequest.replay``).
         observer = None if job.request.replay else self._observer
         why = observer.distrusted(job.caller, entry.name) if observer else None
-        predictions = self._predict(job, on_grid, task.kept)
+        predictions = self._predict(job, on_grid, history.kept)
         if isinstance(predictions, Reason):
             return self._fallback(job.request, entry, predictions)
         capacity = job.request.capacity_per_gpu
@@ -206,14 +209,9 @@ class DemandService:
             )  # fmt: skip
         return answer
 
-    def _predict(self, job: Job, series: DemandSeries, kept: Remembered | None) -> tuple[Prediction, ...] | Reason:
-        request = job.request
+    def _predict(self, job: Job, series: DemandSeries, kept: Remembered) -> tuple[Prediction, ...] | Reason:
         try:
-            with kept.lock if kept is not None else contextlib.nullcontext():
-                predictions = job.model.forecast(
-                    series, request.horizons_s, request.quantiles, now_s=request.now_s,
-                    calibration=None if kept is None else kept.memory,
-                )  # fmt: skip
+            predictions = _ask(job, series, kept)
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
             _LOG.exception("the model failed on a series of %d buckets", len(series))
             return Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); this is the fallback.")
@@ -267,6 +265,22 @@ class DemandService:
             name: self._series(request, name, one.bucket_s, one.predictions, request.capacity_per_gpu, one.recent_max)
             for name, one in zip(names, found, strict=True)
         }
+
+
+def _ask(job: Job, series: DemandSeries, kept: Remembered) -> tuple[Prediction, ...]:
+    """The model's answer; the one before where question and history are the same to the byte."""
+    request = job.request
+    asked = (
+        series.value.tobytes(), series.start_s, series.unit, tuple(request.horizons_s), tuple(request.quantiles),
+        request.now_s,
+    )  # fmt: skip
+    with kept.lock:
+        if kept.asked != asked:
+            kept.answer = job.model.forecast(
+                series, request.horizons_s, request.quantiles, now_s=request.now_s, calibration=kept.memory
+            )
+            kept.asked = asked
+        return kept.answer
 
 
 def _on_grid(place: str, series: DemandSeries) -> tuple[DemandSeries, DemandSeries]:

@@ -70,6 +70,8 @@ def _grid(place: str, times: Floats) -> tuple[int, NDArray[np.int64]]:
     step_s = round(float(gaps.min()))
     if step_s < 1 or step_s > 86_400:
         raise invalid(f"{place}.t", f"the step of {float(gaps.min()):g} s is not between 1 s and a day")
+    if step_s == gaps.min() == gaps.max() and len(times) <= MAX_POINTS:
+        return step_s, np.arange(len(times))
     slots = np.rint((times - times[0]) / step_s)
     if slots[-1] >= MAX_POINTS:
         raise invalid(f"{place}.t", f"spans {slots[-1] + 1:g} buckets of {step_s} s; the limit is {MAX_POINTS}")

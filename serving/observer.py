@@ -22,6 +22,8 @@ _QUEUE = 512
 _MOST_SERIES = 20_000
 _ALARMS_EVERY_S = 2.0
 _PRUNE_EVERY_S = 600.0
+_SHARE = 0.2
+"""Of the time this thread may work: it shares the interpreter with the requests."""
 
 
 class TableObserver:
@@ -46,6 +48,7 @@ class TableObserver:
         self._alarms: dict[tuple[str, str], Reason] = {}
         self._queue: queue.Queue[Observation | None] = queue.Queue(_QUEUE)
         self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
 
     def start(self) -> None:
         self._read_alarms()
@@ -55,6 +58,7 @@ class TableObserver:
     def stop(self) -> None:
         """Finish what is queued, then end."""
         if self._thread is not None:
+            self._ending.set()
             self._queue.put(None)
             self._thread.join(timeout=10.0)
             self._thread = None
@@ -88,6 +92,7 @@ class TableObserver:
             else:
                 if seen is None:
                     return
+            began = time.monotonic()
             try:
                 if seen is not None:
                     self.take(seen)
@@ -99,6 +104,7 @@ class TableObserver:
                     prune_at = time.monotonic() + _PRUNE_EVERY_S
             except Exception:  # noqa: BLE001 - edge of a thread: the table must never take the endpoint down
                 _LOG.exception("an observation was lost")
+            self._ending.wait((time.monotonic() - began) * (1 / _SHARE - 1))
 
     def take(self, seen: Observation) -> None:
         """Match, judge and record one observation (on the observer's thread; tests call it directly)."""

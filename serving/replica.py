@@ -1,5 +1,6 @@
 """One replica of the endpoint as a Ray Serve deployment. The only module of serving that needs Ray to be imported."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ class PredictionEndpoint:
             from kopt.serving.build import assemble as from_settings
 
             assemble = from_settings
+        # A background thread that computes may hold the interpreter this long while a request waits; 5 ms otherwise.
+        sys.setswitchinterval(0.0005)
         self._endpoint = assemble(settings)
         self._endpoint.start()
 

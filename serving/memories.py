@@ -1,0 +1,61 @@
+"""What a replica remembers of each series between requests: the model's per-series state, bounded, by least use."""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kopt.core.prediction import ModelVersion, Prediction
+from kopt.data.demand.table import DemandSeries
+from kopt.models.demand.memory import SeriesMemory
+
+_FEW_BUCKETS = 12
+"""Catching up with this many new buckets is quick enough for the event loop."""
+
+
+@dataclass
+class Remembered:
+    """A series' memory and the lock that one request at a time holds while it uses it."""
+
+    memory: SeriesMemory = field(default_factory=SeriesMemory)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    asked: tuple[object, ...] | None = None
+    """The last question in full, with the history's bytes, and its answer: callers poll within a bucket."""
+    answer: tuple[Prediction, ...] = ()
+
+    def quick(self, series: DemandSeries) -> bool:
+        """Whether ``series`` (on the grid) continues what is known by a few buckets, so that no replay is due."""
+        memory = self.memory
+        if memory.state is None or memory.state.step_s != series.step_s or not np.isfinite(memory.end_s):
+            return False
+        place = (memory.end_s - series.start_s) / series.step_s
+        if place != int(place) or not len(series) - _FEW_BUCKETS <= int(place) + 1 <= len(series) or place < 0:
+            return False
+        return bool(np.array_equal(series.value[int(place)], memory.last, equal_nan=True))
+
+
+class Memories:
+    """Memories by caller, model digest, series and phase of the grid.
+
+    The phase keeps a history of minutes quick: its newest five minutes are summed, so its grid shifts every minute and
+    each of the five phases has a memory of its own.
+    """
+
+    def __init__(self, most: int = 2000) -> None:
+        self._most = most
+        self._kept: OrderedDict[tuple[str, str, str, str, float], Remembered] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, caller: str, model: ModelVersion, series: DemandSeries) -> Remembered:
+        """The memory for a series on the grid; an empty one where there is none yet."""
+        key = (caller, model.version, model.digest, series.name, series.start_s % series.step_s)
+        with self._lock:
+            found = self._kept.setdefault(key, Remembered())
+            self._kept.move_to_end(key)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+            return found
+
+    def __len__(self) -> int:
+        return len(self._kept)

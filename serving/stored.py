@@ -1,0 +1,152 @@
+"""Forecasts of services by name: their newest rows in the feature store, kept in the replica for a few seconds."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.reason import Reason
+from kopt.features.demand import COLUMN, HORIZONS_S
+from kopt.features.rows import OnlineRows
+
+KEEP_S = 5.0
+_MOST = 5000
+_INTERVAL = (0.05, 0.95)
+CONFIDENCE = 0.4
+"""Below an answer from the history itself: the row knows nothing of what the series' own past has taught."""
+
+
+class RowModel(Protocol):
+    """What is needed of a predictor to answer from feature rows."""
+
+    version: ModelVersion
+
+    def predict_rows(self, features: NDArray[np.float64], quantiles: Sequence[float]) -> NDArray[np.float64]: ...
+
+
+class RowStore(Protocol):
+    def online(self, names: Sequence[str]) -> OnlineRows: ...
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The predictions for one name, the bucket they are sums over, and the largest demand of the last half hour."""
+
+    predictions: tuple[Prediction, ...]
+    bucket_s: int
+    recent_max: float | None
+
+
+@dataclass(frozen=True)
+class _Row:
+    features: NDArray[np.float64]
+    at_s: float
+    problem: Reason | None
+    read_at: float
+
+
+class StoredFeatures:
+    """Reads through to a feature store, which ``open_store`` connects to on first use (seconds, hundreds of MiB)."""
+
+    def __init__(self, open_store: Callable[[], RowStore], clock: Callable[[], float] = time.monotonic) -> None:
+        self._open, self._clock = open_store, clock
+        self._store: RowStore | None = None
+        self._rows: OrderedDict[str, _Row] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def quick(self, names: Sequence[str]) -> bool:
+        """Whether every name's row is at hand, so that the store need not be asked."""
+        return all(self._fresh(name) is not None for name in names)
+
+    def forecast(
+        self, model: RowModel, names: Sequence[str], horizons_s: Sequence[int], quantiles: Sequence[float], unit: str
+    ) -> list[Stored]:
+        """One result per name; refusals for names without a usable row. Raises FeatureStoreError."""
+        rows = self._read(names)
+        usable = [row for row in rows if row.problem is None]
+        asked = sorted({0.5, *_INTERVAL, *quantiles})
+        values = model.predict_rows(np.array([row.features for row in usable]), asked) if usable else np.empty(0)
+        answers = iter(values)
+        return [
+            _refused(row.problem, model.version, horizons_s, unit) if row.problem is not None
+            else _answered(row, next(answers), asked, model.version, horizons_s, quantiles, unit)
+            for row in rows
+        ]  # fmt: skip
+
+    def _fresh(self, name: str) -> _Row | None:
+        row = self._rows.get(name)
+        return row if row is not None and self._clock() - row.read_at <= KEEP_S else None
+
+    def _read(self, names: Sequence[str]) -> list[_Row]:
+        found = {name: row for name in names if (row := self._fresh(name)) is not None}
+        missing = [name for name in names if name not in found]
+        if missing:
+            found |= self._from_store(missing)
+        return [found[name] for name in names]
+
+    def _from_store(self, names: list[str]) -> dict[str, _Row]:
+        with self._lock:
+            if self._store is None:
+                self._store = self._open()
+            online = self._store.online(names)
+            problems, now = online.problems(), self._clock()
+            read = {
+                name: _Row(online.features[i], float(online.observed_at_s[i]), problems.get(name), now)
+                for i, name in enumerate(names)
+            }
+            self._rows.update(read)
+            while len(self._rows) > _MOST:
+                self._rows.popitem(last=False)
+            return read
+
+
+def _refused(problem: Reason, version: ModelVersion, horizons_s: Sequence[int], unit: str) -> Stored:
+    refusals = tuple(Prediction.refusal(problem, unit=unit, model=version, horizon_s=float(h)) for h in horizons_s)
+    return Stored(refusals, 300, None)
+
+
+def _answered(
+    row: _Row, values: NDArray[np.float64], asked: list[float], version: ModelVersion, horizons_s: Sequence[int],
+    quantiles: Sequence[float], unit: str,
+) -> Stored:  # fmt: skip
+    last, floor = float(row.features[COLUMN["last_value"]]), float(row.features[COLUMN["floor"]])
+    step_s = int(row.features[COLUMN["step_s"]])
+    rise = float(row.features[COLUMN["below_max_30m"]])
+    recent_max = max(last, (last + floor) * float(np.exp(rise)) - floor) if np.isfinite(rise) else last
+    text = f"From the feature store's newest row, last value {last:.4g} {unit}; send the history for a closer answer."
+    why = Reason("STORED_FEATURES", text, {"last": last})
+    predictions = tuple(_at(row, values, asked, version, h, quantiles, unit, why) for h in horizons_s)
+    return Stored(predictions, step_s, recent_max)
+
+
+def _at(
+    row: _Row, values: NDArray[np.float64], asked: list[float], version: ModelVersion, horizon_s: int,
+    quantiles: Sequence[float], unit: str, why: Reason,
+) -> Prediction:  # fmt: skip
+    if horizon_s > HORIZONS_S[-1]:
+        text = f"Stored features reach {HORIZONS_S[-1]} s ahead; send the history for {horizon_s} s."
+        return Prediction.refusal(Reason("HORIZON_TOO_FAR", text), unit=unit, model=version, horizon_s=float(horizon_s))
+    by_level: dict[float, float] = {
+        q: float(np.interp(horizon_s, HORIZONS_S, values[:, place])) for place, q in enumerate(asked)
+    }
+    return Prediction(
+        by_level[0.5], by_level[_INTERVAL[0]], by_level[_INTERVAL[1]], _INTERVAL[1] - _INTERVAL[0], unit, CONFIDENCE,
+        version, (why,), {q: by_level[q] for q in quantiles}, row.at_s, float(horizon_s),
+    )  # fmt: skip
+
+
+def open_feature_store(settings: Any) -> Callable[[], RowStore]:
+    """Connects to the store that the settings name; Feast is imported only then."""
+
+    def connect() -> RowStore:
+        from kopt.features.store import DemandFeatureStore
+
+        return DemandFeatureStore(settings)
+
+    return connect

@@ -1,0 +1,57 @@
+"""The published document is the running application's, and every answer is what it promises."""
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kopt.serving import schemas
+from kopt.serving.app import Endpoint
+from kopt.serving.openapi import document, text
+from tests.serving.conftest import history
+
+PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
+
+
+def test_the_published_document_is_the_running_one() -> None:
+    assert PUBLISHED.read_text(encoding="utf-8") == text(), "run: python -m kopt.serving.openapi"
+
+
+def test_every_reference_leads_somewhere() -> None:
+    schemas_known = document()["components"]["schemas"]
+    references = set(re.findall(r"#/components/schemas/(\w+)", text()))
+    assert references <= set(schemas_known)
+    assert {"DemandRequest", "DemandResponse", "ProblemOut", "InferRequest"} <= references | set(schemas_known)
+
+
+async def test_the_endpoint_serves_it(http: httpx.AsyncClient) -> None:
+    served = (await http.get("/openapi.json")).json()
+    assert served == json.loads(PUBLISHED.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("path", "schema"),
+    [
+        ("/v1/models", schemas.ModelsResponse),
+        ("/v1/health/models", schemas.ModelHealthResponse),
+        ("/v1/recommendations", schemas.RecommendationsResponse),
+        ("/healthz", schemas.StatusResponse),
+        ("/readyz", schemas.StatusResponse),
+    ],
+)
+async def test_answers_fit_their_schemas(
+    http: httpx.AsyncClient, endpoint: Endpoint, path: str, schema: type[schemas.BaseModel]
+) -> None:
+    asked = {"series": [history(gpus=3)], "capacity_per_gpu": 2.0}
+    reply = await http.post("/v1/demand", json=asked)
+    schemas.DemandResponse.model_validate_json(reply.content, strict=True, extra="forbid")
+    assert endpoint.observer is not None
+    endpoint.observer.stop()
+    schema.model_validate_json((await http.get(path)).content, strict=True, extra="forbid")
+
+
+async def test_problems_fit_their_schema(http: httpx.AsyncClient) -> None:
+    reply = await http.post("/v1/demand", json={})
+    schemas.ProblemOut.model_validate_json(reply.content, strict=True, extra="forbid")

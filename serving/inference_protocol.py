@@ -15,7 +15,7 @@ from kopt.serving.answers import DemandForecast
 from kopt.serving.engine import DemandService
 from kopt.serving.limits import deadline_of, read_json
 from kopt.serving.problems import Problem, from_validation, invalid
-from kopt.serving.schemas import DEMAND_REQUEST, DemandRequest
+from kopt.serving.schemas import DEMAND_REQUEST, DemandRequest, ProblemOut
 from kopt.serving.wire import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, MAX_POINTS, MAX_SERIES
 
 MODEL = "demand"
@@ -28,9 +28,10 @@ _OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "quantiles": ("FP64", [-1]),
 }  # fmt: skip
 Number = float | None
+_PROBLEMS: dict[int | str, dict[str, Any]] = {404: {"model": ProblemOut}, 422: {"model": ProblemOut}}
 
 
-class _Tensor(BaseModel):
+class TensorIn(BaseModel):
     # Unknown members are allowed here: the protocol says that clients may send parameters.
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -49,7 +50,7 @@ class InferRequest(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
     id: Annotated[str, Field(max_length=256)] | None = None
-    inputs: Annotated[list[_Tensor], Field(min_length=1, max_length=len(_INPUTS))]
+    inputs: Annotated[list[TensorIn], Field(min_length=1, max_length=len(_INPUTS))]
 
 
 class ServerMetadata(BaseModel):
@@ -115,7 +116,7 @@ def _server(app: FastAPI, service: DemandService) -> None:
 def _model(app: FastAPI, service: DemandService) -> None:
     body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}}}
 
-    @app.get("/v2/models/{name}", response_model=ModelMetadata, tags=["v2"])
+    @app.get("/v2/models/{name}", response_model=ModelMetadata, responses=_PROBLEMS, tags=["v2"])
     async def metadata(name: str) -> Response:
         """Names, types and shapes of the tensors."""
         _require(name)
@@ -125,13 +126,13 @@ def _model(app: FastAPI, service: DemandService) -> None:
              "inputs": _listed(_INPUTS), "outputs": _listed(_OUTPUTS)}
         )  # fmt: skip
 
-    @app.get("/v2/models/{name}/ready", tags=["v2"])
+    @app.get("/v2/models/{name}/ready", responses=_PROBLEMS, tags=["v2"])
     async def model_ready(name: str) -> Response:
         """The model answers."""
         _require(name)
         return _readiness(service)
 
-    @app.post("/v2/models/{name}/infer", response_model=InferResponse, tags=["v2"],
+    @app.post("/v2/models/{name}/infer", response_model=InferResponse, responses=_PROBLEMS, tags=["v2"],
               openapi_extra={"requestBody": {"required": True, **body}})  # fmt: skip
     async def infer(name: str, request: Request) -> Response:
         """Histories in, quantiles out."""
@@ -190,14 +191,14 @@ def _demand_request(asked: InferRequest) -> DemandRequest:
         raise from_validation(error, ("inputs",)) from None
 
 
-def _shape(place: int, tensor: _Tensor) -> tuple[int, int]:
+def _shape(place: int, tensor: TensorIn) -> tuple[int, int]:
     series, points = (1, tensor.shape[0]) if len(tensor.shape) == 1 else (tensor.shape[0], tensor.shape[1])
     if not 1 <= series <= MAX_SERIES or not 1 <= points <= MAX_POINTS:
         raise invalid(f"inputs.{place}.shape", f"1 to {MAX_SERIES} series of 1 to {MAX_POINTS} points are taken")
     return series, points
 
 
-def _flat(place: int, tensor: _Tensor) -> list[float | None]:
+def _flat(place: int, tensor: TensorIn) -> list[float | None]:
     """The data row by row; the protocol allows nested and flat."""
     flat: list[float | None] = []
     for item in tensor.data:
@@ -208,7 +209,7 @@ def _flat(place: int, tensor: _Tensor) -> list[float | None]:
     return flat
 
 
-def _only(place: int, tensor: _Tensor) -> float:
+def _only(place: int, tensor: TensorIn) -> float:
     flat = _flat(place, tensor)
     number = flat[0] if len(flat) == 1 else None
     if number is None or number != number or abs(number) > 1e12:
@@ -216,7 +217,7 @@ def _only(place: int, tensor: _Tensor) -> float:
     return number
 
 
-def _whole(place: int, tensor: _Tensor) -> list[int]:
+def _whole(place: int, tensor: TensorIn) -> list[int]:
     flat = _flat(place, tensor)
     if any(number is None or not abs(number) < 1e9 or number != int(number) for number in flat):
         raise invalid(f"inputs.{place}.data", "must hold whole numbers")

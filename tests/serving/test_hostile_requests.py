@@ -48,10 +48,12 @@ tensors = st.fixed_dictionaries(
 calm = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-async def sent(endpoint: Endpoint, path: str, content: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
+async def sent(
+    endpoint: Endpoint, path: str, content: bytes, headers: dict[str, bytes] | None = None
+) -> httpx.Response:
     transport = httpx.ASGITransport(create_app(endpoint, manage=False), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=URL) as http:
-        return await http.post(path, content=content, headers={"content-type": "application/json", **(headers or {})})
+        return await http.post(path, content=content, headers={"content-type": b"application/json", **(headers or {})})
 
 
 def is_an_answer(reply: httpx.Response) -> None:
@@ -85,13 +87,13 @@ async def test_any_tensors_get_an_answer(endpoint: Endpoint, body: object) -> No
 async def test_any_header_gets_an_answer(endpoint: Endpoint, text: str) -> None:
     body = json.dumps({"series": [{"name": "a", "t": [0], "value": [1]}]}).encode()
     for name in ("x-kopt-deadline-ms", "content-type", "content-encoding"):
-        is_an_answer(await sent(endpoint, "/v1/demand", body, {name: text}))
+        is_an_answer(await sent(endpoint, "/v1/demand", body, {name: text.encode("latin-1")}))
 
 
 @pytest.mark.parametrize("item", ["true", '"x"', "[1]", "-1", "1e400"])
 async def test_a_million_wrong_items_give_a_short_answer(endpoint: Endpoint, item: str) -> None:
     items = ",".join([item] * 1_000_000)
-    reply = await sent(endpoint, "/v1/demand", f'{{"series":[{{"name":"a","t":[{items}],"value":[{items}]}}]}}'[:8_000_000].encode())
-    is_an_answer(reply)
+    text = f'{{"series":[{{"name":"a","t":[{items}],"value":[1]}}]}}'
+    is_an_answer(await sent(endpoint, "/v1/demand", text.encode()))
     many = ",".join(['{"name":""}'] * 300_000)
     is_an_answer(await sent(endpoint, "/v1/demand", f'{{"series":[{many}]}}'.encode()))

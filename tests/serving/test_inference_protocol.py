@@ -68,7 +68,9 @@ async def test_readiness_follows_the_model(http: httpx.AsyncClient, source: Memo
         ([tensor("value", [None]), STEP], "inputs.value.0"),
     ],
 )
-async def test_wrong_tensors_are_refused_with_their_place(http: httpx.AsyncClient, inputs: list[Any], place: str) -> None:
+async def test_wrong_tensors_are_refused_with_their_place(
+    http: httpx.AsyncClient, inputs: list[Any], place: str
+) -> None:
     reply = await infer(http, *inputs)
     assert reply.status_code == 422, reply.text
     assert reply.json()["errors"][0]["field"] == place

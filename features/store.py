@@ -6,10 +6,8 @@ Everything runs in this process. Feast is imported on first use: ten seconds and
 import contextlib
 import fcntl
 import hashlib
-import io
 import sqlite3
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -24,6 +22,7 @@ from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features import demand
 from kopt.features.demand import FEATURES, HORIZONS_S, steps_ahead
 from kopt.features.rows import FeatureStoreError, HistoricalTable, OnlineRows, event_times, known_at_s
+from kopt.features.session import duckdb_session, importing_feast, quietly, store_errors
 
 if TYPE_CHECKING:
     from kopt.features.repository.definitions import Repository
@@ -33,7 +32,6 @@ Index = NDArray[np.int64]
 
 _JOIN_ROWS = 50_000
 """Entity rows per join: Feast joins each with every row inside the time to live before it keeps the newest."""
-_JOIN_MEMORY = "2GB"
 _READ_NAMES = 500
 
 
@@ -151,7 +149,7 @@ class DemandFeatureStore:
             with contextlib.closing(sqlite3.connect(self.folder / "online.db")) as online:
                 # Readers do not wait for the writer.
                 online.execute("PRAGMA journal_mode=WAL")
-        with _quiet():
+        with quietly():
             self._feast.apply(list(self._repository))
 
     def _files(self) -> list[Path]:
@@ -166,27 +164,29 @@ class DemandFeatureStore:
 
     @cached_property
     def _repository(self) -> "Repository":
-        with _quiet():
+        with importing_feast():
             from kopt.features.repository.definitions import repository
         return repository(self._offline)
 
     @cached_property
     def _config(self) -> Any:
-        with _quiet():
+        with importing_feast():
             from kopt.features.repository.definitions import repo_config
         return repo_config(self._settings, self.folder)
 
     @cached_property
     def _feast(self) -> Any:
-        with _quiet():
+        with importing_feast():
             from feast import FeatureStore
-        return FeatureStore(config=self._config)
+
+            return FeatureStore(config=self._config)
 
     @cached_property
     def _reader(self) -> Any:
-        from kopt.features.repository.reader import OnlineReader
+        with importing_feast():
+            from kopt.features.repository.reader import OnlineReader
 
-        return OnlineReader(self._config, self._repository.view)
+            return OnlineReader(self._config, self._repository.view)
 
     def _join(self, names: NDArray[np.str_], times: NDArray[np.datetime64]) -> Array:
         """Features and event times of the rows known at ``times``, shape (n, F + 1), by Feast's historical join."""
@@ -195,7 +195,7 @@ class DemandFeatureStore:
         self.apply()
         joined = np.empty((len(names), len(FEATURES) + 1))
         # One hold over all parts, so that a series is of one version; writers wait meanwhile.
-        with rows_lock(self._offline, fcntl.LOCK_SH), self._errors(), _duckdb(self.folder):
+        with rows_lock(self._offline, fcntl.LOCK_SH), self._errors(), duckdb_session(self.folder):
             service = self._feast.get_feature_service("demand_v1")
             for start in range(0, len(names), _JOIN_ROWS):
                 part = slice(start, start + _JOIN_ROWS)
@@ -212,32 +212,14 @@ class DemandFeatureStore:
         # The join keeps no order.
         return np.column_stack(columns)[np.argsort(answer["row"].to_numpy())]
 
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Errors of the stores as FeatureStoreError with what to do."""
-        import duckdb
-        import redis
-        from sqlalchemy.exc import SQLAlchemyError
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return store_errors(self.folder, self._torn)
 
-        try:
-            yield
-        except redis.RedisError as error:
-            raise FeatureStoreError(
-                f"Redis, the online feature store, does not answer ({type(error).__name__}); "
-                "start it, correct KOPT_REDIS_URL, or unset that to use SQLite"
-            ) from error
-        except duckdb.Error as error:
-            from kopt.features.offline import torn, unreadable
+    def _torn(self) -> FeatureStoreError | None:
+        from kopt.features.offline import torn, unreadable
 
-            broken = unreadable(self._files())
-            if broken is None:
-                raise FeatureStoreError(f"the rows in {self._offline} cannot be joined: {error}") from error
-            raise torn(broken) from error
-        except (sqlite3.Error, SQLAlchemyError) as error:
-            raise FeatureStoreError(
-                f"the feature store in {self.folder} cannot be used: {error}; free space or mend the folder, "
-                "or remove it and write the series again"
-            ) from error
+        broken = unreadable(self._files())
+        return None if broken is None else torn(broken)
 
 
 def transformation_digest() -> str:
@@ -266,26 +248,3 @@ def _origins(
         chosen = np.asarray(origins.get(series.name, ()), dtype=np.int64)
     names = np.full(len(chosen), series.name)
     return names, event_times(series)[chosen], series.times_s[chosen], known_at_s(series)[chosen], targets[chosen]
-
-
-@contextlib.contextmanager
-def _duckdb(folder: Path) -> Iterator[None]:
-    """A DuckDB of bounded memory for Feast's joins, closed afterwards: it complains at exit otherwise."""
-    import ibis  # type: ignore[import-untyped]
-
-    before = ibis.options.default_backend
-    backend = ibis.duckdb.connect(memory_limit=_JOIN_MEMORY, temp_directory=str(folder / "spill"))
-    ibis.set_backend(backend)
-    try:
-        yield
-    finally:
-        ibis.options.default_backend = before
-        backend.disconnect()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Feast turns every deprecation warning on as it is imported, and prints its progress."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield

@@ -13,6 +13,7 @@ from kopt.features.store import DemandFeatureStore
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_real_series_come_back_as_they_were_computed(store: DemandFeatureStore, demand_data_dir: Path) -> None:
     series = [one for one in read_demand(demand_data_dir) if one.days >= 2]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -211,6 +211,21 @@ def test_a_second_apply_does_nothing(settings: Settings) -> None:
     assert registry.stat().st_mtime_ns == before
 
 
+def test_using_the_store_leaves_the_metrics_of_the_process_alone(store: DemandFeatureStore) -> None:
+    script = (
+        "import os, sys, pathlib; from kopt.core.settings import Settings; from kopt.features.store import *\n"
+        "store = DemandFeatureStore(Settings(home=pathlib.Path(sys.argv[1])))\n"
+        "store.online(['chat']); store.apply(); store._feast\n"
+        "import feast, warnings, prometheus_client.values as values\n"
+        "print([name for name in os.environ if 'PROMETHEUS' in name], values.ValueClass.__name__)"
+    )
+    store.apply()
+    command = [sys.executable, "-P", "-c", script, str(store.folder.parent.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] MutexValue"
+    assert done.stderr == ""
+
+
 def test_definitions_are_in_the_registry(store: DemandFeatureStore) -> None:
     from feast import FeatureStore
 

@@ -15,7 +15,9 @@ LEAST = 96
 """Fewer matches than this raise no alarm; also the newest ones that decide on recovery."""
 _SIGMAS = 4.0
 _SLACK = 0.02
-_WORSE = 1.25
+_WORSE, _WORSE_END = 1.25, 1.1
+_NOTHING = 0.005
+"""Half a percent of the demand is no error worth an alarm, however well the last value does."""
 _BINS = 10
 PSI_NOTICE = 0.25
 """Siddiqi, *Credit Risk Scorecards* (2006): above 0.25 a population has shifted."""
@@ -62,19 +64,29 @@ def _wape(actual: Floats, predicted: Floats) -> float | None:
 def alarm(matched: Matched, alarmed: bool) -> tuple[bool, tuple[Reason, ...]]:
     """Whether to distrust the model for this series, given whether it was distrusted before.
 
-    It starts when too many actuals lie above the quantile (beyond four standard errors and 2 points) or when the
-    model is 25 % worse than the last value; it ends when the newest ``LEAST`` matches show neither.
+    It starts when, over the window and still over the newest ``LEAST`` matches, too many actuals lie above the
+    quantile or the model is worse than the last value. It ends when the newest are well inside both bounds: the
+    stricter bounds, and the newest deciding both times, keep it from flapping.
     """
-    window = matched.newest(LEAST if alarmed else WINDOW)
-    if len(window) < LEAST:
+    newest = matched.newest(LEAST)
+    if len(newest) < LEAST:
         return alarmed, ()
-    reasons = tuple(reason for reason in (_undercovered(window), _worse(window)) if reason is not None)
-    return bool(reasons), reasons
+    if alarmed:
+        reasons = _faults(newest, _SIGMAS / 2, _WORSE_END)
+        return bool(reasons), reasons
+    reasons = _faults(matched.newest(WINDOW), _SIGMAS, _WORSE)
+    starts = bool(reasons) and bool(_faults(newest, _SIGMAS, _WORSE))
+    return starts, reasons if starts else ()
 
 
-def _undercovered(window: Matched) -> Reason | None:
+def _faults(window: Matched, sigmas: float, worse: float) -> tuple[Reason, ...]:
+    found = (_undercovered(window, sigmas), _worse(window, worse))
+    return tuple(reason for reason in found if reason is not None)
+
+
+def _undercovered(window: Matched, sigmas: float) -> Reason | None:
     coverage, q = window.coverage or 0.0, window.quantile
-    bound = q - _SLACK - _SIGMAS * float(np.sqrt(q * (1 - q) / len(window)))
+    bound = q - _SLACK - sigmas * float(np.sqrt(q * (1 - q) / len(window)))
     if coverage >= bound:
         return None
     text = (f"{coverage:.1%} of the last {len(window)} actuals were at or under the predicted quantile {q:g}; at least "
@@ -82,9 +94,9 @@ def _undercovered(window: Matched) -> Reason | None:
     return Reason("COVERAGE_LOW", text, {"coverage": coverage, "expected": bound, "matched": len(window)})
 
 
-def _worse(window: Matched) -> Reason | None:
+def _worse(window: Matched, ratio: float) -> Reason | None:
     error, last = window.error, window.error_last_value
-    if error is None or last is None or error <= _WORSE * last:
+    if error is None or last is None or error <= ratio * last + _NOTHING:
         return None
     text = f"Over the last {len(window)} actuals the model's error is {error:.3g}, the last value's {last:.3g}."
     return Reason("WORSE_THAN_LAST_VALUE", text, {"error": error, "error_last_value": last, "matched": len(window)})
@@ -99,6 +111,8 @@ def population_stability(values: Floats, newest: int = 288) -> float | None:
     before, now = known[:-newest], known[-newest:]
     if len(before) < newest or len(now) < newest:
         return None
+    if before.min() == before.max() and now.min() == now.max() == before.max():
+        return 0.0
     edges = np.unique(np.quantile(before, np.linspace(0, 1, _BINS + 1)[1:-1]))
     bins = len(edges) + 1
     expected = (np.bincount(np.searchsorted(edges, before), minlength=bins) + 0.5) / (len(before) + 0.5 * bins)

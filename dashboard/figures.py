@@ -24,7 +24,7 @@ COLOURS: Mapping[str, str] = {
     "actual": "#1d2a33", "median": "#0072b2", "band": "#0072b2", "limit": "#d55e00", "lend": "#009e73",
     "keep": "#0072b2", "held": "#6b7780", "ideal": "#6b7780", "champion": "#0072b2", "challenger": "#d55e00",
 }  # fmt: skip
-BAND_OPACITY = (0.34, 0.22, 0.13, 0.08)
+BAND_OPACITY = (0.44, 0.32, 0.21, 0.13)
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def lending(curve: Sequence[CurvePoint], held_gpus: int) -> go.Figure:
     lend = [point.lendable / 1000 for point in curve]
     bars = [
         go.Bar(name=name, x=names, y=values, meta={"role": role}, marker={"color": COLOURS[role]},
-               text=[f"{value:.0f}" for value in values], textposition="auto",
+               text=[f"{value:.0f}" for value in values], textposition="inside", textangle=0, insidetextanchor="middle",
                hovertemplate=f"{name}: %{{y:.0f}} GPUs<extra></extra>")
         for name, role, values in (("keep", "keep", keep), ("lend", "lend", lend))
     ]  # fmt: skip

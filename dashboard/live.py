@@ -47,9 +47,9 @@ class LiveSource:
     """Refreshes in the background (``run``); pages read the newest snapshot and never wait for it."""
 
     def __init__(self, histories: Histories, client: Client, registry: Versions | None, *, url: str, home: Path,
-                 clock: Callable[[], float] = time.time) -> None:  # fmt: skip
+                 clock: Callable[[], float] = time.time, patience_s: float = PATIENCE_S) -> None:  # fmt: skip
         self._histories, self._client, self._registry = histories, client, registry
-        self._url, self._home, self._clock = url, home, clock
+        self._url, self._home, self._clock, self._patience_s = url, home, clock, patience_s
         self._forecasts, self._replays = Forecasts(client), Replays(client)
         self._snapshot = Snapshot({}, Endpoint(url), clock(), ready=False)
         self._models = Models(problems=("The model registry is being asked.",))
@@ -65,7 +65,7 @@ class LiveSource:
                 LOG.exception("refresh failed")
                 problem = "The pages could not refresh their data; their log says why."
                 old = self._snapshot
-                self._snapshot = Snapshot(old.services, old.endpoint, old.taken_s, (problem,))
+                self._snapshot = replace(old, problems=(problem,))
             await asyncio.sleep(every_s)
 
     async def refresh(self) -> None:
@@ -90,7 +90,9 @@ class LiveSource:
             one.name: Service(one, self._forecasts.of(one.name), capacities[one.name], _clock_of(one, clock_s))
             for one in series
         }
-        self._snapshot = Snapshot(services, endpoint, self._clock(), tuple(problems), ready)
+        is_past = clock_s is not None and self._clock() - clock_s > LIVE_WITHIN_S
+        ended_s = clock_s if is_past else None
+        self._snapshot = Snapshot(services, endpoint, self._clock(), tuple(problems), ended_s, ready)
 
     def _read(self, problems: list[str]) -> tuple[Sequence[DemandSeries], Mapping[str, Capacity]]:
         try:
@@ -134,7 +136,7 @@ class LiveSource:
                 self._past.pop(next(iter(self._past)))[1].cancel()
             held = (made, asyncio.create_task(self._replay(service)))
             self._past[service.name] = held
-        done, _ = await asyncio.wait([held[1]], timeout=PATIENCE_S)
+        done, _ = await asyncio.wait([held[1]], timeout=self._patience_s)
         if not done:
             return Past(problem="The model is being asked about the last two days.", pending=True)
         return held[1].result()

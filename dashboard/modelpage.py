@@ -1,30 +1,57 @@
 """The page of model health: who serves, who challenges, what the gate said, how both do on live demand."""
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kopt.dashboard.sources import Models
 from kopt.models.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel
 from kopt.serving.answers import ModelHealth, SeriesHealth
 
-LOWER_IS_BETTER = ("mase", "error", "loss", "wape", "violation", "pinball", "seconds", "bytes")
-HIGHER_IS_BETTER = ("lending", "share", "lent", "coverage")
+HORIZON = re.compile(r"(.+)_(\d{1,5})min")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """How a metric is worded, and whether less of it is better (None: neither)."""
+
+    words: str
+    less_is_better: bool | None
+
+
+FIGURES: Mapping[str, Figure] = {
+    "mase": Figure("MASE of the median", True),
+    "mase_ratio": Figure("MASE, of the last value's", True),
+    "violation_q95": Figure("above p95 (5 % promised)", None),
+    "violation_q99": Figure("above p99 (1 % promised)", None),
+    "calm_share": Figure("services above p99 ≤ 1.5 %", False),
+    "eff99": Figure("lent, of the oracle's", False),
+    "eff99_last": Figure("lent by the last value", None),
+}
+"""Metrics of training runs (``training.evaluate.Summary.metrics``); others are shown by their name."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A metric of champion and challenger; ``better`` is ``champion``, ``challenger`` or empty."""
+
+    champion: float | None = None
+    challenger: float | None = None
+    better: str = ""
 
 
 @dataclass(frozen=True)
 class MetricLine:
-    """One metric of a slice for champion and challenger; ``better`` is ``champion``, ``challenger`` or empty."""
+    """One metric of a slice, by horizon in minutes; 0 for metrics without one."""
 
-    metric: str
-    champion: float | None
-    challenger: float | None
-    better: str
+    words: str
+    pairs: Mapping[int, Pair]
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Metrics that share a prefix (``slice/metric``); the overall ones have no prefix."""
+    """Metrics that share a prefix (``slice/metric_5min``)."""
 
     name: str
     lines: tuple[MetricLine, ...]
@@ -48,6 +75,8 @@ class ModelPage:
     challenger: RegisteredModel | None
     versions: tuple[RegisteredModel, ...]
     slices: tuple[Slice, ...]
+    minutes: tuple[int, ...]
+    """Columns of the slices' table: horizons, 0 for metrics without one."""
     coverage: tuple[CoverageLine, ...]
     series: tuple[SeriesHealth, ...]
     shadow: tuple[SeriesHealth, ...]
@@ -59,11 +88,13 @@ def model_page(models: Models) -> ModelPage:
     by_alias = {alias: model for model in models.versions for alias in model.aliases}
     health = models.health
     series = health.series if health else ()
+    found = slices(models.metrics, models.compared)
     return ModelPage(
         champion=by_alias.get(CHAMPION),
         challenger=by_alias.get(CHALLENGER),
         versions=models.versions,
-        slices=slices(models.metrics, models.compared),
+        slices=found,
+        minutes=tuple(sorted({minutes for one in found for line in one.lines for minutes in line.pairs})),
         coverage=live_coverage(health) if health else (),
         series=tuple(sorted(series, key=lambda one: (not one.alarm, -(one.drift or 0.0), one.name))),
         shadow=health.shadow if health else (),
@@ -72,26 +103,37 @@ def model_page(models: Models) -> ModelPage:
 
 
 def slices(rows: Sequence[MetricRow], compared: Sequence[RegisteredModel]) -> tuple[Slice, ...]:
-    """Metrics grouped by slice, the overall ones first."""
+    """Metrics grouped by slice, the one over all services first, in the order of ``FIGURES``."""
     roles = [next((a for a in (CHAMPION, CHALLENGER) if a in model.aliases), "") for model in compared]
-    groups: dict[str, list[MetricLine]] = {}
+    groups: dict[str, dict[str, dict[int, Pair]]] = {}
     for row in rows:
-        prefix, _, metric = row.metric.rpartition("/")
+        prefix, _, name = row.metric.rpartition("/")
+        match = HORIZON.fullmatch(name)
+        metric, minutes = (match[1], int(match[2])) if match else (name, 0)
         values = dict(zip(roles, row.values, strict=False))
-        line = MetricLine(metric, values.get(CHAMPION), values.get(CHALLENGER), "")
-        groups.setdefault(prefix, []).append(_judged(line))
-    return tuple(Slice(name, tuple(lines)) for name, lines in sorted(groups.items()))
+        pair = judged(metric, values.get(CHAMPION), values.get(CHALLENGER))
+        groups.setdefault(prefix, {}).setdefault(metric, {})[minutes] = pair
+    order = [*FIGURES]
+    return tuple(
+        Slice(
+            prefix,
+            tuple(
+                MetricLine(FIGURES[metric].words if metric in FIGURES else metric, pairs)
+                for metric, pairs in sorted(
+                    lines.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0])
+                )
+            ),
+        )
+        for prefix, lines in sorted(groups.items(), key=lambda group: (group[0] not in ("", "all"), group[0]))
+    )
 
 
-def _judged(line: MetricLine) -> MetricLine:
+def judged(metric: str, champion: float | None, challenger: float | None) -> Pair:
     """Marks the better side where the direction of the metric is known and the difference can be seen."""
-    one, two = line.champion, line.challenger
-    if one is None or two is None or math.isclose(one, two, rel_tol=1e-3):
-        return line
-    lower = any(word in line.metric for word in LOWER_IS_BETTER)
-    if lower == any(word in line.metric for word in HIGHER_IS_BETTER):
-        return line
-    return MetricLine(line.metric, one, two, CHAMPION if (one < two) == lower else CHALLENGER)
+    less = FIGURES[metric].less_is_better if metric in FIGURES else None
+    if champion is None or challenger is None or less is None or math.isclose(champion, challenger, rel_tol=1e-3):
+        return Pair(champion, challenger)
+    return Pair(champion, challenger, CHAMPION if (champion < challenger) == less else CHALLENGER)
 
 
 def live_coverage(health: ModelHealth) -> tuple[CoverageLine, ...]:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from kopt.dashboard import assets, wording
 from kopt.dashboard.overview import data_url, service_url
+from kopt.serving.health import PSI_NOTICE
 
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
@@ -23,13 +24,16 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    words = (wording.amount, wording.share, wording.span, wording.horizon, wording.quantile, wording.iso,
-             wording.clock, wording.shortened)  # fmt: skip
+    words = (
+        wording.amount, wording.decimal, wording.share, wording.span, wording.horizon, wording.quantile, wording.iso,
+        wording.clock, wording.shortened,
+    )  # fmt: skip
     env.filters.update({word.__name__: word for word in words})
     env.filters |= {"pretty": pretty, "figure_json": figure_json, "service_url": service_url, "data_url": data_url}
     env.globals |= {
         "asset": assets.addresses(),
         "word_hours": lambda hours: f"{hours} h" if hours < 48 else f"{hours // 24} days",
+        "psi_notice": PSI_NOTICE,
         "word_horizon": wording.horizon,
         "word_risk": lambda risk: f"{risk * 100:g} % of the time",
     }

@@ -51,6 +51,8 @@ class Snapshot:
     endpoint: Endpoint
     taken_s: float
     problems: tuple[str, ...] = ()
+    ended_s: float | None = None
+    """Where all histories that keep Unix time end long ago: that moment, which then is taken as now."""
     ready: bool = True
     """False before the first round of forecasts has come in."""
 

@@ -20,6 +20,13 @@ def amount(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
+def decimal(value: float | None) -> str:
+    """Three decimals for figures that are compared with each other."""
+    return (
+        NONE if value is None or not math.isfinite(value) else f"{value:,.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+    )
+
+
 def share(value: float | None, digits: int = 1) -> str:
     """A share as a percentage."""
     return NONE if value is None or not math.isfinite(value) else f"{value * 100:.{digits}f} %"

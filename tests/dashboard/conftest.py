@@ -143,11 +143,14 @@ def services() -> list[DemandSeries]:
 @pytest.fixture
 def registry() -> MemoryRegistry:
     found = MemoryRegistry()
-    found.add("1", "champion", {"mase_5min": 0.83, "lending_60min": 0.62, "llm/mase_5min": 0.9, "coverage": 0.99},
+    names = [f"web/{metric}_{minutes}min" for metric in ("mase", "eff99", "calm_share") for minutes in (5, 30, 60)]
+    figures = {"all/mase_5min": 0.83, "all/eff99_60min": 0.62, "llm/mase_5min": 0.9, "coverage": 0.99}
+    found.add("1", "champion", figures | dict.fromkeys(names, 0.5),
               tags={"dataset_digest": "feedbeef" * 8, "promoted_s": "1750000000"}, gate="passed",
               gate_summary="The first champion.")  # fmt: skip
-    found.add("2", "challenger", {"mase_5min": 0.85, "lending_60min": 0.66, "llm/mase_5min": 0.88, "odd": 1.0},
-              tags={"dataset_digest": "cafe" * 16}, gate="refused", gate_against="1",
+    figures = {"all/mase_5min": 0.85, "all/eff99_60min": 0.66, "llm/mase_5min": 0.88, "odd": 1.0}
+    found.add("2", "challenger", figures | dict.fromkeys(names, 0.4), tags={"dataset_digest": "cafe" * 16},
+              gate="refused", gate_against="1",
               gate_summary="Slice web: MASE 0.97 against 0.91, allowed 0.93.")  # fmt: skip
     return found
 
@@ -160,7 +163,8 @@ async def platform(tmp_path: Path, registry: MemoryRegistry, services: list[Dema
     await asyncio.to_thread(endpoint.start)
     down = [False]
     client = AsyncPredictionClient("http://endpoint", transport=Wire(endpoint, down), deadline_s=5)
-    live = LiveSource(FolderHistories(tmp_path / "demand"), client, registry, url="http://endpoint", home=tmp_path)
+    live = LiveSource(FolderHistories(tmp_path / "demand"), client, registry, url="http://endpoint", home=tmp_path,
+                      patience_s=60)  # fmt: skip
     made = Platform(settings, registry, endpoint, live, down)
     made.write(services)
     yield made

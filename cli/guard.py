@@ -1,4 +1,4 @@
-"""``python -P -m kopt.cli.guard CMD…``: runs a command that cannot outlive whoever started it.
+"""``python -P -m kopt.cli.guard NICE CMD…``: runs a command that cannot outlive whoever started it.
 
 Standard input is a pipe whose other end the starter keeps; when it closes (the starter ended, in whatever way) the
 command gets SIGTERM and, after a grace, SIGKILL. On Linux the guard adopts everything the command leaves behind
@@ -106,4 +106,5 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    os.nice(int(sys.argv[1]))
+    sys.exit(main(sys.argv[2:]))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kopt.cli.events import Events, take_standard_output
+from kopt.cli.supervisor import TRY_AGAIN
 from kopt.core.settings import Settings
 from kopt.serving.environment import load_settings
 
@@ -33,9 +34,17 @@ def main(arguments: list[str]) -> int:
     """Run until a signal ends it."""
     events, settings = take_standard_output(), load_settings()
     signal.signal(signal.SIGTERM, _leave)
-    with contextlib.suppress(_Left):
+    try:
         _run(events, settings, train="--no-train" not in arguments)
+    except _Left:
+        return 0
+    except _RayIsSlow:
+        return TRY_AGAIN
     return 0
+
+
+class _RayIsSlow(RuntimeError):
+    """Ray gives its own processes thirty seconds; on a busy machine that is too little once in a while."""
 
 
 class _Left(KeyboardInterrupt):
@@ -80,7 +89,12 @@ def _start_ray(settings: Settings) -> "RayTasks":
     """Ray for training and serving alike; closing what is returned ends it if it was started here."""
     from kopt.training.tasks import RayTasks
 
-    tasks = RayTasks(settings, store_bytes=OBJECT_STORE_BYTES)
+    try:
+        tasks = RayTasks(settings, store_bytes=OBJECT_STORE_BYTES)
+    except Exception as error:
+        if "timed out during startup" in str(error):
+            raise _RayIsSlow("its processes took more than thirty seconds; the machine is busy") from error
+        raise
     signal.signal(signal.SIGTERM, _leave)  # ray.init has put its own handler in place
     return tasks
 
@@ -107,18 +121,11 @@ def demand_folder(settings: Settings) -> Path:
 
 
 def ensure_champion(registry: "Registry") -> str:
-    """Register and promote the shipped model unless there is a champion."""
-    from kopt.models.registry import NotRegisteredError
-    from kopt.models.shipped import verified_shipped
-
-    try:
-        champion = registry.resolve(PREDICTOR)
-        return f"champion is version {champion.version}"
-    except NotRegisteredError:
-        model = registry.register(verified_shipped(PREDICTOR), tags={"origin": "shipped"})
-        registry.judge(PREDICTOR, model.version, passed=True, against="", summary="the first model there is")
-        registry.promote(PREDICTOR, model.version)
-        return f"version {model.version} is the first champion"
+    """The champion there is, or the shipped model as the first one."""
+    champion = registry.ensure_champion(PREDICTOR)
+    if champion is None:
+        return "none is shipped; until the first training ends, answers are fallbacks"
+    return f"champion is version {champion.version}"
 
 
 def ensure_features(settings: Settings) -> str:

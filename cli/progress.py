@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import typer
 
@@ -43,6 +44,15 @@ def say(text: str) -> None:
     typer.echo(text, err=True)
 
 
+@dataclass(frozen=True)
+class _Step:
+    """A running step: its name, when it began (monotonic seconds), and what it says at the moment."""
+
+    what: str
+    begun: float
+    now: str
+
+
 class Steps:
     """Steps of a longer start: each is told when it ends, with its seconds; the running ones show on a terminal."""
 
@@ -51,7 +61,7 @@ class Steps:
 
         self._console = Console(stderr=True, highlight=False)
         self._status = self._console.status("") if is_terminal() else None
-        self._running: dict[str, tuple[str, float]] = {}
+        self._running: dict[str, _Step] = {}
         self.seconds: dict[str, float] = {}
 
     def __enter__(self) -> "Steps":
@@ -64,21 +74,21 @@ class Steps:
             self._status.stop()
 
     def begin(self, key: str, what: str) -> None:
-        self._running[key] = (what, time.monotonic())
+        self._running[key] = _Step(what, time.monotonic(), what)
         self._draw()
 
     def note(self, key: str, what: str) -> None:
-        """Replace the text of a running step."""
+        """Say more about a running step, until it ends."""
         if key in self._running:
-            self._running[key] = (what, self._running[key][1])
+            self._running[key] = replace(self._running[key], now=what)
             self._draw()
 
     def end(self, key: str, outcome: str = "", *, failed: bool = False) -> None:
         """The step is over; ``outcome`` is told after its name."""
-        what, begun = self._running.pop(key, (key, time.monotonic()))
-        self.seconds[key] = round(time.monotonic() - begun, 1)
-        mark = "✗" if failed else "✓"
-        self._line(f"{mark} {what}{': ' if outcome else ''}{outcome}", self.seconds[key], "red" if failed else "green")
+        step = self._running.pop(key, None) or _Step(key, time.monotonic(), key)
+        self.seconds[key] = round(time.monotonic() - step.begun, 1)
+        mark, colour = ("✗", "red") if failed else ("✓", "green")
+        self._line(f"{mark} {step.what}{': ' if outcome else ''}{outcome}", self.seconds[key], colour)
         self._draw()
 
     def _line(self, text: str, seconds: float, colour: str) -> None:
@@ -86,16 +96,16 @@ class Steps:
 
         line = Text(text)
         line.stylize(colour, 0, 1)
-        self._console.print(line.append(f"  {seconds:.1f} s", "dim"))
+        self._console.print(line.append(f"  {seconds:.1f} s", "dim"), soft_wrap=True)
 
     def tell(self, text: str) -> None:
         """A sentence between the steps."""
         from rich.text import Text
 
-        self._console.print(Text(text))
+        self._console.print(Text(text), soft_wrap=True)
 
     def _draw(self) -> None:
         if self._status:
             from rich.text import Text
 
-            self._status.update(Text(" · ".join(what for what, _ in self._running.values())))
+            self._status.update(Text(" · ".join(step.now for step in self._running.values())))

@@ -18,6 +18,8 @@ from typing import IO
 from kopt.cli.edge import Refused
 
 LOG_LIMIT_BYTES = 20 << 20
+TRY_AGAIN = 75
+"""Status of a process that could not start for a passing reason (EX_TEMPFAIL of sysexits.h)."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Service:
     """One process. ``ready_url`` answers with a status below 400 when it is up; its output goes to ``log``.
 
     ``on_line`` gets what the process writes to its standard output (a protocol; its log is standard error). ``again``
-    is the command of later starts, where it differs.
+    is the command of later starts, where it differs; ``nice`` yields to the others while all start at once.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Service:
     starts_within_s: float = 300.0
     on_line: Callable[[str], None] | None = None
     again: Sequence[str] = ()
+    nice: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Supervisor:
             status = await self._run_once(service, service.again if ends and service.again else service.command)
             if self._stopping.is_set():
                 return
-            if not self._ready[service.name].is_set():
+            if not self._ready[service.name].is_set() and status != TRY_AGAIN:
                 raise Refused(_never_answered(service, status))
             now = time.monotonic()
             ends = [at for at in ends if now - at < self._back_off.window_s] + [now]
@@ -154,7 +157,7 @@ def _raise_first(done: Iterable[asyncio.Task[None]]) -> None:
 async def _spawn(service: Service, command: Sequence[str]) -> asyncio.subprocess.Process:
     with _open_log(service.log) as log:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "kopt.cli.guard", *command),
+            *(sys.executable, "-P", "-m", "kopt.cli.guard", str(service.nice), *command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE if service.on_line else log,
             stderr=log,

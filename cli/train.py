@@ -90,25 +90,25 @@ class Telling:
     """Turns the pipeline's events into steps on the terminal."""
 
     def __init__(self, steps: Steps) -> None:
-        self._steps, self._current = steps, ""
+        self._steps, self._current, self._outcome = steps, "", ""
 
     def __enter__(self) -> "Telling":
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if self._current:
-            self._steps.end(self._current, "interrupted" if kind else "", failed=kind is not None)
+            self._steps.end(self._current, "interrupted" if kind else self._outcome, failed=kind is not None)
 
     def progress(self, event: "Event") -> None:
         if event.step != self._current:
             if self._current:
-                self._steps.end(self._current)
+                self._steps.end(self._current, self._outcome)
             self._current = event.step
             self._steps.begin(event.step, STEPS.get(event.step, event.step))
         counted = f" {event.done} of {event.total}" if event.total > 1 else ""
         kept = f", {event.kept} kept from before" if event.kept else ""
-        said = f", {event.message}" if event.message else ""
-        self._steps.note(event.step, f"{STEPS.get(event.step, event.step)}{counted}{kept}{said}")
+        self._outcome = f"{event.message}{counted}{kept}".strip(" ,")
+        self._steps.note(event.step, f"{STEPS.get(event.step, event.step)} {self._outcome}".rstrip())
 
 
 def _source(

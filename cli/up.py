@@ -201,9 +201,9 @@ def services(settings: Settings, *, train: bool, on_line: Callable[[str], None])
     again = (*python, "kopt.cli.platform", "--no-train")
     platform = (*python, "kopt.cli.platform") if train else again
     return [
-        Service("platform", platform, f"{where['api']}/readyz", logs / "platform.log", environ, 900.0, on_line, again),
+        Service("platform", platform, f"{where['api']}/healthz", logs / "platform.log", environ, 900.0, on_line, again),
         Service("pages", (*python, "kopt.cli.pages"), f"{where['pages']}/healthz", logs / "pages.log", environ),
-        Service("mlflow", mlflow, f"{where['mlflow']}/health", logs / "mlflow.log", environ),
+        Service("mlflow", mlflow, f"{where['mlflow']}/health", logs / "mlflow.log", environ, nice=10),
     ]
 
 

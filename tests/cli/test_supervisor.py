@@ -96,6 +96,25 @@ async def test_a_service_that_ends_before_it_answers_is_not_tried_again(tmp_path
     assert not supervisor.pids
 
 
+async def test_a_service_that_asks_to_be_tried_again_is(tmp_path: Path) -> None:
+    service = web(tmp_path)
+    marker = tmp_path / "tried"
+    code = f"""
+import os, pathlib, sys
+marker = pathlib.Path({str(marker)!r})
+if not marker.exists():
+    marker.touch()
+    sys.exit(75)
+os.execv(sys.executable, {[*service.command]!r})
+"""
+    again = Service("web", (sys.executable, "-c", code), service.ready_url, service.log)
+    told: list[str] = []
+    supervisor = Supervisor([again], tell=told.append, back_off=QUICK)
+    await supervisor.start()
+    assert "status 75; starting it again" in told[0]
+    await supervisor.stop()
+
+
 async def test_a_service_that_never_answers_is_given_up(tmp_path: Path) -> None:
     supervisor = Supervisor([script(tmp_path, "import time; time.sleep(60)", starts_within_s=0.5)], tell=print)
     with pytest.raises(Refused, match=r"gave no answer in 0\.5 s"):
@@ -122,7 +141,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         "print(1, flush=True); time.sleep(300)"
     )
     guard = subprocess.Popen(
-        [sys.executable, "-P", "-m", "kopt.cli.guard", sys.executable, "-c", code],
+        [sys.executable, "-P", "-m", "kopt.cli.guard", "0", sys.executable, "-c", code],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     assert guard.stdin is not None
@@ -138,7 +157,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
 
 def test_the_command_falls_with_a_guard_that_is_killed() -> None:
     guard = subprocess.Popen(
-        [sys.executable, "-P", "-m", "kopt.cli.guard", sys.executable, "-c", SLEEPER],
+        [sys.executable, "-P", "-m", "kopt.cli.guard", "0", sys.executable, "-c", SLEEPER],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert guard.stdin is not None
@@ -155,7 +174,7 @@ def test_the_command_falls_with_a_guard_that_is_killed() -> None:
 
 def test_the_guard_gives_its_commands_status() -> None:
     for code, status in (("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL)):
-        command = [sys.executable, "-P", "-m", "kopt.cli.guard", sys.executable, "-c", code]
+        command = [sys.executable, "-P", "-m", "kopt.cli.guard", "0", sys.executable, "-c", code]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as guard:
             assert guard.wait(20) == status
 

@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import secrets
 import shutil
 import socket
 import stat
@@ -53,6 +54,11 @@ def prepare_environment(settings: Settings) -> Path:
         # Not under KOPT_HOME: a Unix socket's path ends at 107 bytes, and Ray puts 70 of its own below the folder.
         os.environ["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"] = f"{tempfile.mkdtemp(prefix='kopt-')}/haproxy.cfg"
     scratch = Path(os.environ["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"]).parent
+    if "RAY_AUTH_MODE" not in os.environ:
+        # Ray's own ports listen on every interface, so even one machine's Ray asks for a token: one that only this
+        # process and its children know. Whoever joins a cluster sets both variables.
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     for name, value in _switches(scratch).items():
         os.environ.setdefault(name, value)
     if settings.api_host in ("127.0.0.1", "localhost"):
@@ -63,8 +69,6 @@ def prepare_environment(settings: Settings) -> Path:
 
 def _switches(scratch: Path) -> dict[str, str]:
     return {
-        # Off on one machine, where everything is on loopback; whoever joins a cluster sets RAY_AUTH_MODE=token.
-        "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
@@ -183,7 +187,15 @@ def _init_ray(ray: Any, settings: Settings, options: Mapping[str, Any]) -> None:
         # Ray binds to the address it advertises.
         "_node_ip_address": "127.0.0.1",
     }
-    ray.init(**(defaults | dict(options)))
+    try:
+        ray.init(**(defaults | dict(options)))
+    except Exception as error:  # noqa: BLE001 - Ray raises just that when a busy machine takes it over 30 s to start
+        _LOG.warning("Ray did not start (%s); trying once more", error)
+        ray.shutdown()
+        try:
+            ray.init(**(defaults | dict(options)))
+        except Exception as again:
+            raise DeployError(f"Ray did not start twice: {again}") from again
 
 
 def _application(settings: Settings, replicas: int, endpoint: Callable[[Settings], Any] | None) -> Any:

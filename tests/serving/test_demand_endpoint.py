@@ -16,7 +16,9 @@ from kopt.serving.wire import MAX_BODY_BYTES
 from tests.serving.conftest import URL, MemorySource, StandInModel, history, wave
 
 
-async def post(http: httpx.AsyncClient, *series: dict[str, object], headers: dict[str, str] | None = None, **more: object) -> httpx.Response:  # fmt: skip
+async def post(
+    http: httpx.AsyncClient, *series: dict[str, object], headers: dict[str, str] | None = None, **more: object
+) -> httpx.Response:
     return await http.post("/v1/demand", json={"series": list(series), **more}, headers=headers)
 
 
@@ -132,7 +134,8 @@ async def test_wrong_histories_are_refused_with_the_field(http: httpx.AsyncClien
         ({"horizons_s": [30]}, "horizons_s.0"), ({"horizons_s": [300, 300]}, "horizons_s"),
         ({"horizons_s": [90_000]}, "horizons_s.0"), ({"horizons_s": []}, "horizons_s"),
         ({"quantiles": [0.9, 0.5]}, "quantiles"), ({"quantiles": [1.0]}, "quantiles.0"),
-        ({"capacity_per_gpu": 0}, "capacity_per_gpu"), ({"unit": ""}, "unit"), ({"horizons_s": [300.5]}, "horizons_s.0"),
+        ({"capacity_per_gpu": 0}, "capacity_per_gpu"), ({"unit": ""}, "unit"),
+        ({"horizons_s": [300.5]}, "horizons_s.0"),
     ],
 )  # fmt: skip
 async def test_wrong_questions_are_refused_with_the_field(

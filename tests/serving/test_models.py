@@ -18,7 +18,9 @@ async def asked(http: httpx.AsyncClient) -> object:
     return parse_forecast((await http.post("/v1/demand", json={"series": [history()]})).json())
 
 
-async def test_a_promoted_version_answers_without_a_dropped_request(http: httpx.AsyncClient, endpoint: Endpoint, source: MemorySource) -> None:  # fmt: skip
+async def test_a_promoted_version_answers_without_a_dropped_request(
+    http: httpx.AsyncClient, endpoint: Endpoint, source: MemorySource
+) -> None:
     versions: list[str] = []
     stop = asyncio.Event()
 
@@ -40,7 +42,9 @@ async def test_a_promoted_version_answers_without_a_dropped_request(http: httpx.
     assert set(versions[swapped_at + 4 :]) == {"2"}
 
 
-async def test_a_rolled_back_alias_brings_the_old_version_back(http: httpx.AsyncClient, endpoint: Endpoint, source: MemorySource) -> None:  # fmt: skip
+async def test_a_rolled_back_alias_brings_the_old_version_back(
+    http: httpx.AsyncClient, endpoint: Endpoint, source: MemorySource
+) -> None:
     source.add(StandInModel("2", factor=2.0))
     endpoint.refresh()
     source.aliases["champion"] = "1"
@@ -48,7 +52,9 @@ async def test_a_rolled_back_alias_brings_the_old_version_back(http: httpx.Async
     assert (await asked(http)).model.version == "1"
 
 
-async def test_a_refused_version_leaves_the_old_one_serving_and_says_so(http: httpx.AsyncClient, endpoint: Endpoint, source: MemorySource) -> None:  # fmt: skip
+async def test_a_refused_version_leaves_the_old_one_serving_and_says_so(
+    http: httpx.AsyncClient, endpoint: Endpoint, source: MemorySource
+) -> None:
     source.add(StandInModel("2"))
     source.broken.add("2")
     endpoint.refresh()
@@ -69,14 +75,18 @@ class BrokenModel(StandInModel):
         raise RuntimeError("torn weights")
 
 
-async def test_a_version_that_loads_but_cannot_answer_never_serves(http: httpx.AsyncClient, endpoint: Endpoint, source: MemorySource) -> None:  # fmt: skip
+async def test_a_version_that_loads_but_cannot_answer_never_serves(
+    http: httpx.AsyncClient, endpoint: Endpoint, source: MemorySource
+) -> None:
     source.add(BrokenModel("2"))
     endpoint.refresh()
     assert not (await asked(http)).fallback
     assert "torn weights" in (await http.get("/readyz")).json()["reasons"][0]["message"]
 
 
-async def test_a_registry_that_is_down_changes_nothing_but_says_so(http: httpx.AsyncClient, endpoint: Endpoint, source: MemorySource) -> None:  # fmt: skip
+async def test_a_registry_that_is_down_changes_nothing_but_says_so(
+    http: httpx.AsyncClient, endpoint: Endpoint, source: MemorySource
+) -> None:
     source.down = True
     endpoint.refresh()
     assert (await asked(http)).model.version == "1"

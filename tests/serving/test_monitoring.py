@@ -89,7 +89,8 @@ def test_alarms_start_on_low_coverage_or_on_errors_worse_than_the_last_value() -
 
 def test_alarms_end_when_the_newest_are_good_again() -> None:
     bad, good = matched(700, misses=0.5), matched(LEAST)
-    joined = Matched(*(np.concatenate([getattr(bad, n), getattr(good, n)]) for n in ("actual", "median", "upper", "last")), 0.95)  # fmt: skip
+    columns = ("actual", "median", "upper", "last")
+    joined = Matched(*(np.concatenate([getattr(bad, name), getattr(good, name)]) for name in columns), 0.95)
     assert alarm(joined, True) == (False, ())
     assert alarm(joined, False) == (False, ()), "what ended does not start again on old rows"
     assert alarm(bad, True)[0]

@@ -14,8 +14,9 @@ PREDICTORS: Mapping[str, str] = MappingProxyType(
 """Name in the registry and on the command line → module and class, imported only when asked for."""
 
 
-def predictor_class(name: str, predictors: Mapping[str, str] = PREDICTORS) -> type[Predictor]:
-    """The class of a predictor. Raises KeyError with the names that exist."""
+def predictor_class(name: str, predictors: Mapping[str, str] | None = None) -> type[Predictor]:
+    """The class of a predictor, of ``PREDICTORS`` by default. Raises KeyError with the names that exist."""
+    predictors = PREDICTORS if predictors is None else predictors
     if name not in predictors:
         raise KeyError(f"no predictor {name!r}; there are {', '.join(sorted(predictors))}")
     module, _, attribute = predictors[name].partition(":")

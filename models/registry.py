@@ -19,7 +19,7 @@ from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
 from kopt.models.artefact import ArtefactError, read_card
 from kopt.models.base import Predictor
-from kopt.models.catalogue import PREDICTORS, predictor_class
+from kopt.models.catalogue import predictor_class
 from kopt.models.fetching import ARTIFACT_PATH, fetch, verified
 from kopt.models.locks import exclusive
 from kopt.models.shipped import shipped_digests, verified_shipped
@@ -88,7 +88,7 @@ class Registry:
         self,
         settings: Settings,
         *,
-        predictors: Mapping[str, str] = PREDICTORS,
+        predictors: Mapping[str, str] | None = None,
         known_digests: Collection[str] | None = None,
     ) -> None:
         self.settings = settings

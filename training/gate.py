@@ -13,6 +13,8 @@ from kopt.core.reason import Reason
 from kopt.training.evaluate import BLOCK_S, Score
 from kopt.training.resampling import ACCURACY, LENDING, SAFETY, Draws, Pair
 
+_SHOWN = 3
+
 
 @dataclass(frozen=True)
 class GateRules:
@@ -63,7 +65,10 @@ class Verdict:
 
     @property
     def summary(self) -> str:
-        return " ".join(reason.message for reason in self.reasons)
+        """The three weightiest reasons in words."""
+        more = len(self.reasons) - _SHOWN
+        told = [reason.message for reason in self.reasons[:_SHOWN]] + [f"And {more} more."] * (more > 0)
+        return " ".join(told)
 
 
 def refuse(code: str, message: str, **numbers: float | int | str) -> Verdict:

@@ -36,7 +36,7 @@ class GlobalSettings:
     rows_per_series: int = 4000
     threads: int = 1
     seed: int = 0
-    network_epochs: int = 12
+    network_epochs: int = 6
 
     def booster(self, level: float) -> dict[str, Any]:
         return {
@@ -63,7 +63,7 @@ class GlobalModel:
             tuple(_fit_booster(inputs, targets[:, column], weights, settings, level) for level in LEVELS)
             for column in range(len(HORIZONS_S))
         )
-        return cls(boosters, Network.fit(inputs, targets, weights, settings.network_epochs, settings.seed))
+        return cls(boosters, Network.fit(rows.features, targets, weights, settings.network_epochs, settings.seed))
 
     def predict(self, features: Array, threads: int = 1) -> tuple[Array, Array]:
         """Log-ratios (n, H, 2) of LightGBM at ``LEVELS``, sorted, and (n, H) of the network's median."""
@@ -72,7 +72,7 @@ class GlobalModel:
         for column, levels in enumerate(self.boosters):
             for place, booster in enumerate(levels):
                 trees[:, column, place] = booster.predict(inputs, num_threads=threads)
-        return np.sort(trees, axis=2), self.network.predict(inputs)
+        return np.sort(trees, axis=2), self.network.predict(features)
 
     def contributions(self, features: Array, column: int) -> Array:
         """What each input adds to the median at one horizon (SHAP values of the trees), shape (n, inputs)."""
@@ -89,13 +89,15 @@ class GlobalModel:
 
     @classmethod
     def load(cls, folder: Path) -> "GlobalModel":
-        import lightgbm
-
-        if json.loads((folder / "inputs.json").read_text(encoding="utf-8")) != list(INPUTS):
-            raise ValueError(f"{folder / 'inputs.json'}: the model was fitted on other features; train it again")
+        path = folder / "inputs.json"
+        try:
+            inputs = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: not the names of a model's inputs ({error})") from error
+        if inputs != list(INPUTS):
+            raise ValueError(f"{path}: the model was fitted on other features; train it again")
         files = [[folder / _file(column, level) for level in LEVELS] for column in range(len(HORIZONS_S))]
-        # From text in memory: LightGBM ends the process on some unreadable files instead of raising.
-        boosters = tuple(tuple(lightgbm.Booster(model_str=path.read_text("utf-8")) for path in row) for row in files)
+        boosters = tuple(tuple(_load_booster(path) for path in row) for row in files)
         return cls(boosters, Network.load(folder / "network.safetensors"))
 
 
@@ -130,6 +132,20 @@ def _fit_booster(
 
     data = lightgbm.Dataset(inputs, target, weight=weights)
     return lightgbm.train(settings.booster(level), data, num_boost_round=settings.rounds)
+
+
+def _load_booster(path: Path) -> "lightgbm.Booster":
+    """Raises ValueError with the file's name. LightGBM ends the process on a text that stops within a tree, so the end
+    is looked for first."""
+    import lightgbm
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        if not text.startswith("tree\n") or "\nend of trees\n" not in text:
+            raise ValueError("the text of the trees is not whole")
+        return lightgbm.Booster(model_str=text)
+    except (OSError, ValueError, lightgbm.basic.LightGBMError) as error:
+        raise ValueError(f"{path}: no trees can be read ({error})") from error
 
 
 def _file(column: int, level: float) -> str:

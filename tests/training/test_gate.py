@@ -53,7 +53,10 @@ def test_a_worse_challenger_is_refused_with_slice_and_amount(services: list[Dema
     verdict = judge(_scores(services, 0.4), _scores(services, 0.0, seed=1), RULES)
     assert not verdict.passed
     assert "WORSE_ACCURACY" in _codes(verdict)
-    assert "Worse on all at 60 min: the median's error grows by" in verdict.summary
+    found = {(r.numbers["slice"], r.numbers["horizon_s"], r.numbers["metric"]) for r in verdict.reasons}
+    assert ("all", 3600, "accuracy") in found
+    assert "of the oracle's GPU-time less at 1 % violation" in verdict.reasons[0].message
+    assert verdict.summary.endswith(f"And {len(verdict.reasons) - 3} more.")
 
 
 def test_noise_decides_nothing(services: list[DemandSeries]) -> None:

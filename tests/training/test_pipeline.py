@@ -1,0 +1,213 @@
+"""One call trains, judges, registers and promotes; what was finished is never done twice."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from kopt.core.settings import Settings
+from kopt.models.registry import NotRegisteredError, Registry
+from kopt.training.gate import GateRules
+from kopt.training.pipeline import TrainingError, TrainingOutcome, TrainOptions, train
+from kopt.training.progress import Event
+from kopt.training.steps import RunFolder
+from kopt.training.tasks import HereTasks
+
+OPTIONS = TrainOptions(folds=2, rules=GateRules(resamples=100))
+
+
+@pytest.fixture
+def run(settings: Settings, registry: Registry) -> Any:
+    """Trains the ratio predictor in this process."""
+
+    def call(source: Any, progress: Any = lambda _: None, **parameters: Any) -> TrainingOutcome:
+        options = dataclasses.replace(OPTIONS, **parameters.pop("options", {}), parameters=parameters)
+        return train(
+            "ratios", source=source, settings=settings, options=options, tasks=HereTasks(), registry=registry,
+            progress=progress,
+        )  # fmt: skip
+
+    return call
+
+
+def test_the_first_model_becomes_champion_and_answers(run: Any, generated: Any, registry: Registry) -> None:
+    outcome = run(generated(1), bias=0.9, blend=0.2)
+    assert outcome.promoted == outcome.verdict.passed
+    registry.promote("ratios", outcome.model.version, force=True)
+    loaded: Any = registry.load("ratios")
+    assert loaded.blend == 0.2
+    assert loaded.version.version == "1"
+
+
+def test_a_second_identical_run_computes_nothing(
+    run: Any, generated: Any, ratio_recipe: Any, registry: Registry
+) -> None:
+    first = run(generated(1))
+    registry.promote("ratios", first.model.version, force=True)
+    assert ratio_recipe.calls == ["table", "recent", "fold-0", "fold-1", "final"]
+    ratio_recipe.calls.clear()
+    second = run(generated(1))
+    assert ratio_recipe.calls == []
+    assert (second.computed, second.model.version, second.model.digest) == (0, "1", first.model.digest)
+    assert len(registry.list("ratios")) == 1
+    assert second.summaries == first.summaries
+
+
+def test_other_data_parameters_or_folds_are_another_run(run: Any, generated: Any) -> None:
+    runs = [
+        run(generated(1)),
+        run(generated(2)),
+        run(generated(1), blend=0.1),
+        run(generated(1), options={"folds": 3}),
+    ]
+    assert len({one.run for one in runs}) == 4
+    assert len({one.model.version for one in runs}) == 4
+
+
+def test_a_better_challenger_is_promoted_and_a_worse_one_refused(run: Any, generated: Any, registry: Registry) -> None:
+    poor = run(generated(1), bias=0.5)
+    registry.promote("ratios", poor.model.version, force=True)
+    good = run(generated(2))
+    assert good.promoted, good.verdict.summary
+    assert registry.resolve("ratios").version == good.model.version
+    assert registry.get("ratios", good.model.version).gate == "passed"
+    bad = run(generated(3), bias=1.6)
+    assert not bad.promoted
+    assert "the median's error grows by" in bad.verdict.summary
+    assert registry.resolve("ratios").version == good.model.version
+    assert registry.resolve("ratios", "challenger").version == bad.model.version
+    assert "error grows" in registry.get("ratios", bad.model.version).gate_summary
+
+
+def test_a_model_that_sees_the_future_is_refused_however_good_it_looks(run: Any, generated: Any) -> None:
+    outcome = run(generated(1), peek=True)
+    assert not outcome.promoted
+    assert [reason.code for reason in outcome.verdict.reasons] == ["LEAK"]
+    assert "when the future is cut off" in outcome.verdict.summary
+    assert any(one.mase_ratio < 0.9 for one in outcome.summaries)
+
+
+def test_a_challenger_on_the_champions_own_data_has_nothing_to_be_compared_on(
+    run: Any, generated: Any, registry: Registry
+) -> None:
+    first = run(generated(1), bias=0.5)
+    registry.promote("ratios", first.model.version, force=True)
+    again = run(generated(1))
+    assert [reason.code for reason in again.verdict.reasons] == ["TOO_LITTLE_DATA"]
+
+
+def test_only_days_after_the_champions_data_are_compared(run: Any, generated: Any, registry: Registry) -> None:
+    """The generator's series continue: a longer run of the same seed starts with the same values only by chance, so
+    the champion's days are cut from the challenger's data instead."""
+    whole = generated(1, days=8).read()
+
+    class Part:
+        def __init__(self, buckets: int) -> None:
+            self.buckets = buckets
+
+        def read(self) -> Any:
+            series = tuple(one.upto(self.buckets - 1) for one in whole.series)
+            return dataclasses.replace(whole, series=series)
+
+    champion = run(Part(6 * 288), bias=0.5)
+    registry.promote("ratios", champion.model.version, force=True)
+    later = run(Part(8 * 288))
+    assert later.promoted, later.verdict.summary
+
+
+def test_what_was_rolled_back_does_not_come_back_by_itself(run: Any, generated: Any, registry: Registry) -> None:
+    poor = run(generated(1), bias=0.5)
+    registry.promote("ratios", poor.model.version, force=True)
+    good = run(generated(2))
+    assert good.promoted
+    assert registry.rollback("ratios").version == poor.model.version
+    again = run(generated(2))
+    assert not again.promoted
+    assert again.verdict.passed
+    assert registry.resolve("ratios").version == poor.model.version
+
+
+def test_an_interrupt_keeps_what_was_finished_and_the_next_run_goes_on(
+    run: Any, generated: Any, ratio_recipe: Any, registry: Registry
+) -> None:
+    ratio_recipe.interrupt_at = "fold-1"
+    with pytest.raises(KeyboardInterrupt):
+        run(generated(1))
+    assert registry.list("ratios") == ()
+    (killed,) = registry.client.search_runs([registry.experiment("ratios")])
+    assert killed.info.status == "KILLED"
+    ratio_recipe.interrupt_at = ""
+    ratio_recipe.calls.clear()
+    events: list[Event] = []
+    outcome = run(generated(1), events.append)
+    assert ratio_recipe.calls == ["table", "fold-1", "final"]
+    assert outcome.kept == 2
+    assert Event("fit", 2, 4, kept=2) in events
+    (finished,) = registry.client.search_runs([registry.experiment("ratios")])
+    assert (finished.info.run_id, finished.info.status) == (killed.info.run_id, "FINISHED")
+
+
+def test_a_failure_marks_the_mlflow_run_as_failed(run: Any, generated: Any, ratio_recipe: Any, registry: Any) -> None:
+    with pytest.raises(TypeError):
+        run(generated(1), unknown_parameter=1)
+    (failed,) = registry.client.search_runs([registry.experiment("ratios")])
+    assert failed.info.status == "FAILED"
+
+
+def test_damaged_results_are_an_error_that_names_the_folder(run: Any, generated: Any, settings: Settings) -> None:
+    outcome = run(generated(1))
+    step = settings.home / "runs" / outcome.run / "fold-0"
+    (step / "forecasts.parquet").write_bytes(b"PAR1")
+    with pytest.raises(TrainingError, match="fold-0"):
+        run(generated(1))
+    (step / "done.json").write_text("{")
+    with pytest.raises(TrainingError, match="damaged"):
+        run(generated(1))
+
+
+def test_two_processes_do_not_train_the_same_model_at_once(run: Any, generated: Any, settings: Settings) -> None:
+    outcome = run(generated(1))
+    with RunFolder(settings.home, outcome.run).alone(), pytest.raises(TrainingError, match="another process"):
+        run(generated(1))
+
+
+def test_the_search_finds_the_best_parameters_and_is_resumed(run: Any, generated: Any, ratio_recipe: Any) -> None:
+    outcome = run(generated(1), options={"trials": 8})
+    assert ratio_recipe.calls.count("loss") == 8
+    again = run(generated(1), options={"trials": 8})
+    assert ratio_recipe.calls.count("loss") == 8
+    assert again.model.version == outcome.model.version
+
+
+def test_mlflow_has_parameters_figures_by_slice_plots_data_digest_and_the_model(
+    run: Any, generated: Any, registry: Registry
+) -> None:
+    outcome = run(generated(1), blend=0.25)
+    client = registry.client
+    logged = client.get_run(outcome.model.run_id).data
+    assert logged.params["blend"] == "0.25"
+    assert logged.tags["dataset_digest"] == generated(1).read().digest
+    assert logged.tags["gate"] in ("passed", "refused")
+    wanted = {f"{s}/mase_ratio_{m}min" for s in ("all", "regime new services", "step 5 min") for m in (5, 30, 60)}
+    assert wanted <= set(logged.metrics)
+    plots = {item.path for item in client.list_artifacts(outcome.model.run_id, "plots")}
+    assert {"plots/calibration.html", "plots/lending_frontier.html", "plots/plotly.min.js"} <= plots
+    assert any(name.startswith("plots/fan_") for name in plots)
+    model = {item.path for item in client.list_artifacts(outcome.model.run_id, "model")}
+    assert model == {"model/model.json", "model/ratios.json", "model/signature.json"}
+
+
+def test_the_card_of_the_model_says_what_it_was_trained_on(run: Any, generated: Any, registry: Registry) -> None:
+    outcome = run(generated(1))
+    card = json.loads((registry.fetch("ratios", outcome.model.version) / "model.json").read_text())
+    assert {one["name"] for one in card["training_data"]} == {one.name for one in generated(1).read().series}
+    assert all(len(one["days"]) >= 3 for one in card["training_data"])
+
+
+def test_a_refused_first_model_is_no_champion(run: Any, generated: Any, registry: Registry) -> None:
+    outcome = run(generated(1), bias=3.0)
+    assert not outcome.promoted
+    assert "of the last value's" in outcome.verdict.summary
+    with pytest.raises(NotRegisteredError):
+        registry.resolve("ratios")

@@ -1,0 +1,125 @@
+"""Fits the default models that the package ships: ``python -m kopt.training.default_models``.
+
+Reads ``KOPT_DATA_DIR``, keeps the series whose licence allows it, and writes parameters (never data), SOURCES.json and
+the digest that the package checks them against. The same data, code and library versions give the same digest.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kopt.core.settings import Settings
+from kopt.models.artefact import check_files, save_model
+from kopt.models.shipped import DIGESTS_FILE, shipped_folder
+from kopt.models.signing import folder_digest
+from kopt.training.progress import Event, Progress, silent
+from kopt.training.recipe import recipe_of
+from kopt.training.sources import DemandDataset, FileSource
+
+LICENCES = ("Apache-2.0", "MIT", "CC-BY-4.0", "CC-BY-3.0", "CC0-1.0", "BSD-3-Clause")
+LEFT_OUT_KINDS = ("gpu",)
+"""GPUs allocated to an application are a decision, not a demand."""
+SOURCES_FILE = "SOURCES.json"
+THREADS = 1
+"""Fixed, because it is part of the saved parameters."""
+
+
+@dataclass(frozen=True)
+class DefaultModel:
+    """What was written: the folder's digest, and the series used and left out (name → reason)."""
+
+    digest: str
+    used: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+def licence_of(stated: str) -> str | None:
+    """The licence that a statement names beyond doubt, else None.
+
+    ``Apache-2.0 (repo)`` counts; ``none stated``, ``MIT? see LICENSE.txt`` and ``see LICENSE.txt`` do not.
+    """
+    word = stated.strip().split(" ")[0] if stated.strip() else ""
+    return word if word in LICENCES else None
+
+
+def licensed(found: DemandDataset) -> DemandDataset:
+    """The series that may be learned from for everybody's default model; the others go to ``left_out``."""
+    left_out, kept = dict(found.left_out), []
+    for one in found.series:
+        info = found.info.get(one.name)
+        if info is None or licence_of(info.licence) is None:
+            left_out[one.name] = f"licence {info.licence!r}" if info else "not in SERIES.csv"
+        elif info.kind in LEFT_OUT_KINDS:
+            left_out[one.name] = f"kind {info.kind}"
+        else:
+            kept.append(one)
+    return replace(found, series=tuple(sorted(kept, key=lambda one: one.name)), left_out=left_out)
+
+
+def fit_default(
+    data: DemandDataset, folder: Path, digests: Path, *, predictor: str = "demand",
+    parameters: Mapping[str, object] | None = None, progress: Progress = silent,
+) -> DefaultModel:  # fmt: skip
+    """Fit on all of ``data`` and put model and digest into place. Raises ValueError when nothing may be used."""
+    if not data.series:
+        raise ValueError("no series has a licence that allows a default model")
+    recipe = recipe_of(predictor)
+    chosen = {**recipe.defaults, **(parameters or {})}
+    with tempfile.TemporaryDirectory(prefix="kopt-default-") as scratch:
+        progress(Event("features", 0, 2))
+        table = recipe.table(data, Settings(home=Path(scratch) / "home"))
+        progress(Event("fit", 1, 2, f"{len(table)} rows of {len(data.series)} series"))
+        fitted = recipe.fit(data, table, None, chosen, THREADS)
+        draft = Path(scratch) / "model"
+        save_model(fitted, draft, recipe.card(data, chosen))
+        (draft / SOURCES_FILE).write_text(json.dumps(_sources(data), indent=1) + "\n", encoding="utf-8")
+        check_files(draft)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(draft, folder)
+    digest = folder_digest(folder)
+    known = json.loads(digests.read_text(encoding="utf-8")) if digests.exists() else {}
+    digests.write_text(json.dumps({**known, predictor: digest}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    progress(Event("fit", 2, 2, f"digest {digest}"))
+    return DefaultModel(digest, tuple(one.name for one in data.series), data.left_out)
+
+
+def _sources(data: DemandDataset) -> dict[str, object]:
+    """Where each series came from and under which licence; digests stand in the card."""
+    used = [
+        {"series": one.name, "source": data.info[one.name].source, "licence": licence_of(data.info[one.name].licence)}
+        for one in data.series
+    ]
+    return {
+        "schema": "kopt/v1",
+        "dataset_digest": data.digest,
+        "used": used,
+        "left_out": dict(sorted(data.left_out.items())),
+    }
+
+
+def main() -> int:
+    """Fit the demand model from KOPT_DATA_DIR."""
+    from kopt.serving.environment import load_settings
+
+    data_dir = load_settings().data_dir
+    if data_dir is None or not (data_dir / "demand").is_dir():
+        sys.stderr.write("KOPT_DATA_DIR does not name a folder with demand/ in it\n")
+        return 2
+    data = licensed(FileSource(data_dir / "demand").read())
+    made = fit_default(data, shipped_folder("demand"), DIGESTS_FILE, progress=_say)
+    _say(Event("used", len(made.used), len(made.used) + len(made.left_out), ", ".join(made.used)))
+    for name, reason in sorted(made.left_out.items()):
+        _say(Event("left out", 1, 1, f"{name}: {reason}"))
+    return 0
+
+
+def _say(event: Event) -> None:
+    sys.stderr.write(f"{event.step} {event.done}/{event.total} {event.message}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -156,7 +156,7 @@ def as_table(answer: Answer) -> str:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     with console.capture() as capture:
         for key, value in () if answer.hidden_facts else answer.facts.items():
-            console.print(Text(f"{key.replace('_', ' ')}: {_for_people(value)}"))
+            console.print(Text(f"{key.replace('_', ' ')}: {_for_people(value)}", style="dim"))
         if answer.rows:
             columns = [f for f in dataclasses.fields(answer.rows[0]) if not f.metadata.get("wide")]
             table = Table(title=answer.title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
@@ -193,7 +193,7 @@ def _for_people(value: Any) -> str:
     if isinstance(simple, list):
         return ", ".join(_for_people(item) for item in simple)
     if isinstance(simple, dict):
-        return ", ".join(f"{key} {_for_people(item)}" for key, item in simple.items())
+        return ", ".join(f"{key} {_for_people(item)}" for key, item in simple.items() if item not in ("", None))
     return printable(str(simple))
 
 

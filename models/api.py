@@ -127,10 +127,11 @@ def load_model(model: str = CHAMPION, settings: Settings | None = None) -> "Dema
     """The demand predictor that ``model`` names, verified. Without a registry ``champion`` is the shipped model."""
     from kopt.models.demand.predictor import DemandPredictor
     from kopt.models.registry import Registry
-    from kopt.models.shipped import load_shipped
+    from kopt.models.shipped import load_shipped, shipped_digests
 
     if _is_shipped(model, settings):
         loaded = load_shipped("demand")
+        loaded.version = ModelVersion("demand", SHIPPED, shipped_digests()["demand"])
     else:
         loaded = Registry(_required(settings)).load("demand", model)
     if not isinstance(loaded, DemandPredictor):

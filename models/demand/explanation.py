@@ -19,6 +19,7 @@ _EXPERT_WORDS = {
     "ridge_fast": "this service's own pattern of the past day",
     "trees": "the trees learned from all services",
     "network": "the network learned from all services",
+    "middle": "the median of all these",
 }
 _INPUT_WORDS = (
     ("change_", "how demand moved over the past hours"),

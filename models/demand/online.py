@@ -1,10 +1,11 @@
 """What a series teaches about itself: an online mixture of experts with a running scale of its errors.
 
-Per horizon five experts are mixed: the last value, the rise that this time of day usually brings, two ridge regressions
-on the series' own past (slow and fast forgetting), the global trees and the global network. Weights follow discounted
-regrets of the absolute loss (Bernstein online aggregation, Wintenberger 2017, arXiv:1404.1356): the mixture is never
-much worse than the best expert, whichever that is for this service. Each forecast is judged only once its bucket has
-been observed. The state has constant size and is plain arrays.
+Per horizon these experts are mixed: the last value, the rise that this time of day usually brings, two ridge
+regressions on the series' own past (a slow one that corrects the trees, a fast one on its own), the global trees, the
+global network, and the median of all of these. Weights follow discounted regrets of the absolute loss (Bernstein online
+aggregation, Wintenberger 2017, arXiv:1404.1356): the mixture is never much worse than the best expert, whichever it is
+for this service. Each forecast is judged only once its bucket has been observed. The state has constant size and is
+plain arrays.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from kopt.features.demand import COLUMN, DAY_S, HORIZONS_S, steps_ahead
 
 Array = NDArray[np.float64]
 
-EXPERTS = ("last", "daily", "ridge_slow", "ridge_fast", "trees", "network")
+EXPERTS = ("last", "daily", "ridge_slow", "ridge_fast", "trees", "network", "middle")
 _H, _K = len(HORIZONS_S), len(EXPERTS)
 _MINUTES = tuple(h // 60 for h in HORIZONS_S)
 _LOCAL = tuple(
@@ -40,7 +41,12 @@ _RIDGE_PENALTY = np.array([0.2, 0.06])
 """Fractions of each input's own energy, so that the penalty has no unit."""
 _RIDGE_MINIMUM = 30
 _REFIT_S = 3600
-_FORGET = 0.999
+_LARGEST_WEIGHT, _SMALLEST_WEIGHT = 20.0, 0.02
+"""Rows teach in proportion to demand over its daily mean, as errors cost in the series' own unit, within bounds."""
+_OUTLIER = 2.0
+"""Rows missed by more than this many typical misses teach in inverse proportion (Huber 1964)."""
+_TYPICAL_HALF_LIFE_S = 34 * 3600.0
+_FORGET = 0.9995
 _SHARPNESS = 6.0
 _SCALE_HALF_LIFE_S = np.array([24.0, 1.0]) * 3600
 _SCALE_PRIOR = 6.0
@@ -78,6 +84,7 @@ class OnlineState:
     moment: Array
     counts: Array
     ridge: Array
+    miss: Array
     regret: Array
     range: Array
     error_sum: Array
@@ -88,15 +95,16 @@ class OnlineState:
     pending_experts: Array
     pending_centre: Array
     pending_width: Array
+    pending_anchor: Array
 
     @classmethod
     def new(cls, step_s: int) -> "OnlineState":
         slots, nan = steps_ahead(HORIZONS_S[-1], step_s), np.nan
         return cls(
             step_s, 0, np.zeros((_H, 2, _P, _P)), np.zeros((_H, 2, _P)), np.zeros(_H), np.zeros((_H, 2, _P)),
-            np.zeros((_H, _K)), np.zeros(_H), np.zeros((_H, 2)), np.zeros((_H, 2)), np.full((slots, _H, _P), nan),
-            np.full(slots, nan), np.full(slots, nan), np.full((slots, _H, _K), nan), np.full((slots, _H), nan),
-            np.full((slots, _H), nan),
+            np.zeros((_H, 2)), np.zeros((_H, _K)), np.zeros(_H), np.zeros((_H, 2)), np.zeros((_H, 2)),
+            np.full((slots, _H, _P), nan), np.full(slots, nan), np.full(slots, nan), np.full((slots, _H, _K), nan),
+            np.full((slots, _H), nan), np.full((slots, _H), nan), np.full((slots, _H), nan),
         )  # fmt: skip
 
     def observe(self, value: float, glance: Glance) -> tuple[Outlook, Array]:
@@ -124,19 +132,38 @@ class OnlineState:
         return scores
 
     def _learn(self, h: int, slot: int, value: float) -> float:
-        centre, local = self.pending_centre[slot, h], self.pending_local[slot, h]
-        ratio = np.log(value + self.pending_floor[slot]) - self.pending_log[slot]
-        keep = 0.5 ** (self.step_s / _RIDGE_HALF_LIFE_S)
-        self.gram[h] = self.gram[h] * keep[:, None, None] + np.outer(local, local)
-        self.moment[h] = self.moment[h] * keep[:, None] + local * float(np.clip(ratio, -_CLIP, _CLIP))
-        self.counts[h] += 1
-        regret = np.sign(centre - value) * (self.pending_experts[slot, h] - centre)
-        self.regret[h] = _FORGET * self.regret[h] + regret
-        self.range[h] = _FORGET * self.range[h] + float(np.abs(regret).max()) ** 2
+        self._learn_ridge(h, slot, value)
+        centre = self.pending_centre[slot, h]
+        self._learn_weights(h, self.pending_experts[slot, h], centre, value)
         fade = 0.5 ** (self.step_s / _SCALE_HALF_LIFE_S)
         self.error_sum[h] = fade * self.error_sum[h] + abs(value - centre)
         self.error_weight[h] = fade * self.error_weight[h] + 1.0
         return float((value - centre) / max(self.pending_width[slot, h], 1e-12))
+
+    def _learn_ridge(self, h: int, slot: int, value: float) -> None:
+        local, floor = self.pending_local[slot, h], self.pending_floor[slot]
+        ratio = float(np.clip(np.log(value + floor) - self.pending_log[slot], -_CLIP, _CLIP))
+        wanted = ratio - np.array([self.pending_anchor[slot, h], 0.0])
+        missed = np.abs(wanted - self.ridge[h] @ local)
+        fade = 0.5 ** (self.step_s / _TYPICAL_HALF_LIFE_S)
+        self.miss[h] = fade * self.miss[h] + (1 - fade) * missed
+        # The floor is a hundredth of the daily mean.
+        level = np.exp(self.pending_log[slot]) / (100 * floor)
+        weight = np.full(2, min(max(level, _SMALLEST_WEIGHT), _LARGEST_WEIGHT))
+        if self.counts[h] >= _RIDGE_MINIMUM:
+            typical = self.miss[h] / (1 - fade ** (self.counts[h] + 1))
+            weight *= np.minimum(1.0, _OUTLIER * typical / np.maximum(missed, 1e-12))
+        keep = 0.5 ** (self.step_s / _RIDGE_HALF_LIFE_S)
+        self.gram[h] = self.gram[h] * keep[:, None, None] + weight[:, None, None] * np.outer(local, local)
+        self.moment[h] = self.moment[h] * keep[:, None] + (weight * wanted)[:, None] * local
+        self.counts[h] += 1
+
+    def _learn_weights(self, h: int, experts: Array, centre: float, value: float) -> None:
+        # Half the linearised loss, which finds the best mixture, half the loss itself, which finds the best expert.
+        steep = np.sign(centre - value) * (experts - centre)
+        regret = 0.5 * (steep + np.abs(experts - value) - abs(centre - value))
+        self.regret[h] = _FORGET * self.regret[h] + regret
+        self.range[h] = _FORGET * self.range[h] + float(np.abs(regret).max()) ** 2
 
     def _refit(self) -> None:
         """Ridge coefficients from the running sums; zero (the last value) until there is enough to fit."""
@@ -150,18 +177,25 @@ class OnlineState:
         last, floor = glance.row[COLUMN["last_value"]], glance.row[COLUMN["floor"]]
         base = np.log(last + floor)
         local = np.nan_to_num(np.clip(glance.row[_LOCAL_INDEX], -_CLIP, _CLIP))
-        ridge = (self.ridge @ local[..., None])[..., 0]
-        daily = np.nan_to_num(glance.row[_MEDIAN])
-        ratios = np.column_stack([np.zeros(_H), daily, ridge, glance.trees[:, 0], glance.network])
-        experts = np.maximum(np.exp(base + np.clip(ratios, -2 * _CLIP, 2 * _CLIP)) - floor, 0.0)
-        experts[:, 0] = last
+        anchor = np.clip(glance.trees[:, 0], -_CLIP, _CLIP)
+        experts = self._experts(glance, local, anchor, base, floor)
         logits = -_SHARPNESS * self.regret / np.sqrt(self.range + 1e-300)[:, None]
         weights = np.exp(logits - logits.max(1, keepdims=True))
         weights /= weights.sum(1, keepdims=True)
         centre = (weights * experts).sum(1)
         width = self._width(_trees_width(base, floor, centre, glance.trees)) + 0.05 * floor
-        self._remember(local, base, floor, experts, centre, width)
+        self._remember(local, base, floor, experts, centre, width, anchor)
         return Outlook(centre, width, experts, weights)
+
+    def _experts(self, glance: Glance, local: Array, anchor: Array, base: float, floor: float) -> Array:
+        """What every expert says, (H, K), in the series' unit."""
+        ridge = (self.ridge @ local[..., None])[..., 0]
+        ridge[:, 0] += anchor
+        daily = np.nan_to_num(glance.row[_MEDIAN])
+        ratios = np.column_stack([np.zeros(_H), daily, ridge, glance.trees[:, 0], glance.network])
+        said = np.maximum(np.exp(base + np.clip(ratios, -2 * _CLIP, 2 * _CLIP)) - floor, 0.0)
+        said[:, 0] = glance.row[COLUMN["last_value"]]
+        return np.column_stack([said, np.median(said, axis=1)])
 
     def _width(self, trees: Array) -> Array:
         """Distance from the centre to about the 95 % quantile: half from recent errors, half from the trees."""
@@ -170,11 +204,13 @@ class OnlineState:
         width: Array = 0.5 * (2.0 * errors[:, 0] + errors[:, 1]) + 0.5 * trees
         return width
 
-    def _remember(self, local: Array, base: float, floor: float, experts: Array, centre: Array, width: Array) -> None:
+    def _remember(
+        self, local: Array, base: float, floor: float, experts: Array, centre: Array, width: Array, anchor: Array
+    ) -> None:
         slot = self.seen % len(self.pending_log)
         self.pending_local[slot], self.pending_log[slot], self.pending_floor[slot] = local, base, floor
         self.pending_experts[slot], self.pending_centre[slot] = experts, centre
-        self.pending_width[slot] = width
+        self.pending_width[slot], self.pending_anchor[slot] = width, anchor
 
 
 def trees_outlook(rows: Array, trees: Array, network: Array) -> tuple[Array, Array]:

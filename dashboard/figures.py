@@ -7,6 +7,7 @@ reader's zone by the same script; series without a calendar count hours from the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ import plotly.graph_objects as go
 
 from kopt.core.prediction import Prediction
 from kopt.dashboard.sources import PastForecast, Service
-from kopt.dashboard.wording import amount, horizon, quantile
+from kopt.dashboard.wording import amount, horizon, quantile, shortened
 from kopt.data.demand.table import Array
 from kopt.policies.lending import CurvePoint
 
@@ -183,7 +184,8 @@ def tail_cap(service: Service) -> float | None:
 
 
 def _per_bucket(service: Service) -> str:
-    return f"{service.series.unit} per {horizon(service.series.step_s)}"
+    # Plotly reads a little HTML in its texts.
+    return f"{escape(shortened(service.series.unit, 40))} per {horizon(service.series.step_s)}"
 
 
 def _now_line(x: float) -> dict[str, Any]:

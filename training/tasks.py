@@ -14,6 +14,8 @@ from typing import Any, Protocol, TypeVar
 from kopt.core.settings import Settings
 from kopt.training.steps import TrainingError
 
+_ATTEMPTS = 3
+"""Starts of a local Ray: on a busy machine the first may take longer than it waits."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -54,7 +56,11 @@ class RayTasks:
     def __init__(self, settings: Settings, *, store_bytes: int = 768 * 2**20, cpus: int | None = None) -> None:
         # Ray's socket names must stay below 107 characters, so its folder cannot lie below any home.
         self._scratch = tempfile.mkdtemp(prefix="kopt-ray-")
-        self._own = start_ray(settings, Path(self._scratch), store_bytes=store_bytes, cpus=cpus)
+        try:
+            self._own = start_ray(settings, Path(self._scratch), store_bytes=store_bytes, cpus=cpus)
+        except TrainingError:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise
 
     def map(
         self, function: Callable[[Any, Item, int], Result], shared: Any, items: Sequence[Item]
@@ -116,14 +122,28 @@ def start_ray(settings: Settings, scratch: Path, *, store_bytes: int, cpus: int 
     if settings.ray_address:
         ray.init(address=settings.ray_address, log_to_driver=False, logging_level="error")
         return True
-    ray.init(
-        address="local",
-        num_cpus=cpus or os.cpu_count() or 1,
-        object_store_memory=store_bytes,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-        _node_ip_address="127.0.0.1",
-        _temp_dir=str(scratch),
-    )
+    _start_local(scratch, store_bytes, cpus or os.cpu_count() or 1)
     return True
+
+
+def _start_local(scratch: Path, store_bytes: int, cpus: int) -> None:
+    import ray
+
+    for attempt in range(_ATTEMPTS):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                object_store_memory=store_bytes,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(scratch / str(attempt)),
+            )
+        except Exception as error:  # noqa: BLE001  Ray gives up after 30 s with a bare Exception
+            ray.shutdown()
+            failure = error
+        else:
+            return
+    raise TrainingError(f"Ray did not start ({failure}); the machine may be too busy or short of memory, train again")

@@ -155,3 +155,15 @@ def registry(settings: Settings, ratio_recipe: object) -> Registry:
 @pytest.fixture
 def generated() -> type[Generated]:
     return Generated
+
+
+@pytest.fixture(scope="session")
+def champion_source() -> Generated:
+    """Services the champion was trained on."""
+    return Generated(seed=21, services=6, days=6)
+
+
+@pytest.fixture(scope="session")
+def challenger_source() -> Generated:
+    """Other services."""
+    return Generated(seed=22, services=4, days=6)

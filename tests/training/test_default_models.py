@@ -47,7 +47,7 @@ def test_the_real_series_used_are_the_licensed_ones(demand_data_dir: Path) -> No
     info = read_catalogue(demand_data_dir)
     allowed = {name for name, one in info.items() if licence_of(one.licence) and one.kind != "gpu"}
     assert {name.split("_")[0] for name in allowed} == {"azure2023", "mooncake", "mscloud", "servegen"}
-    assert len(allowed) == 27
+    assert len(allowed) == 28
 
 
 @pytest.mark.slow

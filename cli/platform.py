@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kopt.cli.edge import Refused
 from kopt.cli.events import Events, take_standard_output
 from kopt.cli.supervisor import TRY_AGAIN
 from kopt.core.settings import Settings
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-class _RayIsSlow(RuntimeError):
+class _RayIsSlow(Refused):
     """Ray gives its own processes thirty seconds; on a busy machine that is too little once in a while."""
 
 

@@ -27,7 +27,8 @@ class Service:
     """One process. ``ready_url`` answers with a status below 400 when it is up; its output goes to ``log``.
 
     ``on_line`` gets what the process writes to its standard output (a protocol; its log is standard error). ``again``
-    is the command of later starts, where it differs; ``nice`` yields to the others while all start at once.
+    is the command once it has answered, where it differs; ``nice`` yields to the others while all start at once; a
+    ``held`` service starts when it is released.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Service:
     on_line: Callable[[str], None] | None = None
     again: Sequence[str] = ()
     nice: int = 0
+    held: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Supervisor:
         self._tell = tell
         self._back_off = back_off or BackOff()
         self._stopping = asyncio.Event()
+        self._released = {service.name: asyncio.Event() for service in services}
         self._ready = {service.name: asyncio.Event() for service in services}
         self._tasks: list[asyncio.Task[None]] = []
         self._on_ready: Callable[[str], None] = lambda name: None
@@ -86,6 +89,10 @@ class Supervisor:
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         _raise_first(done)
 
+    def release(self, name: str) -> None:
+        """Let a held service start."""
+        self._released[name].set()
+
     async def _all_ready(self) -> None:
         for event in self._ready.values():
             await event.wait()
@@ -93,6 +100,8 @@ class Supervisor:
     async def stop(self) -> None:
         """End every process and wait for it; safe to call twice."""
         self._stopping.set()
+        for held in self._released.values():
+            held.set()
         for pid in self.pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -100,8 +109,11 @@ class Supervisor:
 
     async def _keep(self, service: Service) -> None:
         ends: list[float] = []
+        if service.held:
+            await self._released[service.name].wait()
         while not self._stopping.is_set():
-            status = await self._run_once(service, service.again if ends and service.again else service.command)
+            was_ready = self._ready[service.name].is_set()
+            status = await self._run_once(service, service.again if was_ready and service.again else service.command)
             if self._stopping.is_set():
                 return
             if not self._ready[service.name].is_set() and status != TRY_AGAIN:

@@ -97,7 +97,9 @@ class Telling:
 
     def __exit__(self, kind: object, *_: object) -> None:
         if self._current:
-            self._steps.end(self._current, "interrupted" if kind else self._outcome, failed=kind is not None)
+            self._steps.end(self._current, "" if kind else self._outcome, failed=kind is not None)
+        if kind is KeyboardInterrupt:
+            self._steps.tell("interrupted; the same command goes on where it was")
 
     def progress(self, event: "Event") -> None:
         if event.step != self._current:

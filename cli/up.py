@@ -115,8 +115,7 @@ class _Platform:
 
     async def _start(self) -> None:
         with self._steps as steps:
-            for name in ("mlflow", "pages"):
-                steps.begin(name, f"start {PORTS[name]}")
+            steps.begin("pages", f"start the {PORTS['pages']}")
             await self._supervisor.start(on_ready=self._on_ready)
 
     def _on_ready(self, name: str) -> None:
@@ -128,6 +127,10 @@ class _Platform:
         event = events.parse(line)
         if event is None:
             return
+        if event.key == "champion" and event.kind == "end":
+            # Two processes that make MLflow's tables at the same time spoil them.
+            self._steps.begin("mlflow", f"start {PORTS['mlflow']}")
+            self._supervisor.release("mlflow")
         if event.kind == "begin":
             self._steps.begin(event.key, event.text)
         elif event.kind == "note":
@@ -203,7 +206,7 @@ def services(settings: Settings, *, train: bool, on_line: Callable[[str], None])
     return [
         Service("platform", platform, f"{where['api']}/healthz", logs / "platform.log", environ, 900.0, on_line, again),
         Service("pages", (*python, "kopt.cli.pages"), f"{where['pages']}/healthz", logs / "pages.log", environ),
-        Service("mlflow", mlflow, f"{where['mlflow']}/health", logs / "mlflow.log", environ, nice=10),
+        Service("mlflow", mlflow, f"{where['mlflow']}/health", logs / "mlflow.log", environ, nice=10, held=True),
     ]
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -94,6 +95,25 @@ async def test_a_service_that_ends_before_it_answers_is_not_tried_again(tmp_path
         await supervisor.start()
     await supervisor.stop()
     assert not supervisor.pids
+
+
+async def test_a_held_service_waits_for_its_release(tmp_path: Path) -> None:
+    supervisor = Supervisor([web(tmp_path, "one"), replace(web(tmp_path, "two"), held=True)], tell=print)
+    starting = asyncio.create_task(supervisor.start(on_ready=lambda name: supervisor.release("two")))
+    await until(lambda: "one" in supervisor.pids)
+    assert "two" not in supervisor.pids
+    await asyncio.wait_for(starting, 20)
+    assert set(supervisor.pids) == {"one", "two"}
+    await supervisor.stop()
+
+
+async def test_stopping_ends_the_wait_of_a_held_service(tmp_path: Path) -> None:
+    supervisor = Supervisor([replace(web(tmp_path), held=True)], tell=print)
+    starting = asyncio.create_task(supervisor.start())
+    await asyncio.sleep(0.1)
+    await asyncio.wait_for(supervisor.stop(), 5)
+    assert not supervisor.pids
+    starting.cancel()
 
 
 async def test_a_service_that_asks_to_be_tried_again_is(tmp_path: Path) -> None:

@@ -149,9 +149,8 @@ def _answer(outcome: "TrainingOutcome", *, telling_slices: bool) -> Answer:
         "reasons": [reason.to_dict() for reason in outcome.verdict.reasons],
         "steps_computed": outcome.computed, "steps_kept": outcome.kept, "seconds": round(outcome.seconds, 1),
     }  # fmt: skip
-    fate = (
-        "is champion now" if outcome.promoted else f"is challenger; version {outcome.champion.version} stays champion"
-    )
+    stays = f"version {champion} stays champion" if champion else "there is no champion"
+    fate = "is champion now" if outcome.promoted else f"is challenger; {stays}"
     notes = [
         f"gate: {verdict}. {outcome.verdict.summary}",
         f"{outcome.model.name} version {outcome.model.version} {fate} ({outcome.seconds:.0f} s, "

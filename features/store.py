@@ -22,10 +22,11 @@ from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features import demand
 from kopt.features.demand import FEATURES, HORIZONS_S, steps_ahead
 from kopt.features.rows import FeatureStoreError, HistoricalTable, OnlineRows, event_times, known_at_s
-from kopt.features.session import duckdb_session, importing_feast, quietly, store_errors
+from kopt.features.session import duckdb_session, quietly, store_errors
 
 if TYPE_CHECKING:
     from kopt.features.repository.definitions import Repository
+    from kopt.features.repository.reader import OnlineReader
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -164,29 +165,27 @@ class DemandFeatureStore:
 
     @cached_property
     def _repository(self) -> "Repository":
-        with importing_feast():
-            from kopt.features.repository.definitions import repository
+        from kopt.features.repository.definitions import repository
+
         return repository(self._offline)
 
     @cached_property
     def _config(self) -> Any:
-        with importing_feast():
-            from kopt.features.repository.definitions import repo_config
+        from kopt.features.repository.definitions import repo_config
+
         return repo_config(self._settings, self.folder)
 
     @cached_property
     def _feast(self) -> Any:
-        with importing_feast():
-            from feast import FeatureStore
+        from kopt.features.repository.definitions import feature_store
 
-            return FeatureStore(config=self._config)
+        return feature_store(self._config)
 
     @cached_property
-    def _reader(self) -> Any:
-        with importing_feast():
-            from kopt.features.repository.reader import OnlineReader
+    def _reader(self) -> "OnlineReader":
+        from kopt.features.repository.reader import OnlineReader
 
-            return OnlineReader(self._config, self._repository.view)
+        return OnlineReader(self._config, self._repository.view)
 
     def _join(self, names: NDArray[np.str_], times: NDArray[np.datetime64]) -> Array:
         """Features and event times of the rows known at ``times``, shape (n, F + 1), by Feast's historical join."""

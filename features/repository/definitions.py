@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from feast import Entity, FeatureService, FeatureView, Field, FileSource, RepoConfig, ValueType
-from feast.data_format import ParquetFormat
-from feast.types import Bool, Float64
-
 from kopt.core.settings import Settings, SettingsError
 from kopt.features.demand import FEATURES
 from kopt.features.rows import TTL_S
+from kopt.features.session import importing_feast, quietly
+
+with importing_feast():
+    from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, RepoConfig, ValueType
+    from feast.data_format import ParquetFormat
+    from feast.types import Bool, Float64
 
 ENTITY, VIEW, SERVICE = "service", "demand_features", "demand_v1"
 EVENT_TIME = "event_timestamp"
@@ -49,6 +51,12 @@ def repository(offline: Path) -> Repository:
         description="demand history relative to its last value; kopt.features.demand.transform",
     )
     return Repository(entity, source, view, FeatureService(name=SERVICE, features=[view]))
+
+
+def feature_store(config: Any) -> Any:
+    """Feast's entry point on the stores of ``config``."""
+    with quietly():
+        return FeatureStore(config=config)
 
 
 def repo_config(settings: Settings, folder: Path) -> Any:

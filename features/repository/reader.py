@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import Value
 from numpy.typing import NDArray
 
 from kopt.features.demand import FEATURES
 from kopt.features.repository.definitions import ENTITY, OBSERVED_AT, START_KNOWN
+from kopt.features.session import importing_feast
+
+with importing_feast():
+    from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+    from feast.protos.feast.types.Value_pb2 import Value
 
 
 class OnlineReader:

@@ -211,6 +211,7 @@ def test_a_second_apply_does_nothing(settings: Settings) -> None:
     assert registry.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_using_the_store_leaves_the_metrics_of_the_process_alone(store: DemandFeatureStore) -> None:
     script = (
         "import os, sys, pathlib; from kopt.core.settings import Settings; from kopt.features.store import *\n"
@@ -227,12 +228,10 @@ def test_using_the_store_leaves_the_metrics_of_the_process_alone(store: DemandFe
 
 
 def test_definitions_are_in_the_registry(store: DemandFeatureStore) -> None:
-    from feast import FeatureStore
-
-    from kopt.features.repository.definitions import repo_config
+    from kopt.features.repository.definitions import feature_store, repo_config
 
     store.apply()
-    found = FeatureStore(config=repo_config(store._settings, store.folder))
+    found = feature_store(repo_config(store._settings, store.folder))
     service = found.get_feature_service("demand_v1")
     assert [projection.name for projection in service.feature_view_projections] == ["demand_features"]
     names = {feature.name for feature in found.get_feature_view("demand_features").features}

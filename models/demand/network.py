@@ -106,7 +106,7 @@ class Network:
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, epochs * (len(x) // _BATCH + 1)))
         kept: list[list[Array]] = []
         for epoch in range(epochs):
-            for batch in torch.split(torch.randperm(len(x), generator=generator), _BATCH):  # type: ignore[no-untyped-call]
+            for batch in torch.split(torch.randperm(len(x), generator=generator), _BATCH):
                 loss = (w[batch] * (_forward(flat, x[batch], generator) - y[batch]).abs()).mean()
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -179,7 +179,8 @@ class OnlineState:
         local = np.nan_to_num(np.clip(glance.row[_LOCAL_INDEX], -_CLIP, _CLIP))
         anchor = np.clip(glance.trees[:, 0], -_CLIP, _CLIP)
         experts = self._experts(glance, local, anchor, base, floor)
-        logits = -_SHARPNESS * self.regret / np.sqrt(self.range + 1e-300)[:, None]
+        # Experts that have always said the same differ by rounding only, which is no reason to prefer one.
+        logits = -_SHARPNESS * self.regret / np.sqrt(self.range + (1e-6 * (last + floor)) ** 2)[:, None]
         weights = np.exp(logits - logits.max(1, keepdims=True))
         weights /= weights.sum(1, keepdims=True)
         centre = (weights * experts).sum(1)

@@ -10,7 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_make_target_the_readme_names_exists() -> None:
     named = set(re.findall(r"make ([a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    assert named and named <= targets
+    assert named
+    assert named <= targets
 
 
 def test_decision_records_are_numbered_without_holes_and_have_their_sections() -> None:

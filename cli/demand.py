@@ -51,7 +51,10 @@ class ForecastRow:
     q99: float | None = column("p99")
     confidence: float = column("confidence")
     refused: bool = column("refused", wide=True)
-    why: str = column("why")
+    fallback: bool = column("fallback", wide=True)
+    why: str = column("why", wide=True)
+    remark: str = column("remark")
+    """The reason again where a person must know it: a refusal or a fallback."""
 
 
 @app.command()
@@ -89,7 +92,8 @@ def forecast(
     answer = _answer(found, model, ahead, wanted, now or source.is_prometheus)
     rows = [_row(service.name, prediction) for service in answer for prediction in service.predictions]
     facts = {"model": answer.model.to_dict()}
-    show(Answer("forecasts", rows, facts, title="demand forecast", document=answer.to_dict()), output)
+    notes = ["kopt demand explain INPUT --series NAME says why"]
+    show(Answer("forecasts", rows, facts, title="demand forecast", notes=notes, document=answer.to_dict()), output)
 
 
 def _answer(
@@ -119,7 +123,8 @@ def _row(name: str, prediction: "Prediction") -> ForecastRow:
     why = prediction.reasons[0].message if prediction.reasons else ""
     return ForecastRow(
         name, prediction.horizon_s or 0.0, prediction.unit, q.get(0.5), q.get(0.9), q.get(0.95), q.get(0.99),
-        prediction.confidence, prediction.refused, why,
+        prediction.confidence, prediction.refused, prediction.fallback, why,
+        why if prediction.refused or prediction.fallback else "",
     )  # fmt: skip
 
 

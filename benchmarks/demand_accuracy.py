@@ -4,7 +4,7 @@ Group-wise cross-validation: every service is forecast by a model fitted without
 model, for ServeGen, totals beside their clients). Out-of-fold forecasts and the baselines' fits are kept under
 ``KOPT_HOME/bench`` by the digest of code and data, so a second run takes a minute.
 
-    python -P -m benchmarks.demand_accuracy [--fresh] [--predictions PRED.parquet]
+    python -m benchmarks.demand_accuracy [--fresh] [--predictions PRED.parquet]
 """
 
 import argparse
@@ -34,7 +34,7 @@ from kopt.models.demand.calibration import Calibration, between
 from kopt.models.demand.global_model import GlobalSettings
 from kopt.models.demand.predictor import DemandPredictor
 from kopt.models.demand.table import TrainingTable, training_table
-from kopt.training.evaluate import GPUS, SIZING_QUANTILE, Forecasts, Summary, score, summarise, test_origins
+from kopt.training.evaluate import GPUS, SIZING_QUANTILE, Forecasts, Summary, score, scored_origins, summarise
 
 Array = NDArray[np.float64]
 SCORED_DAYS, SCORED_KINDS = 6.5, ("llm", "web")
@@ -90,7 +90,7 @@ def summaries(services: Services, values: Mapping[str, Array], slices: bool = Fa
     """Figures over all services, and over every group with ``slices``."""
     scores = []
     for one in services.series:
-        origins = test_origins(one, HORIZONS_S)
+        origins = scored_origins(one, HORIZONS_S)
         forecasts = Forecasts(one.name, origins, HORIZONS_S, QUANTILES, values[one.name][origins])
         scores += score(one, forecasts, slices=(services.groups[one.name],) if slices else ())
     return summarise(scores)
@@ -150,7 +150,7 @@ def pooled(services: Services, ours: Mapping[str, Array]) -> str:
         parts = np.sum([ours[one.name][-buckets:] / u for one, u in zip(members, unit, strict=True)], axis=0)
         pool = DemandSeries("pool", 0.0, step_s, demand)
         quantiles = _pool_quantiles(pool, parts)
-        first = test_origins(pool, HORIZONS_S)[0]
+        first = scored_origins(pool, HORIZONS_S)[0]
         for column, horizon in enumerate(HORIZONS_S):
             ahead = max(1, horizon // step_s)
             origins = np.arange(first, buckets - ahead)
@@ -225,7 +225,7 @@ def write_predictions(services: Services, values: Mapping[str, Array], path: Pat
 
     parts = []
     for one in services.series:
-        origins = test_origins(one, HORIZONS_S)
+        origins = scored_origins(one, HORIZONS_S)
         for column, horizon in enumerate(HORIZONS_S):
             quantiles = {f"q{round(q * 100)}": values[one.name][origins, column, i] for i, q in enumerate(QUANTILES)}
             times = origins * one.step_s

@@ -95,7 +95,7 @@ class Network:
 
         generator = torch.Generator().manual_seed(seed)
         inputs = network_inputs(features)
-        centre, scale = np.nanmedian(inputs, 0), np.nanstd(inputs, 0) + 1e-6
+        centre, scale = _centre_and_scale(inputs)
         x = torch.tensor(_standardise(inputs, centre, scale), dtype=torch.float32)
         clipped = np.clip(targets / spreads(features), -_TARGET_CLIP, _TARGET_CLIP)
         y = torch.tensor(clipped, dtype=torch.float32)
@@ -130,6 +130,13 @@ class Network:
             return cls(**load_file(str(path)))
         except (SafetensorError, TypeError, OSError) as error:
             raise ValueError(f"{path}: not the weights of this network ({error})") from error
+
+
+def _centre_and_scale(inputs: Array) -> tuple[Array, Array]:
+    """Median and deviation of every input; one never seen has infinite scale, so that it says nothing later either."""
+    seen = np.isfinite(inputs).any(0)
+    known = np.where(seen, inputs, 0.0)
+    return np.nanmedian(known, 0), np.where(seen, np.nanstd(known, 0) + 1e-6, np.inf)
 
 
 def _standardise(inputs: Array, centre: Array, scale: Array) -> Array:

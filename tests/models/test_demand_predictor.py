@@ -15,7 +15,7 @@ from kopt.models.demand.global_model import GlobalSettings
 from kopt.models.demand.network import network_inputs, spreads
 from kopt.models.demand.predictor import DemandPredictor, DemandRequest
 from kopt.models.demand.table import training_table
-from kopt.training.evaluate import Forecasts, score, summarise, test_origins
+from kopt.training.evaluate import Forecasts, score, scored_origins, summarise
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
@@ -149,7 +149,7 @@ def test_unseen_real_services_are_forecast_better_than_by_the_last_value(demand_
     predictor = DemandPredictor(quick).fit(table)
     scores = []
     for one in (one for one in usable if groups[one.name] == held):
-        origins = test_origins(one, HORIZONS_S)
+        origins = scored_origins(one, HORIZONS_S)
         values = predictor.backtest(one, origins, QUANTILES).values
         scores += score(one, Forecasts(one.name, origins, HORIZONS_S, QUANTILES, values))
     near, half_hour, hour = summarise(scores)

@@ -7,6 +7,8 @@ handed out.
 
 import json
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,7 +25,7 @@ from kopt.models.catalogue import predictor_class
 from kopt.models.fetching import ARTIFACT_PATH, fetch, verified
 from kopt.models.locks import exclusive
 from kopt.models.shipped import shipped_digests, verified_shipped
-from kopt.models.signing import SigningError
+from kopt.models.signing import SigningError, sign_folder, signing_key
 from kopt.models.tracking import NotRegisteredError, RegistryError, connect, explained
 
 __all__ = ["CHALLENGER", "CHAMPION", "MetricRow", "NotRegisteredError", "RegisteredModel", "Registry", "RegistryError"]
@@ -32,6 +34,8 @@ CHAMPION = "champion"
 CHALLENGER = "challenger"
 PASSED = "passed"
 REFUSED = "refused"
+SHIPPED = "shipped"
+"""Where a version came from (tag ``origin``): the package, not a training."""
 _HISTORY = "champion_history"
 _HISTORY_LENGTH = 100
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -273,18 +277,33 @@ class Registry:
         return self.get(name, earlier[-1])
 
     def ensure_champion(self, name: str) -> RegisteredModel | None:
-        """The champion; where there is none yet, the shipped default model becomes it; None where none is shipped."""
-        champion = self._champion(name)
-        if champion is not None or name not in shipped_digests():
+        """The champion; where there is none yet, the shipped default model becomes it; None where none is shipped.
+
+        A default model of an earlier package gives way to the one of this package, unless that was rolled back.
+        """
+        champion, digest = self._champion(name), shipped_digests().get(name)
+        if digest is None or (champion is not None and champion.tags.get("origin") != SHIPPED):
             return champion
-        try:
-            folder = verified_shipped(name)
-        except ArtefactError as error:
-            raise RegistryError(str(error)) from error
-        model = self.register(folder, tags={"origin": "shipped"})
+        if champion is not None and champion.digest == digest:
+            return champion
+        model = self._adopt(name)
+        return (
+            champion if "rolled_back_s" in model.tags else self.promote(name, model.version, force=True, reason=SHIPPED)
+        )
+
+    def _adopt(self, name: str) -> RegisteredModel:
+        """Register the shipped model under this home's own signature: the next package may not know its digest."""
+        with tempfile.TemporaryDirectory(prefix="kopt-shipped-") as scratch:
+            folder = Path(scratch) / "model"
+            try:
+                shutil.copytree(verified_shipped(name), folder)
+                sign_folder(folder, signing_key(self.settings.keys))
+            except (ArtefactError, SigningError) as error:
+                raise RegistryError(f"default model of {name}: {error}") from error
+            model = self.register(folder, tags={"origin": SHIPPED})
         if not model.gate:
             self.judge(name, model.version, passed=True, against="", summary="default model of the package")
-        return self.promote(name, model.version)
+        return self.get(name, model.version)
 
     def history(self, name: str) -> tuple[str, ...]:
         """Versions that have been champion, oldest first, ending with the present one."""

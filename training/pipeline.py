@@ -6,7 +6,7 @@ digest covers data, parameters and code: a killed run goes on where it was, an i
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from kopt.training.recipe import Part, Recipe, folds, recipe_of
 from kopt.training.sources import DemandDataset, Source
 from kopt.training.steps import RunFolder, TrainingError, code_digest, digest_of
 from kopt.training.tasks import Tasks
+from kopt.training.work import UnusableModelError
 
 __all__ = ["TrainOptions", "TrainingError", "TrainingOutcome", "train"]
 
@@ -144,9 +145,16 @@ class _Run:
     def _verdict(
         self, fits: Fits, parts: Sequence[Part], challenger: Sequence[Score], champion: RegisteredModel | None
     ) -> Verdict:
-        current = None if champion is None else fits.replay_champion(self.registry, champion)
+        note: tuple[Reason, ...] = ()
+        current = None
+        try:
+            current = None if champion is None else fits.replay_champion(self.registry, champion)
+        except UnusableModelError as error:
+            text = f"The champion cannot be loaded by this version ({error}); the last value stands in for it."
+            note = (Reason("CHAMPION_UNUSABLE", text),)
         self.progress(Event("gate", 0, 1))
         found = judging.verdict(self.dataset, parts, challenger, fits.backtests(parts), current, self.options.rules)
+        found = replace(found, reasons=(*found.reasons, *note))
         self.progress(Event("gate", 1, 1, found.summary))
         return found
 

@@ -17,6 +17,10 @@ FINAL = "final"
 _PROBES_PER_PART = 2
 
 
+class UnusableModelError(ValueError):
+    """A saved model that this version of the code cannot load any more."""
+
+
 @dataclass(frozen=True)
 class Shared:
     """What all fits of a run share; stored once for all workers."""
@@ -73,7 +77,10 @@ def replay(carried: Carried, names: Sequence[str], threads: int) -> Backtest:
     recipe = recipe_of(carried.predictor)
     with tempfile.TemporaryDirectory() as folder:
         restore_files(carried.files, Path(folder))
-        predictor = predictor_class(carried.predictor).load(Path(folder))
+        try:
+            predictor = predictor_class(carried.predictor).load(Path(folder))
+        except ValueError as error:
+            raise UnusableModelError(str(error)) from error
     return _backtest(recipe, predictor, carried.dataset, names)
 
 

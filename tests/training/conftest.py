@@ -160,10 +160,10 @@ def generated() -> type[Generated]:
 @pytest.fixture(scope="session")
 def champion_source() -> Generated:
     """Services the champion was trained on."""
-    return Generated(seed=21, services=6, days=6)
+    return Generated(seed=21, services=4, days=6)
 
 
 @pytest.fixture(scope="session")
 def challenger_source() -> Generated:
     """Other services."""
-    return Generated(seed=22, services=4, days=6)
+    return Generated(seed=22, services=6, days=6)

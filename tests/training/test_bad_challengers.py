@@ -1,4 +1,5 @@
-"""The real predictor, trained on a planted leak or on spoilt data, is refused; trained well, it is not called worse."""
+"""The real predictor, trained on a planted leak or on spoilt data, is refused; trained well, its accuracy
+is not called worse."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -74,7 +75,7 @@ def _train(settings: Settings, registry: Registry, source: Any, seed: int) -> Tr
     [
         (_leaky, {"WORSE_ACCURACY", "WORSE_LENDING", "WORSE_SAFETY"}, 1),
         (_spoilt, {"WORSE_ACCURACY", "WORSE_LENDING", "WORSE_SAFETY"}, 2),
-        (_untouched, {"NO_BETTER", "BETTER"}, 3),
+        (_untouched, {"NO_BETTER", "BETTER", "WORSE_LENDING"}, 3),
     ],
 )
 def test_the_gate_refuses_leaks_and_worse_data_and_says_where(

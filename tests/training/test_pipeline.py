@@ -211,3 +211,19 @@ def test_a_refused_first_model_is_no_champion(run: Any, generated: Any, registry
     assert "of the last value's" in outcome.verdict.summary
     with pytest.raises(NotRegisteredError):
         registry.resolve("ratios")
+
+
+def test_a_champion_of_an_older_version_that_cannot_be_loaded_is_replaced_by_one_that_beats_the_last_value(
+    run: Any, generated: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(generated(1), bias=0.5)
+    registry.promote("ratios", first.model.version, force=True)
+
+    def changed(*_: Any) -> Any:
+        raise ValueError("fitted on other features; train it again")
+
+    monkeypatch.setattr("ratio_recipe.RatioPredictor.load", changed)
+    outcome = run(generated(2), bias=0.9, blend=0.2)
+    assert outcome.verdict.reasons[-1].code == "CHAMPION_UNUSABLE"
+    assert "fitted on other features" in outcome.verdict.reasons[-1].message
+    assert outcome.promoted == outcome.verdict.passed

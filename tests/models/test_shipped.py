@@ -1,0 +1,91 @@
+"""The package's own default models: verified, first champion, replaced by a newer package's."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kopt.models import registry as registry_module
+from kopt.models import shipped
+from kopt.models.artefact import ArtefactError
+from kopt.models.registry import Registry, RegistryError
+from kopt.models.shipped import shipped_digests, verified_shipped
+from kopt.models.signing import SIGNATURE_FILE, folder_digest
+
+Make = Callable[[float], Path]
+
+
+@pytest.fixture
+def package(signed_model: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Returns a function: growth → a package that ships the model fitted on it."""
+
+    def ship(growth: float) -> Path:
+        folder = tmp_path / f"package-{growth}"
+        shutil.copytree(signed_model(growth), folder)
+        (folder / SIGNATURE_FILE).unlink()
+        digests = tmp_path / f"digests-{growth}.json"
+        digests.write_text(json.dumps({"ratios": folder_digest(folder)}))
+        monkeypatch.setattr(shipped, "DIGESTS_FILE", digests)
+        monkeypatch.setattr(shipped, "shipped_folder", lambda _: folder)
+        return folder
+
+    return ship
+
+
+def _again(registry: Registry) -> Registry:
+    return Registry(registry.settings, predictors=registry._predictors)
+
+
+def test_the_committed_models_are_whole() -> None:
+    assert shipped_digests()
+    for name in shipped_digests():
+        assert verified_shipped(name).is_dir()
+
+
+def test_the_shipped_model_becomes_the_first_champion(registry: Registry, package: Any) -> None:
+    package(2.0)
+    champion = _again(registry).ensure_champion("ratios")
+    assert champion is not None
+    assert champion.aliases == ("champion",)
+    assert champion.tags["origin"] == "shipped"
+    assert _again(registry).ensure_champion("ratios") == champion
+    assert _again(registry).load("ratios").predict(10.0)[0].value == 20.0
+
+
+def test_a_newer_package_replaces_its_own_model_and_the_old_one_still_loads(registry: Registry, package: Any) -> None:
+    package(2.0)
+    old = _again(registry).ensure_champion("ratios")
+    package(3.0)
+    new = _again(registry).ensure_champion("ratios")
+    assert old is not None
+    assert new is not None
+    assert (old.version, new.version) == ("1", "2")
+    assert _again(registry).load("ratios", "1").predict(1.0)[0].value == 2.0
+    assert _again(registry).rollback("ratios").version == "1"
+    assert _again(registry).ensure_champion("ratios").version == "1"  # type: ignore[union-attr]
+
+
+def test_a_champion_of_ones_own_stays(registry: Registry, package: Any, signed_model: Make) -> None:
+    own = registry.register(signed_model(5.0)).version
+    registry.promote("ratios", own, force=True)
+    package(2.0)
+    assert _again(registry).ensure_champion("ratios").version == own  # type: ignore[union-attr]
+
+
+def test_an_altered_shipped_model_is_refused(registry: Registry, package: Any) -> None:
+    (package(2.0) / "ratios.json").write_text("[0.0, 99.0]")
+    with pytest.raises(ArtefactError, match="altered"):
+        verified_shipped("ratios")
+    with pytest.raises(RegistryError, match="altered"):
+        _again(registry).ensure_champion("ratios")
+    assert registry.list("ratios") == ()
+
+
+def test_without_a_shipped_model_there_is_no_first_champion(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "shipped_digests", dict)
+    assert registry.ensure_champion("ratios") is None

@@ -152,7 +152,9 @@ def _wait_for_model(url: str, within_s: float = 60.0) -> None:
     with PredictionClient(url) as client:
         while not client.ready(deadline_s=5.0):
             if time.monotonic() > end_s:
-                raise RuntimeError(f"{url} is not ready after {within_s:g} s")
+                said = http.client.HTTPConnection(urlsplit(url).netloc, timeout=5)
+                said.request("GET", "/readyz")
+                raise RuntimeError(f"{url} is not ready: {said.getresponse().read()[:500]!r}")
             time.sleep(0.2)
 
 

@@ -188,7 +188,8 @@ class AsyncPredictionClient:
         if 400 <= status < 500 and is_problem:
             self._breaker.succeeded()
             raise RequestRefused(status, _detail(reply))
-        if status == 503 and is_problem:
+        if status == 503 and "json" in reply.headers.get("content-type", ""):
+            # It lives and says itself that it has no model yet: nothing to open the circuit for.
             self._breaker.succeeded()
             raise EndpointFailure("NOT_READY", _detail(reply), _retry_after_s(reply))
         if status != 200 or len(reply.content) > _LARGEST_ANSWER_BYTES:

@@ -11,7 +11,7 @@ import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
@@ -95,11 +95,9 @@ def fallback_forecast(
 ) -> tuple[Prediction, ...]:
     """One prediction per horizon, marked as fallback, ``why`` first; refusals where there is no history."""
     if history is None:
-        return tuple(
-            Prediction.refusal(why if why.code == "NO_HISTORY" else _no_history(), unit=unit, model=FALLBACK_MODEL,
-                               horizon_s=horizon_s)
-            for horizon_s in horizons_s
-        )  # fmt: skip
+        reasons = (why,) if why.code == "NO_HISTORY" else (why, _no_history())
+        refused = Prediction.refusal(why, unit=unit, model=FALLBACK_MODEL)
+        return tuple(replace(refused, reasons=reasons, horizon_s=float(h), fallback=True) for h in horizons_s)
     return tuple(_at(history, horizon_s, quantiles, unit, why) for horizon_s in horizons_s)
 
 

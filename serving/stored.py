@@ -17,6 +17,7 @@ from kopt.features.rows import OnlineRows
 
 KEEP_S = 5.0
 _MOST = 5000
+_MOST_ANSWERS = 500
 _INTERVAL = (0.05, 0.95)
 CONFIDENCE = 0.4
 """Below an answer from the history itself: the row knows nothing of what the series' own past has taught."""
@@ -59,6 +60,8 @@ class StoredFeatures:
         self._store: RowStore | None = None
         self._rows: OrderedDict[str, _Row] = OrderedDict()
         self._lock = threading.Lock()
+        # Rows stay the same for KEEP_S, and so do the answers made of them.
+        self._answers: dict[tuple[object, ...], tuple[tuple[float, ...], list[Stored]]] = {}
 
     def quick(self, names: Sequence[str]) -> bool:
         """Whether every name's row is at hand, so that the store need not be asked."""
@@ -69,6 +72,20 @@ class StoredFeatures:
     ) -> list[Stored]:
         """One result per name; refusals for names without a usable row. Raises FeatureStoreError."""
         rows = self._read(names)
+        asked_for = (model.version, tuple(names), tuple(horizons_s), tuple(quantiles), unit)
+        read_at = tuple(row.read_at for row in rows)
+        before = self._answers.get(asked_for)
+        if before is not None and before[0] == read_at:
+            return before[1]
+        found = self._forecast(model, rows, horizons_s, quantiles, unit)
+        if len(self._answers) >= _MOST_ANSWERS:
+            self._answers.clear()
+        self._answers[asked_for] = (read_at, found)
+        return found
+
+    def _forecast(
+        self, model: RowModel, rows: list[_Row], horizons_s: Sequence[int], quantiles: Sequence[float], unit: str
+    ) -> list[Stored]:
         usable = [row for row in rows if row.problem is None]
         asked = sorted({0.5, *_INTERVAL, *quantiles})
         values = model.predict_rows(np.array([row.features for row in usable]), asked) if usable else np.empty(0)

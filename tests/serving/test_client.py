@@ -158,6 +158,16 @@ async def test_an_overloaded_endpoint_is_left_alone_as_long_as_it_asks() -> None
     assert time.monotonic() - started < 0.3
 
 
+async def test_waiting_for_readiness_does_not_open_the_circuit(endpoint: Endpoint) -> None:
+    model, endpoint.champion.current = endpoint.champion.current, None
+    transport = httpx.ASGITransport(create_app(endpoint, manage=False))
+    async with AsyncPredictionClient(URL, transport=transport) as client:
+        for _ in range(10):
+            assert not await client.ready(deadline_s=0.05)
+        endpoint.champion.current = model
+        assert await client.ready()
+
+
 @pytest.mark.parametrize(
     "reply",
     [

@@ -27,7 +27,7 @@ def test_any_history_gives_finite_monotone_answers_or_a_refusal(
     (prediction,) = fallback_forecast(known, [horizon_s], QUANTILES, "requests", WHY)
     if known is None:
         assert prediction.refused
-        assert prediction.reasons[0].code == "NO_HISTORY"
+        assert [reason.code for reason in prediction.reasons] == ["TEST", "NO_HISTORY"]
         return
     values = [prediction.quantiles[q] for q in QUANTILES]
     assert prediction.fallback
@@ -85,7 +85,7 @@ def test_its_upper_quantiles_cover_real_demand(demand_data_dir: Path) -> None:
         for origin in np.linspace(len(series) * 0.7, len(series) - 20, 60).astype(int):
             window = series.upto(int(origin)).tail(2100)
             known = recent(window.times_s.tolist(), window.value.tolist())
-            if known is None or known.at_s != window.times_s[-1]:
+            if known is None or known.at_s != window.times_s[-1] + window.step_s:
                 continue
             for prediction in fallback_forecast(known, tuple(SPREAD), tuple(misses), "requests", WHY):
                 ahead = max(1, int((prediction.horizon_s or 0) // series.step_s))

@@ -64,12 +64,15 @@ def _run(events: Events, settings: Settings, *, train: bool) -> None:
 
     # Serve reads its switches once, in every process of Ray: they are set before Ray starts.
     deploy.prepare_environment(settings)
+    # Ray waits for its own processes most of the time; a little work beside it costs nothing, much would starve it.
     with concurrent.futures.ThreadPoolExecutor(1) as beside:
         registering = beside.submit(_register, events, settings)
         with events.step("ray", "start Ray"):
             tasks = _start_ray(settings)
         registry = registering.result()
     with tasks:
+        with events.step("features", "prepare the feature store") as outcome:
+            outcome(ensure_features(settings))
         if train:
             ensure_challenger(events, settings, registry, tasks)
         _serve(events, settings)
@@ -81,8 +84,6 @@ def _register(events: Events, settings: Settings) -> "Registry":
 
         registry = Registry(settings)
         outcome(ensure_champion(registry))
-    with events.step("features", "prepare the feature store") as outcome:
-        outcome(ensure_features(settings))
     return registry
 
 

@@ -36,25 +36,21 @@ def run(home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 @contextmanager
 def platform(home: Path, within_s: float = 540.0) -> Iterator[tuple[dict[str, str], subprocess.Popen[str], Path]]:
     """``kopt up`` with its addresses, process and the file of its standard error; killed if the test leaves it."""
-    errors = home.parent / f"stderr-{time.monotonic_ns()}"
-    with errors.open("w") as err:
+    errors, answer = (home.parent / f"{name}-{time.monotonic_ns()}" for name in ("stderr", "stdout"))
+    with errors.open("w") as err, answer.open("w") as out:
         process = subprocess.Popen(
-            [*UP, "up", "--no-browser", "-o", "json"], env=environ(home), stdout=subprocess.PIPE, stderr=err, text=True
+            [*UP, "up", "--no-browser", "-o", "json"], env=environ(home), stdout=out, stderr=err, text=True
         )
     try:
-        assert process.stdout is not None
-        os.set_blocking(process.stdout.fileno(), False)
-        deadline, line = time.monotonic() + within_s, ""
-        while not line.endswith("\n"):
+        deadline = time.monotonic() + within_s
+        while not answer.read_text().endswith("\n"):
             assert process.poll() is None, errors.read_text()
             assert time.monotonic() < deadline, errors.read_text()
-            line += process.stdout.read() or ""
             time.sleep(0.2)
-        yield json.loads(line), process, errors
+        yield json.loads(answer.read_text()), process, errors
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()  # type: ignore[union-attr]
 
 
 def end(process: subprocess.Popen[str], by: signal.Signals) -> None:
@@ -137,7 +133,8 @@ def test_a_training_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         family = psutil.Process(first.pid).children(recursive=True)
         first.kill()
         first.wait()
-    _, alive = psutil.wait_procs(family, timeout=40)
+    # Two agents of Ray look for their parent once in a while only.
+    _, alive = psutil.wait_procs(family, timeout=150)
     assert not alive, "Ray ends with the process that started it"
     again = run(home, *command[len(UP) :])
     assert again.returncode == 0, again.stderr

@@ -21,8 +21,9 @@ LEVELS = (0.05, 0.5, 0.9, 0.95, 0.99)
 _MISSES = np.array([0.95, 0.5, 0.1, 0.05, 0.0115])
 """Nominal share of truths above each threshold. The last allows for the floor under it, which only ever adds safety:
 with .01 the measured share on services never seen is .009."""
-_STEP = np.array([0.02, 0.0, 0.02, 0.03, 0.05])
-"""Size of a correction, as a part of the starting threshold."""
+_STEP = np.array([0.02, 0.0, 0.02, 0.01, 0.03])
+"""Size of a correction, as a part of the starting threshold. Larger ones follow faster and lend less, for then the
+quantile itself is restless."""
 _PRIOR_SERIES = 10
 _FLOOR = 0.5
 """A calm spell may not take a threshold below this part of its start: the next spike would find it asleep."""

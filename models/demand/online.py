@@ -48,7 +48,9 @@ _OUTLIER = 2.0
 _TYPICAL_HALF_LIFE_S = 34 * 3600.0
 _FORGET = 0.9995
 _SHARPNESS = 6.0
-_SCALE_HALF_LIFE_S = np.array([24.0, 1.0]) * 3600
+_SCALE_HALF_LIFE_S = np.array([72.0, 24.0, 1.0]) * 3600
+_SCALE_WEIGHT, _DISAGREEMENT_WEIGHT = 0.43, 0.85
+"""Of every error scale and of the trees' width; of the experts' standard deviation. Together about the 95 % width."""
 _SCALE_PRIOR = 6.0
 """The global model's width counts as this many observed errors."""
 _CLIP = 3.0
@@ -102,7 +104,7 @@ class OnlineState:
         slots, nan = steps_ahead(HORIZONS_S[-1], step_s), np.nan
         return cls(
             step_s, 0, np.zeros((_H, 2, _P, _P)), np.zeros((_H, 2, _P)), np.zeros(_H), np.zeros((_H, 2, _P)),
-            np.zeros((_H, 2)), np.zeros((_H, _K)), np.zeros(_H), np.zeros((_H, 2)), np.zeros((_H, 2)),
+            np.zeros((_H, 2)), np.zeros((_H, _K)), np.zeros(_H), np.zeros((_H, 3)), np.zeros((_H, 3)),
             np.full((slots, _H, _P), nan), np.full(slots, nan), np.full(slots, nan), np.full((slots, _H, _K), nan),
             np.full((slots, _H), nan), np.full((slots, _H), nan), np.full((slots, _H), nan),
         )  # fmt: skip
@@ -184,7 +186,7 @@ class OnlineState:
         weights = np.exp(logits - logits.max(1, keepdims=True))
         weights /= weights.sum(1, keepdims=True)
         centre = (weights * experts).sum(1)
-        width = self._width(_trees_width(base, floor, centre, glance.trees)) + 0.05 * floor
+        width = self._width(_trees_width(base, floor, centre, glance.trees), experts.std(1)) + 0.05 * floor
         self._remember(local, base, floor, experts, centre, width, anchor)
         return Outlook(centre, width, experts, weights)
 
@@ -198,11 +200,14 @@ class OnlineState:
         said[:, 0] = glance.row[COLUMN["last_value"]]
         return np.column_stack([said, np.median(said, axis=1)])
 
-    def _width(self, trees: Array) -> Array:
-        """Distance from the centre to about the 95 % quantile: half from recent errors, half from the trees."""
-        prior = trees[:, None] / 3.0
-        errors = (self.error_sum + _SCALE_PRIOR * prior) / (self.error_weight + _SCALE_PRIOR)
-        width: Array = 0.5 * (2.0 * errors[:, 0] + errors[:, 1]) + 0.5 * trees
+    def _width(self, trees: Array, disagreement: Array) -> Array:
+        """Distance (H,) from the centre to about the 95 % quantile.
+
+        From what the mixture missed lately (three days, a day, an hour), what the trees expect, and how much the
+        experts differ at this moment: they agree in calm hours and part before turns.
+        """
+        errors = (self.error_sum + _SCALE_PRIOR * trees[:, None] / 3.0) / (self.error_weight + _SCALE_PRIOR)
+        width: Array = _SCALE_WEIGHT * (errors.sum(1) + trees) + _DISAGREEMENT_WEIGHT * disagreement
         return width
 
     def _remember(

@@ -13,9 +13,11 @@ from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
 from kopt.data.demand.table import DemandSeries
+from kopt.features.rows import FeatureStoreError
 from kopt.models.registry import NotRegisteredError, RegisteredModel, RegistryError
 from kopt.serving.app import Endpoint, create_app
 from kopt.serving.build import Parts, assemble
+from kopt.serving.stored import StoredFeatures
 
 URL = "http://endpoint"
 
@@ -101,10 +103,14 @@ def source(model: StandInModel) -> MemorySource:
     return found
 
 
+def no_store() -> Any:
+    raise FeatureStoreError("there is no store in this test")
+
+
 @pytest.fixture
 def endpoint(source: MemorySource, tmp_path: Path) -> Iterator[Endpoint]:
     """Started, with the aliases read when the test says so."""
-    built = assemble(Settings(home=tmp_path), Parts(source=source, refresh_s=3600))
+    built = assemble(Settings(home=tmp_path), Parts(source=source, features=StoredFeatures(no_store), refresh_s=3600))
     built.start()
     yield built
     built.stop()

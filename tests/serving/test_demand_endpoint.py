@@ -84,7 +84,7 @@ async def test_no_history_and_no_store_is_a_refusal_that_says_what_to_do(http: h
     prediction = (await post(http, {"name": "chat"})).json()["series"][0]["horizons"][0]["demand"]
     assert prediction["refused"]
     assert prediction["value"] is None
-    assert prediction["reasons"][0]["code"] == "NO_HISTORY"
+    assert [reason["code"] for reason in prediction["reasons"]] == ["STORE_DOWN", "NO_HISTORY"]
     assert "send t and value" in prediction["reasons"][0]["message"]
 
 

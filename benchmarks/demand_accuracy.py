@@ -139,7 +139,7 @@ def _cells(one: Summary) -> tuple[str, ...]:
 def pooled(services: Services, ours: Mapping[str, Array]) -> str:
     """Services of one step as one pool: their medians and spreads summed, calibrated on the pool's own errors.
 
-    Each service counts 64 GPUs at its 99.9 % quantile, so that none dominates; totals would count clients twice.
+    Each service brings 64 GPUs sized for its 99.9 % quantile, so that none dominates; totals would count clients twice.
     """
     rows = []
     for step_s in sorted({one.step_s for one in services.series}):
@@ -180,11 +180,10 @@ def _pool_quantiles(pool: DemandSeries, parts: Array) -> Array:
 def _pool_lending(
     demand: Array, q99: Array, origins: NDArray[np.int64], ahead: int, members: int
 ) -> tuple[float, float, float]:
-    """Violation, lent share of all GPUs and of what an oracle lends, the pool being sized like a single service."""
+    """Violation, lent share of all GPUs and of what an oracle lends; demand in GPUs, each service having brought 64."""
     total = GPUS * members
-    capacity = float(np.nanquantile(demand, SIZING_QUANTILE)) / total
-    need = np.minimum(np.ceil(demand[origins + ahead] / capacity), total)
-    gpus = np.clip(np.ceil(q99[origins] / capacity - 1e-9), 1, total)
+    need = np.minimum(np.ceil(demand[origins + ahead]), total)
+    gpus = np.clip(np.ceil(q99[origins] - 1e-9), 1, total)
     lent = (total - gpus).sum()
     return float((need > gpus).mean()), float(lent / total / len(need)), float(lent / (total - need).sum())
 

@@ -1,4 +1,4 @@
-"""``python -m kopt.dashboard``: the pages as a process of their own."""
+"""``python -m kopt.dashboard``: the pages as a process of their own, until SIGTERM."""
 
 import os
 
@@ -6,4 +6,5 @@ from kopt.dashboard.app import serve
 from kopt.serving.environment import load_settings
 
 if __name__ == "__main__":
-    serve(load_settings(), hosts=os.environ.get("KOPT_PAGES_HOSTS", "").split(","))
+    more = [name.strip() for name in os.environ.get("KOPT_PAGES_HOSTS", "").split(",")]
+    serve(load_settings(), hosts=[name for name in more if name])

@@ -34,7 +34,7 @@ __all__ = ["TrainOptions", "TrainingError", "TrainingOutcome", "train"]
 class TrainOptions:
     """How a run is done. ``parameters`` override the recipe's defaults."""
 
-    folds: int = 5
+    folds: int = 3
     """At most so many fits for group-wise cross-validation."""
     trials: int = 0
     """Parameter sets tried before the folds; 0 takes the parameters as they are."""

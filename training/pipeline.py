@@ -116,7 +116,7 @@ class _Run:
             with Fits(self.recipe, self.dataset, self.settings, self.run, self.progress, tasks) as fits:
                 outcome = self._train(fits, log, champion, parameters)
             status = "FINISHED"
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             status = "KILLED"
             raise
         finally:

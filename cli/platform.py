@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 PREDICTOR = "demand"
 OBJECT_STORE_BYTES = 512 << 20
-SERVICES, DAYS = 12, 14.0
+QUICK = {"rounds": 60, "rows_per_series": 800, "network_epochs": 3}
+"""The example services' challenger is for seeing the gate at work within a minute, not for winning."""
+SERVICES, DAYS = 8, 10.0
 """Of the generator's example, on which the first challenger trains."""
 
 
@@ -155,11 +157,12 @@ def ensure_challenger(events: Events, settings: Settings, registry: "Registry", 
         return
     with contextlib.suppress(Exception), events.step("training", "train a challenger") as outcome:
         # Told by the step; the champion serves without a challenger.
-        from kopt.training.pipeline import train
+        from kopt.training.pipeline import TrainOptions, train
         from kopt.training.sources import FileSource
 
         done = train(
             PREDICTOR, source=FileSource(demand_folder(settings)), settings=settings, tasks=tasks, registry=registry,
+            options=TrainOptions(folds=2, parameters=QUICK),
             progress=lambda event: events.note("training", f"train a challenger: {_words(event)}"),
         )  # fmt: skip
         verdict = "passed" if done.verdict.passed else "refused"

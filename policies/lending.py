@@ -159,9 +159,11 @@ def lendable_curve(pool: Pool, settings: LendingSettings) -> tuple[CurvePoint, .
 def hold(state: LendingState, need_gpus: int, now_s: float, hold_s: float) -> tuple[int, LendingState]:
     """The largest need of the last ``hold_s`` seconds (at least the present one), and the state to keep.
 
-    Only needs that can still become the maximum are kept, so the state stays short. A clock that went back keeps
-    what it has: a hold is never shortened.
+    Only needs that can still become the maximum are kept, so the state stays short. A clock that goes back counts as
+    standing still until it has caught up: it neither shortens a hold nor brings one back.
     """
+    if state.recent:
+        now_s = max(now_s, state.recent[-1][0])
     alive = [(at_s, gpus) for at_s, gpus in state.recent if at_s >= now_s - hold_s and gpus > need_gpus]
     recent = (*alive, (now_s, need_gpus))
     return max(gpus for _, gpus in recent), LendingState(recent, state.lent_gpus)

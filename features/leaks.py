@@ -1,7 +1,6 @@
 """Checks that nothing in a training row comes from after its origin."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,17 +69,7 @@ def _futures(series: DemandSeries, cut: int) -> dict[str, DemandSeries]:
 
 def _after(series: DemandSeries, cut: int, values: Array) -> DemandSeries:
     ahead = np.arange(len(series)) > cut
-
-    def change(column: Array) -> Array:
-        return np.where(ahead, values, column)
-
-    return replace(
-        series,
-        value=change(series.value),
-        in_tokens=None if series.in_tokens is None else change(series.in_tokens),
-        out_tokens=None if series.out_tokens is None else change(series.out_tokens),
-        tenants={name: change(column) for name, column in series.tenants.items()},
-    )
+    return series.mapped(lambda column: np.where(ahead, values, column))
 
 
 def _compare(truth: Array, seen: Array, rows: Index, names: Sequence[str], tolerance: float, where: str) -> None:

@@ -74,12 +74,12 @@ class DemandSeries:
 
     def upto(self, index: int) -> "DemandSeries":
         """The buckets up to and including ``index``."""
-        return self._map(lambda column: column[: index + 1])
+        return self.mapped(lambda column: column[: index + 1])
 
     def tail(self, buckets: int) -> "DemandSeries":
         """The last ``buckets`` buckets, with the start moved."""
         kept = min(buckets, len(self.value))
-        cut = self._map(lambda column: column[len(column) - kept :])
+        cut = self.mapped(lambda column: column[len(column) - kept :])
         return replace(cut, start_s=self.start_s + (len(self.value) - kept) * self.step_s)
 
     def resampled(self, step_s: int = GRID_S) -> "DemandSeries":
@@ -95,9 +95,10 @@ class DemandSeries:
         factor = step_s // self.step_s
         if len(self.value) < factor:
             raise DemandDataError(f"{len(self.value)} buckets do not fill one of {step_s} s", series=self.name)
-        return replace(self._map(lambda column: _sum_buckets(column, factor)), step_s=step_s)
+        return replace(self.mapped(lambda column: _sum_buckets(column, factor)), step_s=step_s)
 
-    def _map(self, change: Callable[[Array], Array]) -> "DemandSeries":
+    def mapped(self, change: Callable[[Array], Array]) -> "DemandSeries":
+        """``change`` applied to every column: value, tokens and tenants alike."""
         return replace(
             self,
             value=change(self.value),

@@ -45,7 +45,11 @@ test: setup  ## everything; installs Debian packages for real servers where it m
 
 .PHONY: test-fast
 test-fast: setup  ## without servers, browser and Ray
-	$(BIN)/python -P -m pytest -m "not ray and not browser and not services and not slow"
+	$(BIN)/python -P -m pytest -m "not ray and not browser and not services and not cluster and not slow"
+
+.PHONY: control-plane
+control-plane: setup  ## build the Kubernetes control plane of the tests (a quarter of an hour once, cached)
+	$(BIN)/python -P tests/controlplane/build.py
 
 .PHONY: bench
 bench: setup  ## the tables of figures, beside their baselines
@@ -54,3 +58,11 @@ bench: setup  ## the tables of figures, beside their baselines
 .PHONY: default-models
 default-models: setup  ## fit the shipped default models again (needs KOPT_DATA_DIR)
 	$(BIN)/python -P -m kopt.training.default_models
+
+.PHONY: measure
+measure: setup  ## GPU memory of the sizing suite on this machine's GPU; MEASURE="--python …/python --budget 540"
+	$(BIN)/python -m benchmarks.measure $(MEASURE)
+
+.PHONY: test-torch
+test-torch: setup  ## the probe of kopt estimate on the oldest, a middle and the newest torch
+	KOPT_TRAINER_ENVIRONMENTS="oldest middle newest" $(BIN)/python -P -m pytest -m trainers tests/sizing

@@ -6,7 +6,12 @@ import sys
 BENCHMARKS = {
     "demand": "benchmarks.demand_accuracy",
     "serving": "benchmarks.serving_latency",
+    "extender": "benchmarks.extender",
+    "extender-cluster": "benchmarks.extender_cluster",
     "platform": "benchmarks.platform_cost",
+    "placement": "benchmarks.placement",
+    "sizing": "benchmarks.sizing",
+    "webhook": "benchmarks.webhook",
 }
 
 

@@ -77,12 +77,11 @@ def out_of_fold(services: Services, cache: Path) -> dict[str, Array]:
 
 def _fold(table: TrainingTable, services: Services, group: str) -> dict[str, Array]:
     predictor = DemandPredictor(GlobalSettings(threads=1)).fit(table.where(table.groups != group))
+    mine = [one for one in services.series if services.groups[one.name] == group]
     found = {}
-    for one in services.series:
-        if services.groups[one.name] == group:
-            tested = predictor.backtest(one, quantiles=QUANTILES)
-            found[one.name] = np.full((len(one), len(HORIZONS_S), len(QUANTILES)), np.nan)
-            found[one.name][tested.origins] = tested.values
+    for one, tested in zip(mine, predictor.backtests(mine, quantiles=QUANTILES), strict=True):
+        found[one.name] = np.full((len(one), len(HORIZONS_S), len(QUANTILES)), np.nan)
+        found[one.name][tested.origins] = tested.values
     return found
 
 
@@ -172,7 +171,7 @@ def _pool_quantiles(pool: DemandSeries, parts: Array) -> Array:
         scores = np.full(len(ahead), np.nan)
         if now >= ahead.max():
             scores = (value - centre[now - ahead, lane]) / width[now - ahead, lane]
-        thresholds = between(calibration.observe(scores), [0.99])[:, 0]
+        thresholds = between(calibration.observe(scores[None])[0], [0.99])[:, 0]
         result[now] = centre[now] + thresholds * width[now]
     return result
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 GROUPINGS = ("source",)
 
+_AT_ONCE = 8
+"""Series forecast together between two moves of the bar."""
+
 
 @dataclass(frozen=True)
 class BacktestRow:
@@ -58,9 +61,10 @@ def with_model(data: "DemandDataset", model: str, settings: Settings) -> "Iterat
     with step("loading the model"):
         predictor, recipe = api.load_model(model, settings), recipe_of("demand")
     with bar("forecasting") as advance:
-        for done, one in enumerate(data.series, 1):
-            yield recipe.backtest(predictor, data, one.name)
-            advance(done, len(data.series))
+        names = [one.name for one in data.series]
+        for start in range(0, len(names), _AT_ONCE):
+            yield from recipe.backtests(predictor, data, names[start : start + _AT_ONCE])
+            advance(min(start + _AT_ONCE, len(names)), len(names))
 
 
 def refuse_seen(data: "DemandDataset", model: str, settings: Settings) -> None:

@@ -3,7 +3,9 @@
 Wrong usage stays typer's own (status 2). ``KOPT_DEBUG=1`` lets the traceback through.
 """
 
+import inspect
 import os
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -14,15 +16,30 @@ from kopt.cli.output import printable
 
 EXTRAS = {
     "ray": "serving", "mlflow": "serving", "feast": "serving", "lightgbm": "serving", "fastapi": "serving",
-    "cryptography": "serving", "jinja2": "serving", "plotly": "serving", "psutil": "serving",
+    "cryptography": "serving", "jinja2": "serving", "matplotlib": "serving", "plotly": "serving", "psutil": "serving",
     "safetensors": "serving", "pandas": "data", "pyarrow": "data", "numpy": "data",
     "prometheus_api_client": "data", "torch": "training", "sklearn": "training", "statsforecast": "training",
-    "optuna": "training",
+    "optuna": "training", "aiohttp": "controllers", "orjson": "controllers", "uvloop": "controllers",
+    "prometheus_client": "agents",
 }  # fmt: skip
 
 
 class Refused(Exception):
     """An operation that is not done, and why; the message says what to do about it. Exit status 1."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: whatever is being done is left, as Ctrl-C would."""
+
+
+def leave_on_sigterm() -> None:
+    """From now on the first SIGTERM raises Terminated; later ones are ignored while it is being left."""
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def usage_error(message: str, option: str | None = None) -> NoReturn:
@@ -32,6 +49,12 @@ def usage_error(message: str, option: str | None = None) -> NoReturn:
 
 class Edge(TyperGroup):
     """The root command; turns whatever the verbs raise into a line and a status."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        if found is not None:
+            _flow(found)
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -43,6 +66,15 @@ class Edge(TyperGroup):
                 raise
             tell(error)
             raise typer.Exit(1) from error
+
+
+def _flow(command: Any) -> None:
+    """Lines of a paragraph in the help run on, as wide as the terminal is; examples keep theirs."""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    flowing = (one if one.startswith(" ") else " ".join(one.split("\n")) for one in paragraphs)
+    command.help = "\n\n".join(flowing)
+    for inner in getattr(command, "commands", {}).values():
+        _flow(inner)
 
 
 def debugging() -> bool:

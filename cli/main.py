@@ -2,8 +2,25 @@
 
 import typer
 
-from kopt.cli import demand, doctor, models, train, up
+from kopt.cli import (
+    agent,
+    controller,
+    demand,
+    doctor,
+    estimate,
+    extender,
+    models,
+    off,
+    profile,
+    recommend,
+    simulate,
+    sizes,
+    train,
+    up,
+    webhook,
+)
 from kopt.cli.edge import Edge
+from kopt.cli.scripts import ScriptCommand
 
 app = typer.Typer(
     cls=Edge,
@@ -23,8 +40,21 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("status")(up.status)
 app.command("down")(up.down)
+app.command("off")(off.off)
 app.command("version")(doctor.version)
 app.command("doctor")(doctor.doctor)
 app.command("train")(train.train)
 app.add_typer(models.app, name="models")
 app.add_typer(demand.app, name="demand")
+app.command("estimate", cls=ScriptCommand)(estimate.estimate)
+app.command("recommend", cls=ScriptCommand)(recommend.recommend)
+app.command("explain")(sizes.explain)
+app.command("diff")(sizes.diff)
+app.command("apply")(sizes.apply)
+app.command("profile")(profile.profile)
+app.add_typer(simulate.app, name="simulate")
+app.command("webhook")(webhook.webhook)
+app.command("audit")(webhook.audit)
+app.command("extender")(extender.extender)
+app.add_typer(agent.app, name="agent")
+app.add_typer(controller.app, name="controller")

@@ -42,21 +42,28 @@ class ComparedRow:
 
 
 @app.command("list")
-def list_models(predictor: PredictorName = "demand", output: Output = Format.TABLE) -> None:
-    """Every registered version, newest first, with its alias and the gate's verdict.
+def list_models(
+    predictor: Annotated[
+        str, typer.Option("-p", "--predictor", help="Only this predictor's models; all by default.")
+    ] = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Every registered version of each predictor, newest first, with its alias and the gate's verdict.
 
     Examples:
 
         kopt models list
 
-        kopt models list -o json | jq '.models[0].version'
+        kopt models list -p sizing -o json | jq '.models[0].version'
     """
     from kopt.models.api import has_registry
+    from kopt.models.catalogue import PREDICTORS
 
-    registry = _registry(predictor)
-    rows = [_row(model) for model in registry.list(predictor)] if has_registry(registry.settings) else []
-    missing = f"no {predictor} model is registered yet; `kopt up` registers the shipped one, `kopt train` makes more"
-    show(Answer("models", rows, title=f"{predictor} models", empty=missing), output)
+    names = [predictor] if predictor else list(PREDICTORS)
+    registry = _registry(names[0])
+    rows = [_row(one) for name in names for one in registry.list(name)] if has_registry(registry.settings) else []
+    missing = "no model is registered yet; `kopt up` registers the shipped ones, `kopt train` makes more"
+    show(Answer("models", rows, title=f"{predictor} models".strip(), empty=missing), output)
 
 
 @app.command()

@@ -1,12 +1,24 @@
 """Options that several verbs share, and how their text is read."""
 
 import re
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from kopt.cli.edge import usage_error
 from kopt.cli.output import Format
+
+
+class Shown(StrEnum):
+    """Formats of ``-o``, with ``patch``: what to change in a workload, as YAML documents."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+    PATCH = "patch"
+
 
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the answer.", show_choices=True)]
 Since = Annotated[

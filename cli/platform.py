@@ -8,16 +8,16 @@ champion from serving.
 import concurrent.futures
 import contextlib
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kopt.cli.edge import Refused
+from kopt.cli.edge import Refused, Terminated, leave_on_sigterm
 from kopt.cli.events import Events, take_standard_output
 from kopt.cli.supervisor import TRY_AGAIN
 from kopt.core.settings import Settings
+from kopt.models.catalogue import PREDICTORS
 from kopt.serving.environment import load_settings
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ SERVICES, DAYS = 8, 10.0
 def main(arguments: list[str]) -> int:
     """Run until a signal ends it."""
     events, settings = take_standard_output(), load_settings()
-    signal.signal(signal.SIGTERM, _leave)
+    leave_on_sigterm()
     try:
         _run(events, settings, train="--no-train" not in arguments)
-    except _Left:
+    except Terminated:
         return 0
     except _RayIsSlow:
         return TRY_AGAIN
@@ -48,15 +48,6 @@ def main(arguments: list[str]) -> int:
 
 class _RayIsSlow(Refused):
     """Ray gives its own processes thirty seconds; on a busy machine that is too little once in a while."""
-
-
-class _Left(KeyboardInterrupt):
-    """SIGTERM: whatever is being done is left, as Ctrl-C would."""
-
-
-def _leave(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Left
 
 
 def _run(events: Events, settings: Settings, *, train: bool) -> None:
@@ -81,11 +72,11 @@ def _run(events: Events, settings: Settings, *, train: bool) -> None:
 
 
 def _register(events: Events, settings: Settings) -> "Registry":
-    with events.step("champion", "register the shipped model") as outcome:
+    with events.step("champion", "register the shipped models") as outcome:
         from kopt.models.registry import Registry
 
         registry = Registry(settings)
-        outcome(ensure_champion(registry))
+        outcome(ensure_champions(registry))
     return registry
 
 
@@ -99,7 +90,6 @@ def _start_ray(settings: Settings) -> "RayTasks":
         if "timed out during startup" in str(error):
             raise _RayIsSlow("its processes took more than thirty seconds; the machine is busy") from error
         raise
-    signal.signal(signal.SIGTERM, _leave)  # ray.init has put its own handler in place
     return tasks
 
 
@@ -124,12 +114,24 @@ def demand_folder(settings: Settings) -> Path:
     return settings.home / "demand"
 
 
-def ensure_champion(registry: "Registry") -> str:
-    """The champion there is, or the shipped model as the first one."""
-    champion = registry.ensure_champion(PREDICTOR)
+def ensure_champions(registry: "Registry") -> str:
+    """Every predictor's champion, or its shipped model as the first one."""
+    return "; ".join(_champion(registry, name) for name in PREDICTORS)
+
+
+def _champion(registry: "Registry", predictor: str) -> str:
+    from kopt.models.registry import RegistryError
+
+    try:
+        champion = registry.ensure_champion(predictor)
+    except RegistryError as error:
+        if predictor == PREDICTOR:
+            raise
+        # The endpoint serves the package's own model where the registry has none.
+        return f"{predictor} is not registered ({error})"
     if champion is None:
-        return "none is shipped; until the first training ends, answers are fallbacks"
-    return f"champion is version {champion.version}"
+        return f"no {predictor} model is shipped: until the first training ends, answers are fallbacks"
+    return f"{predictor} champion is version {champion.version}"
 
 
 def ensure_features(settings: Settings) -> str:

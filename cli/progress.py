@@ -91,6 +91,26 @@ class Steps:
         self._line(f"{mark} {step.what}{': ' if outcome else ''}{outcome}", self.seconds[key], colour)
         self._draw()
 
+    @contextlib.contextmanager
+    def following(self) -> "Iterator[Callable[[str], None]]":
+        """For work that only tells what it begins: each step ends the one before."""
+        running: list[str] = []
+
+        def progress(what: str) -> None:
+            if running:
+                self.end(running.pop())
+            running.append(what)
+            self.begin(what, what)
+
+        try:
+            yield progress
+        except BaseException:
+            if running:
+                self.end(running.pop(), failed=True)
+            raise
+        if running:
+            self.end(running.pop())
+
     def _line(self, text: str, seconds: float, colour: str) -> None:
         from rich.text import Text
 

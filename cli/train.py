@@ -1,13 +1,13 @@
 """``kopt train``: data → features → folds → evaluation → gate → registered model, in one command."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kopt.cli import inputs
-from kopt.cli.edge import usage_error
+from kopt.cli.edge import leave_on_sigterm, usage_error
 from kopt.cli.options import Label, Output, Query, Since, Step, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import Steps
@@ -18,7 +18,7 @@ from kopt.serving.environment import load_settings
 if TYPE_CHECKING:
     from kopt.training.pipeline import TrainingOutcome
     from kopt.training.progress import Event
-    from kopt.training.sources import Source
+    from kopt.training.recipe import Source
 
 STEPS = {
     "read": "read the data", "ray": "start Ray", "features": "compute features", "search": "search parameters",
@@ -41,23 +41,38 @@ class SummaryRow:
     eff99_last: float = column("by last value", show=lambda share: f"{share:.0%}")
 
 
+@dataclass(frozen=True)
+class SizeRow:
+    """Scores of the new model on families of models it had not seen, per slice."""
+
+    slice: str = column("slice")
+    services: int = column("runs")
+    median_error: float = column("median error", show=lambda share: f"{share:.1%}")
+    p90_error: float = column("p90", show=lambda share: f"{share:.1%}")
+    p_under: float = column("above the interval", show=lambda share: f"{share:.1%}")
+    mean_slack: float = column("mean slack", show=lambda share: f"{share:.1%}")
+    coverage: float = column("inside", show=lambda share: f"{share:.1%}")
+
+
+Data = Annotated[
+    str | None, typer.Option("--data", metavar="PATH", help="A folder, Parquet or CSV file, or public trace.")
+]
+Python = Annotated[
+    str | None,
+    typer.Option("--python", metavar="PATH", help="For sizing: a Python with torch, timm and torchvision."),
+]
+Prometheus = Annotated[str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus server.")]
+Folds = Annotated[int, typer.Option("--folds", min=2, max=50, help="Fits for cross-validation, at most.")]
+Trials = Annotated[int, typer.Option("--trials", min=0, max=1000, help="Parameter sets tried before.")]
+Promote = Annotated[bool, typer.Option("--promote/--no-promote", help="Make it champion when it passes the gate.")]
+
+
 def train(
-    predictor: Annotated[str, typer.Argument(metavar="PREDICTOR", help="Which predictor: demand.")],
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="PATH", help="A folder, Parquet or CSV file, or public trace.")
-    ] = None,
-    prometheus: Annotated[str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus server.")] = None,
-    query: Query = "",
-    label: Label = "service",
-    since: Since = "30d",
-    step: Step = "5m",
-    folds: Annotated[int, typer.Option("--folds", min=2, max=50, help="Fits for cross-validation, at most.")] = 5,
-    trials: Annotated[int, typer.Option("--trials", min=0, max=1000, help="Parameter sets tried before.")] = 0,
-    promote: Annotated[
-        bool, typer.Option("--promote/--no-promote", help="Make it champion when it passes the gate.")
-    ] = True,
-    output: Output = Format.TABLE,
-) -> None:
+    predictor: Annotated[str, typer.Argument(metavar="PREDICTOR", help="Which predictor: demand or sizing.")],
+    data: Data = None, python: Python = None, prometheus: Prometheus = None, query: Query = "",
+    label: Label = "service", since: Since = "30d", step: Step = "5m", folds: Folds = 3, trials: Trials = 0,
+    promote: Promote = True, output: Output = Format.TABLE,
+) -> None:  # fmt: skip
     """Train a challenger, hold it against the champion, register it, and promote it where it is better.
 
     Without --data and --prometheus it trains on the services of this home (those on the pages), or on generated ones.
@@ -69,17 +84,24 @@ def train(
         kopt train demand --data /data/demand
 
         kopt train demand --prometheus http://prometheus:9090 --query 'sum by (service) (increase(requests[$step]))'
+
+        kopt train sizing --data /data/memory --python /envs/train/bin/python
     """
     from kopt.training.recipe import RECIPES
 
     if predictor not in RECIPES:
         usage_error(f"{predictor!r} is none of {', '.join(RECIPES)}", "PREDICTOR")
     settings = load_settings()
-    source = _source(settings, data, prometheus, query, label, seconds(since, "--since"), seconds(step, "--step"))
+    source = (
+        _sized(settings, data, python, prometheus)
+        if predictor == "sizing"
+        else _source(settings, data, prometheus, query, label, seconds(since, "--since"), seconds(step, "--step"))
+    )
     make_home(settings.home)
     from kopt.training.pipeline import TrainOptions
     from kopt.training.pipeline import train as run
 
+    leave_on_sigterm()
     with Steps() as steps, Telling(steps) as telling:
         options = TrainOptions(folds=folds, trials=trials, promote=promote)
         outcome = run(predictor, source=source, settings=settings, options=options, progress=telling.progress)
@@ -87,30 +109,40 @@ def train(
 
 
 class Telling:
-    """Turns the pipeline's events into steps on the terminal."""
+    """Turns the pipeline's events into steps on the terminal; a step may wait for others that it needs."""
 
     def __init__(self, steps: Steps) -> None:
-        self._steps, self._current, self._outcome = steps, "", ""
+        self._steps = steps
+        self._running: dict[str, str] = {}
 
     def __enter__(self) -> "Telling":
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if self._current:
-            self._steps.end(self._current, "" if kind else self._outcome, failed=kind is not None)
-        if kind is KeyboardInterrupt:
+        for step, outcome in self._running.items():
+            self._steps.end(step, outcome, failed=kind is not None)
+        if isinstance(kind, type) and issubclass(kind, KeyboardInterrupt):
             self._steps.tell("interrupted; the same command goes on where it was")
 
     def progress(self, event: "Event") -> None:
-        if event.step != self._current:
-            if self._current:
-                self._steps.end(self._current, self._outcome)
-            self._current = event.step
-            self._steps.begin(event.step, STEPS.get(event.step, event.step))
+        what = STEPS.get(event.step, event.step)
+        if event.step not in self._running:
+            self._steps.begin(event.step, what)
         counted = f" {event.done} of {event.total}" if event.total > 1 else ""
         kept = f", {event.kept} kept from before" if event.kept else ""
-        self._outcome = f"{event.message}{counted}{kept}".strip(" ,")
-        self._steps.note(event.step, f"{STEPS.get(event.step, event.step)} {self._outcome}".rstrip())
+        outcome = f"{event.message}{counted}{kept}".strip(" ,")
+        self._running[event.step] = outcome
+        self._steps.note(event.step, f"{what} {outcome}".rstrip())
+        if event.done == event.total:
+            self._steps.end(event.step, self._running.pop(event.step))
+
+
+def _sized(settings: Settings, data: str | None, python: str | None, prometheus: str | None) -> "Source":
+    from kopt.training.sizing import MemoryRuns
+
+    if prometheus or not data:
+        usage_error("sizing is trained on a folder of measured runs: give --data DIR", "--data")
+    return MemoryRuns(inputs.readable(Path(data)), settings, python)
 
 
 def _source(
@@ -135,12 +167,9 @@ def _source(
 def _answer(outcome: "TrainingOutcome", *, telling_slices: bool) -> Answer:
     """``telling_slices``: also slices that hold the same services as all of them do, which people need not read."""
     services = max((one.services for one in outcome.summaries), default=0)
-    rows = [
-        SummaryRow(one.slice, one.horizon_s, one.services, one.mase, one.mase_ratio, one.violation_q99, one.eff99,
-                   one.eff99_last)
-        for one in outcome.summaries
-        if telling_slices or one.slice == "all" or one.services < services
-    ]  # fmt: skip
+    told = [one for one in outcome.summaries if telling_slices or one.slice == "all" or one.services < services]
+    kind = SizeRow if outcome.model.name == "sizing" else SummaryRow
+    rows = [kind(**{part.name: getattr(one, part.name) for part in fields(kind)}) for one in told]
     champion = outcome.champion.version if outcome.champion else None
     verdict = "passed" if outcome.verdict.passed else "refused"
     facts = {
@@ -156,4 +185,4 @@ def _answer(outcome: "TrainingOutcome", *, telling_slices: bool) -> Answer:
         f"{outcome.model.name} version {outcome.model.version} {fate} ({outcome.seconds:.0f} s, "
         f"{outcome.computed} steps computed, {outcome.kept} kept)",
     ]
-    return Answer("summaries", rows, facts, title="scores on held-out services", notes=notes, hidden_facts=True)
+    return Answer("summaries", rows, facts, title="scores on what was held out", notes=notes, hidden_facts=True)

@@ -22,6 +22,7 @@ from kopt.cli.supervisor import Service, Supervisor, answers
 from kopt.core.settings import Settings
 from kopt.serving.environment import load_settings
 
+SAYS_SO_WITHIN_S = 10.0
 STOPS_WITHIN_S = 60.0
 PORTS = {"api": "prediction endpoint", "pages": "web pages", "mlflow": "MLflow"}
 
@@ -94,7 +95,7 @@ class _Platform:
         )
         self._steps = Steps()
         self._supervisor = Supervisor(services(settings, train=train, on_line=self._on_line), tell=self._steps.tell)
-        self._started = time.monotonic()
+        self._started, self._serving = time.monotonic(), asyncio.Event()
 
     async def run(self) -> None:
         """Start, tell the addresses, keep running until a signal, stop."""
@@ -117,6 +118,9 @@ class _Platform:
         with self._steps as steps:
             steps.begin("pages", f"start the {PORTS['pages']}")
             await self._supervisor.start(on_ready=self._on_ready)
+            # Its address answers a moment before it says so; the summary comes after the last step.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._serving.wait(), SAYS_SO_WITHIN_S)
 
     def _on_ready(self, name: str) -> None:
         if name in PORTS:
@@ -131,6 +135,8 @@ class _Platform:
             # Two processes that make MLflow's tables at the same time spoil them.
             self._steps.begin("mlflow", f"start {PORTS['mlflow']}")
             self._supervisor.release("mlflow")
+        if (event.key, event.kind) == ("serving", "end"):
+            self._serving.set()
         if event.kind == "begin":
             self._steps.begin(event.key, event.text)
         elif event.kind == "note":

@@ -31,6 +31,10 @@ class Settings:
     pages_port: int = 8701
     mlflow_port: int = 8702
     """TCP ports; 0 takes a free one."""
+    auth: str = "none"
+    """``token``: callers of the endpoint show a bearer token, which the cluster's API server reviews; ``none``."""
+    auth_audiences: str = ""
+    """Audiences, separated by commas, that a token must be for; empty means the API server's own."""
     redis_url: str = ""
     """Online feature store (``redis://host:port/0``); empty means SQLite under ``home``."""
     ray_address: str = ""
@@ -83,6 +87,8 @@ def _from_toml(text: str, known: list[str]) -> dict[str, str]:
 def _convert(name: str, text: str) -> object:
     if name in ("home", "data_dir"):
         return Path(text)
+    if name == "auth" and text not in ("none", "token"):
+        raise SettingsError(f"KOPT_AUTH is {text!r}; it is none or token")
     if not name.endswith("_port"):
         return text
     if not text.isdigit() or int(text) > 65535:

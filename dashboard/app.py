@@ -7,6 +7,7 @@ Read only: no form changes anything, no cookie, no session. ``serve`` is the pro
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Response
@@ -15,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from kopt.core.settings import Settings
 from kopt.dashboard.guard import Guard, PageMetrics, allowed_hosts
 from kopt.dashboard.histories import FolderHistories
-from kopt.dashboard.live import LiveSource
+from kopt.dashboard.live import UNWELL_REFRESH_S, LiveSource
 from kopt.dashboard.pages import Pages
 from kopt.dashboard.sources import Source
 from kopt.models.registry import Registry
@@ -23,6 +24,14 @@ from kopt.serving.client import AsyncPredictionClient
 
 REFRESH_S = 15.0
 CLIENT_DEADLINE_S = 5.0
+
+
+def pages_client(url: str, **options: Any) -> AsyncPredictionClient:
+    """The pages' client of the endpoint: patient with one answer, quick to notice an endpoint that came up.
+
+    ``options`` as for ``AsyncPredictionClient``.
+    """
+    return AsyncPredictionClient(url, deadline_s=CLIENT_DEADLINE_S, longest_pause_s=UNWELL_REFRESH_S, **options)
 
 
 def create_app(
@@ -34,7 +43,7 @@ def create_app(
     """
     background: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
     if source is None:
-        client = AsyncPredictionClient(settings.endpoint, deadline_s=CLIENT_DEADLINE_S)
+        client = pages_client(settings.endpoint)
         live = LiveSource(FolderHistories(settings.home / "demand"), client, Registry(settings),
                           url=settings.endpoint, home=settings.home)  # fmt: skip
         source = live

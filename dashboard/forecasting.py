@@ -38,6 +38,10 @@ class Forecasts:
         found = self._held.get(name)
         return found[1] if found else None
 
+    def forget_troubles(self) -> None:
+        """Drop what was said in place of an endpoint that answers again: it is no longer true, and asked anew next."""
+        self._held = {name: held for name, held in self._held.items() if not _trouble(held[1])}
+
     async def refresh(
         self,
         all_series: Sequence[DemandSeries],

@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Protocol
 
 from kopt.core.prediction import ModelVersion
+from kopt.core.reason import Reason
 from kopt.dashboard.capacity import FILE, Capacity, CapacityError, assumed_capacity, read_capacities
 from kopt.dashboard.forecasting import Asks, Forecasts
 from kopt.dashboard.histories import Histories, last_value_s
 from kopt.dashboard.replay import PAST_KEPT, Replays
-from kopt.dashboard.sources import Endpoint, Models, Past, Service, Snapshot
+from kopt.dashboard.sources import Endpoint, Models, Past, Service, Sizes, Snapshot
 from kopt.data.demand.table import DemandDataError, DemandSeries
+from kopt.models.catalogue import PREDICTORS
 from kopt.models.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel, RegistryError
-from kopt.serving.answers import AnswerError, ModelHealth, ServedModel
+from kopt.serving.answers import AnswerError, ModelHealth, ServedModel, ServedModels
 from kopt.serving.client import EndpointFailure, RequestRefused
+from kopt.serving.size_advice import SizeAdvice
 
 LOG = logging.getLogger(__name__)
 PREDICTOR = "demand"
 PATIENCE_S = 2.5
 """How long a page waits for replayed forecasts; later ones appear when it refreshes."""
+UNWELL_REFRESH_S = 2.0
+"""How often an endpoint that does not answer is asked: a page opened while it starts should not stay wrong for long."""
 LIVE_WITHIN_S = 3600.0
 """Histories whose newest bucket is older than this are a replay: their own end is then their now."""
 
@@ -30,9 +35,11 @@ LIVE_WITHIN_S = 3600.0
 class Client(Asks, Protocol):
     """The part of ``AsyncPredictionClient`` that the pages use."""
 
-    async def models(self, *, deadline_s: float | None = None) -> tuple[ServedModel, ...]: ...
+    async def models(self, *, deadline_s: float | None = None) -> ServedModels: ...
 
     async def model_health(self, *, deadline_s: float | None = None) -> ModelHealth: ...
+
+    async def sizes(self, *, deadline_s: float | None = None) -> tuple[SizeAdvice, ...]: ...
 
 
 class Versions(Protocol):
@@ -52,6 +59,9 @@ class LiveSource:
         self._url, self._home, self._clock, self._patience_s = url, home, clock, patience_s
         self._forecasts, self._replays = Forecasts(client), Replays(client)
         self._snapshot = Snapshot({}, Endpoint(url), clock(), ready=False)
+        self._refused: tuple[Reason, ...] = ()
+        self._answering: tuple[ModelVersion, ...] = ()
+        self._sizes = Sizes()
         self._models = Models(problems=("The model registry is being asked.",))
         self._past_lock = asyncio.Lock()
         self._past: dict[str, tuple[tuple[float, ModelVersion | None], asyncio.Task[Past]]] = {}
@@ -60,13 +70,13 @@ class LiveSource:
         """Refresh until cancelled. What is unforeseen is logged and shown; the pages live on."""
         while True:
             try:
-                await asyncio.gather(self.refresh(), self.refresh_models())
+                await asyncio.gather(self.refresh(), self.refresh_models(), self.refresh_sizes())
             except Exception:  # the background's own edge
                 LOG.exception("refresh failed")
                 problem = "The pages could not refresh their data; their log says why."
                 old = self._snapshot
                 self._snapshot = replace(old, problems=(problem,))
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(min(every_s, UNWELL_REFRESH_S) if self._snapshot.endpoint.problem else every_s)
 
     async def refresh(self) -> None:
         """One round: read histories, ask the endpoint, swap the snapshot."""
@@ -75,6 +85,8 @@ class LiveSource:
         clock_s = self._calendar_clock(series)
         model, trouble = await self._serving()
         version = model.version if model else None
+        if not trouble:
+            self._forecasts.forget_troubles()
 
         def publish(*, ready: bool, failed: str = "") -> None:
             self._publish(series, capacities, clock_s, Endpoint(self._url, trouble or failed, version), problems, ready)
@@ -118,10 +130,12 @@ class LiveSource:
     async def _serving(self) -> tuple[ServedModel | None, str]:
         """The version that answers, and what is wrong with the endpoint."""
         try:
-            models = await self._client.models()
+            known = await self._client.models()
         except (EndpointFailure, AnswerError, RequestRefused) as error:
             return None, _sentence(error)
-        serving = [model for model in models if model.serving and model.alias != CHALLENGER]
+        self._refused = known.refused
+        self._answering = tuple(model.version for model in known.models if model.serving)
+        serving = [model for model in known.models if model.serving and model.version.name == PREDICTOR]
         return (serving[0], "") if serving else (None, "")
 
     async def snapshot(self) -> Snapshot:
@@ -152,6 +166,16 @@ class LiveSource:
     async def models(self) -> Models:
         return self._models
 
+    async def sizes(self) -> Sizes:
+        return self._sizes
+
+    async def refresh_sizes(self) -> None:
+        """Ask the endpoint; what was known before stays where it does not answer."""
+        try:
+            self._sizes = Sizes(await self._client.sizes())
+        except (EndpointFailure, AnswerError, RequestRefused) as error:
+            self._sizes = replace(self._sizes, problem=_sentence(error))
+
     async def refresh_models(self) -> None:
         """Ask registry and endpoint; the first time MLflow is loaded, which takes seconds."""
         self._models = await self._ask_models()
@@ -164,7 +188,8 @@ class LiveSource:
         except (EndpointFailure, AnswerError, RequestRefused) as error:
             problems.append(f"No health report from the endpoint: {_sentence(error)}")
         registered = await asyncio.to_thread(self._ask_registry, problems)
-        return replace(registered, health=health, problems=tuple(problems))
+        refused = tuple(reason for reason in self._refused if reason.code == "MODEL_REFUSED")
+        return replace(registered, health=health, refused=refused, problems=tuple(problems), serving=self._answering)
 
     def _ask_registry(self, problems: list[str]) -> Models:
         """What the registry knows; nothing of the health report."""
@@ -174,10 +199,11 @@ class LiveSource:
             versions = self._registry.list(PREDICTOR)
             compared = tuple(model for alias in (CHAMPION, CHALLENGER) for model in versions if alias in model.aliases)
             metrics = self._registry.compare(PREDICTOR, [m.version for m in compared]) if compared else ()
+            others = [model for name in PREDICTORS if name != PREDICTOR for model in self._registry.list(name)]
         except RegistryError as error:
             problems.append(f"The model registry does not answer: {error}")
             return Models()
-        return Models(versions, metrics, compared)
+        return Models(versions, metrics, compared, others=tuple(others))
 
 
 def _failed(task: "asyncio.Task[Past]") -> bool:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kopt.core.prediction import ModelVersion
 from kopt.dashboard.sources import Models
 from kopt.models.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel
 from kopt.serving.answers import ModelHealth, SeriesHealth
@@ -74,6 +75,11 @@ class ModelPage:
     champion: RegisteredModel | None
     challenger: RegisteredModel | None
     versions: tuple[RegisteredModel, ...]
+    """Of all predictors; champion and challenger are those of demand."""
+    serving: frozenset[tuple[str, str]]
+    """Name and version of what the endpoint answers with."""
+    unregistered: tuple[ModelVersion, ...]
+    """What it answers with that the registry does not have: the package's default models."""
     slices: tuple[Slice, ...]
     minutes: tuple[int, ...]
     """Columns of the slices' table: horizons, 0 for metrics without one."""
@@ -86,13 +92,16 @@ class ModelPage:
 def model_page(models: Models) -> ModelPage:
     """Puts the page together."""
     by_alias = {alias: model for model in models.versions for alias in model.aliases}
+    registered = {(one.name, one.version) for one in (*models.versions, *models.others)}
     health = models.health
     series = health.series if health else ()
     found = slices(models.metrics, models.compared)
     return ModelPage(
         champion=by_alias.get(CHAMPION),
         challenger=by_alias.get(CHALLENGER),
-        versions=models.versions,
+        versions=(*models.versions, *models.others),
+        serving=frozenset((one.name, one.version) for one in models.serving),
+        unregistered=tuple(one for one in models.serving if (one.name, one.version) not in registered),
         slices=found,
         minutes=tuple(sorted({minutes for one in found for line in one.lines for minutes in line.pairs})),
         coverage=live_coverage(health) if health else (),

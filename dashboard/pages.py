@@ -16,6 +16,7 @@ from kopt.dashboard.guard import SECURITY_HEADERS
 from kopt.dashboard.lending import DEFAULT_RISK, RISKS, pools
 from kopt.dashboard.modelpage import CoverageLine, model_page
 from kopt.dashboard.overview import HORIZONS_S, Choice, overview
+from kopt.dashboard.recommendations import recommendations
 from kopt.dashboard.rendering import environment, pretty
 from kopt.dashboard.sources import Service, Snapshot, Source
 from kopt.dashboard.wording import shortened
@@ -39,6 +40,7 @@ class Pages:
             "/data/services": self.service_data,
             "/data/services/{name:path}": self.service_data,
             "/lending": self.lending,
+            "/recommendations": self.recommendations,
             "/models": self.models,
             "/static/{address:path}": self.static,
             "/healthz": self.health,
@@ -94,6 +96,12 @@ class Pages:
         charts = {f"pool{i}": figures.lending(pool.curve, pool.gpus) for i, pool in enumerate(shown) if pool.curve}
         return self._page(request, "lending.html", snapshot, pools=shown, found=len(wanted), total=total, risk=risk,
                           risks=RISKS, shared=shared, text=text, charts=charts, horizons=HORIZONS_S)  # fmt: skip
+
+    async def recommendations(self, request: Request) -> Response:
+        snapshot, sizes = await asyncio.gather(self._source.snapshot(), self._source.sizes())
+        text = request.query_params.get("q", "")[:253]
+        view = recommendations(sizes, text)
+        return self._page(request, "recommendations.html", snapshot, view=view, text=text)
 
     async def models(self, request: Request) -> Response:
         snapshot, models = await asyncio.gather(self._source.snapshot(), self._source.models())

@@ -14,6 +14,7 @@ from kopt.dashboard.capacity import Capacity
 from kopt.data.demand.table import DemandSeries
 from kopt.models.registry import MetricRow, RegisteredModel
 from kopt.serving.answers import ModelHealth, SeriesForecast
+from kopt.serving.size_advice import SizeAdvice
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Models:
-    """The registry's versions (newest first) and the endpoint's health report, each with what kept it away."""
+    """The registry's versions of demand, newest first, and the health report, each with what kept it away."""
 
     versions: tuple[RegisteredModel, ...] = ()
     metrics: tuple[MetricRow, ...] = ()
@@ -92,6 +93,18 @@ class Models:
     health: ModelHealth | None = None
     refused: tuple[Reason, ...] = ()
     problems: tuple[str, ...] = field(default_factory=tuple)
+    others: tuple[RegisteredModel, ...] = ()
+    """Versions of the other predictors."""
+    serving: tuple[ModelVersion, ...] = ()
+    """The versions that the endpoint answers with, one per predictor."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The newest size of every job type that was asked about, newest first, or what kept them away."""
+
+    found: tuple[SizeAdvice, ...] = ()
+    problem: str = ""
 
 
 class Source(Protocol):
@@ -105,3 +118,6 @@ class Source(Protocol):
 
     async def models(self) -> Models:
         """Registry and model health."""
+
+    async def sizes(self) -> Sizes:
+        """Sizes of job types, of the last refresh."""

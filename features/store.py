@@ -6,6 +6,7 @@ Everything runs in this process. Feast is imported on first use: ten seconds and
 import contextlib
 import fcntl
 import hashlib
+import shutil
 import sqlite3
 import time
 from collections import Counter
@@ -34,6 +35,7 @@ Index = NDArray[np.int64]
 _JOIN_ROWS = 50_000
 """Entity rows per join: Feast joins each with every row inside the time to live before it keeps the newest."""
 _READ_NAMES = 500
+_OLDER_KEPT = 1
 
 
 class DemandFeatureStore:
@@ -64,6 +66,12 @@ class DemandFeatureStore:
                 self._create()
                 marker.touch()
         self._applied = True
+
+    def connect(self) -> None:
+        """Imports Feast and opens the online store, so that the first reader need not wait seconds for that."""
+        self.apply()
+        with self._errors():
+            _ = self._reader
 
     def write(self, series: Iterable[DemandSeries]) -> int:
         """Computes and stores the rows of every observed bucket; returns how many.
@@ -152,6 +160,13 @@ class DemandFeatureStore:
                 online.execute("PRAGMA journal_mode=WAL")
         with quietly():
             self._feast.apply(list(self._repository))
+        self._prune()
+
+    def _prune(self) -> None:
+        """Removes folders of older transformations but the newest: a version that is rolled back to finds its own."""
+        others = [one.parent for one in self._settings.feast_repo.glob("*/registry.db") if one.parent != self.folder]
+        for old in sorted(others, key=lambda folder: folder.stat().st_mtime, reverse=True)[_OLDER_KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
 
     def _files(self) -> list[Path]:
         return sorted(self._offline.glob("*.parquet"))

@@ -9,6 +9,7 @@ from kopt.models.base import Predictor
 PREDICTORS: Mapping[str, str] = MappingProxyType(
     {
         "demand": "kopt.models.demand.predictor:DemandPredictor",
+        "sizing": "kopt.models.sizing.predictor:SizingPredictor",
     }
 )
 """Name in the registry and on the command line → module and class, imported only when asked for."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
+from kopt.serving.size_advice import SizeAdvice, size_advice
 from kopt.serving.wire import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, SCHEMA
 
 
@@ -141,6 +142,14 @@ class ServedModel:
 
 
 @dataclass(frozen=True)
+class ServedModels:
+    """The registry's versions (those that are loaded while it does not answer), and why a newer one is not served."""
+
+    models: tuple[ServedModel, ...]
+    refused: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True)
 class SeriesHealth:
     """Predicted against actual of one series; the fields of ``serving.schemas.SeriesHealthOut``."""
 
@@ -196,11 +205,12 @@ def parse_forecast(document: Mapping[str, Any]) -> DemandForecast:
         return DemandForecast(series, _model(document["model"]), document["seconds"])
 
 
-def parse_models(document: Mapping[str, Any]) -> tuple[ServedModel, ...]:
+def parse_models(document: Mapping[str, Any]) -> ServedModels:
     """The versions that ``/v1/models`` lists."""
     with _Reading("/v1/models"):
         _check_schema(document)
-        return tuple(ServedModel(_model(one), one["alias"], one["serving"]) for one in document["models"])
+        models = tuple(ServedModel(_model(one), one["alias"], one["serving"]) for one in document["models"])
+        return ServedModels(models, _reasons(document, "refused"))
 
 
 def parse_health(document: Mapping[str, Any]) -> ModelHealth:
@@ -221,6 +231,13 @@ def parse_recommendations(document: Mapping[str, Any]) -> tuple[Recommendation, 
     with _Reading("/v1/recommendations"):
         _check_schema(document)
         return tuple(map(_recommendation, document["recommendations"]))
+
+
+def parse_sizes(document: Mapping[str, Any]) -> tuple[SizeAdvice, ...]:
+    """The sizes of ``/v1/recommendations``, newest first; an endpoint that knows none leaves them out."""
+    with _Reading("/v1/recommendations"):
+        _check_schema(document)
+        return tuple(map(size_advice, document.get("sizes", ())))
 
 
 class _Reading:
@@ -262,8 +279,8 @@ def _model(document: Mapping[str, Any]) -> ModelVersion:
     return ModelVersion(document["name"], document["version"], document["digest"])
 
 
-def _reasons(document: Mapping[str, Any]) -> tuple[Reason, ...]:
-    return tuple(Reason(one["code"], one["message"], one["numbers"]) for one in document["reasons"])
+def _reasons(document: Mapping[str, Any], key: str = "reasons") -> tuple[Reason, ...]:
+    return tuple(Reason(one["code"], one["message"], one["numbers"]) for one in document[key])
 
 
 def _series_health(document: Mapping[str, Any]) -> SeriesHealth:

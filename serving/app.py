@@ -6,26 +6,29 @@ routes and documents. Nothing here does arithmetic.
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from kopt.core.reason import Reason
+from kopt.models.loading import SHIPPED
 from kopt.models.registry import RegisteredModel, RegistryError
 from kopt.serving import inference_protocol
 from kopt.serving.advice import STALE_S
 from kopt.serving.engine import DemandService
+from kopt.serving.identity import Identity, Reviewer, caller_of, seen_by
 from kopt.serving.limits import Gate, deadline_of, read_json
 from kopt.serving.metrics import CONTENT_TYPE, EndpointMetrics
 from kopt.serving.monitoring import CHALLENGER, CHAMPION, PredictionTable, SeriesState
@@ -33,25 +36,33 @@ from kopt.serving.observer import TableObserver
 from kopt.serving.problems import Problem, from_validation
 from kopt.serving.schemas import (
     DEMAND_REQUEST,
+    SIZING_REQUEST,
     DemandRequest,
     DemandResponse,
     ModelHealthResponse,
     ModelsResponse,
     ProblemOut,
     RecommendationsResponse,
+    SizingRequest,
+    SizingResponse,
     StatusResponse,
 )
-from kopt.serving.slot import ModelSlot
+from kopt.serving.sizing import SizingService
+from kopt.serving.slot import REGISTRY_DOWN, ModelSlot, Slot, registry_down
 from kopt.serving.wire import SCHEMA
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 REFRESH_S = 2.0
 """How often a replica looks at the registry's aliases."""
+_SIZING_EVERY = 5
+"""Rounds between looks at the sizing model's alias, which moves rarely."""
 MOST_AT_ONCE = 64
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": ProblemOut, "content": {"application/problem+json": {}}, "description": text}
     for status, text in {
-        400: "not JSON", 408: "the body came too slowly", 413: "too large", 415: "not application/json",
+        400: "not JSON", 401: "no valid token (where callers authenticate)", 403: "no right to this path",
+        408: "the body came too slowly", 413: "too large", 415: "not application/json",
         422: "invalid, with the fields", 429: "overloaded, with Retry-After", 503: "not ready",
     }.items()
 }  # fmt: skip
@@ -70,32 +81,50 @@ class Endpoint:
     versions: Callable[[], tuple[RegisteredModel, ...]] = tuple
     refresh_s: float = REFRESH_S
     most_at_once: int = MOST_AT_ONCE
+    reviewer: Reviewer | None = None
+    sizing: SizingService | None = None
 
     def __post_init__(self) -> None:
         self._ending = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._followers: list[threading.Thread] = []
 
     def start(self) -> None:
         self.refresh()
         if self.observer is not None:
             self.observer.start()
-        self._thread = threading.Thread(target=self._keep_fresh, name="refresh", daemon=True)
-        self._thread.start()
+        self._follow("refresh", self.refresh, itertools.repeat(self.refresh_s))
+        if self.sizing is not None:
+            # Not at the start: the first demand forecast must not wait for a second model.
+            later = itertools.repeat(self.refresh_s * _SIZING_EVERY)
+            self._follow("refresh-sizing", self.sizing.refresh, itertools.chain([self.refresh_s], later))
+        threading.Thread(target=self.service.open_store, name="feature-store", daemon=True).start()
 
     def stop(self) -> None:
         self._ending.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10.0)
+        for thread in self._followers:
+            thread.join(timeout=10.0)
         if self.observer is not None:
             self.observer.stop()
         self.service.close()
+        if self.sizing is not None:
+            self.sizing.close()
         if self.table is not None:
             self.table.close()
 
     @property
+    def answering(self) -> tuple[Slot[Any], ...]:
+        """The slots whose models answer callers, one per predictor."""
+        return (self.champion,) if self.sizing is None else (self.champion, self.sizing.slot)
+
+    @property
+    def slots(self) -> tuple[Slot[Any], ...]:
+        """All slots: those that answer, and the challenger that is only watched."""
+        return self.answering if self.challenger is None else (*self.answering, self.challenger)
+
+    @property
     def alive(self) -> bool:
         """Whether the aliases are still followed."""
-        return self._thread is not None and self._thread.is_alive()
+        return bool(self._followers) and all(thread.is_alive() for thread in self._followers)
 
     def refresh(self) -> None:
         """Follow the aliases once (blocks: registry and disk)."""
@@ -108,12 +137,18 @@ class Endpoint:
             refused = slot.trouble is not None and slot.trouble.code == "MODEL_REFUSED"
             self.metrics.refused.labels(slot.alias).set(int(refused))
 
-    def _keep_fresh(self) -> None:
-        while not self._ending.wait(self.refresh_s):
-            try:
-                self.refresh()
-            except Exception:  # noqa: BLE001 - edge of a thread: the model that serves goes on serving
-                _LOG.exception("the aliases could not be read")
+    def _follow(self, name: str, refresh: Callable[[], object], pauses_s: Iterator[float]) -> None:
+        """Refresh after each pause until the end, in a thread: loading one predictor's model delays no other's."""
+
+        def follow() -> None:
+            while not self._ending.wait(next(pauses_s)):
+                try:
+                    refresh()
+                except Exception:  # noqa: BLE001 - edge of a thread: the model that serves goes on serving
+                    _LOG.exception("the aliases could not be read")
+
+        self._followers.append(threading.Thread(target=follow, name=name, daemon=True))
+        self._followers[-1].start()
 
 
 def create_app(endpoint: Endpoint, *, manage: bool = True) -> FastAPI:
@@ -133,9 +168,12 @@ def create_app(endpoint: Endpoint, *, manage: bool = True) -> FastAPI:
     )  # fmt: skip
     _errors(app)
     _predictions(app, endpoint)
+    _sizing(app, endpoint)
     _models(app, endpoint)
     _status(app, endpoint)
     inference_protocol.routes(app, endpoint.service)
+    if endpoint.reviewer is not None:
+        app.add_middleware(Identity, reviewer=endpoint.reviewer)
     app.add_middleware(Gate, metrics=endpoint.metrics, most=endpoint.most_at_once)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
@@ -155,23 +193,17 @@ def _errors(app: FastAPI) -> None:
 
 
 def _predictions(app: FastAPI, endpoint: Endpoint) -> None:
-    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/DemandRequest"}}}}
-
     @app.post(
         "/v1/demand", response_model=DemandResponse, responses=_PROBLEMS, tags=["demand"],
-        openapi_extra={"requestBody": {"required": True, **body}},
+        openapi_extra=_body_of(DemandRequest),
     )  # fmt: skip
     async def demand_v1() -> None:
         """Quantiles of demand and of GPUs per series and horizon; past ``X-Kopt-Deadline-Ms`` the marked fallback."""
 
     async def demand(request: Request) -> Response:
         request.scope["route"] = route
-        content = await read_json(request)
-        try:
-            asked = DEMAND_REQUEST.validate_json(content)
-        except ValidationError as error:
-            raise from_validation(error) from None
-        forecast = await endpoint.service.forecast(asked, deadline_of(request))
+        asked = await _asked(request, DEMAND_REQUEST)
+        forecast = await endpoint.service.forecast(asked, deadline_of(request), caller_of(request))
         return _json(forecast.to_dict())
 
     # The route above documents; this one answers, without what FastAPI does for parameters that there are none of.
@@ -179,36 +211,64 @@ def _predictions(app: FastAPI, endpoint: Endpoint) -> None:
     app.router.routes.insert(0, route)
 
     @app.get("/v1/recommendations", response_model=RecommendationsResponse, responses=_PROBLEMS, tags=["demand"])
-    async def recommendations() -> Response:
-        """Lending advice per pool, for services whose requests named ``gpus`` and ``capacity_per_gpu``."""
-        table = endpoint.table
-        found = [] if table is None else await asyncio.to_thread(table.advice, "", time.time() - STALE_S)
-        return _json({"schema": SCHEMA, "recommendations": [json.loads(document) for document in found]})
+    async def recommendations(request: Request) -> Response:
+        """Lending advice per pool (services that named ``gpus`` and ``capacity_per_gpu``), and sizes of job types."""
+        table, since_s = endpoint.table, time.time() - STALE_S
+        found = [] if table is None else await asyncio.to_thread(table.advice, seen_by(request), since_s)
+        sizing = None if endpoint.sizing is None else endpoint.sizing.table
+        sizes = [] if sizing is None else await asyncio.to_thread(sizing.advice, seen_by(request))
+        documents = [json.loads(document) for document in found]
+        return _json({"schema": SCHEMA, "recommendations": documents, "sizes": sizes})
+
+
+def _sizing(app: FastAPI, endpoint: Endpoint) -> None:
+    @app.post(
+        "/v1/sizing", response_model=SizingResponse, responses=_PROBLEMS, tags=["sizing"],
+        openapi_extra=_body_of(SizingRequest),
+    )  # fmt: skip
+    async def sizing(request: Request) -> Response:
+        """GPU memory that a workload needs, why, and what to ask for. Scripts are read, never run, here."""
+        if endpoint.sizing is None:
+            raise Problem(503, "This endpoint answers no sizing questions.")
+        asked = await _asked(request, SIZING_REQUEST)
+        return _json((await endpoint.sizing.estimate(asked, deadline_of(request), caller_of(request))).to_dict())
+
+
+async def _asked(request: Request, kind: TypeAdapter[T]) -> T:
+    """The validated body. Raises Problem."""
+    content = await read_json(request)
+    try:
+        return kind.validate_json(content)
+    except ValidationError as error:
+        raise from_validation(error) from None
+
+
+def _body_of(kind: type[BaseModel]) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def _models(app: FastAPI, endpoint: Endpoint) -> None:
     @app.get("/v1/models", response_model=ModelsResponse, responses=_PROBLEMS, tags=["models"])
     async def models() -> Response:
-        """Registered versions and which one answers; why a newer one does not."""
+        """Registered versions of every predictor and which ones answer; why a newer one does not."""
+        troubles = _troubles(endpoint)
         try:
             known = await asyncio.to_thread(endpoint.versions)
+            rows = _registered(known, endpoint)
         except RegistryError as error:
-            raise Problem(503, f"The registry does not answer: {error}", headers={"retry-after": "5"}) from error
-        serving = endpoint.champion.version
-        rows = [
-            {"name": model.name, "alias": ",".join(model.aliases), "version": model.version, "digest": model.digest,
-             "serving": serving is not None and serving.version == model.version}
-            for model in known
-        ]  # fmt: skip
-        return _json({"schema": SCHEMA, "models": rows, "refused": [r.to_dict() for r in _troubles(endpoint)]})
+            rows = _loaded(endpoint)
+            if all(reason.code != REGISTRY_DOWN for reason in troubles):
+                troubles.append(registry_down(error))
+        return _json({"schema": SCHEMA, "models": rows, "refused": [reason.to_dict() for reason in troubles]})
 
     @app.get("/v1/health/models", response_model=ModelHealthResponse, responses=_PROBLEMS, tags=["models"])
-    async def health() -> Response:
+    async def health(request: Request) -> Response:
         """Predicted against actual per series, for the champion and for the challenger beside it."""
         table, version = endpoint.table, endpoint.champion.version
         if version is None:
             raise Problem(503, "No model is loaded yet.", headers={"retry-after": "5"})
-        states = [] if table is None else await asyncio.to_thread(table.states, "")
+        states = [] if table is None else await asyncio.to_thread(table.states, seen_by(request))
         challenger = endpoint.challenger.version if endpoint.challenger is not None else None
         return _json(
             {"schema": SCHEMA, "model": version.to_dict(), "challenger": challenger and challenger.to_dict(),
@@ -238,11 +298,34 @@ def _status(app: FastAPI, endpoint: Endpoint) -> None:
         return Response(await asyncio.to_thread(endpoint.metrics.render), media_type=CONTENT_TYPE)
 
 
+def _registered(models: Sequence[RegisteredModel], endpoint: Endpoint) -> list[dict[str, Any]]:
+    """Registered versions; and what serves without being registered, such as the package's default model."""
+    known = {(model.name, model.version) for model in models}
+    serving = {(slot.name, slot.version.version) for slot in endpoint.answering if slot.version is not None}
+    rows = [
+        {"name": model.name, "alias": ",".join(model.aliases), "version": model.version, "digest": model.digest,
+         "serving": (model.name, model.version) in serving}
+        for model in models
+    ]  # fmt: skip
+    return rows + [row for row in _loaded(endpoint) if row["serving"] and (row["name"], row["version"]) not in known]
+
+
+def _loaded(endpoint: Endpoint) -> list[dict[str, Any]]:
+    """The versions in memory: all that is known while the registry does not answer."""
+    found = []
+    for slot in endpoint.slots:
+        if slot.version is not None:
+            alias = "" if slot.version.version == SHIPPED else slot.alias
+            found.append({**slot.version.to_dict(), "alias": alias, "serving": slot in endpoint.answering})
+    return found
+
+
 def _troubles(endpoint: Endpoint) -> list[Reason]:
-    slots = (endpoint.champion, endpoint.challenger)
     # That there is no challenger is no trouble.
-    found = [slot.trouble for slot in slots if slot is not None and slot.trouble is not None]
-    return [reason for reason in found if reason.code != "NO_MODEL" or endpoint.champion.current is None]
+    found = [slot.trouble for slot in endpoint.slots if slot.trouble is not None]
+    kept = [reason for reason in found if reason.code != "NO_MODEL" or endpoint.champion.current is None]
+    # All slots share a registry: its outage is told once.
+    return list({reason.message: reason for reason in kept}.values())
 
 
 def _health(state: SeriesState) -> dict[str, Any]:
@@ -262,7 +345,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = document["components"]["schemas"]
-        bodies: tuple[type[BaseModel], ...] = (DemandRequest, inference_protocol.InferRequest)
+        bodies: tuple[type[BaseModel], ...] = (DemandRequest, SizingRequest, inference_protocol.InferRequest)
         for body in bodies:
             schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {})

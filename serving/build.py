@@ -1,15 +1,21 @@
 """Puts an endpoint together from settings: registry, models, table of predictions, observer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kopt.core.settings import Settings
+from kopt.models.catalogue import PREDICTORS
 from kopt.models.registry import RegisteredModel, Registry
+from kopt.models.sizing.predictor import SizingPredictor
 from kopt.serving.advice import Adviser
 from kopt.serving.app import MOST_AT_ONCE, REFRESH_S, Endpoint
 from kopt.serving.engine import DemandService
+from kopt.serving.identity import Reviewer, reviewer_from
 from kopt.serving.metrics import EndpointMetrics
 from kopt.serving.monitoring import PredictionTable
 from kopt.serving.observer import TableObserver
+from kopt.serving.sizes import SizeTable
+from kopt.serving.sizing import SizingService, sizing_slot
 from kopt.serving.slot import ModelSlot, ModelSource
 from kopt.serving.stored import StoredFeatures, open_feature_store
 
@@ -22,6 +28,9 @@ class Parts:
     features: StoredFeatures | None = None
     refresh_s: float = REFRESH_S
     most_at_once: int = MOST_AT_ONCE
+    reviewer: Reviewer | None = None
+    shipped_sizing: Callable[[], SizingPredictor] | None = None
+    """Loads what answers while the registry has no sizing champion."""
 
 
 def assemble(settings: Settings, parts: Parts | None = None) -> Endpoint:
@@ -37,8 +46,18 @@ def assemble(settings: Settings, parts: Parts | None = None) -> Endpoint:
     service = DemandService(champion, metrics, features=features, observer=observer)
 
     def versions() -> tuple[RegisteredModel, ...]:
-        return source.list(champion.name)
+        return tuple(model for name in PREDICTORS for model in source.list(name))
 
     return Endpoint(
-        service, metrics, champion, challenger, table, observer, versions, parts.refresh_s, parts.most_at_once
+        service,
+        metrics,
+        champion,
+        challenger,
+        table,
+        observer,
+        versions,
+        parts.refresh_s,
+        parts.most_at_once,
+        parts.reviewer or reviewer_from(settings),
+        SizingService(sizing_slot(source, parts.shipped_sizing), metrics, table=SizeTable(settings.home / "sizing.db")),
     )

@@ -10,9 +10,10 @@ Only a request that the endpoint refuses (RequestRefused) raises: trying again w
 
 import asyncio
 import json
+import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Self, TypeVar
 
 import httpx
@@ -29,15 +30,18 @@ from kopt.serving.answers import (
     ModelHealth,
     Recommendation,
     SeriesForecast,
-    ServedModel,
+    ServedModels,
     parse_forecast,
     parse_health,
     parse_models,
     parse_recommendations,
+    parse_sizes,
 )
 from kopt.serving.fallback import FALLBACK_MODEL, REACTIVE_MARGIN, fallback_forecast, recent
 from kopt.serving.gpus import gpus_prediction
 from kopt.serving.resilience import CircuitBreaker, RetryBudget
+from kopt.serving.size_advice import SizeAdvice
+from kopt.serving.tokens import TokenError, token_from
 from kopt.serving.wire import DEADLINE_HEADER, GRID_S
 
 __all__ = ["AsyncPredictionClient", "DemandQuery", "EndpointFailure", "History", "PredictionClient", "RequestRefused"]
@@ -68,8 +72,10 @@ class EndpointFailure(RuntimeError):
 
 
 class AsyncPredictionClient:
-    """``url`` is the endpoint's root. ``token`` gives the bearer token for each call, where the endpoint asks for one.
+    """``url`` is the endpoint's root. ``token`` gives the bearer token for each call, where the endpoint asks for one;
+    by default ``serving.tokens.token_from`` the environment, if there is one there.
 
+    An endpoint that fails repeatedly is left alone for up to ``longest_pause_s`` at a time.
     ``transport`` replaces the network (an ASGI application in tests). Use as an async context manager, or ``close``.
     """
 
@@ -82,10 +88,12 @@ class AsyncPredictionClient:
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
         lending: LendingSettings | None = None,
+        longest_pause_s: float = 30.0,
     ) -> None:
-        self._deadline_s, self._token, self._clock = deadline_s, token, clock
+        self._deadline_s, self._clock = deadline_s, clock
+        self._token = token_from(os.environ) if token is None else token
         self._lending = lending or LendingSettings(reactive_margin=REACTIVE_MARGIN)
-        self._breaker, self._budget = CircuitBreaker(clock), RetryBudget()
+        self._breaker, self._budget = CircuitBreaker(clock, longest_s=longest_pause_s), RetryBudget()
         # No proxies from the environment: predictions do not leave the machine by accident.
         self._http = httpx.AsyncClient(base_url=url, transport=transport, trust_env=False, follow_redirects=False)
 
@@ -111,7 +119,12 @@ class AsyncPredictionClient:
         except EndpointFailure as failure:
             return fallback_answer(query, failure.reason, self._lending)
 
-    async def models(self, *, deadline_s: float | None = None) -> tuple[ServedModel, ...]:
+    async def sizing(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
+        """The answer of ``/v1/sizing`` as it came. Raises EndpointFailure or RequestRefused."""
+        content = json.dumps(request, separators=(",", ":")).encode()
+        return await self._call("POST", "/v1/sizing", deadline_s, content)
+
+    async def models(self, *, deadline_s: float | None = None) -> ServedModels:
         """Registered versions. Raises EndpointFailure, AnswerError or RequestRefused."""
         return parse_models(await self._call("GET", "/v1/models", deadline_s))
 
@@ -122,6 +135,10 @@ class AsyncPredictionClient:
     async def recommendations(self, *, deadline_s: float | None = None) -> tuple[Recommendation, ...]:
         """Lending advice per pool. Raises as ``models`` does."""
         return parse_recommendations(await self._call("GET", "/v1/recommendations", deadline_s))
+
+    async def sizes(self, *, deadline_s: float | None = None) -> tuple[SizeAdvice, ...]:
+        """The newest size of every job type that was asked about. Raises as ``models`` does."""
+        return parse_sizes(await self._call("GET", "/v1/recommendations", deadline_s))
 
     async def ready(self, *, deadline_s: float | None = None) -> bool:
         """Whether the endpoint answers with a model; False too when it does not answer at all."""
@@ -169,14 +186,21 @@ class AsyncPredictionClient:
             raise EndpointFailure("CIRCUIT_OPEN", "The endpoint failed repeatedly; it is left alone.", retry=False)
         left_s = max(end_s - self._clock(), 0.001)
         headers = {DEADLINE_HEADER: f"{left_s * 1000 * _SERVER_SHARE:.0f}", "content-type": "application/json"}
-        if self._token is not None:
-            headers["authorization"] = f"Bearer {self._token()}"
+        headers |= self._authorization()
         try:
             reply = await self._http.request(method, path, content=content, headers=headers, timeout=left_s)
         except httpx.HTTPError as error:
             self._failed()
             raise EndpointFailure("ENDPOINT_UNREACHABLE", f"No connection: {type(error).__name__}.") from error
         return self._read(reply)
+
+    def _authorization(self) -> dict[str, str]:
+        if self._token is None:
+            return {}
+        try:
+            return {"authorization": f"Bearer {self._token()}"}
+        except TokenError as error:
+            raise EndpointFailure("NO_TOKEN", f"{error}.", retry=False) from None
 
     def _read(self, reply: httpx.Response) -> dict[str, Any]:
         status = reply.status_code
@@ -240,7 +264,15 @@ class PredictionClient:
         """See AsyncPredictionClient.demand."""
         return self._run(self._client.demand(query, deadline_s=deadline_s))
 
-    def models(self, *, deadline_s: float | None = None) -> tuple[ServedModel, ...]:
+    def sizing(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
+        """See AsyncPredictionClient.sizing."""
+        return self._run(self._client.sizing(request, deadline_s=deadline_s))
+
+    def sizes(self, *, deadline_s: float | None = None) -> tuple[SizeAdvice, ...]:
+        """See AsyncPredictionClient.sizes."""
+        return self._run(self._client.sizes(deadline_s=deadline_s))
+
+    def models(self, *, deadline_s: float | None = None) -> ServedModels:
         """See AsyncPredictionClient.models."""
         return self._run(self._client.models(deadline_s=deadline_s))
 

@@ -27,6 +27,7 @@ from kopt.core.settings import Settings
 _LOG = logging.getLogger(__name__)
 APP = "kopt"
 DEPLOYMENT = "PredictionEndpoint"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class DeployError(RuntimeError):
@@ -61,7 +62,7 @@ def prepare_environment(settings: Settings) -> Path:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     for name, value in _switches(scratch).items():
         os.environ.setdefault(name, value)
-    if settings.api_host in ("127.0.0.1", "localhost"):
+    if settings.api_host in LOOPBACK:
         script = _haproxy_on_loopback(scratch)
         os.environ.setdefault("RAY_SERVE_HAPROXY_BINARY_PATH", str(script))
     return scratch
@@ -73,6 +74,10 @@ def _switches(scratch: Path) -> dict[str, str]:
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "1",
+        # Serve kills a proxy that takes five seconds to start, which it does on a busy machine. It waits a minute in
+        # all, so one that hangs must be replaced well before.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",
+        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
         "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
@@ -135,6 +140,10 @@ def start(
     import ray
     from ray import serve
 
+    if settings.auth == "none" and settings.api_host not in LOOPBACK:
+        _LOG.warning(
+            "everybody who reaches %s may ask: set KOPT_AUTH=token, or authenticate in front", settings.api_host
+        )
     started_ray = not ray.is_initialized()
     if started_ray:
         progress("starting Ray")
@@ -198,6 +207,16 @@ def _init_ray(ray: Any, settings: Settings, options: Mapping[str, Any]) -> None:
             raise DeployError(f"Ray did not start twice: {again}") from again
 
 
+def application(args: dict[str, Any]) -> Any:
+    """The Serve application for a KubeRay ``RayService``: ``import_path: kopt.serving.deploy:application``.
+
+    ``args`` may hold ``replicas``; all other settings come from the environment of the pods.
+    """
+    from kopt.serving.environment import load_settings
+
+    return _application(load_settings(), int(args.get("replicas", 1)), None)
+
+
 def _application(settings: Settings, replicas: int, endpoint: Callable[[Settings], Any] | None) -> Any:
     from ray import serve
 
@@ -238,4 +257,4 @@ def _wait_until_live(url: str, within_s: float) -> None:
     )
 
 
-__all__ = ["DeployError", "Running", "free_port", "prepare_environment", "running", "start", "stop"]
+__all__ = ["DeployError", "Running", "application", "free_port", "prepare_environment", "running", "start", "stop"]

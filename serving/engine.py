@@ -1,10 +1,8 @@
 """A validated request becomes a forecast: model, deadline, fallback and GPUs. The heart of ``/v1/demand``."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,26 +22,11 @@ from kopt.serving.problems import invalid
 from kopt.serving.schemas import DemandRequest, SeriesIn
 from kopt.serving.slot import DemandModel, ModelSlot
 from kopt.serving.stored import Stored, StoredFeatures
+from kopt.serving.workers import Deadline, Workers
 
 _LOG = logging.getLogger(__name__)
 INLINE_SERIES = 4
 """Up to this many series are answered on the event loop: a hop to a thread costs more than it frees."""
-
-
-@dataclass(frozen=True)
-class Deadline:
-    """When the caller stops waiting, on the monotonic clock."""
-
-    at_s: float
-    given_s: float
-
-    def left_s(self) -> float:
-        return self.at_s - time.monotonic()
-
-    @property
-    def reason(self) -> Reason:
-        text = f"The caller's deadline of {self.given_s * 1000:g} ms passed before the model could answer."
-        return Reason("DEADLINE", text, {"deadline_ms": self.given_s * 1000})
 
 
 @dataclass(frozen=True)
@@ -121,11 +104,19 @@ class DemandService:
         self._metrics, self._features, self._observer = metrics, features, observer
         self._memories = memories or Memories()
         self._lending, self._clock = lending or LendingSettings(), clock
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="forecast")
-        self._free = asyncio.Semaphore(threads)
+        self._workers = Workers(threads, "forecast")
+
+    def open_store(self) -> None:
+        """Connects to the feature store ahead of the first request by name; blocks for seconds."""
+        if self._features is None:
+            return
+        try:
+            self._features.open()
+        except Exception:  # noqa: BLE001 - edge of a thread: requests with a history need no store
+            _LOG.exception("the feature store cannot be opened")
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
 
     async def forecast(self, request: DemandRequest, deadline: Deadline, caller: str = "") -> DemandForecast:
         """The answer, within the deadline as far as the process is scheduled. Raises Problem for invalid requests."""
@@ -155,12 +146,7 @@ class DemandService:
         if self._quick(tasks):
             return self._answers(job, tasks)
         try:
-            async with asyncio.timeout(job.deadline.left_s()):
-                await self._free.acquire()
-                work = asyncio.get_running_loop().run_in_executor(self._threads, self._answers, job, tasks)
-                # Freed when the thread is, which may be after the caller has left with the fallback.
-                work.add_done_callback(lambda _: self._free.release())
-                return await asyncio.shield(work)
+            return await self._workers.run(job.deadline, self._answers, job, tasks)
         except TimeoutError:
             return self._fallbacks(job.request, job.deadline.reason)
 

@@ -13,6 +13,7 @@ from pydantic_core import to_json
 
 from kopt.serving.answers import DemandForecast
 from kopt.serving.engine import DemandService
+from kopt.serving.identity import caller_of
 from kopt.serving.limits import deadline_of, read_json
 from kopt.serving.problems import Problem, from_validation, invalid
 from kopt.serving.schemas import DEMAND_REQUEST, DemandRequest, ProblemOut
@@ -143,7 +144,7 @@ def _model(app: FastAPI, service: DemandService) -> None:
         except ValidationError as error:
             raise from_validation(error) from None
         demand = _demand_request(asked)
-        forecast = await service.forecast(demand, deadline_of(request), caller="")
+        forecast = await service.forecast(demand, deadline_of(request), caller_of(request))
         return _json(_outputs(asked, demand, forecast))
 
 

@@ -8,10 +8,10 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kopt.serving.engine import Deadline
 from kopt.serving.metrics import EndpointMetrics
 from kopt.serving.problems import Problem, invalid
 from kopt.serving.wire import DEADLINE_HEADER, MAX_BODY_BYTES
+from kopt.serving.workers import Deadline
 
 _LOG = logging.getLogger(__name__)
 DEADLINE_S = 5.0

@@ -14,12 +14,15 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from kopt.core.prediction import ModelVersion
+from kopt.core.sizing import SizingEstimate
 from kopt.serving.answers import SeriesForecast
 from kopt.serving.monitoring import PredictionTable, SeriesState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0)
 _MOST_SERIES = 500
+_SHARED = os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
+"""Read when prometheus_client is imported, as it does itself: Feast sets the variable while it is being imported."""
 
 
 class EndpointMetrics:
@@ -33,6 +36,10 @@ class EndpointMetrics:
         self.answers = Counter("kopt_demand_answers", "Series answered by the model.", registry=own)
         self.fallbacks = Counter("kopt_demand_fallbacks", "Series answered without it.", ["reason"], registry=own)
         self.refusals = Counter("kopt_demand_refusals", "Series without an answer.", ["reason"], registry=own)
+        self.sizes = Counter("kopt_sizing_answers", "Sizes answered by the model.", ["method"], registry=own)
+        self.unsized = Counter("kopt_sizing_refusals", "Sizing questions without a size.", ["reason"], registry=own)
+        self.sizing_model = Gauge("kopt_sizing_model_serving", "1 for the version that answers.", ["version"],
+                                  registry=own, multiprocess_mode="livemax")  # fmt: skip
         self.reloads = Counter("kopt_model_reloads", "Models swapped in.", ["alias"], registry=own)
         self.dropped = Counter("kopt_observations_dropped", "Answers not compared, the queue was full.", registry=own)
         self.in_flight = Gauge("kopt_requests_in_flight", "Requests being answered.", registry=own,
@@ -52,6 +59,19 @@ class EndpointMetrics:
         else:
             self.answers.inc()
 
+    def sized(self, estimate: SizingEstimate) -> None:
+        """Count one sizing answer."""
+        if estimate.memory.refused:
+            self.unsized.labels(estimate.memory.reasons[0].code).inc()
+        else:
+            self.sizes.labels(estimate.method.value).inc()
+
+    def serving_sizing(self, before: ModelVersion | None, now: ModelVersion | None) -> None:
+        """Another sizing model answers from now on."""
+        for version, answers in ((before, 0), (now, 1)):
+            if version is not None:
+                self.sizing_model.labels(version.version).set(answers)
+
     def serving(self, alias: str, before: ModelVersion | None, now: ModelVersion | None) -> None:
         """A model was swapped in (or, a challenger, out)."""
         self.reloads.labels(alias).inc()
@@ -63,9 +83,9 @@ class EndpointMetrics:
     def render(self) -> bytes:
         """The exposition of all replicas on this machine."""
         registry = self._registry
-        if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        if _SHARED:
             registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+            MultiProcessCollector(registry, path=_SHARED)  # type: ignore[no-untyped-call]
         text = generate_latest(registry)
         if self._table is None:
             return text

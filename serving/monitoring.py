@@ -153,11 +153,13 @@ class PredictionTable:
             self._db.execute("INSERT OR REPLACE INTO advice VALUES (?,?,?,?,?)",
                              (caller, pool, made_at_s, document, state))  # fmt: skip
 
-    def advice(self, caller: str, since_s: float) -> list[str]:
-        """Documents of the pools' newest advice made since then, by pool."""
+    def advice(self, caller: str | None, since_s: float) -> list[str]:
+        """Documents of the pools' newest advice made since then, by pool; of one caller or of all."""
         with self._lock:
             found = self._db.execute(
-                "SELECT document FROM advice WHERE caller = ? AND made_at_s >= ? ORDER BY pool", (caller, since_s)
+                "SELECT document FROM advice WHERE coalesce(?, caller) = caller AND made_at_s >= ? "
+                "ORDER BY pool, caller",
+                (caller, since_s),
             ).fetchall()
         return [document for (document,) in found]
 

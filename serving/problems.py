@@ -13,6 +13,7 @@ _MOST_ERRORS = 20
 _MOST_CHARS = 300
 _KINDS = {
     400: ("malformed", "Malformed request"),
+    401: ("not-authenticated", "Not authenticated"),
     403: ("not-allowed", "Not allowed"),
     404: ("not-found", "Not found"),
     405: ("method-not-allowed", "Method not allowed"),

@@ -6,18 +6,30 @@ checked in ``serving.histories``, with the same field paths.
 """
 
 import itertools
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    model_validator,
+)
 
 from kopt.serving.wire import (
     DEFAULT_HORIZONS_S,
     DEFAULT_QUANTILES,
+    MAX_COMMAND,
     MAX_HORIZONS,
     MAX_POINTS,
     MAX_QUANTILES,
+    MAX_SCRIPT,
     MAX_SERIES,
     MAX_TENANTS,
+    MAX_WORDS,
     SCHEMA,
 )
 
@@ -98,6 +110,54 @@ class DemandRequest(_Strict):
 
 DEMAND_REQUEST = TypeAdapter(DemandRequest)
 
+Word = Annotated[str, Field(max_length=MAX_COMMAND)]
+
+
+class ScriptWorkload(_Strict):
+    """A script's text. It is parsed in a confined process and never run by the endpoint."""
+
+    script: Annotated[str, Field(min_length=1, max_length=MAX_SCRIPT)]
+    arguments: Annotated[list[Word], Field(max_length=MAX_WORDS)] = []
+    name: Name = "script.py"
+
+
+def _workload_kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "command"
+    if isinstance(value, list):
+        return "words"
+    is_script = isinstance(value, ScriptWorkload) or (isinstance(value, dict) and "script" in value)
+    return "script" if is_script else "manifest"
+
+
+WorkloadIn = Annotated[
+    Annotated[str, Field(min_length=1, max_length=MAX_COMMAND), Tag("command")]
+    | Annotated[list[Word], Field(min_length=1, max_length=MAX_WORDS), Tag("words")]
+    | Annotated[ScriptWorkload, Tag("script")]
+    | Annotated[dict[str, Any], Tag("manifest")],
+    Discriminator(_workload_kind),
+]
+
+
+class SizingRequest(_Strict):
+    """How much GPU memory a workload needs."""
+
+    workload: WorkloadIn
+    """A command line, its words, a script's text, or a manifest: a pod, a pod template or what holds one."""
+    profile: dict[str, Any] | None = None
+    """A dry run (``kopt profile -o json``); remembered for the job type."""
+    trace: dict[str, Any] | None = None
+    """What the script's run on a fake device said (``models.sizing.summary``); remembered for the job type."""
+    gpu: Annotated[str, Field(min_length=1, max_length=120)] | None = None
+    """The GPU it is meant for; else the workload's node selector, else an A100 with 80 GB."""
+    world_size: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Processes, where the workload does not say."""
+    name: Name | None = None
+    """How recommendations call it; the manifest's name if absent."""
+
+
+SIZING_REQUEST = TypeAdapter(SizingRequest)
+
 
 class ModelOut(BaseModel):
     name: str
@@ -152,6 +212,79 @@ class DemandResponse(BaseModel):
     """Whether any series was answered without the model."""
     series: list[SeriesOut]
     seconds: float
+
+
+class BreakdownOut(BaseModel):
+    """Bytes at the peak by role."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    temporary: int
+    framework: int
+
+
+class MemoryOut(BaseModel):
+    """Bytes per GPU process; nulls where nothing is known, the reasons say why."""
+
+    peak_bytes: int | None
+    low_bytes: int | None
+    high_bytes: int | None
+    probability: float
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    process_bytes: int | None
+    breakdown: BreakdownOut
+
+
+class ComputeOut(BaseModel):
+    """SM or CU activity, 0 to 1."""
+
+    activity: float | None
+    low: float | None
+    high: float | None
+    reasons: list[ReasonOut] = []
+
+
+class RankOut(BaseModel):
+    rank: int
+    peak_bytes: int
+    breakdown: BreakdownOut
+
+
+class ShareOut(BaseModel):
+    """What to ask for; ``profile`` names a partition."""
+
+    kind: Literal["whole", "fraction", "partition"]
+    bytes: int
+    gpu: str
+    milli_gpu: int
+    profile: str
+    count: int
+
+
+class SizingResponse(BaseModel):
+    """``core.sizing.SizingEstimate``, the document of ``kopt estimate -o json``."""
+
+    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
+    script: str
+    gpu: str
+    memory: MemoryOut
+    compute: ComputeOut
+    per_rank: list[RankOut]
+    method: Literal["abstract", "analytic", "profile", "combined"]
+    trace: Literal["full", "partial", "failed"]
+    fits: dict[str, bool]
+    recommendation: ShareOut
+    assumptions: list[str]
+    warnings: list[str]
+    reasons: list[ReasonOut]
+    confidence: float
+    fallback: bool
+    observed_peak_bytes: int
+    seconds: float
+    model: ModelOut
 
 
 class SeriesHealthOut(BaseModel):
@@ -224,9 +357,29 @@ class RecommendationOut(BaseModel):
     fallback: bool
 
 
+class AskedOut(BaseModel):
+    """What the workload asks for itself; nulls where it does not say."""
+
+    gpus: int | None
+    memory_mib: int | None
+    fraction: float | None
+
+
+class SizeAdviceOut(BaseModel):
+    """The newest answer of ``/v1/sizing`` for one job type; its command is kept without secrets."""
+
+    name: str
+    job_type: str
+    image: str
+    asked: AskedOut
+    made_at_s: float
+    estimate: SizingResponse
+
+
 class RecommendationsResponse(BaseModel):
     schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
     recommendations: list[RecommendationOut]
+    sizes: list[SizeAdviceOut] = []
 
 
 class StatusResponse(BaseModel):

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from kopt.models.registry import NotRegisteredError, RegisteredModel, RegistryEr
 from kopt.serving.wire import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES
 
 _LOG = logging.getLogger(__name__)
+REGISTRY_DOWN, MODEL_REFUSED = "REGISTRY_DOWN", "MODEL_REFUSED"
 _TRY_AGAIN_S = 60.0
 
 
@@ -31,6 +32,15 @@ class DemandModel(Protocol):
         self, series: DemandSeries, horizons_s: Sequence[int], quantiles: Sequence[float], *,
         calibration: Any = None, now_s: float | None = None,
     ) -> tuple[Prediction, ...]: ...  # fmt: skip
+
+
+class Versioned(Protocol):
+    """What every predictor has that a slot holds."""
+
+    version: ModelVersion
+
+
+M = TypeVar("M", bound=Versioned)
 
 
 class ModelSource(Protocol):
@@ -50,19 +60,22 @@ class _Refused:
     at_s: float
 
 
-class ModelSlot:
+class Slot(Generic[M]):
     """Holds the version behind one alias. ``current`` is replaced whole, so a request sees one model or the other.
 
     ``refresh`` blocks (it asks the registry and reads files) and belongs on a background thread. A version that
-    cannot be loaded leaves the old one serving and is tried again a minute later; ``trouble`` says so.
+    cannot be loaded, or that ``warm_up`` raises for, leaves the old one serving and is tried again a minute later;
+    ``trouble`` says so. ``default`` loads what serves while the registry gives none.
     """
 
-    def __init__(self, source: ModelSource, name: str = "demand", alias: str = "champion",
-                 clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
+    def __init__(
+        self, source: ModelSource, name: str, alias: str, *, warm_up: Callable[[M], None],
+        default: Callable[[], M] | None = None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self.name, self.alias = name, alias
-        self.current: DemandModel | None = None
+        self.current: M | None = None
         self.trouble: Reason | None = None
-        self._source, self._clock = source, clock
+        self._source, self._warm_up, self._default, self._clock = source, warm_up, default, clock
         self._refused: _Refused | None = None
         self._lock = threading.Lock()
 
@@ -78,14 +91,18 @@ class ModelSlot:
             except NotRegisteredError:
                 return self._absent()
             except RegistryError as error:
-                self.trouble = Reason("REGISTRY_DOWN", f"The registry does not answer: {error}")
-                return False
+                self.trouble = registry_down(error)
+                return self._use_default()
             if self._serving(wanted):
                 self.trouble = None
                 return False
-            return not self._recently_refused(wanted) and self._swap(wanted)
+            changed = not self._recently_refused(wanted) and self._swap(wanted)
+            return changed or self._use_default()
 
     def _absent(self) -> bool:
+        if self._default is not None:
+            self.trouble = None
+            return self._use_default()
         self.trouble = Reason(
             "NO_MODEL", f"The registry has no {self.alias} of {self.name}; run `kopt train {self.name}`."
         )
@@ -94,6 +111,21 @@ class ModelSlot:
         if changed:
             self.current, self.trouble = None, None
         return changed
+
+    def _use_default(self) -> bool:
+        """Serve the default where nothing serves yet."""
+        if self._default is None or self.current is not None:
+            return False
+        try:
+            model = self._default()
+            self._warm_up(model)
+        except Exception as error:  # noqa: BLE001 - edge: a broken package must not end the thread that follows aliases
+            _LOG.exception("the default model of %s is refused", self.name)
+            self.trouble = Reason(MODEL_REFUSED, f"The default model of {self.name} is refused: {error}"[:500])
+            return False
+        self.current = model
+        _LOG.info("serving the default model of %s", self.name)
+        return True
 
     def _serving(self, wanted: RegisteredModel) -> bool:
         version = self.version
@@ -106,17 +138,30 @@ class ModelSlot:
 
     def _swap(self, wanted: RegisteredModel) -> bool:
         try:
-            model: DemandModel = self._source.load(self.name, wanted.version)
-            warm_up(model)
+            model: M = self._source.load(self.name, wanted.version)
+            self._warm_up(model)
         except Exception as error:  # noqa: BLE001 - edge: whatever a broken artefact does, the old model serves on
             _LOG.exception("model %s version %s is refused", self.name, wanted.version)
             self._refused = _Refused(wanted.version, wanted.digest, self._clock())
             text = f"{self.name} version {wanted.version} ({self.alias}) is refused: {error}"
-            self.trouble = Reason("MODEL_REFUSED", text[:500], {"version": wanted.version})
+            self.trouble = Reason(MODEL_REFUSED, text[:500], {"version": wanted.version})
             return False
         self.current, self.trouble, self._refused = model, None, None
         _LOG.info("serving %s version %s", self.name, wanted.version)
         return True
+
+
+class ModelSlot(Slot[DemandModel]):
+    """The demand predictor's slot."""
+
+    def __init__(self, source: ModelSource, name: str = "demand", alias: str = "champion",
+                 clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
+        super().__init__(source, name, alias, warm_up=warm_up, clock=clock)
+
+
+def registry_down(error: RegistryError) -> Reason:
+    """Why aliases are not followed now; what is loaded serves on."""
+    return Reason(REGISTRY_DOWN, f"The registry does not answer: {error}")
 
 
 def warm_up(model: DemandModel) -> None:

@@ -63,6 +63,11 @@ class StoredFeatures:
         # Rows stay the same for KEEP_S, and so do the answers made of them.
         self._answers: dict[tuple[object, ...], tuple[tuple[float, ...], list[Stored]]] = {}
 
+    def open(self) -> None:
+        """Connects now rather than at the first request. Raises what the store raises; the next request tries again."""
+        with self._lock:
+            self._opened()
+
     def quick(self, names: Sequence[str]) -> bool:
         """Whether every name's row is at hand, so that the store need not be asked."""
         return all(self._fresh(name) is not None for name in names)
@@ -109,9 +114,7 @@ class StoredFeatures:
 
     def _from_store(self, names: list[str]) -> dict[str, _Row]:
         with self._lock:
-            if self._store is None:
-                self._store = self._open()
-            online = self._store.online(names)
+            online = self._opened().online(names)
             problems, now = online.problems(), self._clock()
             read = {
                 name: _Row(online.features[i], float(online.observed_at_s[i]), problems.get(name), now)
@@ -121,6 +124,11 @@ class StoredFeatures:
             while len(self._rows) > _MOST:
                 self._rows.popitem(last=False)
             return read
+
+    def _opened(self) -> RowStore:
+        if self._store is None:
+            self._store = self._open()
+        return self._store
 
 
 def _refused(problem: Reason, version: ModelVersion, horizons_s: Sequence[int], unit: str) -> Stored:
@@ -164,6 +172,8 @@ def open_feature_store(settings: Any) -> Callable[[], RowStore]:
     def connect() -> RowStore:
         from kopt.features.store import DemandFeatureStore
 
-        return DemandFeatureStore(settings)
+        store = DemandFeatureStore(settings)
+        store.connect()
+        return store
 
     return connect

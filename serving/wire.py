@@ -16,6 +16,10 @@ MAX_POINTS = 20_000
 MAX_HORIZONS = 16
 MAX_QUANTILES = 16
 MAX_TENANTS = 64
+MAX_SCRIPT = 2 << 20
+MAX_COMMAND = 1 << 18
+"""Characters of a script, and of a command line or one of its words."""
+MAX_WORDS = 20_000
 
 GRID_S = 300
 """Finer histories are summed to this step; the same number as ``data.demand.table.GRID_S`` (a test holds them)."""

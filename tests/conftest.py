@@ -1,9 +1,11 @@
 """Fixtures that all tests share: a state folder of their own, and the real data where it is."""
 
+import logging
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -16,15 +18,34 @@ import pytest
 if TYPE_CHECKING:
     from kopt.data.demand.table import DemandSeries
 
+# The control plane's fixtures, as the package `controlplane` beside this file.
+sys.path.insert(0, str(Path(__file__).parent))
+pytest_plugins = ["controlplane.plugin"]
+
+# Threads that wait for each other by spinning are many times slower than one where the machine is shared.
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
-# No deadlines: machines are shared. Continuous integration draws the same examples every time; people get new ones.
-hypothesis.settings.register_profile("people", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+# No deadlines and no complaint that drawing is slow: machines are shared. Continuous integration draws the same
+# examples every time; people get new ones.
+_SHARED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("people", **_SHARED)
+hypothesis.settings.register_profile("ci", **_SHARED, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "people")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command that runs inside a test sets logging up, on a stream that is closed after it."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture

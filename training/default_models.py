@@ -17,9 +17,12 @@ from kopt.models.artefact import check_files, save_model
 from kopt.models.shipped import DIGESTS_FILE, shipped_folder
 from kopt.models.signing import folder_digest
 from kopt.training.progress import Event, Progress, silent
-from kopt.training.recipe import recipe_of
+from kopt.training.recipe import Dataset, recipe_of
+from kopt.training.sizing import MemoryRuns, SizingDataset
 from kopt.training.sources import DemandDataset, FileSource
 
+_FOLDERS = {"demand": "demand", "sizing": "memory"}
+"""Predictor → folder of its data."""
 LICENCES = ("Apache-2.0", "MIT", "CC-BY-4.0", "CC-BY-3.0", "CC0-1.0", "BSD-3-Clause")
 LEFT_OUT_KINDS = ("gpu",)
 """GPUs allocated to an application are a decision, not a demand."""
@@ -30,7 +33,7 @@ THREADS = 1
 
 @dataclass(frozen=True)
 class DefaultModel:
-    """What was written: the folder's digest, and the series used and left out (name → reason)."""
+    """What was written: the folder's digest, and what was used and left out (name → reason)."""
 
     digest: str
     used: tuple[str, ...]
@@ -61,18 +64,18 @@ def licensed(found: DemandDataset) -> DemandDataset:
 
 
 def fit_default(
-    data: DemandDataset, folder: Path, digests: Path, *, predictor: str = "demand",
+    data: Dataset, folder: Path, digests: Path, *, predictor: str = "demand",
     parameters: Mapping[str, object] | None = None, progress: Progress = silent,
 ) -> DefaultModel:  # fmt: skip
     """Fit on all of ``data`` and put model and digest into place. Raises ValueError when nothing may be used."""
-    if not data.series:
-        raise ValueError("no series has a licence that allows a default model")
+    if not data.names:
+        raise ValueError("nothing has a licence that allows a default model")
     recipe = recipe_of(predictor)
     chosen = {**recipe.defaults, **(parameters or {})}
     with tempfile.TemporaryDirectory(prefix="kopt-default-") as scratch:
         progress(Event("features", 0, 2))
         table = recipe.table(data, Settings(home=Path(scratch) / "home"))
-        progress(Event("fit", 1, 2, f"{len(table)} rows of {len(data.series)} series"))
+        progress(Event("fit", 1, 2, f"{len(table)} rows of {len(data.names)} series or families"))
         fitted = recipe.fit(data, table, None, chosen, THREADS)
         draft = Path(scratch) / "model"
         save_model(fitted, draft, recipe.card(data, chosen))
@@ -84,15 +87,25 @@ def fit_default(
     known = json.loads(digests.read_text(encoding="utf-8")) if digests.exists() else {}
     digests.write_text(json.dumps({**known, predictor: digest}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     progress(Event("fit", 2, 2, f"digest {digest}"))
-    return DefaultModel(digest, tuple(one.name for one in data.series), data.left_out)
+    return DefaultModel(digest, data.names, data.left_out)
 
 
-def _sources(data: DemandDataset) -> dict[str, object]:
-    """Where each series came from and under which licence; digests stand in the card."""
-    used = [
-        {"series": one.name, "source": data.info[one.name].source, "licence": licence_of(data.info[one.name].licence)}
-        for one in data.series
-    ]
+def licensed_runs(found: SizingDataset) -> SizingDataset:
+    """The measured runs that may be learned from for everybody's default model; the others go to ``left_out``."""
+    kept = tuple(one for one in found.runs if licence_of(found.licences.get(one.source, "")) is not None)
+    gone = {one.source for one in found.runs} - {one.source for one in kept}
+    reasons = {source: f"licence {found.licences.get(source, '')!r}" for source in sorted(gone)}
+    return replace(found, runs=kept, left_out={**found.left_out, **reasons})
+
+
+def _sources(data: Dataset) -> dict[str, object]:
+    """Where everything came from and under which licence; digests stand in the card."""
+    if isinstance(data, SizingDataset):
+        sources = sorted({one.source for one in data.runs})
+        used = [{"source": one, "licence": licence_of(data.licences[one])} for one in sources]
+    else:
+        assert isinstance(data, DemandDataset)
+        used = _series(data)
     return {
         "schema": "kopt/v1",
         "dataset_digest": data.digest,
@@ -101,20 +114,38 @@ def _sources(data: DemandDataset) -> dict[str, object]:
     }
 
 
+def _series(data: DemandDataset) -> list[dict[str, str | None]]:
+    return [
+        {"series": one.name, "source": data.info[one.name].source, "licence": licence_of(data.info[one.name].licence)}
+        for one in data.series
+    ]
+
+
 def main() -> int:
-    """Fit the demand model from KOPT_DATA_DIR."""
+    """Fit the models named as arguments (default: all) from KOPT_DATA_DIR."""
     from kopt.serving.environment import load_settings
 
-    data_dir = load_settings().data_dir
-    if data_dir is None or not (data_dir / "demand").is_dir():
-        sys.stderr.write("KOPT_DATA_DIR does not name a folder with demand/ in it\n")
-        return 2
-    data = licensed(FileSource(data_dir / "demand").read())
-    made = fit_default(data, shipped_folder("demand"), DIGESTS_FILE, progress=_say)
+    settings = load_settings()
+    names = sys.argv[1:] or sorted(_FOLDERS)
+    for name in names:
+        folder = None if settings.data_dir is None else settings.data_dir / _FOLDERS.get(name, name)
+        if name not in _FOLDERS or folder is None or not folder.is_dir():
+            sys.stderr.write(f"KOPT_DATA_DIR does not name a folder with {_FOLDERS.get(name, name)}/ in it\n")
+            return 2
+        data: Dataset
+        if name == "sizing":
+            runs = MemoryRuns(folder, settings, keep=lambda run: licence_of(run.licence) is not None)
+            data = licensed_runs(runs.read())
+        else:
+            data = licensed(FileSource(folder).read())
+        _tell(fit_default(data, shipped_folder(name), DIGESTS_FILE, predictor=name, progress=_say))
+    return 0
+
+
+def _tell(made: DefaultModel) -> None:
     _say(Event("used", len(made.used), len(made.used) + len(made.left_out), ", ".join(made.used)))
     for name, reason in sorted(made.left_out.items()):
         _say(Event("left out", 1, 1, f"{name}: {reason}"))
-    return 0
 
 
 def _say(event: Event) -> None:

@@ -52,6 +52,9 @@ class Forecasts:
         if (np.diff(self.value, axis=2) < -1e-9).any():
             raise ValueError(f"{self.series}: quantiles decrease")
 
+    def __len__(self) -> int:
+        return len(self.origins)
+
 
 @dataclass(frozen=True)
 class Moments:

@@ -14,10 +14,8 @@ from kopt.models.registry import RegisteredModel, Registry
 from kopt.models.signing import sign_folder, signing_key
 from kopt.training.judging import Champion
 from kopt.training.progress import Event, Progress
-from kopt.training.recipe import Part, Recipe, restore_files, saved_files
-from kopt.training.sources import DemandDataset
+from kopt.training.recipe import Dataset, Part, Recipe, restore_files, saved_files
 from kopt.training.steps import RunFolder, TrainingError, digest_of
-from kopt.training.storage import read_forecasts, write_forecasts
 from kopt.training.tasks import RayTasks, Tasks
 from kopt.training.work import FINAL, Backtest, Carried, Shared, fit_item, replay, try_parameters
 
@@ -29,7 +27,7 @@ class Fits:
     """Computes what is missing and reads what is there; starts Ray and computes features only when needed."""
 
     def __init__(
-        self, recipe: Recipe, dataset: DemandDataset, settings: Settings, run: RunFolder, progress: Progress,
+        self, recipe: Recipe, dataset: Dataset, settings: Settings, run: RunFolder, progress: Progress,
         tasks: Tasks | None,
     ) -> None:  # fmt: skip
         self.recipe, self.dataset, self.settings, self.run, self.progress = recipe, dataset, settings, run, progress
@@ -115,7 +113,7 @@ class Fits:
     def replay_champion(self, registry: Registry, champion: RegisteredModel) -> Champion:
         """The champion's forecasts of all series, kept by its digest."""
         folder = registry.fetch(champion.name, champion.version)
-        names = [one.name for one in self.dataset.series]
+        names = list(self.dataset.names)
         chunks = {
             f"champion-{champion.digest[:12]}-{k}": tuple(names[k::_REPLAY_CHUNKS]) for k in range(_REPLAY_CHUNKS)
         }
@@ -131,18 +129,18 @@ class Fits:
                 done += 1
                 self.progress(Event("champion", done, len(chunks)))
         found = [one for step in chunks for one in self._stored(step).forecasts]
-        return Champion({one.series: one for one in found}, read_card(folder))
+        return Champion({self.recipe.scoring.key(one): one for one in found}, read_card(folder))
 
     def _keep(self, name: str, backtest: Backtest) -> None:
         def work(folder: Path) -> Mapping[str, Any]:
-            write_forecasts(backtest.forecasts, folder / _FORECASTS)
+            self.recipe.scoring.write(backtest.forecasts, folder / _FORECASTS)
             return {"peeked": backtest.peeked}
 
         self.run.compute(name, work)
 
     def _stored(self, name: str) -> Backtest:
         try:
-            forecasts = read_forecasts(self.run.step(name) / _FORECASTS)
+            forecasts = self.recipe.scoring.read(self.run.step(name) / _FORECASTS)
         except ValueError as error:
             raise TrainingError(f"{error}; delete {self.run.step(name)} and train again") from error
         return Backtest(forecasts, float(self.run.note(name)["peeked"]))

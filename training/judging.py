@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kopt.core.reason import Reason
 from kopt.models.artefact import ModelCard
@@ -20,7 +21,7 @@ LEAK_TOLERANCE = 1e-3
 class Champion:
     """The champion's forecasts by series, and its card, which tells what it has seen."""
 
-    forecasts: Mapping[str, Forecasts]
+    forecasts: Mapping[str, Any]
     card: ModelCard
 
 

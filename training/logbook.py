@@ -12,7 +12,7 @@ from kopt.models.registry import Registry
 from kopt.models.tracking import explained
 from kopt.training.evaluate import Summary
 from kopt.training.gate import Verdict
-from kopt.training.sources import DemandDataset
+from kopt.training.recipe import Dataset
 
 _BATCH = 500
 
@@ -35,11 +35,11 @@ class Logbook:
             made = client.create_run(experiment, run_name=f"train-{digest[:8]}", tags={"training": digest})
             return cls(registry, str(made.info.run_id))
 
-    def describe(self, dataset: DemandDataset, parameters: Mapping[str, Any]) -> None:
+    def describe(self, dataset: Dataset, parameters: Mapping[str, Any]) -> None:
         """Parameters and data set; logging the same again changes nothing."""
         from mlflow.entities import Param, RunTag
 
-        logged = {**parameters, "series": len(dataset.series), "dataset": dataset.name}
+        logged = {**parameters, "series": len(dataset.names), "dataset": dataset.name}
         tags = {"dataset_digest": dataset.digest, "left_out": json.dumps(dict(dataset.left_out))[:4000]}
         with explained("logging parameters"):
             self._registry.client.log_batch(

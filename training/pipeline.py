@@ -14,15 +14,11 @@ from kopt.core.reason import Reason
 from kopt.core.settings import Settings
 from kopt.models.artefact import library_versions
 from kopt.models.registry import RegisteredModel, Registry
-from kopt.training import judging
-from kopt.training.evaluate import Score, Summary, summarise
 from kopt.training.fits import Fits
 from kopt.training.gate import GateRules, Verdict
-from kopt.training.logbook import Logbook, metric_names
-from kopt.training.plots import write_plots
+from kopt.training.logbook import Logbook
 from kopt.training.progress import Event, Progress, silent
-from kopt.training.recipe import Part, Recipe, folds, recipe_of
-from kopt.training.sources import DemandDataset, Source
+from kopt.training.recipe import Dataset, Part, Recipe, Source, folds, recipe_of
 from kopt.training.steps import RunFolder, TrainingError, code_digest, digest_of
 from kopt.training.tasks import Tasks
 from kopt.training.work import UnusableModelError
@@ -52,7 +48,7 @@ class TrainingOutcome:
     model: RegisteredModel
     champion: RegisteredModel | None
     verdict: Verdict
-    summaries: tuple[Summary, ...]
+    summaries: tuple[Any, ...]
     computed: int
     kept: int
     seconds: float
@@ -75,13 +71,14 @@ def train(
     """Train a challenger, hold it against the champion, register it, and promote it where it is better.
 
     ``tasks`` default to a local Ray (or the cluster of the settings). An interrupt leaves finished steps, closes the
-    MLflow run as killed and passes on. Raises TrainingError, DemandDataError, FeatureStoreError or RegistryError.
+    MLflow run as killed and passes on. Raises TrainingError, RegistryError and what reading
+    the data raises.
     """
     options, began = options or TrainOptions(), time.monotonic()
     recipe, registry = recipe_of(predictor), registry or Registry(settings)
     progress(Event("read", 0, 1))
     dataset = source.read()
-    progress(Event("read", 1, 1, f"{len(dataset.series)} series, {len(dataset.left_out)} left out"))
+    progress(Event("read", 1, 1, f"{len(dataset.names)} to learn from, {len(dataset.left_out)} left out"))
     parameters = {**recipe.defaults, **options.parameters}
     run = RunFolder(settings.home, run_digest(recipe, dataset, parameters, options))
     with run.alone():
@@ -89,7 +86,7 @@ def train(
         return _Run(recipe, registry, settings, options, progress, dataset, run, began).go(tasks, parameters)
 
 
-def run_digest(recipe: Recipe, dataset: DemandDataset, parameters: Mapping[str, Any], options: TrainOptions) -> str:
+def run_digest(recipe: Recipe, dataset: Dataset, parameters: Mapping[str, Any], options: TrainOptions) -> str:
     """Names everything that the results of a run depend on, but the champion it is compared with."""
     code = code_digest(recipe.modules())
     return digest_of(recipe.predictor, dataset.digest, dict(parameters), options.folds, options.trials, code,
@@ -103,7 +100,7 @@ class _Run:
     settings: Settings
     options: TrainOptions
     progress: Progress
-    dataset: DemandDataset
+    dataset: Dataset
     run: RunFolder
     began: float
 
@@ -130,8 +127,8 @@ class _Run:
         chosen = fits.search(self.options.trials, parts, parameters)
         fits.fit(parts, chosen)
         self.progress(Event("evaluate", 0, 1))
-        challenger = judging.scores(self.dataset, parts, fits.backtests(parts))
-        summaries = summarise(challenger)
+        challenger = self.recipe.scoring.scores(self.dataset, parts, fits.backtests(parts))
+        summaries = self.recipe.scoring.summarise(challenger)
         self.progress(Event("evaluate", 1, 1))
         known = self._known(log)
         if known is not None and champion is not None and known.version == champion.version:
@@ -143,7 +140,7 @@ class _Run:
         return self._decide(fits, model, champion, verdict, summaries)
 
     def _verdict(
-        self, fits: Fits, parts: Sequence[Part], challenger: Sequence[Score], champion: RegisteredModel | None
+        self, fits: Fits, parts: Sequence[Part], challenger: Sequence[Any], champion: RegisteredModel | None
     ) -> Verdict:
         note: tuple[Reason, ...] = ()
         current = None
@@ -153,7 +150,8 @@ class _Run:
             text = f"The champion cannot be loaded by this version ({error}); the last value stands in for it."
             note = (Reason("CHAMPION_UNUSABLE", text),)
         self.progress(Event("gate", 0, 1))
-        found = judging.verdict(self.dataset, parts, challenger, fits.backtests(parts), current, self.options.rules)
+        rules, backtests = self.options.rules, fits.backtests(parts)
+        found = self.recipe.scoring.verdict(self.dataset, parts, challenger, backtests, current, rules)
         found = replace(found, reasons=(*found.reasons, *note))
         self.progress(Event("gate", 1, 1, found.summary))
         return found
@@ -171,24 +169,19 @@ class _Run:
         mine = (m for m in models if m.tags.get("training") == self.run.digest and m.run_id == log.run_id)
         return next(mine, None)
 
-    def _register(self, fits: Fits, log: Logbook, summaries: tuple[Summary, ...]) -> RegisteredModel:
+    def _register(self, fits: Fits, log: Logbook, summaries: tuple[Any, ...]) -> RegisteredModel:
         self.progress(Event("register", 0, 1))
         tags = {"training": self.run.digest, "dataset": self.dataset.name, "dataset_digest": self.dataset.digest}
-        log.figures(metric_names(summaries))
+        log.figures(self.recipe.scoring.metrics(summaries))
         model = self.registry.register(fits.signed_model(), run_id=log.run_id, tags=tags)
         self.progress(Event("register", 1, 1, f"{model.name} version {model.version}"))
         return model
 
-    def _report(
-        self, log: Logbook, parts: Sequence[Part], fits: Fits, scores: Sequence[Score], verdict: Verdict
-    ) -> None:
+    def _report(self, log: Logbook, parts: Sequence[Part], fits: Fits, scores: Sequence[Any], verdict: Verdict) -> None:
         log.verdict(verdict)
-        regime = parts[-1].regime
-        shown = [one for p in parts if p.regime == regime for one in fits.backtests(parts)[p.name].forecasts]
-        mine = [one for one in scores if regime in one.slices]
 
         def draw(folder: Path) -> Mapping[str, Any]:
-            files = write_plots(folder, mine, self.dataset.series, shown)
+            files = self.recipe.scoring.draw(folder, self.dataset, parts, scores, fits.backtests(parts))
             log.attach(files, "plots")
             return {"files": len(files)}
 
@@ -196,7 +189,7 @@ class _Run:
 
     def _decide(
         self, fits: Fits, model: RegisteredModel, champion: RegisteredModel | None, verdict: Verdict,
-        summaries: tuple[Summary, ...],
+        summaries: tuple[Any, ...],
     ) -> TrainingOutcome:  # fmt: skip
         name, against = model.name, "" if champion is None else champion.version
         if against != model.version:

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from kopt.core.settings import Settings
 from kopt.models.artefact import ModelCard
 from kopt.models.base import Predictor
-from kopt.training.evaluate import Forecasts
-from kopt.training.sources import DemandDataset
+from kopt.training.scoring import Scoring
 
 NEW = "regime new services"
 KNOWN = "regime known services"
@@ -27,17 +26,51 @@ class Part:
     before_window: bool
 
 
+class Dataset(Protocol):
+    """What a recipe learns from. ``names`` are the things that folds are dealt from, ``left_out`` those that cannot be
+    used, with the reason; ``digest`` tells one data set from another."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def left_out(self) -> Mapping[str, str]: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    def group(self, name: str) -> str:
+        """What ``name`` is left out together with."""
+        ...
+
+    def size(self, name: str) -> int:
+        """How much of a fold it makes up."""
+        ...
+
+
+class Source(Protocol):
+    """A place training data comes from."""
+
+    def read(self) -> Dataset:
+        """Raises the data's own error, a ValueError, for what cannot be learned from."""
+        ...
+
+
 class Recipe(Protocol):
     """How one predictor is trained. Everything here may run in a worker, so it is found by the predictor's name."""
 
     predictor: str
     defaults: Mapping[str, Any]
+    scoring: Scoring
 
     def modules(self) -> Sequence[ModuleType]:
         """The code that fitted models depend on."""
         ...
 
-    def table(self, dataset: DemandDataset, settings: Settings) -> Any:
+    def table(self, dataset: Any, settings: Settings) -> Any:
         """Features and targets of every origin, through the feature store."""
         ...
 
@@ -50,25 +83,28 @@ class Recipe(Protocol):
         ...
 
     def fit(
-        self, dataset: DemandDataset, table: Any, part: Part | None, parameters: Mapping[str, Any], threads: int
+        self, dataset: Any, table: Any, part: Part | None, parameters: Mapping[str, Any], threads: int
     ) -> Predictor:
         """Fit on a part's rows, or on all of them."""
         ...
 
-    def backtest(self, predictor: Predictor, dataset: DemandDataset, name: str) -> Forecasts:
-        """Rolling forecasts over the test window, made as serving makes them: from the history alone."""
+    def backtests(self, predictor: Predictor, dataset: Any, names: Sequence[str]) -> list[Any]:
+        """Forecasts of ``names`` as serving makes them: from what is known beforehand alone."""
         ...
 
-    def peeks(self, predictor: Predictor, dataset: DemandDataset, name: str, forecasts: Forecasts) -> float:
-        """Largest relative change of a forecast when the future is cut off; more than rounding means a leak."""
+    def peeks(self, predictor: Predictor, dataset: Any, name: str, forecasts: Any) -> float:
+        """Largest relative change of a forecast when what comes later is cut off; more than rounding means a leak."""
         ...
 
-    def card(self, dataset: DemandDataset, parameters: Mapping[str, Any]) -> ModelCard:
+    def card(self, dataset: Any, parameters: Mapping[str, Any]) -> ModelCard:
         """The card of a model fitted on all of the data."""
         ...
 
 
-RECIPES: Mapping[str, str] = {"demand": "kopt.training.demand:DemandRecipe"}
+RECIPES: Mapping[str, str] = {
+    "demand": "kopt.training.demand:DemandRecipe",
+    "sizing": "kopt.training.sizing:SizingRecipe",
+}
 """Predictor → module and class of its recipe."""
 
 
@@ -83,17 +119,17 @@ def recipe_of(predictor: str) -> Recipe:
     return made
 
 
-def folds(dataset: DemandDataset, count: int) -> tuple[Part, ...]:
+def folds(dataset: Dataset, count: int) -> tuple[Part, ...]:
     """Group-wise cross-validation in at most ``count`` folds, plus one part that knows all series but not the window.
 
     Groups stay whole and are dealt out largest first, so that folds have about the same number of buckets. With one
     group only, there is nothing to generalise from and only the second kind is left.
     """
     sizes: dict[str, int] = {}
-    for one in dataset.series:
-        group = dataset.group(one.name)
-        sizes[group] = sizes.get(group, 0) + len(one)
-    names = tuple(one.name for one in dataset.series)
+    names = dataset.names
+    for name in names:
+        group = dataset.group(name)
+        sizes[group] = sizes.get(group, 0) + dataset.size(name)
     known = Part("recent", KNOWN, names, names, before_window=True)
     count = min(count, len(sizes))
     if count < 2:

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -38,6 +37,14 @@ class DemandDataset:
             found.update(head.encode() + np.ascontiguousarray(one.value, dtype="<f8").tobytes())
         return found.hexdigest()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.series)
+
+    def size(self, name: str) -> int:
+        """Buckets of a series."""
+        return next(len(one) for one in self.series if one.name == name)
+
     def group(self, name: str) -> str:
         """What a series is left out together with when unseen services are imitated."""
         return self.info[name].group if name in self.info else name
@@ -49,14 +56,6 @@ class DemandDataset:
         labels = [f"group {self.group(name)}"] if info is not None and info.source else []
         labels += [f"kind {info.kind}"] if info is not None and info.kind else []
         return (*labels, f"step {step // 60} min")
-
-
-class Source(Protocol):
-    """A place training data comes from."""
-
-    def read(self) -> DemandDataset:
-        """Raises DemandDataError."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ as they are ready. Interrupting the loop cancels what is running.
 
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -119,10 +121,14 @@ def start_ray(settings: Settings, scratch: Path, *, store_bytes: int, cpus: int 
 
     if ray.is_initialized():
         return False
+    ours = signal.getsignal(signal.SIGTERM)
     if settings.ray_address:
         ray.init(address=settings.ray_address, log_to_driver=False, logging_level="error")
-        return True
-    _start_local(scratch, store_bytes, cpus or os.cpu_count() or 1)
+    else:
+        _start_local(scratch, store_bytes, cpus or os.cpu_count() or 1)
+    # Ray's own handler aborts the process, before a run is closed and temporary folders are gone.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, ours)
     return True
 
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from kopt.models.artefact import save_model
 from kopt.models.catalogue import predictor_class
-from kopt.training.evaluate import Forecasts
 from kopt.training.recipe import Part, recipe_of, restore_files, saved_files
-from kopt.training.sources import DemandDataset
 
 FINAL = "final"
 _PROBES_PER_PART = 2
@@ -26,7 +24,7 @@ class Shared:
     """What all fits of a run share; stored once for all workers."""
 
     predictor: str
-    dataset: DemandDataset
+    dataset: Any
     table: Any
     parameters: Mapping[str, Any]
 
@@ -36,15 +34,15 @@ class Carried:
     """A saved model on its way to workers that may be on other machines."""
 
     predictor: str
-    dataset: DemandDataset
+    dataset: Any
     files: Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
 class Backtest:
-    """Forecasts of some series, and how far they changed where the future was cut off."""
+    """Forecasts of the recipe's own type, and how far they changed where what comes later was cut off."""
 
-    forecasts: tuple[Forecasts, ...]
+    forecasts: tuple[Any, ...]
     peeked: float
 
 
@@ -91,9 +89,9 @@ def try_parameters(shared: Shared, trial: tuple[Mapping[str, Any], tuple[str, ..
     return recipe_of(shared.predictor).loss(shared.table, held_out, {**shared.parameters, **parameters}, threads)
 
 
-def _backtest(recipe: Any, predictor: Any, dataset: DemandDataset, names: Sequence[str]) -> Backtest:
-    forecasts = tuple(recipe.backtest(predictor, dataset, name) for name in names)
-    probed = sorted(forecasts, key=lambda one: len(one.origins))[:_PROBES_PER_PART]
+def _backtest(recipe: Any, predictor: Any, dataset: Any, names: Sequence[str]) -> Backtest:
+    forecasts = tuple(recipe.backtests(predictor, dataset, names))
+    probed = sorted(forecasts, key=len)[:_PROBES_PER_PART]
     peeked = max((recipe.peeks(predictor, dataset, one.series, one) for one in probed), default=0.0)
     return Backtest(forecasts, peeked)
 

@@ -120,7 +120,7 @@ def answer(question: Question, memory: SeriesMemory) -> tuple[Prediction, ...]:
     outlook, calibration = memory.outlook, memory.calibration
     if outlook is None or calibration is None:
         raise ValueError("the memory has not seen this series")
-    values = outlook.centre[:, None] + outlook.width[:, None] * calibration.current
+    values = outlook.centre[0, :, None] + outlook.width[0, :, None] * calibration.current[0]
     peak = float(memory.row[COLUMN["max_7d"]])
     values = bounded(values, np.full(len(values), peak), LEVELS)
     return tuple(

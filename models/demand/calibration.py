@@ -7,7 +7,8 @@ Candès 2021, arXiv:2106.00170; Angelopoulos et al. 2023, arXiv:2307.16895).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +28,18 @@ quantile itself is restless."""
 _PRIOR_SERIES = 10
 _FLOOR = 0.5
 """A calm spell may not take a threshold below this part of its start: the next spike would find it asleep."""
+_FURTHEST = 20.0
+"""And none further than this many times its start."""
 DEFAULT_THRESHOLDS = np.array([[-0.7, 0.0, 0.58, 0.86, 1.8]] * len(HORIZONS_S))
 """Where nothing could be held out to learn them; close to what every public data set gives."""
 
 
 @dataclass
 class Calibration:
-    """Thresholds of one series, ``current`` (H, levels), and those in force at forecasts not yet settled."""
+    """Thresholds of S series in step, ``current`` (S, H, levels), and those in force at forecasts not yet settled.
+
+    ``start`` (H, levels) is the same for all of them.
+    """
 
     start: Array
     current: Array
@@ -42,23 +48,28 @@ class Calibration:
     step_s: int
 
     @classmethod
-    def new(cls, start: Array, step_s: int) -> "Calibration":
+    def new(cls, start: Array, step_s: int, series: int = 1) -> Self:
         slots = steps_ahead(HORIZONS_S[-1], step_s)
-        return cls(start, start.copy(), np.repeat(start[None], slots, axis=0), 0, step_s)
+        current = np.repeat(start[None], series, axis=0)
+        return cls(start, current, np.repeat(current[:, None], slots, axis=1), 0, step_s)
+
+    def keep(self, first: int) -> Self:
+        """The first series only; the others have ended."""
+        return replace(self, current=self.current[:first].copy(), pending=self.pending[:first].copy())
 
     def observe(self, scores: Array) -> Array:
-        """Take the scores (H,) of one bucket (NaN: none was due); returns the thresholds (H, levels) now in force."""
-        slots = len(self.pending)
-        for h in np.flatnonzero(np.isfinite(scores)):
-            used = self.pending[(self.seen - steps_ahead(HORIZONS_S[h], self.step_s)) % slots, h]
-            above = (scores[h] > used).astype(np.float64)
-            moved = self.current[h] + _STEP * np.abs(self.start[h]) * (above - _MISSES)
-            low, high = np.minimum(self.start[h] * _FLOOR, self.start[h] * 20), np.abs(self.start[h]) * 20
-            self.current[h] = np.clip(
-                moved, np.where(self.start[h] < 0, -high, low), np.where(self.start[h] < 0, 0.0, high)
-            )
-        self.current = np.maximum.accumulate(self.current, axis=1)
-        self.pending[self.seen % slots] = self.current
+        """Take the scores (S, H) of one bucket (NaN: none was due); returns the thresholds (S, H, levels) in force."""
+        slots = self.pending.shape[1]
+        series, h = np.nonzero(np.isfinite(scores))
+        if len(h):
+            ahead = np.array([steps_ahead(horizon, self.step_s) for horizon in HORIZONS_S])
+            above = scores[series, h][:, None] > self.pending[series, (self.seen - ahead[h]) % slots, h]
+            size, start = np.abs(self.start)[h], self.start[h]
+            moved = self.current[series, h] + _STEP * size * (above - _MISSES)
+            low = np.where(start < 0, -_FURTHEST * size, _FLOOR * size)
+            self.current[series, h] = np.clip(moved, low, np.where(start < 0, 0.0, _FURTHEST * size))
+        self.current = np.maximum.accumulate(self.current, axis=-1)
+        self.pending[:, self.seen % slots] = self.current
         self.seen += 1
         return self.current
 

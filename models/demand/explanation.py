@@ -42,10 +42,10 @@ def mixture_reason(memory: SeriesMemory, horizon_s: float) -> Reason:
     if memory.outlook is None:
         raise ValueError("the memory has not seen this series")
     column = int(np.argmin(np.abs(np.array(HORIZONS_S) - horizon_s)))
-    weights = memory.outlook.weights[column]
+    weights = memory.outlook.weights[0, column]
     first, second = np.argsort(weights)[::-1][:2]
     parts = [f"{weights[i]:.0%} on {_EXPERT_WORDS[EXPERTS[i]]}" for i in (first, second) if weights[i] >= 0.05]
-    centre, last = memory.outlook.centre[column], memory.row[COLUMN["last_value"]]
+    centre, last = memory.outlook.centre[0, column], memory.row[COLUMN["last_value"]]
     text = f"From {last:.4g} now to {centre:.4g}: weighs {' and '.join(parts)}, by how well each did on this service."
     numbers: dict[str, float | int | str] = {"last": float(last), "centre": float(centre)}
     numbers |= {f"weight_{name}": round(float(weight), 4) for name, weight in zip(EXPERTS, weights, strict=True)}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kopt.features.demand import CARRIERS, HORIZONS_S, INPUTS
 from kopt.models.demand.network import Network
 from kopt.models.demand.table import TrainingTable
+from kopt.models.trees import load_booster
 
 if TYPE_CHECKING:
     import lightgbm
@@ -97,7 +98,7 @@ class GlobalModel:
         if inputs != list(INPUTS):
             raise ValueError(f"{path}: the model was fitted on other features; train it again")
         files = [[folder / _file(column, level) for level in LEVELS] for column in range(len(HORIZONS_S))]
-        boosters = tuple(tuple(_load_booster(path) for path in row) for row in files)
+        boosters = tuple(tuple(load_booster(path) for path in row) for row in files)
         return cls(boosters, Network.load(folder / "network.safetensors"))
 
 
@@ -132,20 +133,6 @@ def _fit_booster(
 
     data = lightgbm.Dataset(inputs, target, weight=weights)
     return lightgbm.train(settings.booster(level), data, num_boost_round=settings.rounds)
-
-
-def _load_booster(path: Path) -> "lightgbm.Booster":
-    """Raises ValueError with the file's name. LightGBM ends the process on a text that stops within a tree, so the end
-    is looked for first."""
-    import lightgbm
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        if not text.startswith("tree\n") or "\nend of trees\n" not in text:
-            raise ValueError("the text of the trees is not whole")
-        return lightgbm.Booster(model_str=text)
-    except (OSError, ValueError, lightgbm.basic.LightGBMError) as error:
-        raise ValueError(f"{path}: no trees can be read ({error})") from error
 
 
 def _file(column: int, level: float) -> str:

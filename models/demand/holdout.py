@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.features.demand import COLUMN, HORIZONS_S
+from kopt.features.demand import COLUMN
 from kopt.models.demand.calibration import DEFAULT_THRESHOLDS, pooled_thresholds
 from kopt.models.demand.global_model import GlobalModel, GlobalSettings
-from kopt.models.demand.online import Glance, OnlineState
+from kopt.models.demand.replay import Track, replay
 from kopt.models.demand.table import TrainingTable
 
 Array = NDArray[np.float64]
@@ -34,7 +34,7 @@ def thresholds(table: TrainingTable, settings: GlobalSettings) -> Array:
     scores: list[Array] = []
     for fitted, judged in ((half, ~half), (~half, half)):
         model = GlobalModel.fit(table.where(fitted), quick)
-        scores += [_scores(rows, model) for rows in _by_series(table.where(judged))]
+        scores += _scores(list(_by_series(table.where(judged))), model)
     return pooled_thresholds(scores)
 
 
@@ -47,15 +47,21 @@ def _by_series(table: TrainingTable) -> Iterator[TrainingTable]:
         yield rows.where(mask)
 
 
-def _scores(rows: TrainingTable, model: GlobalModel) -> Array:
-    """Scores (n, H) of one series replayed from its rows; an origin that is missing in the table is a gap."""
-    step_s = int(rows.features[0, COLUMN["step_s"]])
+def _scores(series: list[TrainingTable], model: GlobalModel) -> list[Array]:
+    """Scores (n, H) of series replayed from their rows, those of one step together."""
+    steps = [int(rows.features[0, COLUMN["step_s"]]) for rows in series]
+    found: list[Array] = []
+    for step_s in sorted(set(steps)):
+        tracks = [_track(rows, step_s, model) for rows, mine in zip(series, steps, strict=True) if mine == step_s]
+        found += [run.scores[_WARM_UP:] for run in replay(tracks, step_s, DEFAULT_THRESHOLDS)]
+    return found
+
+
+def _track(rows: TrainingTable, step_s: int, model: GlobalModel) -> Track:
+    """An origin that is missing in the table is a gap, with the features of the next one."""
     place = np.round((rows.origins_s - rows.origins_s[0]) / step_s).astype(np.int64)
     trees, network = model.predict(rows.features)
-    state, scores = OnlineState.new(step_s), np.full((len(rows), len(HORIZONS_S)), np.nan)
-    for row, bucket in enumerate(place):
-        glance = Glance(rows.features[row], trees[row], network[row])
-        while state.seen < bucket:
-            state.observe(np.nan, glance)
-        scores[row] = state.observe(float(rows.features[row, COLUMN["last_value"]]), glance)[1]
-    return scores[_WARM_UP:]
+    value = np.full(place[-1] + 1, np.nan)
+    value[place] = rows.features[:, COLUMN["last_value"]]
+    row = np.searchsorted(place, np.arange(len(value)))
+    return Track(value, rows.features[row], trees[row], network[row])

@@ -1,6 +1,6 @@
 """What is remembered of one series between requests, and how a new history brings it up to date."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,43 +31,31 @@ class SeriesMemory:
     end_s: float = np.nan
     last: float = np.nan
     outlook: Outlook | None = None
+    """Of one series: the first axis of its arrays has length 1, as that of the state's."""
     row: Array = field(default_factory=lambda: np.empty(0))
 
     def catch_up(self, series: DemandSeries, predict: Predict, thresholds: Array, replay_s: float = REPLAY_S) -> None:
         """Observe the buckets of ``series`` that are new; one that does not continue what is known starts afresh."""
         first = self._continues(series)
-        if first is not None:
-            steps = self._replay(series, np.arange(first, len(series)), predict)
-        else:
+        if first is None:
             known = np.flatnonzero(np.isfinite(series.value))
             first = int(max(known[0], len(series) - max(2, replay_s // series.step_s)))
-            steps = self.begin(series, first, predict, thresholds)
-        for _ in steps:
-            pass
+            self.state, self.calibration = OnlineState.new(series.step_s), Calibration.new(thresholds, series.step_s)
+        if first < len(series):
+            self._observe(series, np.arange(first, len(series)), predict)
 
-    def begin(
-        self, series: DemandSeries, first: int, predict: Predict, thresholds: Array
-    ) -> Iterator[tuple[Outlook, Array, Array]]:
-        """Forget everything and observe ``series`` from bucket ``first``; yields as ``_replay`` does."""
-        self.state = OnlineState.new(series.step_s)
-        self.calibration = Calibration.new(thresholds, series.step_s)
-        return self._replay(series, np.arange(first, len(series)), predict)
-
-    def _replay(
-        self, series: DemandSeries, origins: NDArray[np.int64], predict: Predict
-    ) -> Iterator[tuple[Outlook, Array, Array]]:
-        """Observe consecutive buckets, yielding (outlook, thresholds, scores) at each."""
+    def _observe(self, series: DemandSeries, origins: NDArray[np.int64], predict: Predict) -> None:
         if self.state is None or self.calibration is None:
-            raise ValueError("a memory is replayed only after it has started")
-        if not len(origins):
-            return
+            raise ValueError("a memory observes only after it has started")
         recent, shift = _recent(series, int(origins[0]))
         rows = transform(recent, origins - shift)
         trees, network = predict(rows)
         for place, origin in enumerate(origins):
-            glance = Glance(rows[place], trees[place], network[place])
-            self.outlook, scores = self.state.observe(float(series.value[origin]), glance)
-            yield self.outlook, self.calibration.observe(scores), scores
+            one = slice(place, place + 1)
+            self.outlook, scores = self.state.observe(
+                series.value[[origin]], Glance(rows[one], trees[one], network[one])
+            )
+            self.calibration.observe(scores)
         self.end_s = float(series.start_s + origins[-1] * series.step_s)
         self.last, self.row = float(series.value[origins[-1]]), rows[-1]
 

@@ -5,10 +5,12 @@ regressions on the series' own past (a slow one that corrects the trees, a fast 
 global network, and the median of all of these. Weights follow discounted regrets of the absolute loss (Bernstein online
 aggregation, Wintenberger 2017, arXiv:1404.1356): the mixture is never much worse than the best expert, whichever it is
 for this service. Each forecast is judged only once its bucket has been observed. The state has constant size and is
-plain arrays.
+plain arrays with one row a series: several series that are replayed in step share the cost of each call.
 """
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +18,11 @@ from numpy.typing import NDArray
 from kopt.features.demand import COLUMN, DAY_S, HORIZONS_S, steps_ahead
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 
 EXPERTS = ("last", "daily", "ridge_slow", "ridge_fast", "trees", "network", "middle")
 _H, _K = len(HORIZONS_S), len(EXPERTS)
+_LANES = np.arange(_H)
 _MINUTES = tuple(h // 60 for h in HORIZONS_S)
 _LOCAL = tuple(
     tuple(
@@ -59,7 +63,8 @@ _CLIP = 3.0
 
 @dataclass(frozen=True)
 class Glance:
-    """What is known at one origin: its feature row (F,), the trees' log-ratios (H, 2), the network's (H,)."""
+    """What is known at one origin of S series: feature rows (S, F), the trees' log-ratios (S, H, 2), the network's
+    (S, H)."""
 
     row: Array
     trees: Array
@@ -68,7 +73,7 @@ class Glance:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The mixture at one origin in the series' unit: ``centre`` and ``width`` (H,), experts and weights (H, K)."""
+    """The mixture at one origin, in each series' unit: centre and width (S, H), experts and weights (S, H, K)."""
 
     centre: Array
     width: Array
@@ -78,7 +83,7 @@ class Outlook:
 
 @dataclass
 class OnlineState:
-    """Everything remembered of one series; ``new`` for a series never seen. Arrays are owned by the state."""
+    """Everything remembered of S series in step; ``new`` for series never seen. Arrays are owned by the state."""
 
     step_s: int
     seen: int
@@ -100,20 +105,29 @@ class OnlineState:
     pending_anchor: Array
 
     @classmethod
-    def new(cls, step_s: int) -> "OnlineState":
-        slots, nan = steps_ahead(HORIZONS_S[-1], step_s), np.nan
+    def new(cls, step_s: int, series: int = 1) -> Self:
+        n, slots = series, steps_ahead(HORIZONS_S[-1], step_s)
+
+        def unknown(*shape: int) -> Array:
+            return np.full((n, slots, *shape), np.nan)
+
         return cls(
-            step_s, 0, np.zeros((_H, 2, _P, _P)), np.zeros((_H, 2, _P)), np.zeros(_H), np.zeros((_H, 2, _P)),
-            np.zeros((_H, 2)), np.zeros((_H, _K)), np.zeros(_H), np.zeros((_H, 3)), np.zeros((_H, 3)),
-            np.full((slots, _H, _P), nan), np.full(slots, nan), np.full(slots, nan), np.full((slots, _H, _K), nan),
-            np.full((slots, _H), nan), np.full((slots, _H), nan), np.full((slots, _H), nan),
+            step_s, 0, np.zeros((n, _H, 2, _P, _P)), np.zeros((n, _H, 2, _P)), np.zeros((n, _H)),
+            np.zeros((n, _H, 2, _P)), np.zeros((n, _H, 2)), np.zeros((n, _H, _K)), np.zeros((n, _H)),
+            np.zeros((n, _H, 3)), np.zeros((n, _H, 3)), unknown(_H, _P), unknown(), unknown(), unknown(_H, _K),
+            unknown(_H), unknown(_H), unknown(_H),
         )  # fmt: skip
 
-    def observe(self, value: float, glance: Glance) -> tuple[Outlook, Array]:
-        """Take the next bucket and look ahead from it.
+    def keep(self, first: int) -> Self:
+        """The state of the first series only; the others have ended."""
+        arrays = (getattr(self, one.name) for one in fields(self)[2:])
+        return type(self)(self.step_s, self.seen, *(array[:first].copy() for array in arrays))
 
-        ``value`` may be NaN (a gap). Returns the outlook and the scores (H,) that this bucket settled: how many widths
-        above its centre the truth came out, NaN where no forecast was due.
+    def observe(self, value: Array, glance: Glance) -> tuple[Outlook, Array]:
+        """Take the next bucket of every series and look ahead from it.
+
+        ``value`` (S,) may hold NaN (a gap). Returns the outlook and the scores (S, H) that this bucket settled: how
+        many widths above its centre the truth came out, NaN where no forecast was due.
         """
         scores = self._settle(value)
         if self.seen % max(1, _REFIT_S // self.step_s) == 0:
@@ -122,101 +136,102 @@ class OnlineState:
         self.seen += 1
         return outlook, scores
 
-    def _settle(self, value: float) -> Array:
-        scores = np.full(_H, np.nan)
-        if not np.isfinite(value):
-            return scores
-        slots, lane = len(self.pending_log), np.arange(_H)
-        slot = (self.seen - _ahead(self.step_s)) % slots
-        due = np.isfinite(self.pending_centre[slot, lane]) & (self.seen >= _ahead(self.step_s))
-        for h in np.flatnonzero(due):
-            scores[h] = self._learn(int(h), int(slot[h]), value)
+    def _settle(self, value: Array) -> Array:
+        ahead = _ahead(self.step_s)
+        slot = (self.seen - ahead) % self.pending_log.shape[1]
+        known = np.isfinite(self.pending_centre[:, slot, _LANES]) & np.isfinite(value)[:, None]
+        series, h = np.nonzero(known & (self.seen >= ahead))
+        scores = np.full(known.shape, np.nan)
+        if len(h):
+            scores[series, h] = self._learn((series, h), (series, slot[h], h), value[series])
         return scores
 
-    def _learn(self, h: int, slot: int, value: float) -> float:
-        self._learn_ridge(h, slot, value)
-        centre = self.pending_centre[slot, h]
-        self._learn_weights(h, self.pending_experts[slot, h], centre, value)
+    def _learn(self, at: tuple[Index, Index], pending: tuple[Index, Index, Index], value: Array) -> Array:
+        """What values (n,) say about the forecasts of them: of series and horizons ``at``, kept in ``pending``."""
+        self._learn_ridge(at, pending, value)
+        centre = self.pending_centre[pending]
+        self._learn_weights(at, self.pending_experts[pending], centre[:, None], value[:, None])
         fade = 0.5 ** (self.step_s / _SCALE_HALF_LIFE_S)
-        self.error_sum[h] = fade * self.error_sum[h] + abs(value - centre)
-        self.error_weight[h] = fade * self.error_weight[h] + 1.0
-        return float((value - centre) / max(self.pending_width[slot, h], 1e-12))
+        self.error_sum[at] = fade * self.error_sum[at] + np.abs(value - centre)[:, None]
+        self.error_weight[at] = fade * self.error_weight[at] + 1.0
+        scores: Array = (value - centre) / np.maximum(self.pending_width[pending], 1e-12)
+        return scores
 
-    def _learn_ridge(self, h: int, slot: int, value: float) -> None:
-        local, floor = self.pending_local[slot, h], self.pending_floor[slot]
-        ratio = float(np.clip(np.log(value + floor) - self.pending_log[slot], -_CLIP, _CLIP))
-        wanted = ratio - np.array([self.pending_anchor[slot, h], 0.0])
-        missed = np.abs(wanted - self.ridge[h] @ local)
+    def _learn_ridge(self, at: tuple[Index, Index], pending: tuple[Index, Index, Index], value: Array) -> None:
+        local, floor, log = self.pending_local[pending], self.pending_floor[pending[:2]], self.pending_log[pending[:2]]
+        ratio = np.clip(np.log(value + floor) - log, -_CLIP, _CLIP)
+        # The slow regression (first) corrects the trees, the fast one stands alone.
+        wanted = np.column_stack([ratio - self.pending_anchor[pending], ratio])
+        missed = np.abs(wanted - (self.ridge[at] @ local[..., None])[..., 0])
         fade = 0.5 ** (self.step_s / _TYPICAL_HALF_LIFE_S)
-        self.miss[h] = fade * self.miss[h] + (1 - fade) * missed
+        miss = self.miss[at] = fade * self.miss[at] + (1 - fade) * missed
         # The floor is a hundredth of the daily mean.
-        level = np.exp(self.pending_log[slot]) / (100 * floor)
-        weight = np.full(2, min(max(level, _SMALLEST_WEIGHT), _LARGEST_WEIGHT))
-        if self.counts[h] >= _RIDGE_MINIMUM:
-            typical = self.miss[h] / (1 - fade ** (self.counts[h] + 1))
-            weight *= np.minimum(1.0, _OUTLIER * typical / np.maximum(missed, 1e-12))
+        weight = np.clip(np.exp(log) / (100 * floor), _SMALLEST_WEIGHT, _LARGEST_WEIGHT)[:, None]
+        counts = self.counts[at][:, None]
+        calm = np.minimum(1.0, _OUTLIER * miss / (1 - fade ** (counts + 1)) / np.maximum(missed, 1e-12))
+        weight = weight * np.where(counts >= _RIDGE_MINIMUM, calm, 1.0)
         keep = 0.5 ** (self.step_s / _RIDGE_HALF_LIFE_S)
-        self.gram[h] = self.gram[h] * keep[:, None, None] + weight[:, None, None] * np.outer(local, local)
-        self.moment[h] = self.moment[h] * keep[:, None] + (weight * wanted)[:, None] * local
-        self.counts[h] += 1
+        outer = local[:, None, :, None] * local[:, None, None, :]
+        self.gram[at] = self.gram[at] * keep[:, None, None] + weight[..., None, None] * outer
+        self.moment[at] = self.moment[at] * keep[:, None] + (weight * wanted)[..., None] * local[:, None]
+        self.counts[at] += 1
 
-    def _learn_weights(self, h: int, experts: Array, centre: float, value: float) -> None:
+    def _learn_weights(self, at: tuple[Index, Index], experts: Array, centre: Array, value: Array) -> None:
         # Half the linearised loss, which finds the best mixture, half the loss itself, which finds the best expert.
         steep = np.sign(centre - value) * (experts - centre)
-        regret = 0.5 * (steep + np.abs(experts - value) - abs(centre - value))
-        self.regret[h] = _FORGET * self.regret[h] + regret
-        self.range[h] = _FORGET * self.range[h] + float(np.abs(regret).max()) ** 2
+        regret = 0.5 * (steep + np.abs(experts - value) - np.abs(centre - value))
+        self.regret[at] = _FORGET * self.regret[at] + regret
+        self.range[at] = _FORGET * self.range[at] + np.abs(regret).max(1) ** 2
 
     def _refit(self) -> None:
         """Ridge coefficients from the running sums; zero (the last value) until there is enough to fit."""
-        energy = np.diagonal(self.gram, axis1=2, axis2=3)
-        penalty = energy * _RIDGE_PENALTY[:, None] + 1e-9 + 1e-6 * energy.max(axis=2, keepdims=True)
+        energy = np.diagonal(self.gram, axis1=-2, axis2=-1)
+        penalty = energy * _RIDGE_PENALTY[:, None] + 1e-9 + 1e-6 * energy.max(axis=-1, keepdims=True)
         system = self.gram + penalty[..., None] * np.eye(_P)
         self.ridge = np.linalg.solve(system, self.moment[..., None])[..., 0]
         self.ridge[self.counts < _RIDGE_MINIMUM] = 0.0
 
     def _look_ahead(self, glance: Glance) -> Outlook:
-        last, floor = glance.row[COLUMN["last_value"]], glance.row[COLUMN["floor"]]
+        last, floor = glance.row[:, [COLUMN["last_value"]]], glance.row[:, [COLUMN["floor"]]]
         base = np.log(last + floor)
-        local = np.nan_to_num(np.clip(glance.row[_LOCAL_INDEX], -_CLIP, _CLIP))
-        anchor = np.clip(glance.trees[:, 0], -_CLIP, _CLIP)
+        local = np.nan_to_num(np.clip(glance.row[:, _LOCAL_INDEX], -_CLIP, _CLIP))
+        anchor = np.clip(glance.trees[..., 0], -_CLIP, _CLIP)
         experts = self._experts(glance, local, anchor, base, floor)
         # Experts that have always said the same differ by rounding only, which is no reason to prefer one.
-        logits = -_SHARPNESS * self.regret / np.sqrt(self.range + (1e-6 * (last + floor)) ** 2)[:, None]
-        weights = np.exp(logits - logits.max(1, keepdims=True))
-        weights /= weights.sum(1, keepdims=True)
-        centre = (weights * experts).sum(1)
-        width = self._width(_trees_width(base, floor, centre, glance.trees), experts.std(1)) + 0.05 * floor
-        self._remember(local, base, floor, experts, centre, width, anchor)
+        logits = -_SHARPNESS * self.regret / np.sqrt(self.range + (1e-6 * (last + floor)) ** 2)[..., None]
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        centre = (weights * experts).sum(-1)
+        width = self._width(_trees_width(base, floor, centre, glance.trees), experts.std(-1)) + 0.05 * floor
+        slot = self.seen % self.pending_log.shape[1]
+        self.pending_local[:, slot], self.pending_anchor[:, slot] = local, anchor
+        self.pending_log[:, slot], self.pending_floor[:, slot] = base[:, 0], floor[:, 0]
+        self.pending_experts[:, slot], self.pending_centre[:, slot] = experts, centre
+        self.pending_width[:, slot] = width
         return Outlook(centre, width, experts, weights)
 
-    def _experts(self, glance: Glance, local: Array, anchor: Array, base: float, floor: float) -> Array:
-        """What every expert says, (H, K), in the series' unit."""
+    def _experts(self, glance: Glance, local: Array, anchor: Array, base: Array, floor: Array) -> Array:
+        """What every expert says, (S, H, K), in the series' unit."""
         ridge = (self.ridge @ local[..., None])[..., 0]
-        ridge[:, 0] += anchor
-        daily = np.nan_to_num(glance.row[_MEDIAN])
-        ratios = np.column_stack([np.zeros(_H), daily, ridge, glance.trees[:, 0], glance.network])
-        said = np.maximum(np.exp(base + np.clip(ratios, -2 * _CLIP, 2 * _CLIP)) - floor, 0.0)
-        said[:, 0] = glance.row[COLUMN["last_value"]]
-        return np.column_stack([said, np.median(said, axis=1)])
+        daily = np.nan_to_num(glance.row[:, _MEDIAN])
+        trees = glance.trees[..., 0]
+        ratios = np.stack(
+            [np.zeros_like(trees), daily, ridge[..., 0] + anchor, ridge[..., 1], trees, glance.network], axis=-1
+        )
+        said = np.exp(base[..., None] + np.clip(ratios, -2 * _CLIP, 2 * _CLIP)) - floor[..., None]
+        said = np.maximum(said, 0.0)
+        said[..., 0] = glance.row[:, [COLUMN["last_value"]]]
+        return np.concatenate([said, np.median(said, axis=-1, keepdims=True)], axis=-1)
 
     def _width(self, trees: Array, disagreement: Array) -> Array:
-        """Distance (H,) from the centre to about the 95 % quantile.
+        """Distance (S, H) from the centre to about the 95 % quantile.
 
         From what the mixture missed lately (three days, a day, an hour), what the trees expect, and how much the
         experts differ at this moment: they agree in calm hours and part before turns.
         """
-        errors = (self.error_sum + _SCALE_PRIOR * trees[:, None] / 3.0) / (self.error_weight + _SCALE_PRIOR)
-        width: Array = _SCALE_WEIGHT * (errors.sum(1) + trees) + _DISAGREEMENT_WEIGHT * disagreement
+        errors = (self.error_sum + _SCALE_PRIOR * trees[..., None] / 3.0) / (self.error_weight + _SCALE_PRIOR)
+        width: Array = _SCALE_WEIGHT * (errors.sum(-1) + trees) + _DISAGREEMENT_WEIGHT * disagreement
         return width
-
-    def _remember(
-        self, local: Array, base: float, floor: float, experts: Array, centre: Array, width: Array, anchor: Array
-    ) -> None:
-        slot = self.seen % len(self.pending_log)
-        self.pending_local[slot], self.pending_log[slot], self.pending_floor[slot] = local, base, floor
-        self.pending_experts[slot], self.pending_centre[slot] = experts, centre
-        self.pending_width[slot], self.pending_anchor[slot] = width, anchor
 
 
 def trees_outlook(rows: Array, trees: Array, network: Array) -> tuple[Array, Array]:
@@ -235,5 +250,6 @@ def _trees_width(base: Array, floor: Array, centre: Array, trees: Array) -> Arra
     return np.maximum(0.5 * upper + 0.5 * moved - centre, 0.0)
 
 
-def _ahead(step_s: int) -> NDArray[np.int64]:
+@functools.cache
+def _ahead(step_s: int) -> Index:
     return np.array([steps_ahead(h, step_s) for h in HORIZONS_S])

@@ -2,22 +2,24 @@
 
 ``kopt`` predicts what jobs and services will need and turns predictions into decisions.
 Importing this package loads none of the heavy libraries; each sub-package says in its own
-docstring what lives in it, what comes in and what goes out. ``kopt.forecast(frame)`` loads them
-when it is first used.
+docstring what lives in it, what comes in and what goes out. ``kopt.forecast(frame)`` and
+``kopt.estimate(script)`` load them when they are first used.
 """
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kopt.core.sizing import SizingEstimate
     from kopt.models.api import Forecast, forecast
+    from kopt.models.sizing.estimate import estimate
 
 try:
     __version__ = version("kaiwo-optimizer")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["Forecast", "__version__", "forecast"]
+__all__ = ["Forecast", "SizingEstimate", "__version__", "estimate", "forecast"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,6 +31,17 @@ def __getattr__(name: str) -> Any:
         from kopt.serving.environment import load_settings
 
         return partial(api.forecast, settings=load_settings())
+    if name == "estimate":
+        from functools import partial
+
+        from kopt.models.sizing import estimate as sizing
+        from kopt.serving.environment import load_settings
+
+        return partial(sizing.estimate, settings=load_settings())
+    if name == "SizingEstimate":
+        from kopt.core.sizing import SizingEstimate
+
+        return SizingEstimate
     if name == "Forecast":
         from kopt.models.api import Forecast
 

@@ -80,6 +80,7 @@ def test_up_trains_once_serves_and_leaves_nothing_behind(tmp_path: Path) -> None
         assert json.loads(status.stdout)["api"] == found["api"]
         assert "train a challenger" in errors.read_text()
         _a_forecast_arrives(found["api"])
+        _a_size_arrives_from_the_registered_model(found["api"])
         second = run(home, "up")
         assert second.returncode == 1
         assert "already runs" in second.stderr
@@ -104,6 +105,22 @@ def _a_forecast_arrives(url: str) -> None:
         answer = client.demand(DemandQuery([history], horizons_s=(300, 3600)))
     assert not answer.fallback
     assert [horizon.horizon_s for horizon in answer.series[0].horizons] == [300, 3600]
+
+
+def _a_size_arrives_from_the_registered_model(url: str) -> None:
+    from kopt.serving.client import PredictionClient
+
+    line = "torchrun pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 " \
+        "--max-position-embeddings 1024 --micro-batch-size 4 --bf16"  # fmt: skip
+    deadline = time.monotonic() + 60
+    with PredictionClient(url, deadline_s=30.0) as client:
+        # The sizing model is loaded after the first one, so that the endpoint answers sooner.
+        while (answer := client.sizing({"workload": line}))["fallback"] and time.monotonic() < deadline:
+            time.sleep(0.5)
+        serving = {one.version.name: one.version.version for one in client.models().models if one.serving}
+    assert answer["memory"]["peak_bytes"] > 1 << 30
+    assert answer["model"]["version"] == serving["sizing"] == "1"
+    assert set(serving) == {"demand", "sizing"}
 
 
 def _versions(home: Path) -> list[dict[str, object]]:

@@ -16,21 +16,30 @@ import uvicorn
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
-from kopt.dashboard.app import create_app
+from kopt.core.sizing import MemoryBreakdown, Method, TraceCoverage
+from kopt.core.units import GIB, Bytes
+from kopt.dashboard.app import create_app, pages_client
 from kopt.dashboard.histories import FolderHistories
 from kopt.dashboard.live import LiveSource
 from kopt.data.demand.generator import generate, write_demand
 from kopt.data.demand.table import DemandSeries
 from kopt.models.registry import MetricRow, NotRegisteredError, RegisteredModel, RegistryError
+from kopt.models.sizing.code import CodeEstimate
+from kopt.models.sizing.summary import summary
 from kopt.serving.app import Endpoint
 from kopt.serving.app import create_app as endpoint_app
 from kopt.serving.build import Parts, assemble
-from kopt.serving.client import AsyncPredictionClient
 
 PAGES = "http://127.0.0.1:8701"
 HOSTILE = (
     "<script>alert(1)</script>", "a/b/../c", "..", ".", "what?#&x=%2F", '"quoted" \'name\'', "حجم الطلب", "{{ 7*7 }}",
     "long-" * 50, "space  name", "emoji 🛰️",
+)  # fmt: skip
+
+HOSTILE_NAME = "<script>alert(1)</script>"
+CODE = CodeEstimate(
+    Method.ABSTRACT, TraceCoverage.FULL, Bytes(4 * GIB), Bytes(5 * GIB),
+    MemoryBreakdown(Bytes(GIB), Bytes(GIB), Bytes(2 * GIB)), steps=3,
 )  # fmt: skip
 
 
@@ -74,6 +83,8 @@ class MemoryRegistry:
     models: dict[str, RegisteredModel] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     down: bool = False
+    torn: str = ""
+    """The version whose files cannot be loaded."""
 
     def add(self, version: str, alias: str = "", metrics: dict[str, float] | None = None, **more: Any) -> None:
         for key, model in self.models.items():
@@ -85,18 +96,21 @@ class MemoryRegistry:
         self.metrics[version] = metrics or {}
 
     def resolve(self, name: str, alias: str) -> RegisteredModel:
-        found = [model for model in self.list(name) if alias in model.aliases]
+        found = [model for model in self.list(name) if model.name == name and alias in model.aliases]
         if not found:
             raise NotRegisteredError(f"{name} has no {alias}")
         return found[0]
 
     def load(self, name: str, version: str) -> Any:
+        if version == self.torn:
+            raise ValueError("the text of the trees is not whole")
         return RatioModel(version)
 
     def list(self, name: str) -> tuple[RegisteredModel, ...]:
         if self.down:
             raise RegistryError("connecting to sqlite:///gone: unable to open database file")
-        return tuple(sorted(self.models.values(), key=lambda model: -int(model.version)))
+        found = [model for model in self.models.values() if model.name == name]
+        return tuple(sorted(found, key=lambda model: -int(model.version)))
 
     def compare(self, name: str, versions: Sequence[str] = ()) -> tuple[MetricRow, ...]:
         tables = [self.metrics[version] for version in versions]
@@ -162,7 +176,7 @@ async def platform(tmp_path: Path, registry: MemoryRegistry, services: list[Dema
     endpoint = assemble(settings, Parts(source=registry, refresh_s=3600))
     await asyncio.to_thread(endpoint.start)
     down = [False]
-    client = AsyncPredictionClient("http://endpoint", transport=Wire(endpoint, down), deadline_s=5)
+    client = pages_client("http://endpoint", transport=Wire(endpoint, down))
     live = LiveSource(FolderHistories(tmp_path / "demand"), client, registry, url="http://endpoint", home=tmp_path,
                       patience_s=60)  # fmt: skip
     made = Platform(settings, registry, endpoint, live, down)
@@ -201,3 +215,25 @@ def serve_pages() -> Iterator[Callable[[Any], str]]:
     for server, thread in running:
         server.should_exit = True
         thread.join(timeout=10)
+
+
+@pytest.fixture
+async def asked(platform: Platform) -> Platform:
+    """Three job types were asked about: one that ran, one that nobody knows, one with a hostile name."""
+    assert platform.endpoint.sizing is not None
+    await asyncio.to_thread(platform.endpoint.sizing.refresh)
+    container = {"image": "train:1", "command": ["python", "train.py"], "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    pod = {"metadata": {"name": "finetune"}, "spec": {"containers": [container]}}
+    questions = [
+        {"workload": pod, "trace": summary(CODE)},
+        {"workload": {"script": "import torch\n", "name": "unknown.py"}},
+        {"workload": {"script": "import os\n"}, "name": HOSTILE_NAME, "trace": summary(CODE)},
+    ]
+    transport = httpx.ASGITransport(endpoint_app(platform.endpoint, manage=False))
+    async with httpx.AsyncClient(transport=transport, base_url="http://endpoint") as client:
+        for question in questions:
+            reply = await client.post("/v1/sizing", json=question, headers={"x-kopt-deadline-ms": "30000"})
+            assert reply.status_code == 200, reply.text
+            assert not reply.json()["fallback"]
+    await platform.live.refresh_sizes()
+    return platform

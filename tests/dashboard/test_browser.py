@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from kopt.dashboard.app import create_app
 from kopt.dashboard.overview import service_url
@@ -134,10 +134,11 @@ async def test_a_keyboard_alone_reaches_everything_with_its_focus_in_sight(
 
 @pytest.mark.parametrize("width", [360, 768])
 async def test_no_page_scrolls_sideways_on_a_phone(
-    address: str, open_page: Callable[..., Any], services: list[DemandSeries], width: int
+    address: str, open_page: Callable[..., Any], services: list[DemandSeries], asked: Platform, width: int
 ) -> None:
     watched: Watched = await open_page(viewport={"width": width, "height": 740}, is_mobile=True, has_touch=True)
-    for path, charts in (("/", 0), (service_url(services[0].name), 3), ("/lending", 4), ("/models", 0), ("/no", 0)):
+    for path, charts in (("/", 0), (service_url(services[0].name), 3), ("/lending", 4), ("/models", 0),
+                         ("/recommendations", 0), ("/no", 0)):  # fmt: skip
         await watched.page.goto(address + path)
         await watched.charts(charts)
         assert await overflow(watched.page) <= 0, path
@@ -168,10 +169,10 @@ async def test_dark_follows_the_system_and_the_toggle_charts_included(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_text_has_contrast(address: str, open_page: Callable[..., Any], scheme: str) -> None:
+async def test_text_has_contrast(address: str, open_page: Callable[..., Any], asked: Platform, scheme: str) -> None:
     """WCAG 2.2 AA: 4.5 to 1 for every visible text on the list, computed from what the browser paints."""
     page: Page = (await open_page(color_scheme=scheme)).page
-    for path in ("/", "/models", "/lending"):
+    for path in ("/", "/models", "/lending", "/recommendations"):
         await page.goto(address + path)
         weak = await page.evaluate(CONTRAST)
         assert weak == [], path
@@ -244,5 +245,5 @@ async def test_the_document_is_copied(
     await page.goto(address + service_url(services[0].name))
     await page.locator("summary").click()
     await page.locator("button.copy").click()
-    await page.wait_for_function("document.querySelector('button.copy').textContent === 'Copied'")
+    await expect(page.locator("button.copy")).to_have_text("Copied")
     assert '"schema": "kopt/v1"' in await page.evaluate("navigator.clipboard.readText()")

@@ -1,7 +1,9 @@
 """Every page over a running platform: what stands in it, and what it does with odd questions."""
 
+import asyncio
 import json
 import re
+import time
 from dataclasses import replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -9,12 +11,16 @@ import httpx
 import numpy as np
 import pytest
 
-from kopt.dashboard.app import create_app
+from kopt.dashboard.app import create_app, pages_client, refreshing
+from kopt.dashboard.histories import FolderHistories
+from kopt.dashboard.live import UNWELL_REFRESH_S, LiveSource
 from kopt.dashboard.overview import data_url, service_url
 from kopt.dashboard.replay import Replays
 from kopt.dashboard.sources import Past, PastForecast, Service, Snapshot
 from kopt.data.demand.table import DemandSeries
-from tests.dashboard.conftest import HOSTILE, MemoryRegistry, Platform
+from kopt.models.registry import RegisteredModel
+from kopt.serving.answers import DemandForecast, DemandQuery
+from tests.dashboard.conftest import HOSTILE, MemoryRegistry, Platform, Wire
 
 
 def figures_in(html: str) -> dict[str, dict[str, object]]:
@@ -142,7 +148,7 @@ async def test_models_shows_both_sides_the_gates_words_and_commands_but_no_butto
 ) -> None:
     html = await page(pages, "/models")
     for text in ("Champion: version 1", "Challenger: version 2", "MASE 0.97 against 0.91", "feedbeef",
-                 "kopt models promote demand 2", "kopt models rollback demand", "odd", "llm"):  # fmt: skip
+                 "kopt models promote 2", "kopt models rollback", "odd", "llm"):  # fmt: skip
         assert text in html
     found = dict(
         re.findall(r'<th scope="row">(MASE of the median|lent, of the oracle&#39;s)</th>(.*?)</tr>', html, re.DOTALL)[
@@ -153,6 +159,19 @@ async def test_models_shows_both_sides_the_gates_words_and_commands_but_no_butto
     assert re.search(r'0.620 → <b class="better">0.660<', found["lent, of the oracle&#39;s"])
     assert 'method="post"' not in html.lower()
     assert "<form" not in html
+
+
+async def test_models_lists_every_predictors_versions_and_which_of_them_answer(
+    asked: Platform, pages: httpx.AsyncClient, registry: MemoryRegistry
+) -> None:
+    registry.models["sizing 3"] = RegisteredModel("sizing", "3", "3" * 64, "run", 1.75e9, ("champion",))
+    await asked.live.refresh()
+    await asked.live.refresh_models()
+    rows = re.findall(r'<th scope="row">(demand|sizing)</th>(.*?)</tr>', await page(pages, "/models"), re.DOTALL)
+    answers = {(name, re.search(r"<td>(.*?)</td>", row)[1]): ">answers<" in row for name, row in rows}  # type: ignore[index]
+    assert answers == {
+        ("demand", "2"): False, ("demand", "1"): True, ("sizing", "3"): False, ("sizing", "shipped"): True,
+    }  # fmt: skip
 
 
 async def test_live_coverage_and_alarms_appear_once_the_endpoint_has_matched_forecasts(
@@ -237,6 +256,38 @@ async def test_a_silent_service_is_stale_and_a_short_one_refused(
         assert "5 values are too few" in await page(client, "/services/newborn")
 
 
+async def test_an_endpoint_that_comes_up_late_reaches_the_pages_within_seconds(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_s, said = 0.0, list[bool]()
+    platform.down[0] = True
+    wire = Wire(platform.endpoint, platform.down)
+    async with pages_client("http://endpoint", transport=wire, clock=lambda: time.monotonic() + waited_s) as client:
+        live = LiveSource(FolderHistories(platform.settings.home / "demand"), client, platform.registry,
+                          url="http://endpoint", home=platform.settings.home)  # fmt: skip
+        for _ in range(12):  # a first start: minutes of silence
+            waited_s += 40
+            await live.refresh()
+        assert (await live.snapshot()).endpoint.problem
+        ask = client.demand
+
+        async def demand(query: DemandQuery, *, deadline_s: float | None = None) -> DemandForecast:
+            now = await live.snapshot()
+            if not now.endpoint.problem:
+                said.append(any(one.forecast is not None and one.forecast.fallback for one in now.services.values()))
+            return await ask(query, deadline_s=deadline_s)
+
+        monkeypatch.setattr(client, "demand", demand)
+        async with refreshing(live, every_s=3600):
+            platform.down[0] = False
+            async with asyncio.timeout(2 * UNWELL_REFRESH_S + 5):
+                while (await live.snapshot()).endpoint.problem:
+                    await asyncio.sleep(0.1)
+        # While a fresh endpoint is asked service by service, none says any more that the endpoint is away.
+        assert said
+        assert not any(said)
+
+
 async def test_hostile_names_are_escaped_and_reach_their_page(platform: Platform, services: list[DemandSeries]) -> None:
     platform.write([replace(services[0], name=name, tenants={}) for name in HOSTILE])
     await platform.refresh()
@@ -316,3 +367,26 @@ async def test_thousands_of_services_come_in_pages(platform: Platform) -> None:
         assert "Something broke" in broken.text
         assert broken.headers["x-frame-options"] == "DENY"
         assert "kopt_pages_errors_total 1.0" in (await client.get("/metrics")).text
+
+
+async def test_the_model_page_says_why_a_promoted_version_is_not_served(
+    platform: Platform, pages: httpx.AsyncClient, registry: MemoryRegistry
+) -> None:
+    registry.torn = "3"
+    registry.add("3", "champion")
+    await platform.refresh()
+    html = await page(pages, "/models")
+    assert "version 3 (champion) is refused: the text of the trees is not whole" in html
+    registry.torn = ""
+    registry.add("4", "champion")
+    await platform.refresh()
+    assert "is refused:" not in await page(pages, "/models")
+
+
+async def test_a_registry_that_is_down_is_not_blamed_on_the_endpoint(
+    platform: Platform, pages: httpx.AsyncClient, registry: MemoryRegistry
+) -> None:
+    registry.down = True
+    await platform.refresh()
+    assert "prediction endpoint does not answer" not in await page(pages, "/")
+    assert "The model registry does not answer" in await page(pages, "/models")

@@ -1,5 +1,6 @@
 """Rows go in once and come out the same for training, for serving and for a history in a request."""
 
+import os
 import subprocess
 import sys
 import time
@@ -236,3 +237,17 @@ def test_definitions_are_in_the_registry(store: DemandFeatureStore) -> None:
     assert [projection.name for projection in service.feature_view_projections] == ["demand_features"]
     names = {feature.name for feature in found.get_feature_view("demand_features").features}
     assert names == {*FEATURES, "observed_at_s", "start_known"}
+
+
+def test_folders_of_older_transformations_are_pruned_but_the_newest(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    for age, name in enumerate(("newest", "older", "oldest")):
+        old = settings.feast_repo / name
+        old.mkdir(parents=True)
+        (old / "registry.db").touch()
+        os.utime(old, (1e9 - age, 1e9 - age))
+    (settings.feast_repo / "not-ours").mkdir()
+    store = DemandFeatureStore(settings)
+    store.apply()
+    kept = {folder.name for folder in settings.feast_repo.iterdir() if folder.is_dir()}
+    assert kept == {"newest", "not-ours", store.folder.name}

@@ -29,7 +29,8 @@ EXAMPLES = Path(__file__).parent / "examples"
 
 def _discovered() -> dict[str, type[Predictor]]:
     for found in pkgutil.walk_packages(kopt.models.__path__, "kopt.models."):
-        importlib.import_module(found.name)
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
     pending, concrete = [Predictor], {}
     while pending:
         one = pending.pop()

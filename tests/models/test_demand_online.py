@@ -22,9 +22,12 @@ def replay(value: Array, trees_ratio: float = 0.0) -> tuple[Array, Array, Array]
     rows = transform(DemandSeries("one", 0.0, STEP_S, value), np.arange(len(value)))
     trees = np.column_stack([np.full(3, trees_ratio), np.full(3, trees_ratio + 0.3)])
     state = OnlineState.new(STEP_S)
-    found = [state.observe(float(value[i]), Glance(rows[i], trees, trees[:, 0])) for i in range(len(value))]
-    centres, experts = np.array([o.centre for o, _ in found]), np.array([o.experts for o, _ in found])
-    return centres, experts, np.array([scores for _, scores in found])
+    found = [
+        state.observe(value[i : i + 1], Glance(rows[i : i + 1], trees[None], trees[None, :, 0]))
+        for i in range(len(value))
+    ]
+    centres, experts = np.array([o.centre[0] for o, _ in found]), np.array([o.experts[0] for o, _ in found])
+    return centres, experts, np.array([scores[0] for _, scores in found])
 
 
 def mean_error(forecast: Array, value: Array, column: int, start: int) -> float:
@@ -103,7 +106,7 @@ def test_gaps_settle_nothing_and_leave_everything_finite() -> None:
 def misses(scores: Array, level: float, start: int) -> float:
     """Share of scores above the threshold that was in force when their forecast was made, one step before."""
     calibration = Calibration.new(DEFAULT_THRESHOLDS.copy(), STEP_S)
-    used = np.array([calibration.observe(np.full(3, s))[0, LEVELS.index(level)] for s in scores])
+    used = np.array([calibration.observe(np.full((1, 3), s))[0, 0, LEVELS.index(level)] for s in scores])
     return float((scores[start + 1 :] > used[start:-1]).mean())
 
 
@@ -124,8 +127,8 @@ def test_after_a_change_of_regime_misses_come_back_to_nominal() -> None:
 def test_a_long_calm_does_not_lower_the_guard_below_half() -> None:
     calibration = Calibration.new(DEFAULT_THRESHOLDS.copy(), STEP_S)
     for _ in range(20_000):
-        calibration.observe(np.full(3, -0.01))
-    assert calibration.current[:, -1] == pytest.approx(0.5 * DEFAULT_THRESHOLDS[:, -1])
+        calibration.observe(np.full((1, 3), -0.01))
+    assert calibration.current[0, :, -1] == pytest.approx(0.5 * DEFAULT_THRESHOLDS[:, -1])
 
 
 def test_pooled_thresholds_weigh_series_alike() -> None:

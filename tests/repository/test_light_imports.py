@@ -10,8 +10,10 @@ HEAVY = {
     "ray", "mlflow", "feast", "torch", "lightgbm", "sklearn", "pandas", "pyarrow", "statsforecast", "optuna", "duckdb",
 }  # fmt: skip
 
-LIGHT = ["kopt", "kopt.core.settings", "kopt.agents", "kopt.controllers", "kopt.cluster", "kopt.policies.lending",
-         "kopt.serving.client", "kopt.cli.main"]  # fmt: skip
+LIGHT = ["kopt", "kopt.core.settings", "kopt.agents", "kopt.controllers", "kopt.cluster.informer",
+         "kopt.cluster.certificates", "kopt.cluster.switch", "kopt.policies.lending",
+         "kopt.controllers.webhook.process", "kopt.controllers.sizing.process",
+         "kopt.agents.profiler.command", "kopt.serving.client", "kopt.cli.main"]  # fmt: skip
 
 
 def loaded_by(module: str) -> set[str]:

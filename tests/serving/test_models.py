@@ -91,7 +91,9 @@ async def test_a_registry_that_is_down_changes_nothing_but_says_so(
     endpoint.refresh()
     assert (await asked(http)).model.version == "1"
     assert (await http.get("/readyz")).json()["reasons"][0]["code"] == "REGISTRY_DOWN"
-    assert (await http.get("/v1/models")).status_code == 503
+    known = (await http.get("/v1/models")).json()
+    assert [(one["version"], one["serving"]) for one in known["models"]] == [("1", True)]
+    assert [reason["code"] for reason in known["refused"]] == ["REGISTRY_DOWN"]
     source.down = False
     endpoint.refresh()
     assert (await http.get("/readyz")).json()["reasons"] == []

@@ -1,5 +1,7 @@
 """Services asked for by name are answered from the feature store's newest rows, or refused with the reason."""
 
+import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,6 +102,21 @@ async def test_a_store_that_is_down_is_a_refusal_not_an_error(store: Store, tmp_
 async def test_rows_are_read_once_and_kept_for_a_while(store: Store, tmp_path: Path) -> None:
     await asked(store, tmp_path, "chat", times=5)
     assert store.reads == [("chat",)]
+
+
+async def test_the_store_is_opened_before_the_first_request_by_name(store: Store, tmp_path: Path) -> None:
+    opened = threading.Event()
+
+    def open_store() -> Store:
+        opened.set()
+        return store
+
+    source = MemorySource()
+    source.add(RowModel())
+    endpoint = assemble(Settings(home=tmp_path), Parts(source=source, features=StoredFeatures(open_store)))
+    endpoint.start()
+    assert await asyncio.to_thread(opened.wait, 10)
+    endpoint.stop()
 
 
 def test_rows_that_were_kept_too_long_are_read_again(store: Store) -> None:

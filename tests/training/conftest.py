@@ -3,7 +3,7 @@
 import json
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +25,7 @@ from kopt.models.registry import Registry
 from kopt.models.seen import fingerprint
 from kopt.training import recipe
 from kopt.training.demand import QUANTILES, _rows_of
+from kopt.training.demand_scoring import DemandScoring
 from kopt.training.evaluate import Forecasts, scored_origins
 from kopt.training.recipe import Part
 from kopt.training.sources import DemandDataset, dataset
@@ -77,6 +78,7 @@ class RatioRecipe:
     """Counts its fits in ``calls``."""
 
     predictor = "ratios"
+    scoring = DemandScoring()
     defaults: Mapping[str, Any] = {"blend": 0.0, "bias": 1.0, "peek": False}
     calls: list[str] = []  # noqa: RUF012
     interrupt_at = ""
@@ -103,10 +105,13 @@ class RatioRecipe:
         rows = table if part is None else table.where(_rows_of(data, table, part))
         return RatioPredictor(**parameters).fit(rows)
 
-    def backtest(self, predictor: Any, data: DemandDataset, name: str) -> Forecasts:
-        series = next(one for one in data.series if one.name == name)
-        origins = scored_origins(series, HORIZONS_S)
-        return Forecasts(name, origins, HORIZONS_S, QUANTILES, predictor.backtest(series, origins))
+    def backtests(self, predictor: Any, data: DemandDataset, names: Sequence[str]) -> list[Forecasts]:
+        chosen = [one for one in data.series if one.name in names]
+        origins = [scored_origins(one, HORIZONS_S) for one in chosen]
+        return [
+            Forecasts(one.name, at, HORIZONS_S, QUANTILES, predictor.backtest(one, at))
+            for one, at in zip(chosen, origins, strict=True)
+        ]
 
     def peeks(self, predictor: Any, data: DemandDataset, name: str, forecasts: Forecasts) -> float:
         series = next(one for one in data.series if one.name == name)

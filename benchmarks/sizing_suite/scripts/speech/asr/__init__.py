@@ -1,0 +1,1 @@
+"""A small speech recogniser: python -m asr.train"""

@@ -1,0 +1,139 @@
+"""``kopt estimate``: GPU memory and compute need of a training script, without a GPU."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kopt.cli import inputs
+from kopt.cli.edge import Refused, usage_error
+from kopt.cli.endpoint import endpoint, sizing_question
+from kopt.cli.estimate_view import answer
+from kopt.cli.options import Output
+from kopt.cli.output import Format, show
+from kopt.cli.progress import Steps, say
+from kopt.cli.scripts import Arguments, Gpu, Python, Timeout, Trainer, WorldSize, command_of, gpu_of
+from kopt.serving.environment import load_settings
+
+if TYPE_CHECKING:
+    from kopt.core.sizing import SizingEstimate, WorkloadProfile
+    from kopt.models.sizing.estimate import EstimateOptions, Found
+
+_ALWAYS_THERE = ("champion", "shipped")
+_PICTURES = (".png", ".svg", ".pdf")
+
+Plot = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw memory over the steps as .png, .svg or .pdf.")
+]
+Profile = Annotated[
+    Path | None, typer.Option("--with-profile", metavar="FILE", help="A dry run's profile (kopt profile -o json).")
+]
+Model = Annotated[
+    str, typer.Option("--sizing-model", metavar="MODEL", help="champion, challenger, a version number, or shipped.")
+]
+Rerun = Annotated[bool, typer.Option("--rerun", help="Run the script again even if it has not changed.")]
+Publish = Annotated[
+    bool, typer.Option("--publish", help="Tell the endpoint (KOPT_URL), for the page Sizes and the admission webhook.")
+]
+
+
+def estimate(
+    script: Annotated[
+        str,
+        typer.Argument(metavar="SCRIPT", help="A .py or .ipynb, a shell line in quotes, or a pod manifest (.yaml)."),
+    ],
+    arguments: Arguments = None, gpu: Gpu = None, world_size: WorldSize = None, timeout: Timeout = 60,
+    trainer: Trainer = "auto", python: Python = None, plot: Plot = None, profile: Profile = None,
+    model: Model = "champion", fresh: Rerun = False, publish: Publish = False, output: Output = Format.TABLE,
+) -> None:  # fmt: skip
+    """GPU memory and compute need of a training script, without a GPU.
+
+    The unmodified script runs on a fake device in its own Python environment, confined: no network, nothing written,
+    ended in time. Trainers that cannot run that way are read by their arguments. Options of the script that are called
+    like one of kopt's go behind [bold]--[/bold]. Status 1 when no size can be told.
+
+    Examples:
+
+        kopt estimate train.py --batch-size 32
+
+        kopt estimate --gpu h100 --plot memory.png -- train.py --gpu 0 --timeout 5
+
+        kopt estimate 'torchrun --nproc-per-node 8 train.py --fsdp' -o json
+
+        kopt estimate job.yaml --publish
+    """
+    from kopt.models.sizing.estimate import EstimateOptions, refusal
+
+    _check_plot(plot)
+    seen = None if profile is None else read_profile(profile)
+    command = command_of(script, arguments or [])
+    options = EstimateOptions(gpu_of(command, gpu), world_size, timeout, trainer, python, profile=seen,
+                              keep_traces=not fresh)  # fmt: skip
+    found, code = _made(command, model, options)
+    if plot is not None:
+        _draw(found, code, plot)
+    show(answer(found, plot, output), output)
+    if publish:
+        _publish(sizing_question(command, gpu, world_size), code, options)
+    if refusal(found) is not None:
+        raise typer.Exit(1)
+
+
+def _check_plot(plot: Path | None) -> None:
+    """Before the script runs, not after."""
+    if plot is not None and plot.suffix.lower() not in _PICTURES:
+        usage_error(f"{plot.name}: a picture ends in {', '.join(_PICTURES)}", "--plot")
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise Refused(f"{plot.parent}: there is no such folder to draw into")
+
+
+def read_profile(path: Path) -> "WorkloadProfile":
+    """The profile in a JSON document. Raises Refused for anything else."""
+    import json
+    from dataclasses import fields
+
+    from kopt.core.sizing import WorkloadProfile
+
+    text = inputs.readable(path).read_text(encoding="utf-8", errors="replace")
+    try:
+        document = json.loads(text)
+        document = document.get("profile", document)
+        known = {one.name for one in fields(WorkloadProfile)}
+        return WorkloadProfile(**{key: value for key, value in document.items() if key in known})
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Refused(f"{path}: not a dry run's profile ({error})") from error
+
+
+def _made(command: Any, model: str, options: "EstimateOptions") -> "tuple[SizingEstimate, Found]":
+    from kopt.models.sizing.estimate import estimate_and_code, load_sizing
+
+    settings = load_settings()
+    with Steps() as steps, steps.following() as progress:
+        chosen: Any = model
+        if model not in _ALWAYS_THERE:
+            # A version that is not there is better known before the script has run.
+            progress(f"loading the model {model}")
+            chosen = load_sizing(model, settings)
+        return estimate_and_code(command, model=chosen, settings=settings, options=options, progress=progress)
+
+
+def _draw(found: "SizingEstimate", code: "Found", path: Path) -> None:
+    if code.timeline is None:
+        raise Refused("there is no timeline to draw: the script did not run on the fake device")
+    from kopt.models.sizing.plot import draw
+
+    draw(found, code.timeline, path)
+
+
+def _publish(question: dict[str, Any], code: "Found", options: "EstimateOptions") -> None:
+    """What the code said and a dry run showed, for whoever asks the endpoint about the same job type."""
+    from kopt.models.sizing.summary import summary
+
+    settings = load_settings()
+    if not code.code.allocated_bytes:
+        say("kopt: not published: nothing is known of its size")
+        return
+    told = {"trace": summary(code.code)} | ({} if options.profile is None else {"profile": options.profile.to_dict()})
+    with endpoint(settings) as client:
+        client.sizing(question | told)
+    say(f"published as {question['name']} to {settings.endpoint}")

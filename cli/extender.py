@@ -1,0 +1,127 @@
+"""``kopt extender``: the process that a kube-scheduler asks where GPU pods should go."""
+
+import os
+import socket
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kopt.cli.edge import usage_error
+
+if TYPE_CHECKING:
+    from kopt.controllers.extender.settings import ExtenderSettings
+
+
+class Document(StrEnum):
+    """What ``--print`` shows."""
+
+    SCHEDULER = "scheduler"
+    FENCE = "fence"
+
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube."),
+]  # fmt: skip
+ModeOption = Annotated[str, typer.Option(help="observe records what it would choose; enforce chooses.")]
+Rollout = Annotated[int, typer.Option(help="Percentage of pods to choose for; the others are observed.")]
+WorkloadMode = Annotated[
+    str, typer.Option(help="NotLower keeps a pod's annotation from asking for less than its namespace's.")
+]
+Shortlist = Annotated[int, typer.Option(help="Nodes that are left to the scheduler, the chosen one first.")]
+Reserve = Annotated[float, typer.Option(help="Seconds for which a node that was named is kept for its pod.")]
+Joint = Annotated[int, typer.Option(help="Waiting pods to plan together; 0 plans each by itself.")]
+Host = Annotated[str, typer.Option(help="Interface to listen on.")]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")]
+ProbePort = Annotated[
+    int | None, typer.Option(help="A port of its own, without TLS, for probes, metrics and explanations.")
+]
+Tls = Annotated[
+    Path | None,
+    typer.Option("--tls", metavar="FOLDER", help="tls.crt and tls.key to show, ca.crt of those who may call."),
+]
+Elect = Annotated[bool, typer.Option(help="Elect one of several replicas.")]
+Namespace = Annotated[str, typer.Option(envvar="POD_NAMESPACE", help="Where the Lease lies.")]
+Pod = Annotated[str, typer.Option(envvar="POD_NAME", help="This replica's pod, labelled while it leads.")]
+Identity = Annotated[str, typer.Option(help="This replica's name in the Lease; else the pod's.")]
+Print = Annotated[
+    Document | None,
+    typer.Option("--print", help="Print a kube-scheduler's configuration, or the admission policy that fences "
+                 "replicas, and end."),
+]  # fmt: skip
+
+
+def extender(
+    kubeconfig: Kubeconfig = None, mode: ModeOption = "observe", rollout: Rollout = 100,
+    workload_mode: WorkloadMode = "Any", shortlist: Shortlist = 1, reserve: Reserve = 60.0, joint: Joint = 0,
+    host: Host = "127.0.0.1", port: Port = 9445, probe_port: ProbePort = None, tls: Tls = None,
+    lease: Elect = True, namespace: Namespace = "kopt-system", pod: Pod = "", identity: Identity = "",
+    print_document: Print = None,
+) -> None:  # fmt: skip
+    """Tell a kube-scheduler which node, and which GPUs, each GPU pod should get.
+
+    Answers filter, prioritize and bind; /explain?pod=NAMESPACE/NAME says why. When it does not run, or does not answer
+    in time, pods are bound as the scheduler itself would.
+
+    Examples:
+
+        kopt extender --print scheduler > scheduler.yaml        for kube-scheduler --config scheduler.yaml
+
+        kopt extender --print fence | kubectl apply -f -
+
+        kopt extender --mode enforce
+    """
+    if print_document is not None:
+        _print(print_document, f"{'https' if tls else 'http'}://{host}:{port}", namespace, joint)
+        return
+    import uvloop
+
+    from kopt.cluster.lease import LeaseSettings
+    from kopt.controllers.extender.leading import LeadershipSettings
+    from kopt.controllers.extender.process import ProcessSettings, serve
+    from kopt.controllers.extender.server import ServerSettings
+    from kopt.controllers.extender.tls import TlsError
+    from kopt.controllers.logs import log_to_stderr
+
+    chosen = _settings(mode, rollout, workload_mode, shortlist, reserve, joint)
+    log_to_stderr()
+    leadership = LeadershipSettings(
+        LeaseSettings(6.0, 4.0, 1.0) if lease else None, namespace,
+        identity or pod or f"{socket.gethostname()}-{os.getpid()}", pod,
+    )  # fmt: skip
+    server = ServerSettings(host, port, probe_port=probe_port, tls=tls)
+    try:
+        uvloop.run(serve(ProcessSettings(chosen, server, leadership, kubeconfig)))
+    except TlsError as error:
+        usage_error(str(error), "--tls")
+
+
+def _settings(mode: str, rollout: int, workload_mode: str, shortlist: int, reserve: float,
+              joint: int) -> "ExtenderSettings":  # fmt: skip
+    from kopt.controllers.extender.settings import ExtenderSettings
+    from kopt.core.decision import Mode
+
+    if mode not in tuple(Mode):
+        usage_error(f"{mode!r} is not a mode; there are {', '.join(Mode)}", "--mode")
+    if workload_mode not in ("Any", "NotLower"):
+        usage_error(f"{workload_mode!r} is neither Any nor NotLower", "--workload-mode")
+    try:
+        return ExtenderSettings(Mode(mode), rollout, shortlist, reserve, joint=joint,
+                                workload_may_lower=workload_mode == "Any")  # fmt: skip
+    except ValueError as error:
+        usage_error(str(error))
+
+
+def _print(what: Document, url: str, namespace: str, joint: int) -> None:
+    import yaml
+
+    from kopt.controllers.extender.binding import fence
+    from kopt.controllers.extender.configuration import scheduler_configuration
+    from kopt.controllers.extender.leading import LEASE
+
+    documents = (
+        fence(namespace, LEASE) if what is Document.FENCE else (scheduler_configuration(url, joint=bool(joint)),)
+    )
+    typer.echo(yaml.safe_dump_all(documents, sort_keys=False), nl=False)

@@ -1,0 +1,138 @@
+"""``kopt webhook`` and ``kopt audit``: the admission webhooks of a cluster, and what bypassed them."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kopt.cli.edge import Refused
+from kopt.cli.options import Output
+from kopt.cli.output import Answer, Format, column, show
+from kopt.core.units import format_gpus
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube."),
+]
+_SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def webhook(
+    kubeconfig: Kubeconfig = None,
+    listen: Annotated[str, typer.Option(help="HOST:PORT that the API server reaches over TLS.")] = "127.0.0.1:9443",
+    probes: Annotated[int, typer.Option(help="Port of /healthz, /readyz and /metrics, in plain.")] = 9444,
+    url: Annotated[str, typer.Option(help="Outside a cluster: https://HOST:PORT that the API server reaches.")] = "",
+    service: Annotated[
+        str, typer.Option(help="Inside a cluster: the Service in front of all replicas.")
+    ] = "kopt-webhook",
+    namespace: Annotated[str, typer.Option(help="Where certificate and Service lie; default: the pod's own.")] = "",
+    register: Annotated[bool, typer.Option(help="Write the webhook configurations into the cluster.")] = True,
+    audit: Annotated[bool, typer.Option(help="Count the GPUs that bypass the queues (kopt_rogue_gpus).")] = True,
+    sizing: Annotated[str, typer.Option(help="Prediction endpoint for size recommendations; empty: none.")] = "",
+    drain: Annotated[float, typer.Option(help="Seconds between being told to end and closing.")] = 5.0,
+    reuse_port: Annotated[bool, typer.Option(help="Several processes on one port.")] = False,
+) -> None:
+    """Serve the admission webhooks: queue labels, scheduler names, recommendations.
+
+    Ends with SIGTERM. With no replica alive, pods are created exactly as written.
+
+    Examples:
+
+        kopt webhook --listen 0.0.0.0:9443        in a pod of the chart
+
+        kopt webhook --kubeconfig admin.conf --url https://127.0.0.1:9443 --namespace kopt-system
+    """
+    import uvloop
+
+    from kopt.controllers.logs import log_to_stderr
+    from kopt.controllers.webhook.process import WebhookSettings, serve
+    from kopt.controllers.webhook.registration import Address
+    from kopt.controllers.webhook.server import ServerSettings
+
+    host, port = _host_and_port(listen)
+    place = namespace or _own_namespace()
+    address = Address(place, service, url=url)
+    names = (f"{service}.{place}.svc", f"{service}.{place}.svc.cluster.local", *_host_of(url))
+    server = ServerSettings(host, port, probes, reuse_port, drain)
+    log_to_stderr()
+    uvloop.run(serve(WebhookSettings(address, names, server, kubeconfig=kubeconfig, registers=register, audits=audit,
+                                     sizing_url=sizing)))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RogueRow:
+    """A GPU workload that no queue holds."""
+
+    namespace: str = column("namespace")
+    kind: str = column("kind")
+    name: str = column("name")
+    milli_gpus: int = column("GPUs", show=format_gpus)
+    queue: str = column("queue by the rules")
+    opted_out: bool = column("opted out")
+    reason: str = column("reason", wide=True)
+    patch: list[dict[str, object]] = column("patch", wide=True)
+    command: str = column("command", wide=True)
+
+
+def audit(
+    kubeconfig: Kubeconfig = None,
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace; default: all.")] = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """List the GPU workloads that bypass the queues, with the patch for each.
+
+    The queue named is the one that the cluster's ConformancePolicy gives; QUEUE in a patch is for you to fill in.
+    A running Job that gets its label is stopped by Kueue and queued anew.
+
+    Examples:
+
+        kopt audit -n research
+
+        kopt audit -o json | jq -r '.rogue[].command'
+    """
+    rows = asyncio.run(_audit(kubeconfig, namespace))
+    gpus = sum(row.milli_gpus for row in rows if not row.opted_out)
+    notes = [row.command for row in rows if not row.opted_out]
+    show(Answer("rogue", rows, facts={"rogue_gpus": gpus / 1000}, notes=notes,
+                empty="every GPU workload is in a queue"), output)  # fmt: skip
+
+
+async def _audit(kubeconfig: Path | None, namespace: str) -> list[RogueRow]:
+    from kopt.cluster.api import ApiError, connect
+    from kopt.controllers.audit import audit
+    from kopt.controllers.webhook.live import read_once
+
+    try:
+        async with connect(kubeconfig) as kube:
+            view = await read_once(kube)
+            return [
+                RogueRow(one.namespace, one.resource.kind, one.name, one.gpus, one.queue, one.opted_out, one.reason,
+                         [dict(operation) for operation in one.patch], one.command)
+                async for one in audit(kube, view, namespace)
+            ]  # fmt: skip
+    except ApiError as error:
+        raise Refused(f"the cluster cannot be audited: {error}") from error
+
+
+def _host_and_port(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise typer.BadParameter(f"{listen!r} is not HOST:PORT", param_hint="--listen")
+    return host.strip("[]"), int(port)
+
+
+def _host_of(url: str) -> tuple[str, ...]:
+    from urllib.parse import urlsplit
+
+    host = urlsplit(url).hostname if url else None
+    if url and (not url.startswith("https://") or host is None):
+        raise typer.BadParameter(f"{url!r} is not https://HOST:PORT", param_hint="--url")
+    return (host,) if host else ()
+
+
+def _own_namespace() -> str:
+    if _SERVICE_ACCOUNT_NAMESPACE.is_file():
+        return _SERVICE_ACCOUNT_NAMESPACE.read_text(encoding="ascii").strip()
+    return "kopt-system"

@@ -1,0 +1,73 @@
+"""What can go wrong between this process and an API server, as types that callers tell apart."""
+
+from typing import Any
+
+
+class ApiError(Exception):
+    """The API server refused a request: HTTP ``status``, Kubernetes' ``reason`` (``NotFound``) and its message.
+
+    ``retry_after_s`` is the server's own wish, where it has one.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(f"{status} {reason}: {message}" if status else f"{reason}: {message}")
+        self.status, self.reason, self.message, self.retry_after_s = status, reason, message, retry_after_s
+
+
+class NotFound(ApiError):
+    """404: no such object, or no such kind."""
+
+
+class Conflict(ApiError):
+    """409: the object is not as the request assumed (resourceVersion, uid), or exists already."""
+
+
+class AlreadyExists(Conflict):
+    """409 to a create: an object of that name is there."""
+
+
+class Gone(ApiError):
+    """410: the resourceVersion or the continue token is older than what the server remembers; list again."""
+
+
+class Forbidden(ApiError):
+    """403: RBAC or an admission plugin says no."""
+
+
+class Unauthorized(ApiError):
+    """401: the credentials are not, or no longer, accepted."""
+
+
+class Invalid(ApiError):
+    """422: the object breaks its schema or a rule."""
+
+
+class Unreachable(ApiError):
+    """No answer, or none that an API server gives: refused, cut off, too slow. A write may or may not have happened."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "Unreachable", message)
+
+
+class NoCluster(ApiError):
+    """This machine does not say which cluster is meant, or says it in a way that cannot be read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "NoCluster", message)
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    401: Unauthorized, 403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 422: Invalid,
+}  # fmt: skip
+_MOST_CHARS = 2000
+
+
+def from_status(status: int, document: Any, retry_after_s: float | None = None) -> ApiError:
+    """The error for an HTTP status and a decoded ``Status`` object (anything else is tolerated)."""
+    found = document if isinstance(document, dict) else {}
+    reason, message = str(found.get("reason") or "Unknown"), str(found.get("message") or "no message")[:_MOST_CHARS]
+    details = found.get("details")
+    if retry_after_s is None and isinstance(details, dict) and isinstance(details.get("retryAfterSeconds"), int):
+        retry_after_s = float(details["retryAfterSeconds"])
+    kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(status, ApiError)
+    return kind(status, reason, message, retry_after_s)

@@ -1,0 +1,201 @@
+"""Events on Kubernetes objects (``events.k8s.io/v1``): why we did what we did, where ``kubectl describe`` shows it.
+
+``record`` never waits and never fails; ``run`` writes. What is said again becomes a series on the event that is
+there. An object gets a burst of events and then a trickle, the API server so many a second; the rest is counted.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Generic, TypeVar
+
+from kopt.cluster.api import ApiError, Kube, NotFound, Unreachable
+from kopt.cluster.resources import EVENTS, Object
+
+_LOG = logging.getLogger(__name__)
+NORMAL, WARNING = "Normal", "Warning"
+_LONGEST_NOTE = 1024
+_LONGEST_WORD = 128
+_LONGEST_NAME = 200
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class EventSettings:
+    """Limits; what an object may have is what client-go's spam filter gives it."""
+
+    per_second: float = 20.0
+    """Requests to the API server, in the long run."""
+    burst: int = 50
+    object_burst: int = 25
+    object_every_s: float = 300.0
+    """After its burst an object gets one event in this time."""
+    series_every_s: float = 60.0
+    """The count of a repeated event is written this often at most."""
+    series_lasts_s: float = 360.0
+    """An event that was not repeated for so long begins anew."""
+    waiting: int = 1000
+    """Events that wait to be written; more are dropped."""
+    remembered: int = 4096
+    """Objects and series that are kept in mind."""
+
+
+@dataclass
+class _Told:
+    """One event as it stands on the server; ``count`` is how often it was said."""
+
+    document: Object
+    last_s: float
+    count: int = 1
+    written_count: int = 0
+    written_s: float = 0.0
+    waits: bool = True
+
+
+class EventRecorder:
+    """Events of one component (``kaiwo.ai/extender``) in one process (the pod's name)."""
+
+    def __init__(
+        self, kube: Kube, component: str, instance: str, settings: EventSettings | None = None, *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.dropped = 0
+        self._kube, self._component, self._instance = kube, component, instance
+        self._settings, self._clock = settings or EventSettings(), clock
+        self._told: _Recent[tuple[str, ...], _Told] = _Recent(self._settings.remembered)
+        self._objects: _Recent[tuple[str, ...], _Bucket] = _Recent(self._settings.remembered)
+        self._all = _Bucket(self._settings.burst, 1 / self._settings.per_second, clock())
+        self._queue: deque[_Told] = deque()
+        self._work = asyncio.Event()
+
+    def record(self, regarding: Object, reason: str, action: str, note: str, *, kind: str = NORMAL,
+               related: Object | None = None) -> None:  # fmt: skip
+        """``regarding`` and ``related`` are ObjectReferences (``Resource.reference``); ``reason`` is CamelCase and
+        says why, ``action`` what was done; ``note`` is a sentence with numbers."""
+        now_s = self._clock()
+        note = _cut(note, _LONGEST_NOTE)
+        of = (regarding.get("kind", ""), regarding.get("namespace", ""), regarding["name"], regarding.get("uid", ""))
+        told = self._told.get((*of, kind, reason, action, note))
+        if told is not None and now_s - told.last_s < self._settings.series_lasts_s:
+            told.count, told.last_s = told.count + 1, now_s
+            if not told.waits and now_s - told.written_s >= self._settings.series_every_s:
+                self._enqueue(told)
+            return
+        bucket = self._objects.get(of) or _Bucket(self._settings.object_burst, self._settings.object_every_s, now_s)
+        self._objects.put(of, bucket)
+        if not bucket.take(now_s):
+            self.dropped += 1
+            return
+        told = _Told(self._document(regarding, reason, action, note, kind, related), now_s)
+        self._told.put((*of, kind, reason, action, note), told)
+        self._enqueue(told)
+
+    async def run(self) -> None:
+        """Write what is recorded, until cancelled."""
+        while True:
+            while self._queue:
+                if (wait_s := self._all.wait_s(self._clock())) > 0:
+                    await asyncio.sleep(wait_s)
+                    continue
+                self._all.take(self._clock())
+                await self._write(self._queue.popleft())
+            self._work.clear()
+            await self._work.wait()
+
+    def _enqueue(self, told: _Told) -> None:
+        if len(self._queue) >= self._settings.waiting:
+            self.dropped += 1
+            told.waits = False
+            return
+        told.waits = True
+        self._queue.append(told)
+        self._work.set()
+
+    async def _write(self, told: _Told) -> None:
+        told.waits = False
+        count, metadata = told.count, told.document["metadata"]
+        try:
+            if told.written_count:
+                series = {"count": count, "lastObservedTime": _micro_time()}
+                changes: Object = {"series": series}
+                await self._kube.patch(EVENTS, metadata["name"], changes, metadata["namespace"])
+            else:
+                await self._kube.create(EVENTS, told.document)
+        except NotFound:
+            # Its namespace is gone, or the event outlived itself; said again, it begins anew.
+            told.last_s = float("-inf")
+        except ApiError as error:
+            self.dropped += 1
+            told.last_s = float("-inf")
+            level = logging.INFO if isinstance(error, Unreachable) else logging.WARNING
+            _LOG.log(level, "an event on %s could not be written: %s", metadata["name"], error)
+        else:
+            told.written_count, told.written_s = count, self._clock()
+
+    def _document(self, regarding: Object, reason: str, action: str, note: str, kind: str,
+                  related: Object | None) -> Object:  # fmt: skip
+        # Events on cluster-scoped objects live in the namespace "default".
+        namespace = regarding.get("namespace") or "default"
+        name = f"{regarding['name'][:_LONGEST_NAME].rstrip('.-')}.{uuid.uuid4().hex[:16]}"
+        document = {
+            "metadata": {"name": name, "namespace": namespace}, "eventTime": _micro_time(),
+            "reportingController": self._component, "reportingInstance": _cut(self._instance, _LONGEST_WORD),
+            "type": kind, "reason": _cut(reason, _LONGEST_WORD), "action": _cut(action, _LONGEST_WORD),
+            "regarding": regarding, "note": note,
+        }  # fmt: skip
+        return document if related is None else document | {"related": related}
+
+
+class _Bucket:
+    """A token bucket: ``burst`` at once, then one each ``every_s`` seconds."""
+
+    def __init__(self, burst: int, every_s: float, now_s: float) -> None:
+        self._burst, self._every_s, self._tokens, self._at_s = burst, every_s, float(burst), now_s
+
+    def wait_s(self, now_s: float) -> float:
+        self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) / self._every_s)
+        self._at_s = now_s
+        # A hair less than a token counts, or rounding would make the one who waits wait again.
+        return 0.0 if self._tokens >= 1 - 1e-9 else (1 - self._tokens) * self._every_s
+
+    def take(self, now_s: float) -> bool:
+        if self.wait_s(now_s) > 0:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class _Recent(Generic[K, V]):
+    """The ``most`` values used last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        found = self._values.get(key)
+        if found is not None:
+            self._values.move_to_end(key)
+        return found
+
+    def put(self, key: K, value: V) -> None:
+        self._values[key] = value
+        self._values.move_to_end(key)
+        if len(self._values) > self._most:
+            self._values.popitem(last=False)
+
+
+def _cut(text: str, most: int) -> str:
+    """At most ``most`` bytes: the API server counts bytes."""
+    content = text.encode()
+    return text if len(content) <= most else content[: most - 3].decode(errors="ignore") + "…"
+
+
+def _micro_time() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,197 @@
+"""How a workload is held back, marked so that anybody can give it back: our controllers and ``kopt off``.
+
+A hold is one write that changes the object and marks it, so that no crash leaves a change without its mark:
+
+* label ``kaiwo.ai/held``: who holds it (``profiling``, ``staging``, ``lending``), found with one list per kind;
+* annotation ``kaiwo.ai/held-undo``: JSON, the values that releasing restores, by name: ``suspend`` and ``active`` (the
+  field as it was), ``gates`` (names of scheduling gates to take away, each beginning with ``kaiwo.ai/``), ``queue``
+  (the Kueue queue that it was in), ``asked`` (a Job's own request, see ``cluster.requests``). Other names are left
+  alone. Without the annotation everything that a hold of this kind can have changed is undone.
+
+An object has one holder at a time. What its queueing system decides is left to that: nothing with a queue label is
+resumed, as resuming it here would let it pass the queue by. What waits in a queue is *parked*: its label names a queue
+that does not exist, until it is released; Kueue keeps it suspended, admits nothing for it, and keeps its Workload with
+its age. What a queue lets run already is held by its Workload.
+
+    await kube.patch(JOBS, name, hold(JOBS, job, "profiling"), namespace)
+    await kube.patch(JOBS, name, release(JOBS, job), namespace)
+
+Pods are gated as they are created; ``marks`` gives what to write into them beside the gate.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from kopt.cluster.requests import with_request
+from kopt.cluster.resources import CRON_JOBS, JOBS, KUEUE_WORKLOADS, PODS, Object, Resource
+
+HELD_LABEL = "kaiwo.ai/held"
+UNDO_ANNOTATION = "kaiwo.ai/held-undo"
+GATE_PREFIX = "kaiwo.ai/"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PARKED = "kaiwo-held"
+"""The queue that does not exist. Taking the label away instead would let Kueue write that of a default queue."""
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_OWN_SPEC, _RUN_POLICY = ("spec",), ("spec", "runPolicy")
+
+
+@dataclass(frozen=True)
+class Holdable:
+    """Where a kind is stopped: ``field`` inside the mapping at ``path``, with the value that lets it run.
+
+    ``queued``: Kueue decides about objects of this kind that have its label.
+    """
+
+    field: str
+    runs: bool
+    path: tuple[str, ...] = _OWN_SPEC
+    queued: bool = True
+
+
+_SUSPENDED = Holdable("suspend", False)
+HOLDABLE: Mapping[Resource, Holdable] = MappingProxyType({
+    JOBS: _SUSPENDED,
+    KUEUE_WORKLOADS: Holdable("active", True, queued=False),
+    CRON_JOBS: Holdable("suspend", False, queued=False),
+    Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet"): _SUSPENDED,
+    Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"): _SUSPENDED,
+    Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob"): Holdable("suspend", False, _RUN_POLICY),
+    Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob"): Holdable("suspend", False, _RUN_POLICY),
+    Resource("ray.io", "v1", "rayjobs", "RayJob"): _SUSPENDED,
+    Resource("ray.io", "v1", "rayclusters", "RayCluster"): _SUSPENDED,
+})  # fmt: skip
+"""Kinds that are stopped by a field; pods are held by scheduling gates. Jobs come before their Workloads, so that they
+have their own request back when their queue lets them run."""
+HELD_KINDS = (*HOLDABLE, PODS)
+"""Every kind that may carry the mark."""
+
+
+class HoldError(ValueError):
+    """An object that cannot be held; the message says why."""
+
+
+def holder_of(document: Object) -> str:
+    """Who holds an object; empty for nobody."""
+    return str((document["metadata"].get("labels") or {}).get(HELD_LABEL, ""))
+
+
+def queue_of(document: Object) -> str:
+    """The Kueue queue that an object is for, also while it is parked; empty for none."""
+    label = str((document["metadata"].get("labels") or {}).get(QUEUE_LABEL, ""))
+    if label != PARKED:
+        return label
+    queue = (_undo(document) or {}).get("queue")
+    return queue if isinstance(queue, str) and _NAME.fullmatch(queue) else ""
+
+
+def is_parked(document: Object) -> bool:
+    """Whether it waits in no queue although it is for one."""
+    return (document["metadata"].get("labels") or {}).get(QUEUE_LABEL) == PARKED
+
+
+def parked(by: str, queue: str, asked: Mapping[str, Any] | None = None) -> Object:
+    """The ``metadata`` of a hold that keeps an object out of its queue."""
+    metadata = marks(by, _noted({"queue": queue}, asked))
+    metadata["labels"][QUEUE_LABEL] = PARKED
+    return metadata
+
+
+def marks(by: str, undo: Mapping[str, Any]) -> Object:
+    """The ``metadata`` of a hold: label and annotation."""
+    text = json.dumps(dict(undo), sort_keys=True, separators=(",", ":"))
+    return {"labels": {HELD_LABEL: by}, "annotations": {UNDO_ANNOTATION: text}}
+
+
+def hold(resource: Resource, document: Object, by: str, asked: Mapping[str, Any] | None = None) -> Object:
+    """The merge patch that stops an object and marks it. It fails with Conflict if the object has changed since.
+
+    ``asked`` is the request that a Job gets back when it is released, see ``cluster.requests``.
+    Raises HoldError for kinds that have no field for it, what a queue lets run, what somebody else holds, and what
+    does not run anyway: that its owner has stopped it must not be undone by us.
+    """
+    kind = HOLDABLE.get(resource)
+    if kind is None:
+        raise HoldError(f"a {resource.kind} cannot be held by a field of its own")
+    about, other = f"{resource.kind} {document['metadata']['name']}", holder_of(document)
+    if other not in ("", by):
+        raise HoldError(f"{about} is held by {other} already")
+    if kind.queued and (queue := queue_of(document)):
+        if _value(kind, document) == kind.runs:
+            raise HoldError(f"{about} has been admitted by its queue: hold its Workload")
+        return {"metadata": parked(by, queue, asked) | _version(document)}
+    if _value(kind, document) != kind.runs and not other:
+        raise HoldError(f"{about} has been stopped by others already")
+    metadata = marks(by, _noted({kind.field: kind.runs}, asked))
+    return _with(kind, not kind.runs) | {"metadata": metadata | _version(document)}
+
+
+def release(resource: Resource, document: Object) -> Object:
+    """The merge patch that gives a held object back and takes the marks away; it fails with Conflict as ``hold``'s.
+
+    One that gives a Job its own request back fails with Invalid while a pod of it is left.
+    """
+    labels: Object = {HELD_LABEL: None}
+    undo, kind = _undo(document), HOLDABLE.get(resource)
+    if is_parked(document):
+        labels[QUEUE_LABEL] = queue_of(document) or None
+    changes = _ungated(document, undo) if kind is None else _resumed(kind, document, undo)
+    asked = undo.get("asked") if undo is not None and resource == JOBS else None
+    if isinstance(asked, dict):
+        changes = {"spec": with_request(document, asked) | changes.get("spec", {})}
+    return changes | {"metadata": {"labels": labels, "annotations": {UNDO_ANNOTATION: None}} | _version(document)}
+
+
+def _resumed(kind: Holdable, document: Object, undo: Mapping[str, Any] | None) -> Object:
+    if kind.queued and queue_of(document):
+        # Kueue refuses to change the queue of what it was about to start when we parked it.
+        return _with(kind, not kind.runs) if is_parked(document) and _value(kind, document) == kind.runs else {}
+    ours = undo is None or undo.get(kind.field) is kind.runs or is_parked(document)
+    return _with(kind, kind.runs) if ours and _value(kind, document) != kind.runs else {}
+
+
+def _ungated(document: Object, undo: Mapping[str, Any] | None) -> Object:
+    gates = (document.get("spec") or {}).get("schedulingGates") or []
+    named = None if undo is None else undo.get("gates")
+    ours = [gate["name"] for gate in gates if gate["name"].startswith(GATE_PREFIX)]
+    taken = [one for one in ours if one in named] if isinstance(named, list) else ours if undo is None else []
+    left = [gate for gate in gates if gate["name"] not in taken]
+    return {"spec": {"schedulingGates": left}} if taken else {}
+
+
+def _noted(undo: Object, asked: Mapping[str, Any] | None) -> Object:
+    return undo if asked is None else undo | {"asked": dict(asked)}
+
+
+def _undo(document: Object) -> Mapping[str, Any] | None:
+    """What the annotation says; None where there is none that can be read."""
+    text = (document["metadata"].get("annotations") or {}).get(UNDO_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _value(kind: Holdable, document: Object) -> Any:
+    place: Any = document
+    for step in kind.path:
+        place = place.get(step) if isinstance(place, dict) else None
+    value = place.get(kind.field) if isinstance(place, dict) else None
+    return kind.runs if value is None else value
+
+
+def _with(kind: Holdable, value: bool) -> Object:
+    changes: Object = {kind.field: value}
+    for step in reversed(kind.path):
+        changes = {step: changes}
+    return changes
+
+
+def _version(document: Object) -> Object:
+    return {"resourceVersion": document["metadata"]["resourceVersion"]}

@@ -1,0 +1,280 @@
+"""One leader among replicas by a Lease, and writes that a deposed leader cannot make.
+
+A Lease does not fence: a leader that is stopped (SIGSTOP, a frozen machine) past its lease goes on, when it wakes,
+with the very write it was about to make. So a leader writes through its ``Fence``. Each write names the version of
+the object that it was decided on; a new leader claims an object before it acts on it, which changes that version.
+What an old leader sends later is refused by the API server; what it sent earlier, the new leader has read.
+
+    leader = Leader(kube, "kopt-system", "extender", identity=pod_name)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(leader.run())
+        async with leader.lead() as fence:
+            job = await fence.claim(JOBS, await kube.get(JOBS, name, namespace))
+            await fence.patch(JOBS, job, {"spec": {"suspend": True}})
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from kopt.cluster.api import ApiError, Conflict, Kube, NotFound
+from kopt.cluster.resources import LEASES, Object, Resource
+
+_LOG = logging.getLogger(__name__)
+TERM_ANNOTATION = "kaiwo.ai/term"
+"""On objects that a leader claimed: ``NAMESPACE/LEASE/TERM``."""
+WORD_ANNOTATION = "kaiwo.ai/last-word"
+"""On a Lease that was given back: what its last leader left for the next."""
+
+
+@dataclass(frozen=True)
+class LeaseSettings:
+    """Times in seconds; the defaults are those of Kubernetes' own components."""
+
+    duration_s: float = 15.0
+    """Others take over when the Lease has not changed for this long. Whole seconds
+    on the API server."""
+    renew_within_s: float = 10.0
+    """A leader that could not renew for this long stops leading by itself, before the others take over."""
+    retry_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry_s < self.renew_within_s < self.duration_s or self.duration_s < 1:
+            raise ValueError(f"{self}: 0 < retry_s < renew_within_s < duration_s, and at least a second of it")
+
+
+class Deposed(Exception):
+    """This process no longer leads; whatever it was about to do is the next leader's now."""
+
+
+class Leader:
+    """A candidate for the Lease ``name``. ``run`` campaigns and renews; ``leading`` is true only while it is safe."""
+
+    def __init__(
+        self, kube: Kube, namespace: str, name: str, identity: str, settings: LeaseSettings | None = None, *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.namespace, self.name, self.identity = namespace, name, identity
+        self.term = 0
+        self.last_word = ""
+        """What this leader leaves on the Lease for the next when it gives it back."""
+        self.inherited: str | None = None
+        """What the leader before this term left; None where it gave nothing back, and may not know that it is over."""
+        self._kube, self._settings, self._clock = kube, settings or LeaseSettings(), clock
+        self._safe_until_s = float("-inf")
+        self._lease: Object | None = None
+        self._seen: tuple[str, float] = ("", float("-inf"))
+        self._changed = asyncio.Condition()
+        self._hurried = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Look at the Lease now: someone has seen that it is free."""
+        self._hurried.set()
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process may act. Asks the clock, so that one that was stopped knows when it wakes."""
+        return self._clock() < self._safe_until_s
+
+    @property
+    def holder(self) -> str:
+        """Who holds the Lease, as last seen."""
+        return str(((self._lease or {}).get("spec") or {}).get("holderIdentity") or "")
+
+    async def run(self) -> None:
+        """Campaign, renew, campaign again, until cancelled; then give the Lease back."""
+        try:
+            while True:
+                was = self.leading
+                await self._try()
+                if not was and self.leading:
+                    async with self._changed:
+                        self._changed.notify_all()
+                # Spread out, so that candidates do not all write at the moment a Lease runs out.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.retry_s * random.uniform(0.75, 1.0)):
+                        await self._hurried.wait()
+                self._hurried.clear()
+        finally:
+            await self._release()
+
+    @contextlib.asynccontextmanager
+    async def lead(self) -> AsyncIterator["Fence"]:
+        """Wait until this process leads; a Fence for this term. Leaving does not end the term, ``run`` does.
+
+        The body is cancelled and Deposed raised when the term ends before it.
+        """
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.leading)
+        fence = Fence(self._kube, self, self.term)
+        body = asyncio.current_task()
+        assert body is not None
+        deposed, cancelling = False, body.cancelling()
+
+        async def watch_over() -> None:
+            nonlocal deposed
+            while fence.holds:
+                await asyncio.sleep(max(0.01, self._safe_until_s - self._clock()))
+            deposed = True
+            body.cancel()
+
+        guard = asyncio.create_task(watch_over())
+        try:
+            yield fence
+        except asyncio.CancelledError:
+            if not deposed or body.uncancel() > cancelling:
+                raise
+            raise Deposed(f"{self.identity} lost {self.namespace}/{self.name} in term {fence.term}") from None
+        finally:
+            guard.cancel()
+
+    async def _try(self) -> None:
+        try:
+            # Half of it, so that one request that hangs does not cost the term.
+            async with asyncio.timeout(self._settings.renew_within_s / 2):
+                await self._round(self._clock())
+        except Conflict:
+            # Somebody was faster; the next round reads who.
+            self._lease = None
+        except (ApiError, TimeoutError) as error:
+            self._lease = None
+            _LOG.warning("lease %s/%s: no answer to use: %s", self.namespace, self.name, error or "too slow")
+
+    async def _round(self, asked_s: float) -> None:
+        lease = self._lease if self.leading and self._lease is not None else await self._read()
+        spec = lease.get("spec") or {}
+        mine = spec.get("holderIdentity") == self.identity and self.term == spec.get("leaseTransitions", 0) > 0
+        if not mine and not self._expired(lease):
+            self._lease, self._safe_until_s = lease, float("-inf")
+            return
+        # A new term also where this identity held the last one: what it had under way then is not fenced otherwise.
+        term = self.term if mine else int(spec.get("leaseTransitions") or 0) + 1
+        self._lease = await self._write(lease, term, mine)
+        if not mine:
+            given_back = "holderIdentity" in spec and not spec["holderIdentity"]
+            self.inherited = (lease["metadata"].get("annotations") or {}).get(WORD_ANNOTATION) if given_back else None
+            _LOG.info("%s leads %s/%s from term %d", self.identity, self.namespace, self.name, term)
+        self.term = term
+        # Counted from before the request: the others count from when they see it, which is later.
+        self._safe_until_s = asked_s + self._settings.renew_within_s
+
+    async def _read(self) -> Object:
+        try:
+            return await self._kube.get(LEASES, self.name, self.namespace)
+        except NotFound:
+            return {"metadata": {"name": self.name, "namespace": self.namespace}}
+
+    def _expired(self, lease: Object) -> bool:
+        """Whether the Lease is free: released, or unchanged for its duration *by this process's clock*, so that
+        clocks need not agree."""
+        spec = lease.get("spec") or {}
+        version = lease["metadata"].get("resourceVersion", "")
+        if not spec.get("holderIdentity"):
+            return True
+        if version != self._seen[0]:
+            self._seen = (version, self._clock())
+        return self._clock() - self._seen[1] > float(spec.get("leaseDurationSeconds") or self._settings.duration_s)
+
+    async def _write(self, lease: Object, term: int, mine: bool) -> Object:
+        now = _micro_time()
+        before = lease.get("spec") or {}
+        spec = {
+            "holderIdentity": self.identity, "leaseDurationSeconds": math.ceil(self._settings.duration_s),
+            "acquireTime": before.get("acquireTime") if mine else now, "renewTime": now, "leaseTransitions": term,
+        }  # fmt: skip
+        if "resourceVersion" not in lease["metadata"]:
+            return await self._kube.create(LEASES, {"metadata": lease["metadata"], "spec": spec})
+        return await self._kube.replace(LEASES, lease | {"spec": spec})
+
+    async def _release(self) -> None:
+        """Let another replica take over at once instead of after the duration."""
+        leading, lease, self._safe_until_s = self.leading, self._lease, float("-inf")
+        if not leading or lease is None:
+            return
+        spec = lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro_time()}
+        annotations = (lease["metadata"].get("annotations") or {}) | {WORD_ANNOTATION: self.last_word}
+        metadata = lease["metadata"] | {"annotations": annotations}
+        with contextlib.suppress(ApiError, TimeoutError):
+            async with asyncio.timeout(2.0):
+                await self._kube.replace(LEASES, lease | {"metadata": metadata, "spec": spec})
+
+
+class Fence:
+    """Writes of one term. Each takes the object as it was read and raises Deposed when the term is over, Conflict
+    when the object has changed since: read it, decide, and write again."""
+
+    def __init__(self, kube: Kube, leader: Leader, term: int) -> None:
+        self.term = term
+        self._kube, self._leader = kube, leader
+        self._lease = f"{leader.namespace}/{leader.name}"
+
+    @property
+    def holds(self) -> bool:
+        return self._leader.leading and self._leader.term == self.term
+
+    async def claim(self, resource: Resource, seen: Object) -> Object:
+        """Make an object this term's before acting on it; the object as it is then."""
+        if seen["metadata"].get("annotations", {}).get(TERM_ANNOTATION) == self._mark:
+            self._check(seen)
+            return seen
+        return await self.patch(resource, seen, {})
+
+    async def patch(self, resource: Resource, seen: Object, changes: Object) -> Object:
+        """A merge patch, under the condition that the object is as it was seen."""
+        metadata = self._check(seen)
+        condition = {"resourceVersion": metadata["resourceVersion"]}
+        wanted = changes.get("metadata", {})
+        annotations = wanted.get("annotations", {}) | {TERM_ANNOTATION: self._mark}
+        body = changes | {"metadata": wanted | condition | {"annotations": annotations}}
+        return await self._kube.patch(resource, metadata["name"], body, metadata.get("namespace", ""))
+
+    async def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object:
+        """PUT of an object as it was read, changed; its resourceVersion is the condition."""
+        metadata = self._check(body)
+        annotations = metadata.get("annotations", {}) | {TERM_ANNOTATION: self._mark}
+        filled = body | {"metadata": metadata | {"annotations": annotations}}
+        return await self._kube.replace(resource, filled, subresource=subresource)
+
+    async def delete(self, resource: Resource, seen: Object, *, grace_s: int | None = None) -> None:
+        metadata = self._check(seen)
+        await self._kube.delete(
+            resource, metadata["name"], metadata.get("namespace", ""), uid=metadata["uid"],
+            resource_version=metadata["resourceVersion"], grace_s=grace_s,
+        )  # fmt: skip
+
+    async def create(self, resource: Resource, body: Object) -> Object:
+        """Needs a name that both leaders would choose: an old leader's create then fails with AlreadyExists."""
+        metadata = body["metadata"]
+        self._require_term()
+        if not metadata.get("name"):
+            raise ValueError("a fenced create needs a name; with generateName two leaders create two objects")
+        annotations = metadata.get("annotations", {}) | {TERM_ANNOTATION: self._mark}
+        return await self._kube.create(resource, body | {"metadata": metadata | {"annotations": annotations}})
+
+    @property
+    def _mark(self) -> str:
+        return f"{self._lease}/{self.term}"
+
+    def _check(self, seen: Object) -> Object:
+        self._require_term()
+        metadata: Object = seen["metadata"]
+        if not metadata.get("resourceVersion"):
+            raise ValueError("a fenced write needs the object as it was read, with its resourceVersion")
+        lease, _, term = metadata.get("annotations", {}).get(TERM_ANNOTATION, "").rpartition("/")
+        if lease == self._lease and term.isdigit() and int(term) > self.term:
+            raise Deposed(f"{metadata['name']} belongs to term {term} of {lease}; this is term {self.term}")
+        return metadata
+
+    def _require_term(self) -> None:
+        if not self.holds:
+            raise Deposed(f"{self._leader.identity} no longer leads {self._lease} (term {self.term})")
+
+
+def _micro_time() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,45 @@
+"""What a Job asks for, kept while it asks for something else, so that anybody can put it back.
+
+    asked = request_of(job)                 before the Job is given another request
+    {"spec": with_request(job, asked)}      the merge patch that gives it its own again
+
+The API server takes it only for a suspended Job that has no pod left (1.36 or newer).
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from kopt.cluster.resources import Object
+
+FRACTION_ANNOTATION = "kaiwo.ai/gpu-fraction"
+_DEFAULT_BACKOFF_LIMIT = 6
+
+
+def request_of(job: Object) -> dict[str, Any]:
+    """Resources by container, the fraction of a GPU that the template is annotated with, and the retries."""
+    containers = job["spec"]["template"]["spec"].get("containers") or []
+    notes = (job["spec"]["template"].get("metadata") or {}).get("annotations") or {}
+    return {
+        "resources": {one["name"]: copy.deepcopy(one.get("resources") or {}) for one in containers},
+        "fraction": notes.get(FRACTION_ANNOTATION),
+        "backoff_limit": job["spec"].get("backoffLimit", _DEFAULT_BACKOFF_LIMIT),
+    }
+
+
+def with_request(job: Object, asked: Mapping[str, Any]) -> Object:
+    """The change of ``spec`` that makes a Job ask for ``asked``; what cannot be read of it stays as the Job has it."""
+    containers = copy.deepcopy(job["spec"]["template"]["spec"].get("containers") or [])
+    resources, limit, fraction = (asked.get(name) for name in ("resources", "backoff_limit", "fraction"))
+    for container in containers:
+        own = resources.get(container["name"]) if isinstance(resources, dict) else None
+        if isinstance(own, dict):
+            container["resources"] = copy.deepcopy(own)
+    readable = isinstance(limit, int) and not isinstance(limit, bool) and 0 <= limit < 1 << 31
+    return {
+        "backoffLimit": limit if readable else job["spec"].get("backoffLimit", _DEFAULT_BACKOFF_LIMIT),
+        "template": {
+            "metadata": {"annotations": {FRACTION_ANNOTATION: fraction if isinstance(fraction, str) else None}},
+            "spec": {"containers": containers},
+        },
+    }

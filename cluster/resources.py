@@ -1,0 +1,106 @@
+"""The kinds of Kubernetes objects that this product reads and writes, and their addresses on the API server."""
+
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+"""A decoded Kubernetes object, as it came over the wire."""
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace is empty for cluster-scoped objects."""
+
+PART_OF_LABEL = "app.kubernetes.io/part-of"
+PART_OF = "kaiwo-optimizer"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+OURS = f"{PART_OF_LABEL}={PART_OF}"
+"""Label selector of everything that the product installs into a cluster."""
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One kind of object under one version of its API group; the group is empty for the core API."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The path of a collection (over all namespaces when none is given), of an object or of its subresource.
+
+        Raises ValueError for parts that no object can have: a name from outside cannot lead to another address.
+        """
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        if name and self.namespaced != bool(namespace):
+            needed = "needs a namespace" if self.namespaced else "has no namespace"
+            raise ValueError(f"{self.kind} {name!r} {needed}")
+        parts = [root]
+        if namespace and self.namespaced:
+            parts += ["namespaces", _segment(namespace)]
+        parts.append(self.plural)
+        if name:
+            parts.append(_segment(name))
+        if subresource:
+            parts += [_segment(part) for part in subresource.split("/")]
+        return "/".join(parts)
+
+    def reference(self, namespace: str, name: str, uid: str = "") -> Object:
+        """An ObjectReference, as events and owners hold it."""
+        found = {"apiVersion": self.api_version, "kind": self.kind, "name": name}
+        return found | ({"namespace": namespace} if namespace else {}) | ({"uid": uid} if uid else {})
+
+
+def key_of(document: Object) -> Key:
+    """The key of an object."""
+    metadata = document["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def _segment(text: str) -> str:
+    # The API server's own rule for names in paths (IsValidPathSegmentName), and no character that a URL would read.
+    if not text or text in (".", "..") or not text.isascii() or not text.isprintable() or set(text) & set("/%?# \\"):
+        raise ValueError(f"{text[:80]!r} is no name of a Kubernetes object")
+    return text
+
+
+PODS = Resource("", "v1", "pods", "Pod")
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+SECRETS = Resource("", "v1", "secrets", "Secret")
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+SERVICES = Resource("", "v1", "services", "Service")
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+PERSISTENT_VOLUME_CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+JOBS = Resource("batch", "v1", "jobs", "Job")
+CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob")
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
+DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
+REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
+TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
+MUTATING_WEBHOOKS = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration",
+    namespaced=False,
+)  # fmt: skip
+VALIDATING_WEBHOOKS = Resource(
+    "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration",
+    namespaced=False,
+)  # fmt: skip
+CUSTOM_RESOURCE_DEFINITIONS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+CONFORMANCE_POLICIES = Resource("kaiwo.ai", "v1alpha1", "conformancepolicies", "ConformancePolicy", namespaced=False)
+NODE_TOPOLOGIES = Resource("kaiwo.ai", "v1alpha1", "nodetopologies", "NodeTopology", namespaced=False)
+GPU_WORKLOADS = Resource("kgwe.nvidia.io", "v1", "gpuworkloads", "GPUWorkload")
+KUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta1", "workloads", "Workload")
+KUEUE_LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta1", "localqueues", "LocalQueue")
+KUEUE_CLUSTER_QUEUES = Resource("kueue.x-k8s.io", "v1beta1", "clusterqueues", "ClusterQueue", namespaced=False)

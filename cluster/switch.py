@@ -1,0 +1,205 @@
+"""Everything of ours off: webhooks deleted, controllers scaled to zero, agents deleted, held workloads released.
+
+In this order, as a controller that still runs could hold again what was released. Safe to repeat: what is off already
+is not touched, and a second run finds nothing. The entry of the extender in a scheduler's configuration is
+``ignorable`` and may stay; a scheduler that the chart deployed goes on without the extender, as pods name it.
+
+A DaemonSet has no number of replicas; it is deleted, and comes back with the next ``helm upgrade`` as the webhook
+configurations do. What is held is found and given back as ``cluster.held`` says.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from kopt.cluster.api import ApiError, Conflict, Invalid, Kube, NotFound, Unreachable
+from kopt.cluster.held import HELD_KINDS, HELD_LABEL, release
+from kopt.cluster.resources import (
+    COMPONENT_LABEL,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    JOBS,
+    MUTATING_WEBHOOKS,
+    OURS,
+    PODS,
+    VALIDATING_WEBHOOKS,
+    Object,
+    Resource,
+)
+
+KEPT_COMPONENTS = ("scheduler",)
+"""Deployments that stay: pods that name a scheduler would wait for it for ever."""
+_ATTEMPTS = 5
+_LOOK_EVERY_S = 0.25
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do; ``action`` is delete, scale to zero, release, or wait."""
+
+    action: str
+    resource: Resource
+    namespace: str
+    name: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a step; ``error`` is empty when it was done (or would be, in a dry run)."""
+
+    step: Step
+    error: str = ""
+
+
+async def switch_off(kube: Kube, *, namespace: str = "", dry_run: bool = False,
+                     wait_s: float = 60.0) -> AsyncGenerator[Outcome]:  # fmt: skip
+    """Each step as it is done; a step that fails does not keep the others from being done.
+
+    ``namespace`` limits where our Deployments and DaemonSets are looked for. Raises Unreachable when there is no API
+    server.
+    """
+    async for outcome in _delete_webhooks(kube, dry_run):
+        yield outcome
+    stopped: list[Step] = []
+    async for outcome in _stop_controllers(kube, namespace, dry_run):
+        stopped += [] if outcome.error else [outcome.step]
+        yield outcome
+    if stopped and not dry_run:
+        for outcome in await _wait_until_gone(kube, stopped, wait_s):
+            yield outcome
+        # A replica that was starting may have registered once more before it ended.
+        async for outcome in _delete_webhooks(kube, dry_run):
+            yield outcome
+    for known in HELD_KINDS:
+        # An API group may have left the version behind that this was written against.
+        served = known if await kube.serves(known) else await kube.preferred(known)
+        if served is not None:
+            async for outcome in _release_held(kube, known, served, dry_run, wait_s):
+                yield outcome
+
+
+async def _delete_webhooks(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
+    for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+        found, failed = await _find(kube, resource, OURS)
+        if failed is not None:
+            yield failed
+        for document in found:
+            step = Step("delete", resource, "", document["metadata"]["name"])
+            yield await _do(step, partial(kube.delete, resource, step.name), dry_run)
+
+
+async def _stop_controllers(kube: Kube, namespace: str, dry_run: bool) -> AsyncGenerator[Outcome]:
+    others = f"{OURS},{COMPONENT_LABEL} notin ({','.join(KEPT_COMPONENTS)})"
+    found, failed = await _find(kube, DEPLOYMENTS, others, namespace)
+    if failed is not None:
+        yield failed
+    for document in found:
+        metadata, replicas = document["metadata"], (document.get("spec") or {}).get("replicas", 1)
+        if not replicas:
+            continue
+        step = Step("scale to zero", DEPLOYMENTS, metadata["namespace"], metadata["name"], f"from {replicas}")
+        # The subresource: this right does not allow to change what the Deployment runs.
+        scale = partial(kube.patch, DEPLOYMENTS, step.name, {"spec": {"replicas": 0}}, step.namespace)
+        yield await _do(step, partial(scale, subresource="scale"), dry_run)
+    found, failed = await _find(kube, DAEMON_SETS, others, namespace)
+    if failed is not None:
+        yield failed
+    for document in found:
+        metadata = document["metadata"]
+        step = Step("delete", DAEMON_SETS, metadata["namespace"], metadata["name"])
+        # In the foreground: it is there until its pods are gone.
+        delete = partial(kube.delete, DAEMON_SETS, step.name, step.namespace, propagation="Foreground")
+        yield await _do(step, delete, dry_run)
+
+
+async def _wait_until_gone(kube: Kube, stopped: list[Step], wait_s: float) -> list[Outcome]:
+    """Nothing when the pods have ended; else an outcome for each step whose pods have not."""
+    ends_s = time.monotonic() + wait_s
+    waiting = list(stopped)
+    while True:
+        for step in tuple(waiting):
+            try:
+                if await _has_ended(kube, step):
+                    waiting.remove(step)
+            except NotFound:
+                waiting.remove(step)
+            except ApiError as error:
+                return [Outcome(replace(step, action="wait", detail=""), str(error))]
+        if not waiting or time.monotonic() >= ends_s:
+            break
+        await asyncio.sleep(_LOOK_EVERY_S)
+    text = f"its pods have not ended within {wait_s:g} s; run this again"
+    return [Outcome(replace(step, action="wait", detail=""), text) for step in waiting]
+
+
+async def _has_ended(kube: Kube, step: Step) -> bool:
+    """Whether the last pod is gone. Raises NotFound when the object itself is."""
+    status = (await kube.get(step.resource, step.name, step.namespace)).get("status") or {}
+    if step.resource != DEPLOYMENTS or status.get("replicas"):
+        return False
+    left = await kube.list(PODS, step.namespace, label_selector=OURS)
+    return not any(_belongs(pod, step.name) for pod in left.items)
+
+
+def _belongs(pod: Object, deployment: str) -> bool:
+    owners = pod["metadata"].get("ownerReferences") or []
+    return any(owner["kind"] == "ReplicaSet" and owner["name"].rpartition("-")[0] == deployment for owner in owners)
+
+
+async def _release_held(kube: Kube, known: Resource, served: Resource, dry_run: bool,
+                        wait_s: float) -> AsyncGenerator[Outcome]:  # fmt: skip
+    found, failed = await _find(kube, served, HELD_LABEL)
+    if failed is not None:
+        yield failed
+    for document in found:
+        metadata = document["metadata"]
+        step = Step("release", served, metadata["namespace"], metadata["name"], metadata["labels"][HELD_LABEL])
+        yield await _do(step, partial(_give_back, kube, known, served, document, wait_s), dry_run)
+
+
+async def _give_back(kube: Kube, known: Resource, served: Resource, document: Object, wait_s: float) -> None:
+    """A Job that gets its own request back is waited for: that is possible once its last pod has ended."""
+    ends_s, attempts = time.monotonic() + wait_s, _ATTEMPTS
+    while True:
+        metadata = document["metadata"]
+        try:
+            await kube.patch(served, metadata["name"], release(known, document), metadata["namespace"])
+        except Conflict:
+            attempts -= 1
+            if not attempts:
+                raise
+        except Invalid:
+            if known != JOBS or time.monotonic() >= ends_s:
+                raise
+            await asyncio.sleep(_LOOK_EVERY_S)
+        else:
+            return
+        document = await kube.get(served, metadata["name"], metadata["namespace"])
+
+
+async def _find(kube: Kube, resource: Resource, selector: str,
+                namespace: str = "") -> tuple[list[Object], Outcome | None]:  # fmt: skip
+    try:
+        return (await kube.list(resource, namespace, label_selector=selector)).items, None
+    except NotFound:
+        # A kind that is not installed has no objects.
+        return [], None
+    except Unreachable:
+        raise
+    except ApiError as error:
+        return [], Outcome(Step("find", resource, namespace, ""), str(error))
+
+
+async def _do(step: Step, act: Callable[[], Awaitable[object]], dry_run: bool) -> Outcome:
+    if dry_run:
+        return Outcome(step)
+    try:
+        await act()
+    except NotFound:
+        pass
+    except ApiError as error:
+        return Outcome(step, str(error))
+    return Outcome(step)

@@ -1,0 +1,380 @@
+"""The books: which pod holds which GPUs of which node, bound or about to be, per GPU resource.
+
+Everything here happens between two awaits of one event loop: choosing and reserving are one step, so that no two
+decisions see the same GPU free. Time comes in as an argument.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from itertools import repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.cluster.resources import Key
+from kopt.controllers.extender.asks import ANY_POOL, Ask
+from kopt.controllers.extender.names import NodeNames
+from kopt.core.placement import PodRequest
+from kopt.core.units import WHOLE_GPU, MilliGpu
+from kopt.policies.placement.cache import FragmentationCache
+from kopt.policies.placement.choose import Choice, choose
+from kopt.policies.placement.feasible import Refusal
+from kopt.policies.placement.joint import Packing, pack
+from kopt.policies.placement.scores import WEIGHTS
+from kopt.policies.placement.state import FleetNode, FleetState, occupy, place, release
+from kopt.policies.placement.topology import GpuLinks, Topologies
+from kopt.policies.placement.typical import TypicalPods
+
+Ints = NDArray[np.int64]
+FOREVER_S = float("inf")
+_KNOWN_LISTS = 16
+
+
+class Stage(IntEnum):
+    """How certain a holding is. RESERVED: promised to the scheduler. ASSUMED: the Binding was sent. BOUND: seen."""
+
+    RESERVED = 0
+    ASSUMED = 1
+    BOUND = 2
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """What one pod holds of one node: ``slots`` (GPU indexes) per GPU resource, until ``until_s`` unless confirmed.
+
+    ``requests`` is what was taken from the arrays of each resource, ``named`` the indexes that the pod's annotation
+    names, None without one.
+    """
+
+    uid: str
+    pod: Key
+    node: str
+    ask: Ask
+    requests: Mapping[str, PodRequest]
+    slots: Mapping[str, tuple[int, ...]]
+    stage: Stage = Stage.BOUND
+    until_s: float = FOREVER_S
+    named: tuple[int, ...] | None = None
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPU indexes, of all resources together."""
+        return tuple(slot for slots in self.slots.values() for slot in slots)
+
+
+@dataclass
+class Pool:
+    """All nodes with one GPU resource. ``members`` rises when a node joins or leaves."""
+
+    resource: str
+    state: FleetState = field(default_factory=FleetState)
+    cache: FragmentationCache = field(default_factory=lambda: FragmentationCache(TypicalPods({})))
+    members: int = 0
+    known: dict[bytes, tuple[int, Ints]] = field(default_factory=dict)
+
+    def rows(self, names: NodeNames) -> Ints:
+        """Rows of the named nodes that have this resource. The scheduler may send the same list for pod after pod;
+        looking up 12,500 names takes 2 ms."""
+        found = self.known.get(names.raw)
+        if found is not None and found[0] == self.members:
+            return found[1]
+        asked = names.names
+        # All in C: with 12,500 names a loop in Python would be half of the decision.
+        rows = np.fromiter(map(self.state.index.get, asked, repeat(-1)), np.int64, len(asked))
+        rows = rows[rows >= 0]
+        self.known.pop(names.raw, None)
+        self.known[names.raw] = (self.members, rows)
+        if len(self.known) > _KNOWN_LISTS:
+            del self.known[next(iter(self.known))]
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A choice and the resource whose GPUs it names; the pool is ``""`` when there is nothing to choose from."""
+
+    pool: str
+    choice: Choice
+
+
+class Fleet:
+    """Nodes, and what pods hold of them."""
+
+    def __init__(self, weights: Mapping[str, float] = WEIGHTS) -> None:
+        self.pools: dict[str, Pool] = {}
+        self.holdings: dict[str, Holding] = {}
+        self._links: dict[str, GpuLinks] = {}
+        self._make: dict[str, str] = {}
+        self._topologies = Topologies(self._links)
+        self._nodes: dict[str, dict[str, FleetNode]] = {}
+        self._on_node: dict[str, dict[str, Holding]] = {}
+        self._weights = weights
+
+    @property
+    def nodes(self) -> Mapping[str, Mapping[str, FleetNode]]:
+        """What each node with GPUs offers, by resource."""
+        return self._nodes
+
+    def set_node(self, name: str, offers: Mapping[str, FleetNode]) -> bool:
+        """Make a node offer this (nothing: it is gone or has no GPUs); what pods hold of it stays taken.
+
+        Returns whether anything changed.
+        """
+        offers = {resource: self._linked(offer) for resource, offer in offers.items()}
+        before = self._nodes.get(name, {})
+        if before == offers:
+            return False
+        resized = {one for one in before.keys() & offers.keys() if before[one].gpus != offers[one].gpus}
+        for resource in resized:
+            for holding in self._on_node.get(name, {}).values():
+                request, slots = _part(holding, resource)
+                release(self.pools[resource].state, name, slots, request)
+        for resource in before.keys() - offers.keys():
+            pool = self.pools[resource]
+            pool.state.remove_node(name)
+            pool.members += 1
+        if offers:
+            self._nodes[name] = offers
+        else:
+            self._nodes.pop(name, None)
+        for resource, offer in offers.items():
+            pool = self.pools.setdefault(resource, Pool(resource))
+            pool.state.set_node(offer)
+            if resource not in before:
+                pool.members += 1
+            if resource not in before or resource in resized:
+                for holding in list(self._on_node.get(name, {}).values()):
+                    self._occupy(pool, holding)
+        return True
+
+    def set_links(self, node: str, links: GpuLinks | None) -> None:
+        """How a node's GPUs are linked; None when that is not known any more."""
+        if links is None:
+            self._make.pop(node, None)
+        else:
+            # Nodes of one make share their links, and what was worked out about them.
+            make = hashlib.sha256(repr(links).encode()).hexdigest()[:16]
+            self._links.setdefault(make, links)
+            self._make[node] = make
+        if node in self._nodes:
+            self.set_node(node, self._nodes[node])
+
+    def choose(self, ask: Ask, names: NodeNames | None) -> Placement:
+        """The best of the named nodes (None: of all) for a pod that asks for GPUs of one pool; nothing is taken yet."""
+        if names is None or names.count == self._with_room(ask):
+            # As many are named as have room by these books: the scheduler and we see the same nodes, and the others are
+            # refused for the same reasons. The best of all is the best of those named, if it is among them.
+            overall = self._choose(ask, None)
+            if names is None or (overall.choice.node is not None and names.has(overall.choice.node)):
+                return overall
+        found = self._choose(ask, names)
+        return _with_unknown(found, names.count - found.choice.considered)
+
+    def _with_room(self, ask: Ask) -> int:
+        """How many nodes could take a pod, however their free GPUs lie; -1 where that is not one look."""
+        pool = self.pools.get(ask.pool)
+        if pool is None or ask.share_bytes:
+            return -1
+        refusal = pool.cache.outlook(pool.state, ask.request).refusal
+        return int(np.count_nonzero((refusal == Refusal.NONE) & pool.state.ready))
+
+    def _choose(self, ask: Ask, names: NodeNames | None) -> Placement:
+        best = Placement("", Choice(ask.request, None))
+        for pool in self._pools_for(ask):
+            rows = pool.rows(names) if names is not None else np.flatnonzero(pool.state.ready)
+            for request, candidates in self._requests(pool, ask, rows):
+                choice = choose(pool.state, request, candidates, cache=pool.cache, weights=self._weights,
+                                topologies=self._topologies)  # fmt: skip
+                best = _better(best, Placement(pool.resource, choice))
+        return best
+
+    def refusals(self, ask: Ask, names: NodeNames) -> dict[str, int]:
+        """Why each of the named nodes cannot take a pod that none can take: `Refusal` codes as plain numbers."""
+        found = dict.fromkeys(names.names, int(Refusal.NO_SUCH_NODE))
+        for pool in self._pools_for(ask):
+            for request, rows in self._requests(pool, ask, pool.rows(names)):
+                codes = pool.cache.outlook(pool.state, request).refusal[rows]
+                # A node that could take it was refused for how its free GPUs lie.
+                codes = np.where(codes == Refusal.NONE, int(Refusal.TOPOLOGY), codes)
+                found.update(zip(map(pool.state.names.__getitem__, rows.tolist()), codes.tolist(), strict=True))
+        return found
+
+    def plan(self, asks: Sequence[Ask], names: NodeNames) -> tuple[Pool, Packing] | None:
+        """Places for pods of one pool on the named nodes, all at once; None where shares depend on the GPU."""
+        pool = self.pools.get(asks[0].pool)
+        if pool is None or any(ask.share_bytes or ask.pool != asks[0].pool for ask in asks):
+            return None
+        return pool, pack(pool.state, [ask.request for ask in asks], cache=pool.cache, candidates=pool.rows(names))
+
+    def choose_row(self, pool: Pool, ask: Ask, row: int) -> Placement:
+        """The choice of one node, with what it scores."""
+        return Placement(pool.resource, choose(pool.state, ask.request, np.array([row]), cache=pool.cache,
+                                               weights=self._weights, topologies=self._topologies))  # fmt: skip
+
+    def reserve(self, uid: str, pod: Key, ask: Ask, placement: Placement, until_s: float) -> Holding:
+        """Take what a choice names. Raises PlacementError, with nothing changed, where it is not there."""
+        choice = placement.choice
+        assert choice.node is not None, "nothing was chosen"
+        pool = self.pools[placement.pool]
+        place(pool.state, choice.node, choice.gpus, choice.request)
+        holding = Holding(uid, pod, choice.node, ask, {placement.pool: choice.request},
+                          {placement.pool: choice.gpus}, Stage.RESERVED, until_s)  # fmt: skip
+        for resource in self._nodes[choice.node].keys() - {placement.pool}:
+            occupy(self.pools[resource].state, choice.node, (), _without_gpus(choice.request))
+        self._note(holding)
+        return holding
+
+    def advance(self, uid: str, stage: Stage, until_s: float = FOREVER_S) -> None:
+        """Note that a holding became more certain; it never becomes less so."""
+        holding = self.holdings.get(uid)
+        if holding is not None and holding.stage < stage:
+            holding.stage, holding.until_s = stage, until_s
+
+    def extend(self, uid: str, until_s: float) -> None:
+        """Keep a holding for longer."""
+        holding = self.holdings.get(uid)
+        if holding is not None and holding.stage < Stage.BOUND:
+            holding.until_s = until_s
+
+    def bound(self, uid: str, pod: Key, node: str, ask: Ask, gpus: tuple[int, ...] | None) -> Holding:
+        """A pod is on a node. ``gpus`` are the indexes its annotation names; without them, and without a reservation
+        on that node, the first that have room are assumed to be its."""
+        held = self.holdings.get(uid)
+        if held is not None and held.node == node and (gpus is None or gpus == held.gpus) and held.ask == ask:
+            self.advance(uid, Stage.BOUND)
+            return held
+        kept = held.slots if held is not None and held.node == node and gpus is None else {}
+        self.release(uid)
+        holding = Holding(uid, pod, node, ask, {}, kept, named=gpus)
+        self._note(holding)
+        for resource in self._nodes.get(node, {}):
+            self._occupy(self.pools[resource], holding)
+        return holding
+
+    def release(self, uid: str) -> Holding | None:
+        """Give back what a pod holds; None when it holds nothing."""
+        holding = self.holdings.pop(uid, None)
+        if holding is None:
+            return None
+        del self._on_node[holding.node][uid]
+        if not self._on_node[holding.node]:
+            del self._on_node[holding.node]
+        for resource in self._nodes.get(holding.node, {}):
+            request, slots = _part(holding, resource)
+            release(self.pools[resource].state, holding.node, slots, request)
+        return holding
+
+    def expired(self, now_s: float) -> list[Holding]:
+        """Holdings that were not confirmed in time; they go on being held until released."""
+        return [one for one in self.holdings.values() if one.until_s <= now_s]
+
+    def unconfirmed(self) -> int:
+        return sum(one.stage < Stage.BOUND for one in self.holdings.values())
+
+    def assumed(self) -> int:
+        """Pods whose Binding was sent and is not seen yet."""
+        return sum(one.stage is Stage.ASSUMED for one in self.holdings.values())
+
+    def _linked(self, offer: FleetNode) -> FleetNode:
+        make = self._make.get(offer.name, "")
+        known = make and len(self._links[make].gbps) == offer.gpus
+        return replace(offer, topology=make if known else "")
+
+    def _note(self, holding: Holding) -> None:
+        self.holdings[holding.uid] = holding
+        self._on_node.setdefault(holding.node, {})[holding.uid] = holding
+
+    def _occupy(self, pool: Pool, holding: Holding) -> None:
+        """Book what a pod holds of a resource: its slots, or as many others as there are where some are gone."""
+        wanted = dict(self._shares(holding.node, holding.ask)).get(pool.resource)
+        if wanted is not None:
+            named = holding.slots.get(pool.resource, holding.named)
+            slots = self._slots(pool, holding.node, wanted, named)
+            holding.requests = {**holding.requests, pool.resource: _counting(wanted, len(slots))}
+            holding.slots = {**holding.slots, pool.resource: slots}
+        request, slots = _part(holding, pool.resource)
+        occupy(pool.state, holding.node, slots, request)
+
+    def _pools_for(self, ask: Ask) -> Iterable[Pool]:
+        if ask.pool == ANY_POOL:
+            return [pool for name, pool in self.pools.items() if name.endswith("/gpu")]
+        return [self.pools[ask.pool]] if ask.pool in self.pools else []
+
+    def _requests(self, pool: Pool, ask: Ask, rows: Ints) -> Iterable[tuple[PodRequest, Ints]]:
+        """The request, or one for each size of GPU memory where the share depends on it."""
+        if not ask.share_bytes:
+            return [(ask.request, rows)]
+        sizes = pool.state.gpu_memory_bytes[rows]
+        return [(_share_of(ask, int(size)), rows[sizes == size]) for size in np.unique(sizes)]
+
+    def _shares(self, node: str, ask: Ask) -> list[tuple[str, PodRequest]]:
+        """What a pod takes of each resource of a node."""
+        if ask.units:
+            return [(resource, _counting(ask.request, count)) for resource, count in ask.units.items()]
+        if not ask.request.gpus.count:
+            return []
+        offers = self._nodes.get(node, {})
+        resource = next((name for name in offers if name.endswith("/gpu")), "")
+        if not resource:
+            return []
+        memory_bytes = int(offers[resource].gpu_memory_bytes)
+        return [(resource, _share_of(ask, memory_bytes) if ask.share_bytes else ask.request)]
+
+    def _slots(self, pool: Pool, node: str, request: PodRequest, named: tuple[int, ...] | None) -> tuple[int, ...]:
+        """The named slots if they can be, else the ones with most room, the first among equal ones."""
+        count = request.gpus.count
+        if named is not None and len(named) == count == len(set(named)) and all(
+            0 <= slot < pool.state.slots for slot in named
+        ):  # fmt: skip
+            return named
+        free = pool.state.gpu_free_milli[pool.state.index[node]]
+        return tuple(sorted(int(slot) for slot in np.argsort(-free, kind="stable")[:count]))
+
+
+def _part(holding: Holding, resource: str) -> tuple[PodRequest, tuple[int, ...]]:
+    """What a holding takes from the arrays of one resource; CPU and memory from every one."""
+    request = holding.requests.get(resource)
+    slots = holding.slots.get(resource, ())
+    if request is None or len(slots) != request.gpus.count:
+        return _without_gpus(holding.ask.request), ()
+    return request, slots
+
+
+def _without_gpus(request: PodRequest) -> PodRequest:
+    return PodRequest(request.cpu_milli, request.memory_bytes)
+
+
+def _counting(request: PodRequest, count: int) -> PodRequest:
+    return request if request.gpus.count == count else replace(request, gpus=replace(request.gpus, count=count))
+
+
+def _share_of(ask: Ask, memory_bytes: int) -> PodRequest:
+    """The request on a GPU with this much memory; one with too little is refused for it."""
+    gpus = ask.request.gpus
+    if memory_bytes < ask.share_bytes:
+        return replace(ask.request, gpus=replace(gpus, memory_bytes=max(gpus.memory_bytes, ask.share_bytes)))
+    return replace(ask.request, gpus=replace(gpus, share=MilliGpu(-(-ask.share_bytes * WHOLE_GPU // memory_bytes))))
+
+
+def _better(best: Placement, other: Placement) -> Placement:
+    """The higher score of two placements; what both refused is counted together."""
+    if not best.pool:
+        return other
+    first, second = best.choice, other.choice
+    ahead = first.node is not None and (second.node is None or first.score >= second.score)
+    winner, loser = (best, other) if ahead else (other, best)
+    rejected = dict(winner.choice.rejected)
+    for code, count in loser.choice.rejected.items():
+        rejected[code] = rejected.get(code, 0) + count
+    considered = first.considered + second.considered
+    return Placement(winner.pool, replace(winner.choice, rejected=rejected, considered=considered))
+
+
+def _with_unknown(placement: Placement, unknown: int) -> Placement:
+    if unknown <= 0:
+        return placement
+    choice = placement.choice
+    rejected = {**choice.rejected, Refusal.NO_SUCH_NODE: unknown}
+    return Placement(placement.pool, replace(choice, rejected=rejected, considered=choice.considered + unknown))

@@ -1,0 +1,62 @@
+"""What a node offers, read from its object: one `FleetNode` for each GPU resource it has."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kopt.cluster.resources import Object
+from kopt.controllers.extender.asks import PRODUCT_LABELS, is_gpu, quantity
+from kopt.core.catalogue import UnknownGpuError, find_gpu
+from kopt.core.units import MIB, Bytes
+from kopt.policies.placement.state import FleetNode
+
+MOST_SLOTS = 128
+"""More GPUs than any node has (64 partitions of 8 GPUs); bounds what a wrong number in a node's status can cost."""
+CLASS_LABEL = "gpu.nvidia.com/class"
+"""An older name of the product label."""
+_MIG = re.compile(r"nvidia\.com/mig-\d+g\.(\d+)gb.*")
+_PARTITION = re.compile(r"amd\.com/(spx|dpx|qpx|cpx)_nps\d")
+_PARTS = {"spx": 1, "dpx": 2, "qpx": 4, "cpx": 8}
+
+
+def offers_of(node: Object) -> dict[str, FleetNode]:
+    """By GPU resource; empty for a node without GPUs.
+
+    Whether pods may go there (taints, cordons, conditions) the scheduler has judged before it asks.
+    """
+    metadata = node["metadata"]
+    amounts = (node.get("status") or {}).get("allocatable") or {}
+    labels = metadata.get("labels") or {}
+    model = _model(labels)
+    found = {}
+    for resource, amount in amounts.items():
+        if is_gpu(resource) and (count := min(quantity(amount), MOST_SLOTS)):
+            found[resource] = FleetNode(
+                metadata["name"], quantity(amounts.get("cpu", 0), milli=True),
+                Bytes(quantity(amounts.get("memory", 0))), count, model,
+                _unit_memory(resource, _memory(labels, model)),
+            )  # fmt: skip
+    return found
+
+
+def _model(labels: Mapping[str, Any]) -> str:
+    return next((str(labels[name]) for name in (*PRODUCT_LABELS, CLASS_LABEL) if labels.get(name)), "")
+
+
+def _memory(labels: Mapping[str, Any], model: str) -> Bytes:
+    """Bytes of one whole GPU from feature discovery's labels or the catalogue; 0 where neither knows."""
+    try:
+        if labels.get("nvidia.com/gpu.memory"):
+            return Bytes(quantity(labels["nvidia.com/gpu.memory"]) * MIB)
+        if vram := labels.get("amd.com/gpu.vram"):
+            return Bytes(quantity(f"{vram}i" if str(vram).endswith("G") else vram))
+        return find_gpu(model).memory_bytes if model else Bytes(0)
+    except (UnknownGpuError, ValueError):
+        return Bytes(0)
+
+
+def _unit_memory(resource: str, whole: Bytes) -> Bytes:
+    if mig := _MIG.fullmatch(resource):
+        return Bytes(int(mig[1]) * 10**9)
+    partition = _PARTITION.fullmatch(resource)
+    return Bytes(whole // _PARTS[partition[1]]) if partition else whole

@@ -1,0 +1,225 @@
+"""``kopt extender``: one replica, from start to the end of its draining."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kopt.cluster.api import ApiError, Kube, KubeSettings, NotFound, connect
+from kopt.cluster.events import WARNING, EventRecorder, EventSettings
+from kopt.cluster.informer import Change, Informer
+from kopt.cluster.resources import GPU_WORKLOADS, NAMESPACES, NODE_TOPOLOGIES, NODES, PODS, Key, Object
+from kopt.controllers.extender.binding import Binder
+from kopt.controllers.extender.decisions import PodDecision
+from kopt.controllers.extender.fleet import Fleet, Holding
+from kopt.controllers.extender.leading import Leadership, LeadershipSettings
+from kopt.controllers.extender.metrics import ExtenderMetrics
+from kopt.controllers.extender.offers import offers_of
+from kopt.controllers.extender.server import ExtenderServer, ServerSettings
+from kopt.controllers.extender.service import Extender
+from kopt.controllers.extender.settings import ExtenderSettings
+from kopt.controllers.extender.spans import Spans, tracer
+from kopt.controllers.extender.tls import TlsFiles
+from kopt.controllers.extender.topologies import links_of_object
+from kopt.controllers.extender.views import PodView, mode_of_namespace
+from kopt.controllers.extender.workloads import PlacedPod, Statuses, WorkloadView, workload_of
+from kopt.controllers.lifetime import end_signals, run_until, settle_memory
+from kopt.policies.placement.state import FleetNode
+from kopt.policies.placement.topology import GpuLinks
+
+_LOG = logging.getLogger(__name__)
+_CONFIRM_S = 0.01
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+OFFERED_ANNOTATION = "kaiwo.ai/offered-at"
+"""Written on a refused pod when room has appeared: the scheduler looks again at a pod that changes."""
+
+
+@dataclass(frozen=True)
+class ProcessSettings:
+    """Everything of one replica. Times in seconds."""
+
+    extender: ExtenderSettings = ExtenderSettings()
+    server: ServerSettings = ServerSettings()
+    leadership: LeadershipSettings = field(default_factory=LeadershipSettings)
+    kubeconfig: Path | None = None
+    stale_s: float = 120.0
+    """Without a sign of life from the API server for so long, the books are not trusted any more."""
+    upkeep_s: float = 1.0
+    nudges_per_s: int = 10
+    events: EventSettings = EventSettings(per_second=5.0, burst=25)
+    """In a burst /explain tells of every pod, events of some: writing them all would slow the binding down."""
+
+
+async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
+    """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
+    ending = end_signals(stop)
+    async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-extender")) as kube:
+        replica = Replica(kube, settings)
+        try:
+            await run_until(ending, replica)
+        finally:
+            replica.close()
+
+
+class Replica:
+    """The parts of one process, put together."""
+
+    def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
+        self._kube, self._settings = kube, settings
+        self._leadership = Leadership(kube, settings.leadership, lambda: self._pods.version)
+        self._tls = TlsFiles(settings.server.tls) if settings.server.tls is not None else None
+        self.metrics = ExtenderMetrics()
+        self._events = EventRecorder(kube, "kaiwo.ai/extender", settings.leadership.identity, settings.events)
+        self._told_s: deque[float] = deque(maxlen=settings.events.burst)
+        found, self._provider = tracer()
+        self._binder = Binder(kube, self._leadership.leader)
+        self.extender = Extender(
+            Fleet(), self._binder, settings.extender, self.metrics, spans=Spans(found),
+            announce=self._announce, changed=self._pod_of_workload_changed,
+        )  # fmt: skip
+        self._pods: Informer[PodView] = Informer(kube, PODS, field_selector=UNFINISHED, keep=self.extender.view_of)
+        self._nodes: Informer[Mapping[str, FleetNode]] = Informer(kube, NODES, keep=offers_of)
+        self._namespaces: Informer[str] = Informer(kube, NAMESPACES, keep=mode_of_namespace)
+        self._workloads: Informer[WorkloadView] = Informer(kube, GPU_WORKLOADS, keep=workload_of)
+        self._topologies: Informer[GpuLinks] = Informer(kube, NODE_TOPOLOGIES, keep=links_of_object)
+        self._statuses = Statuses(kube, self._workloads.objects, self._placed, lambda: self.serves)
+        self._of_workload: dict[Key, dict[str, PodView]] = {}
+        # Nodes and wishes first: pods are put on them.
+        self._namespaces.subscribe(self.extender.namespace_changed)
+        self._nodes.subscribe(self.extender.node_changed)
+        self._topologies.subscribe(lambda change: self.extender.fleet.set_links(change.key[1], change.new))
+        self._workloads.subscribe(self._workload_changed)
+        self._pods.subscribe(self.extender.pod_changed)
+        self.server = ExtenderServer(
+            self.extender, self.metrics, settings.server, ready=lambda: self.synced,
+            serves=lambda: self._leadership.serves, tls=self._tls.context if self._tls is not None else None,
+        )  # fmt: skip
+
+    @property
+    def synced(self) -> bool:
+        """Whether the books are of now."""
+        needed = (self._nodes, self._pods, self._namespaces)
+        return all(one.synced.is_set() and one.age_s() < self._settings.stale_s for one in needed)
+
+    @property
+    def serves(self) -> bool:
+        """Whether this replica may answer: it leads, has caught up, and its books are of now."""
+        return self.synced and self._leadership.serves
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            informers = (self._namespaces, self._nodes, self._topologies, self._workloads, self._pods)
+            for informer in informers:
+                group.create_task(informer.run())
+            group.create_task(self._statuses.run())
+            group.create_task(self._events.run())
+            group.create_task(self._upkeep())
+            await self.server.start()
+            if self._tls is not None:
+                group.create_task(self._tls.run(self.server.end_connections))
+            _LOG.info("listening on port %d", self.server.port)
+            await asyncio.gather(*(one.synced.wait() for one in (self._namespaces, self._nodes, self._pods)))
+            await self.extender.teach()
+            settle_memory()
+            group.create_task(self._leadership.run())
+
+    async def stop(self) -> None:
+        """Finish what is being bound, hand the Lease to the other replica, and only then drain."""
+        self.server.leave()
+        word = ""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.server.drain_s):
+                await self.extender.binds.settle()
+                while self.extender.fleet.assumed():
+                    await asyncio.sleep(_CONFIRM_S)
+                # What this replica bound, it has seen by now: whoever has read as far knows it too.
+                word = self._pods.version
+        await self._leadership.hand_over(word)
+        await self.server.stop()
+
+    def close(self) -> None:
+        """Send the last spans."""
+        if self._provider is not None:
+            self._provider.shutdown()
+
+    async def _upkeep(self) -> None:
+        """Between calls: expiry, learning, and pods that can go now."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.upkeep_s):
+                    await self.extender.decider.freed.wait()
+            self.extender.decider.freed.clear()
+            serves = self.serves
+            self.metrics.leading.set(serves)
+            for holding in self.extender.sweep():
+                await self._look_up(holding)
+            await self.extender.teach()
+            if serves:
+                for pod in self.extender.decider.could_go_now(self._settings.nudges_per_s):
+                    await self._nudge(pod)
+            await asyncio.sleep(min(0.1, self._settings.upkeep_s))
+
+    async def _look_up(self, holding: Holding) -> None:
+        try:
+            pod: Object | None = await self._binder.pod(holding.pod)
+        except NotFound:
+            pod = None
+        except ApiError as error:
+            _LOG.info("pod %s/%s is looked up later: %s", *holding.pod, error)
+            return
+        self.extender.looked_up(holding, pod)
+
+    async def _nudge(self, pod: Key) -> None:
+        changes: Object = {"metadata": {"annotations": {OFFERED_ANNOTATION: f"{time.time():.3f}"}}}
+        try:
+            await self._kube.patch(PODS, pod[1], changes, pod[0])
+            self.metrics.nudged.inc()
+        except ApiError as error:
+            _LOG.info("the scheduler is not told about pod %s/%s: %s", *pod, error)
+
+    def _announce(self, decision: PodDecision) -> None:
+        """Tell people where they look: on the pod."""
+        # Wording it costs more than deciding: not for events that would be dropped.
+        now_s, told = time.monotonic(), self._told_s
+        if len(told) == told.maxlen and now_s - told[0] < len(told) / self._settings.events.per_second:
+            return
+        told.append(now_s)
+        regarding = PODS.reference(*decision.pod, decision.uid)
+        if decision.outcome == "bound":
+            self._events.record(regarding, "NodeChosen", "Binding", decision.summary)
+        else:
+            self._events.record(regarding, "NoNodeChosen", "Filtering", decision.summary, kind=WARNING)
+
+    def _workload_changed(self, change: Change[WorkloadView]) -> None:
+        if change.new is None:
+            self.extender.wishes.pop(change.key, None)
+            return
+        self.extender.wishes[change.key] = change.new.wish
+        if change.old is None or change.old.status != change.new.status or change.old.gpus != change.new.gpus:
+            self._statuses.changed(change.key)
+
+    def _pod_of_workload_changed(self, view: PodView) -> None:
+        key = (view.key[0], view.workload)
+        pods = self._of_workload.setdefault(key, {})
+        if view.uid in self.extender.pods:
+            pods[view.uid] = view
+        else:
+            pods.pop(view.uid, None)
+            if not pods:
+                del self._of_workload[key]
+        self._statuses.changed(key)
+
+    def _placed(self, workload: Key) -> list[PlacedPod]:
+        return list(self._each_placed(workload))
+
+    def _each_placed(self, workload: Key) -> Iterator[PlacedPod]:
+        for uid, view in self._of_workload.get(workload, {}).items():
+            holding = self.extender.fleet.holdings.get(uid)
+            decision = self.extender.log.find(view.key)
+            scored = decision is not None and decision.uid == uid and decision.outcome == "bound"
+            score = decision.placement.choice.score if decision is not None and scored else None
+            yield PlacedPod(view.key[1], view.node, holding.gpus if holding is not None and view.node else (), score)

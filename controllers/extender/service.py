@@ -1,0 +1,207 @@
+"""Answers to the scheduler's calls, and the upkeep of the books between them."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from kopt.cluster.informer import Change
+from kopt.cluster.resources import Key, Object
+from kopt.controllers.extender.asks import Wish
+from kopt.controllers.extender.binding import Binder
+from kopt.controllers.extender.binds import BindAnswer, Binds
+from kopt.controllers.extender.deciding import Decider
+from kopt.controllers.extender.decisions import PodDecision
+from kopt.controllers.extender.fleet import Fleet, Holding, Stage
+from kopt.controllers.extender.learning import Learner
+from kopt.controllers.extender.metrics import ExtenderMetrics
+from kopt.controllers.extender.names import NodeNames, WireError
+from kopt.controllers.extender.settings import ExtenderSettings
+from kopt.controllers.extender.spans import Spans
+from kopt.controllers.extender.views import PodView, view_of
+from kopt.controllers.extender.wire import BindCall, Offer, filter_reply, scores_reply, unchanged_reply
+from kopt.policies.placement.feasible import SENTENCES
+from kopt.policies.placement.state import FleetNode
+
+_TEXTS = {int(code): f"GPU placement: {text}" for code, text in SENTENCES.items()}
+_PERMANENT = frozenset(int(code) for code in SENTENCES if code.permanent)
+
+
+class Extender:
+    """One replica's decisions. Nothing here blocks; only `bind` waits, for the API server."""
+
+    def __init__(
+        self, fleet: Fleet, binder: Binder, settings: ExtenderSettings, metrics: ExtenderMetrics, *,
+        spans: Spans | None = None, announce: Callable[[PodDecision], None] = lambda _: None,
+        changed: Callable[[PodView], None] = lambda _: None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.fleet, self.decider = fleet, Decider(fleet, settings, metrics, announce, clock)
+        self.log = self.decider.log
+        self.binds = Binds(self.decider, binder, settings, metrics, self._pod_of, self._bound, clock)
+        self.pods: dict[str, PodView] = {}
+        """Unfinished pods by uid."""
+        self.wishes: dict[Key, Wish] = {}
+        self._binder, self._settings, self._metrics, self._clock = binder, settings, metrics, clock
+        self._spans, self._announce, self._changed = spans or Spans(None), announce, changed
+        self._learner = Learner()
+        metrics.pending.set_function(lambda: len(self.decider.pending))
+        self._first_seen_s: dict[str, float] = {}
+
+    # what the scheduler asks
+
+    def filter(self, offer: Offer) -> bytes:
+        """The winner first; with ``shortlist`` its runners-up. Pods without GPUs keep every node."""
+        view = self._view(offer.pod)
+        if not self.decider.chooses_for(view):
+            return unchanged_reply(offer)
+        self._first_seen_s.setdefault(view.uid, self._clock())
+        held = self.fleet.holdings.get(view.uid)
+        if held is not None and held.stage > Stage.RESERVED and offer.names.has(held.node):
+            return filter_reply([held.node])
+        self.pods.setdefault(view.uid, view)
+        placement, acts = self.decider.decide(view, offer.names)
+        if not acts:
+            return unchanged_reply(offer)
+        choice = placement.choice
+        if choice.node is None:
+            self.decider.refused(view, placement)
+            return self._refusal(view, offer.names)
+        others = [one.node for one in choice.runner_ups] if self._settings.shortlist > 1 else []
+        return filter_reply([choice.node, *others][: self._settings.shortlist])
+
+    def prioritize(self, offer: Offer) -> bytes:
+        """10 for the node that was reserved, 0 for the others; an empty list where we have no say."""
+        view = self._view(offer.pod)
+        if not self.decider.chooses_for(view) or not self.decider.acts_on(view):
+            return b"[]"
+        held = self.fleet.holdings.get(view.uid)
+        names = offer.names.names
+        if held is None or held.node not in names:
+            self.decider.decide(view, offer.names)
+            held = self.fleet.holdings.get(view.uid)
+        return scores_reply(names, held.node if held is not None else None)
+
+    async def bind(self, call: BindCall) -> BindAnswer:
+        """Post the Binding."""
+        return await self.binds.bind(call)
+
+    def timed(self, verb: str, offer: Offer, seconds: float) -> None:
+        """Note how long an answer took."""
+        self._metrics.decided(verb, seconds)
+        if self._spans.wanted and (view := self.pods.get(offer.uid)) is not None:
+            self._spans.mark(view.uid, view.traceparent, verb, seconds)
+
+    # what the informers tell
+
+    def view_of(self, document: Object) -> PodView:
+        """What to keep of a pod. Raises KeyError, TypeError or ValueError for a document that is none."""
+        return view_of(document, self.pods.get(document["metadata"]["uid"]), self.wishes)
+
+    def pod_changed(self, change: Change[PodView]) -> None:
+        """Keep the books as the pods are."""
+        old, new = change.old, change.new
+        if old is new:
+            return
+        if new is None or (old is not None and old.uid != new.uid):
+            assert old is not None
+            self._pod_gone(old)
+        if new is None:
+            return
+        if old is None:
+            self._learner.saw(new.ask)
+        if new.finished:
+            self._pod_gone(new)
+            return
+        self.pods[new.uid] = new
+        if new.node:
+            self._pod_bound(new)
+        elif new.ask.uses_gpus:
+            self.decider.pending[new.uid] = new
+            self._first_seen_s.setdefault(new.uid, self._clock())
+        if new.workload or (old is not None and old.workload):
+            self._changed(new)
+
+    def node_changed(self, change: Change[Mapping[str, FleetNode]]) -> None:
+        """Keep the nodes as they are."""
+        if self.fleet.set_node(change.key[1], change.new or {}) and change.new:
+            self.decider.freed.set()
+
+    def namespace_changed(self, change: Change[str]) -> None:
+        """Keep what the annotations of namespaces say of the mode."""
+        if change.new:
+            self.decider.modes[change.key[1]] = change.new
+        else:
+            self.decider.modes.pop(change.key[1], None)
+
+    # between calls
+
+    async def teach(self) -> None:
+        """Learn typical pods from what came since."""
+        await self._learner.teach(self.fleet)
+        self._metrics.unconfirmed.set(self.fleet.unconfirmed())
+
+    def sweep(self) -> list[Holding]:
+        """Give back reservations that expired; returns the assumed ones, which somebody has to look up."""
+        return self.decider.expire(self.binds.is_binding)
+
+    def looked_up(self, holding: Holding, pod: Object | None) -> None:
+        """What the API server says of a pod whose Binding was not seen; None for a pod that is gone."""
+        view = self.view_of(pod) if pod is not None else None
+        if view is not None and view.uid == holding.uid and not view.finished and view.node:
+            self._metrics.expired.labels("confirmed").inc()
+            self._pod_bound(view)
+            return
+        self._metrics.expired.labels("released").inc()
+        self.decider.release(holding.uid)
+
+    # how
+
+    def _view(self, pod: Object) -> PodView:
+        try:
+            return self.view_of(pod)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise WireError(f"the Pod cannot be read: {error!r}") from error
+
+    def _refusal(self, view: PodView, names: NodeNames) -> bytes:
+        refused: dict[str, str] = {}
+        unresolvable: dict[str, str] = {}
+        for name, code in self.fleet.refusals(view.ask, names).items():
+            (unresolvable if code in _PERMANENT else refused)[name] = _TEXTS[code]
+        return filter_reply((), refused, unresolvable)
+
+    async def _pod_of(self, call: BindCall) -> PodView | None:
+        """The pod of a call. One that the informer has not shown yet is read: bound unread, it would be given no GPUs.
+        None for one that was made anew under its name."""
+        known = self.pods.get(call.uid)
+        if known is not None or call.uid in self.fleet.holdings:
+            return known
+        document = await self._binder.pod(call.key)
+        return self.view_of(document) if document["metadata"]["uid"] == call.uid else None
+
+    def _bound(self, call: BindCall, holding: Holding | None, posting_s: float) -> None:
+        seen_s = self._first_seen_s.pop(call.uid, None)
+        if seen_s is not None:
+            self._metrics.created_to_bound.observe(self._clock() - seen_s)
+        if holding is not None or seen_s is not None:
+            self._metrics.bound.inc()
+        if self._spans.wanted and (view := self.pods.get(call.uid)) is not None:
+            self._spans.bound(view.uid, view.traceparent, call.node, posting_s)
+        decision = self.log.ended(call.key, call.uid, "bound", call.node, holding.gpus if holding is not None else ())
+        if decision is not None:
+            self._announce(decision)
+
+    def _pod_bound(self, view: PodView) -> None:
+        gpus = view.gpus if len(view.ask.units) <= 1 else None
+        self.fleet.bound(view.uid, view.key, view.node, view.ask, gpus)
+        self.decider.waiting.pop(view.uid, None)
+        self.decider.pending.pop(view.uid, None)
+        if not self.binds.is_binding(view.uid):
+            self._first_seen_s.pop(view.uid, None)
+
+    def _pod_gone(self, view: PodView) -> None:
+        self.decider.release(view.uid)
+        self.pods.pop(view.uid, None)
+        self._first_seen_s.pop(view.uid, None)
+        self.decider.waiting.pop(view.uid, None)
+        self.decider.pending.pop(view.uid, None)
+        self._spans.forget(view.uid)
+        if view.workload:
+            self._changed(view)

@@ -1,0 +1,78 @@
+"""Who may call: certificate, key and the callers' CA from files, followed as they are rotated."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+_LOG = logging.getLogger(__name__)
+_LOOK_S = 10.0
+
+
+class TlsError(ValueError):
+    """Files that no server can be run with; the message says what is wrong."""
+
+
+class TlsFiles:
+    """``tls.crt``, ``tls.key`` and ``ca.crt`` of a folder, as a Secret is mounted.
+
+    Callers have to show a certificate that ``ca.crt`` signed, and nobody else's: keep a CA of its own for them. Raises
+    TlsError where the files are not there or do not fit together.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._loaded = self._read()
+        self._current = self._context()
+        # What a context trusts can only grow, and a listener keeps the one it began with. So each handshake is handed
+        # over to the context of the latest files: also without a server name in it, verification and all.
+        self.context = self._context()
+        self.context.sni_callback = self._hand_over
+
+    async def run(self, others_may_call: Callable[[], None], look_s: float = _LOOK_S) -> None:
+        """Follow the files until cancelled; ``others_may_call`` is told when the callers' CA was replaced.
+
+        What cannot be used is logged, and the old files stay in force.
+        """
+        while True:
+            await asyncio.sleep(look_s)
+            try:
+                found = self._read()
+                if found == self._loaded:
+                    continue
+                self._current = self._context()
+            except TlsError as error:
+                _LOG.error("the old certificate stays: %s", error)
+                continue
+            before, self._loaded = self._loaded, found
+            _LOG.info("the certificate was replaced")
+            if found[2] != before[2]:
+                _LOG.info("the callers' CA was replaced: callers have to show a certificate anew")
+                others_may_call()
+
+    def _hand_over(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+    def _read(self) -> tuple[bytes, bytes, bytes]:
+        try:
+            certificate, key, authority = (
+                (self._folder / name).read_bytes() for name in ("tls.crt", "tls.key", "ca.crt")
+            )
+        except OSError as error:
+            raise TlsError(f"{self._folder} needs tls.crt, tls.key and ca.crt: {error}") from error
+        return certificate, key, authority
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.set_alpn_protocols(["http/1.1"])
+        # A resumed session would be let in without its certificate being looked at.
+        context.num_tickets = 0
+        try:
+            context.load_cert_chain(self._folder / "tls.crt", self._folder / "tls.key")
+            context.load_verify_locations(self._folder / "ca.crt")
+        except (ssl.SSLError, OSError) as error:
+            raise TlsError(f"the certificates in {self._folder} cannot be used: {error}") from error
+        return context

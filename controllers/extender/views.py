@@ -1,0 +1,81 @@
+"""What is kept of a pod."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from kopt.cluster.resources import Key, Object
+from kopt.controllers.extender.asks import NO_WISH, WORKLOAD_LABEL, Ask, Wish, ask_of
+from kopt.controllers.extender.binding import INDICES_ANNOTATION
+from kopt.controllers.tracing import TRACEPARENT_ANNOTATION
+from kopt.controllers.webhook.facts import MODE_ANNOTATION
+from kopt.controllers.webhook.live import namespace_facts
+
+_DECIDE_NODES = ("schedulerName", "priority", "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
+_FINISHED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod. ``gpus`` are the indexes that its annotation names, None without one."""
+
+    uid: str
+    key: Key
+    node: str
+    finished: bool
+    ask: Ask
+    gpus: tuple[int, ...] | None
+    workload: str
+    mode: str
+    traceparent: str
+    generation: int = 0
+    """Of its spec; 0 where the API server does not count."""
+    kin: int = 0
+    """Equal for pods that the same nodes are open to, of one scheduler and priority; 0 for one that may not go yet."""
+
+
+def view_of(document: Object, old: PodView | None, wishes: Mapping[Key, Wish]) -> PodView:
+    """What to keep of a pod; ``old``, the very object, where that says it all.
+
+    Raises KeyError, TypeError or ValueError for a document that is no pod.
+    """
+    metadata, spec = document["metadata"], document.get("spec") or {}
+    annotations = metadata.get("annotations") or {}
+    labels = metadata.get("labels") or {}
+    key = (metadata.get("namespace", ""), metadata["name"])
+    workload = str(labels.get(WORKLOAD_LABEL, ""))
+    wish = wishes.get((key[0], workload), NO_WISH) if workload else NO_WISH
+    phase = (document.get("status") or {}).get("phase", "")
+    generation = metadata.get("generation") or 0
+    # Most versions of a pod differ in its status. What it asks for is read again only where it may have changed.
+    same = old is not None and old.generation == generation > 0 and bool(old.ask.units) and not workload
+    view = PodView(
+        metadata["uid"], key, spec.get("nodeName") or "", phase in _FINISHED,
+        old.ask if old is not None and same else ask_of(document, wish),
+        _indices(annotations.get(INDICES_ANNOTATION)), workload, str(annotations.get(MODE_ANNOTATION, "")),
+        str(annotations.get(TRACEPARENT_ANNOTATION, "")), generation, _kin(spec) if not spec.get("nodeName") else 0,
+    )  # fmt: skip
+    return old if old is not None and old == view else view
+
+
+def mode_of_namespace(document: Object) -> str:
+    """What a namespace's annotation says of the mode; empty without one."""
+    return namespace_facts(document).mode
+
+
+def _kin(spec: Mapping[str, Any]) -> int:
+    if spec.get("schedulingGates"):
+        return 0
+    return hash(orjson.dumps([spec.get(name) for name in _DECIDE_NODES])) or 1
+
+
+def _indices(text: object) -> tuple[int, ...] | None:
+    """GPU indexes of an annotation; None where there is none or it cannot be one."""
+    if not isinstance(text, str) or len(text) > 1000:
+        return None
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) < 6 for part in parts):
+        return None
+    return tuple(map(int, parts))

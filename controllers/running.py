@@ -1,0 +1,190 @@
+"""GPU workloads of a cluster as sizing sees them: what each kind of pod asks for, where it runs, and the patch that
+makes it ask for what it needs."""
+
+import contextlib
+import copy
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kopt.cluster.api import Forbidden, Kube, NotFound
+from kopt.cluster.resources import JOBS, NODES, PODS, REPLICA_SETS, Object, Resource
+from kopt.controllers.audit import alive, judged_part, served_kinds
+from kopt.controllers.webhook.facts import Workload
+from kopt.controllers.webhook.gpus import memory_of, resources_milli
+from kopt.controllers.webhook.judging import judged_by_itself
+from kopt.controllers.webhook.kinds import PodSet, WorkloadKind
+from kopt.controllers.webhook.objects import at, items, mapping, text
+from kopt.controllers.webhook.patch import JsonPatch
+from kopt.core.catalogue import UnknownGpuError, find_gpu
+from kopt.core.units import MIB, WHOLE_GPU
+from kopt.serving.size_advice import SizeAdvice, size_advice
+
+_PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
+_BETWEEN = (REPLICA_SETS, JOBS)
+"""Kinds that stand between a workload and its pods."""
+
+
+@dataclass(frozen=True)
+class PodKind:
+    """Pods of a workload that are made from one template. ``gpu`` is the product they run on, empty where none runs."""
+
+    resource: Resource
+    workload: Workload
+    pods: PodSet
+    gpu: str = ""
+
+    @property
+    def label(self) -> str:
+        """``job/finetune``, as on the command line; with the role where a workload has several."""
+        role = ""
+        if len(self.workload.pod_sets) > 1 and self.pods.spec is not None:
+            role = "/" + "/".join(str(step) for step in self.pods.spec[:-2][-1:])
+        return f"{self.resource.kind.lower()}/{self.workload.name}{role}"
+
+    @property
+    def question(self) -> dict[str, Any] | None:
+        """The body for ``/v1/sizing``; None for kinds whose pods are made from something that is not in the object."""
+        container = self._container
+        if self.pods.spec is None or container is None:
+            return None
+        document = self.workload.document
+        notes = {**self.workload.annotations, **mapping(document, *(self.pods.metadata or ()), "annotations")}
+        template = {"metadata": {"annotations": notes}, "spec": at(document, *self.pods.spec)}
+        return {"workload": template, "gpu": self.gpu or None, "name": self.workload.name[:253]}
+
+    def advice(self, answer: Mapping[str, Any], now_s: float) -> SizeAdvice:
+        """What the endpoint's answer means for one of these pods. Raises KeyError, TypeError or ValueError."""
+        container = self._container
+        document = {"name": self.workload.name, "asked": self._asked, "estimate": answer, "made_at_s": now_s,
+                    "image": text(container[1], "image") if container else ""}  # fmt: skip
+        found = size_advice(document)
+        # The answer counts the processes of the whole job; one pod holds no more of them than it has GPUs.
+        most = max(1, self.pods.gpus // WHOLE_GPU)
+        return replace(found, count=min(found.count, most))
+
+    def patch(self, advice: SizeAdvice) -> "Change | None":
+        """The change of the object by the advice; None where nothing is known, opted out, or as advised already."""
+        wanted, container = advice.patch(), self._container
+        if wanted is None or container is None or self.pods.spec is None or self.workload.opts_out:
+            return None
+        before = judged_part(self.workload.document)
+        patch = JsonPatch(copy.deepcopy(before))
+        if "metadata" in wanted:
+            if self.pods.metadata is None:
+                return None
+            for name, value in wanted["metadata"]["annotations"].items():
+                patch.put((*self.pods.metadata, "annotations", name), value)
+        else:
+            place = (*self.pods.spec, "containers", container[0], "resources")
+            patch.put(place, _resources(mapping(container[1], "resources"), wanted["resources"]["limits"]))
+        return Change(self, tuple(patch.operations), before, patch.document) if patch.operations else None
+
+    @property
+    def _container(self) -> tuple[int, Any] | None:
+        """Place and content of the container that has the GPUs; the first where they come by annotation."""
+        if self.pods.spec is None:
+            return None
+        found = [(int(i), one) for i, one in items(self.workload.document, *self.pods.spec, "containers")]
+        return max(found, key=lambda one: resources_milli(mapping(one[1], "resources")), default=None)
+
+    @property
+    def _asked(self) -> Mapping[str, Any]:
+        own = mapping(self.workload.document, *(self.pods.metadata or ()), "annotations")
+        memory = memory_of(own) or memory_of(self.workload.annotations)
+        whole, rest = divmod(self.pods.gpus, WHOLE_GPU)
+        return {"gpus": whole if not rest else None, "fraction": self.pods.gpus / WHOLE_GPU if rest else None,
+                "memory_mib": memory // MIB or None}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """What would be changed of an object: as operations (RFC 6902), and its metadata and spec before and after."""
+
+    of: PodKind
+    operations: tuple[Mapping[str, Any], ...]
+    before: Object
+    after: Object
+
+    @property
+    def command(self) -> str:
+        """The kubectl line that applies it."""
+        resource, workload = self.of.resource, self.of.workload
+        kind = f"{resource.plural}.{resource.group}".rstrip(".")
+        patch = json.dumps(list(self.operations), separators=(",", ":")).replace("'", "'\\''")
+        return f"kubectl -n {workload.namespace} patch {kind} {workload.name} --type json -p '{patch}'"
+
+
+async def running(kube: Kube, namespace: str = "") -> AsyncIterator[PodKind]:
+    """The kinds of GPU pods of every workload that has not ended, with the GPU that they run on where one does.
+
+    Kinds that are not served, or that may not be read, are left out.
+    """
+    homes = await _gpus_in_use(kube, namespace)
+    for kind, resource in await served_kinds(kube):
+        try:
+            async for page in kube.pages(resource, namespace):
+                for document in page.items:
+                    for one in pods_of(document, kind, resource):
+                        yield replace(one, gpu=homes.get(text(document, "metadata", "uid"), ""))
+        except (NotFound, Forbidden):
+            continue
+
+
+def pods_of(document: Object, kind: WorkloadKind, resource: Resource) -> Iterator[PodKind]:
+    """The kinds of GPU pods of one object; none where it has ended or another workload has made it."""
+    workload = alive(document, kind)
+    if workload is not None and judged_by_itself(workload):
+        yield from (PodKind(resource, workload, one) for one in workload.pod_sets if one.gpus)
+
+
+def _resources(now: Mapping[str, Any], limits: Mapping[str, str | None]) -> Object:
+    """A container's resources with other GPUs: limits, and requests where they name them, as both must be equal."""
+    changed: Object = copy.deepcopy(dict(now))
+    changed["limits"] = dict(mapping(now, "limits"))
+    for name, amount in limits.items():
+        for part in ("limits", "requests"):
+            amounts = changed.get(part)
+            if amount is None and isinstance(amounts, dict):
+                amounts.pop(name, None)
+            elif amount is not None and isinstance(amounts, dict) and (part == "limits" or name in amounts):
+                # As it stands where it says the same: a number is not replaced by its text.
+                amounts[name] = amounts[name] if str(amounts.get(name)) == amount else amount
+    return changed
+
+
+async def _gpus_in_use(kube: Kube, namespace: str) -> dict[str, str]:
+    """uid of an object → the product of the GPUs on which its pods, or theirs, run; none where they differ."""
+    try:
+        products = {name: product async for name, product in _products(kube)}
+        if not products:
+            return {}
+        owners = {uid: owner for one in _BETWEEN async for uid, owner, _ in _owned(kube, one, namespace)}
+        found: dict[str, set[str]] = {}
+        async for uid, owner, node in _owned(kube, PODS, namespace):
+            if product := products.get(node):
+                for holder in (uid, owner, owners.get(owner, "")):
+                    found.setdefault(holder, set()).add(product)
+    except Forbidden:
+        return {}
+    return {uid: next(iter(several)) for uid, several in found.items() if uid and len(several) == 1}
+
+
+async def _products(kube: Kube) -> AsyncIterator[tuple[str, str]]:
+    async for page in kube.pages(NODES):
+        for node in page.items:
+            labels = mapping(node, "metadata", "labels")
+            product = next((text(labels, name) for name in _PRODUCT_LABELS if text(labels, name)), "")
+            with contextlib.suppress(UnknownGpuError):
+                product = find_gpu(product).name
+                yield text(node, "metadata", "name"), product
+
+
+async def _owned(kube: Kube, resource: Resource, namespace: str) -> AsyncIterator[tuple[str, str, str]]:
+    """uid, the controlling owner's uid, and the node of every object of a kind."""
+    async for page in kube.pages(resource, namespace):
+        for one in page.items:
+            owners = (owner for _, owner in items(one, "metadata", "ownerReferences") if at(owner, "controller"))
+            owner: Object = next(owners, {})
+            yield text(one, "metadata", "uid"), text(owner, "uid"), text(one, "spec", "nodeName")

@@ -1,0 +1,54 @@
+"""SizingProfiles: what dry runs have shown, kept in the cluster beside the jobs, by job type and namespace."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from kopt.cluster.resources import Object, Resource
+from kopt.controllers.webhook.objects import mapping, text
+from kopt.core.profile import DryRun, read_dry_run
+
+SIZING_PROFILES = Resource("kaiwo.ai", "v1alpha1", "sizingprofiles", "SizingProfile")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """One dry run's outcome; ``run`` is None for one that failed, with the reason. ``job_uid`` names its Job."""
+
+    digest: str
+    namespace: str
+    run: DryRun | None
+    reason: str
+    at_s: float
+    image_id: str
+    job_uid: str
+    document: Object
+
+    @property
+    def failed(self) -> bool:
+        return self.run is None
+
+
+def name_of(digest: str) -> str:
+    return f"profile-{digest}"
+
+
+def learned_of(document: Object) -> Learned | None:
+    """None for an object that is not ours to read. Raises ValueError for figures that cannot be."""
+    spec = mapping(document, "spec")
+    digest = text(spec, "jobType")
+    if not digest:
+        return None
+    run = read_dry_run(spec["profile"]) if "profile" in spec else None
+    at = datetime.fromisoformat(text(spec, "measuredAt").replace("Z", "+00:00"))
+    return Learned(digest, document["metadata"]["namespace"], run, text(spec, "reason"), at.timestamp(),
+                   text(spec, "image"), text(spec, "measuredBy"), document)  # fmt: skip
+
+
+def document_of(learned: Learned) -> Object:
+    """The object for what was learned, ready to be created."""
+    stamp = datetime.fromtimestamp(learned.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    spec = {"jobType": learned.digest, "measuredAt": stamp, "measuredBy": learned.job_uid, "image": learned.image_id,
+            "reason": learned.reason[:1024]}  # fmt: skip
+    if learned.run is not None:
+        spec |= {"profile": learned.run.to_dict()}  # type: ignore[dict-item]
+    return {"metadata": {"name": name_of(learned.digest), "namespace": learned.namespace}, "spec": spec}

@@ -1,0 +1,238 @@
+"""One step at a time for one Job, decided anew from what stands on the objects; every step is one write."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from kopt.cluster.api import Conflict, Forbidden, Invalid, NotFound
+from kopt.cluster.held import (
+    HELD_LABEL,
+    UNDO_ANNOTATION,
+    HoldError,
+    hold,
+    holder_of,
+    marks,
+    release,
+)
+from kopt.cluster.lease import Fence
+from kopt.cluster.requests import request_of
+from kopt.cluster.resources import JOBS, Key, Object, key_of
+from kopt.controllers.sizing.dry_runs import DryRuns
+from kopt.controllers.sizing.given import AskEndpoint, Cluster, Queueing, SizingSettings, Tell
+from kopt.controllers.sizing.jobs import (
+    HOLDER,
+    REASON_ANNOTATION,
+    STATE_ANNOTATION,
+    State,
+    as_written,
+    asked_of,
+    asking,
+    facts_of,
+    granted,
+    granted_of,
+    is_at_rest,
+    is_changeable,
+    job_type_of,
+    notes_of,
+    restored,
+    state_of,
+)
+from kopt.controllers.sizing.needs import Needs
+from kopt.controllers.sizing.pods import PodView
+from kopt.controllers.sizing.profiles import SIZING_PROFILES, Learned
+from kopt.controllers.webhook.objects import at, text
+from kopt.core.decision import Mode
+from kopt.core.profile import JobType
+from kopt.core.sizing import ShareKind
+from kopt.core.units import Bytes
+from kopt.policies.profiling import (
+    NO_COMMAND,
+    Ask,
+    JobFacts,
+    Tries,
+    after_out_of_memory,
+    gives_up,
+    waits_for_dry_run,
+)
+from kopt.policies.profiling_pod import PROFILING_LABEL
+
+_LOG = logging.getLogger(__name__)
+COMPONENT = "sizing"
+_SOON_S, _LATER_S = 0.5, 5.0
+
+
+class Reconciler:
+    """``reconcile`` takes one step for one Job and says in how many seconds to look again, None for when it changes."""
+
+    def __init__(
+        self, cluster: Cluster, queues: Queueing, fence: Fence, settings: SizingSettings,
+        ask: AskEndpoint | None = None, tell: Tell = lambda *_: None, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._cluster, self._queues, self._fence, self._settings = cluster, queues, fence, settings
+        self._tell, self._clock = tell, clock
+        self._dry_runs = DryRuns(cluster, fence, settings.dry_run, tell, clock)
+        self._needs = Needs(cluster, queues, settings.profiling, ask, clock)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Raises ApiError (but Conflict: the object will be seen as it is) and Deposed."""
+        job = self._cluster.job(key)
+        if job is None:
+            return None
+        try:
+            if digest := text(job, "metadata", "labels", PROFILING_LABEL):
+                return await self._dry_runs.finish(job, digest)
+            return await self._user_job(job)
+        except (Conflict, NotFound):
+            return _SOON_S
+
+    async def _user_job(self, job: Object) -> float | None:
+        state, kind = state_of(job), job_type_of(as_written(job))
+        facts = facts_of(as_written(job), self._cluster.namespace(job["metadata"]["namespace"]), self._settings.mode)
+        if holder_of(job) == HOLDER:
+            return await self._held_job(job, facts, state or self._new_state(job), kind)
+        if state is not None and state.seen and facts.queued:
+            await self._queues.resume(self._fence, job)
+        if state is not None and state.phase == "sized" and not facts.finished:
+            return await self._sized_job(job, state, admitted=facts.admitted)
+        if state is not None:
+            return None
+        return await self._new_job(job, facts, kind)
+
+    async def _new_job(self, job: Object, facts: JobFacts, kind: JobType | None) -> float | None:
+        learned = self._needs.known(job, kind)
+        # A known type is held for a moment as well, if there is something to change: only then can it be.
+        changes = learned is not None and (await self._needs.ask(job, facts, learned)).kind is not ShareKind.WHOLE
+        verdict = waits_for_dry_run(facts, known=learned is not None and not changes, settings=self._settings.profiling)
+        if not verdict.yes:
+            if verdict.reason.code == NO_COMMAND:
+                await self._say_why_not(job, verdict.reason.message)
+            return None
+        state = self._new_state(job)
+        try:
+            await self._write(job, hold(JOBS, job, HOLDER), {STATE_ANNOTATION: state.to_json()})
+        except HoldError as error:
+            _LOG.info("%s is not held: %s", job["metadata"]["name"], error)
+            return None
+        if changes:
+            self._tell(job, "HeldToBeSized", "What this job type needs is known: held until it is written down.")
+        else:
+            self._tell(job, "HeldForDryRun", verdict.reason.message)
+        return _SOON_S
+
+    async def _say_why_not(self, job: Object, why: str) -> None:
+        if text(job, "metadata", "annotations", REASON_ANNOTATION) != why:
+            await self._write(job, {}, {REASON_ANNOTATION: why})
+            self._tell(job, "NotProfiled", why)
+
+    async def _held_job(self, job: Object, facts: JobFacts, state: State, kind: JobType | None) -> float | None:
+        limits = self._settings.profiling
+        if state.phase == "retry" and not facts.finished and not is_changeable(job):
+            # Its own request, too, can be given back only then.
+            return await self._stop(job, facts, state)
+        if facts.admitted and not facts.finished and state.phase != "retry":
+            return await self._release_as_written(job, state, "Its queue had admitted it already.")
+        if facts.finished or facts.mode is not Mode.ENFORCE or facts.opted_out or not facts.managed or kind is None:
+            return await self._release_as_written(job, state, "It is not to be held any more.")
+        held_for_s = self._clock() - state.since_s
+        if gives_up(held_for_s, limits):
+            return await self._release_as_written(job, state, f"No dry run ended within {limits.budget_s:.0f} s.")
+        left_s = max(_SOON_S, limits.budget_s - held_for_s)
+        learned = self._needs.known(job, kind)
+        if state.phase != "retry" and learned is None:
+            await self._dry_runs.start(job, kind)
+        elif is_at_rest(job):
+            if state.phase == "retry":
+                return await self._next_try(job, facts, state, kind)
+            assert learned is not None
+            return await self._release_sized(job, state, await self._needs.ask(job, facts, learned), learned)
+        return left_s
+
+    async def _release_sized(self, job: Object, state: State, ask: Ask, learned: Learned | None) -> float | None:
+        peak = int(learned.run.profile.peak_bytes) if learned is not None and learned.run is not None else 0
+        after = granted(state, ask, max(peak, state.need_bytes))
+        retries = self._settings.profiling.retries
+        changes = release(JOBS, job)
+        spec = (changes.get("spec") or {}) | asking(job, state, ask, retries)
+        try:
+            await self._write(job, changes | {"spec": spec}, notes_of(ask, after))
+        except Invalid as error:
+            # Servers before 1.36 do not let a Job's resources be changed, only its annotations.
+            return await self._release_as_written(job, state, f"The server does not let it be changed ({error}).")
+        self._tell(job, "Released", ask.reason.message)
+        return None
+
+    async def _release_as_written(self, job: Object, state: State, why: str) -> float | None:
+        changes = release(JOBS, job)
+        spec = changes.pop("spec", {})
+        if state.phase == "retry":
+            # One that has ended meanwhile asks for nothing any more.
+            spec = spec | restored(job, state) if is_changeable(job) else {}
+        notes = {STATE_ANNOTATION: replace(state, phase="own").to_json(), REASON_ANNOTATION: why}
+        try:
+            # Only Kueue wants a Job to be stopped before it is told of another queue, and starts it again.
+            stops = spec.get("suspend") is True
+            await self._write(job, changes | ({"spec": spec} if spec and not stops else {}), notes)
+        except (Invalid, Forbidden):
+            if not stops:
+                raise
+            await self._write(job, changes | {"spec": spec}, notes)
+        self._tell(job, "ReleasedAsWritten", why)
+        return None
+
+    async def _sized_job(self, job: Object, state: State, *, admitted: bool) -> float | None:
+        """A Job runs with a request of ours: has it run out of memory?"""
+        known = self._cluster.learned(job["metadata"]["namespace"], state.type)
+        if known is not None and self._needs.counts(known, job) is None:
+            # Another image behind the same reference: the next job of the type is profiled anew.
+            await self._fence.delete(SIZING_PROFILES, known.document)
+        failed = [one for one in self._pods(job) if one.failed and one.uid not in state.seen]
+        for pod in failed:
+            if not (pod.out_of_memory or await self._cluster.last_words(pod)):
+                continue
+            after = replace(state, phase="retry", since_s=self._clock()).having_seen([pod.uid])
+            # What Kueue lets run is only marked here: it is stopped by its Workload, in the next step.
+            held = ({"metadata": marks(HOLDER, {"asked": asked_of(after)})} if admitted
+                    else hold(JOBS, job, HOLDER, asked_of(after)))  # fmt: skip
+            await self._write(job, held, {STATE_ANNOTATION: after.to_json()})
+            self._tell(job, "OutOfMemory", f"Pod {pod.key[1]} ran out of GPU memory with a request of ours.")
+            return _SOON_S
+        own = at(state.asked, "backoff_limit")
+        if failed and isinstance(own, int) and at(job, "spec", "backoffLimit") != own + state.tries:
+            # It fails for reasons of its own: the tries that were added for ours are not for that.
+            body: Object = {"spec": {"backoffLimit": own + state.tries}}
+            after = state.having_seen(one.uid for one in failed)
+            await self._write(job, body, {STATE_ANNOTATION: after.to_json()})
+        return None
+
+    async def _stop(self, job: Object, facts: JobFacts, state: State) -> float | None:
+        """Wait until a Job that is to try again has stopped."""
+        if not facts.admitted or await self._queues.stop(self._fence, job):
+            return _SOON_S
+        gone = {"labels": {HELD_LABEL: None}, "annotations": {UNDO_ANNOTATION: None}}
+        await self._write(job, {"metadata": gone}, {STATE_ANNOTATION: replace(state, phase="own").to_json()})
+        self._tell(job, "NotStopped", "Its queueing system has no Workload of it to be stopped by: it goes on.")
+        return None
+
+    async def _next_try(self, job: Object, facts: JobFacts, state: State, kind: JobType) -> float | None:
+        learned = self._needs.known(job, kind)
+        run = learned.run if learned is not None else None
+        tries = Tries(state.tries, granted_of(state), Bytes(max(0, state.need_bytes)))
+        need = await self._needs.need(job, run)
+        offers = await self._needs.offers(job, facts)
+        ask = after_out_of_memory(facts, tries, need, run, offers, self._settings.profiling)
+        # Others may have failed with the same request before it was held.
+        tried = replace(state, tries=state.tries + 1).having_seen(one.uid for one in self._pods(job) if one.failed)
+        return await self._release_sized(job, tried, ask, learned)
+
+    def _pods(self, job: Object) -> list[PodView]:
+        return self._cluster.pods(key_of(job))
+
+    def _new_state(self, job: Object) -> State:
+        kind = job_type_of(job)
+        return State("profile", self._clock(), request_of(job), type=kind.digest if kind is not None else "")
+
+    async def _write(self, job: Object, changes: Object, notes: Mapping[str, str]) -> None:
+        metadata = dict(changes.get("metadata") or {})
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **notes}
+        await self._fence.patch(JOBS, job, changes | {"metadata": metadata})

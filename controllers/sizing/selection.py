@@ -1,0 +1,82 @@
+"""On which nodes a pod may run, by node selector, required node affinity and taints, as kube-scheduler reads them.
+
+What is not understood excludes the node.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from kopt.cluster.resources import Object
+from kopt.controllers.webhook.objects import items, mapping, text, texts
+
+_REQUIRED = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+_REPELS = ("NoSchedule", "NoExecute")
+_PASSING = ("node.kubernetes.io/",)
+"""Taints that come and go with a node's condition."""
+
+
+def runs_on(pod: Object, labels: Mapping[str, str], taints: Sequence[Object]) -> bool:
+    """Whether a pod of this spec may run on a node with these labels and taints."""
+    if not mapping(pod, "nodeSelector").items() <= labels.items():
+        return False
+    terms = [term for _, term in items(pod, *_REQUIRED)]
+    if terms and not any(_matches(term, labels) for term in terms):
+        return False
+    tolerations = [one for _, one in items(pod, "tolerations")]
+    return all(_is_tolerated(taint, tolerations) for taint in taints)
+
+
+def wanted_labels(pod: Object, names: Collection[str]) -> set[str]:
+    """The values of any of these labels that a pod's nodes must have, by selector or affinity."""
+    found = {str(value) for name, value in mapping(pod, "nodeSelector").items() if name in names}
+    for _, term in items(pod, *_REQUIRED):
+        for _, one in items(term, "matchExpressions"):
+            if text(one, "key") in names and text(one, "operator") == "In":
+                found |= set(texts(one, "values"))
+    return found
+
+
+def _matches(term: Object, labels: Mapping[str, str]) -> bool:
+    expressions = [one for _, one in items(term, "matchExpressions")]
+    return bool(expressions) and "matchFields" not in term and all(_holds(one, labels) for one in expressions)
+
+
+def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
+    operator, values = text(expression, "operator"), texts(expression, "values")
+    value = labels.get(text(expression, "key"))
+    match operator:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            return _compares(operator, value, values)
+        case _:
+            return False
+
+
+def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
+    try:
+        left, right = int(value or ""), int(values[0])
+    except (ValueError, IndexError):
+        return False
+    return left > right if operator == "Gt" else left < right
+
+
+def _is_tolerated(taint: Object, tolerations: Sequence[Object]) -> bool:
+    key, effect = text(taint, "key"), text(taint, "effect")
+    if effect not in _REPELS or key.startswith(_PASSING):
+        return True
+    return any(_tolerates(one, taint) for one in tolerations)
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    same_key = text(toleration, "key") == text(taint, "key")
+    if text(toleration, "effect") not in ("", text(taint, "effect")):
+        return False
+    if text(toleration, "operator") == "Exists":
+        return same_key or not text(toleration, "key")
+    return same_key and text(toleration, "value") == text(taint, "value")

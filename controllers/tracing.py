@@ -1,0 +1,100 @@
+"""Trace contexts on pods (W3C Trace Context), from the webhook that sees a pod first to whoever binds it.
+
+The context travels in an annotation, because nothing else of a pod's creation reaches the scheduler. One pod in a
+hundred is traced by default: at 100 % the exporter cost more than the work.
+"""
+
+import os
+import re
+import secrets
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TRACEPARENT_ANNOTATION = "kaiwo.ai/traceparent"
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_SAMPLED = 1
+
+
+@dataclass(frozen=True)
+class TraceContext:
+    """A trace and the span in it that what follows belongs to, both in lower-case hexadecimal."""
+
+    trace_id: str
+    span_id: str
+    sampled: bool = True
+    parent_id: str = ""
+    """The span that this one belongs to; empty for the first of its trace."""
+
+    def __str__(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-{_SAMPLED if self.sampled else 0:02x}"
+
+
+def parse_traceparent(text: object) -> TraceContext | None:
+    """The context in a ``traceparent``; None for anything that is not a valid one of version 00."""
+    match = _TRACEPARENT.fullmatch(text) if isinstance(text, str) else None
+    if match is None or not int(match[1], 16) or not int(match[2], 16):
+        return None
+    return TraceContext(match[1], match[2], bool(int(match[3], 16) & _SAMPLED))
+
+
+def new_context(parent: TraceContext | None = None) -> TraceContext:
+    """A new span, in the parent's trace if there is one."""
+    if parent is None:
+        return TraceContext(secrets.token_hex(16), secrets.token_hex(8))
+    return TraceContext(parent.trace_id, secrets.token_hex(8), parent_id=parent.span_id)
+
+
+def is_sampled(uid: str, per_mille: int) -> bool:
+    """Whether a request is among the ``per_mille`` of a thousand that are traced; always the same for one uid."""
+    return zlib.crc32(uid.encode(errors="surrogatepass")) % 1000 < per_mille
+
+
+def export_wanted() -> bool:
+    """Whether the environment names a collector (OpenTelemetry's own variables)."""
+    return bool(os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
+
+
+class SpanExport:
+    """Sends finished spans whose ids were given away before (in an annotation); nothing without a collector.
+
+    Batches leave on a thread of OpenTelemetry's own; a collector that is slow or gone costs spans, never an answer.
+    """
+
+    def __init__(self, service: str) -> None:
+        self._processor: Any = None
+        if not export_wanted():
+            return
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        self._resource = Resource.create({"service.name": service})
+        self._processor = BatchSpanProcessor(OTLPSpanExporter())
+
+    @property
+    def wanted(self) -> bool:
+        return self._processor is not None
+
+    def record(self, name: str, context: TraceContext, start_ns: int, end_ns: int, about: Mapping[str, str]) -> None:
+        """Send a span; times are Unix time in nanoseconds, ``about`` its attributes."""
+        if self._processor is None:
+            return
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        from opentelemetry.trace import SpanContext, TraceFlags
+
+        def identity(span_id: str) -> SpanContext:
+            return SpanContext(int(context.trace_id, 16), int(span_id, 16), False, TraceFlags(TraceFlags.SAMPLED))
+
+        self._processor.on_end(ReadableSpan(
+            name, identity(context.span_id), identity(context.parent_id) if context.parent_id else None,
+            self._resource, dict(about), start_time=start_ns, end_time=end_ns,
+            instrumentation_scope=InstrumentationScope(__name__),
+        ))  # fmt: skip
+
+    def close(self) -> None:
+        """Send what is left; blocks for as long as the collector takes."""
+        if self._processor is not None:
+            self._processor.shutdown()

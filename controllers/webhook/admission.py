@@ -1,0 +1,267 @@
+"""A review in, an answer out: what the two paths of the webhook server do with a request."""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+from kopt.cluster.resources import CRON_JOBS, Object
+from kopt.controllers.tracing import TraceContext
+from kopt.controllers.webhook.elsewhere import Place, completed, stands_elsewhere
+from kopt.controllers.webhook.facts import OPT_OUT_ANNOTATION, NamespaceFacts, Workload, read_workload
+from kopt.controllers.webhook.frameworks import written_queue
+from kopt.controllers.webhook.judging import Judgement, View, judge, judged_by_itself
+from kopt.controllers.webhook.mutating import (
+    Record,
+    apply_queue,
+    apply_scheduler,
+    apply_sizing,
+    apply_trace,
+    warnings_of,
+)
+from kopt.controllers.webhook.patch import JsonPatch
+from kopt.controllers.webhook.policy import Namespaces
+from kopt.controllers.webhook.repeats import Repeats
+from kopt.controllers.webhook.review import ALLOWED, Answer, Review
+from kopt.controllers.webhook.sizing import Need, SizingCache
+from kopt.core.decision import Mode
+from kopt.core.reason import Reason
+from kopt.policies.conformance import Framework, choose_at_update
+
+LOOK_UP_S = 0.3
+"""A namespace that the informer has not brought yet, or objects that have GPUs of a workload, are asked for, for so
+long."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Admission:
+    """An answer and what was decided on the way."""
+
+    answer: Answer
+    records: tuple[Record, ...] = ()
+    trace: TraceContext | None = None
+
+
+LET_THROUGH = Admission(ALLOWED)
+
+
+@dataclass
+class _Draft:
+    """What is being answered to a review. Without records nothing of the object was judged by itself."""
+
+    workload: Workload
+    judgement: Judgement
+    patch: JsonPatch
+    is_sized: bool
+    """Whether a recommendation of size is still to be asked for."""
+    records: list[Record] = field(default_factory=list)
+    trace: TraceContext | None = None
+    refused: Admission | None = None
+
+    @property
+    def names_it(self) -> bool:
+        """Whether name or user of this one workload stand in the answer."""
+        return self.refused is not None or (bool(self.records) and not self.judgement.queue.conforms)
+
+    def admission(self) -> Admission:
+        if self.refused is not None:
+            return self.refused
+        if not self.records:
+            return Admission(Answer(patch=self.patch.operations), trace=self.trace)
+        warnings = warnings_of(self.workload, self.judgement)
+        answer = Answer(patch=self.patch.operations, warnings=warnings, audit=_audit(self.records))
+        return Admission(answer, tuple(self.records), self.trace)
+
+
+class Reader(Protocol):
+    """Asks the API server for what the view does not hold; None and empty where there is no answer."""
+
+    async def read_namespace(self, name: str) -> NamespaceFacts | None: ...
+
+    async def read(self, place: Place) -> Object | None: ...
+
+
+class DryRuns(Protocol):
+    """What dry runs of Jobs have shown, and holding Jobs for one (``controllers.sizing``); nothing of other kinds."""
+
+    def need(self, workload: Workload) -> Need | None: ...
+
+    def hold(self, patch: JsonPatch, workload: Workload, mode: Mode, *, managed: bool) -> Reason | None: ...
+
+
+class Admissions:
+    """Judges reviews by a view of the cluster. ``reader`` finds what is too new or too rare to be in the view."""
+
+    def __init__(self, view: View, sizes: SizingCache | None = None, reader: Reader | None = None,
+                 dry_runs: DryRuns | None = None) -> None:  # fmt: skip
+        self._view, self._sizes, self._reader = view, sizes or SizingCache(), reader
+        self._dry_runs = dry_runs
+        self._repeats = Repeats[Admission](view)
+
+    async def mutate(self, review: Review, traceparent: str = "") -> Admission:
+        """Labels, scheduler, recommendation and trace context, as the modes allow."""
+        workload = await self._workload(review)
+        namespace = None if workload is None else await self._namespace(workload)
+        if workload is None or namespace is None:
+            return LET_THROUGH
+        draft = self._draft(review, workload, namespace, traceparent)
+        if draft is not None and draft.is_sized:
+            mode, policy = draft.judgement.sizing_mode, self._view.policy
+            shown = self._dry_runs.need(workload) if self._dry_runs is not None else None
+            draft.records += await apply_sizing(draft.patch, workload, mode, policy, self._sizes, shown,
+                                                dry_run=review.dry_run)  # fmt: skip
+        return LET_THROUGH if draft is None else draft.admission()
+
+    def mutate_at_once(self, review: Review, traceparent: str = "") -> Admission | None:
+        """The same from memory; None where something has to be waited for."""
+        # With a source of sizes the answer rests on what that has brought so far, too.
+        key = None if self._sizes.has_source else self._repeats.key(review, traceparent)
+        if key is not None and (known := self._repeats.find(key)) is not None:
+            return known
+        workload = _read(review)
+        if workload is None:
+            return LET_THROUGH
+        namespace = self._view.namespace(workload.namespace)
+        if self._sizes.has_source or stands_elsewhere(workload) or namespace is None:
+            return None
+        if self._dry_runs is not None and self._dry_runs.need(workload) is not None:
+            return None
+        draft = self._draft(review, workload, namespace, traceparent)
+        admission = LET_THROUGH if draft is None else draft.admission()
+        if key is not None and (draft is None or not draft.names_it):
+            self._repeats.keep(key, admission)
+        return admission
+
+    def _draft(self, review: Review, workload: Workload, namespace: NamespaceFacts,
+               traceparent: str) -> "_Draft | None":  # fmt: skip
+        """Everything but the size; None for what is let through as it is."""
+        policy, creates = self._view.policy, review.operation == "CREATE"
+        if not workload.uses_gpus or (workload.opts_out and _was_out(review, workload, policy.queues.framework)):
+            return None
+        judgement = judge(workload, self._view, namespace, review.groups)
+        draft = _Draft(workload, judgement, JsonPatch(review.object), is_sized=False)
+        if creates and workload.kind.resource.kind == "Pod" and judgement.mode is not Mode.OBSERVE:
+            draft.trace = apply_trace(draft.patch, review, policy, traceparent)
+        if not judged_by_itself(workload):
+            return draft
+        if workload.opts_out and judgement.queue_mode is Mode.ENFORCE:
+            draft.refused = _refused_opt_out(workload, review, judgement)
+            return draft
+        if not creates:
+            draft.judgement = self._judged_at_update(judgement, review)
+        draft.records += apply_queue(draft.patch, workload, draft.judgement, policy)
+        # Later changes to a template would restart what runs; only creation may touch it.
+        if creates:
+            draft.records += apply_scheduler(draft.patch, workload, draft.judgement)
+            draft.is_sized = self._sizes.has_source or self._dry_runs is not None
+            draft.records += self._held(draft)
+        return draft
+
+    def _held(self, draft: "_Draft") -> list[Record]:
+        """Last, as a queue label that was just written means that a queue holds the Job."""
+        mode, managed = draft.judgement.sizing_mode, self._view.policy.namespaces is Namespaces.OPT_IN
+        if self._dry_runs is None:
+            return []
+        reason = self._dry_runs.hold(draft.patch, draft.workload, mode, managed=managed)
+        return [] if reason is None else [Record.of("profiling", reason, mode)]
+
+    async def validate(self, review: Review) -> Admission:
+        """Refuses, in the mode enforce, what matches no queue rule, and opt-outs.
+
+        The API server sends opt-outs only of users without the right to them.
+        """
+        workload = await self._workload(review)
+        if workload is None or not judged_by_itself(workload):
+            return LET_THROUGH
+        namespace = await self._namespace(workload)
+        if namespace is None:
+            return LET_THROUGH
+        judgement = judge(workload, self._view, namespace, review.groups)
+        if judgement.queue_mode is not Mode.ENFORCE:
+            return LET_THROUGH
+        if workload.opts_out:
+            was_out = _was_out(review, workload, self._view.policy.queues.framework)
+            return LET_THROUGH if was_out else _refused_opt_out(workload, review, judgement)
+        if judgement.queue.conforms:
+            return LET_THROUGH
+        if review.operation != "CREATE" and not await self._was_conformant(review):
+            return Admission(Answer(warnings=("it still has no queue; the audit lists it",)))
+        record = Record.of("queue", judgement.queue.reasons[-1], judgement.queue_mode)
+        return Admission(Answer(refusal=record.message, audit=_audit([record])), (record,))
+
+    async def _namespace(self, workload: Workload) -> NamespaceFacts | None:
+        """None when the namespace cannot be known in time: unsure means hands off."""
+        namespace = self._view.namespace(workload.namespace)
+        if namespace is None and self._reader is not None:
+            namespace = await _in_time(self._reader.read_namespace(workload.namespace))
+        return namespace
+
+    async def _workload(self, review: Review) -> Workload | None:
+        found = _read(review)
+        return None if found is None else await self._completed(found)
+
+    async def _completed(self, workload: Workload) -> Workload:
+        """With the GPUs that stand in other objects; as it is when these cannot be had in time."""
+        if not stands_elsewhere(workload):
+            return workload
+        read = self._reader.read if self._reader is not None else None
+        return await _in_time(completed(workload, self._view.find, read)) or workload
+
+    def _judged_at_update(self, judgement: Judgement, review: Review) -> Judgement:
+        old, framework = _before(review), self._view.policy.queues.framework
+        if old is None:
+            return judgement
+        takes_running = framework is not Framework.KUEUE or old.kind.resource == CRON_JOBS
+        before = written_queue(framework, old.kind, old.document, old.pod_sets)
+        choice = choose_at_update(judgement.queue, before, takes_running=takes_running, runs=old.runs)
+        return replace(judgement, queue=choice)
+
+    async def _was_conformant(self, review: Review) -> bool:
+        """Whether the object before the change had a queue or no GPUs; an old fault is not a reason to refuse."""
+        old = _before(review)
+        if old is None or not (await self._completed(old)).uses_gpus:
+            return True
+        return bool(written_queue(self._view.policy.queues.framework, old.kind, old.document, old.pod_sets))
+
+
+def _read(review: Review) -> Workload | None:
+    return read_workload(review.object, review.group, review.kind, review.namespace, review.name)
+
+
+def _refused_opt_out(workload: Workload, review: Review, judgement: Judgement) -> Admission:
+    text = (
+        f"{OPT_OUT_ANNOTATION} on {workload.kind.resource.kind} {workload.namespace}/{workload.name}: "
+        f"{review.user!r} may not take workloads out of the queues. Remove the annotation, or have the verb bypass "
+        "on conformancepolicies.kaiwo.ai granted."
+    )
+    record = Record("opt-out", "NOT_ALLOWED", judgement.queue_mode, text)
+    return Admission(Answer(refusal=text, audit=_audit([record])), (record,))
+
+
+def _was_out(review: Review, workload: Workload, framework: Framework) -> bool:
+    """Whether a change finds the workload opted out, and in no queue that it leaves: who did that had the right to."""
+    before = _before(review)
+    if before is None or not before.opts_out:
+        return False
+    old, new = (written_queue(framework, one.kind, one.document, one.pod_sets) for one in (before, workload))
+    return bool(new) or not old
+
+
+def _before(review: Review) -> Workload | None:
+    """The workload as it was before the change."""
+    if review.old is None:
+        return None
+    return read_workload(review.old, review.group, review.kind, review.namespace, review.name)
+
+
+async def _in_time(reading: Awaitable[T]) -> T | None:
+    try:
+        async with asyncio.timeout(LOOK_UP_S):
+            return await reading
+    except TimeoutError:
+        return None
+
+
+def _audit(records: list[Record]) -> dict[str, str]:
+    return {one.row: f"{one.mode}: {one.code}: {one.message}"[:500] for one in records}

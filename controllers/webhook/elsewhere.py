@@ -1,0 +1,169 @@
+"""GPUs that a workload's own object does not tell, because they stand in other objects.
+
+A TrainJob's may be in its runtime (trainer v1alpha1); any pod's in claims of devices (DRA, resource.k8s.io/v1), which
+name device classes. A claimed device counts as a whole GPU, also where its class divides GPUs: which part it will be is
+known when it is allocated.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from kopt.cluster.api import ApiError, Kube
+from kopt.cluster.resources import Object, Resource
+from kopt.controllers.webhook.facts import Workload
+from kopt.controllers.webhook.gpus import GPU_CLASSES, GPU_DRIVERS
+from kopt.controllers.webhook.kinds import BY_KEY, JOB_SETS, TRAIN_JOBS, PodSet
+from kopt.controllers.webhook.objects import at, count, items, mapping, text
+from kopt.core.units import WHOLE_GPU, MilliGpu
+
+CLUSTER_RUNTIMES = Resource(TRAIN_JOBS.group, TRAIN_JOBS.version, "clustertrainingruntimes", "ClusterTrainingRuntime",
+                            namespaced=False)  # fmt: skip
+RUNTIMES = Resource(TRAIN_JOBS.group, TRAIN_JOBS.version, "trainingruntimes", "TrainingRuntime")
+DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
+CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
+CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
+ELSEWHERE = (CLUSTER_RUNTIMES, RUNTIMES, DEVICE_CLASSES, CLAIMS, CLAIM_TEMPLATES)
+"""Every kind that may have to be read to know a workload's GPUs."""
+_RUNTIME_KINDS = {one.kind: one for one in (CLUSTER_RUNTIMES, RUNTIMES)}
+_TRAINER_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
+_GENERATED = "resource.kubernetes.io/pod-claim-name"
+_DRIVERS = "|".join(map(re.escape, sorted(GPU_DRIVERS)))
+# The usual form of a class's CEL selector; one that compares with != names what it does not mean.
+_MEANS_GPU = re.compile(rf"""device\.driver\s*(?:==|in)\s*\[?\s*(?:["'][^"']*["']\s*,\s*)*["'](?:{_DRIVERS})["']""")
+_DEPTH = 3
+"""A runtime names a claim template, which names a class."""
+
+
+class Place(NamedTuple):
+    """Where an object is; the namespace is empty for kinds of the whole cluster."""
+
+    resource: Resource
+    namespace: str
+    name: str
+
+
+Find = Callable[[Place], Object | None]
+"""From memory; None for what is not there, or not known."""
+Read = Callable[[Place], Awaitable[Object | None]]
+"""From the API server; None for what is not there, or cannot be had."""
+
+
+async def completed(workload: Workload, find: Find, read: Read | None) -> Workload:
+    """A workload with the GPUs that stand elsewhere; what neither gives counts as no GPUs."""
+    if not stands_elsewhere(workload):
+        return workload
+    been: dict[Place, Object | None] = {}
+    for _ in range(_DEPTH):
+        missing = list(complete(workload, lambda place: been.get(place) or find(place))[1] - been.keys())
+        if not missing or read is None:
+            break
+        for place in missing:
+            been[place] = await read(place)
+    return complete(workload, lambda place: been.get(place) or find(place))[0]
+
+
+def complete(workload: Workload, find: Find) -> tuple[Workload, set[Place]]:
+    """The same from memory alone, and the places that ``find`` knows nothing of."""
+    seeker = _Seeker(find, workload.namespace)
+    return replace(workload, pod_sets=tuple(seeker.pod_sets(workload))), seeker.missing
+
+
+def stands_elsewhere(workload: Workload) -> bool:
+    """Whether other objects may have GPUs of this one."""
+    return _has_silent_runtime(workload) or any(
+        at(workload.document, *one.spec, "resourceClaims") for one in workload.pod_sets if one.spec is not None
+    )
+
+
+def is_gpu_class(device_class: Object) -> bool:
+    """Whether the devices of a DeviceClass are GPUs, by its name or by the driver that its selectors ask for."""
+    if text(device_class, "metadata", "name") in GPU_CLASSES:
+        return True
+    return any(_MEANS_GPU.search(text(one, "cel", "expression")) for _, one in items(device_class, "spec", "selectors"))
+
+
+def is_generated(claim: Object) -> bool:
+    """Whether a claim was made from a template for one pod; what it asks for stands in the template, too."""
+    return _GENERATED in mapping(claim, "metadata", "annotations")
+
+
+async def read_object(kube: Kube, place: Place) -> Object | None:
+    """The object at a place; None where there is none, or it cannot be read."""
+    try:
+        return await kube.get(place.resource, place.name, place.namespace)
+    except (ApiError, ValueError):
+        return None
+
+
+@dataclass
+class _Seeker:
+    find: Find
+    namespace: str
+    missing: set[Place] = field(default_factory=set)
+
+    def pod_sets(self, workload: Workload) -> Iterator[PodSet]:
+        if _has_silent_runtime(workload):
+            yield from self._of_runtime(workload.document)
+            return
+        for one in workload.pod_sets:
+            yield self._with_claims(workload.document, one)
+
+    def _of_runtime(self, train_job: Object) -> Iterator[PodSet]:
+        """The runtime's JobSet, with as many nodes in its training step as the TrainJob or the runtime wants."""
+        reference = mapping(train_job, "spec", "runtimeRef")
+        resource = _RUNTIME_KINDS.get(text(reference, "kind") or CLUSTER_RUNTIMES.kind)
+        runtime = self._look(resource, text(reference, "name")) if resource is not None else None
+        if runtime is None:
+            return
+        inner = {"spec": at(runtime, "spec", "template", "spec")}
+        nodes = count(train_job, "spec", "trainer", "numNodes", default=count(runtime, "spec", "mlPolicy", "numNodes"))
+        for found in BY_KEY[JOB_SETS.group, JOB_SETS.kind].pod_sets(inner):
+            job = at(inner, *found.spec[:3]) if found.spec else None
+            step = text(mapping(job, "template", "metadata", "labels"), _TRAINER_STEP)
+            trains = step == "trainer" or (not step and text(job, "name") == "node")
+            # No paths: the runtime belongs to everyone who uses it.
+            yield PodSet(nodes if trains else found.pods, self._with_claims(inner, found).gpus)
+
+    def _with_claims(self, document: Object, one: PodSet) -> PodSet:
+        if one.spec is None:
+            return one
+        claimed = sum(self._claimed(claim) for _, claim in items(document, *one.spec, "resourceClaims"))
+        return replace(one, gpus=MilliGpu(one.gpus + claimed)) if claimed else one
+
+    def _claimed(self, claim: Any) -> int:
+        """Milli-GPU of one entry of a pod's ``resourceClaims``."""
+        named, by_template = text(claim, "resourceClaimName"), text(claim, "resourceClaimTemplateName")
+        if named:
+            spec = mapping(self._look(CLAIMS, named), "spec")
+        else:
+            spec = mapping(self._look(CLAIM_TEMPLATES, by_template) if by_template else None, "spec", "spec")
+        return WHOLE_GPU * sum(self._devices(request) for _, request in items(spec, "devices", "requests"))
+
+    def _devices(self, request: Any) -> int:
+        """GPUs of one request; of several that would do the most; of all that a node has, one at least."""
+        options = [mapping(request, "exactly"), *(one for _, one in items(request, "firstAvailable"))]
+        return max((count(one, "count") for one in options if self._asks_gpu(one)), default=0)
+
+    def _asks_gpu(self, option: Mapping[str, Any]) -> bool:
+        name = text(option, "deviceClassName")
+        if not name or at(option, "adminAccess") is True:
+            return False
+        found = None if name in GPU_CLASSES else self._look(DEVICE_CLASSES, name)
+        return name in GPU_CLASSES or (found is not None and is_gpu_class(found))
+
+    def _look(self, resource: Resource, name: str) -> Object | None:
+        if not name:
+            return None
+        place = Place(resource, self.namespace if resource.namespaced else "", name)
+        found = self.find(place)
+        if found is None:
+            self.missing.add(place)
+        return found
+
+
+def _has_silent_runtime(workload: Workload) -> bool:
+    """Whether this is a TrainJob that does not tell itself what each node asks for."""
+    told = at(workload.document, "spec", "trainer", "resourcesPerNode")
+    return workload.kind.resource == TRAIN_JOBS and told is None

@@ -1,0 +1,153 @@
+"""What the policies want to know about a workload, read from its object."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kopt.cluster.resources import Object
+from kopt.controllers.webhook.frameworks import written_queue
+from kopt.controllers.webhook.gpus import memory_of
+from kopt.controllers.webhook.kinds import BY_KEY, PodSet, WorkloadKind, class_of
+from kopt.controllers.webhook.objects import at, controller_of, count, items, mapping, text, texts
+from kopt.core.units import Bytes, MilliGpu
+from kopt.policies.conformance import Framework, Submission
+from kopt.policies.scheduler_choice import DEFAULT_SCHEDULER, WorkloadShape
+
+MODE_ANNOTATION = "kaiwo.ai/mode"
+OPT_OUT_ANNOTATION = "kaiwo.ai/opt-out"
+
+
+@dataclass(frozen=True)
+class NamespaceFacts:
+    """A namespace's annotations that matter here."""
+
+    queue: str = ""
+    mode: str = ""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One object of a known kind. ``controller`` is (group, kind) of what owns it, empty strings for nothing."""
+
+    kind: WorkloadKind
+    document: Object
+    pod_sets: tuple[PodSet, ...]
+    namespace: str
+    name: str
+    controller: tuple[str, str]
+
+    @property
+    def gpus(self) -> MilliGpu:
+        """The sum over all pods at full size."""
+        return MilliGpu(sum(one.gpus * one.pods for one in self.pod_sets))
+
+    @property
+    def pods(self) -> int:
+        return sum(one.pods for one in self.pod_sets)
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether any of its pods asks for a GPU, even if it is scaled to none."""
+        return any(one.gpus for one in self.pod_sets)
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        return mapping(self.document, "metadata", "annotations")
+
+    @property
+    def opts_out(self) -> bool:
+        return self.annotations.get(OPT_OUT_ANNOTATION) == "true"
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is being deleted."""
+        return at(self.document, "metadata", "deletionTimestamp") is not None
+
+    @property
+    def runs(self) -> bool:
+        """Whether pods of it are ready, as Kueue asks before it lets a queue label be changed."""
+        status = mapping(self.document, "status")
+        ready = count(status, "readyReplicas", default=0) + count(status, "readyWorkerReplicas", default=0)
+        suspendable = self.kind.resource.kind == "RayCluster"
+        return ready > 0 or (suspendable and at(self.document, "spec", "suspend") is not True)
+
+    @property
+    def memory_bytes(self) -> Bytes:
+        """GPU memory asked for by annotation on the object or on one of its templates; 0 for none."""
+        places = [("metadata",), *(one.metadata for one in self.pod_sets if one.metadata is not None)]
+        return next((found for place in places if (found := memory_of(mapping(self.document, *place, "annotations")))),
+                    Bytes(0))  # fmt: skip
+
+
+def read_workload(document: Object, group: str, kind: str, namespace: str, name: str) -> Workload | None:
+    """The workload in an object; None for a kind that is not in the table."""
+    known = BY_KEY.get((group, kind))
+    if known is None:
+        return None
+    return Workload(known, document, tuple(known.pod_sets(document)), namespace, name, controller_of(document))
+
+
+def submission_of(workload: Workload, framework: Framework, namespace: NamespaceFacts,
+                  groups: tuple[str, ...]) -> Submission:  # fmt: skip
+    """What K1's rules look at."""
+    first = next((one.spec for one in workload.pod_sets if one.spec is not None), None)
+    spec = mapping(workload.document, *first) if first is not None else {}
+    return Submission(
+        kind=workload.kind.resource.kind,
+        namespace=workload.namespace,
+        name=workload.name,
+        gpus=workload.gpus,
+        queue=written_queue(framework, workload.kind, workload.document, workload.pod_sets),
+        namespace_queue=namespace.queue,
+        priority_class=_priority_class(workload) or text(spec, "priorityClassName"),
+        groups=groups,
+    )
+
+
+def shape_of(workload: Workload) -> WorkloadShape:
+    """What K2's rules look at."""
+    specs = [at(workload.document, *one.spec) for one in workload.pod_sets if one.spec is not None]
+    named = (text(spec, "schedulerName") for spec in specs)
+    return WorkloadShape(
+        kind=workload.kind.resource.kind,
+        role=class_of(workload.kind, workload.document),
+        pods=workload.pods,
+        gpus=workload.gpus,
+        scheduler=next((name for name in named if name not in ("", DEFAULT_SCHEDULER)), ""),
+        settable=bool(specs),
+        spreads=any(at(spec, "topologySpreadConstraints") for spec in specs),
+    )
+
+
+@dataclass(frozen=True)
+class JobType:
+    """Jobs that need the same: image, command, GPUs per pod and world size. Secrets may stand in arguments, so this
+    is sent to the prediction endpoint of the same installation and nowhere else."""
+
+    image: str
+    command: tuple[str, ...]
+    gpus: MilliGpu
+    pods: int
+
+
+def job_type_of(workload: Workload) -> tuple[JobType, Mapping[str, Any]] | None:
+    """The job type of a workload and the pod template that shows it; None where there is no GPU container to see."""
+    for one in workload.pod_sets:
+        if not one.gpus or one.spec is None or one.metadata is None:
+            continue
+        for _, container in items(workload.document, *one.spec, "containers"):
+            command = texts(container, "command") + texts(container, "args")
+            image = text(container, "image")
+            if image:
+                template = {"metadata": {"annotations": dict(workload.annotations)},
+                            "spec": at(workload.document, *one.spec)}  # fmt: skip
+                return JobType(image, command, one.gpus, workload.pods), template
+    return None
+
+
+def _priority_class(workload: Workload) -> str:
+    """Kueue's own class label, or the field of kinds that have one outside the template."""
+    labels = mapping(workload.document, "metadata", "labels")
+    return (text(labels, "kueue.x-k8s.io/priority-class")
+            or text(workload.document, "spec", "runPolicy", "schedulingPolicy", "priorityClass")
+            or text(workload.document, "spec", "priorityClassName"))  # fmt: skip

@@ -1,0 +1,97 @@
+"""How many GPUs a pod asks for, read from its spec and annotations."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kopt.controllers.webhook.objects import items, mapping, text
+from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, UnitError, parse_bytes, parse_milli_gpu
+
+MEMORY_ANNOTATION = "kaiwo.ai/gpu-memory"
+FRACTION_ANNOTATIONS = ("kaiwo.ai/gpu-fraction", "gpu-fraction")
+MEMORY_ANNOTATIONS = (MEMORY_ANNOTATION, "gpu-memory")
+DEVICES_ANNOTATION = "gpu-fraction-num-devices"
+
+GPU_DRIVERS = frozenset({"gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com"})
+"""DRA drivers of GPUs."""
+GPU_CLASSES = GPU_DRIVERS | {"mig.nvidia.com", "vfio.gpu.nvidia.com"}
+"""Device classes that these drivers install."""
+CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+"""What a container asks for that wants a device of a class without writing a claim."""
+
+_WHOLE = {"amd.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu.shared", "volcano.sh/vgpu-number"}
+# NVIDIA names a slice by sevenths of the compute of a GPU, AMD a partition by how the eight dies are divided.
+_MIG = re.compile(r"nvidia\.com/mig-(\d)g\..+")
+_MIG_WHOLE = 7
+_AMD_PARTITION = re.compile(r"amd\.com/(spx|dpx|qpx|cpx)_nps\d")
+_AMD_SHARE = {"spx": 1, "dpx": 2, "qpx": 4, "cpx": 8}
+_QUANTITY = re.compile(r"\d{1,7}")
+
+
+def gpus_of(spec: Any, annotations: Mapping[str, Any]) -> MilliGpu:
+    """Milli-GPU of one pod: the larger of its containers' sum and its largest init container, as the scheduler counts.
+
+    Shares asked for by annotation (KAI's and our own) count as their fraction; a share given in memory counts as a
+    whole GPU, because how much of one it is depends on where it runs. 0 for a pod without GPUs.
+    """
+    running = sum([_container(one) for _, one in items(spec, "containers")])
+    starting = 0
+    for _, one in items(spec, "initContainers"):
+        if _is_sidecar(one):
+            running += _container(one)
+        else:
+            starting = max(starting, _container(one))
+    return MilliGpu(max(running, starting) or _by_annotation(annotations))
+
+
+def memory_of(annotations: Mapping[str, Any]) -> Bytes:
+    """Bytes of GPU memory asked for by annotation (MiB); 0 for none."""
+    for name in MEMORY_ANNOTATIONS:
+        asked = text(annotations, name).strip()
+        if _QUANTITY.fullmatch(asked):
+            return parse_bytes(f"{asked}Mi")
+    return Bytes(0)
+
+
+def milli_of(resource: str, amount: Any) -> int:
+    """Milli-GPU of ``amount`` of an extended resource; 0 for resources that are no GPUs."""
+    quantity = _quantity(amount)
+    if resource in _WHOLE or resource.removeprefix(CLASS_PREFIX) in GPU_CLASSES:
+        return quantity * WHOLE_GPU
+    if mig := _MIG.fullmatch(resource):
+        return quantity * -(-int(mig[1]) * WHOLE_GPU // _MIG_WHOLE)
+    if partition := _AMD_PARTITION.fullmatch(resource):
+        return quantity * WHOLE_GPU // _AMD_SHARE[partition[1]]
+    return 0
+
+
+def resources_milli(resources: Any) -> int:
+    """Milli-GPU of a ``resources`` block: limits, or requests where there are no limits."""
+    found = sum(milli_of(str(name), amount) for name, amount in items(resources, "limits"))
+    return found or sum(milli_of(str(name), amount) for name, amount in items(resources, "requests"))
+
+
+def _container(container: Any) -> int:
+    return resources_milli(mapping(container, "resources"))
+
+
+def _is_sidecar(container: Any) -> bool:
+    return text(container, "restartPolicy") == "Always"
+
+
+def _quantity(amount: Any) -> int:
+    """An extended resource's count: whole numbers only, as the API server insists."""
+    if isinstance(amount, int) and not isinstance(amount, bool):
+        return max(0, min(amount, 10**7))
+    return int(amount) if isinstance(amount, str) and _QUANTITY.fullmatch(amount) else 0
+
+
+def _by_annotation(annotations: Mapping[str, Any]) -> int:
+    devices = _quantity(annotations.get(DEVICES_ANNOTATION)) or 1
+    for name in FRACTION_ANNOTATIONS:
+        if asked := text(annotations, name):
+            try:
+                return parse_milli_gpu(asked[:20]) * devices
+            except UnitError:
+                continue
+    return devices * WHOLE_GPU if memory_of(annotations) else 0

@@ -1,0 +1,138 @@
+"""What the policies decide about one workload, and how far each row may go. Shared by the webhooks and the audit."""
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kopt.cluster.resources import Object
+from kopt.controllers.webhook.elsewhere import Place
+from kopt.controllers.webhook.facts import (
+    MODE_ANNOTATION,
+    NamespaceFacts,
+    Workload,
+    shape_of,
+    submission_of,
+)
+from kopt.controllers.webhook.kinds import is_handled
+from kopt.controllers.webhook.objects import mapping
+from kopt.controllers.webhook.policy import ConformancePolicy
+from kopt.core.decision import Mode
+from kopt.core.reason import Reason
+from kopt.policies.conformance import Framework, QueueChoice, Submission, choose_queue
+from kopt.policies.reach import is_reached, nearest_mode
+from kopt.policies.scheduler_choice import Placement, SchedulerChoice, SchedulerSettings, choose_scheduler
+
+_NO_CLASSES = SchedulerChoice(Placement.AS_WRITTEN, (Reason("NO_CLASS", "No scheduler class is configured."),))
+
+
+class View(Protocol):
+    """The cluster as the webhooks see it, answered from memory."""
+
+    @property
+    def policy(self) -> ConformancePolicy: ...
+
+    def namespace(self, name: str) -> NamespaceFacts | None:
+        """None for one that is not known (yet)."""
+        ...
+
+    def queues(self, framework: Framework, namespace: str) -> Collection[str] | None:
+        """Names that a workload of the namespace can be labelled with; None when that is not known."""
+        ...
+
+    def running_schedulers(self) -> Collection[str]:
+        """Names of schedulers that are seen running now."""
+        ...
+
+    def find(self, place: Place) -> Object | None:
+        """An object that may have GPUs of a workload; None for one that is not known (yet)."""
+        ...
+
+    def moment(self) -> Hashable:
+        """Equal at two moments between which neither queues nor running schedulers have changed under one policy."""
+        ...
+
+
+def names_in(queues: Iterable[tuple[str, str]], namespace: str) -> set[str]:
+    """The queues that workloads of a namespace can name: its own, and those of the whole cluster."""
+    return {name for place, name in queues if place in ("", namespace)}
+
+
+@dataclass(frozen=True)
+class FixedView:
+    """A view that does not change: for the audit of one moment, for notebooks and for tests."""
+
+    policy: ConformancePolicy = field(default_factory=ConformancePolicy)
+    namespaces: Mapping[str, NamespaceFacts] = field(default_factory=dict)
+    known_queues: Collection[tuple[str, str]] | None = None
+    """(namespace, name); the namespace is empty for queues of the whole cluster."""
+    schedulers: Collection[str] = ()
+    elsewhere: Mapping[Place, Object] = field(default_factory=dict)
+    """Objects that have GPUs of workloads."""
+
+    def namespace(self, name: str) -> NamespaceFacts | None:
+        return self.namespaces.get(name, NamespaceFacts())
+
+    def queues(self, framework: Framework, namespace: str) -> Collection[str] | None:
+        return None if self.known_queues is None else names_in(self.known_queues, namespace)
+
+    def running_schedulers(self) -> Collection[str]:
+        return self.schedulers
+
+    def find(self, place: Place) -> Object | None:
+        return self.elsewhere.get(place)
+
+    def moment(self) -> Hashable:
+        return ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The queue (K1) and the scheduler (K2) of a workload, each with the mode in which its row may act."""
+
+    mode: Mode
+    """Of the workload, before any rollout."""
+    submission: Submission
+    queue: QueueChoice
+    queue_mode: Mode
+    scheduler: SchedulerChoice
+    scheduler_mode: Mode
+    sizing_mode: Mode
+
+
+def judged_by_itself(workload: Workload) -> bool:
+    """Whether the rules apply to this object: it uses GPUs, is not being deleted, and nothing that is judged itself
+    has made it."""
+    labels = mapping(workload.document, "metadata", "labels")
+    return workload.uses_gpus and not workload.ends and not is_handled(workload.controller, labels)
+
+
+def _scheduler(workload: Workload, view: View) -> SchedulerChoice:
+    settings = view.policy.schedulers
+    if settings == SchedulerSettings():
+        return _NO_CLASSES
+    return choose_scheduler(shape_of(workload), settings, view.running_schedulers())
+
+
+def judge(workload: Workload, view: View, namespace: NamespaceFacts, groups: tuple[str, ...]) -> Judgement:
+    """What should happen to a workload that someone in ``groups`` creates."""
+    policy = view.policy
+    framework = policy.queues.framework
+    submission = submission_of(workload, framework, namespace, groups)
+    mode = nearest_mode(
+        workload.annotations.get(MODE_ANNOTATION), namespace.mode, policy.mode,
+        workload_may_lower=policy.workload_may_lower,
+    )  # fmt: skip
+    key = (workload.kind.resource.plural, workload.namespace, workload.name)
+
+    def reached(percent: int) -> Mode:
+        return mode if is_reached(percent, key) else Mode.OBSERVE
+
+    return Judgement(
+        mode,
+        submission,
+        choose_queue(submission, policy.queues, view.queues(framework, workload.namespace)),
+        reached(policy.rollout.queues),
+        _scheduler(workload, view),
+        reached(policy.rollout.schedulers),
+        reached(policy.rollout.sizing),
+    )

@@ -1,0 +1,228 @@
+"""The kinds of workloads, in one table: where their pod templates lie, how many pods they make, who reads the label.
+
+Sources: the kinds' own API types (batch/v1, apps/v1, jobset.x-k8s.io/v1alpha2, leaderworkerset.x-k8s.io/v1,
+kubeflow.org/v1 and v2beta1, trainer.kubeflow.org/v1alpha1, ray.io/v1, serving.kserve.io/v1beta1,
+kaiwo.silogen.ai/v1alpha1, batch.volcano.sh/v1alpha1).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kopt.cluster.resources import (
+    CRON_JOBS,
+    DEPLOYMENTS,
+    JOBS,
+    PODS,
+    STATEFUL_SETS,
+    Object,
+    Resource,
+)
+from kopt.controllers.webhook.gpus import gpus_of, resources_milli
+from kopt.controllers.webhook.objects import Path, at, count, items, mapping, text
+from kopt.core.cluster import WorkloadClass
+from kopt.core.units import WHOLE_GPU, MilliGpu
+
+
+@dataclass(frozen=True)
+class PodSet:
+    """``pods`` equal pods. ``metadata`` and ``spec`` are where their template has these, None where it has no template
+    to write to; ``gpus`` are milli-GPU of one pod."""
+
+    pods: int
+    gpus: MilliGpu
+    metadata: Path | None = None
+    spec: Path | None = None
+
+
+PodSets = Callable[[Object], Iterator[PodSet]]
+
+
+@dataclass(frozen=True)
+class WorkloadKind:
+    """One kind. ``owner`` is where the object lies whose labels the queue reads: the object itself, unless the queue
+    looks at what this one makes. ``mutable``: templates can change after creation."""
+
+    resource: Resource
+    role: WorkloadClass
+    pod_sets: PodSets
+    owner: Path = ()
+    mutable: bool = False
+    also_versions: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.resource.group, self.resource.kind
+
+
+def template(document: Object, path: Path, pods: int) -> PodSet:
+    """The pods of a pod template (``metadata`` beside ``spec``)."""
+    spec, metadata = (*path, "spec"), (*path, "metadata")
+    return PodSet(pods, gpus_of(at(document, *spec), mapping(document, *metadata, "annotations")), metadata, spec)
+
+
+def _pod(document: Object) -> Iterator[PodSet]:
+    yield template(document, (), 1)
+
+
+def _replicated(document: Object, path: Path = ()) -> Iterator[PodSet]:
+    yield template(document, (*path, "spec", "template"), count(document, *path, "spec", "replicas"))
+
+
+def _job(document: Object, path: Path = ()) -> Iterator[PodSet]:
+    parallel = count(document, *path, "spec", "parallelism")
+    yield template(document, (*path, "spec", "template"), min(parallel, count(document, *path, "spec", "completions",
+                                                                             default=parallel)))  # fmt: skip
+
+
+def _cron_job(document: Object) -> Iterator[PodSet]:
+    yield from _job(document, ("spec", "jobTemplate"))
+
+
+def _job_set(document: Object) -> Iterator[PodSet]:
+    for index, one in items(document, "spec", "replicatedJobs"):
+        path = ("spec", "replicatedJobs", index, "template")
+        for pods in _job(document, path):
+            yield PodSet(pods.pods * count(one, "replicas"), pods.gpus, pods.metadata, pods.spec)
+
+
+def _leader_worker_set(document: Object) -> Iterator[PodSet]:
+    groups, size = count(document, "spec", "replicas"), count(document, "spec", "leaderWorkerTemplate", "size")
+    base = ("spec", "leaderWorkerTemplate")
+    leads = isinstance(at(document, *base, "leaderTemplate"), dict)
+    if leads:
+        yield template(document, (*base, "leaderTemplate"), groups)
+    yield template(document, (*base, "workerTemplate"), groups * (max(size - 1, 0) if leads else size))
+
+
+def _replica_specs(*path: str) -> PodSets:
+    def pod_sets(document: Object) -> Iterator[PodSet]:
+        for role, one in items(document, *path):
+            yield template(document, (*path, role, "template"), count(one, "replicas"))
+
+    return pod_sets
+
+
+def _ray(*path: str) -> PodSets:
+    def pod_sets(document: Object) -> Iterator[PodSet]:
+        if isinstance(at(document, *path, "headGroupSpec"), dict):
+            yield template(document, (*path, "headGroupSpec", "template"), 1)
+        for index, group in items(document, *path, "workerGroupSpecs"):
+            pods = count(group, "replicas", default=count(group, "minReplicas", default=0)) * count(group, "numOfHosts")
+            yield template(document, (*path, "workerGroupSpecs", index, "template"), pods)
+
+    return pod_sets
+
+
+def _train_job(document: Object) -> Iterator[PodSet]:
+    """Its pods come from a runtime; the object itself tells their number and what each asks for, where it overrides."""
+    trainer = mapping(document, "spec", "trainer")
+    yield PodSet(count(trainer, "numNodes"), MilliGpu(resources_milli(trainer.get("resourcesPerNode"))))
+
+
+def _inference_service(document: Object) -> Iterator[PodSet]:
+    """Each component is a pod spec with labels and annotations of its own, and a model block beside its containers."""
+    for component in ("predictor", "transformer", "explainer"):
+        path = ("spec", component)
+        if not isinstance(at(document, *path), dict):
+            continue
+        annotations = mapping(document, *path, "annotations")
+        gpus = gpus_of(at(document, *path), annotations)
+        servers = [one for key, one in items(document, *path) if key not in ("containers", "initContainers")]
+        gpus = MilliGpu(gpus + sum(resources_milli(one.get("resources")) for one in servers if isinstance(one, dict)))
+        pods = max(1, count(document, *path, "minReplicas"))
+        yield PodSet(pods, gpus, path, path)
+        workers = (*path, "workerSpec")
+        if isinstance(at(document, *workers), dict):
+            size = count(document, *workers, "pipelineParallelSize", default=2) - 1
+            yield PodSet(pods * max(1, size), gpus_of(at(document, *workers), annotations), None, workers)
+
+
+def _kaiwo(document: Object) -> Iterator[PodSet]:
+    """Counts by its own fields, which override the templates beneath; templates where these are given."""
+    spec = mapping(document, "spec")
+    replicas, each = count(spec, "replicas"), count(spec, "gpusPerReplica", default=0)
+    total = replicas * each or count(spec, "gpus", default=0)
+    beneath = [*_job(document, ("spec", "job"))] if isinstance(spec.get("job"), dict) else []
+    if isinstance(spec.get("deployment"), dict):
+        beneath += _replicated(document, ("spec", "deployment"))
+    if isinstance(spec.get("rayJob"), dict):
+        beneath += _ray("spec", "rayJob", "spec", "rayClusterSpec")(document)
+    if isinstance(spec.get("rayService"), dict):
+        beneath += _ray("spec", "rayService", "spec", "rayClusterConfig")(document)
+    if not total or not beneath:
+        yield from beneath or [PodSet(replicas, MilliGpu(total * WHOLE_GPU // max(replicas, 1)))]
+        return
+    pods = sum(one.pods for one in beneath) or 1
+    for one in beneath:
+        yield PodSet(one.pods, MilliGpu(-(-total * WHOLE_GPU // pods)), one.metadata, one.spec)
+
+
+def _volcano_job(document: Object) -> Iterator[PodSet]:
+    for index, task in items(document, "spec", "tasks"):
+        yield template(document, ("spec", "tasks", index, "template"), count(task, "replicas"))
+
+
+JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+LEADER_WORKER_SETS = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
+MPI_JOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
+PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+TRAIN_JOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
+RAY_JOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
+RAY_CLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
+RAY_SERVICES = Resource("ray.io", "v1", "rayservices", "RayService")
+INFERENCE_SERVICES = Resource("serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService")
+KAIWO_JOBS = Resource("kaiwo.silogen.ai", "v1alpha1", "kaiwojobs", "KaiwoJob")
+KAIWO_SERVICES = Resource("kaiwo.silogen.ai", "v1alpha1", "kaiwoservices", "KaiwoService")
+VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
+
+_TRAINING, _INFERENCE = WorkloadClass.TRAINING, WorkloadClass.INFERENCE
+
+WORKLOAD_KINDS: tuple[WorkloadKind, ...] = (
+    WorkloadKind(PODS, _TRAINING, _pod),
+    WorkloadKind(DEPLOYMENTS, _INFERENCE, _replicated, mutable=True),
+    WorkloadKind(STATEFUL_SETS, _INFERENCE, _replicated, mutable=True),
+    WorkloadKind(JOBS, _TRAINING, _job),
+    # The queue looks at the Jobs that a CronJob makes.
+    WorkloadKind(CRON_JOBS, _TRAINING, _cron_job, owner=("spec", "jobTemplate"), mutable=True),
+    WorkloadKind(JOB_SETS, _TRAINING, _job_set),
+    WorkloadKind(LEADER_WORKER_SETS, _INFERENCE, _leader_worker_set, mutable=True),
+    WorkloadKind(MPI_JOBS, _TRAINING, _replica_specs("spec", "mpiReplicaSpecs"), also_versions=("v1",)),
+    WorkloadKind(PYTORCH_JOBS, _TRAINING, _replica_specs("spec", "pytorchReplicaSpecs")),
+    WorkloadKind(TRAIN_JOBS, _TRAINING, _train_job),
+    WorkloadKind(RAY_JOBS, _TRAINING, _ray("spec", "rayClusterSpec")),
+    WorkloadKind(RAY_CLUSTERS, WorkloadClass.INTERACTIVE, _ray("spec"), mutable=True),
+    WorkloadKind(RAY_SERVICES, _INFERENCE, _ray("spec", "rayClusterConfig"), mutable=True),
+    WorkloadKind(INFERENCE_SERVICES, _INFERENCE, _inference_service, mutable=True),
+    WorkloadKind(KAIWO_JOBS, _TRAINING, _kaiwo),
+    WorkloadKind(KAIWO_SERVICES, _INFERENCE, _kaiwo, mutable=True),
+    WorkloadKind(VOLCANO_JOBS, _TRAINING, _volcano_job),
+)
+
+BY_KEY: Mapping[tuple[str, str], WorkloadKind] = {kind.key: kind for kind in WORKLOAD_KINDS}
+OTHER_OWNERS = {("apps", "DaemonSet"), ("", "Node")}
+"""Part of the nodes themselves: what they make is never labelled."""
+
+
+REPLICA_SET = ("apps", "ReplicaSet")
+OF_DEPLOYMENT = "pod-template-hash"
+"""The label of pods whose ReplicaSet a Deployment has made."""
+
+
+def is_handled(owner: tuple[str, str], labels: Mapping[str, Any]) -> bool:
+    """Whether an object controlled by ``owner`` (group, kind) is conformant through it; ``labels`` are the object's.
+
+    Nobody judges a ReplicaSet, so the pods of one that stands alone are judged themselves.
+    """
+    if owner == REPLICA_SET:
+        return OF_DEPLOYMENT in labels
+    return owner in BY_KEY or owner in OTHER_OWNERS
+
+
+def class_of(kind: WorkloadKind, document: Object) -> WorkloadClass:
+    """The class that the workload states (``kaiwo.ai/class``), else its kind's usual one."""
+    stated = text(mapping(document, "metadata", "labels"), "kaiwo.ai/class")
+    try:
+        return WorkloadClass(stated) if stated else kind.role
+    except ValueError:
+        return kind.role

@@ -1,0 +1,167 @@
+"""The mutating half: writes queue, scheduler, recommendation and trace context into objects as they are created."""
+
+from dataclasses import dataclass
+
+from kopt.controllers.tracing import TRACEPARENT_ANNOTATION, TraceContext, is_sampled, new_context, parse_traceparent
+from kopt.controllers.webhook.facts import OPT_OUT_ANNOTATION, Workload, job_type_of
+from kopt.controllers.webhook.frameworks import QUEUE_SOURCE, write_gang, write_queue
+from kopt.controllers.webhook.gpus import MEMORY_ANNOTATION
+from kopt.controllers.webhook.judging import Judgement
+from kopt.controllers.webhook.objects import Path, at, mapping, text
+from kopt.controllers.webhook.patch import JsonPatch
+from kopt.controllers.webhook.policy import ConformancePolicy
+from kopt.controllers.webhook.review import Review
+from kopt.controllers.webhook.sizing import Need, SizingCache
+from kopt.core.decision import Mode
+from kopt.core.reason import Reason
+from kopt.core.units import MIB
+from kopt.policies.conformance import Source
+from kopt.policies.rightsizing import NOTHING_SEEN, recommend
+from kopt.policies.scheduler_choice import Placement
+
+SCHEDULER_ADVICE = "kaiwo.ai/recommended-scheduler"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one row decided, for metrics and the audit log."""
+
+    row: str
+    code: str
+    mode: Mode
+    message: str
+
+    @classmethod
+    def of(cls, row: str, reason: Reason, mode: Mode) -> "Record":
+        return cls(row, reason.code, mode, reason.message)
+
+
+def apply_queue(patch: JsonPatch, workload: Workload, judgement: Judgement, policy: ConformancePolicy) -> list[Record]:
+    """K1: the queue label, unless the workload has one, in the modes annotate and enforce."""
+    choice = judgement.queue
+    if choice.conforms and choice.source is not Source.LABEL and judgement.queue_mode is not Mode.OBSERVE:
+        write_queue(patch, policy.queues.framework, workload.kind, workload.pod_sets, choice.queue)
+        patch.put(("metadata", "labels", QUEUE_SOURCE), str(choice.source))
+    return [Record.of("queue", choice.reasons[0 if choice.conforms else -1], judgement.queue_mode)]
+
+
+def apply_scheduler(patch: JsonPatch, workload: Workload, judgement: Judgement) -> list[Record]:
+    """K2: advice as an annotation in annotate; scheduler, gang marks and spread constraints in enforce."""
+    choice, mode = judgement.scheduler, judgement.scheduler_mode
+    if choice.placement is not Placement.AS_WRITTEN and mode is Mode.ANNOTATE:
+        advice = choice.scheduler or f"spread over {','.join(choice.topology_keys)}"
+        patch.put(("metadata", "annotations", SCHEDULER_ADVICE), advice)
+    elif choice.placement is Placement.SPREAD and mode is Mode.ENFORCE:
+        _spread(patch, workload, choice.topology_keys)
+    elif choice.scheduler and mode is Mode.ENFORCE:
+        if not _selectors_agree(workload, choice.node_selector):
+            text_ = "Its node selector excludes the nodes of the scheduler that fits; it keeps the one it has."
+            return [Record("scheduler", "SELECTOR", mode, text_)]
+        _name_scheduler(patch, workload, judgement)
+    return [Record.of("scheduler", choice.reasons[0], mode)]
+
+
+async def apply_sizing(
+    patch: JsonPatch, workload: Workload, mode: Mode, policy: ConformancePolicy, sizes: SizingCache,
+    shown: Need | None = None, *, dry_run: bool,
+) -> list[Record]:  # fmt: skip
+    """K3: the recommendation as annotations, within the budget; in enforce also the GPU memory that is asked for.
+
+    ``shown`` is what a dry run has shown, for when there is nobody to ask or no answer.
+    """
+    found = job_type_of(workload) if sizes.has_source or shown is not None else None
+    if found is None:
+        return []
+    job_type, template = found
+    # A dry run starts nothing, not even a question to the endpoint.
+    need: Need | None = (
+        sizes.cached(job_type) if dry_run else await sizes.need(job_type, template, policy.sizing_budget_s)
+    ) or shown
+    sizing = recommend(workload.memory_bytes, need.prediction if need else None, policy.sizing,
+                       need.observed_peak_bytes if need else NOTHING_SEEN)  # fmt: skip
+    if sizing.recommended_bytes is not None and sizing.model is not None and mode is not Mode.OBSERVE:
+        notes = {
+            "memory": str(sizing.recommended_bytes // MIB),
+            "reason": sizing.reasons[0].message,
+            "model": f"{sizing.model.name}:{sizing.model.version}",
+            "confidence": f"{sizing.confidence:.2f}",
+        }
+        for name, value in notes.items():
+            patch.put(("metadata", "annotations", f"kaiwo.ai/recommended-{name}"), value)
+        if sizing.ask_bytes is not None and mode is Mode.ENFORCE:
+            for place in _memory_places(workload):
+                patch.put(place, str(sizing.ask_bytes // MIB))
+    return [Record.of("sizing", sizing.reasons[0], mode)]
+
+
+def apply_trace(patch: JsonPatch, review: Review, policy: ConformancePolicy, arrived_with: str) -> TraceContext | None:
+    """O6: a trace context on the pods that are sampled; the API server's own trace goes on where it has one."""
+    if parse_traceparent(text(review.object, "metadata", "annotations", TRACEPARENT_ANNOTATION)):
+        return None
+    if not is_traced(review, policy, arrived_with):
+        return None
+    context = new_context(parse_traceparent(arrived_with))
+    patch.put(("metadata", "annotations", TRACEPARENT_ANNOTATION), str(context))
+    return context
+
+
+def is_traced(review: Review, policy: ConformancePolicy, arrived_with: str) -> bool:
+    """Whether a review is sampled, here or by the API server."""
+    parent = parse_traceparent(arrived_with)
+    return (parent is not None and parent.sampled) or is_sampled(review.uid, policy.trace_per_mille)
+
+
+def warnings_of(workload: Workload, judgement: Judgement) -> tuple[str, ...]:
+    """What the user is told; nothing in the mode observe."""
+    if judgement.queue_mode is Mode.OBSERVE:
+        return ()
+    found = [one.message for one in judgement.queue.reasons if one.code == "QUEUE_MISSING"]
+    if workload.opts_out:
+        found.append(f"{OPT_OUT_ANNOTATION} is not honoured: it needs the right to bypass conformancepolicies.kaiwo.ai")
+    if not judgement.queue.conforms and judgement.queue_mode is Mode.ANNOTATE:
+        found.append(judgement.queue.reasons[-1].message)
+    return tuple(found)
+
+
+def _name_scheduler(patch: JsonPatch, workload: Workload, judgement: Judgement) -> None:
+    choice = judgement.scheduler
+    for pods in workload.pod_sets:
+        if pods.spec is None:
+            continue
+        patch.put((*pods.spec, "schedulerName"), choice.scheduler)
+        for key, value in choice.node_selector:
+            patch.put((*pods.spec, "nodeSelector", key), value)
+    if choice.gang is not None:
+        write_gang(patch, choice.gang.framework, workload.kind, workload.pods)
+        queue = choice.gang.queue or judgement.queue.queue
+        if queue:
+            write_queue(patch, choice.gang.framework, workload.kind, workload.pod_sets, queue)
+
+
+def _selectors_agree(workload: Workload, wanted: tuple[tuple[str, str], ...]) -> bool:
+    """Whether no pod names another value for a label that the scheduler's nodes carry."""
+    specs = [one.spec for one in workload.pod_sets if one.spec is not None]
+    return all(
+        text(workload.document, *spec, "nodeSelector", key) in ("", value) for spec in specs for key, value in wanted
+    )
+
+
+def _spread(patch: JsonPatch, workload: Workload, keys: tuple[str, ...]) -> None:
+    """Soft constraints over the replicas, which are found by the owner's own selector."""
+    selector = mapping(workload.document, "spec", "selector")
+    if not mapping(selector, "matchLabels"):
+        return
+    constraints = [
+        {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": dict(selector)}
+        for key in keys
+    ]
+    for pods in workload.pod_sets:
+        if pods.spec is not None:
+            patch.put((*pods.spec, "topologySpreadConstraints"), constraints)
+
+
+def _memory_places(workload: Workload) -> list[Path]:
+    """Where our own annotation asks for GPU memory; other executors' annotations are theirs."""
+    places: list[Path] = [("metadata", "annotations", MEMORY_ANNOTATION)]
+    places += [(*one.metadata, "annotations", MEMORY_ANNOTATION) for one in workload.pod_sets if one.metadata]
+    return [place for place in dict.fromkeys(places) if at(workload.document, *place) is not None]

@@ -1,0 +1,65 @@
+"""Reading decoded Kubernetes objects that anyone may have written: nothing here raises for a wrong shape."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Path = tuple[str | int, ...]
+
+_EMPTY: Mapping[str, Any] = {}
+_MOST = 1_000_000
+
+
+def at(document: Any, *path: str | int) -> Any:
+    """What lies at a path, or None."""
+    for step in path:
+        if isinstance(document, dict):
+            document = document.get(step)
+        elif isinstance(document, list) and isinstance(step, int) and 0 <= step < len(document):
+            document = document[step]
+        else:
+            return None
+    return document
+
+
+def mapping(document: Any, *path: str | int) -> Mapping[str, Any]:
+    """The mapping at a path; empty when there is none."""
+    found = at(document, *path)
+    return found if isinstance(found, dict) else _EMPTY
+
+
+def text(document: Any, *path: str | int) -> str:
+    """The string at a path; empty when there is none."""
+    found = at(document, *path)
+    return found if isinstance(found, str) else ""
+
+
+def texts(document: Any, *path: str | int) -> tuple[str, ...]:
+    """The strings in the list at a path."""
+    found = at(document, *path)
+    return tuple([one for one in found if isinstance(one, str)]) if isinstance(found, list) else ()
+
+
+def count(document: Any, *path: str | int, default: int = 1) -> int:
+    """The number at a path, from 0 to a million; ``default`` when there is none."""
+    found = at(document, *path)
+    if isinstance(found, bool) or not isinstance(found, int):
+        return default
+    return min(max(found, 0), _MOST)
+
+
+def items(document: Any, *path: str | int) -> Iterator[tuple[str | int, Any]]:
+    """(index or key, value) of the list or mapping at a path."""
+    found = at(document, *path)
+    if isinstance(found, list):
+        yield from enumerate(found)
+    elif isinstance(found, dict):
+        yield from ((key, value) for key, value in found.items() if isinstance(key, str))
+
+
+def controller_of(document: Any) -> tuple[str, str]:
+    """(API group, kind) of the owner that controls an object; empty strings when nobody does."""
+    for _, owner in items(document, "metadata", "ownerReferences"):
+        if at(owner, "controller") is True:
+            group, _, version = text(owner, "apiVersion").rpartition("/")
+            return (group if version else ""), text(owner, "kind")
+    return "", ""

@@ -1,0 +1,140 @@
+"""The ``ConformancePolicy`` named ``default``: decoded JSON to the settings of the policies."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from kopt.cluster.resources import Object
+from kopt.controllers.webhook.objects import at, count, items, mapping, text, texts
+from kopt.core.decision import Mode
+from kopt.core.units import WHOLE_GPU, MilliGpu, UnitError, parse_milli_gpu
+from kopt.policies.conformance import Framework, QueueRule, QueueSettings
+from kopt.policies.rightsizing import RightsizingSettings
+from kopt.policies.scheduler_choice import SPREAD_KEYS, GangClass, PackingClass, SchedulerSettings, SpreadClass
+
+POLICY_NAME = "default"
+LARGEST_BUDGET_S = 0.3
+
+
+class PolicyError(ValueError):
+    """A ConformancePolicy that cannot be used; the message names the field. The schema lets none of these through."""
+
+
+class Namespaces(StrEnum):
+    """Which namespaces the webhooks see: those labelled ``kaiwo.ai/managed: "true"``, or all but ``"false"``."""
+
+    OPT_IN = "OptIn"
+    OPT_OUT = "OptOut"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What shows that a scheduler runs: its Lease, renewed in time, or a Deployment with available replicas."""
+
+    scheduler: str
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Per row, the percentage of workloads on which it acts as its mode says; on the others it observes."""
+
+    queues: int = 100
+    schedulers: int = 100
+    sizing: int = 100
+
+    @property
+    def picks_by_name(self) -> bool:
+        """Whether a row acts on some workloads and not on others."""
+        return any(0 < percent < 100 for percent in (self.queues, self.schedulers, self.sizing))
+
+
+@dataclass(frozen=True)
+class ConformancePolicy:
+    """Everything that the webhooks are configured with; the defaults are those of a cluster without the object."""
+
+    generation: int = 0
+    """Of the object, 0 without one."""
+    mode: Mode = Mode.OBSERVE
+    workload_may_lower: bool = True
+    namespaces: Namespaces = Namespaces.OPT_IN
+    queues: QueueSettings = QueueSettings()
+    schedulers: SchedulerSettings = SchedulerSettings()
+    evidence: tuple[Evidence, ...] = ()
+    sizing: RightsizingSettings = RightsizingSettings()
+    sizing_budget_s: float = LARGEST_BUDGET_S
+    rollout: Rollout = field(default_factory=Rollout)
+    trace_per_mille: int = 10
+
+
+def parse_policy(document: Object) -> ConformancePolicy:
+    """The policy in a custom resource. Raises PolicyError."""
+    spec = mapping(document, "spec")
+    schedulers, evidence = _schedulers(spec)
+    try:
+        return ConformancePolicy(
+            generation=count(document, "metadata", "generation", default=0),
+            mode=Mode(text(spec, "mode") or Mode.OBSERVE),
+            workload_may_lower=text(spec, "workloadMode") != "NotLower",
+            namespaces=Namespaces(text(spec, "namespaces") or Namespaces.OPT_IN),
+            queues=_queues(spec),
+            schedulers=schedulers,
+            evidence=evidence,
+            sizing=RightsizingSettings(min_confidence=count(spec, "sizing", "minConfidencePercent", default=80) / 100),
+            sizing_budget_s=min(count(spec, "sizing", "budgetMilliseconds", default=300) / 1000, LARGEST_BUDGET_S),
+            rollout=Rollout(*(count(spec, "rollout", row, default=100) for row in ("queues", "schedulers", "sizing"))),
+            trace_per_mille=count(spec, "tracing", "samplesPerThousand", default=10),
+        )
+    except ValueError as error:
+        raise PolicyError(f"ConformancePolicy {text(document, 'metadata', 'name')!r}: {error}") from error
+
+
+def _queues(spec: Any) -> QueueSettings:
+    return QueueSettings(
+        framework=Framework(text(spec, "framework") or Framework.KUEUE),
+        priority_classes=tuple(_rules(spec, "priorityClasses")),
+        groups=tuple(_rules(spec, "groups")),
+        default=text(spec, "queues", "default"),
+    )
+
+
+def _rules(spec: Any, name: str) -> Iterator[QueueRule]:
+    for _, rule in items(spec, "queues", name):
+        if text(rule, "name") and text(rule, "queue"):
+            yield QueueRule(text(rule, "name"), text(rule, "queue"))
+
+
+def _schedulers(spec: Any) -> tuple[SchedulerSettings, tuple[Evidence, ...]]:
+    packing, gang, spread = (at(spec, "schedulers", name) for name in ("packing", "gang", "spread"))
+    evidence = tuple(found for one in (packing, gang) for found in _evidence(one))
+    settings = SchedulerSettings(
+        packing=PackingClass(text(packing, "scheduler"), _gpus(packing), _selector(packing)) if packing else None,
+        gang=GangClass(
+            text(gang, "scheduler"), Framework(text(gang, "framework") or Framework.KAI),
+            count(gang, "minPods", default=2), text(gang, "queue"), _selector(gang),
+        ) if gang else None,
+        spread=SpreadClass(texts(spread, "topologyKeys") or SPREAD_KEYS) if spread is not None else None,
+    )  # fmt: skip
+    return settings, evidence
+
+
+def _gpus(packing: Any) -> MilliGpu:
+    stated = at(packing, "maxGpus")
+    try:
+        return WHOLE_GPU if stated is None else parse_milli_gpu(str(stated))
+    except UnitError as error:
+        raise PolicyError(f"spec.schedulers.packing.maxGpus: {error}") from error
+
+
+def _selector(scheduler: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((str(key), value) for key, value in items(scheduler, "nodeSelector") if isinstance(value, str))
+
+
+def _evidence(scheduler: Any) -> Iterator[Evidence]:
+    for kind in ("lease", "deployment"):
+        found = mapping(scheduler, "running", kind)
+        if found:
+            yield Evidence(text(scheduler, "scheduler"), kind, text(found, "namespace"), text(found, "name"))

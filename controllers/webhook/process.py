@@ -1,0 +1,128 @@
+"""``kopt webhook``: one replica of the admission webhooks, from start to the end of its draining."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kopt.cluster.api import ApiError, Kube, connect
+from kopt.cluster.certificates import CertificateSettings, ServingCertificate
+from kopt.cluster.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from kopt.controllers.audit import AuditWatch
+from kopt.controllers.lifetime import end_signals, run_until, settle_memory
+from kopt.controllers.sizing.admission import SizingAtAdmission
+from kopt.controllers.webhook.admission import Admissions
+from kopt.controllers.webhook.live import LiveView
+from kopt.controllers.webhook.metrics import WebhookMetrics
+from kopt.controllers.webhook.policy import ConformancePolicy
+from kopt.controllers.webhook.registration import CONFIGURATION_NAME, Address, register
+from kopt.controllers.webhook.server import ServerSettings, WebhookServer
+from kopt.controllers.webhook.sizing import Ask, SizingCache
+
+_LOG = logging.getLogger(__name__)
+SECRET = "kopt-webhook-tls"
+_RETRY_S = 5.0
+_SIZING_DEADLINE_S = 5.0
+"""In the background; a pod waits for its budget only."""
+
+
+@dataclass(frozen=True)
+class WebhookSettings:
+    """``address`` is where the API server finds this replica and the others; ``names`` is what it connects to."""
+
+    address: Address
+    names: tuple[str, ...]
+    server: ServerSettings = ServerSettings()
+    certificates: CertificateSettings = field(default_factory=CertificateSettings)
+    kubeconfig: Path | None = None
+    registers: bool = True
+    """Writes the webhook configurations itself; False where the installation does."""
+    sizing_url: str = ""
+    """The prediction endpoint to fill the sizing cache from; empty for none."""
+    audits: bool = True
+    """Counts the GPUs of workloads that bypass the queues (``kopt_rogue_gpus``)."""
+
+
+async def serve(settings: WebhookSettings, stop: asyncio.Event | None = None) -> None:
+    """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
+    ending = end_signals(stop)
+    async with connect(settings.kubeconfig) as kube, sizing_source(settings.sizing_url) as ask:
+        await run_until(ending, _Replica(kube, settings, ask))
+
+
+@contextlib.asynccontextmanager
+async def sizing_source(url: str) -> AsyncIterator[Ask | None]:
+    """What asks the endpoint at ``url``, with the token of this process where it has one; None without a url."""
+    if not url:
+        yield None
+        return
+    from kopt.serving.client import AsyncPredictionClient
+
+    async with AsyncPredictionClient(url, deadline_s=_SIZING_DEADLINE_S) as client:
+        yield client.sizing
+
+
+class _Replica:
+    def __init__(self, kube: Kube, settings: WebhookSettings, ask: Ask | None) -> None:
+        self._kube, self._settings = kube, settings
+        self._changed = asyncio.Event()
+        self._metrics = WebhookMetrics()
+        self._view = LiveView(kube, changed=self._policy_changed)
+        self._audit = AuditWatch(kube, self._view) if settings.audits else None
+        self._sizes = SizingCache(ask)
+        names = [(MUTATING_WEBHOOKS, CONFIGURATION_NAME), (VALIDATING_WEBHOOKS, CONFIGURATION_NAME)]
+        self._certificate = ServingCertificate(
+            kube, settings.address.namespace, SECRET, settings.names, names, settings.certificates
+        )
+        self._metrics.certificate_expires.set_function(lambda: self._certificate.expires_s)
+        self._dry_runs = SizingAtAdmission(kube, settings.address.namespace)
+        admissions = Admissions(self._view, self._sizes, self._view, self._dry_runs)
+        self._server = WebhookServer(admissions, self._certificate.context, settings.server, self._metrics,
+                                     ready=lambda: self._view.ready)  # fmt: skip
+        if self._audit is not None:
+            self._metrics.registry.register(self._audit)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            await self._server.start_probes()
+            group.create_task(self._view.run())
+            group.create_task(self._certificate.run())
+            group.create_task(self._dry_runs.run())
+            await self._certificate.ready.wait()
+            await self._server.start()
+            _LOG.info("serving on port %d, probes on %d", self._server.port, self._server.probe_port)
+            await self._view.wait_ready()
+            # Not before: reading every workload of a cluster would hold up what pods wait for.
+            if self._audit is not None:
+                group.create_task(self._audit.run())
+            settle_memory()
+            if self._settings.registers:
+                await self._keep_registered()
+
+    def _policy_changed(self, policy: ConformancePolicy) -> None:
+        queues = policy.queues
+        _LOG.info("policy: mode %s, framework %s, %d rules, default queue %r", policy.mode, queues.framework,
+                  len(queues.groups) + len(queues.priority_classes), queues.default)  # fmt: skip
+        self._metrics.policy_generation.set(policy.generation)
+        self._changed.set()
+        if self._audit is not None:
+            self._audit.policy_changed()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+        await self._sizes.close()
+
+    async def _keep_registered(self) -> None:
+        """The configurations follow the policy; only the first time are they created."""
+        create = True
+        while True:
+            self._changed.clear()
+            try:
+                await register(self._kube, self._settings.address, self._view.policy, create=create)
+                create = False
+                await self._changed.wait()
+            except ApiError as error:
+                _LOG.warning("the webhook configurations cannot be written: %s", error)
+                await asyncio.sleep(_RETRY_S)

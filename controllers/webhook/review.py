@@ -1,0 +1,103 @@
+"""The AdmissionReview wire (admission.k8s.io/v1): bytes in, bytes out."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from kopt.cluster.resources import Object
+from kopt.controllers.webhook.objects import at, mapping, text, texts
+
+_MOST_WARNING_CHARS = 250
+"""The API server cuts warnings at 256 bytes and drops them past 4 KiB in all."""
+_ENVELOPE = b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview",'
+
+
+class MalformedReview(ValueError):
+    """Bytes that are no AdmissionReview, or one without an object; ``uid`` is its uid where it has one."""
+
+    def __init__(self, message: str, uid: str = "") -> None:
+        super().__init__(message)
+        self.uid = uid
+
+
+@dataclass(frozen=True)
+class Review:
+    """One request. ``old`` is None on CREATE; ``name`` is the prefix of a generated name where there is no other."""
+
+    uid: str
+    group: str
+    kind: str
+    namespace: str
+    name: str
+    operation: str
+    dry_run: bool
+    user: str
+    groups: tuple[str, ...]
+    object: Object
+    old: Object | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``refusal`` empty: allowed. ``audit`` goes into the API server's audit log under the webhook's name."""
+
+    refusal: str = ""
+    patch: Sequence[Object] = ()
+    warnings: tuple[str, ...] = ()
+    audit: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The members of a response other than its uid, as JSON. Raises TypeError for what cannot be written."""
+        response: dict[str, Any] = {"allowed": not self.refusal}
+        if self.refusal:
+            response["status"] = {"code": 403, "reason": "Forbidden", "message": self.refusal}
+        if self.patch and not self.refusal:
+            response["patchType"] = "JSONPatch"
+            response["patch"] = base64.b64encode(orjson.dumps(list(self.patch))).decode()
+        if self.warnings:
+            response["warnings"] = [one[:_MOST_WARNING_CHARS] for one in self.warnings]
+        if self.audit:
+            response["auditAnnotations"] = dict(self.audit)
+        return orjson.dumps(response)[1:-1]
+
+
+ALLOWED = Answer()
+
+
+def parse_review(body: bytes) -> Review:
+    """The request in a review. Raises MalformedReview."""
+    try:
+        document: Any = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedReview(f"not JSON: {error}") from error
+    request = mapping(document, "request")
+    uid = text(request, "uid")
+    found = request.get("object")
+    if not uid:
+        raise MalformedReview("no request with a uid in it")
+    if not isinstance(found, dict):
+        raise MalformedReview("the request has no object", uid)
+    old = request.get("oldObject")
+    return Review(
+        uid=uid,
+        group=text(request, "kind", "group"),
+        kind=text(request, "kind", "kind"),
+        namespace=text(request, "namespace") or text(found, "metadata", "namespace"),
+        name=text(request, "name") or text(found, "metadata", "name") or text(found, "metadata", "generateName"),
+        operation=text(request, "operation"),
+        dry_run=at(request, "dryRun") is True,
+        user=text(request, "userInfo", "username"),
+        groups=texts(request, "userInfo", "groups"),
+        object=found,
+        old=old if isinstance(old, dict) else None,
+    )
+
+
+def encode_answer(uid: str, answer: Answer = ALLOWED) -> bytes:
+    """The review that goes back."""
+    return b'%s"response":{"uid":%s,%s}}' % (_ENVELOPE, orjson.dumps(uid), answer.encoded)

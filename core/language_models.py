@@ -1,0 +1,148 @@
+"""Dimensions of well-known language models by name, as data with sources (language_models.toml).
+
+Reading a resource of this package is its only I/O: the file is part of the code, the same on every machine.
+"""
+
+import difflib
+import functools
+import re
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+from kopt.core.training import Experts, LatentAttention, ModelShape, PlanError
+
+# What fine-tuned and requantised copies add to a base model's name; their dimensions are the same.
+_VARIANT = re.compile(
+    r"-(hf|base|chat|instruct|it|pt|sft|dpo|bf16|fp16|fp8|awq|gptq|int4|int8|bnb|4bit|8bit|nf4|unsloth|gguf|deduped|"
+    r"thinking|quantized|w4a16|w8a8|dynamic|preview|v\d+(\.\d+)?|2407|2507|\d+k)(?=-|$)"
+)
+
+
+class UnknownModelError(PlanError):
+    """No model of this name; the message gives the nearest names and what to give instead."""
+
+
+def find_language_model(name: str) -> ModelShape:
+    """The dimensions of a model named as on its page (``meta-llama/Llama-3.1-8B-Instruct``) or for short.
+
+    Raises:
+        UnknownModelError: no such model.
+    """
+    names = _names()
+    key = _key(name)
+    found = names.get(key)
+    while found is None and (shorter := _VARIANT.sub("", key, count=1)) != key:
+        key = shorter
+        found = names.get(key)
+    if found is None:
+        near = ", ".join(
+            dict.fromkeys(names[one].name for one in difflib.get_close_matches(_key(name)[:80], names, 4, 0.5))
+        )
+        raise UnknownModelError(
+            f"the dimensions of {name[:80]!r} are not known{f' (nearest: {near})' if near else ''}; "
+            "give its config.json, or layers, hidden size, heads, feed-forward size and vocabulary"
+        )
+    return found
+
+
+@functools.cache
+def language_models() -> Mapping[str, ModelShape]:
+    """Every model by its name."""
+    return MappingProxyType({row["name"]: _shape(row) for row in _rows()})
+
+
+@functools.cache
+def published_parameters() -> Mapping[str, int]:
+    """The number of weights that each model's page states."""
+    return MappingProxyType({row["name"]: row["parameters"] for row in _rows()})
+
+
+@functools.cache
+def _rows() -> tuple[Mapping[str, Any], ...]:
+    text = resources.files("kopt.core").joinpath("language_models.toml").read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text)["model"])
+
+
+@functools.cache
+def _names() -> Mapping[str, ModelShape]:
+    shapes = language_models()
+    names = {}
+    for row in _rows():
+        for one in (row["name"], row["hub"], *row.get("aliases", ())):
+            names[_key(one)] = shapes[row["name"]]
+    return names
+
+
+def _key(name: str) -> str:
+    """Owner, case and separators do not matter; ``Llama 2 7 B`` is ``llama-2-7b``."""
+    last = name.strip().rstrip("/").rpartition("/")[2].lower()
+    key = re.sub(r"[\s_]+", "-", last.removeprefix("meta-"))
+    key = re.sub(r"(\d)-([bm])(?=-|$)", r"\1\2", key)
+    return re.sub(r"^(code)?llama-?(\d)(?=[-.])", r"\1llama-\2", key).replace("qwen-1-8b", "qwen-1.8b")
+
+
+def _shape(row: Mapping[str, Any]) -> ModelShape:
+    given = {
+        name: value for name, value in row.items() if name not in ("hub", "aliases", "parameters", "experts", "latent")
+    }
+    experts = Experts(*row["experts"]) if "experts" in row else None
+    latent = LatentAttention(*row["latent"]) if "latent" in row else None
+    return ModelShape(**given, experts=experts, latent=latent)
+
+
+def shape_of_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
+    """The dimensions in a decoded ``config.json`` of transformers (Llama-like and GPT-2-like keys).
+
+    Raises:
+        PlanError: a dimension is missing or is no number; the message names it.
+    """
+    hidden = _size(config, "hidden_size", "n_embd", "d_model", "dim")
+    layers = _size(config, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    heads = _size(config, "num_attention_heads", "n_head", "num_heads", "n_heads")
+    legacy = "n_embd" in config or "n_head" in config
+    experts = config.get("num_local_experts") or config.get("n_routed_experts") or config.get("num_experts")
+    ffn = _size(config, "intermediate_size", "ffn_hidden_size", "n_inner", "d_ff", "ffn_dim", default=4 * hidden)
+    return ModelShape(
+        name=name or str(config.get("_name_or_path") or config.get("model_type") or "the model"),
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_size(config, "num_key_value_heads", "multi_query_group_num", "n_kv_heads", default=heads),
+        head_dim=_size(config, "head_dim", default=max(1, hidden // heads)),
+        ffn=ffn,
+        vocab=_size(config, "vocab_size", "padded_vocab_size"),
+        gated=not legacy
+        and config.get("model_type") not in ("gpt_neox", "opt", "bloom", "falcon", "phi", "bert", "gptj"),
+        tied=bool(config.get("tie_word_embeddings", legacy)),
+        bias=legacy or config.get("model_type") in ("gpt_neox", "opt", "bloom", "phi", "bert"),
+        positions=_size(config, "n_positions", default=0) if legacy else 0,
+        experts=_experts_of_config(config, experts, ffn) if isinstance(experts, int) and experts > 1 else None,
+    )
+
+
+def _experts_of_config(config: Mapping[str, Any], count: int, ffn: int) -> Experts:
+    inner = _size(config, "moe_intermediate_size", default=ffn)
+    shared = _size(config, "n_shared_experts", default=0) * inner
+    return Experts(
+        count=count,
+        per_token=_size(config, "num_experts_per_tok", default=2),
+        ffn=inner,
+        shared_ffn=_size(config, "shared_expert_intermediate_size", default=shared),
+        dense_layers=_size(config, "first_k_dense_replace", default=0),
+    )
+
+
+def _size(config: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+    for name in names:
+        value = config.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 30:
+            raise PlanError(f"{name} must be a whole number, not {value!r}")
+        return value
+    if default is None:
+        raise PlanError(f"the model's configuration has no {names[0]}; give it")
+    return default

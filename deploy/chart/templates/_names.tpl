@@ -1,0 +1,45 @@
+{{/*
+Names are fixed and not derived from the release: webhook configurations and custom resources exist once in a cluster,
+so there is one installation, and `kopt off` and runbooks find it by these names.
+*/}}
+
+{{/* The labels of every object; call with a list of the root and the component's name. */}}
+{{- define "kopt.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "kopt.selector" (index . 1) }}
+app.kubernetes.io/name: {{ $root.Chart.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
+{{- end }}
+
+{{/* The two labels that never change: selectors of Deployments, Services and policies, and of `kopt off`. */}}
+{{- define "kopt.selector" -}}
+app.kubernetes.io/part-of: kaiwo-optimizer
+app.kubernetes.io/component: {{ . | quote }}
+{{- end }}
+
+{{/* The image of an extra; call with a list of the root and the extra. */}}
+{{- define "kopt.image" -}}
+{{- $images := (index . 0).Values.images -}}
+{{- $extra := index . 1 -}}
+{{- $name := printf "%skopt-%s" (ternary "" (printf "%s/" $images.registry) (empty $images.registry)) $extra -}}
+{{- $digest := get $images.digests $extra -}}
+{{- if $digest -}}{{ $name }}@{{ $digest }}{{- else -}}{{ $name }}:{{ $images.tag | default (index . 0).Chart.AppVersion }}{{- end -}}
+{{- end }}
+
+{{/* Where the extender's Service listens, and how it is called. */}}
+{{- define "kopt.extenderPort" -}}{{ ternary 443 80 .Values.extender.tls.enabled }}{{- end }}
+{{- define "kopt.extenderUrl" -}}
+{{ ternary "https" "http" .Values.extender.tls.enabled }}://kopt-extender.{{ .Release.Namespace }}.svc:{{ include "kopt.extenderPort" . }}
+{{- end }}
+
+{{/* Where predictions come from; empty where there are none. */}}
+{{- define "kopt.predictions" -}}
+{{- if .Values.predictions.url -}}
+{{ .Values.predictions.url }}
+{{- else if .Values.predictions.deploy -}}
+http://kopt-predictions-serve-svc.{{ .Release.Namespace }}.svc:8000
+{{- end -}}
+{{- end }}

@@ -1,0 +1,46 @@
+"""What was found to run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kopt.core.reason import Reason
+
+
+class EntrypointError(ValueError):
+    """Nothing to run was found, or the input is too large or malformed; the message says what to give instead."""
+
+
+class Kind(StrEnum):
+    """What the entrypoint is: a file, a module (``python -m``), source text (``python -c``), a notebook or a tool."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    CODE = "code"
+    NOTEBOOK = "notebook"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True)
+class Entrypoint:
+    """One thing to run.
+
+    ``script`` is the path of a script or notebook, the module's name, the source text or the tool's executable, after
+    ``kind``. ``env`` holds what the command itself sets. ``launcher`` started the processes (``torchrun``, …);
+    ``world_size`` is their number over all ``nodes``, None where it depends on the machine. ``trainer`` names the
+    tool whose arguments can be read without running anything (see ``formats.trainers``) and ``config`` its file;
+    ``launcher_config`` is the launcher's own (accelerate's). ``unknown`` says what could not be told.
+    """
+
+    kind: Kind
+    script: str
+    arguments: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    launcher: str | None = None
+    world_size: int | None = None
+    nodes: int = 1
+    trainer: str | None = None
+    config: str | None = None
+    launcher_config: str | None = None
+    launcher_arguments: tuple[str, ...] = ()
+    unknown: tuple[Reason, ...] = ()

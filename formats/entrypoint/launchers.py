@@ -1,0 +1,385 @@
+"""From a command to the program that trains: wrappers, shells, launchers and Python peeled off one by one."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from kopt.core.reason import Reason
+from kopt.formats.entrypoint import options, tools
+from kopt.formats.entrypoint.found import Entrypoint, EntrypointError, Kind
+from kopt.formats.entrypoint.shell import Command, Shell, check, commands
+
+Files = Callable[[str], str | None]
+"""The text of a file by the path the command gives, None where there is none."""
+
+_MAX_DEPTH = 12
+_PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?")
+_SHELLS = {"bash", "sh", "zsh", "dash", "ksh", "ash", "source", "."}
+_CHORES = options.words(
+    "pip pip3 apt apt-get git wget curl mkdir echo ls cp mv rm cat cd sleep export set source conda chmod ln tar "
+    "unzip which nvidia-smi rocm-smi huggingface-cli hf tee grep sed awk touch trap ulimit module wait kill exit "
+    "true test [ [["
+)
+_CHORE_MODULES = {"pip", "venv", "ensurepip", "http.server", "json.tool", "compileall", "nltk.downloader", "spacy"}
+
+
+def what_runs(command: Sequence[str] | str, files: Files) -> Entrypoint:
+    """What ``command`` would run: a command line, a list of words, or just the path of a script or notebook.
+
+    Raises:
+        EntrypointError: nothing to run in it, too large, malformed, or wrapped more deeply than anyone writes.
+    """
+    if isinstance(command, str) and command.endswith((".py", ".ipynb", ".sh")) and files(command) is not None:
+        command = [command]  # a path, spaces and all
+    if isinstance(command, str):
+        shell = Shell()
+        found = list(commands(command, shell))
+        return _best([_read(one, files, shell, 0) for one in found], shell)
+    for word in command:
+        check(word)
+    shell = Shell()
+    return _best([_read(Command(tuple(command), {}), files, shell, 0)], shell)
+
+
+def _best(found: Sequence[Entrypoint | None], shell: Shell) -> Entrypoint:
+    """The one that most looks like training: a launcher's before a plain script, later before earlier."""
+    candidates = [one for one in found if one is not None]
+    if not candidates:
+        raise EntrypointError(
+            "no command that runs Python or a trainer was found; give the line that trains, such as "
+            "'torchrun --nproc-per-node 8 train.py --batch-size 32'"
+        )
+    best = max(enumerate(candidates), key=lambda pair: (_rank(pair[1]), pair[0]))[1]
+    others = [one.script for one in candidates if one is not best and _rank(one) > 0]
+    reasons = [*best.unknown, *shell.unknown.values()]
+    if others:
+        reasons.append(
+            Reason("SEVERAL", f"also runs {', '.join(_short(name) for name in others[:5])}; only the last is sized")
+        )
+    return replace(best, unknown=tuple({reason.message: reason for reason in reasons}.values()))
+
+
+def _rank(found: Entrypoint) -> int:
+    if found.kind is Kind.CODE:
+        return 0
+    return 2 if found.launcher or found.trainer else 1
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _read(command: Command, files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    """The entrypoint of one simple command, None where it is no training at all."""
+    if depth > _MAX_DEPTH:
+        raise EntrypointError(f"commands inside commands, {_MAX_DEPTH} deep; give the innermost one")
+    words, env = _unwrap(command, depth)
+    if not words:
+        return None
+    name = PurePosixPath(words[0]).name
+    if name in _SHELLS:
+        found = _through_shell(words, env, files, shell, depth)
+    elif _PYTHON.fullmatch(name):
+        found = _python(words[1:], files, shell, depth)
+    elif name in _LAUNCHERS:
+        found = _LAUNCHERS[name](words[1:], files, shell, depth)
+    elif name.endswith((".py", ".ipynb")):
+        found = _script(words)
+    elif name.endswith(".sh"):
+        found = _through_shell(("bash", *words), env, files, shell, depth)
+    elif name in _CHORES:
+        return None
+    else:
+        found = tools.read_tool(name, words[1:])
+        if found is None and depth > 0 and not name.startswith("-"):
+            return None
+    return None if found is None else replace(found, env={**shell.exported, **env, **found.env})
+
+
+def _unwrap(command: Command, depth: int) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Takes ``env A=1 nohup timeout 60 …`` off the front."""
+    words, env = command.words, dict(command.env)
+    for _ in range(_MAX_DEPTH):
+        while words and re.match(r"[A-Za-z_]\w*=", words[0]):
+            name, _, value = words[0].partition("=")
+            env[name] = value
+            words = words[1:]
+        if not words:
+            break
+        name = PurePosixPath(words[0]).name
+        subcommand = options.SUBCOMMANDS.get((name, words[1] if len(words) > 1 else ""))
+        if subcommand is not None:
+            given = options.take(words[2:], subcommand)
+            env |= dict(pair.partition("=")[::2] for pair in (*given.all("e"), *given.all("env")) if "=" in pair)
+            words = given.rest[1:] if name in options.IMAGE_FIRST else given.rest
+        elif name in options.WRAPPERS:
+            words = options.take(words[1:], options.WRAPPERS[name]).rest[options.WORDS_OF_WRAPPERS.get(name, 0) :]
+        else:
+            break
+    return words, env
+
+
+def _through_shell(
+    words: Sequence[str], env: dict[str, str], files: Files, shell: Shell, depth: int
+) -> Entrypoint | None:
+    """``bash -c TEXT`` or ``bash FILE ARGS``."""
+    given = options.take(words[1:], options.Options(values=frozenset("oO"), bare_is_flag=True))
+    clustered = {letter for name, _ in given.values for letter in name if len(name) <= 4}
+    inner = shell.inner({**shell.exported, **env})
+    if "c" in clustered and given.rest:
+        text, inner.positional = given.rest[0], tuple(given.rest[2:])
+    elif given.rest:
+        path = given.rest[0]
+        content = files(path)
+        if content is None:
+            shell.doubt("NO_FILE", f"{_short(path)} cannot be read; give it, or the command it runs")
+            return None
+        text, inner.positional = content, tuple(given.rest[1:])
+    else:
+        return None
+    if words[0] in ("source", "."):
+        inner = shell
+    found = [_read(one, files, inner, depth + 1) for one in commands(text, inner)]
+    return _best(found, inner) if any(one is not None for one in found) else None
+
+
+def _python(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    """``python [options] (FILE | -m MODULE | -c CODE) ARGS``."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        attached = word[2:]
+        if word.startswith("-m") and not word.startswith("--"):
+            rest = (attached, *words[at + 1 :]) if attached else tuple(words[at + 1 :])
+            return _module(rest, files, shell, depth) if rest else None
+        if word.startswith("-c") and not word.startswith("--"):
+            code = attached or (words[at + 1] if at + 1 < len(words) else "")
+            return Entrypoint(Kind.CODE, code, tuple(words[at + (1 if attached else 2) :])) if code else None
+        if word == "-" or not word.startswith("-"):
+            return None if word == "-" else _script(words[at:])
+        at += 2 if word in ("-W", "-X") else 1
+    return None
+
+
+def _script(words: Sequence[str]) -> Entrypoint:
+    kind = Kind.NOTEBOOK if words[0].endswith(".ipynb") else Kind.SCRIPT
+    return tools.with_trainer(Entrypoint(kind, words[0], tuple(words[1:])))
+
+
+def _module(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    name, rest = words[0], tuple(words[1:])
+    if name in _CHORE_MODULES:
+        return None
+    launcher = _LAUNCHER_MODULES.get(name)
+    if launcher is not None:
+        return _LAUNCHERS[launcher](rest, files, shell, depth)
+    return tools.with_trainer(Entrypoint(Kind.MODULE, name, rest))
+
+
+def _launched(
+    given: options.Given, *, module: bool, plain: bool, files: Files, shell: Shell, depth: int
+) -> Entrypoint | None:
+    """What a launcher starts: a script unless it is told a module or any program."""
+    if not given.rest:
+        return None
+    if module:
+        return _module(given.rest, files, shell, depth)
+    name = PurePosixPath(given.rest[0]).name
+    if plain or not name.endswith((".py", ".ipynb")):
+        found = _read(Command(given.rest, {}), files, shell, depth + 1)
+        return found or (None if plain else _script(given.rest))
+    return _script(given.rest)
+
+
+def _count(text: str | None) -> int | None:
+    """A number of processes or nodes; ``1:4`` means up to 4; None where the machine decides."""
+    if text is None:
+        return None
+    last = text.rpartition(":")[2]
+    return int(last) if last.isascii() and last.isdigit() and 0 < int(last[:9]) <= 1 << 20 else None
+
+
+def _spread(
+    found: Entrypoint | None, launcher: str, per_node: str | None, nodes: int | None, words: Sequence[str]
+) -> Entrypoint | None:
+    if found is None:
+        return None
+    number = _count(per_node)
+    reasons = list(found.unknown)
+    if number is None:
+        said = f"{per_node!r} processes per node" if per_node else "one process per GPU"
+        reasons.append(Reason("WORLD_SIZE", f"{launcher} starts {said}; give the number of GPUs"))
+    world = None if number is None else number * (nodes or 1)
+    return replace(
+        found,
+        launcher=launcher,
+        world_size=world,
+        nodes=nodes or 1,
+        unknown=tuple(reasons),
+        launcher_arguments=tuple(words[: len(words) - len(found.arguments)]),
+    )
+
+
+def _torchrun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    given = options.take(words, options.TORCHRUN)
+    found = _launched(
+        given,
+        module=given.get("m", "module") is not None,
+        plain=given.get("no_python") is not None,
+        files=files,
+        shell=shell,
+        depth=depth,
+    )
+    return _spread(found, "torchrun", given.get("nproc_per_node") or "1", _count(given.get("nnodes")), words)
+
+
+def _accelerate(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    if not words or words[0] not in ("launch", "accelerate-launch"):
+        return None
+    given = options.take(words[1:], options.ACCELERATE)
+    found = _launched(
+        given,
+        module=given.get("m", "module") is not None,
+        plain=given.get("no_python") is not None,
+        files=files,
+        shell=shell,
+        depth=depth,
+    )
+    if found is None:
+        return None
+    # Accelerate's number is that of all processes, on all machines.
+    processes = given.get("num_processes", "n") or (
+        None if given.get("config_file") or given.get("multi_gpu") == "" else "1"
+    )
+    spread = _spread(found, "accelerate", processes, 1, words)
+    assert spread is not None
+    return replace(spread, nodes=_count(given.get("num_machines")) or 1, launcher_config=given.get("config_file"))
+
+
+def _deepspeed(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    given = options.take(words, options.DEEPSPEED)
+    found = _launched(
+        given,
+        module=given.get("module") is not None,
+        plain=given.get("no_python") is not None,
+        files=files,
+        shell=shell,
+        depth=depth,
+    )
+    include = given.get("i", "include")
+    per_node = given.get("num_gpus") or (_included(include) if include else None)
+    return _spread(found, "deepspeed", per_node, _count(given.get("num_nodes")), words)
+
+
+def _included(text: str) -> str | None:
+    """``localhost:0,1@other:0,1`` names GPUs by node; all nodes must have as many."""
+    counts = {len(node.partition(":")[2].split(",")) for node in text.split("@") if ":" in node}
+    return str(counts.pop()) if len(counts) == 1 else None
+
+
+def _mpirun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    given = options.take(words, options.MPIRUN)
+    found = _launched(given, module=False, plain=True, files=files, shell=shell, depth=depth)
+    found = _nested(found, "mpirun", given.get("np", "n", "c"), 1, words)
+    env = dict(pair.partition("=")[::2] for pair in given.all("x") if "=" in pair)
+    return None if found is None else replace(found, env={**env, **found.env})
+
+
+def _nested(
+    found: Entrypoint | None, launcher: str, total: str | None, nodes: int | None, words: Sequence[str]
+) -> Entrypoint | None:
+    """A launcher that may start another one: ``srun torchrun …`` starts one torchrun per node."""
+    if found is not None and found.launcher is not None:
+        outer = nodes or _count(total) or 1
+        if found.world_size is not None and found.nodes == 1:
+            return replace(found, world_size=found.world_size * outer, nodes=outer)
+        return found
+    return _spread(found, launcher, total, nodes, words)
+
+
+def _srun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    given = options.take(words, options.SRUN)
+    found = _launched(given, module=False, plain=True, files=files, shell=shell, depth=depth)
+    nodes = _count(given.get("N", "nodes"))
+    per_node = given.get("ntasks_per_node")
+    if (
+        found is not None
+        and found.launcher is None
+        and per_node is None
+        and (tasks := _count(given.get("n", "ntasks")))
+    ):
+        return _spread(replace(found), "srun", str(max(1, tasks // (nodes or 1))), nodes, words)
+    return _nested(found, "srun", per_node, nodes, words)
+
+
+def _horovodrun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    given = options.take(words, options.HOROVODRUN)
+    found = _launched(given, module=False, plain=True, files=files, shell=shell, depth=depth)
+    return _spread(found, "horovodrun", given.get("np", "num_proc"), 1, words)
+
+
+def _composer(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    given = options.take(words, options.COMPOSER)
+    found = _launched(
+        given,
+        module=given.get("m", "module_mode") is not None,
+        plain=given.get("c", "command_mode") is not None,
+        files=files,
+        shell=shell,
+        depth=depth,
+    )
+    return _spread(found, "composer", given.get("n", "nproc", "world_size"), 1, words)
+
+
+def _colossalai(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    given = options.take(words[1:], options.TORCHRUN)
+    found = _launched(given, module=given.get("m") is not None, plain=False, files=files, shell=shell, depth=depth)
+    return _spread(found, "colossalai", given.get("nproc_per_node"), _count(given.get("nnodes", "num_nodes")), words)
+
+
+def _ray(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    if tuple(words[:2]) != ("job", "submit"):
+        return None
+    given = options.take(words[2:], options.RAY_SUBMIT)
+    return _read(Command(given.rest, {}), files, shell, depth + 1)
+
+
+def _tune(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    """torchtune: ``tune run [torchrun's options] RECIPE --config NAME key=value``."""
+    if not words or words[0] != "run":
+        return None
+    given = options.take(words[1:], options.TUNE_RUN)
+    if not given.rest:
+        return None
+    found = tools.with_trainer(Entrypoint(Kind.TOOL, "tune", given.rest, trainer="torchtune"))
+    return _spread(found, "torchrun", given.get("nproc_per_node") or "1", _count(given.get("nnodes")), words)
+
+
+_LAUNCHERS: dict[str, Callable[[Sequence[str], Files, Shell, int], Entrypoint | None]] = {
+    "torchrun": _torchrun,
+    "torch.distributed.run": _torchrun,
+    "torch.distributed.launch": _torchrun,
+    "accelerate": _accelerate,
+    "accelerate-launch": lambda words, *rest: _accelerate(("launch", *words), *rest),
+    "deepspeed": _deepspeed,
+    "ds": _deepspeed,
+    "mpirun": _mpirun,
+    "mpiexec": _mpirun,
+    "orterun": _mpirun,
+    "srun": _srun,
+    "horovodrun": _horovodrun,
+    "composer": _composer,
+    "colossalai": _colossalai,
+    "ray": _ray,
+    "tune": _tune,
+}
+_LAUNCHER_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "torch.distributed.elastic": "torchrun",
+    "accelerate.commands.launch": "accelerate-launch",
+    "deepspeed.launcher.runner": "deepspeed",
+    "deepspeed": "deepspeed",
+    "composer.cli.launcher": "composer",
+}

@@ -1,0 +1,208 @@
+"""What a Python source says about itself: frameworks, model names, argument defaults, trainer settings.
+
+Parsed only. A source may be hostile: its size, lines and nesting are bounded before the parser sees it; servers read
+sources of others in a confined process all the same (``models.sizing.reading``).
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kopt.formats.entrypoint.found import EntrypointError
+from kopt.formats.entrypoint.options import words
+
+Literal = str | int | float | bool | None
+MAX_SOURCE_CHARACTERS = 2 << 20
+_MAX_LINE_CHARACTERS = 100_000
+_MAX_NESTING = 100
+_MAX_CHAIN = 1_000
+_MAX_FOUND = 500
+_MAX_NAMES = 64
+
+_SETTINGS = re.compile(
+    r"\w*(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|PPOConfig|RewardConfig|KTOConfig|ORPOConfig)"
+)
+_LORA, _QUANTISATION = {"LoraConfig", "LoHaConfig", "AdaLoraConfig"}, {"BitsAndBytesConfig"}
+_MODEL_CALLS = {"from_pretrained", "from_config", "create_model", "get_peft_model", "LLM", "load_model"}
+_FRAMEWORKS = words(
+    "torch transformers accelerate deepspeed peft trl lightning pytorch_lightning timm torchvision torchaudio "
+    "diffusers megatron torchtitan torchtune litgpt vllm sglang fairscale bitsandbytes unsloth datasets "
+    "torch_geometric dgl torchrec ignite fastai mmengine mmcv detectron2 ultralytics composer colossalai ray "
+    "hydra tensorflow keras jax flax"
+)
+
+
+@dataclass(frozen=True)
+class ScriptFacts:
+    """Literals found in a source; anything computed is left out.
+
+    ``defaults`` are those of ``add_argument``, by option without dashes; ``settings`` the keywords of a
+    TrainingArguments-like call, ``lora`` and ``quantisation`` those of PEFT's and bitsandbytes' configurations;
+    ``models`` the names given to ``from_pretrained``, ``create_model`` and their like; ``optimizers`` the classes.
+    """
+
+    frameworks: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    optimizers: tuple[str, ...] = ()
+    defaults: Mapping[str, Literal] = field(default_factory=dict)
+    settings: Mapping[str, Literal] = field(default_factory=dict)
+    lora: Mapping[str, Literal] = field(default_factory=dict)
+    quantisation: Mapping[str, Literal] = field(default_factory=dict)
+    wraps: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> "ScriptFacts":
+        """Raises TypeError or ValueError for anything but ``to_dict``'s own."""
+        names = ("frameworks", "models", "optimizers", "wraps")
+        lists: dict[str, Any] = {name: tuple(map(str, document[name])) for name in names if name in document}
+        tables = {
+            name: dict(document[name]) for name in ("defaults", "settings", "lora", "quantisation") if name in document
+        }
+        return cls(**lists | tables)
+
+
+def read_script(source: str) -> ScriptFacts:
+    """The facts of one source.
+
+    Raises:
+        EntrypointError: not Python, or larger or more deeply nested than scripts are; the message gives the line.
+    """
+    _screen(source)
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise EntrypointError(f"not Python: {error.msg} in line {error.lineno}; give the script as it runs") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise EntrypointError(
+            f"the source cannot be parsed: {type(error).__name__}; give the script as it runs"
+        ) from None
+    try:
+        return _facts(tree)
+    except RecursionError:
+        raise EntrypointError("an expression of the source is nested too deeply to read") from None
+
+
+def _screen(source: str) -> None:
+    if len(source) > MAX_SOURCE_CHARACTERS:
+        raise EntrypointError(f"{len(source):,} characters are no script; give at most {MAX_SOURCE_CHARACTERS:,}")
+    if "\0" in source:
+        raise EntrypointError("the source holds NUL bytes; give the script as text")
+    for number, line in enumerate(source.splitlines(), 1):
+        if len(line) > _MAX_LINE_CHARACTERS:
+            raise EntrypointError(f"line {number} has {len(line):,} characters; data belongs in a file of its own")
+    depth = 0
+    for match in re.finditer(r"[\[({]|[\])}]", source):
+        depth = max(0, depth + (1 if match[0] in "[({" else -1))
+        if depth > _MAX_NESTING:
+            raise EntrypointError(f"brackets are nested more than {_MAX_NESTING} deep; give the script as it runs")
+    # Unary, attribute and power chains nest as deeply as brackets do, without any.
+    if re.search(rf"(?:[-+~]\s*){{{_MAX_CHAIN}}}|(?:\bnot\s+){{{_MAX_CHAIN}}}|(?:\.\s*\w+\s*){{{_MAX_CHAIN}}}", source):
+        raise EntrypointError(f"a chain of more than {_MAX_CHAIN} operators; give the script as it runs")
+
+
+def _facts(tree: ast.Module) -> ScriptFacts:
+    constants = dict(_assignments(tree))
+    frameworks: dict[str, None] = {}
+    models: dict[str, None] = {}
+    optimizers: dict[str, None] = {}
+    wraps: dict[str, None] = {}
+    tables: dict[str, dict[str, Literal]] = {"defaults": {}, "settings": {}, "lora": {}, "quantisation": {}}
+    for node in ast.walk(tree):
+        for name in _imported(node):
+            if name in _FRAMEWORKS:
+                frameworks[name] = None
+        if isinstance(node, ast.Call):
+            called = _called(node.func)
+            keywords = {word.arg: literal for word in node.keywords if word.arg
+                        and (literal := _literal(word.value, constants)) is not _NOT_LITERAL}  # fmt: skip
+            _note(called, node, keywords, constants, tables, models)
+            if called in _OPTIMIZERS:
+                optimizers[called] = None
+            if called in _WRAPPERS:
+                wraps[called] = None
+    return ScriptFacts(tuple(frameworks), tuple(models)[:_MAX_FOUND], tuple(optimizers), **tables, wraps=tuple(wraps))
+
+
+_OPTIMIZERS = words(
+    "Adam AdamW SGD Adafactor RMSprop Adagrad Adamax NAdam RAdam LBFGS Lion LAMB AdamW8bit Adam8bit "
+    "PagedAdamW8bit FusedAdam DeepSpeedCPUAdam Muon Shampoo SOAP"
+)
+_WRAPPERS = words(
+    "DistributedDataParallel DDP FullyShardedDataParallel FSDP fully_shard DataParallel compile Accelerator "
+    "GradScaler autocast checkpoint gradient_checkpointing_enable initialize"
+)
+_NOT_LITERAL: Any = object()
+
+
+def _note(
+    called: str,
+    node: ast.Call,
+    keywords: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    tables: Mapping[str, dict[str, Literal]],
+    models: dict[str, None],
+) -> None:
+    if called == "add_argument" and node.args:
+        option = _literal(node.args[-1], constants)
+        if isinstance(option, str) and len(tables["defaults"]) < _MAX_FOUND:
+            default = keywords.get("default", False if keywords.get("action") == "store_true" else None)
+            tables["defaults"][option.lstrip("-").replace("-", "_")] = default
+    elif _SETTINGS.fullmatch(called):
+        tables["settings"].update(keywords)
+    elif called in _LORA:
+        tables["lora"].update(keywords)
+    elif called in _QUANTISATION:
+        tables["quantisation"].update(keywords)
+    elif called in _MODEL_CALLS and node.args:
+        name = _literal(node.args[0], constants)
+        if isinstance(name, str):
+            models[name[:200]] = None
+
+
+def _assignments(tree: ast.Module) -> Iterator[tuple[str, Any]]:
+    """Names that the module sets to a literal, once each."""
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
+            value = _literal(node.value, {})
+            if value is not _NOT_LITERAL:
+                yield target.id, value
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module.partition(".")[0]
+
+
+def _called(function: ast.expr) -> str:
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
+
+
+def _literal(node: ast.expr, constants: Mapping[str, Any]) -> Any:
+    """The value of a literal (or of a name bound to one), also ``-1``, ``2 * 8``, ``torch.bfloat16``; names joined."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | None):
+        return node.value
+    if isinstance(node, ast.Name):
+        return constants.get(node.id, _NOT_LITERAL)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
+        return node.attr
+    if isinstance(node, ast.List | ast.Tuple) and 0 < len(node.elts) <= _MAX_NAMES:
+        names = [_literal(entry, {}) for entry in node.elts]
+        return ",".join(names) if all(isinstance(name, str) for name in names) else _NOT_LITERAL
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = _literal(node.operand, constants)
+        return -value if isinstance(value, int | float) else _NOT_LITERAL
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = _literal(node.left, constants), _literal(node.right, constants)
+        small = all(isinstance(one, int | float) and abs(one) < 1 << 40 for one in (left, right))
+        return left * right if small else _NOT_LITERAL
+    return _NOT_LITERAL

@@ -1,0 +1,349 @@
+"""Shell text to simple commands: words, quotes, variables, arrays, ``&&``; nothing is ever executed.
+
+Covers what launch scripts use. What depends on running something (``$(…)``, loops, conditions) becomes a reason, and
+the commands inside branches count as if they all ran. Time and memory are bounded by the limits below.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kopt.core.reason import Reason
+from kopt.formats.entrypoint.found import EntrypointError
+
+MAX_TEXT_CHARACTERS = 1 << 18
+_MAX_WORD_CHARACTERS = 1 << 16
+_MAX_WORDS = 20_000
+_MAX_TEXTS = 100
+_UNSPECIAL = re.compile(r"[^'\"\\$`]+")
+_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)(\+?)=")
+_OPERATORS = ("&&", "||", ";;", ";", "|", "&", "\n")
+_KEYWORDS = {"if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "function", "{",
+             "}", "!", "time", "in", "select"}  # fmt: skip
+_DECLARATIONS = {"export", "local", "declare", "readonly", "typeset"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """One simple command and the variables set for it alone."""
+
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+@dataclass
+class Shell:
+    """Variables of a script as far as they can be known; ``exported`` are those that commands see."""
+
+    variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    exported: dict[str, str] = field(default_factory=dict)
+    positional: tuple[str, ...] = ()
+    unknown: dict[str, Reason] = field(default_factory=dict)
+    texts_left: list[int] = field(default_factory=lambda: [_MAX_TEXTS])
+    """How many more scripts may be read, counted over all shells within shells."""
+
+    def inner(self, exported: Mapping[str, str]) -> "Shell":
+        """A shell that this one starts.
+
+        Raises:
+            EntrypointError: scripts that start scripts without end.
+        """
+        self.texts_left[0] -= 1
+        if self.texts_left[0] < 0:
+            raise EntrypointError(f"more than {_MAX_TEXTS} scripts start each other; give the command that trains")
+        return Shell(exported=dict(exported), unknown=self.unknown, texts_left=self.texts_left)
+
+    def doubt(self, code: str, message: str) -> None:
+        self.unknown.setdefault(code + message, Reason(code, message))
+
+    def value(self, name: str) -> tuple[str, ...] | None:
+        if name in ("@", "*"):
+            return self.positional
+        if name == "#":
+            return (str(len(self.positional)),)
+        if name.isdigit():
+            at = int(name) - 1
+            return (self.positional[at],) if 0 <= at < len(self.positional) else None
+        return self.variables.get(name, (self.exported[name],) if name in self.exported else None)
+
+
+def commands(text: str, shell: Shell) -> Iterator[Command]:
+    """The simple commands of ``text`` in order, with variables filled in; assignments update ``shell``.
+
+    Raises:
+        EntrypointError: too long, a NUL byte, or quotes that do not end.
+    """
+    check(text)
+    budget = _MAX_WORDS
+    for raw in _statements(text):
+        statement = _Statement(shell)
+        for token in raw:
+            budget -= statement.take(token)
+            if budget < 0:
+                raise EntrypointError(
+                    f"more than {_MAX_WORDS:,} words; give the command that trains, not the whole script"
+                )
+        command = statement.finish()
+        if command is not None:
+            yield command
+
+
+class _Statement:
+    """One statement while its raw words come in."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._words: list[str] = []
+        self._env: dict[str, str] = {}
+        self._list: tuple[str, list[str]] | None = None
+        self._declares = False
+
+    def take(self, token: str) -> int:
+        """Adds a raw word; how much it counts against the limit."""
+        if self._list is not None:
+            self._take_list_word(*self._list, token)
+        elif token in ("(", ")"):
+            pass
+        elif not self._words and token in _KEYWORDS:
+            if token in ("if", "for", "while", "case"):
+                self._shell.doubt("BRANCHES", f"commands inside '{token}' are taken as if all of them ran")
+        elif not self._words and token in _DECLARATIONS:
+            self._declares = True
+        elif not self._words and (match := _ASSIGNMENT.match(token)):
+            self._assign(match[1], match[2] == "+", token[match.end() :])
+        elif not self._declares:
+            found = expand(token, self._shell)
+            self._words += found
+            return 1 + len(found)
+        return 1
+
+    def _take_list_word(self, name: str, words: list[str], token: str) -> None:
+        if token == ")":
+            self._shell.variables[name] = tuple(words)
+            self._list = None
+        else:
+            words.extend(expand(token, self._shell))
+            if len(words) > _MAX_WORDS:
+                raise EntrypointError("lists grow beyond any command line; give the command with its values filled in")
+
+    def _assign(self, name: str, adds: bool, raw: str) -> None:
+        before = (self._shell.value(name) or ()) if adds else ()
+        if raw == "(":
+            self._list = (name, list(before))
+        else:
+            self._env[name] = "".join(before) + " ".join(expand(raw, self._shell, quoted=True))
+
+    def finish(self) -> Command | None:
+        """The command, None where the statement only set variables."""
+        if self._words:
+            return Command(tuple(self._words), self._env)
+        self._shell.variables |= {name: (value,) for name, value in self._env.items()}
+        if self._declares:
+            self._shell.exported |= self._env
+        return None
+
+
+def check(text: str) -> None:
+    """Refuses text that no launch command looks like, before anything walks over it."""
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise EntrypointError(f"{len(text):,} characters are no launch command; give at most {MAX_TEXT_CHARACTERS:,}")
+    if "\0" in text:
+        raise EntrypointError("the text holds NUL bytes; give a command line, a script or a manifest")
+
+
+def _statements(text: str) -> Iterator[list[str]]:
+    """Raw words (quotes still in) between operators. Redirections and here-documents fall away."""
+    words: list[str] = []
+    at, end, here = 0, len(text), ""
+    while at < end:
+        char = text[at]
+        if char in " \t\r":
+            at += 1
+        elif text.startswith("\\\n", at) or text.startswith("\\\r\n", at):
+            at = text.index("\n", at) + 1
+        elif char == "#":
+            found = text.find("\n", at)
+            at = end if found < 0 else found
+        elif operator := next((op for op in _OPERATORS if text.startswith(op, at)), None):
+            at += len(operator)
+            if operator == "\n" and here:
+                at, here = _after_here_document(text, at, here), ""
+            yield words
+            words = []
+        elif char in "<>":
+            redirection = re.compile(r"<<-?\s*['\"]?([\w.]+)|[<>]+&?\s*(?:\d+|-)?").match(text, at)
+            assert redirection is not None
+            here = redirection[1] or here
+            at = redirection.end()
+            if not redirection[1] and not redirection[0].rstrip().endswith(tuple("0123456789-")):
+                at = _skip_word(text, at)
+            elif redirection[1]:
+                at += text.startswith(("'", '"'), at)
+        elif char in "()":
+            words.append(char)
+            at += 1
+        else:
+            at, word = _word(text, at)
+            if not (word.isdigit() and text[at : at + 1] in ("<", ">") and text[at : at + 1]):
+                words.append(word)
+            if text.startswith("(", at) and _ASSIGNMENT.fullmatch(word):
+                words[-1] += "("
+                at += 1
+                at = _list_words(text, at, words)
+    yield words
+
+
+def _list_words(text: str, at: int, words: list[str]) -> int:
+    """The words of ``NAME=( … )``, over line ends and comments, up to and including the bracket."""
+    end = len(text)
+    while at < end:
+        char = text[at]
+        if char in " \t\r\n":
+            at += 1
+        elif text.startswith("\\\n", at):
+            at += 2
+        elif char == "#":
+            at = _after_line(text, at)
+        elif char == ")":
+            words.append(")")
+            return at + 1
+        elif char in "(;&|<>":
+            words.append(char)
+            at += 1
+        else:
+            at, word = _word(text, at)
+            words.append(word)
+    raise EntrypointError("a list in brackets does not end; check the brackets and quotes of the script")
+
+
+def _after_line(text: str, at: int) -> int:
+    found = text.find("\n", at)
+    return len(text) if found < 0 else found + 1
+
+
+def _after_here_document(text: str, at: int, mark: str) -> int:
+    while at < len(text):
+        end = _after_line(text, at)
+        if text[at:end].strip() == mark:
+            return end
+        at = end
+    return at
+
+
+def _skip_word(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t":
+        at += 1
+    return _word(text, at)[0] if at < len(text) and text[at] not in "\n;&|()<>" else at
+
+
+def _word(text: str, at: int) -> tuple[int, str]:
+    """Where the word that starts at ``at`` ends, and its raw text."""
+    start, end = at, len(text)
+    while at < end and text[at] not in " \t\r\n;&|()<>":
+        char = text[at]
+        if char == "\\":
+            at += 2
+        elif char in "'\"`":
+            at = _after_quote(text, at)
+        elif text.startswith(("$(", "${"), at):
+            at = _after_bracket(text, at + 1)
+        else:
+            at += 1
+    return min(at, end), text[start : min(at, end)]
+
+
+def _after_quote(text: str, at: int) -> int:
+    quote = text[at]
+    position = at + 1
+    while position < len(text):
+        if text[position] == "\\" and quote != "'":
+            position += 2
+        elif text[position] == quote:
+            return position + 1
+        else:
+            position += 1
+    raise EntrypointError(f"a quote ({quote}) at character {at} does not end; check the quotes of the command")
+
+
+def _after_bracket(text: str, at: int) -> int:
+    closing = {"(": ")", "{": "}"}[text[at]]
+    opening, depth = text[at], 0
+    for position in range(at, len(text)):
+        depth += (text[position] == opening) - (text[position] == closing)
+        if depth == 0:
+            return position + 1
+    raise EntrypointError(f"a bracket ({opening}) at character {at} does not end; check the brackets of the command")
+
+
+def expand(raw: str, shell: Shell, *, quoted: bool = False) -> list[str]:
+    """The words that one raw word stands for: quotes removed, variables filled in, lists spread."""
+    words = [""]
+    started = False
+    position = 0
+    inside = quoted
+    literal_quote = False
+    while position < len(raw):
+        char = raw[position]
+        if char == "'" and not literal_quote:
+            end = _after_quote(raw, position)
+            words[-1] += raw[position + 1 : end - 1]
+            started, position = True, end
+        elif char == '"':
+            inside, literal_quote, started = not inside or quoted, not literal_quote, True
+            position += 1
+        elif char == "\\" and position + 1 < len(raw):
+            words[-1] += "" if raw[position + 1] == "\n" else raw[position + 1]
+            started, position = True, position + 2
+        elif char in "$`":
+            position, parts = _expansion(raw, position, shell)
+            spread = parts if literal_quote or quoted else [piece for part in parts for piece in part.split()]
+            if literal_quote and len(parts) > 1 and "*" in raw and "@" not in raw:
+                spread = [" ".join(parts)]
+            if spread:
+                words[-1] += spread[0]
+                words += spread[1:]
+                started = True
+        else:
+            plain = _UNSPECIAL.match(raw, position)
+            end = plain.end() if plain else position + 1
+            words[-1] += raw[position:end]
+            started, position = True, end
+        if len(words[-1]) > _MAX_WORD_CHARACTERS or len(words) > _MAX_WORDS:
+            raise EntrypointError("variables grow beyond any command line; give the command with its values filled in")
+    return words if started else []
+
+
+_BRACED = re.compile(r"\$\{(#?)([A-Za-z_]\w*|\d+|[@*#])(\[[@*]\])?(?::?([-=+?])(.*))?\}", re.DOTALL)
+_PLAIN = re.compile(r"\$([A-Za-z_]\w*|\d|[@*#?$!])")
+
+
+def _expansion(raw: str, at: int, shell: Shell) -> tuple[int, Sequence[str]]:
+    """The values of the expansion at ``at``, and where it ends."""
+    if raw[at] == "`" or raw.startswith("$(", at):
+        end = _after_quote(raw, at) if raw[at] == "`" else _after_bracket(raw, at + 1)
+        shell.doubt("COMMAND_OUTPUT", f"what {_short(raw[at:end])} prints is only known when it runs")
+        return end, (_short(raw[at:end]).replace(" ", "_"),)
+    if raw.startswith("${", at):
+        end = _after_bracket(raw, at + 1)
+        match = _BRACED.fullmatch(raw, at, end)
+        if match is None:
+            shell.doubt("EXPANSION", f"{_short(raw[at:end])} is only known when it runs")
+            return end, (_short(raw[at:end]).replace(" ", "_"),)
+        name, default = match[2], match[5]
+    else:
+        plain = _PLAIN.match(raw, at)
+        if plain is None:
+            return at + 1, ("$",)
+        end, name, default, match = plain.end(), plain[1], None, None
+    value = shell.value(name)
+    if value is None and default is not None and match is not None and match[4] in "-=":
+        # A default may itself hold defaults: each level is shorter than the one around it, and few nest.
+        value = tuple(expand(default, shell, quoted=True)) if default.count("${") < 16 else ()
+    if value is None:
+        shell.doubt("VARIABLE", f"the variable {name} is not set in the command; give its value")
+        return end, () if match is not None and match[3] else (f"${name}",)
+    return end, value
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,94 @@
+"""Series of NVIDIA's dcgm-exporter and of AMD's device-metrics-exporter, decoded from exposition text by the caller.
+
+``DCGM_FI_DEV_FB_*`` are MiB, ``DCGM_FI_PROF_*`` are shares, ``DCGM_FI_DEV_GPU_UTIL`` per cent (dcgm-exporter,
+``default-counters.csv``). AMD's ``gpu_*_vram`` are documented in bytes but exported in MiB by the releases that take
+them from amdsmi's ``vram_usage``; no GPU has less than 16 MiB or more than a tebibyte, which tells them apart.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from kopt.core.units import MIB, Bytes
+from kopt.formats.gpu_metrics.samples import GpuSample, MetricsError, amount_bytes, share
+
+Series = tuple[str, Mapping[str, str], float]
+"""Name, labels and value of one sample."""
+
+_BYTES_FROM = 16 * MIB
+
+
+def samples_of(series: Iterable[Series], namespace: str = "", pod: str = "") -> tuple[GpuSample, ...]:
+    """GPUs by their order of appearance, of all pods or of one. Raises MetricsError for values that cannot be.
+
+    Unknown series are passed over; a GPU without a figure of memory is left out.
+    """
+    found: dict[str, dict[str, float]] = {}
+    labels: dict[str, Mapping[str, str]] = {}
+    for name, own, value in series:
+        short = name.removeprefix("amd_").upper()
+        if short not in _KNOWN or not _belongs(own, namespace, pod):
+            continue
+        gpu = _identity(own)
+        labels.setdefault(gpu, own)
+        if value == value:
+            found.setdefault(gpu, {})[short] = value
+    return tuple([_sample(gpu, values, labels[gpu]) for gpu, values in found.items() if _MEMORY & values.keys()])
+
+
+_MEMORY = {"DCGM_FI_DEV_FB_USED", "GPU_USED_VRAM"}
+_KNOWN = _MEMORY | {
+    "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED", "DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "GPU_TOTAL_VRAM",
+    "GPU_GFX_ACTIVITY", "GPU_UMC_ACTIVITY",
+}  # fmt: skip
+
+
+def _belongs(labels: Mapping[str, str], namespace: str, pod: str) -> bool:
+    # Prometheus moves labels of the exporter aside when the scrape has its own.
+    own_pod = labels.get("exported_pod", labels.get("pod", ""))
+    own_namespace = labels.get("exported_namespace", labels.get("namespace", ""))
+    return (not pod or own_pod == pod) and (not namespace or own_namespace == namespace)
+
+
+def _identity(labels: Mapping[str, str]) -> str:
+    gpu = labels.get("UUID") or labels.get("gpu_uuid") or labels.get("gpu") or labels.get("gpu_id")
+    if not gpu:
+        raise MetricsError("a series of a GPU without UUID, gpu_uuid, gpu or gpu_id")
+    instance = labels.get("GPU_I_ID") or labels.get("gpu_partition_id", "")
+    node = labels.get("Hostname") or labels.get("hostname", "")
+    return "/".join(part for part in (node, gpu, instance) if part)
+
+
+def _sample(gpu: str, values: Mapping[str, float], labels: Mapping[str, str]) -> GpuSample:
+    is_dcgm = "DCGM_FI_DEV_FB_USED" in values
+    used = _dcgm(values, "FB_USED") if is_dcgm else _vram(values, "GPU_USED_VRAM", values)
+    total = _dcgm_total(values) if is_dcgm else _vram(values, "GPU_TOTAL_VRAM", values)
+    busy, moving = values.get("DCGM_FI_PROF_SM_ACTIVE"), values.get("DCGM_FI_PROF_DRAM_ACTIVE")
+    for name in ("DCGM_FI_DEV_GPU_UTIL", "GPU_GFX_ACTIVITY"):
+        busy = values[name] / 100 if busy is None and name in values else busy
+    for name in ("DCGM_FI_DEV_MEM_COPY_UTIL", "GPU_UMC_ACTIVITY"):
+        moving = values[name] / 100 if moving is None and name in values else moving
+    return GpuSample(
+        gpu, labels.get("modelName") or labels.get("card_series") or labels.get("card_model", ""), used, total,
+        _dcgm(values, "FB_RESERVED") if is_dcgm else None,
+        None if busy is None else share(busy * 100), None if moving is None else share(moving * 100),
+        pod=labels.get("exported_pod", labels.get("pod", "")),
+    )  # fmt: skip
+
+
+def _dcgm(values: Mapping[str, float], name: str) -> Bytes | None:
+    value = values.get(f"DCGM_FI_DEV_{name}")
+    return None if value is None else amount_bytes(value, "MiB")
+
+
+def _dcgm_total(values: Mapping[str, float]) -> Bytes | None:
+    parts = [_dcgm(values, name) for name in ("FB_USED", "FB_FREE", "FB_RESERVED")]
+    return _dcgm(values, "FB_TOTAL") or (Bytes(sum(one or 0 for one in parts)) if parts[1] is not None else None)
+
+
+def _vram(values: Mapping[str, float], name: str, beside: Mapping[str, float]) -> Bytes | None:
+    value = values.get(name)
+    if value is None:
+        return None
+    # The unit is told by the larger figure of the two: little use in bytes may look like much in MiB.
+    largest = max(value, beside.get("GPU_TOTAL_VRAM", 0.0))
+    return amount_bytes(value, "B" if largest >= _BYTES_FROM else "MiB")

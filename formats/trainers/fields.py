@@ -1,0 +1,140 @@
+"""Typed reading of a trainer's settings, from a mapping or from words of a command line."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kopt.core.reason import Reason
+from kopt.core.training import PlanError
+
+_MAX_ENTRIES = 5_000
+_TRUE, _FALSE = {"true", "1", "yes", "on", "y"}, {"false", "0", "no", "off", "n", "none", "null"}
+_OPTION, _SETTING = re.compile(r"--?[A-Za-z_]"), re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=")
+_WHOLE = re.compile(r"-?\d{1,18}")
+
+
+def of_words(words: Sequence[str]) -> dict[str, Any]:
+    """``--micro-batch-size 4 --bf16 lr=0.1`` as a mapping; a name without value is True; later ones win.
+
+    Words that belong to no option are kept in order under "" (a configuration's name, a model).
+    """
+    if len(words) > _MAX_ENTRIES:
+        raise PlanError(f"more than {_MAX_ENTRIES:,} arguments; give those of the trainer only")
+    found: dict[str, Any] = {"": []}
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if _OPTION.match(word):
+            name, equals, value = word.lstrip("-").partition("=")
+            values = [value] if equals else []
+            while not equals and at < len(words) and not (_OPTION.match(words[at]) or _SETTING.match(words[at])):
+                values.append(words[at])
+                at += 1
+            found[key(name)] = True if not values else values[0] if len(values) == 1 else values
+        elif _SETTING.match(word):
+            name, _, value = word.lstrip("+~").partition("=")
+            found[key(name)] = value
+        else:
+            found[""].append(word)
+    return found
+
+
+def key(name: str) -> str:
+    """Names without leading dashes, ``-`` as ``_``; case is kept (``-pp`` is not ``-PP``)."""
+    return name.lstrip("-").replace("-", "_")
+
+
+class Fields:
+    """One trainer's settings. What is read and absent can be noted as an assumption (``assume``)."""
+
+    def __init__(self, given: Mapping[str, Any], *others: Mapping[str, Any]) -> None:
+        """Later mappings win: a file first, then the command line."""
+        self._given: dict[str, Any] = {}
+        for one in (given, *others):
+            if len(one) > _MAX_ENTRIES:
+                raise PlanError(f"more than {_MAX_ENTRIES:,} settings; give the trainer's own only")
+            self._given |= {key(str(name)): value for name, value in one.items()}
+        self.unknown: list[Reason] = []
+
+    def assume(self, name: str, message: str) -> None:
+        """Notes that ``name`` was not given and what was taken instead."""
+        self.unknown.append(Reason("ASSUMED", message, {"setting": name}))
+
+    def has(self, *names: str) -> bool:
+        return any(self.raw(name) is not None for name in names)
+
+    def raw(self, *names: str) -> Any:
+        """The first of ``names`` that is given, None where none is. A dotted name looks into nested mappings."""
+        for name in names:
+            value = self._given.get(name)
+            if value is None and "." in name:
+                value = self._nested(name)
+            if value is not None:
+                return value
+        return None
+
+    def _nested(self, name: str) -> Any:
+        value: Any = self._given
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def text(self, *names: str, default: str = "") -> str:
+        value = self.raw(*names)
+        return default if value is None else str(value[0] if isinstance(value, list) and value else value).strip()
+
+    def whole(self, *names: str, default: int | None = None) -> int:
+        """A whole number of at least zero.
+
+        Raises:
+            PlanError: absent without a default, or no such number.
+        """
+        value = self.raw(*names)
+        if value is None or value == "auto":
+            if default is None:
+                raise PlanError(f"{names[0]} is not given; it decides the memory, so give it")
+            return default
+        value = value[-1] if isinstance(value, list) and value else value
+        text = str(value).strip().replace("_", "")
+        if isinstance(value, bool) or not _WHOLE.fullmatch(text.removesuffix(".0")) or text.startswith("-"):
+            raise PlanError(f"{names[0]} must be a whole number, not {str(value)[:40]!r}")
+        return int(text.removesuffix(".0"))
+
+    def real(self, *names: str, default: float) -> float:
+        value = self.raw(*names)
+        try:
+            number = default if value is None or value == "auto" else float(value)
+        except (TypeError, ValueError):
+            raise PlanError(f"{names[0]} must be a number, not {str(value)[:40]!r}") from None
+        if not -1e15 < number < 1e15:
+            raise PlanError(f"{names[0]} must be a number, not {str(value)[:40]!r}")
+        return number
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        value = self.raw(*names)
+        if value is None:
+            return default
+        text = str(value).strip().lower()
+        if text in _TRUE or text in _FALSE or text == "auto":
+            return text in _TRUE
+        return default if text == "" else True
+
+    def part(self, *names: str) -> "Fields":
+        """The settings below a name; also where they are given as JSON text."""
+        value = self.raw(*names)
+        if isinstance(value, str) and value.startswith("{"):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                raise PlanError(f"{names[0]} is not valid JSON") from None
+        return Fields(value if isinstance(value, Mapping) else {})
+
+    def words(self, *names: str) -> list[str]:
+        """A list of names, given as a list, as ``a,b`` or as ``[a, b]``."""
+        value = self.raw(*names)
+        if value is None:
+            return []
+        parts = value if isinstance(value, list) else re.split(r"[,\s]+", str(value).strip("[]() "))
+        return [str(part).strip("'\" ") for part in parts if str(part).strip("'\" ")]

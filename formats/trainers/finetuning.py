@@ -1,0 +1,64 @@
+"""LLaMA-Factory, axolotl and ms-swift: configurations on top of transformers' trainer."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kopt.core.training import Precision, Sharding, TrainingPlan
+from kopt.formats.trainers.fields import Fields
+from kopt.formats.trainers.names import adapter
+from kopt.formats.trainers.transformers import Surroundings, hf_recipe
+
+
+def llamafactory_plan(
+    given: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
+) -> TrainingPlan:
+    """LLaMA-Factory's arguments (src/llamafactory/hparams): gradient checkpointing unless disabled, LoRA by default.
+
+    Raises:
+        PlanError: the model is not known, or a value that cannot be.
+    """
+    defaults = {"finetuning_type": "lora", "cutoff_len": 2048, "lora_target": "all", "lora_rank": 8, "bf16": True}
+    fields = Fields(defaults, given)
+    recipe = hf_recipe("llamafactory", fields, around or Surroundings(), world_size)
+    return replace(recipe, checkpointing=not fields.flag("disable_gradient_checkpointing")).plan()
+
+
+def axolotl_plan(
+    given: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
+) -> TrainingPlan:
+    """An axolotl configuration (https://docs.axolotl.ai/docs/config-reference.html).
+
+    Raises:
+        PlanError: the model is not known, or a value that cannot be.
+    """
+    fields = Fields({"micro_batch_size": 1, "sequence_len": 512, "bf16": "auto"}, given)
+    if fields.text("bf16") == "auto":
+        fields = Fields({"micro_batch_size": 1, "sequence_len": 512}, given, {"bf16": True})
+    recipe = hf_recipe("axolotl", fields, around or Surroundings(), world_size)
+    if fields.text("adapter") == "qlora" and not recipe.weights.quantised:
+        recipe = replace(recipe, weights=Precision.NF4)
+    if recipe.weights.quantised and fields.text("adapter") == "qlora":
+        recipe = replace(recipe, weights=Precision.NF4_DOUBLE)  # axolotl quantises the scales as well
+    if fields.has("fsdp", "fsdp_config", "fsdp_version"):
+        recipe = replace(recipe, sharding=Sharding.PARAMETERS)
+    return recipe.plan()
+
+
+def swift_plan(
+    given: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
+) -> TrainingPlan:
+    """ms-swift's arguments (swift/llm/argument): LoRA by default, weights in their own 16 bits, checkpointing on.
+
+    Raises:
+        PlanError: the model is not known, or a value that cannot be.
+    """
+    defaults = {
+        "train_type": "lora", "per_device_train_batch_size": 1, "max_length": 2048, "bf16": True, "lora_rank": 8,
+        "gradient_accumulation_steps": 16, "gradient_checkpointing": True, "target_modules": "all-linear",
+    }  # fmt: skip
+    fields = Fields(defaults, given)
+    recipe = hf_recipe("ms-swift", fields, around or Surroundings(), world_size)
+    if fields.words("target_modules") == ["DEFAULT"] and recipe.adapter is not None:
+        recipe = replace(recipe, adapter=adapter(recipe.model, recipe.adapter.rank, ["q_proj", "k_proj", "v_proj"]))
+    return recipe.plan()

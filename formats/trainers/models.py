@@ -1,0 +1,41 @@
+"""The model of a trainer's settings: by name, by its configuration, or by dimensions given one by one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kopt.core.language_models import find_language_model, shape_of_config
+from kopt.core.training import ModelShape, PlanError
+from kopt.formats.trainers.fields import Fields
+
+NAMES = ("model_name_or_path", "model_id", "model", "base_model", "model_path", "checkpoint_dir",
+         "pretrained_model_name_or_path")  # fmt: skip
+
+
+def model_of(fields: Fields, *names: str, config: Mapping[str, Any] | None = None) -> ModelShape:
+    """The dimensions of the model that ``names`` (default: the usual ones) name.
+
+    ``config`` is the model's own decoded config.json where the caller has it.
+
+    Raises:
+        PlanError: none is named, or its dimensions are not known; the message says what to give.
+    """
+    name = fields.text(*(names or NAMES))
+    if config is not None:
+        return shape_of_config(config, name)
+    if not name:
+        if fields.has("hidden_size", "n_embd", "dim"):
+            given = {key: fields.raw(key) for key in _DIMENSIONS if fields.has(key)}
+            return shape_of_config({key: _number(value) for key, value in given.items()}, "the model")
+        raise PlanError(
+            f"no model is named; give {names[0] if names else 'model_name_or_path'} or the model's config.json"
+        )
+    return find_language_model(name)
+
+
+_DIMENSIONS = ("hidden_size", "n_embd", "dim", "num_hidden_layers", "n_layer", "n_layers", "num_attention_heads",
+               "n_head", "n_heads", "num_key_value_heads", "n_kv_heads", "intermediate_size", "ffn_dim", "vocab_size",
+               "padded_vocab_size", "head_dim", "tie_word_embeddings")  # fmt: skip
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12 else value

@@ -1,0 +1,166 @@
+"""vLLM, SGLang and text-generation-inference: what a server holds."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kopt.core.training import Attention, Parallelism, Precision, Serving, Style, TrainingPlan
+from kopt.formats.trainers.fields import Fields
+from kopt.formats.trainers.models import model_of
+from kopt.formats.trainers.names import precision
+
+_HELD = (
+    ("awq", Precision.INT4), ("int8", Precision.INT8), ("w8a8", Precision.INT8), ("gptq", Precision.INT4),
+    ("int4", Precision.INT4), ("w4a16", Precision.INT4), ("fp8", Precision.FP8), ("nf4-dq", Precision.NF4_DOUBLE),
+    ("nf4", Precision.NF4), ("bitsandbytes", Precision.NF4), ("bnb", Precision.NF4),
+)  # fmt: skip
+_SAMPLER_BYTES = 36.0
+"""Per score while sampling: 32-bit logits, sorted copy with 64-bit places and the sort's own copies of both,
+probabilities and their logarithms."""
+_VLLM_SHARE, _SGLANG_SHARE, _TGI_SHARE = 0.9, 0.88, 0.95
+
+
+def vllm_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None) -> TrainingPlan:
+    """vLLM's engine arguments (https://docs.vllm.ai/en/latest/configuration/engine_args.html).
+
+    Raises:
+        PlanError: the model is not known, or a value that cannot be.
+    """
+    words = [str(word) for word in given.get("", []) if word not in ("serve", "bench", "chat")]
+    fields = Fields({"model": words[0]} if words else {}, given)
+    return _served(
+        "vllm", fields, model_config,
+        share=fields.real("gpu_memory_utilization", default=_VLLM_SHARE),
+        tensor=fields.whole("tensor_parallel_size", "tp", default=1),
+        pipeline=fields.whole("pipeline_parallel_size", "pp", default=1),
+        data=fields.whole("data_parallel_size", "dp", default=1),
+        context=fields.whole("max_model_len", default=0),
+        sequences=fields.whole("max_num_seqs", default=256),
+        batched=fields.whole("max_num_batched_tokens", default=8192),
+        cache=fields.text("kv_cache_dtype"),
+        quantised=fields.text("quantization", "q"),
+    )  # fmt: skip
+
+
+def sglang_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None) -> TrainingPlan:
+    """SGLang's server arguments (https://docs.sglang.ai/advanced_features/server_arguments.html).
+
+    Raises:
+        PlanError: the model is not known, or a value that cannot be.
+    """
+    fields = Fields(given)
+    return _served(
+        "sglang", fields, model_config,
+        share=fields.real("mem_fraction_static", default=_SGLANG_SHARE),
+        tensor=fields.whole("tensor_parallel_size", "tp_size", "tp", default=1),
+        pipeline=fields.whole("pipeline_parallel_size", "pp_size", default=1),
+        data=fields.whole("data_parallel_size", "dp_size", "dp", default=1),
+        context=fields.whole("context_length", default=0),
+        sequences=fields.whole("max_running_requests", default=256),
+        batched=fields.whole("chunked_prefill_size", default=8192),
+        cache=fields.text("kv_cache_dtype"),
+        quantised=fields.text("quantization"),
+    )  # fmt: skip
+
+
+def tgi_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None) -> TrainingPlan:
+    """text-generation-launcher's arguments (https://huggingface.co/docs/text-generation-inference/reference/launcher).
+
+    Raises:
+        PlanError: the model is not known, or a value that cannot be.
+    """
+    fields = Fields(given)
+    return _served(
+        "tgi", fields, model_config,
+        share=fields.real("cuda_memory_fraction", default=1.0) * _TGI_SHARE,
+        tensor=fields.whole("num_shard", default=1),
+        pipeline=1,
+        data=1,
+        context=fields.whole("max_total_tokens", default=0),
+        sequences=fields.whole("max_batch_size", "max_concurrent_requests", default=128),
+        batched=fields.whole("max_batch_prefill_tokens", default=4096),
+        cache=fields.text("kv_cache_dtype"),
+        quantised=fields.text("quantize"),
+    )  # fmt: skip
+
+
+def _served(
+    framework: str,
+    fields: Fields,
+    config: Mapping[str, Any] | None,
+    *,
+    share: float,
+    tensor: int,
+    pipeline: int,
+    data: int,
+    context: int,
+    sequences: int,
+    batched: int,
+    cache: str,
+    quantised: str,
+) -> TrainingPlan:
+    model = model_of(fields, "model", "model_path", "model_id", config=config)
+    held = _held(fields, model_name=fields.text("model", "model_path", "model_id"), quantised=quantised)
+    compute = precision(fields.text("dtype"), Precision.BF16)
+    if not context:
+        context = 8192
+        fields.assume("context", "the longest context is not given: 8192 tokens; the cache fills its share anyway")
+    return TrainingPlan(
+        framework=framework,
+        model=model,
+        parallel=Parallelism(data=data, tensor=tensor, pipeline=pipeline),
+        weights=held or compute,
+        compute=compute,
+        attention=Attention.FLASH,
+        style=Style.FUSED,
+        logit_bytes=_SAMPLER_BYTES,
+        serving=Serving(
+            context_tokens=context,
+            sequences=sequences,
+            cache=precision(cache, compute),
+            reserve_share=share,
+            batched_tokens=min(batched, context * sequences) or 1,
+        ),
+        unknown=tuple(fields.unknown),
+    )
+
+
+def _held(fields: Fields, *, model_name: str, quantised: str) -> Precision | None:
+    """The weights' precision as an option or as the model's name has it."""
+    for text in (quantised.lower(), model_name.lower()):
+        for part, held in _HELD:
+            if part in text:
+                return held
+    return None
+
+
+def generation_plan(
+    given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, gpus: int = 1
+) -> TrainingPlan:
+    """Generation with transformers: one batch of prompts, a cache that grows with it, layers spread over ``gpus``.
+
+    Takes ``model``, ``prompt_tokens``, ``new_tokens``, ``batch_size``, ``dtype`` and ``quantization``.
+
+    Raises:
+        PlanError: the model is not known, or a value that cannot be.
+    """
+    fields = Fields(given)
+    model = model_of(fields, config=model_config)
+    held = _held(fields, model_name=fields.text("model"), quantised=fields.text("quantization"))
+    compute = precision(fields.text("dtype"), Precision.BF16)
+    prompt = fields.whole("prompt_tokens", default=1)
+    return TrainingPlan(
+        framework="transformers",
+        model=model,
+        parallel=Parallelism(pipeline=gpus),
+        weights=held or compute,
+        compute=compute,
+        style=Style.EAGER,
+        logit_bytes=0.0 if fields.flag("last_logits_only", default=True) else compute.bytes_each + 4.0,
+        serving=Serving(
+            context_tokens=prompt + fields.whole("new_tokens", default=1),
+            sequences=fields.whole("batch_size", default=1),
+            cache=compute,
+            prompt_tokens=prompt,
+        ),
+        unknown=tuple(fields.unknown),
+    )

@@ -1,0 +1,158 @@
+"""TrainingArguments of transformers and TRL, PEFT's LoRA and accelerate's configuration, as a plan.
+
+LLaMA-Factory, axolotl and ms-swift build on the same trainer: ``hf_recipe`` reads what they share.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kopt.core.training import Adapter, ModelShape, Precision, Sharding, TrainingPlan
+from kopt.formats.trainers.deepspeed import apply_deepspeed
+from kopt.formats.trainers.fields import Fields
+from kopt.formats.trainers.models import model_of
+from kopt.formats.trainers.names import adapter, precision
+from kopt.formats.trainers.recipe import Recipe
+
+_SEQUENCE_NAMES = ("max_seq_length", "max_length", "block_size", "model_max_length", "cutoff_len", "sequence_len",
+                   "max_source_length", "max_seq_len")  # fmt: skip
+LOGIT_BYTES = 16.0
+"""16-bit logits, their 32-bit copy, the log-softmax kept for the backward pass, and its gradient: 14; before
+transformers 4.46 also a shifted copy: 18. The version is not known from arguments."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Files beside the arguments: DeepSpeed's and accelerate's configurations, the model's own."""
+
+    deepspeed: Mapping[str, Any] | None = None
+    accelerate: Mapping[str, Any] | None = None
+    model: Mapping[str, Any] | None = None
+
+
+def hf_plan(
+    given: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
+) -> TrainingPlan:
+    """The plan of a script whose arguments are TrainingArguments, model and LoRA settings.
+
+    Raises:
+        PlanError: the model is not named or not known, or a value that cannot be.
+    """
+    fields = Fields(given)
+    return hf_recipe("hf", fields, around or Surroundings(), world_size).plan()
+
+
+def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: int | None) -> Recipe:
+    """What every trainer on top of ``transformers.Trainer`` shares."""
+    model = model_of(fields, config=around.model)
+    sequence = fields.whole(*_SEQUENCE_NAMES, default=0)
+    if not sequence:
+        sequence = 1024
+        fields.assume("sequence", "the length of sequences is not given: 1024 tokens")
+    half = _half(fields)
+    low_rank = _adapter(fields, model)
+    # Plain scripts load 32-bit weights unless told otherwise; the trainers on top of it load the model's own 16 bits.
+    default = Precision.FP32 if framework == "hf" and low_rank is None else half or Precision.FP32
+    held = precision(fields.text("torch_dtype", "dtype", "model_dtype"), default)
+    held = _quantised(fields) or held
+    full = fields.flag("packing", "sample_packing", "pad_to_max_length", "pad_to_sequence_len")
+    if not full:
+        fields.assume("packing", "batches of varying length are taken to reach the longest that is allowed")
+    parts = max(1, fields.whole("sequence_parallel_size", "sequence_parallel_degree", default=1))
+    recipe = Recipe(
+        framework=framework,
+        model=model,
+        micro_batch=fields.whole("per_device_train_batch_size", "micro_batch_size", "batch_size", default=8),
+        sequence=sequence,
+        accumulation=fields.whole("gradient_accumulation_steps", default=1),
+        weights=held,
+        compute=half or (Precision.FP32 if held.quantised else held),
+        optimizer=fields.text("optim", "optimizer", default="adamw_torch"),
+        gpus=world_size or 1,
+        checkpointing=fields.flag("gradient_checkpointing"),
+        flash=fields.text("attn_implementation", "flash_attn", "attn_impl", default="sdpa")
+        not in ("eager", "disabled"),
+        loss=0.5 if fields.flag("use_liger_kernel", "enable_liger_kernel", "use_liger") else LOGIT_BYTES,
+        context=parts,
+        offload_activations=fields.flag("activation_offloading")
+        or fields.text("gradient_checkpointing", "use_gradient_checkpointing") in ("offload", "unsloth"),
+        adapter=low_rank,
+        ends=_ends(framework, held, low_rank),
+        varying=not full and fields.has(*_SEQUENCE_NAMES),
+        unknown=fields.unknown,
+    )
+    if fields.text("device_map") in ("auto", "balanced", "sequential") and recipe.gpus > 1:
+        # Layers are spread over the GPUs, which work one after the other: no micro-batches overlap.
+        recipe = replace(recipe, pipeline=recipe.gpus, accumulation=1)
+    if around.deepspeed is not None:
+        return apply_deepspeed(recipe, around.deepspeed)
+    return _sharded(recipe, fields, around.accelerate)
+
+
+def _half(fields: Fields) -> Precision | None:
+    """The precision of automatic mixed precision, None where there is none."""
+    if fields.flag("bf16") or fields.flag("pure_bf16"):
+        return Precision.BF16
+    if fields.flag("fp16"):
+        return Precision.FP16
+    return None
+
+
+def _quantised(fields: Fields) -> Precision | None:
+    bits = fields.text("quantization_bit", "quant_bits", "load_in_bits")
+    if fields.text("quant_method", "quantization_method") in ("gptq", "awq"):
+        return Precision.GPTQ8 if bits == "8" else Precision.INT4
+    if fields.flag("load_in_4bit") or bits == "4":
+        double = fields.flag("bnb_4bit_use_double_quant", "double_quantization", "bnb_4bit_use_double_quantization")
+        return Precision.NF4_DOUBLE if double else Precision.NF4
+    return Precision.INT8 if fields.flag("load_in_8bit") or bits == "8" else None
+
+
+def _ends(framework: str, held: Precision, low_rank: Adapter | None) -> Precision | None:
+    """PEFT's ``prepare_model_for_kbit_training`` casts all that bitsandbytes did not quantise to 32 bits."""
+    casts = framework in ("hf", "ms-swift") and held in (Precision.NF4, Precision.NF4_DOUBLE, Precision.INT8)
+    return Precision.FP32 if casts and low_rank is not None else None
+
+
+def _adapter(fields: Fields, model: ModelShape) -> Adapter | None:
+    kind = fields.text("finetuning_type", "adapter", "train_type", "peft_type", "sft_type", "tuner_type").lower()
+    rank = fields.whole("lora_rank", "lora_r", "r", default=0)
+    if kind in ("full", "freeze", "none") or (
+        not rank and kind not in ("lora", "qlora", "dora") and not fields.flag("use_peft")
+    ):
+        return None
+    targets = fields.words("lora_target", "lora_target_modules", "target_modules", "lora_modules")
+    if fields.flag("lora_target_linear"):
+        targets = ["all-linear"]
+    dropout = fields.real("lora_dropout", default=0.05) > 0
+    made = adapter(model, rank or 8, targets or ["q_proj", "v_proj"], dropout=dropout)
+    # PEFT casts what the adapter reads to its own 32 bits; automatic casts bring a copy back to 16.
+    copy = (2.0 if _half(fields) else 4.0) + dropout
+    modules = fields.words("modules_to_save", "additional_target", "lora_modules_to_save")
+    return replace(made, copy_bytes=copy, saved=len(modules) * model.embedding)
+
+
+def _sharded(recipe: Recipe, fields: Fields, accelerate: Mapping[str, Any] | None) -> Recipe:
+    """FSDP as TrainingArguments or as accelerate's file set it."""
+    launch = Fields(accelerate or {})
+    settings = launch.part("fsdp_config")
+    strategy = settings.text("fsdp_sharding_strategy", "fsdp_reshard_after_forward").upper()
+    mode = fields.text("fsdp")
+    if launch.part("deepspeed_config").raw("zero_stage") is not None:
+        zero = launch.part("deepspeed_config")
+        document = {"zero_optimization": {"stage": zero.raw("zero_stage"),
+                                          "offload_optimizer": {"device": zero.text("offload_optimizer_device")},
+                                          "offload_param": {"device": zero.text("offload_param_device")}},
+                    "bf16": {"enabled": launch.text("mixed_precision") == "bf16"}}  # fmt: skip
+        return apply_deepspeed(recipe, document)
+    if launch.text("distributed_type").upper() != "FSDP" and mode in ("", "False", "false"):
+        return recipe
+    partly = "SHARD_GRAD_OP" in strategy or strategy == "2" or "shard_grad_op" in mode
+    off = settings.flag("fsdp_offload_params") or "offload" in mode
+    return replace(
+        recipe,
+        sharding=Sharding.GRADIENTS if partly else Sharding.PARAMETERS,
+        offload_optimizer=off,
+        offload_parameters=off,
+        checkpointing=recipe.checkpointing or settings.flag("fsdp_activation_checkpointing"),
+    )

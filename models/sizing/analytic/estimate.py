@@ -1,0 +1,182 @@
+"""Memory per rank of a plan: what is kept, the worst moment of a step, an interval, and reasons with numbers."""
+
+import math
+from dataclasses import dataclass, field, replace
+
+from kopt.core.reason import Reason
+from kopt.core.sizing import MemoryBreakdown
+from kopt.core.training import Serving, Style, TrainingPlan
+from kopt.core.units import MIB, Bytes, format_bytes
+from kopt.models.sizing.analytic import activations, serving
+from kopt.models.sizing.analytic.states import States, held, states, weight_bytes
+
+_CONTEXT_BYTES = 450 * MIB
+_COMMUNICATOR_BYTES = 250 * MIB
+_CACHED_SHARE = 0.03
+_KNOWN_WIDTH, _EAGER_WIDTH = 0.15, 0.1
+_UNKNOWN_WIDTH = 0.08
+_MAX_WIDTH = 1.2
+_ROUTING_WIDTH, _PARALLEL_WIDTH, _SHARDED_WIDTH = 0.15, 0.04, 0.08
+
+
+@dataclass(frozen=True)
+class AnalyticEstimate:
+    """Memory of every pipeline stage (ranks of one stage hold as much), and how sure it is.
+
+    ``low_share`` and ``high_share`` bound the truth around the total; they widen with what had to be assumed, and are
+    to be replaced by calibrated ones where measurements exist.
+    """
+
+    plan: TrainingPlan
+    per_stage: tuple[MemoryBreakdown, ...]
+    low_share: float
+    high_share: float
+    reasons: tuple[Reason, ...] = field(default_factory=tuple)
+
+    @property
+    def worst(self) -> MemoryBreakdown:
+        """The stage that needs most."""
+        return max(self.per_stage, key=lambda stage: stage.total)
+
+    def rank_stage(self, rank: int) -> int:
+        """The stage of a global rank: tensor and data ranks count first, as Megatron orders them."""
+        return min(rank // max(1, self.plan.parallel.world // self.plan.parallel.pipeline), len(self.per_stage) - 1)
+
+
+def estimate_plan(plan: TrainingPlan, *, gpu_bytes: int | None = None) -> AnalyticEstimate:
+    """The memory of a plan. ``gpu_bytes`` is the GPU's usable memory.
+
+    Serving engines fill a share of it, and the allocator gives blocks back that lie unused when it is full.
+    """
+    stages = tuple(_stage(plan, stage, gpu_bytes) for stage in range(plan.parallel.pipeline))
+    width = _width(plan, gpu_bytes)
+    reasons = (*_reasons(plan, stages), *plan.unknown)
+    return AnalyticEstimate(plan, stages, math.exp(-width), math.exp(width), reasons)
+
+
+def _stage(plan: TrainingPlan, stage: int, gpu_bytes: int | None) -> MemoryBreakdown:
+    kept = states(plan, stage)
+    if plan.serving is not None:
+        return _serving_stage(plan, plan.serving, kept, gpu_bytes)
+    for_backward = activations.kept(plan, stage)
+    gathered = activations.gathered(plan, stage) + plan.buffer_bytes + _dequantised(plan, stage)
+    loss = activations.logits(plan, stage)
+    layer = activations.backward_temporary(plan, stage)
+    early_gradients = kept.gradients if plan.preallocated_gradients or plan.accumulation > 1 else 0.0
+    # Moments that can be the worst: the loss, the first layers' backward pass, the optimizer's step, loading.
+    moments = (
+        (early_gradients, for_backward, max(loss, layer) + gathered),
+        (kept.gradients, 0.1 * for_backward, layer + gathered),
+        (kept.gradients, 0.0, _step_temporary(plan, kept) + plan.buffer_bytes),
+        (0.0, 0.0, _loading(plan, kept)),
+    )
+    gradients, activation, temporary = max(moments, key=sum)
+    parts = _breakdown(plan, kept, gradients, activation, temporary + plan.workspace_bytes)
+    # Blocks of other batches' losses lie beside those of the worst; the optimizer's step makes use of both.
+    unused = max(0.0, plan.cached_loss * loss - (gradients + activation + temporary - sum(moments[0])))
+    if gpu_bytes is not None:
+        unused = min(unused, max(0.0, gpu_bytes - parts.total))
+    return replace(parts, framework=Bytes(int(parts.framework + unused)))
+
+
+def _breakdown(
+    plan: TrainingPlan, kept: States, gradients: float, activation: float, temporary: float
+) -> MemoryBreakdown:
+    tensors = kept.weights + kept.optimizer + gradients + activation + temporary
+    return MemoryBreakdown(
+        weights=Bytes(int(kept.weights)),
+        gradients=Bytes(int(gradients)),
+        optimizer=Bytes(int(kept.optimizer)),
+        activations=Bytes(int(activation)),
+        temporary=Bytes(int(temporary)),
+        framework=Bytes(int(_framework(plan) + _CACHED_SHARE * tensors)),
+    )
+
+
+def reserved_bytes(plan: TrainingPlan, parts: MemoryBreakdown) -> Bytes:
+    """What the caching allocator holds for a process of ``parts``: its tensors and blocks that lie unused."""
+    return Bytes(max(int(parts.tensors), int(parts.total) - int(_framework(plan))))
+
+
+def _framework(plan: TrainingPlan) -> float:
+    """The driver's context, and one communicator for each kind of parallelism in use."""
+    parallel = plan.parallel
+    kinds = sum(
+        size > 1 for size in (parallel.data, parallel.tensor, parallel.pipeline, parallel.context, parallel.expert)
+    )
+    return _CONTEXT_BYTES + kinds * _COMMUNICATOR_BYTES
+
+
+def _step_temporary(plan: TrainingPlan, kept: States) -> float:
+    """Optimizers that work on all tensors at once hold a copy of the size of a state while they do."""
+    return plan.step_bytes + (kept.gradients if plan.foreach_step else 0.0)
+
+
+def _loading(plan: TrainingPlan, kept: States) -> float:
+    """All weights at once beside this rank's part; states that come later are not there yet."""
+    if not plan.loads_whole or plan.parallel.world == 1:
+        return 0.0
+    whole = plan.model.parameters() * plan.weights.bytes_each
+    return max(0.0, whole - kept.optimizer)
+
+
+def _dequantised(plan: TrainingPlan, stage: int) -> float:
+    """The widest weight in the compute precision: quantised ones are unpacked one at a time, and a head is cast."""
+    if not plan.weights.quantised:
+        return 0.0
+    model = plan.model
+    widest = 2 * max(model.ffn, model.query_width)
+    if plan.ends is not None and plan.ends is not plan.compute:
+        widest = max(widest, model.vocab)
+    return plan.compute.bytes_each * model.hidden * widest / plan.parallel.tensor
+
+
+def _serving_stage(plan: TrainingPlan, served: Serving, kept: States, gpu_bytes: int | None) -> MemoryBreakdown:
+    cache = serving.cache_bytes(plan, served)
+    prefill = serving.prefill_bytes(plan, served)
+    if served.reserve_share is not None and gpu_bytes is not None:
+        # The engine takes its share whatever the cache would need; the driver's part counts into it.
+        share = served.reserve_share * gpu_bytes - kept.weights - prefill - _framework(plan)
+        cache = max(share, 0.0)
+    return _breakdown(plan, kept, 0.0, cache, prefill + _dequantised(plan, 0))
+
+
+def _width(plan: TrainingPlan, gpu_bytes: int | None) -> float:
+    """Half the interval's width on a log scale: wider for every assumption, for routing and for many ranks."""
+    width = _KNOWN_WIDTH + _UNKNOWN_WIDTH * len(plan.unknown)
+    if plan.style is Style.EAGER:
+        width += _EAGER_WIDTH  # what plain modules keep depends on their version
+    parallel = plan.parallel
+    width += _PARALLEL_WIDTH * sum(size > 1 for size in (parallel.tensor, parallel.pipeline, parallel.context))
+    if plan.model.experts is not None:
+        width += _ROUTING_WIDTH
+    if parallel.sharding.value == "parameters":
+        width += _SHARDED_WIDTH
+    if plan.serving is not None and plan.serving.reserve_share is not None and gpu_bytes is None:
+        width += 2 * _UNKNOWN_WIDTH
+    return min(width, _MAX_WIDTH)
+
+
+def _reasons(plan: TrainingPlan, stages: tuple[MemoryBreakdown, ...]) -> tuple[Reason, ...]:
+    worst = max(range(len(stages)), key=lambda stage: stages[stage].total)
+    own = held(plan, worst)
+    parts = stages[worst]
+    numbers = {name: int(amount) for name, amount in parts.items()}
+    said = ", ".join(f"{name} {format_bytes(amount)}" for name, amount in parts.items() if amount)
+    weights = weight_bytes(plan, own)
+    reasons = [
+        Reason(
+            "FORMULA", f"computed from the settings, nothing ran: {said} on stage {worst + 1} of {len(stages)}", numbers
+        ),
+        Reason(
+            "PARAMETERS",
+            f"{plan.model.parameters() / 1e9:.2f} billion weights, {own.total / 1e9:.2f} on one rank as "
+            f"{plan.weights.value} ({format_bytes(int(weights))} before sharding)",
+            {"parameters": plan.model.parameters(), "on_rank": int(own.total)},
+        ),
+    ]
+    loss = activations.logits(plan, worst)
+    if plan.trains and loss > 0.2 * parts.total:
+        message = f"the loss holds {plan.logit_bytes:g} bytes for each of {plan.model.vocab:,} words per token: "
+        reasons.append(Reason("LOGITS", message + format_bytes(int(loss)), {"logits": int(loss)}))
+    return tuple(reasons)

@@ -1,0 +1,106 @@
+"""SM or CU activity from a trace by the roofline model: how long each kernel keeps the GPU busy, and how much of it.
+
+A kernel takes the longer of its FLOPs at the peak and its bytes at the memory's bandwidth, and cannot start faster than
+the host launches (Williams et al. 2009; NVIDIA DL performance guide). Neither the precision nor the host's speed is in
+the trace, so the interval spans what they may be. It has not been validated against measurements and says so.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kopt.core.catalogue import find_gpu
+from kopt.core.gpu import GpuModel
+from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.reason import Reason
+from kopt.core.sizing import WorkloadProfile
+from kopt.models.sizing.code import CodeEstimate, KernelLoad
+
+ROOFLINE = ModelVersion("roofline", "1")
+_PEAKS_TFLOPS = (
+    ("V100", 15.7, 125), ("T4", 8.1, 65), ("L40S", 91.6, 362), ("L4", 30.3, 121), ("A100", 19.5, 312),
+    ("A10", 31.2, 125), ("A30", 10.3, 165), ("A40", 37.4, 150), ("GH200", 67, 990), ("H100", 67, 990),
+    ("H200", 67, 990),
+    ("GB200", 80, 2250), ("B200", 80, 2250), ("RTX-3090", 35.6, 71), ("RTX-4090", 82.6, 165), ("RTX-5090", 104.8, 210),
+    ("RTX-A6000", 38.7, 155), ("RTX-6000-Ada", 91.1, 364), ("MI100", 23.1, 184.6), ("MI210", 22.6, 181),
+    ("MI250X", 47.9, 383), ("MI300A", 122.6, 980), ("MI300X", 163.4, 1307), ("MI325X", 163.4, 1307),
+    ("MI350X", 144.2, 2300), ("MI355X", 157.3, 2500), ("Radeon-PRO-W7900", 61.3, 122.6),
+)  # fmt: skip
+"""Dense peaks of vendors' data sheets: FP32 without and half precision with matrix units; by the name's beginning."""
+_EFFICIENCY = (0.4, 0.85)
+"""Of the peaks, what kernels reach."""
+_LAUNCH_S = (3e-6, 25e-6)
+"""Between two kernels: from CUDA graphs and C++ to eager Python on a slow host."""
+_STALLED = (0.02, 0.4)
+"""Of the time: from data that is there already to a slow input pipeline."""
+_KERNELS_PER_OPERATION = 1.3
+_BYTES_PER_UNIT = 32 * 1024
+"""Bytes that one SM or CU works on at a time; smaller kernels leave others idle."""
+
+
+@dataclass(frozen=True)
+class _Corner:
+    """One set of assumptions; ``stalled`` is the part of a step in which the GPU waits for input."""
+
+    half: bool
+    efficiency: float
+    launch_s: float
+    stalled: float
+
+
+def activity(code: CodeEstimate, gpu: str, profile: WorkloadProfile | None = None) -> Prediction:
+    """Share of SMs or CUs that are busy, over time, 0 to 1; a refusal where the code did not run.
+
+    A dry run's own figure replaces the roofline's centre and most of its interval.
+    """
+    model = find_gpu(gpu)
+    if profile is not None and profile.activity is not None:
+        return _measured(profile, profile.activity)
+    loads = {name: one for name, one in code.kernels.items() if one.count}
+    if not loads:
+        text = "Nothing ran, so what it would compute is not known; make a dry run (kopt profile)."
+        return Prediction.refusal(Reason("NO_KERNELS", text), unit="share", model=ROOFLINE)
+    found = sorted(
+        _activity(loads, model, _Corner(half, efficiency, launch, stalled))
+        for half in (False, True) for efficiency in _EFFICIENCY for launch in _LAUNCH_S for stalled in _STALLED
+    )  # fmt: skip
+    low, high = found[0], found[-1]
+    value = min(max(math.sqrt(max(low, 1e-4) * max(high, 1e-4)), low), high)
+    total = sum(one.flops for one in loads.values())
+    text = (
+        f"{total / max(1, code.steps) / 1e12:.2f} TFLOP a step on {model.name} by the roofline model; precision, input "
+        "pipeline and host speed are not known, and no measurement has validated it."
+    )
+    reasons = [Reason("UNVALIDATED_ROOFLINE", text, {"flops_per_step": total / max(1, code.steps)})]
+    return Prediction(value, low, high, 0.8, "share", 0.3, ROOFLINE, tuple(reasons))
+
+
+def _activity(loads: Mapping[str, KernelLoad], model: GpuModel, corner: _Corner) -> float:
+    """Busy SM-seconds over all SM-seconds of the trace."""
+    single, half = _peaks(model)
+    busy = total = 0.0
+    for name, load in loads.items():
+        matrix = name in ("convolution", "gemm", "attention", "recurrent")
+        peak = (half if corner.half and matrix else single) * corner.efficiency
+        seconds = max(load.flops / peak, load.bytes / (model.memory_gbps * 1e9 * corner.efficiency))
+        kernels = load.count * _KERNELS_PER_OPERATION
+        share = min(1.0, load.bytes / load.count / _BYTES_PER_UNIT / model.compute_units) if load.bytes else 1.0
+        busy += seconds * max(share, 1 / model.compute_units)
+        total += max(seconds, kernels * corner.launch_s)
+    return min(1.0, busy / total) * (1 - corner.stalled) if total > 0 else 0.0
+
+
+def _peaks(model: GpuModel) -> tuple[float, float]:
+    """FLOP/s; of models without a data sheet here as many per unit as an A100 has."""
+    for name, single, half in _PEAKS_TFLOPS:
+        if model.name.startswith(name):
+            return single * 1e12, half * 1e12
+    return model.compute_units * 19.5e12 / 108, model.compute_units * 312e12 / 108
+
+
+def _measured(profile: WorkloadProfile, share: float) -> Prediction:
+    room = 0.05 if profile.steady else 0.2
+    text = f"A dry run of {profile.duration_s:.0f} s measured {share:.0%} on {profile.gpu}."
+    reason = Reason("DRY_RUN_ACTIVITY", text, {"activity": share, "samples": profile.samples})
+    low, high = max(0.0, share - room), min(1.0, share + room)
+    return Prediction(share, low, high, 0.8, "share", 0.8 if profile.steady else 0.5, ROOFLINE, (reason,))

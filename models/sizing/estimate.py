@@ -1,0 +1,335 @@
+"""From a command to a sizing: what would run, run abstractly or read by formulas, corrected, and what to ask for.
+
+import kopt
+print(kopt.estimate("train.py --batch-size 32", gpu="a100-40gb").to_dict())
+"""
+
+import contextlib
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kopt.core.catalogue import find_gpu
+from kopt.core.gpu import GpuModel
+from kopt.core.prediction import Prediction
+from kopt.core.reason import Reason
+from kopt.core.settings import Settings
+from kopt.core.sizing import (
+    AllocationKind,
+    MemoryBreakdown,
+    Method,
+    SizingEstimate,
+    TraceCoverage,
+    WorkloadProfile,
+)
+from kopt.core.training import PlanError
+from kopt.core.units import Bytes
+from kopt.formats.entrypoint import (
+    Entrypoint,
+    EntrypointError,
+    Kind,
+    ScriptFacts,
+    notebook_source,
+    pod_entrypoint,
+    read_script,
+    what_runs,
+)
+from kopt.formats.trainers import read_plan
+from kopt.models.loading import CHAMPION, load_predictor
+from kopt.models.sizing import compute, fitting
+from kopt.models.sizing.code import CodeEstimate, from_trace
+from kopt.models.sizing.interpreter import NoInterpreterError, find_interpreter
+from kopt.models.sizing.plans import from_plan
+from kopt.models.sizing.posterior import alone
+from kopt.models.sizing.predictor import SizingPredictor
+from kopt.models.sizing.table import SizingQuestion
+from kopt.models.sizing.timeline import Timeline
+from kopt.models.sizing.tracing import ConfinementError, Limits, ScriptCall, TraceCache, trace_script
+
+DEFAULT_GPU = "A100-SXM4-80GB"
+AUTO, HF = "auto", "hf"
+_RUNS = (AUTO, HF, "python")
+"""Trainers whose scripts are run; others are read by their formulas."""
+_MAX_FILE_BYTES = 16 << 20
+_MAX_CONFIG_CHARACTERS = 1 << 20
+NOTHING = CodeEstimate(Method.ABSTRACT, TraceCoverage.FAILED, Bytes(0), Bytes(0), MemoryBreakdown())
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """How an estimate is made. ``timeout_s`` bounds the script's run on the fake device."""
+
+    gpu: str = DEFAULT_GPU
+    world_size: int | None = None
+    timeout_s: float = 60.0
+    trainer: str = AUTO
+    python: str | None = None
+    folder: Path | None = None
+    profile: WorkloadProfile | None = None
+    keep_traces: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s <= 24 * 3600:
+            raise ValueError(f"a time limit of {self.timeout_s:g} s; give one between 1 second and a day")
+        if self.world_size is not None and not 1 <= self.world_size <= 1 << 16:
+            raise ValueError(f"{self.world_size} processes; give a number from 1 to 65,536")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the code said, and the timeline where it ran."""
+
+    code: CodeEstimate
+    timeline: Timeline | None = None
+    problem: str = ""
+
+
+def estimate(
+    command: str | Sequence[str] | Mapping[str, Any], *, model: str | SizingPredictor = CHAMPION,
+    settings: Settings | None = None, options: EstimateOptions | None = None, progress: Progress = lambda _: None,
+    **changes: Any,
+) -> SizingEstimate:  # fmt: skip
+    """GPU memory and compute need of what ``command`` runs: a line, words, a path, or a decoded pod manifest.
+
+    ``changes`` are fields of ``EstimateOptions`` (``gpu="h100"``). A script that cannot be run is told in ``trace`` and
+    ``warnings``; where no formula knows it either, the prediction is refused and a whole GPU recommended.
+
+    Raises EntrypointError where nothing to run can be told, UnknownGpuError, ValueError for options out of range, and
+    what loading the model raises.
+    """
+    return estimate_and_code(
+        command, model=model, settings=settings, options=replace(options or EstimateOptions(), **changes),
+        progress=progress,
+    )[0]  # fmt: skip
+
+
+def estimate_and_code(
+    command: str | Sequence[str] | Mapping[str, Any], *, model: str | SizingPredictor, settings: Settings | None,
+    options: EstimateOptions, progress: Progress = lambda _: None,
+) -> tuple[SizingEstimate, Found]:  # fmt: skip
+    """As ``estimate``, with what the code said and, where the script ran, the timeline of its memory."""
+    began = time.monotonic()
+    gpu = find_gpu(options.gpu)
+    folder = (options.folder or Path.cwd()).resolve()
+    entrypoint = _entrypoint(command, folder)
+    world_size = options.world_size or entrypoint.world_size or 1
+    with ThreadPoolExecutor(1) as beside:
+        # The script runs in a process of its own: meanwhile the learned part is loaded here.
+        loading = beside.submit(_loaded, model, settings)
+        found = _code(entrypoint, gpu, world_size, folder, options, settings, progress)
+        progress("correcting by measured runs")
+        predictor = loading.result()
+    question = SizingQuestion(found.code, gpu.name, world_size, AllocationKind.PROCESS, options.profile)
+    made = answer(question, entrypoint, predictor)
+    return replace(made, seconds=time.monotonic() - began), found
+
+
+def code_of(
+    command: str | Sequence[str] | Mapping[str, Any], *, settings: Settings | None, options: EstimateOptions,
+    progress: Progress = lambda _: None,
+) -> CodeEstimate:  # fmt: skip
+    """What the code alone says, without the learned part. Raises as ``estimate``."""
+    folder = (options.folder or Path.cwd()).resolve()
+    entrypoint = _entrypoint(command, folder)
+    world_size = options.world_size or entrypoint.world_size or 1
+    return _code(entrypoint, find_gpu(options.gpu), world_size, folder, options, settings, progress).code
+
+
+def answer(question: SizingQuestion, entrypoint: Entrypoint, predictor: SizingPredictor) -> SizingEstimate:
+    """The estimate for what the code of ``entrypoint`` said, corrected, and what to ask for."""
+    (memory,) = predictor.predict(question)
+    if memory.refused and question.profile is not None:
+        memory = alone(question.profile, memory)
+    return assemble(question, entrypoint, memory)
+
+
+def _loaded(model: str | SizingPredictor, settings: Settings | None) -> SizingPredictor:
+    return model if isinstance(model, SizingPredictor) else load_sizing(model, settings)
+
+
+def load_sizing(model: str = CHAMPION, settings: Settings | None = None) -> SizingPredictor:
+    """The sizing predictor that ``model`` names."""
+    loaded = load_predictor("sizing", model, settings)
+    if not isinstance(loaded, SizingPredictor):
+        raise TypeError(f"{loaded} is not a sizing predictor")
+    return loaded
+
+
+def _entrypoint(command: str | Sequence[str] | Mapping[str, Any], folder: Path) -> Entrypoint:
+    files = _reader(folder)
+    if isinstance(command, Mapping):
+        return pod_entrypoint(command, files)
+    return what_runs(command if isinstance(command, str) else list(command), files)
+
+
+def _reader(folder: Path) -> Callable[[str], str | None]:
+    """Texts of files by the paths a command gives; what is absent, too large or no text is None."""
+
+    def read(name: str) -> str | None:
+        with contextlib.suppress(OSError, ValueError):
+            path = folder / name
+            if path.is_file() and path.stat().st_size <= _MAX_FILE_BYTES:
+                return path.read_text(encoding="utf-8", errors="strict")
+        return None
+
+    return read
+
+
+def _code(
+    entrypoint: Entrypoint, gpu: GpuModel, world_size: int, folder: Path, options: EstimateOptions,
+    settings: Settings | None, progress: Progress,
+) -> Found:  # fmt: skip
+    """Abstract execution where it can be had, else formulas, else why neither could."""
+    problems = []
+    if options.trainer in _RUNS and entrypoint.kind is not Kind.TOOL:
+        ran = _run(entrypoint, gpu, world_size, folder, options, settings, progress)
+        if ran.code.coverage is not TraceCoverage.FAILED:
+            return ran
+        problems.append(ran.problem or "nothing was allocated on the GPU")
+    progress("reading the trainer's arguments")
+    read = _formulas(entrypoint, gpu, options.world_size or entrypoint.world_size, folder, options)
+    if not read.problem:
+        return replace(read, code=replace(read.code, warnings=(*_not_run(problems), *read.code.warnings)))
+    problems.append(read.problem)
+    return Found(replace(NOTHING, warnings=tuple(_not_run(problems[:-1]))), problem="; ".join(problems))
+
+
+def _not_run(problems: Sequence[str]) -> list[str]:
+    return [f"the script could not be run abstractly: {one}" for one in problems if one]
+
+
+def _formulas(
+    entrypoint: Entrypoint, gpu: GpuModel, world_size: int | None, folder: Path, options: EstimateOptions
+) -> Found:
+    """What the trainer's arguments and configuration say, or why they do not say enough."""
+    trainer = None if options.trainer in (AUTO, "python") else options.trainer
+    text = _reader(folder)(entrypoint.script) if entrypoint.kind is Kind.SCRIPT else None
+    try:
+        told = _told_by_source(text) if text is not None else {}
+        trainer = trainer or entrypoint.trainer or (HF if told else None)
+        plan = read_plan(entrypoint, _loader(folder), trainer=trainer, world_size=world_size, settings=told)
+    except (PlanError, EntrypointError) as error:
+        return Found(NOTHING, problem=str(error))
+    return Found(from_plan(plan, gpu_bytes=int(gpu.usable_bytes)))
+
+
+def _told_by_source(text: str) -> Mapping[str, Any]:
+    """Settings that a script of transformers gives literally, with the model it names; empty for other scripts."""
+    return told_by(read_script(text))
+
+
+def told_by(facts: ScriptFacts) -> Mapping[str, Any]:
+    """Settings among a script's facts, with the model it names; empty for scripts that are not of transformers."""
+    if not facts.settings:
+        return {}
+    named = {"model_name_or_path": facts.models[0]} if facts.models else {}
+    return {**facts.defaults, **named, **facts.lora, **facts.settings}
+
+
+def _loader(folder: Path) -> Callable[[str], Mapping[str, Any] | None]:
+    """Decoded YAML, JSON or TOML by the path a command gives; None for what is absent or no table."""
+    read = _reader(folder)
+
+    def load(name: str) -> Mapping[str, Any] | None:
+        import tomllib
+
+        import yaml
+
+        text = read(name)
+        if text is None or len(text) > _MAX_CONFIG_CHARACTERS:
+            return None
+        try:
+            found = tomllib.loads(text) if name.endswith(".toml") else yaml.safe_load(text)
+        except (yaml.YAMLError, tomllib.TOMLDecodeError, RecursionError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    return load
+
+
+def _run(
+    entrypoint: Entrypoint, gpu: GpuModel, world_size: int, folder: Path, options: EstimateOptions,
+    settings: Settings | None, progress: Progress,
+) -> Found:  # fmt: skip
+    """The script on the fake device."""
+    if not sys.platform.startswith("linux"):
+        return Found(NOTHING, problem="scripts are executed abstractly on Linux only")
+    state = settings.home if settings is not None else Path(tempfile.gettempdir()) / "kopt"
+    limits = Limits(wall_s=options.timeout_s, cpu_s=max(1, int(2 * options.timeout_s)))
+    try:
+        python = find_interpreter(options.python)
+        with _runnable(entrypoint, folder) as arguments:
+            call = ScriptCall(python, arguments, folder, entrypoint.env, world_size)
+            cache = TraceCache(state / "traces" if settings is not None and options.keep_traces else None)
+            traced = trace_script(call, gpu, limits=limits, state=state, cache=cache, progress=progress)
+    except (NoInterpreterError, ConfinementError) as error:
+        return Found(NOTHING, problem=str(error))
+    if traced.trace is None:
+        return Found(NOTHING, problem=traced.problem)
+    progress("replaying its allocations")
+    code, timeline = from_trace(traced.trace)
+    gaps = [f"confined without {one}" for one in traced.missing]
+    problem = traced.problem or (traced.trace.end.error or "" if traced.trace.end else "")
+    return Found(replace(code, warnings=(*code.warnings, *gaps)), timeline, problem.strip().rpartition("\n")[2])
+
+
+@contextlib.contextmanager
+def _runnable(entrypoint: Entrypoint, folder: Path) -> Iterator[tuple[str, ...]]:
+    """What the interpreter is given; notebooks and source texts become a file beside the others for the while."""
+    if entrypoint.kind is Kind.SCRIPT:
+        yield (entrypoint.script, *entrypoint.arguments)
+    elif entrypoint.kind is Kind.MODULE:
+        yield ("-m", entrypoint.script, *entrypoint.arguments)
+    else:
+        text = entrypoint.script
+        if entrypoint.kind is Kind.NOTEBOOK:
+            text = notebook_source((folder / entrypoint.script).read_text(encoding="utf-8"))
+        with tempfile.NamedTemporaryFile("w", suffix=".py", prefix="kopt_", dir=folder, encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            yield (Path(file.name).name, *entrypoint.arguments)
+
+
+def assemble(question: SizingQuestion, entrypoint: Entrypoint, memory: Prediction) -> SizingEstimate:
+    """The estimate around a prediction of memory, which may be a refusal."""
+    code, profile, gpu = question.code, question.profile, question.gpu
+    busy = compute.activity(code, gpu, profile)
+    share, why = fitting.recommend(
+        memory, gpu, world_size=question.world_size, activity_high=None if busy.refused else busy.high
+    )
+    known = memory.value is not None and memory.high is not None
+    framework = max(0, round(memory.value or 0) - int(code.breakdown.tensors))
+    return SizingEstimate(
+        _shown(entrypoint), gpu, memory, code.allocated_bytes or None, code.reserved_bytes or None,
+        replace(code.breakdown, framework=Bytes(framework if known else int(code.breakdown.framework))),
+        _method(code, profile), code.coverage, share, fitting.fits(memory.high) if known and memory.high else {},
+        None if busy.refused else busy, code.per_rank,
+        (*code.assumptions, *(one.message for one in entrypoint.unknown)), code.warnings,
+        (*memory.reasons, why, *busy.reasons),
+        observed_peak_bytes=profile.peak_bytes if profile is not None else Bytes(0),
+    )  # fmt: skip
+
+
+def _method(code: CodeEstimate, profile: WorkloadProfile | None) -> Method:
+    if profile is None:
+        return code.method
+    return Method.PROFILE if code.coverage is TraceCoverage.FAILED else Method.COMBINED
+
+
+def _shown(entrypoint: Entrypoint) -> str:
+    """The entrypoint as one line."""
+    script = entrypoint.script if entrypoint.kind is not Kind.CODE else "-c …"
+    return shlex.join([*(["-m"] if entrypoint.kind is Kind.MODULE else []), script, *entrypoint.arguments])[:2000]
+
+
+def refusal(estimate: SizingEstimate) -> Reason | None:
+    """Why there is no size; None where there is one."""
+    return estimate.memory.reasons[0] if estimate.memory.refused else None

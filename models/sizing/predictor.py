@@ -1,0 +1,247 @@
+"""The sizing predictor: what the code says, corrected by what measured runs have taught, with an honest interval."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from kopt.core.catalogue import UnknownGpuError, find_gpu
+from kopt.core.gpu import Vendor
+from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.reason import Reason
+from kopt.core.sizing import Method, TraceCoverage
+from kopt.core.units import format_bytes
+from kopt.models.base import Predictor
+from kopt.models.sizing.calibration import PROBABILITY, WORTH, Calibration, beyond, calibrate, interval, ranges
+from kopt.models.sizing.posterior import combine
+from kopt.models.sizing.residual import Corrections, Residual, ResidualSettings
+from kopt.models.sizing.table import INPUTS, Array, Names, Questions, SizingQuestion, SizingTable, questions_of
+
+UNREGISTERED = ModelVersion("sizing", "unregistered")
+UNIT = "bytes"
+_FOLDS = 5
+_FILE = "sizing.json"
+_GROUP = "group"
+UNKNOWN = np.array([1.0, 0.5, 4.0])
+"""Centre, low and high, in multiples of what code says, of a way to read code that nothing was learned about."""
+_INSIDE_CONFIDENCE, _OUTSIDE_CONFIDENCE = 0.9, 0.5
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was learned about one way to read code."""
+
+    residual: Residual
+    calibration: Calibration
+
+    def intervals(self, questions: Questions) -> Array:
+        """Centre, low and high in bytes (n, 3)."""
+        facts = [
+            self.calibration.of(str(group), bool(self.calibration.outside(row)))
+            for row, group in zip(questions.inputs, questions.groups, strict=True)
+        ]
+        return interval(self.residual.predict(questions), facts)
+
+
+def fit_part(table: SizingTable, settings: ResidualSettings) -> Part:
+    """Fit on rows of one method."""
+    asked = table.questions
+    additive = method_of(str(asked.groups[0])) == Method.ABSTRACT.value
+    families = np.char.add(np.char.add(table.sources, "/"), table.families)
+    folds = _dealt(families)
+    apart = [
+        _held_out(table, [column == one for one in np.unique(column)], settings, additive)
+        for column in (table.sources, asked.groups) if len(np.unique(column)) > 1
+    ]  # fmt: skip
+    strange = np.zeros(len(table), dtype=bool)
+    for out in folds:
+        strange[out] = beyond(asked.inputs[out], *ranges(asked.inputs[~out if not out.all() else out])).any(1)
+    held_out = _held_out(table, folds, settings, additive)
+    # A formula is right on the whole without correction; an allocator never shows the driver's and libraries' part.
+    calibration = calibrate(
+        held_out, apart, table.measured, families, asked.groups, asked.inputs, strange, 0.0 if additive else WORTH
+    )
+    return Part(Residual.fit(table, settings, additive=additive), calibration)
+
+
+def _held_out(table: SizingTable, folds: Sequence[Any], settings: ResidualSettings, additive: bool) -> Corrections:
+    """Corrections of each row by a model that had not seen its fold."""
+    columns = np.zeros((4, len(table)))
+    for out in folds:
+        rest, tested = table.where(~out) if not out.all() else table, table.where(out)
+        model = Residual.fit(rest, settings, additive=additive)
+        found = model.predict(tested.questions)
+        columns[:, out] = found.base, found.correction, found.below, found.above
+    return Corrections(*columns)
+
+
+def method_of(group: str) -> str:
+    """The method of a group of questions."""
+    return str(group).partition("-")[0]
+
+
+class SizingPredictor(Predictor):
+    """Peak memory of one process, in bytes, with an interval that holds .95 of runs and is exceeded by .02.
+
+    The residual (``residual``) corrects the allocator's figure; thresholds from held-out families (``calibration``)
+    make the interval; a question outside of everything measured gets that of sources never seen, and says so. A dry
+    run enters last (``posterior``).
+    """
+
+    name: ClassVar[str] = "sizing"
+
+    def __init__(self, settings: ResidualSettings | None = None) -> None:
+        self.settings = settings or ResidualSettings()
+        self.version = UNREGISTERED
+        self.parts: dict[str, Part] = {}
+
+    def fit(self, table: SizingTable) -> Self:
+        """Fit on all rows; the interval comes from fits that had left families, and whole sources, out.
+
+        Raises ValueError on a table without a row.
+        """
+        if not len(table):
+            raise ValueError("no measured run to learn from")
+        methods = np.array([method_of(one) for one in table.questions.groups])
+        self.parts = {str(one): fit_part(table.where(methods == one), self.settings) for one in np.unique(methods)}
+        return self
+
+    def predict(self, request: SizingQuestion) -> tuple[Prediction, ...]:
+        """One prediction of the peak in bytes."""
+        parts = self._fitted
+        refused = self._refusal(request)
+        if refused is not None:
+            return (Prediction.refusal(refused, unit=UNIT, model=self.version),)
+        asked = questions_of([request])
+        centre, low, high = self.intervals(asked)[0].tolist()
+        part = parts.get(request.code.method.value)
+        known = part is not None and request.group in part.calibration.groups
+        outside = part.calibration.outside(asked.inputs[0]) if part is not None and known else (_GROUP,)
+        if outside and request.code.spread > 1:
+            # Formulas say themselves how unsure they are; where they were measured, that is known better.
+            low, high = min(low, centre / request.code.spread), max(high, centre * request.code.spread)
+        centre, low, high, shown = combine(centre, low, high, request.profile)
+        confidence = _OUTSIDE_CONFIDENCE if outside else _INSIDE_CONFIDENCE
+        if request.code.coverage is not TraceCoverage.FULL and request.profile is None:
+            confidence = min(confidence, 0.7)
+        reasons = (*request.code.reasons, *self._reasons(request, centre, outside), *shown)
+        found = Prediction(
+            float(round(centre)), float(int(low)), float(round(high) + 1), PROBABILITY, UNIT, confidence, self.version,
+            reasons, {0.03: float(int(low)), 0.5: float(round(centre)), 0.98: float(round(high) + 1)},
+        )  # fmt: skip
+        return (found,)
+
+    def intervals(self, questions: Questions) -> Array:
+        """Centre, low and high in bytes (n, 3) of rows alone, without formulas' own spread or dry runs."""
+        parts = self._fitted
+        said = np.zeros((len(questions), 3))
+        methods = np.array([method_of(one) for one in questions.groups])
+        for method in np.unique(methods):
+            own = questions.where(methods == method)
+            part = parts.get(str(method))
+            said[methods == method] = UNKNOWN * own.amounts[:, None] if part is None else part.intervals(own)
+        return said
+
+    def explain(self, request: SizingQuestion) -> tuple[Reason, ...]:
+        """The prediction's reasons, and which inputs moved the learned part."""
+        (found,) = self.predict(request)
+        if found.refused:
+            return found.reasons
+        part = self._fitted.get(request.code.method.value)
+        if part is None:
+            return found.reasons
+        row = questions_of([request]).inputs
+        parts = np.asarray(part.residual.boosters[1].predict(row, pred_contrib=True, num_threads=1))[0, :-1]
+        moved = [n for n in np.argsort(-np.abs(parts))[:4] if abs(parts[n]) > 1e-4]
+        unit = "GiB" if part.residual.additive else "in logarithms"
+        text = ", ".join(f"{INPUTS[n]} {parts[n]:+.3f} {unit}" for n in moved) or "nothing in particular"
+        numbers: dict[str, float | int | str] = {INPUTS[n]: float(parts[n]) for n in moved}
+        return (*found.reasons, Reason("MOVED_BY", f"The learned part was moved by {text}.", numbers))
+
+    def _refusal(self, request: SizingQuestion) -> Reason | None:
+        if request.amount <= 0 or request.code.coverage is TraceCoverage.FAILED:
+            text = "The code gave no figure to start from; say which trainer it is, or make a dry run (kopt profile)."
+            return Reason("NO_CODE_ESTIMATE", text)
+        try:
+            find_gpu(request.gpu)
+        except UnknownGpuError as error:
+            return Reason("UNKNOWN_GPU", f"{error}.")
+        return None
+
+    def _reasons(self, request: SizingQuestion, centre: float, outside: tuple[str, ...]) -> tuple[Reason, ...]:
+        part = self._fitted.get(request.code.method.value)
+        amount = int(request.amount)
+        added = round(centre) - amount
+        known = None if part is None else part.calibration.groups.get(request.group)
+        runs = 0 if known is None else known.runs
+        said = "formulas" if request.code.method is Method.ANALYTIC else "allocator"
+        text = (
+            f"Measured runs show {format_bytes(abs(added))} {'more' if added >= 0 else 'less'} than the {said} for the "
+            f"process on {request.gpu}: the driver, libraries and their workspaces ({runs} runs of this kind)."
+        )
+        found = [Reason("LEARNED_OVERHEAD", text, {"bytes": added, "runs": runs})]
+        if outside:
+            what = f"this is beyond what was measured: {', '.join(outside[:5])}"
+            what = "nothing of its kind was measured" if outside == (_GROUP,) else what
+            numbers: dict[str, float | int | str] = {"inputs": len(outside)}
+            found.append(Reason("OUT_OF_DISTRIBUTION", f"The interval is wider because {what}.", numbers))
+        if find_gpu(request.gpu).vendor is Vendor.AMD:
+            text = "No run on an AMD GPU has been measured: the overhead is that of NVIDIA's and not validated."
+            found.append(Reason("UNVALIDATED_GPU", text))
+        return tuple(found)
+
+    def save(self, folder: Path) -> None:
+        parts = {
+            name: {"additive": part.residual.additive, "constants": part.residual.constants,
+                   "calibration": part.calibration.to_dict()}
+            for name, part in self._fitted.items()
+        }  # fmt: skip
+        for name, part in self._fitted.items():
+            part.residual.save(folder, name)
+        facts = {"settings": vars(self.settings), "inputs": list(INPUTS), "parts": parts}
+        (folder / _FILE).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        path = folder / _FILE
+        try:
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            loaded = cls(replace(ResidualSettings(), **facts["settings"]))
+            if facts["inputs"] != list(INPUTS):
+                raise ValueError("the model was fitted on other inputs; train it again")
+            read = {str(Method(name)): _read_part(one) for name, one in facts["parts"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path}: not a saved sizing predictor ({error})") from error
+        loaded.parts = {
+            name: Part(Residual.load(folder, name, additive, constants), calibration)
+            for name, (additive, constants, calibration) in read.items()
+        }
+        return loaded
+
+    @property
+    def _fitted(self) -> dict[str, "Part"]:
+        if not self.parts:
+            raise ValueError("the sizing predictor has not been fitted; call fit or load first")
+        return self.parts
+
+
+def _read_part(facts: Mapping[str, Any]) -> tuple[bool, dict[str, float], Calibration]:
+    constants = {str(key): float(value) for key, value in facts["constants"].items()}
+    if not all(0 <= value < 1e15 for value in constants.values()):
+        raise ValueError("a constant is no amount of memory")
+    return bool(facts["additive"]), constants, Calibration.from_dict(facts["calibration"])
+
+
+def _dealt(families: Names) -> list[Any]:
+    """Folds of whole families with about the same number of rows, as masks; one family is its own fold and rest."""
+    names, counts = np.unique(families, return_counts=True)
+    folds: list[list[str]] = [[] for _ in range(min(_FOLDS, len(names)))]
+    sizes = [0] * len(folds)
+    for n in np.argsort(-counts, kind="stable"):
+        smallest = sizes.index(min(sizes))
+        folds[smallest].append(str(names[n]))
+        sizes[smallest] += int(counts[n])
+    return [np.isin(families, fold) for fold in folds]

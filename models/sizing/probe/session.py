@@ -1,0 +1,89 @@
+"""One script under the fake device: everything that is put in place, in order, and the end that is told."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from . import cuda, operations, tensors
+from .flops import formulas
+from .modules import Modules
+from .run import _hello
+from .settings import Settings
+from .standins import dynamo
+from .standins import install as install_stand_ins
+from .standins.imports import AfterImport
+from .steps import Steps
+from .storages import Ledger
+from .stream import EventWriter
+from .tracer import Tracer, UnsupportedOperation
+
+_UNSUPPORTED = (UnsupportedOperation, DataDependentOutputException, DynamicOutputShapeException, NotImplementedError)
+
+
+class Session:
+    """Installs the fake device on entry. The script runs inside."""
+
+    def __init__(self, settings: Settings, writer: EventWriter, library: ctypes.CDLL, arguments: list[str]) -> None:
+        facts: dict[str, object] = {
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "hip": getattr(torch.version, "hip", None),
+        }
+        writer.message({"hello": _hello(arguments, facts)})
+        library.kopt_install_guard(settings.world_size)
+        self.imports = AfterImport()
+        dynamo.install(self.imports)
+        # It would make a real tensor on the device to start it.
+        patched: Any = fake_tensor
+        patched.init_gpu_context = lambda *_: None
+        self._writer = writer
+        self._settings = settings
+        self.ledger = Ledger(writer)
+        self.tracer = Tracer(writer, self.ledger, settings)
+        self.steps = Steps(writer, self.ledger, self.tracer, settings)
+        self.tracer.handlers = operations.handlers()
+        self.tracer.flop_formulas = formulas()
+        cuda.install(library, settings, self.tracer)
+        tensors.install(self.tracer)
+        Modules(writer, self.steps).install(self.tracer)
+        install_stand_ins(self)
+        self.steps.phase("load")
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def settings(self) -> Settings:
+        """What the caller chose."""
+        return self._settings
+
+    @property
+    def writer(self) -> EventWriter:
+        """Where the events go."""
+        return self._writer
+
+    def __enter__(self) -> Session:
+        self._stack.enter_context(self.tracer)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def finished(self) -> None:
+        """The script came to its own end."""
+        self.steps.stop("steady" if self.steps.draining else "finished")
+
+    def failed(self, text: str, error: BaseException | None) -> int:
+        """The script broke: in what was seen already the answer stands, before that there is none."""
+        if self.steps.draining:
+            self._writer.warning(f"after the steady steps the script ended early: {text.strip().splitlines()[-1]}")
+            self.steps.stop("steady")
+        self.steps.stop("unsupported" if isinstance(error, _UNSUPPORTED) else "error", text)
+        return 1

@@ -1,0 +1,43 @@
+"""Stand-ins for what cannot run here, each said in the stream when it is met.
+
+A module of this folder has ``install(session)``; libraries that the script imports later are patched by ``imports``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import (
+    attention,
+    bits,
+    compilation,
+    distributed,
+    hub,
+    launched,
+    lazy,
+    loading,
+    optimizers,
+    recurrent,
+    sources,
+)
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+
+def install(session: Session) -> None:
+    """Puts all of them in place."""
+    for module in (
+        attention,
+        recurrent,
+        optimizers,
+        loading,
+        lazy,
+        bits,
+        compilation,
+        launched,
+        distributed,
+        hub,
+        sources,
+    ):
+        module.install(session)

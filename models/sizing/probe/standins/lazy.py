@@ -1,0 +1,57 @@
+"""Parameters whose shape the first batch tells: moving them to the GPU is a wish that they keep until then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import parameter
+from torch.nn.parameter import UninitializedParameter, is_lazy
+
+from ..tensors import swap
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+_WISH = "_kopt_place"
+
+
+def install(session: Session) -> None:
+    """Patches ``Module._apply`` and ``materialize``: a fake tensor cannot become the data of a real one."""
+    module: Any = torch.nn.Module
+    original = module._apply
+
+    def apply(self: Any, function: Any, recurse: bool = True) -> Any:
+        waiting = [
+            (held, name, one)
+            for held in (self._parameters, self._buffers)
+            for name, one in held.items()
+            if one is not None and is_lazy(one)
+        ]
+        for held, name, one in waiting:
+            held[name] = None
+            place, kind = _wish(one)
+            moved = function(torch.empty(0, device=place, dtype=kind))
+            one.__dict__[_WISH] = (moved.device, moved.dtype)
+        try:
+            return original(self, function, recurse)
+        finally:
+            for held, name, one in waiting:
+                held[name] = one
+
+    def materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        place, kind = _wish(self)
+        made: Any = torch.empty(shape, device=device or place, dtype=dtype or kind)
+        if isinstance(self, UninitializedParameter):
+            made = torch.nn.Parameter(made, requires_grad=self.requires_grad)
+        swap(self, made)
+
+    module._apply = apply
+    lazies: Any = parameter
+    lazies.UninitializedTensorMixin.materialize = materialize
+
+
+def _wish(tensor: Any) -> tuple[torch.device, torch.dtype]:
+    """Where and as what it shall be made."""
+    known: tuple[torch.device, torch.dtype] = tensor.__dict__.get(_WISH) or (tensor.data.device, tensor.data.dtype)
+    return known

@@ -1,0 +1,167 @@
+"""Data that is missing: small stand-ins of the shape that the script expects."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+_SAMPLES = 2048
+_ROWS = 256
+# Class: (width and height, mode, classes).
+_IMAGES = {
+    "CIFAR10": (32, "RGB", 10),
+    "CIFAR100": (32, "RGB", 100),
+    "MNIST": (28, "L", 10),
+    "FashionMNIST": (28, "L", 10),
+    "KMNIST": (28, "L", 10),
+    "QMNIST": (28, "L", 10),
+    "SVHN": (32, "RGB", 10),
+    "STL10": (96, "RGB", 10),
+    "ImageFolder": (500, "RGB", 1000),
+    "ImageNet": (500, "RGB", 1000),
+    "Flowers102": (500, "RGB", 102),
+    "Food101": (500, "RGB", 101),
+    "OxfordIIITPet": (500, "RGB", 37),
+    "StanfordCars": (500, "RGB", 196),
+    "CelebA": (218, "RGB", 2),
+    "EuroSAT": (64, "RGB", 10),
+}
+_SENTENCE = "The quick brown fox jumps over the lazy dog while the committee reads its report once more. "
+_TEXT = _SENTENCE * 40
+_COLUMNS: dict[str, dict[str, Any]] = {
+    "wikitext": {"text": _TEXT},
+    "openwebtext": {"text": _TEXT},
+    "c4": {"text": _TEXT},
+    "fineweb": {"text": _TEXT},
+    "imdb": {"text": _TEXT, "label": 1},
+    "ag_news": {"text": _SENTENCE * 3, "label": 1},
+    "yelp": {"text": _TEXT, "label": 1},
+    "emotion": {"text": _SENTENCE, "label": 1},
+    "sst2": {"sentence": _SENTENCE, "label": 1, "idx": 0},
+    "glue": {"sentence1": _SENTENCE, "sentence2": _SENTENCE, "sentence": _SENTENCE, "label": 1, "idx": 0},
+    "alpaca": {"instruction": _SENTENCE, "input": _SENTENCE, "output": _SENTENCE * 5, "text": _SENTENCE * 8},
+    "dolly": {"instruction": _SENTENCE, "context": _SENTENCE, "response": _SENTENCE * 5, "category": "qa"},
+    "guanaco": {"text": _TEXT},
+    "squad": {"id": "0", "context": _SENTENCE * 8, "question": _SENTENCE,
+              "answers": {"text": ["quick"], "answer_start": [4]}},
+    "quotes": {"quote": _SENTENCE, "author": "anonymous", "tags": ["one"]},
+    "samsum": {"dialogue": _SENTENCE * 6, "summary": _SENTENCE},
+    "cnn_dailymail": {"article": _TEXT, "highlights": _SENTENCE * 3},
+    "xsum": {"document": _TEXT, "summary": _SENTENCE},
+    "gsm8k": {"question": _SENTENCE, "answer": _SENTENCE * 3},
+    "ultrachat": {"messages": [{"role": "user", "content": _SENTENCE}, {"role": "assistant", "content": _TEXT}]},
+}  # fmt: skip
+
+
+def install(session: Session) -> None:
+    """Patches torchvision's data sets and ``datasets.load_dataset`` once they are imported."""
+    session.imports.patch("torchvision.datasets", lambda module: _torchvision(session, module))
+    session.imports.patch("datasets.load", lambda module: _load_dataset(session, module))
+
+
+def _torchvision(session: Session, module: Any) -> None:
+    for name, facts in _IMAGES.items():
+        if hasattr(module, name):
+            _wrap(session, getattr(module, name), *facts)
+    if hasattr(module, "FakeData"):
+        # Its images are drawn at full size for each sample; the values do not matter.
+        module.FakeData.__getitem__ = _fake_data
+
+
+def _fake_data(self: Any, index: int) -> Any:
+    from PIL import Image
+
+    channels, height, width = self.image_size
+    image: Any = Image.new("RGB" if channels == 3 else "L", (width, height))
+    label: Any = index % self.num_classes
+    if self.transform is not None:
+        image = self.transform(image)
+    return image, self.target_transform(label) if self.target_transform is not None else label
+
+
+def _wrap(session: Session, kind: Any, size: int, mode: str, classes: int) -> None:
+    original = kind.__init__
+
+    def create(self: Any, root: Any = None, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(self, root, *args, **{**kwargs, **({"download": False} if "download" in kwargs else {})})
+        except (OSError, RuntimeError) as error:
+            if type(self).__init__ is not create:
+                raise
+            session.writer.stand_in(f"data set {kind.__name__}", f"not there ({type(error).__name__}): blank images")
+            _become_blank(self, kind, size, mode, classes, args, kwargs)
+
+    kind.__init__ = create
+
+
+def _become_blank(self: Any, kind: Any, size: int, mode: str, classes: int, args: Any, kwargs: dict[str, Any]) -> None:
+    import numpy as np
+
+    functions = [one for one in args if callable(one)]
+    self.transform = kwargs.get("transform", functions[0] if functions else None)
+    self.target_transform = kwargs.get("target_transform")
+    self.transforms = None
+    self.root, self.loader = kwargs.get("root", ""), None
+    self.classes = [str(number) for number in range(classes)]
+    self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+    self.targets = self.labels = [number % classes for number in range(_SAMPLES)]
+    self.samples = self.imgs = [("", label) for label in self.targets]
+    shape = (_SAMPLES, size, size, 3) if mode == "RGB" else (_SAMPLES, size, size)
+    if size <= 96:
+        self.data = np.zeros(shape, dtype=np.uint8)
+    self._blank = (size, mode)
+    self.__class__ = type(kind.__name__, (kind,), {"__len__": _Blank.__len__, "__getitem__": _Blank.__getitem__})
+
+
+class _Blank:
+    """Blank images with labels in turn."""
+
+    def __len__(self) -> int:
+        return _SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        from PIL import Image
+
+        this: Any = self
+        size, mode = this._blank
+        image: Any = Image.new(mode, (size, size))
+        label = this.targets[int(index) % _SAMPLES]
+        if this.transform is not None:
+            image = this.transform(image)
+        return image, this.target_transform(label) if this.target_transform is not None else label
+
+
+def _load_dataset(session: Session, module: Any) -> None:
+    original = module.load_dataset
+
+    def load(path: str, name: Any = None, *args: Any, split: Any = None, **kwargs: Any) -> Any:
+        try:
+            return original(path, name, *args, split=split, **kwargs)
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            if path in ("json", "csv", "parquet", "text", "arrow"):
+                raise
+            session.writer.stand_in(
+                f"data set {path}", f"not there ({type(error).__name__}): {_ROWS} rows like its own"
+            )
+            return _rows(path, name, split)
+
+    module.load_dataset = load
+    patched: Any = import_module("datasets")
+    patched.load_dataset = load
+
+
+def _rows(path: str, name: Any, split: Any) -> Any:
+    datasets: Any = import_module("datasets")
+    label = f"{path}/{name or ''}".lower()
+    columns = next((row for key, row in _COLUMNS.items() if key in label), {"text": _TEXT})
+    table = {key: [value] * _ROWS for key, value in columns.items()}
+    if split is None:
+        return datasets.DatasetDict(
+            {part: datasets.Dataset.from_dict(table) for part in ("train", "validation", "test")}
+        )
+    if isinstance(split, (list, tuple)):
+        return [datasets.Dataset.from_dict(table) for _ in split]
+    return datasets.Dataset.from_dict(table)

@@ -1,0 +1,230 @@
+"""Replays a trace through the caching allocator and says when memory peaked, in which phase, and what it held then."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.core.sizing import MemoryBreakdown
+from kopt.core.units import Bytes
+from kopt.models.sizing.allocator import MIN_BLOCK_BYTES, CachingAllocator, OutOfMemory
+from kopt.models.sizing.allocator_settings import AllocatorSettings
+from kopt.models.sizing.events import EVENT, MODULE, SUBJECT, A, B, Event, Role, Rows, Trace
+
+Amounts = NDArray[np.int64]
+
+ROLES = tuple(Role)
+_MEMORY = (Event.ALLOC, Event.FREE, Event.WORKSPACE, Event.EMPTY_CACHE)
+
+
+@dataclass(frozen=True)
+class PhasePeak:
+    """The most that was allocated and reserved while one phase of one step lasted; ``begins`` is its first event."""
+
+    name: str
+    step: int
+    begins: int
+    allocated_bytes: Bytes
+    reserved_bytes: Bytes
+
+
+@dataclass(frozen=True)
+class ModuleShare:
+    """Bytes alive at the peak that were allocated while a module ran; ``""`` is outside of any."""
+
+    name: str
+    bytes: Bytes
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Memory of one process over the events that change it.
+
+    ``places`` (n,) are rows of the trace; ``allocated`` and ``reserved`` (n,) are bytes after each; ``by_role``
+    (n, roles) splits the allocated ones. ``out_of_memory`` tells that the capacity did not suffice: the replay then
+    ends early. ``retries`` counts allocations that first had to give cached memory back.
+    """
+
+    places: Amounts
+    allocated: Amounts
+    reserved: Amounts
+    by_role: Amounts
+    peak: int
+    breakdown: MemoryBreakdown
+    phases: tuple[PhasePeak, ...]
+    modules: tuple[ModuleShare, ...]
+    peak_allocated_bytes: Bytes
+    peak_reserved_bytes: Bytes
+    requested_bytes: Bytes
+    retries: int = 0
+    out_of_memory: str = ""
+    unknown_settings: tuple[str, ...] = ()
+
+    def phase_peaks(self) -> Mapping[str, PhasePeak]:
+        """The highest peak of each phase over all steps."""
+        highest: dict[str, PhasePeak] = {}
+        for one in self.phases:
+            if one.name not in highest or one.allocated_bytes > highest[one.name].allocated_bytes:
+                highest[one.name] = one
+        return highest
+
+    def grows(self) -> float:
+        """By what part the peak grew from the last step but one to the last; 0 with fewer than three steps."""
+        peaks: dict[int, int] = {}
+        for one in self.phases:
+            peaks[one.step] = max(peaks.get(one.step, 0), int(one.allocated_bytes))
+        steps = sorted(peaks)
+        if len(steps) < 3 or not peaks[steps[-2]]:
+            return 0.0
+        return peaks[steps[-1]] / peaks[steps[-2]] - 1
+
+
+def replay(
+    trace: Trace, *, rank: int = 0, capacity_bytes: int | None = None, settings: AllocatorSettings | None = None
+) -> Timeline:
+    """The timeline of one rank. ``settings`` default to those of the script's environment.
+
+    ``capacity_bytes`` is what the allocator can have of the device: close to it cached memory is given back, beyond
+    it the replay stops.
+    """
+    rows = trace.of_rank(rank)
+    settings = settings or AllocatorSettings.parse(trace.hello.allocator_conf)
+    allocator = CachingAllocator(settings, capacity_bytes)
+    places = np.flatnonzero(np.isin(rows[:, EVENT], _MEMORY))
+    allocated, reserved, failed = _run(rows, places, allocator)
+    places = places[: len(allocated)]
+    by_role = _by_role(rows, places)
+    peak = int(np.argmax(allocated)) if len(allocated) else 0
+    tensors = int(allocated[peak]) if len(allocated) else 0
+    return Timeline(
+        places, allocated, reserved, by_role, peak,
+        _breakdown(by_role[peak] if len(by_role) else np.zeros(len(ROLES), np.int64), tensors, allocator.peak_reserved),
+        _phases(rows, trace.names, places, allocated, reserved),
+        _modules(rows, trace.names, int(places[peak]) if len(places) else 0),
+        Bytes(allocator.peak_allocated), Bytes(allocator.peak_reserved),
+        Bytes(int(by_role.sum(1).max()) if len(by_role) else 0),
+        allocator.retries, failed, settings.unknown,
+    )  # fmt: skip
+
+
+def _run(rows: Rows, places: Amounts, allocator: CachingAllocator) -> tuple[Amounts, Amounts, str]:
+    """Bytes allocated and reserved after each memory event, and why the replay stopped early, if it did."""
+    allocated, reserved = [], []
+    workspaces: dict[tuple[int, int], tuple[int, int]] = {}
+    recorded = np.flatnonzero(rows[:, EVENT] == Event.RECORD_STREAM)
+    wanted = np.sort(np.concatenate([places, recorded])) if len(recorded) else places
+    table = rows[wanted][:, [EVENT, SUBJECT, A, B]].tolist()
+    try:
+        for event, subject, a, b in table:
+            if event == Event.ALLOC:
+                allocator.malloc(subject, a, b)
+            elif event == Event.FREE:
+                allocator.free(subject)
+            elif event == Event.RECORD_STREAM:
+                allocator.record_stream(subject, b)
+                continue
+            elif event == Event.EMPTY_CACHE:
+                allocator.empty_cache()
+            else:
+                _workspace(allocator, workspaces, (subject, b), a)
+            allocated.append(allocator.allocated)
+            reserved.append(allocator.reserved)
+    except OutOfMemory as error:
+        return np.array(allocated, np.int64), np.array(reserved, np.int64), str(error)
+    return np.array(allocated, np.int64), np.array(reserved, np.int64), ""
+
+
+def _workspace(
+    allocator: CachingAllocator, held: dict[tuple[int, int], tuple[int, int]], key: tuple[int, int], amount: int
+) -> None:
+    """A library's workspace is kept once it was needed, and replaced when more is needed."""
+    storage, size = held.get(key, (0, 0))
+    if amount <= size:
+        return
+    if storage:
+        allocator.free(storage)
+    held[key] = (-1 - len(held) - amount, amount)
+    allocator.malloc(held[key][0], amount, key[1])
+
+
+def _by_role(rows: Rows, places: Amounts) -> Amounts:
+    """Bytes alive after each memory event by role, (n, roles); a storage has the role it was given last."""
+    if not len(places):
+        return np.zeros((0, len(ROLES)), np.int64)
+    event, subject = rows[:, EVENT], rows[:, SUBJECT]
+    made = np.flatnonzero(event == Event.ALLOC)
+    order = made[np.argsort(subject[made])]
+    ids = subject[order]
+    sizes = -(-rows[order, A] // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+    roles = np.zeros(len(ids), np.int64)
+    told = np.flatnonzero(event == Event.ROLE)
+    roles[np.searchsorted(ids, subject[told])] = rows[told, A]
+    deltas = np.zeros((len(places), len(ROLES)), np.int64)
+    kinds, about = event[places], subject[places]
+    for kind, sign in ((Event.ALLOC, 1), (Event.FREE, -1)):
+        at = np.flatnonzero(kinds == kind)
+        which = np.searchsorted(ids, about[at])
+        deltas[at, roles[which]] = sign * sizes[which]
+    total: Amounts = np.cumsum(deltas, axis=0)
+    return total
+
+
+def _breakdown(by_role: Amounts, allocated: int, reserved: int) -> MemoryBreakdown:
+    """Roles at the peak. Workspaces and what blocks are larger than their tensors count as temporary."""
+    held = {role: int(by_role[role]) for role in ROLES}
+    lasting = sum(held.values()) - held[Role.TEMPORARY]
+    return MemoryBreakdown(
+        weights=Bytes(held[Role.WEIGHTS] + held[Role.BUFFERS]),
+        gradients=Bytes(held[Role.GRADIENTS]),
+        optimizer=Bytes(held[Role.OPTIMIZER]),
+        activations=Bytes(held[Role.ACTIVATIONS] + held[Role.INPUTS]),
+        temporary=Bytes(max(0, allocated - lasting)),
+        framework=Bytes(max(0, reserved - allocated)),
+    )
+
+
+def _phases(
+    rows: Rows, names: Mapping[int, str], places: Amounts, allocated: Amounts, reserved: Amounts
+) -> tuple[PhasePeak, ...]:
+    marks = np.flatnonzero(rows[:, EVENT] == Event.PHASE)
+    starts = np.searchsorted(places, marks)
+    found = []
+    for n, mark in enumerate(marks.tolist()):
+        start, end = int(starts[n]), int(starts[n + 1]) if n + 1 < len(marks) else len(places)
+        if start < end:
+            peaks = (Bytes(int(amounts[start:end].max())) for amounts in (allocated, reserved))
+            found.append(PhasePeak(names[int(rows[mark, SUBJECT])], int(rows[mark, A]), start, *peaks))
+    return tuple(found)
+
+
+def _modules(rows: Rows, names: Mapping[int, str], place: int) -> tuple[ModuleShare, ...]:
+    """What is alive after row ``place`` by the module that allocated it, the largest first."""
+    past = rows[: place + 1]
+    made = past[past[:, EVENT] == Event.ALLOC]
+    gone = past[past[:, EVENT] == Event.FREE, SUBJECT]
+    alive = made[~np.isin(made[:, SUBJECT], gone)]
+    modules, where = np.unique(alive[:, MODULE], return_inverse=True)
+    amounts = np.bincount(where, weights=alive[:, A]).astype(np.int64)
+    return tuple(
+        ModuleShare(names[int(modules[n])], Bytes(int(amounts[n]))) for n in np.argsort(-amounts, kind="stable")
+    )
+
+
+def by_depth(modules: Sequence[ModuleShare], most: int) -> tuple[ModuleShare, ...]:
+    """The same bytes under at most ``most`` names, paths cut as little as that allows; the rest under ``"others"``."""
+    depth = max((one.name.count(".") + 1 for one in modules), default=1)
+    grouped: dict[str, int] = {}
+    while True:
+        grouped.clear()
+        for one in modules:
+            key = ".".join(one.name.split(".")[:depth])
+            grouped[key] = grouped.get(key, 0) + int(one.bytes)
+        if len(grouped) <= most or depth == 1:
+            break
+        depth -= 1
+    ordered = sorted(grouped.items(), key=lambda item: -item[1])
+    kept = [ModuleShare(name, Bytes(amount)) for name, amount in ordered[: most - (len(ordered) > most)]]
+    if len(ordered) > len(kept):
+        kept.append(ModuleShare("others", Bytes(sum(amount for _, amount in ordered[len(kept) :]))))
+    return tuple(kept)

@@ -1,0 +1,208 @@
+"""One node and its GPUs for one pod, and why.
+
+`choose` names exactly one winner: the highest weighted score, and among equal ones the first row, so that the same
+state and request always give the same answer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.core.placement import PodRequest, TopologyPreference
+from kopt.core.reason import Reason
+from kopt.core.units import WHOLE_GPU, format_gpus
+from kopt.policies.placement.cache import FragmentationCache, Outlook
+from kopt.policies.placement.feasible import SENTENCES, Refusal, counted
+from kopt.policies.placement.scores import WEIGHTS, Scored, weigh
+from kopt.policies.placement.state import FleetState
+from kopt.policies.placement.topology import Topologies, kept
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+RUNNER_UPS = 3
+_SORTED = 256
+"""Rows that are sorted faster than their best are picked out."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A node that could take the pod, its weighted score in GPUs and the parts of it."""
+
+    node: str
+    score: float
+    breakdown: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The decision for one pod. ``node`` is None where no candidate can take it; ``gpus`` are slots of the node.
+
+    ``rejected`` counts the other candidates by `Refusal`; ``considered`` all candidates.
+    """
+
+    request: PodRequest
+    node: str | None
+    gpus: tuple[int, ...] = ()
+    score: float = 0.0
+    breakdown: Mapping[str, float] = field(default_factory=dict)
+    runner_ups: tuple[Ranked, ...] = ()
+    rejected: Mapping[Refusal, int] = field(default_factory=dict)
+    considered: int = 0
+
+    @property
+    def feasible(self) -> int:
+        """How many candidates could take the pod."""
+        return self.considered - sum(self.rejected.values())
+
+
+def choose(
+    state: FleetState,
+    request: PodRequest,
+    candidates: Ints | None = None,
+    *,
+    cache: FragmentationCache,
+    weights: Mapping[str, float] = WEIGHTS,
+    topologies: Topologies | None = None,
+) -> Choice:
+    """The best of ``candidates`` (rows; None means every node) for ``request``; nothing is changed.
+
+    ``cache`` belongs to this state and holds the typical pods. Without ``topologies`` no node's links are known: a
+    preferred topology counts for nothing then, and a required one is kept by no node.
+    """
+    outlook = cache.outlook(state, request)
+    rows = np.flatnonzero(state.ready) if candidates is None else candidates
+    codes = outlook.refusal[rows]
+    fits = rows[codes == Refusal.NONE]
+    scored = _scored(state, request, fits, outlook, cache.room.prices(state), topologies)
+    rejected = counted(codes) if len(fits) < len(rows) else {}
+    if len(scored.rows) < len(fits):
+        rejected = {**rejected, Refusal.TOPOLOGY: len(fits) - len(scored.rows)}
+    if not len(scored.rows):
+        return Choice(request, None, rejected=rejected, considered=len(rows))
+    total, parts = weigh(scored, weights)
+    places = _first(total, 1 + RUNNER_UPS)
+    names = [state.names[row] for row in scored.rows[places].tolist()]
+    columns = [_at(part, places) for part in parts.values()]
+    ranked = [
+        Ranked(name, score, dict(zip(parts, values, strict=True)))
+        for name, score, *values in zip(names, total[places].tolist(), *columns, strict=True)
+    ]
+    row, first = int(scored.rows[places[0]]), ranked[0]
+    gpus = _gpus(state, request, row, outlook, topologies)
+    return Choice(request, first.node, gpus, first.score, first.breakdown, tuple(ranked[1:]), rejected, len(rows))
+
+
+def best(
+    state: FleetState,
+    request: PodRequest,
+    *,
+    cache: FragmentationCache,
+    candidates: Ints | None = None,
+    weights: Mapping[str, float] = WEIGHTS,
+    topologies: Topologies | None = None,
+) -> tuple[int, tuple[int, ...]] | None:
+    """The row and GPU slots that `choose` names, without what only an explanation needs."""
+    outlook = cache.outlook(state, request)
+    rows = np.flatnonzero(state.ready) if candidates is None else candidates
+    fits = rows[outlook.refusal[rows] == Refusal.NONE]
+    scored = _scored(state, request, fits, outlook, cache.room.prices(state), topologies)
+    if not len(scored.rows):
+        return None
+    total, _ = weigh(scored, weights)
+    row = int(scored.rows[np.argmax(total)])
+    return row, _gpus(state, request, row, outlook, topologies)
+
+
+def _scored(
+    state: FleetState, request: PodRequest, fits: Ints, outlook: Outlook, prices: Floats, topologies: Topologies | None
+) -> Scored:
+    rated: Floats | float = 0.0
+    if request.topology is not TopologyPreference.ANY and request.gpus.count > 1:
+        rated = (topologies or Topologies()).rate(state, request, fits)
+        if request.topology_required:
+            keeps = kept(request.topology, rated)
+            fits, rated = fits[keeps], rated[keeps]
+    return Scored(state, request, fits, outlook.loss[fits], outlook.broken, prices, rated)
+
+
+def _gpus(
+    state: FleetState, request: PodRequest, row: int, outlook: Outlook, topologies: Topologies | None
+) -> tuple[int, ...]:
+    if topologies is not None and request.gpus.count > 1 and (slots := topologies.slots(state, request, row)):
+        return slots
+    return slots_for(state, row, request, int(outlook.slot[row]))
+
+
+def slots_for(state: FleetState, row: int, request: PodRequest, preferred: int = -1) -> tuple[int, ...]:
+    """GPU slots for a pod that fits the row: the preferred one for a share, else the first with enough left."""
+    if preferred >= 0:
+        return (preferred,)
+    enough = np.flatnonzero(state.gpu_free_milli[row] >= request.gpus.share)
+    return tuple(int(slot) for slot in enough[: request.gpus.count])
+
+
+def explain(choice: Choice) -> tuple[Reason, ...]:
+    """Why this node, why not the others, with the numbers."""
+    return (_placed(choice) if choice.node else _waiting(choice), *_others(choice), *_rejections(choice))
+
+
+def _placed(choice: Choice) -> Reason:
+    parts = ", ".join(f"{name} {value:+.3f}" for name, value in choice.breakdown.items())
+    gpus = f", GPU {', '.join(map(str, choice.gpus))}" if choice.gpus else ""
+    return Reason(
+        "BEST_NODE",
+        f"Node {choice.node}{gpus}: the best of {choice.feasible} that can take {_asked(choice.request)}, "
+        f"score {choice.score:.3f} GPUs ({parts}).",
+        {"node": str(choice.node), "score": choice.score, "feasible": choice.feasible, **choice.breakdown},
+    )
+
+
+def _waiting(choice: Choice) -> Reason:
+    why = "; ".join(f"{count} {SENTENCES[code]}" for code, count in choice.rejected.items())
+    cure = "It waits for room." if any(not code.permanent for code in choice.rejected) else "Ask for what a node has."
+    text = f"None of {choice.considered} nodes can take {_asked(choice.request)}: {why or 'there are none'}. {cure}"
+    return Reason("NO_NODE", text, {"considered": choice.considered})
+
+
+def _others(choice: Choice) -> tuple[Reason, ...]:
+    found = []
+    for other in choice.runner_ups:
+        gap = {name: choice.breakdown[name] - value for name, value in other.breakdown.items()}
+        decisive = max(gap, key=lambda name: gap[name])
+        text = f"Node {other.node} scores {choice.score - other.score:.3f} GPUs less, mostly for {decisive}."
+        found.append(Reason("RUNNER_UP", text, {"node": other.node, "score": other.score, **other.breakdown}))
+    return tuple(found)
+
+
+def _rejections(choice: Choice) -> tuple[Reason, ...]:
+    if not choice.node:
+        return ()
+    return tuple(
+        Reason(code.name, f"{count} nodes: {SENTENCES[code]}.", {"nodes": count})
+        for code, count in choice.rejected.items()
+    )
+
+
+def _asked(request: PodRequest) -> str:
+    gpus = request.gpus
+    asked = f"{format_gpus(request.cpu_milli)} CPU"
+    if gpus.count:
+        asked += f" and {gpus.count if gpus.share == WHOLE_GPU else format_gpus(gpus.total)} GPU"
+    return asked + (f" ({' or '.join(gpus.models)})" if gpus.models else "")
+
+
+def _at(part: NDArray[np.float64] | float, places: list[int]) -> list[float]:
+    return [part] * len(places) if isinstance(part, float) else part[places].tolist()
+
+
+def _first(total: NDArray[np.float64], most: int) -> list[int]:
+    """Places of the highest totals, the first row among equal ones first."""
+    if len(total) <= _SORTED:
+        return np.argsort(-total, kind="stable")[:most].tolist()  # type: ignore[no-any-return]
+    bar = np.partition(total, len(total) - most)[len(total) - most]
+    above = np.flatnonzero(total > bar)
+    level = np.flatnonzero(total == bar)[: most - len(above)]
+    places = np.concatenate([above, level])
+    return [int(place) for place in places[np.lexsort((places, -total[places]))]]

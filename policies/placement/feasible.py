@@ -1,0 +1,80 @@
+"""Which nodes can take a pod, and why the others cannot."""
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.core.placement import PodRequest
+from kopt.policies.placement.request import allowed_models, free_enough
+from kopt.policies.placement.state import FleetState
+
+Ints = NDArray[np.int64]
+
+
+class Refusal(IntEnum):
+    """Why a node cannot take a pod; the first that applies, hard ones before those that time can cure."""
+
+    NONE = 0
+    NO_SUCH_NODE = 1
+    NOT_READY = 2
+    GPU_MODEL = 3
+    GPU_MEMORY = 4
+    GPU_COUNT = 5
+    TOPOLOGY = 6
+    CPU = 7
+    MEMORY = 8
+    GPU_FREE = 9
+
+    @property
+    def permanent(self) -> bool:
+        """Would the node refuse the pod even if it were empty?"""
+        return self in (Refusal.GPU_MODEL, Refusal.GPU_MEMORY, Refusal.GPU_COUNT)
+
+
+SENTENCES: Mapping[Refusal, str] = {
+    Refusal.NO_SUCH_NODE: "not known yet",
+    Refusal.NOT_READY: "not ready or cordoned",
+    Refusal.GPU_MODEL: "another GPU model than asked for",
+    Refusal.GPU_MEMORY: "GPUs with less memory than asked for",
+    Refusal.GPU_COUNT: "fewer GPUs than asked for",
+    Refusal.TOPOLOGY: "free GPUs do not lie as required",
+    Refusal.CPU: "too little CPU left",
+    Refusal.MEMORY: "too little memory left",
+    Refusal.GPU_FREE: "too little GPU left",
+}
+
+
+def refusals(state: FleetState, request: PodRequest, rows: Ints | slice = slice(None)) -> NDArray[np.int8]:
+    """`Refusal` codes, shape (rows,); 0 where the node can take the pod. Topology is judged in `choose`."""
+    count = request.gpus.count
+    cases: list[tuple[NDArray[np.bool_], Refusal]] = [(~state.ready[rows], Refusal.NOT_READY)]
+    if count:
+        cases += [
+            (~allowed_models(state.models, request)[state.model[rows]], Refusal.GPU_MODEL),
+            (state.gpu_memory_bytes[rows] < request.gpus.memory_bytes, Refusal.GPU_MEMORY),
+            (state.gpu_count[rows] < count, Refusal.GPU_COUNT),
+        ]
+    cases += [
+        (state.cpu_free_milli[rows] < request.cpu_milli, Refusal.CPU),
+        (state.memory_free_bytes[rows] < request.memory_bytes, Refusal.MEMORY),
+    ]
+    if count:
+        cases.append((np.count_nonzero(free_enough(state, request, rows), axis=1) < count, Refusal.GPU_FREE))
+    found = np.zeros(len(cases[0][0]), dtype=np.int8)
+    for applies, code in reversed(cases):
+        found[applies] = code
+    return found
+
+
+def feasible(state: FleetState, request: PodRequest, rows: Ints | slice = slice(None)) -> NDArray[np.bool_]:
+    """Nodes that can take the pod, shape (rows,)."""
+    return np.equal(refusals(state, request, rows), Refusal.NONE)
+
+
+def counted(codes: NDArray[np.int8]) -> dict[Refusal, int]:
+    """How many nodes refused for each reason, the most frequent first."""
+    counts = np.bincount(codes, minlength=1)
+    found = {Refusal(code): int(n) for code, n in enumerate(counts) if code and n}
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))

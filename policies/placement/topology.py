@@ -1,0 +1,129 @@
+"""How well a node's free GPUs keep a pod's topology preference, and which of them to take.
+
+What links GPUs comes as one `GpuLinks` per make of node. Nodes of one make with the same GPUs free are alike, so each
+such pattern is judged once and remembered.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations, islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.core.placement import PodRequest, TopologyPreference
+from kopt.policies.placement.state import FleetState
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+_MOST_SETS = 20_000
+_MOST_SLOTS = 48
+
+
+@dataclass(frozen=True)
+class GpuLinks:
+    """One make of node: ``gbps[a][b]`` of the direct link between two GPU slots (0: none), and the PCIe ``switch`` and
+    ``numa`` node of each slot. Raises ValueError where these do not fit together.
+    """
+
+    gbps: tuple[tuple[float, ...], ...]
+    switch: tuple[int, ...]
+    numa: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        count = len(self.gbps)
+        square = all(len(row) == count for row in self.gbps)
+        if not square or len(self.switch) != count or len(self.numa) != count:
+            raise ValueError(f"links of {count} GPUs need a square table, and a switch and a NUMA node for each")
+        if any(not math.isfinite(value) or value < 0 for row in self.gbps for value in row):
+            raise ValueError("a link's speed must be finite and not negative")
+
+    @property
+    def fastest(self) -> float:
+        return max((value for row in self.gbps for value in row), default=0.0)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The best GPUs of a pattern: how well they keep the preference (0-1) and their slots, empty if there is none."""
+
+    quality: float
+    slots: tuple[int, ...] = ()
+
+
+@dataclass
+class Topologies:
+    """Links by the name that nodes carry in ``FleetNode.topology``; the caller holds it. Unknown names rank as 0."""
+
+    links: Mapping[str, GpuLinks] = field(default_factory=dict)
+    _known: dict[tuple[str, int, int, TopologyPreference], Fit] = field(default_factory=dict)
+
+    def rate(self, state: FleetState, request: PodRequest, rows: Ints) -> Floats:
+        """Quality of the best free GPUs on each of ``rows``, shape (rows,)."""
+        if state.slots > _MOST_SLOTS:
+            return np.zeros(len(rows))
+        free = state.gpu_free_milli[rows] >= request.gpus.share
+        masks = free @ (np.int64(1) << np.arange(state.slots, dtype=np.int64))
+        patterns, place = np.unique(masks * (len(state.topologies) + 1) + state.topology[rows] + 1, return_inverse=True)
+        found = [self._pattern(state, request, int(pattern)).quality for pattern in patterns]
+        rated: Floats = np.array(found)[place]
+        return rated
+
+    def slots(self, state: FleetState, request: PodRequest, row: int) -> tuple[int, ...]:
+        """The best free GPUs of one node; empty where its links are unknown."""
+        if state.slots > _MOST_SLOTS:
+            return ()
+        free = np.flatnonzero(state.gpu_free_milli[row] >= request.gpus.share)
+        mask = sum(1 << int(slot) for slot in free)
+        code = int(state.topology[row])
+        return self._pattern(state, request, mask * (len(state.topologies) + 1) + code + 1).slots
+
+    def _pattern(self, state: FleetState, request: PodRequest, pattern: int) -> Fit:
+        mask, code = divmod(pattern, len(state.topologies) + 1)
+        name = state.topologies[code - 1] if code else ""
+        key = (name, mask, request.gpus.count, request.topology)
+        if key not in self._known:
+            links = self.links.get(name)
+            self._known[key] = (
+                Fit(0.0) if links is None else best_set(links, mask, request.gpus.count, request.topology)
+            )
+        return self._known[key]
+
+
+def best_set(links: GpuLinks, mask: int, count: int, preference: TopologyPreference) -> Fit:
+    """The ``count`` GPUs among the free ones (bits of ``mask``) that keep the preference best.
+
+    Among equals the set with the fastest links in all, then the first. All sets are tried, up to twenty thousand.
+    """
+    free = [slot for slot in range(len(links.gbps)) if mask >> slot & 1]
+    sets = islice(combinations(free, count), _MOST_SETS)
+    ranked = ((quality(links, chosen, preference), _total(links, chosen), chosen) for chosen in sets)
+    best = max(ranked, key=lambda one: one[:2], default=None)
+    return Fit(0.0) if best is None else Fit(best[0], best[2])
+
+
+def quality(links: GpuLinks, chosen: tuple[int, ...], preference: TopologyPreference) -> float:
+    """How well a set of GPUs keeps the preference, 0 (not at all) to 1 (fully)."""
+    count = len(chosen)
+    if count < 2 or preference is TopologyPreference.ANY:
+        return 1.0
+    if preference is TopologyPreference.NVLINK_OPTIMAL:
+        slowest = min(links.gbps[a][b] for a, b in combinations(chosen, 2))
+        return slowest / links.fastest if links.fastest else 0.0
+    place = links.switch if preference is TopologyPreference.SAME_SWITCH else links.numa
+    where = [place[slot] for slot in chosen]
+    if preference is TopologyPreference.SPREAD:
+        return (len(set(where)) - 1) / max(1, min(count, len(set(place))) - 1)
+    return (max(where.count(one) for one in where) - 1) / (count - 1)
+
+
+def kept(preference: TopologyPreference, rated: Floats) -> NDArray[np.bool_]:
+    """Is a required preference kept? NVLink: every pair has a direct link; the others: fully."""
+    if preference is TopologyPreference.ANY:
+        return np.ones(len(rated), dtype=np.bool_)
+    return rated > 0 if preference is TopologyPreference.NVLINK_OPTIMAL else rated >= 1
+
+
+def _total(links: GpuLinks, chosen: tuple[int, ...]) -> float:
+    return sum(links.gbps[a][b] for a, b in combinations(chosen, 2))

@@ -1,0 +1,271 @@
+"""Which jobs wait for a dry run, what they ask for afterwards, and what happens when that was too little (P2, K3).
+
+Pure: facts in, verdicts with reasons out. Whatever is unknown or unsure ends in the user's own request.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kopt.core.catalogue import UnknownGpuError, find_gpu
+from kopt.core.decision import Mode
+from kopt.core.gpu import GpuModel, PartitionProfile
+from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.profile import DryRun
+from kopt.core.reason import Reason
+from kopt.core.sizing import ShareKind
+from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, format_bytes, format_gpus
+from kopt.policies.rightsizing import NOTHING_SEEN, RightsizingSettings, recommend
+
+ALONE = ModelVersion("dry-run", "1")
+"""Names a need that comes from a dry run alone, as no endpoint answered."""
+NO_COMMAND = "NO_COMMAND"
+"""The reason of a Job that would have to wait but cannot be profiled."""
+_SKEW_S = 60.0
+"""By which the clocks of two replicas may differ."""
+
+
+@dataclass(frozen=True)
+class ProfilingSettings:
+    """Times in seconds. Raises ValueError for values out of range."""
+
+    duration_s: float = 300.0
+    """A dry run ends after this long, or earlier when it is steady."""
+    budget_s: float = 1800.0
+    """A job is given back as it is written when it has been held for so long, whatever became of its dry run."""
+    lasts_s: float = 30 * 86400.0
+    """A profile is used for this long, a dry run that failed for the time below."""
+    failed_lasts_s: float = 86400.0
+    retries: int = 2
+    """Tries with more memory after one that ran out of it; then the user's own request."""
+    growth: float = 1.5
+    """Of the need, from one try to the next."""
+    alone_margin: float = 0.15
+    """On top of the peak of a steady dry run when no endpoint says what the code needs (the autoscalers' custom)."""
+    alone_samples: int = 60
+    """Readings that such a dry run must have."""
+    fractions: bool = False
+    """Whether the cluster has an executor for shares of a GPU that are asked for by annotation."""
+    smallest_milli: MilliGpu = MilliGpu(100)
+    step_milli: MilliGpu = MilliGpu(50)
+    """Fractions are multiples of this, from the smallest on."""
+    sizing: RightsizingSettings = field(default_factory=RightsizingSettings)
+
+    def __post_init__(self) -> None:
+        times = (self.duration_s, self.budget_s, self.lasts_s, self.failed_lasts_s)
+        if min(times) <= 0 or self.budget_s < self.duration_s:
+            raise ValueError("times are positive, and a job is held for longer than its dry run may take")
+        if not 0 <= self.retries <= 2 or self.growth <= 1 or self.alone_margin < 0:
+            raise ValueError("at most two retries, each with more, and no negative margin")
+        if not 0 < self.step_milli <= WHOLE_GPU or not 0 < self.smallest_milli <= WHOLE_GPU:
+            raise ValueError("fractions lie between 0 and a whole GPU")
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """A Job as this policy sees it. ``gpus`` is per pod; ``resource`` the extended resource that asks for them.
+
+    ``queued``: Kueue decides when it runs; ``admitted``: and has decided that it does.
+    """
+
+    mode: Mode
+    managed: bool
+    gpus: MilliGpu
+    resource: str = ""
+    pods: int = 1
+    opted_out: bool = False
+    has_command: bool = True
+    states_size: bool = False
+    queued: bool = False
+    admitted: bool = False
+    started: bool = False
+    stopped: bool = False
+    finished: bool = False
+    held_by_others: bool = False
+    retriable: bool = True
+    """Whether its failure policy lets it try again after it ran out of memory."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Yes or no, and why."""
+
+    yes: bool
+    reason: Reason
+
+
+def waits_for_dry_run(job: JobFacts, *, known: bool, settings: ProfilingSettings) -> Verdict:
+    """Whether a Job is to be held until a dry run has shown what it needs."""
+    refusals = (
+        (job.gpus <= 0, "NO_GPU", "It asks for no GPU."),
+        (job.finished or job.started, "STARTED", "It runs or has run: stopping it would cost more than it saves."),
+        (not job.managed, "UNMANAGED", "Its namespace has not opted in."),
+        (job.mode is not Mode.ENFORCE, "MODE", f"Mode {job.mode.value}: only enforce holds jobs."),
+        (job.opted_out, "OPT_OUT", "It has opted out of dry runs."),
+        (job.states_size, "SIZE_STATED", "It says itself how much GPU memory it needs."),
+        (known, "KNOWN", "What this job type needs is known."),
+        (job.held_by_others, "HELD", "Somebody else holds it."),
+        (job.stopped, "SUSPENDED", "It has been suspended by its owner."),
+        (job.admitted, "ADMITTED", "Its queue has admitted it already, with the quota of its own request."),
+        (not job.has_command, NO_COMMAND, "Not profiled: it runs its image's own entry point, which nobody outside "
+         "of the image knows. Write `command` into its container to have it profiled and sized."),
+    )  # fmt: skip
+    for holds, code, text in refusals:
+        if holds:
+            return Verdict(False, Reason(code, text))
+    text = f"Nothing is known about this job type: held for a dry run of at most {settings.duration_s:.0f} s."
+    return Verdict(True, Reason("UNKNOWN_SIZE", text, {"budget_s": settings.budget_s}))
+
+
+def gives_up(held_for_s: float, settings: ProfilingSettings) -> bool:
+    """Whether a Job has been held for as long as it may be. A clock that went back counts as long enough."""
+    return not -_SKEW_S <= held_for_s < settings.budget_s
+
+
+def has_expired(age_s: float, *, failed: bool, image: str, image_now: str, settings: ProfilingSettings) -> bool:
+    """Whether a profile counts no more: too old, or the image behind the same reference is another by now.
+
+    Images are digests as the kubelet reports them; empty for unknown, which equals every other.
+    """
+    lasts_s = settings.failed_lasts_s if failed else settings.lasts_s
+    return not -_SKEW_S <= age_s < lasts_s or bool(image and image_now and image != image_now)
+
+
+@dataclass(frozen=True)
+class PartitionOffer:
+    """A partition that nodes have: the resource that asks for it, of which GPU model, and its size."""
+
+    resource: str
+    gpu: str
+    profile: PartitionProfile
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a job is to ask for per pod. WHOLE leaves the request as the user wrote it; ``bytes`` is what it then can
+    have, ``milli_gpu`` the share for FRACTION, ``resource`` the extended resource for PARTITION."""
+
+    kind: ShareKind
+    bytes: Bytes
+    milli_gpu: MilliGpu = WHOLE_GPU
+    resource: str = ""
+    reason: Reason = field(default_factory=lambda: Reason("AS_WRITTEN", "It keeps its own request."))
+
+
+def need_of(answer: Prediction | None, run: DryRun | None, settings: ProfilingSettings) -> Prediction | None:
+    """The need to go by: the endpoint's, which has seen the dry run; without one, that of a steady dry run alone."""
+    if answer is not None and not answer.refused and not answer.fallback:
+        return answer
+    if run is None or not run.usable or not run.profile.steady or run.profile.samples < settings.alone_samples:
+        return answer
+    peak = float(run.profile.peak_bytes)
+    text = f"A steady dry run of {run.profile.duration_s:.0f} s used {format_bytes(run.profile.peak_bytes)}."
+    reason = Reason("DRY_RUN_ALONE", text, {"peak_bytes": int(peak), "margin": settings.alone_margin})
+    high = peak * (1 + settings.alone_margin)
+    return Prediction(peak, peak, high, 0.95, "bytes", 0.9, ALONE, (reason,))
+
+
+def ask_for(
+    job: JobFacts, need: Prediction | None, run: DryRun | None, offers: Sequence[PartitionOffer],
+    settings: ProfilingSettings, at_least: Bytes = NOTHING_SEEN,
+) -> Ask:  # fmt: skip
+    """The smallest share that holds the need and does not slow the job down; the user's own request otherwise.
+
+    ``at_least`` is what an earlier try has shown to be needed, in bytes per GPU.
+    """
+    observed = run.profile.peak_bytes if run is not None else Bytes(0)
+    sizing = recommend(Bytes(0), need, settings.sizing, observed)
+    if sizing.recommended_bytes is None:
+        return Ask(ShareKind.WHOLE, Bytes(0), reason=sizing.reasons[0])
+    wanted = Bytes(max(sizing.recommended_bytes, at_least))
+    model = _model(run)
+    whole = _whole(job, run, model, wanted)
+    if whole is not None or model is None or run is None:
+        return whole or Ask(ShareKind.WHOLE, wanted)
+    busy = run.activity.p95 if run.activity is not None else 1.0
+    # Kueue counts resources: a share that is asked for by annotation would pass its quota by.
+    fraction = None if job.queued else _fraction(model, wanted, busy, settings)
+    return (_partition(model, wanted, busy, offers) or fraction
+            or Ask(ShareKind.WHOLE, model.usable_bytes, reason=_nothing_fits(wanted, busy)))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tries:
+    """How often a job has run out of memory with a request of ours, and what it had then, in bytes per GPU."""
+
+    count: int = 0
+    granted_bytes: Bytes = Bytes(0)
+    need_bytes: Bytes = Bytes(0)
+
+
+def after_out_of_memory(
+    job: JobFacts, tries: Tries, need: Prediction | None, run: DryRun | None, offers: Sequence[PartitionOffer],
+    settings: ProfilingSettings,
+) -> Ask:  # fmt: skip
+    """What the next try asks for: more than the last, ``settings.retries`` times at most, then the user's own."""
+    numbers = {"tries": tries.count + 1, "granted_bytes": int(tries.granted_bytes)}
+    if tries.count >= settings.retries:
+        text = f"It ran out of memory {tries.count + 1} times with requests of ours: back to its own."
+        return Ask(ShareKind.WHOLE, Bytes(0), reason=Reason("OWN_REQUEST", text, numbers))
+    grown = math.ceil(max(tries.need_bytes, tries.granted_bytes) * settings.growth)
+    found = ask_for(job, need, run, offers, settings, Bytes(max(grown, tries.granted_bytes + 1)))
+    text = f"It ran out of {format_bytes(tries.granted_bytes)}: the next try gets more. {found.reason.message}"
+    return Ask(found.kind, found.bytes, found.milli_gpu, found.resource, Reason("OUT_OF_MEMORY", text, numbers))
+
+
+def _model(run: DryRun | None) -> GpuModel | None:
+    try:
+        return find_gpu(run.profile.gpu) if run is not None and run.profile.gpu else None
+    except UnknownGpuError:
+        return None
+
+
+def _whole(job: JobFacts, run: DryRun | None, model: GpuModel | None, wanted: Bytes) -> Ask | None:
+    """Why nothing less than the user's own request comes into question; None if something does."""
+    own = model.usable_bytes if model is not None else wanted
+    reasons = (
+        (run is None or not run.usable, "NOT_MEASURED", "No dry run has shown its need in full."),
+        (model is None, "UNKNOWN_GPU", "The GPU of the dry run is not in the catalogue."),
+        (job.gpus != WHOLE_GPU, "SEVERAL_GPUS", f"It uses {format_gpus(job.gpus)} GPUs per pod: shares are for one."),
+        (job.pods != 1, "SEVERAL_PODS", f"{job.pods} pods work together, and collectives need a GPU for each."),
+        (not job.retriable, "NOT_RETRIABLE", "Its failure policy would not let it try again with more."),
+    )  # fmt: skip
+    for holds, code, text in reasons:
+        if holds:
+            return Ask(ShareKind.WHOLE, own, reason=Reason(code, f"{text} It needs {format_bytes(wanted)} per GPU."))
+    return None
+
+
+def _partition(model: GpuModel, wanted: Bytes, busy: float, offers: Sequence[PartitionOffer]) -> Ask | None:
+    fitting = [
+        one for one in offers
+        if one.gpu == model.name and one.profile.memory_bytes >= wanted and one.profile.count > 1
+        and one.profile.compute_units >= busy * model.compute_units
+    ]  # fmt: skip
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda one: (one.profile.memory_bytes, one.profile.compute_units, one.resource))
+    size, units = best.profile.memory_bytes, best.profile.compute_units
+    text = (f"{format_bytes(wanted)} and {busy:.0%} of {model.compute_units} compute units fit {best.profile.name} of "
+            f"{model.name} ({format_bytes(size)}, {units} units).")  # fmt: skip
+    share = MilliGpu(max(1, WHOLE_GPU // best.profile.count))
+    return Ask(ShareKind.PARTITION, size, share, best.resource, Reason("PARTITION", text, {"bytes": int(wanted)}))
+
+
+def _fraction(model: GpuModel, wanted: Bytes, busy: float, settings: ProfilingSettings) -> Ask | None:
+    if not settings.fractions:
+        return None
+    # In integers, as a share that is a millionth too small would be one that does not hold the need.
+    by_memory = -(-wanted * WHOLE_GPU // model.usable_bytes)
+    exact = max(by_memory, math.ceil(busy * WHOLE_GPU), settings.smallest_milli)
+    milli = MilliGpu(-(-exact // settings.step_milli) * settings.step_milli)
+    if milli >= WHOLE_GPU:
+        return None
+    has = Bytes(model.usable_bytes * milli // WHOLE_GPU)
+    text = f"{format_bytes(wanted)} and {busy:.0%} activity fit {format_gpus(milli)} of {model.name}."
+    return Ask(ShareKind.FRACTION, has, milli, reason=Reason("FRACTION", text, {"bytes": int(wanted), "milli": milli}))
+
+
+def _nothing_fits(wanted: Bytes, busy: float) -> Reason:
+    text = f"It needs {format_bytes(wanted)} and {busy:.0%} of the compute units: no smaller share that is on offer."
+    return Reason("WHOLE_GPU", text, {"bytes": int(wanted), "activity": busy})

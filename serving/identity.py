@@ -1,0 +1,109 @@
+"""Who calls the endpoint. In a cluster (``KOPT_AUTH=token``) callers show a bearer token that the API server reviews.
+
+A caller needs the right to use the path: RBAC ``nonResourceURLs: ["/v1/*", "/v2/*"]`` with verbs get and post. What
+the endpoint keeps about series and advice is kept by caller; nobody sees another's without the verb list on the path.
+"""
+
+import logging
+import os
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kopt.cluster.errors import ApiError
+from kopt.core.settings import Settings
+from kopt.serving.problems import Problem
+
+if TYPE_CHECKING:
+    # At run time only where callers authenticate: it brings the Kubernetes client.
+    from kopt.cluster.reviews import Caller
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+OPEN = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v2/health/live", "/v2/health/ready")
+"""Answered to everybody: probes and scrapers, which a network policy keeps to themselves, and the documentation."""
+BY_CALLER = ("/v1/recommendations", "/v1/health/models")
+"""Paths that show what is kept by caller; the verb list (no HTTP method) on one is the right to see all callers'."""
+_CALLER = "kopt.caller"
+_SEES_ALL = "kopt.sees-all"
+_CHALLENGE = {"www-authenticate": 'Bearer realm="kopt"'}
+
+
+class Reviewer(Protocol):
+    """What ``cluster.reviews.TokenReviewer`` does. Raises ApiError when the API server cannot be asked."""
+
+    async def caller(self, token: str) -> "Caller | None": ...
+
+    async def may(self, caller: "Caller", verb: str, path: str) -> bool: ...
+
+
+class Identity:
+    """ASGI middleware: 401 without a valid token, 403 without the right; ``caller_of`` tells the rest who it is."""
+
+    def __init__(self, app: ASGIApp, reviewer: Reviewer) -> None:
+        self._app, self._reviewer = app, reviewer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            await self._app(scope, receive, send)
+            return
+        try:
+            caller = await self._identify(scope)
+            scope[_CALLER] = caller.name
+            scope[_SEES_ALL] = scope["path"] in BY_CALLER and await self._may(caller, "list", scope["path"])
+        except Problem as problem:
+            await problem.response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    async def _identify(self, scope: Scope) -> "Caller":
+        kind, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not token.strip():
+            raise Problem(401, "Send a service account's token: Authorization: Bearer …", headers=_CHALLENGE)
+        caller = await _asked(self._reviewer.caller(token.strip()))
+        if caller is None:
+            raise Problem(401, "The token is not valid, or no longer; get a new one.", headers=_CHALLENGE)
+        verb, path = scope["method"].lower(), scope["path"]
+        if not await self._may(caller, verb, path):
+            raise Problem(403, f"{caller.name} may not {verb} {path}: bind a ClusterRole with these "
+                          "nonResourceURLs to it.")  # fmt: skip
+        return caller
+
+    async def _may(self, caller: "Caller", verb: str, path: str) -> bool:
+        return await _asked(self._reviewer.may(caller, verb, path))
+
+
+async def _asked(question: Awaitable[T]) -> T:
+    try:
+        return await question
+    except ApiError as error:
+        # Never let in because it could not be asked; its words may be about our own rights: only the log has them.
+        _LOG.warning("the API server does not review tokens: %s", error)
+        text = "The API server does not review tokens now; try again."
+        raise Problem(503, text, headers={"retry-after": "2"}) from None
+
+
+def caller_of(request: Request) -> str:
+    """The caller's name; empty where callers do not authenticate."""
+    return str(request.scope.get(_CALLER, ""))
+
+
+def seen_by(request: Request) -> str | None:
+    """Whose histories and advice the caller may see: its own name, or None for everybody's."""
+    return None if request.scope.get(_SEES_ALL) else caller_of(request)
+
+
+def reviewer_from(settings: Settings) -> Reviewer | None:
+    """Asks the cluster that the environment names; None with ``auth`` = none. Raises NoCluster."""
+    if settings.auth == "none":
+        return None
+    from kopt.cluster.access import find_access
+    from kopt.cluster.api import Kube, KubeSettings
+    from kopt.cluster.reviews import ReviewSettings, TokenReviewer
+
+    kube = Kube(find_access(None, os.environ), KubeSettings(timeout_s=3.0, user_agent="kopt-serving"))
+    audiences = tuple(part.strip() for part in settings.auth_audiences.split(",") if part.strip())
+    return TokenReviewer(kube, ReviewSettings(audiences=audiences))

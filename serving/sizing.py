@@ -1,0 +1,253 @@
+"""A validated question becomes a size: what is known of the job type, the model, the deadline. Behind ``/v1/sizing``.
+
+No script is run here. A caller that has run one sends what it said (``SizingRequest.trace``); it and dry runs are
+remembered by job type. Where neither is known, formulas read the arguments, and the answer says that nothing ran.
+"""
+
+import logging
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.profile import read_profile
+from kopt.core.reason import Reason
+from kopt.core.sizing import MemoryBreakdown, Method, SizingEstimate, TraceCoverage, WorkloadProfile
+from kopt.core.training import PlanError
+from kopt.core.units import GIB, Bytes
+from kopt.formats.entrypoint import EntrypointError, Kind
+from kopt.formats.trainers import read_plan
+from kopt.models.loading import SHIPPED
+from kopt.models.sizing.code import CodeEstimate
+from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, answer, assemble, load_sizing, told_by
+from kopt.models.sizing.plans import from_plan
+from kopt.models.sizing.predictor import UNIT, SizingPredictor
+from kopt.models.sizing.reading import read_script_confined
+from kopt.models.sizing.sandbox import ConfinementError
+from kopt.models.sizing.summary import read_summary
+from kopt.models.sizing.table import SizingQuestion
+from kopt.serving.metrics import EndpointMetrics
+from kopt.serving.problems import Problem, invalid
+from kopt.serving.schemas import SizingRequest
+from kopt.serving.sizes import Known, SizeTable
+from kopt.serving.slot import ModelSource, Slot
+from kopt.serving.workers import Deadline, Workers
+from kopt.serving.workloads import Workload, read_workload
+
+_LOG = logging.getLogger(__name__)
+KEEP_S = 5.0
+"""Another replica may have been sent something new about a job type; an answer is not repeated for longer."""
+_MOST_KEPT = 500
+NO_ANSWER = ModelVersion("whole-gpu", "1")
+"""What answers when no model can: ask for a whole GPU."""
+_NOT_RUN = (
+    "The endpoint runs no script, and nothing will run this one later: formulas read its arguments. `kopt recommend` "
+    "runs it on a fake device where you are and sends what it said."
+)
+
+_KNOWN_TRACE = Reason(
+    "KNOWN_TRACE", "The answer rests on what the job type's run on a fake device said, as it was sent."
+)
+
+
+def sizing_slot(source: ModelSource, default: Callable[[], SizingPredictor] | None = None) -> Slot[SizingPredictor]:
+    """The registry's champion; the shipped model, verified, while there is none."""
+    return Slot(source, "sizing", "champion", warm_up=_warm_up, default=default or (lambda: load_sizing(SHIPPED)))
+
+
+def _warm_up(model: SizingPredictor) -> None:
+    """One question, so that a model that cannot answer never serves. Raises ValueError."""
+    code = CodeEstimate(Method.ABSTRACT, TraceCoverage.FULL, Bytes(GIB), Bytes(GIB), MemoryBreakdown(Bytes(GIB)))
+    (found,) = model.predict(SizingQuestion(code, DEFAULT_GPU))
+    if found.value is None or not 0 < found.value < 1 << 50:
+        raise ValueError("its answer is no amount of memory")
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What a question is answered from, and why from that."""
+
+    code: CodeEstimate
+    profile: WorkloadProfile | None
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    at_s: float
+    workload: Workload
+    model: ModelVersion
+    answer: SizingEstimate
+
+
+class SizingService:
+    """Answers sizing questions with the model in ``slot``. One per replica."""
+
+    def __init__(
+        self, slot: Slot[SizingPredictor], metrics: EndpointMetrics, *, table: SizeTable | None = None,
+        threads: int = 2, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self.slot, self.table = slot, table
+        self._metrics, self._clock = metrics, clock
+        self._workers = Workers(threads, "sizing")
+        self._kept: dict[tuple[str, str], _Kept] = {}
+
+    def close(self) -> None:
+        self._workers.close()
+        if self.table is not None:
+            self.table.close()
+
+    def refresh(self) -> None:
+        """Follow the alias once (blocks: registry and disk)."""
+        before = self.slot.version
+        if self.slot.refresh():
+            self._metrics.serving_sizing(before, self.slot.version)
+
+    async def estimate(self, request: SizingRequest, deadline: Deadline, caller: str = "") -> SizingEstimate:
+        """The answer within the deadline; past it, and without a model, the advice to take a whole GPU, marked.
+
+        Raises Problem for invalid questions.
+        """
+        began = time.perf_counter()
+        workload = read_workload(request)
+        made = self._newest(request, workload, caller)
+        if made is None:
+            made = await self._in_time(request, workload, deadline, caller)
+        self._metrics.sized(made)
+        return replace(made, seconds=time.perf_counter() - began)
+
+    def _newest(self, request: SizingRequest, workload: Workload, caller: str) -> SizingEstimate | None:
+        """The answer of a moment ago to the same question with nothing new in it."""
+        if request.trace is not None or request.profile is not None:
+            return None
+        kept = self._kept.get((caller, workload.job_type))
+        fresh = kept is not None and time.monotonic() - kept.at_s < KEEP_S
+        same = kept is not None and kept.workload == workload and kept.model == self.slot.version
+        return kept.answer if kept is not None and fresh and same else None
+
+    def _keep(self, caller: str, workload: Workload, model: ModelVersion, made: SizingEstimate) -> None:
+        self._kept.pop((caller, workload.job_type), None)
+        while len(self._kept) >= _MOST_KEPT:
+            self._kept.pop(next(iter(self._kept)))
+        self._kept[caller, workload.job_type] = _Kept(time.monotonic(), workload, model, made)
+
+    async def _in_time(
+        self, request: SizingRequest, workload: Workload, deadline: Deadline, caller: str
+    ) -> SizingEstimate:
+        model = self.slot.current
+        if model is None:
+            return _whole_gpu(workload, self.slot.trouble or Reason("NO_MODEL", "No sizing model is loaded yet."))
+        try:
+            made = await self._workers.run(deadline, self._answer, model, request, workload, caller)
+        except TimeoutError:
+            return _whole_gpu(workload, deadline.reason)
+        except Problem:
+            raise
+        except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
+            _LOG.exception("sizing failed")
+            why = Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); this is the fallback.")
+            return _whole_gpu(workload, why)
+        if workload.identified or (request.trace is None and request.profile is None):
+            self._keep(caller, workload, model.version, made)
+        return made
+
+    def _answer(
+        self, model: SizingPredictor, request: SizingRequest, workload: Workload, caller: str
+    ) -> SizingEstimate:
+        sent = Known(request.trace, request.profile)
+        job_type = workload.job_type
+        known = self._known(caller, job_type) if workload.identified else Known()
+        found = _evidence(workload, sent, known)
+        question = SizingQuestion(found.code, workload.gpu.name, workload.world_size, profile=found.profile)
+        made = answer(question, workload.entrypoint, model)
+        made = replace(made, reasons=(*made.reasons, *found.reasons, *workload.notes))
+        self._record(caller, workload, job_type, sent if workload.identified else Known(), made)
+        return made
+
+    def _known(self, caller: str, job_type: str) -> Known:
+        if self.table is None:
+            return Known()
+        try:
+            return self.table.known(caller, job_type)
+        except Exception:  # noqa: BLE001 - edge: a disk that fails is no reason to answer nothing
+            _LOG.exception("what is known of job types cannot be read")
+            return Known()
+
+    def _record(self, caller: str, workload: Workload, job_type: str, sent: Known, made: SizingEstimate) -> None:
+        if self.table is None:
+            return
+        at_s = self._clock()
+        # The command as it is kept has no secrets in it; the caller's own answer shows its own words.
+        shown = replace(made, script=shlex.join(workload.command)[:2000])
+        advice = {
+            "name": workload.name, "job_type": job_type, "image": workload.image, "asked": workload.asked.to_dict(),
+            "made_at_s": at_s, "estimate": shown.to_dict(),
+        }  # fmt: skip
+        try:
+            self.table.put(caller, job_type, at_s, sent=sent, advice=advice, named=workload.named)
+        except Exception:  # noqa: BLE001 - edge: as above
+            _LOG.exception("a size was not kept")
+
+
+def _evidence(workload: Workload, sent: Known, kept: Known) -> _Evidence:
+    """What was sent wins over what is remembered, a run over formulas. Raises Problem for what cannot be read."""
+    profile = _profile(sent.profile)
+    if profile is None:
+        profile = _remembered(kept.profile, read_profile)
+    if sent.trace is not None:
+        try:
+            return _Evidence(read_summary(sent.trace), profile, (_KNOWN_TRACE,))
+        except ValueError as error:
+            raise invalid("trace", str(error)) from None
+    code = _remembered(kept.trace, read_summary)
+    if code is not None:
+        return _Evidence(code, profile, (_KNOWN_TRACE,))
+    code, problem = _formulas(workload)
+    why = (Reason("NOT_RUN", _NOT_RUN), *problem)
+    return _Evidence(code, profile, why)
+
+
+def _profile(document: Mapping[str, Any] | None) -> WorkloadProfile | None:
+    try:
+        return None if document is None else read_profile(document)
+    except ValueError as error:
+        raise invalid("profile", str(error)) from None
+
+
+def _remembered(document: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """None as well for a document that an older version kept and this one does not read."""
+    try:
+        return None if document is None else read(document)
+    except ValueError:
+        return None
+
+
+def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
+    """What arguments and literals in the source say; nothing, and why, where that is too little."""
+    if workload.problem is not None:
+        return NOTHING, (workload.problem,)
+    entrypoint = workload.entrypoint
+    try:
+        told = {} if workload.source is None else told_by(read_script_confined(workload.source))
+        plan = read_plan(entrypoint, _no_configuration, trainer=entrypoint.trainer or (HF if told else None),
+                         world_size=workload.world_size, settings=told)  # fmt: skip
+        return from_plan(plan, gpu_bytes=int(workload.gpu.usable_bytes)), ()
+    except EntrypointError as error:
+        if workload.entrypoint.kind is Kind.SCRIPT:
+            raise invalid("workload.script", str(error)) from None
+        return NOTHING, (Reason("NO_FORMULA", f"{error}."),)
+    except (PlanError, ConfinementError) as error:
+        return NOTHING, (Reason("NO_FORMULA", f"{error}."),)
+
+
+def _no_configuration(_: str) -> None:
+    """Configuration files lie with the caller."""
+
+
+def _whole_gpu(workload: Workload, why: Reason) -> SizingEstimate:
+    refused = replace(Prediction.refusal(why, unit=UNIT, model=NO_ANSWER), fallback=True)
+    question = SizingQuestion(NOTHING, workload.gpu.name, workload.world_size)
+    made = assemble(question, workload.entrypoint, refused)
+    return replace(made, reasons=(*made.reasons, *workload.notes))

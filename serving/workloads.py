@@ -1,0 +1,202 @@
+"""What a sizing question is about: the entrypoint, the kind of GPU, and what the workload asks for itself."""
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kopt.core.catalogue import UnknownGpuError, find_gpu
+from kopt.core.gpu import GpuModel
+from kopt.core.profile import JobType, normalised_command
+from kopt.core.reason import Reason
+from kopt.formats.entrypoint import Entrypoint, EntrypointError, Kind, pod_entrypoint, what_runs
+from kopt.models.sizing.estimate import DEFAULT_GPU
+from kopt.serving.problems import invalid
+from kopt.serving.schemas import ScriptWorkload, SizingRequest
+
+_PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
+_GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
+_TEMPLATES = ("template", "jobTemplate", "podTemplate")
+_MAX_DEPTH = 12
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a pod asks for: whole GPUs, or a share by annotation; None where it does not say."""
+
+    gpus: int | None = None
+    memory_mib: int | None = None
+    fraction: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return vars(self)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``source`` is the script's text where the question holds it; ``problem`` why nothing to run was found.
+
+    ``named``: the question says how the workload is called; else ``name`` is made of what it runs.
+    """
+
+    entrypoint: Entrypoint
+    gpu: GpuModel
+    world_size: int
+    name: str
+    image: str = ""
+    source: str | None = None
+    asked: Asked = Asked()
+    problem: Reason | None = None
+    notes: tuple[Reason, ...] = ()
+    named: bool = False
+
+    @functools.cached_property
+    def job_type(self) -> str:
+        """Digest of what decides the need; the text of a script counts by its own digest."""
+        script = self.entrypoint.script
+        if self.source is not None:
+            script = f"sha256:{hashlib.sha256(self.source.encode(errors='replace')).hexdigest()}"
+        command = (self.entrypoint.kind.value, script, *self.entrypoint.arguments)
+        return JobType(self.image, command, self.gpu.name, self.world_size).digest
+
+    @property
+    def identified(self) -> bool:
+        """Whether the job type tells the program: a path alone may hold another one tomorrow."""
+        return bool(self.image) or self.source is not None
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What is kept and shown of the command: without secrets and without source text."""
+        script = "-c …" if self.entrypoint.kind is Kind.CODE else self.entrypoint.script
+        return normalised_command((script, *self.entrypoint.arguments))
+
+
+def read_workload(request: SizingRequest) -> Workload:
+    """The question's workload. Raises Problem 422 for what cannot be one; nothing is executed, no file is read."""
+    asked = request.workload
+    if isinstance(asked, Mapping):
+        return _manifest(request, asked)
+    gpu, notes = _gpu(request, None)
+    try:
+        if isinstance(asked, ScriptWorkload):
+            found = Entrypoint(Kind.SCRIPT, asked.name, tuple(asked.arguments))
+            source: str | None = asked.script
+        else:
+            found = what_runs(asked, _no_file)
+            source = found.script if found.kind is Kind.CODE else None
+    except EntrypointError as error:
+        raise invalid("workload", str(error)) from None
+    world_size = request.world_size or found.world_size or 1
+    name = request.name or found.script[:200]
+    return Workload(found, gpu, world_size, name, source=source, notes=notes, named=request.name is not None)
+
+
+def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
+    spec = _pod(manifest)
+    container = _gpu_container(spec)
+    gpu, notes = _gpu(request, gpu_selected(manifest))
+    image = container.get("image")
+    image = image[:1024] if isinstance(image, str) else ""
+    problem = None
+    try:
+        found = pod_entrypoint(manifest, _no_file)
+    except EntrypointError as error:
+        if not container:
+            raise invalid("workload", str(error)) from None
+        # A pod may well run what its image says: its need is not known, but the question is in order.
+        found, problem = Entrypoint(Kind.TOOL, image or "container"), Reason("NO_ENTRYPOINT", f"{error}.")
+    except (TypeError, AttributeError, ValueError) as error:
+        raise invalid("workload", f"this is no manifest of a pod ({type(error).__name__})") from None
+    metadata = _table(manifest.get("metadata"))
+    told = request.name or metadata.get("name") or metadata.get("generateName")
+    asked = _asked(manifest, container)
+    world_size = request.world_size or found.world_size or 1
+    if not request.world_size and not found.world_size and (asked.gpus or 1) > 1:
+        # A script that starts a process for each GPU by itself says so nowhere in its command.
+        world_size = asked.gpus or 1
+        text = f"Nothing says how many processes there are; one for each of the {world_size} GPUs is assumed."
+        notes = (*notes, Reason("PROCESSES_ASSUMED", text, {"world_size": world_size}))
+    source = found.script if found.kind is Kind.CODE else None
+    name = str(told or found.script)[:253]
+    return Workload(found, gpu, world_size, name, image, source, asked, problem, notes, named=bool(told))
+
+
+def gpu_selected(manifest: Mapping[str, Any]) -> str | None:
+    """The GPU model that a manifest's node selector names; None where it names none that is known."""
+    product = _product(_pod(manifest))
+    try:
+        return find_gpu(product[:120]).name if product else None
+    except UnknownGpuError:
+        return None
+
+
+def _gpu(request: SizingRequest, selected: str | None) -> tuple[GpuModel, tuple[Reason, ...]]:
+    if request.gpu is not None:
+        try:
+            return find_gpu(request.gpu), ()
+        except UnknownGpuError as error:
+            raise invalid("gpu", str(error)) from None
+    if selected is not None:
+        return find_gpu(selected), ()
+    text = f"No GPU was named; {DEFAULT_GPU} is assumed."
+    return find_gpu(DEFAULT_GPU), (Reason("GPU_ASSUMED", text, {"gpu": DEFAULT_GPU}),)
+
+
+def _pod(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The pod's specification in a pod, a template, or what holds one; empty where there is none."""
+    spec = _table(manifest.get("spec"))
+    for _ in range(_MAX_DEPTH):
+        if "containers" in spec:
+            return spec
+        inner = next((name for name in _TEMPLATES if isinstance(spec.get(name), Mapping)), "")
+        spec = _table(_table(spec.get(inner)).get("spec"))
+    return {}
+
+
+def _gpu_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    listed = spec.get("containers")
+    found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, Sequence) else []
+    return max(found, key=lambda one: _gpus(one) or 0, default={})
+
+
+def _gpus(container: Mapping[str, Any]) -> int | None:
+    resources = _table(container.get("resources"))
+    for part in ("limits", "requests"):
+        amounts = _table(resources.get(part))
+        for name in _GPU_RESOURCES:
+            text = str(amounts.get(name, ""))
+            if text.isascii() and text.isdigit():
+                return int(text[:6])
+    return None
+
+
+def _product(spec: Mapping[str, Any]) -> str:
+    selector = _table(spec.get("nodeSelector"))
+    return next((str(selector[one]) for one in _PRODUCT_LABELS if selector.get(one)), "")
+
+
+def _asked(manifest: Mapping[str, Any], container: Mapping[str, Any]) -> Asked:
+    notes = _table(_table(manifest.get("metadata")).get("annotations"))
+    memory, fraction = str(notes.get("kaiwo.ai/gpu-memory", "")), str(notes.get("kaiwo.ai/gpu-fraction", ""))
+    mib = int(memory[:9]) if memory.isascii() and memory.isdigit() else None
+    return Asked(_gpus(container), mib, _share(fraction))
+
+
+def _share(text: str) -> float | None:
+    try:
+        share = float(text)
+    except ValueError:
+        return None
+    return share if 0 < share <= 1 else None
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _no_file(_: str) -> None:
+    """Paths in a command are the caller's; the server reads none of them."""
+
+
+__all__ = ["Asked", "Workload", "gpu_selected", "read_workload"]

@@ -1,0 +1,151 @@
+"""``kopt recommend`` against a running endpoint: what ran here is remembered there and told in every format."""
+
+import copy
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sizing.traces import training
+from typer.testing import CliRunner, Result
+
+from kopt.cli.main import app
+from kopt.models.sizing import estimate as sizing
+from kopt.models.sizing.tracing import Traced
+from kopt.serving.client import PredictionClient
+from tests.cli.endpoints import shipped_endpoint
+
+JOB = {
+    "kind": "Job", "metadata": {"name": "finetune"},
+    "spec": {"template": {"spec": {"containers": [
+        {"name": "main", "image": "registry/train:1", "command": ["python", "train.py", "--token=hidden"],
+         "resources": {"limits": {"nvidia.com/gpu": 1}}},
+    ]}}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Any]]:
+    """An endpoint at KOPT_URL; scripts give a made-up trace; returns what would have been run."""
+    found: list[Any] = []
+
+    def traced(call: Any, gpu: Any, **_: Any) -> Traced:
+        found.append((call, gpu))
+        return Traced(training())
+
+    monkeypatch.setattr(sizing, "trace_script", traced)
+    monkeypatch.setattr(sizing, "find_interpreter", lambda asked: asked or "/usr/bin/python3")
+    monkeypatch.setenv("KOPT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("pass")
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    with shipped_endpoint(tmp_path / "endpoint") as url:
+        monkeypatch.setenv("KOPT_URL", url)
+        yield found
+
+
+def _run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["recommend", *words])
+
+
+def test_a_manifest_that_ran_here_is_recommended_from_then_on(calls: list[Any]) -> None:
+    done = _run("job.json", "--gpu", "h100", "-o", "json")
+    assert done.exit_code == 0, done.stderr
+    assert calls[0][1].name.startswith("H100")
+    (told,) = json.loads(done.stdout)["recommendations"]
+    assert (told["name"], told["method"], told["asked_milli_gpu"]) == ("finetune", "abstract", 1000)
+    assert told["saved_milli_gpu"] == 1000 - told["milli_gpu"]
+    (listed,) = json.loads(_run("-o", "json").stdout)["recommendations"]
+    assert listed == told
+    assert "hidden" not in json.dumps(listed)
+
+
+def test_the_patch_merges_into_the_pod_template(calls: list[Any]) -> None:
+    done = _run("job.json", "-o", "patch")
+    (patch,) = yaml.safe_load_all(done.stdout)
+    assert int(patch["metadata"]["annotations"]["kaiwo.ai/gpu-memory"]) > 0
+    assert done.stdout.startswith("# finetune: ")
+
+
+def test_every_format_tells_the_same(calls: list[Any]) -> None:
+    assert _run("train.py", "--batch-size", "8").exit_code == 0
+    assert calls[0][0].arguments == ("train.py", "--batch-size", "8")
+    (row,) = csv.DictReader(io.StringIO(_run("-o", "csv").stdout))
+    document = yaml.safe_load(_run("-o", "yaml").stdout)["recommendations"][0]
+    assert int(row["high_bytes"]) == document["high_bytes"]
+    assert "train.py" in _run().stdout
+
+
+def test_what_cannot_be_run_has_no_patch_and_says_so(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "trace_script", lambda *_, **__: Traced(None, "no module named wonders"))
+    done = _run("job.json", "-o", "patch")
+    assert done.exit_code == 0, done.stderr
+    assert list(yaml.safe_load_all(done.stdout)) == []
+    assert "no patch" in done.stdout
+
+
+def _asked(workload: Any) -> Any:
+    """What the endpoint answers to a question as the admission webhook asks it."""
+    with PredictionClient(os.environ["KOPT_URL"], deadline_s=30.0) as client:
+        return client.sizing({"workload": workload, "profile": None, "gpu": None})
+
+
+def test_a_published_estimate_is_what_the_webhook_is_told_and_the_page_shows(calls: list[Any]) -> None:
+    template = JOB["spec"]["template"]  # type: ignore[index]
+    assert _asked(template)["method"] == "abstract"
+    assert _asked(template)["memory"]["peak_bytes"] is None, "nothing is known yet"
+    done = CliRunner().invoke(app, ["estimate", "job.json", "--publish", "-o", "json"])
+    assert done.exit_code == 0, done.stderr
+    assert "published as finetune" in done.stderr
+    made, told = json.loads(done.stdout), _asked(template)
+    assert made["memory"] == told["memory"]
+    assert "KNOWN_TRACE" in {one["code"] for one in told["reasons"]}
+    (listed,) = [one for one in json.loads(_run("-o", "json").stdout)["recommendations"] if one["name"] == "finetune"]
+    assert listed["peak_bytes"] == made["memory"]["peak_bytes"]
+
+
+def test_a_published_manifest_is_about_the_gpu_that_it_selects(calls: list[Any], tmp_path: Path) -> None:
+    job = copy.deepcopy(JOB)
+    job["spec"]["template"]["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}  # type: ignore[index]
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    done = CliRunner().invoke(app, ["estimate", "job.json", "--publish", "-o", "json"])
+    assert calls[0][1].name.startswith("H100")
+    told = _asked(job["spec"]["template"])  # type: ignore[index]
+    assert told["memory"] == json.loads(done.stdout)["memory"]
+
+
+def test_a_launched_script_is_published_by_its_text(calls: list[Any], tmp_path: Path) -> None:
+    line = "torchrun --nproc-per-node 2 train.py --size 3"
+    assert CliRunner().invoke(app, ["estimate", line, "--publish"]).exit_code == 0
+    script = {"script": "pass", "arguments": ["--size", "3"], "name": "train.py"}
+    with PredictionClient(os.environ["KOPT_URL"], deadline_s=30.0) as client:
+        told = client.sizing({"workload": script, "world_size": 2})
+        other = client.sizing({"workload": script | {"script": "pass  # other"}, "world_size": 2})
+    assert told["memory"]["peak_bytes"] > 0
+    assert other["memory"]["peak_bytes"] is None
+
+
+def test_an_estimate_is_shown_although_it_cannot_be_published(
+    calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOPT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("kopt.cli.endpoint.DEADLINE_S", 0.3)
+    done = CliRunner().invoke(app, ["estimate", "train.py", "--publish", "-o", "json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["memory"]["peak_bytes"] > 0
+    assert "the prediction endpoint http://127.0.0.1:9 gives no answer" in done.stderr
+
+
+def test_an_endpoint_that_does_not_answer_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KOPT_HOME", str(tmp_path))
+    monkeypatch.setenv("KOPT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("kopt.cli.endpoint.DEADLINE_S", 0.5)
+    done = _run()
+    assert done.exit_code == 1
+    assert done.stderr.startswith("kopt: ")
+    assert len(done.stderr.strip().splitlines()) == 1

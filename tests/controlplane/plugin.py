@@ -1,0 +1,133 @@
+"""Fixtures: a real control plane, simulated nodes, Kueue, KAI and helm; built when first needed.
+
+What the collected tests need is built before the first of them runs, outside their time limits. Every test that asks
+for one of these fixtures is marked ``cluster``. ``KUBEBUILDER_ASSETS`` may name a folder with ready binaries;
+``KOPT_TEST_KUBECONFIG`` a cluster to use in place of one's own (tests that need more of it are skipped).
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from controlplane import build
+from controlplane.borrowed import BorrowedCluster
+from controlplane.kai import Kai
+from controlplane.kubelet import Kubelet
+from controlplane.kueue import Kueue
+from controlplane.kwok import Kwok
+from controlplane.plane import BINARIES, Cluster, ControlPlane, Settings, asset
+
+#: The groups of components behind each fixture, in the order of building.
+NEEDS = {
+    "control_plane": ("etcd", "kubernetes"),
+    "fresh_control_plane": ("etcd", "kubernetes"),
+    "kwok": ("kwok",),
+    "kueue": ("kueue",),
+    "kai": ("kai",),
+    "helm": ("helm",),
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that need the cluster, before ``-m`` chooses."""
+    for item in items:
+        if not NEEDS.keys().isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("cluster")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Builds what the chosen tests need and is not there yet; a failed build fails those tests, with its reason."""
+    if session.config.option.collectonly:
+        return
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    groups = [group for fixture, parts in NEEDS.items() if fixture in used for group in parts if not given(group)]
+    capture: Any = session.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        for group in dict.fromkeys(groups):
+            try:
+                build.binaries(group)
+            except build.BuildError:
+                return  # the fixture says it again, as that test's error
+
+
+def given(group: str) -> bool:
+    """Whether the folder KUBEBUILDER_ASSETS, or a cluster that is used in its place, makes a group unnecessary."""
+    if group in BINARIES and os.environ.get("KOPT_TEST_KUBECONFIG"):
+        return True  # a control plane for one test is then built in that test, if it can be
+    return group in BINARIES and all(asset(name) for name in BINARIES[group])
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane | BorrowedCluster]:
+    """One running control plane for all tests; each works in a namespace of its own and cleans up what is wider."""
+    folder = tmp_path_factory.mktemp("control-plane")
+    given = os.environ.get("KOPT_TEST_KUBECONFIG")
+    if given:
+        yield BorrowedCluster(Path(given), folder)
+        return
+    plane = ControlPlane(folder)
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture
+def fresh_control_plane(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., ControlPlane]]:
+    """``fresh_control_plane(**settings)`` starts one (5 s) for a test that hurts it; see ``plane.Settings``."""
+    running: list[ControlPlane] = []
+
+    def start(**settings: Any) -> ControlPlane:
+        running.append(ControlPlane(tmp_path_factory.mktemp("control-plane"), Settings(**settings)))
+        return running[-1]
+
+    yield start
+    for plane in running:
+        plane.stop()
+
+
+def _own(cluster: Cluster) -> ControlPlane:
+    """The control plane, where it is not somebody else's."""
+    if not isinstance(cluster, ControlPlane):
+        pytest.skip("changes the whole cluster, so not one that KOPT_TEST_KUBECONFIG names")
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    """The command ``helm``."""
+    return build.binaries("helm") / "helm"
+
+
+@pytest.fixture(scope="session")
+def kwok(control_plane: Cluster) -> Iterator[Kwok]:
+    """Simulated nodes: ``with kwok.nodes(4, gpus=8) as nodes:``; pods on them run until they are deleted."""
+    running = Kwok(control_plane)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def kueue(control_plane: Cluster) -> Iterator[Kueue]:
+    """A real Kueue: ``with kueue.queue(namespace, {"nvidia.com/gpu": 8}) as name:`` makes queues with quota."""
+    running = Kueue(_own(control_plane))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def kai(control_plane: Cluster) -> Iterator[Kai]:
+    """A real KAI scheduler: ``with kai.queue(gpus=8) as name:`` makes a queue for the label ``kai.scheduler/queue``."""
+    running = Kai(_own(control_plane))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def kubelet(control_plane: ControlPlane) -> Iterator[Kubelet]:
+    """A node whose pods run as local processes; others may be made with ``Kubelet(control_plane, …)``."""
+    with Kubelet(_own(control_plane)) as running:
+        yield running

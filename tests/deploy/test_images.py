@@ -1,0 +1,116 @@
+"""The image definitions: what they copy exists, what they install is the lock file's, nothing runs as root."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ROOT / "deploy" / "images"
+EXTRAS = ("controllers", "serving", "training", "agents")
+TEXT = (IMAGES / "Dockerfile").read_text(encoding="utf-8")
+
+_spec = spec_from_file_location("locked", IMAGES / "locked.py")
+assert _spec is not None
+assert _spec.loader is not None
+locked = module_from_spec(_spec)
+_spec.loader.exec_module(locked)
+
+
+def stages() -> dict[str, tuple[str, list[str]]]:
+    """Name of each stage with its base and its instructions, continued lines joined."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    lines = [line for line in TEXT.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+    for line in lines:
+        if match := re.fullmatch(r"FROM (\S+) AS (\S+)", line):
+            found[match[2]] = (match[1], [])
+        elif found:
+            found[list(found)[-1]][1].append(line)
+    return found
+
+
+def lock_of(*extras: str) -> set[str]:
+    """Names of the packages in an image's part of the lock file."""
+    command = [sys.executable, "-P", str(IMAGES / "locked.py"), *extras]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"^([a-z0-9.-]+)==", text, re.MULTILINE))
+
+
+def needed_by(extra: str) -> set[str]:
+    """What the installed packages themselves say an extra needs, all the way down, on this machine."""
+    found: set[str] = set()
+    waiting = locked.roots((ROOT / "pyproject.toml").read_text(), [extra])
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for text in metadata.requires(name) or []:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.add(canonicalize_name(requirement.name))
+    return found
+
+
+def test_each_extra_has_its_image() -> None:
+    assert set(EXTRAS) <= set(stages())
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(EXTRAS) == set(optional) - {"dev", "data"}
+
+
+def test_everything_that_is_copied_exists() -> None:
+    copied = [line.split()[1:-1] for _, lines in stages().values() for line in lines if line.startswith("COPY ")]
+    local = [source for sources in copied for source in sources if not sources[0].startswith("--from=")]
+    assert "requirements.lock" in local
+    assert [source for source in local if not (ROOT / source).exists()] == []
+    assert {line[0].removeprefix("--from=") for line in copied if line[0].startswith("--from=")} <= set(stages())
+
+
+def test_every_package_of_the_product_is_in_the_wheel_stage() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert {f"COPY {name} {name}" for name in packages} <= set(stages()["wheel"][1])
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_image_runs_as_nobody_and_holds_only_an_environment(extra: str) -> None:
+    _, lines = stages()[extra]
+    assert lines == [f"COPY --from={extra}-environment /opt/kopt /opt/kopt", "USER 65532:65532"]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_image_installs_what_its_extra_needs_and_the_lock_file_says(extra: str) -> None:
+    (line,) = stages()[f"{extra}-environment"][1]
+    extras = line.removeprefix("RUN deploy/images/install.sh ").split()
+    assert extras[0] == extra
+    missing = needed_by(extra) - lock_of(*extras)
+    assert not missing
+
+
+def test_the_control_planes_image_holds_no_machine_learning_stack() -> None:
+    heavy = {"ray", "mlflow", "feast", "torch", "lightgbm", "scikit-learn", "pandas", "pyarrow"}
+    for extra in ("controllers", "agents"):
+        assert not lock_of(extra) & heavy
+    assert heavy - {"torch", "scikit-learn"} <= lock_of("serving")
+
+
+def test_every_package_is_pinned_by_hash() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    for entry in locked.entries(lock):
+        assert "--hash=sha256:" in entry.text, entry.name
+    for line in (IMAGES / "install.sh").read_text().splitlines():
+        if "install" in line and line.startswith("pip"):
+            assert "--require-hashes" in line or "--no-index" in line
+
+
+def test_an_unknown_extra_and_a_lock_file_that_lags_behind_are_refused() -> None:
+    with pytest.raises(locked.LockError, match="no extra 'gpus'; it has agents"):
+        locked.roots((ROOT / "pyproject.toml").read_text(), ["gpus"])
+    with pytest.raises(locked.LockError, match=r"has no newcomer; .*make lock"):
+        locked.closure((ROOT / "requirements.lock").read_text(), {"newcomer"})

@@ -1,0 +1,109 @@
+"""The sizing controller with its own account's token: it holds, profiles and gives back, is refused nothing, and may
+not create anything but profiling Jobs in namespaces that have opted in."""
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from controlplane.api import Api, Refused
+from controlplane.kubelet import Kubelet
+from controlplane.plane import ControlPlane
+from controlplane.processes import free_port, wait_for
+from sizing_controller.conftest import GPU, job, recording
+
+KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
+NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-sizing", "profiled"
+BATCH = ("batch/v1", "Job")
+SELDOM = {
+    ("get", "", "pods/log"): "only for the failed pod of a Job whose request was changed",
+    ("patch", "kaiwo.ai", "sizingprofiles"): "only when a job type is profiled anew",
+    ("delete", "kaiwo.ai", "sizingprofiles"): "only when another image stands behind a reference",
+    ("get", "kueue.x-k8s.io", "localqueues"): "only for Jobs in Kueue's queues",
+    ("get", "kueue.x-k8s.io", "clusterqueues"): "only for Jobs in Kueue's queues",
+    ("list", "kueue.x-k8s.io", "workloads"): "only for Jobs in Kueue's queues that ran out of memory",
+    ("patch", "kueue.x-k8s.io", "workloads"): "only for Jobs in Kueue's queues that ran out of memory",
+    ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
+}
+Object = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def worked(
+    control_plane: ControlPlane, charts: Any, install: Callable[..., None], tmp_path_factory: pytest.TempPathFactory
+) -> list[Object]:
+    """The audit log of a Job's way through the controller, as the chart starts it."""
+    values = {"mode": "enforce", "sizing": {"dryRunMinutes": 1}, "webhook": {"enabled": False}}
+    install(values)
+    (deployment,) = [one for one in charts.render(values)
+                     if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)]  # fmt: skip
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    port, started = free_port(), datetime.now(UTC)
+    env = {"KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)), "POD_NAMESPACE": NAMESPACE,
+           "POD_NAME": "kopt-sizing-0"}  # fmt: skip
+    local = [one for one in arguments if not one.startswith(("--host", "--port"))]
+    server = control_plane.start_server("sizing", [*KOPT, *local, f"--port={port}", "--interval=0.02"], env)
+    metrics = f"http://127.0.0.1:{port}/metrics"
+    server.wait_until(lambda: "\nkopt_sizing_leading 1.0" in httpx.get(metrics, trust_env=False).text)
+    control_plane.api.namespace(SPACE, {"kaiwo.ai/managed": "true"})
+    log = recording(tmp_path_factory.mktemp("recorded") / "log.csv", 7000)
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    resources = {GPU: "1", "nvidia.com/mig-1g.10gb": "7"}
+    with Kubelet(control_plane, resources=resources, labels=labels, entrypoints={"kopt-agents": KOPT}) as node:
+        control_plane.api.create(job("train", SPACE, "sleep 3", log=log, selector=node.selector))
+        control_plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), SPACE, timeout_s=120)
+        wait_for(lambda: len(control_plane.api.list(*BATCH, SPACE)) == 1, 30, "the profiling Job is gone")
+    server.stop()
+    return [
+        entry for entry in control_plane.audit_entries(ACCOUNT)
+        if entry["user"]["username"].endswith(f":{ACCOUNT}") and "objectRef" in entry
+        and datetime.fromisoformat(entry["requestReceivedTimestamp"]) >= started
+    ]  # fmt: skip
+
+
+def test_it_is_refused_nothing(worked: list[Object]) -> None:
+    assert worked
+    assert [one for one in worked if one.get("responseStatus", {}).get("code") == 403] == []
+
+
+def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
+    used = {
+        (one["verb"], one["objectRef"].get("apiGroup", ""),
+         "/".join(filter(None, (one["objectRef"]["resource"], one["objectRef"].get("subresource")))))
+        for one in worked
+    }  # fmt: skip
+    roles = [one for one in charts.render() if one["kind"] in ("Role", "ClusterRole")
+             and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
+    granted = {
+        (verb, group, resource)
+        for role in roles for rule in role["rules"]
+        for verb in rule["verbs"] for group in rule["apiGroups"] for resource in rule["resources"]
+    }  # fmt: skip
+    assert granted - used - SELDOM.keys() == set(), "given and never used"
+    assert SELDOM.keys() <= granted
+
+
+@pytest.mark.parametrize(("changes", "space"), [
+    ({"labels": {}}, SPACE), ({}, "default"), ({"host": True}, SPACE),
+])  # fmt: skip
+def test_its_account_cannot_create_anything_else(
+    worked: list[Object], control_plane: ControlPlane, changes: Object, space: str
+) -> None:
+    body = job("escape", space, "id")
+    body["metadata"]["labels"] = changes.get("labels", {"kaiwo.ai/profiling": "x"})
+    if changes.get("host"):
+        body["spec"]["template"]["spec"]["hostPID"] = True
+    stolen = Api(Path(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)))
+    with pytest.raises(Refused, match="kopt-sizing-fence"):
+        stolen.create(body, dryRun="All")
+    allowed = job("fine", SPACE, "id")
+    allowed["metadata"]["labels"] = {"kaiwo.ai/profiling": "x"}
+    assert stolen.create(allowed, dryRun="All")
+
+
+def test_its_account_cannot_delete_a_users_job(worked: list[Object], control_plane: ControlPlane) -> None:
+    with pytest.raises(Refused, match="only profiling Jobs"):
+        Api(Path(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE))).delete(*BATCH, "train", SPACE)

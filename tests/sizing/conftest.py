@@ -1,0 +1,61 @@
+"""Environments of trainers, and scripts run under the probe in them."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from tests.sizing.probing import PROBE, ROOT, SCRIPTS, Run, start
+
+# `make test` looks at the newest torch; `make test-torch` names them all.
+ENVIRONMENTS = os.environ.get("KOPT_TRAINER_ENVIRONMENTS", "newest").split()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "trainers: needs an environment of scripts/trainer-env.sh (gigabytes, cached)")
+
+
+@cache
+def _environment(name: str) -> str:
+    done = subprocess.run([ROOT / "scripts" / "trainer-env.sh", name], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else f"!{done.stderr.strip()[-500:]}"
+
+
+@pytest.fixture(scope="session")
+def trainer_python() -> Callable[[str], str]:
+    """``trainer_python("newest")``: an interpreter with that torch; skipped (CI: failed) where it cannot be built."""
+
+    def find(name: str) -> str:
+        found = _environment(name)
+        if found.startswith("!"):
+            message = f"the environment {name} cannot be built: {found[1:]}"
+            if os.environ.get("KOPT_REQUIRE_DATA") == "1":
+                pytest.fail(message)
+            pytest.skip(message)
+        return found
+
+    return find
+
+
+@pytest.fixture(scope="session", params=ENVIRONMENTS)
+def torch_python(request: pytest.FixtureRequest, trainer_python: Callable[[str], str]) -> str:
+    """The interpreter of each environment that is asked for."""
+    return trainer_python(request.param)
+
+
+@pytest.fixture(scope="session")
+def probe(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """``probe("script.py", "--flag", world_size=8)`` runs one of ``scripts/`` in a folder of its own."""
+    kept = tmp_path_factory.mktemp("fake-device")
+
+    def run(script: str, *arguments: str, world_size: int = 1, **environment: str) -> Run:
+        folder = tmp_path_factory.mktemp("script")
+        source = SCRIPTS / script
+        shutil.copytree(source.parent, folder, dirs_exist_ok=True)
+        extra = {"KOPT_PROBE_CACHE": str(kept), "KOPT_PROBE_WORLD_SIZE": str(world_size), **environment}
+        return start([torch_python, str(PROBE), source.name, *arguments], folder, extra)
+
+    return run

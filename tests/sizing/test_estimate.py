@@ -1,0 +1,199 @@
+"""From a command to a sizing, with scripts that really run where an environment with torch is there."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sizing.traces import training
+
+from kopt.core.catalogue import UnknownGpuError
+from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.reason import Reason
+from kopt.core.settings import Settings
+from kopt.core.sizing import Method, ShareKind, TraceCoverage, WorkloadProfile
+from kopt.core.units import GIB, MIB, Bytes
+from kopt.formats.entrypoint import EntrypointError
+from kopt.models.sizing import estimate as sizing
+from kopt.models.sizing.code import from_trace
+from kopt.models.sizing.compute import activity
+from kopt.models.sizing.estimate import EstimateOptions, estimate, estimate_and_code
+from kopt.models.sizing.fitting import fits, recommend
+from kopt.models.sizing.plot import draw
+from kopt.models.sizing.posterior import combine
+from kopt.models.sizing.predictor import SizingPredictor
+from kopt.models.sizing.residual import ResidualSettings
+from kopt.models.sizing.table import MeasuredQuestion, SizingQuestion, sizing_table
+from kopt.models.sizing.tracing import Traced
+
+STEADY = WorkloadProfile("A100-40GB", Bytes(4 * GIB), 300.0, 300, steady=True, activity=0.7, steps=200)
+
+
+@pytest.fixture(scope="module")
+def predictor() -> SizingPredictor:
+    """Fitted on made-up processes that need 600 MiB more than the allocator."""
+    rows = []
+    for n in range(60):
+        code, _ = from_trace(
+            training(layers=2 + n % 7, weight=(1 + n % 5) * 8 * MIB, activation=(1 + n % 3) * 20 * MIB)
+        )
+        measured = Bytes(int(code.reserved_bytes * (1 + 0.002 * (n % 5))) + 600 * MIB)
+        rows.append(MeasuredQuestion(f"r{n}", f"f{n % 12}", f"s{n % 2}", SizingQuestion(code, "A100-40GB"), measured))
+    return SizingPredictor(ResidualSettings(rounds=30, rows_in_leaf=3)).fit(sizing_table(rows))
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Scripts are taken to have given the made-up trace; returns the calls. Real ones run in the probe's tests."""
+    calls: list[Any] = []
+
+    def traced(call: Any, gpu: Any, **_: Any) -> Traced:
+        calls.append(call)
+        return Traced(training())
+
+    monkeypatch.setattr(sizing, "trace_script", traced)
+    monkeypatch.setattr(sizing, "find_interpreter", lambda asked: asked or sys.executable)
+    return calls
+
+
+def test_a_script_that_ran_is_sized_with_interval_reasons_and_advice(
+    predictor: SizingPredictor, ran: list[Any], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    found = estimate("train.py --lr 1", model=predictor, gpu="a100-40gb", folder=tmp_path)
+    assert ran[0].arguments == ("train.py", "--lr", "1")
+    assert (found.method, found.trace) == (Method.ABSTRACT, TraceCoverage.FULL)
+    assert found.memory.value is not None
+    assert found.memory.high is not None
+    assert found.reserved_bytes is not None
+    assert found.memory.value == pytest.approx(found.reserved_bytes + 600 * MIB, rel=0.05)
+    assert found.recommendation.kind in (ShareKind.FRACTION, ShareKind.PARTITION)
+    assert found.recommendation.bytes >= found.memory.high
+    assert found.breakdown.total == pytest.approx(found.memory.value, rel=1e-6)
+    assert {reason.code for reason in found.reasons} >= {"ABSTRACT_EXECUTION", "LEARNED_OVERHEAD"}
+    document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert set(document) >= {
+        "schema", "script", "gpu", "memory", "compute", "per_rank", "method", "trace", "fits", "recommendation",
+        "assumptions", "warnings", "seconds", "model",
+    }  # fmt: skip
+    assert set(document["memory"]) >= {"peak_bytes", "low_bytes", "high_bytes", "probability", "breakdown"}
+
+
+def test_the_launcher_tells_how_many_processes_there_are(
+    predictor: SizingPredictor, ran: list[Any], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    found = estimate("torchrun --nproc-per-node 4 train.py", model=predictor, folder=tmp_path)
+    assert ran[0].world_size == 4
+    assert (found.recommendation.kind, found.recommendation.count) == (ShareKind.WHOLE, 4)
+
+
+def test_where_no_script_can_run_formulas_answer_and_say_so(predictor: SizingPredictor, tmp_path: Path) -> None:
+    line = (
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 "
+        "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 16 --bf16"
+    )
+    found = estimate(line, model=predictor, folder=tmp_path, trainer="megatron")
+    assert found.method is Method.ANALYTIC
+    assert found.memory.value is not None
+    assert found.memory.value > 4 * GIB
+    assert any(reason.code == "OUT_OF_DISTRIBUTION" for reason in found.reasons)
+
+
+def test_what_neither_path_knows_is_refused_with_a_whole_gpu(
+    predictor: SizingPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizing, "trace_script", lambda *_, **__: Traced(None, "no module named wonders"))
+    monkeypatch.setattr(sizing, "find_interpreter", lambda _: sys.executable)
+    (tmp_path / "train.py").write_text("import wonders")
+    found = estimate("train.py", model=predictor, folder=tmp_path)
+    assert found.memory.refused
+    assert found.trace is TraceCoverage.FAILED
+    assert found.recommendation.kind is ShareKind.WHOLE
+    assert any("wonders" in text for text in found.warnings)
+    assert found.to_dict()["memory"]["peak_bytes"] is None
+    seen = estimate("train.py", model=predictor, folder=tmp_path, profile=STEADY)
+    assert seen.method is Method.PROFILE
+    assert seen.memory.low == STEADY.peak_bytes
+    assert seen.observed_peak_bytes == STEADY.peak_bytes
+
+
+def test_a_dry_run_only_lowers_the_upper_end(predictor: SizingPredictor, ran: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    plain = estimate("train.py", model=predictor, gpu="a100-40gb", folder=tmp_path)
+    seen = replace(STEADY, peak_bytes=Bytes(int(plain.memory.value or 0)))
+    both = estimate("train.py", model=predictor, gpu="a100-40gb", folder=tmp_path, profile=seen)
+    assert both.method is Method.COMBINED
+    assert (both.memory.value or 0) >= (plain.memory.value or 0)
+    assert (both.memory.high or 0) <= (plain.memory.high or 0)
+
+
+@pytest.mark.parametrize("seen", [1 * GIB, 4 * GIB, 9 * GIB])
+@pytest.mark.parametrize("steady", [True, False])
+def test_the_posterior_never_falls_below_code_or_peak(seen: int, steady: bool) -> None:
+    profile = replace(STEADY, peak_bytes=Bytes(seen), steady=steady)
+    centre, low, high, reasons = combine(4.0 * GIB, 3.5 * GIB, 6.0 * GIB, profile)
+    assert centre >= max(4 * GIB, seen)
+    assert low <= centre <= high
+    assert high <= 6 * GIB or seen > 4 * GIB
+    assert reasons[0].code == "DRY_RUN"
+
+
+def test_nothing_to_run_an_unknown_gpu_and_absurd_limits_are_clear_errors(
+    predictor: SizingPredictor, tmp_path: Path
+) -> None:
+    with pytest.raises(EntrypointError):
+        estimate("echo hello", model=predictor, folder=tmp_path)
+    with pytest.raises(UnknownGpuError, match="abacus"):
+        estimate("train.py", model=predictor, gpu="abacus", folder=tmp_path)
+    with pytest.raises(ValueError, match="time limit"):
+        EstimateOptions(timeout_s=0)
+    with pytest.raises(ValueError, match="processes"):
+        EstimateOptions(world_size=0)
+
+
+def test_the_picture_is_drawn(predictor: SizingPredictor, ran: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    options = EstimateOptions(folder=tmp_path)
+    found, code = estimate_and_code("train.py $x_{y", model=predictor, settings=None, options=options)
+    timeline = code.timeline
+    assert timeline is not None
+    for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
+        draw(found, timeline, tmp_path / f"memory{suffix}")
+        assert (tmp_path / f"memory{suffix}").read_bytes().startswith(start)
+
+
+def test_traces_are_kept_below_the_home(predictor: SizingPredictor, ran: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    estimate("train.py", model=predictor, folder=tmp_path, settings=Settings(home=tmp_path / "home"))
+    assert not (tmp_path / "home" / "traces").exists(), "nothing ran, so nothing is kept"
+
+
+def _prediction(value: float, high: float) -> Prediction:
+    reason = (Reason("X", "x"),)
+    return Prediction(value, value * 0.9, high, 0.95, "bytes", 0.9, ModelVersion("sizing", "1"), reason)
+
+
+def test_a_share_is_asked_for_only_where_the_size_is_known() -> None:
+    small, why = recommend(_prediction(3 * GIB, 4 * GIB), "a100-40gb", activity_high=0.1)
+    assert (small.kind, small.profile, why.code) == (ShareKind.PARTITION, "1g.5gb", "FITS_PARTITION")
+    busy, _ = recommend(_prediction(3 * GIB, 4 * GIB), "a100-40gb", activity_high=0.9)
+    assert (busy.kind, busy.milli_gpu) == (ShareKind.FRACTION, 150)
+    assert recommend(_prediction(3 * GIB, 30 * GIB), "a100-80gb")[1].code == "TOO_UNSURE"
+    assert recommend(_prediction(3 * GIB, 4 * GIB), "a100-80gb", world_size=2)[1].code == "DISTRIBUTED"
+    larger, why = recommend(_prediction(50 * GIB, 60 * GIB), "a100-40gb")
+    assert (why.code, fits(60 * GIB)[larger.gpu]) == ("TOO_LARGE", True)
+    assert recommend(_prediction(900 * GIB, 999 * GIB), "h100")[1].code == "FITS_NONE"
+
+
+def test_activity_is_flagged_as_unvalidated_and_replaced_by_a_measurement() -> None:
+    code, _ = from_trace(training())
+    guessed = activity(code, "a100-40gb")
+    assert guessed.reasons[0].code == "UNVALIDATED_ROOFLINE"
+    assert guessed.low is not None
+    assert guessed.high is not None
+    assert 0 <= guessed.low < guessed.high <= 1
+    measured = activity(code, "a100-40gb", STEADY)
+    assert (measured.value, measured.reasons[0].code) == (0.7, "DRY_RUN_ACTIVITY")

@@ -1,0 +1,123 @@
+"""Jobs in a real Kueue's queues: admitted only with a known size, counted by their quota, and retried through it."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from controlplane.kubelet import Kubelet
+from controlplane.kueue import Kueue, admitted, workload_of
+from controlplane.plane import ControlPlane
+from controlplane.processes import Server, wait_for
+
+from .conftest import GPU, KOPT, job, recording
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+Object = dict[str, Any]
+BATCH = ("batch/v1", "Job")
+QUEUE = "kueue.x-k8s.io/queue-name"
+QUOTA = {GPU: 2, "nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-2g.20gb": 3, "nvidia.com/mig-3g.40gb": 2, "cpu": 8}
+
+
+@pytest.fixture
+def queue(kueue: Kueue, space: str) -> Iterator[str]:
+    with kueue.queue(space, QUOTA) as found:
+        yield found
+
+
+def queued(name: str, space: str, script: str, node: Kubelet, log: Path | None, **spec: Any) -> Object:
+    found = job(name, space, script, log=log, selector=node.selector, **spec)
+    found["metadata"]["labels"] = {QUEUE: "gpus"}
+    return found
+
+
+def phase(found: Object) -> str:
+    return str(json.loads(found["metadata"].get("annotations", {}).get("kaiwo.ai/sizing-state", "{}")).get("phase", ""))
+
+
+def gpus(found: Object) -> list[str]:
+    limits = found["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    return [name for name in limits if name.startswith("nvidia.com/")]
+
+
+def test_a_queued_job_is_admitted_only_with_its_size(
+    plane: ControlPlane, gpu_node: Kubelet, space: str, queue: str, webhook: Server,
+    start_controller: Callable[..., Server], tmp_path: Path,
+) -> None:  # fmt: skip
+    start_controller()
+    out = tmp_path / "out"
+    script = f'echo ${{WANDB_MODE:-real}} >> {out}; [ "$WANDB_MODE" ] && exec sleep 60; sleep 4'
+    wanted = queued("train", space, script, gpu_node, recording(tmp_path / "log.csv", 7000))
+    wait_for(lambda: plane.api.create(wanted, dryRun="All")["metadata"]["labels"].get("kaiwo.ai/held"), 60)
+    made = plane.api.create(wanted)
+    assert (made["metadata"]["labels"][QUEUE], made["spec"]["suspend"]) == ("kaiwo-held", True)
+    parked = workload_of(plane, made)
+    plane.api.wait(*BATCH, "train", lambda one: phase(one) == "profile", space)
+    (dry_run,) = wait_for(lambda: plane.api.list(*BATCH, space, labels="kaiwo.ai/profiling"), 20)
+    wait_for(lambda: admitted(workload_of(plane, dry_run)), 30, "the dry run is admitted by its quota")
+    assert not admitted(workload_of(plane, made))
+    sized = plane.api.wait(*BATCH, "train", lambda one: phase(one) == "sized", space, timeout_s=60)
+    assert sized["metadata"]["labels"][QUEUE] == "gpus"
+    # While it runs: Kueue forgets the admission of what has finished.
+    admission = wait_for(lambda: workload_of(plane, made)["status"].get("admission"), 30, "it is admitted")
+    done = plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), space, timeout_s=60)
+    assert gpus(done) == ["nvidia.com/mig-1g.10gb"]
+    after = workload_of(plane, made)
+    assert after["metadata"]["uid"] == parked["metadata"]["uid"], "it has kept its place in the queue"
+    (assigned,) = admission["podSetAssignments"]
+    assert assigned["resourceUsage"]["nvidia.com/mig-1g.10gb"] == "1", "the quota has counted what it asks for now"
+    assert out.read_text().split() == ["offline", "real"]
+
+
+def test_a_queued_job_that_runs_out_of_memory_is_stopped_by_its_workload_and_gets_more(
+    plane: ControlPlane, gpu_node: Kubelet, space: str, queue: str, start_controller: Callable[..., Server],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    runs, wants = tmp_path / "runs", queued("hungry", space, "", gpu_node, recording(tmp_path / "log.csv", 7000))
+    script = (
+        f'[ "$WANDB_MODE" ] && exec sleep 60; sleep 1; echo run >> {runs}; [ $(wc -l < {runs}) -ge 4 ] && exit 0;'
+        " echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB' >&2; exit 1"
+    )
+    wants["spec"]["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", script]
+    wants["spec"]["backoffLimit"] = 1
+    # Suspended as Kueue would, in a queue that admits nothing, so that the controller alone comes in time.
+    plane.api.patch("kueue.x-k8s.io/v1beta1", "ClusterQueue", queue, {"spec": {"stopPolicy": "Hold"}}, "")
+    start_controller()
+    made = plane.api.create(wants)
+    plane.api.wait(*BATCH, "hungry", lambda one: phase(one) == "profile", space)
+    # Only once Kueue has taken it out of its queue: before, opening the queue would admit it as it was written.
+    wait_for(lambda: workload_of(plane, made)["spec"]["queueName"] == "kaiwo-held", 30, "Kueue has parked it")
+    plane.api.patch("kueue.x-k8s.io/v1beta1", "ClusterQueue", queue, {"spec": {"stopPolicy": "None"}}, "")
+    asked: list[tuple[int, str]] = []
+
+    def own(found: Object) -> bool:
+        state = json.loads(found["metadata"].get("annotations", {}).get("kaiwo.ai/sizing-state", "{}"))
+        if state.get("phase") in ("sized", "own") and (state["tries"], gpus(found)[0]) not in asked:
+            asked.append((state["tries"], gpus(found)[0]))
+        return state.get("phase") == "own"
+
+    plane.api.wait(*BATCH, "hungry", own, space, timeout_s=150)
+    slices = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb", "nvidia.com/mig-3g.40gb"]
+    assert asked == list(enumerate([*slices, GPU]))
+    done = plane.api.wait(*BATCH, "hungry", lambda one: one["status"].get("succeeded"), space, timeout_s=60)
+    assert done["metadata"]["labels"][QUEUE] == "gpus"
+    assert "kaiwo.ai/held" not in workload_of(plane, done)["metadata"].get("labels", {})
+    assert runs.read_text().split() == ["run"] * 4
+
+
+def test_off_gives_parked_jobs_their_queue_back(
+    plane: ControlPlane, gpu_node: Kubelet, space: str, queue: str, start_controller: Callable[..., Server]
+) -> None:
+    plane.api.patch("kueue.x-k8s.io/v1beta1", "ClusterQueue", queue, {"spec": {"stopPolicy": "Hold"}}, "")
+    server = start_controller()
+    plane.api.create(queued("waiting", space, "sleep 1", gpu_node, None))
+    plane.api.wait(*BATCH, "waiting", lambda one: one["metadata"]["labels"][QUEUE] == "kaiwo-held", space)
+    server.kill()
+    subprocess.run([*KOPT, "off", "--kubeconfig", str(plane.kubeconfig), "-n", "kopt-system"], check=True, timeout=120)
+    found = plane.api.get(*BATCH, "waiting", space)
+    assert (found["metadata"]["labels"], found["spec"]["suspend"]) == ({QUEUE: "gpus"}, True)
+    plane.api.patch("kueue.x-k8s.io/v1beta1", "ClusterQueue", queue, {"spec": {"stopPolicy": "None"}}, "")
+    done = plane.api.wait(*BATCH, "waiting", lambda one: one["status"].get("succeeded"), space, timeout_s=60)
+    assert gpus(done) == [GPU]

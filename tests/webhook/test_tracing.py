@@ -1,0 +1,106 @@
+"""Trace contexts: valid, sampled as asked, carried on from the API server, and sent to a real collector's wire."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from webhook.patching import patched
+from webhook.workloads import Object, pod, review
+
+from kopt.controllers.tracing import SpanExport, TraceContext, is_sampled, new_context, parse_traceparent
+from kopt.controllers.webhook.admission import Admissions
+from kopt.controllers.webhook.judging import FixedView
+from kopt.controllers.webhook.policy import parse_policy
+from kopt.controllers.webhook.review import parse_review
+
+ANNOTATION = "kaiwo.ai/traceparent"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+async def admit(per_mille: int, traceparent: str = "", mode: str = "annotate", **fields: Any) -> Object:
+    spec = {"mode": mode, "queues": {"default": "main"}, "tracing": {"samplesPerThousand": per_mille}}
+    view = FixedView(parse_policy({"metadata": {"name": "default"}, "spec": spec}))
+    one = parse_review(orjson.dumps(review(pod("p"), **fields)))
+    done = await Admissions(view).mutate(one, traceparent)
+    return patched(pod("p"), done.answer.patch)["metadata"].get("annotations", {})
+
+
+async def test_a_sampled_pod_carries_a_valid_context_and_others_none() -> None:
+    context = parse_traceparent((await admit(1000))[ANNOTATION])
+    assert context is not None
+    assert context.sampled
+    assert ANNOTATION not in await admit(0)
+    assert await admit(1000, mode="observe") == {}
+
+
+async def test_one_in_a_hundred_is_sampled_by_default() -> None:
+    assert 50 < sum(is_sampled(f"uid-{number}", 10) for number in range(10_000)) < 200
+
+
+async def test_a_trace_of_the_api_server_is_carried_on() -> None:
+    context = parse_traceparent((await admit(0, PARENT))[ANNOTATION])
+    assert context is not None
+    assert context.trace_id == "0af7651916cd43dd8448eb211c80319c"
+    assert context.span_id != "b7ad6b7169203331"
+    assert ANNOTATION not in await admit(0, PARENT[:-1] + "0")
+
+
+@given(st.one_of(st.text(max_size=60), st.from_regex(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", fullmatch=True)))
+def test_what_is_read_is_written_back_the_same(text: str) -> None:
+    context = parse_traceparent(text)
+    if context is not None:
+        assert str(context)[:52] == text[:52]
+        assert parse_traceparent(str(context)) == context
+
+
+@contextlib.asynccontextmanager
+async def collector() -> AsyncIterator[tuple[str, list[ExportTraceServiceRequest]]]:
+    """Takes OTLP over HTTP as a collector does."""
+    received: list[ExportTraceServiceRequest] = []
+
+    async def take(request: web.Request) -> web.Response:
+        batch = ExportTraceServiceRequest()
+        batch.ParseFromString(await request.read())
+        received.append(batch)
+        return web.Response()
+
+    application = web.Application()
+    application.router.add_post("/v1/traces", take)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}", received
+    await runner.cleanup()
+
+
+async def test_a_span_arrives_at_the_collector_under_the_ids_that_were_given_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with collector() as (url, received):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+        export = SpanExport("kopt-webhook")
+        context = new_context(TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"))
+        export.record("admit pod", context, 1_000, 2_000, {"k8s.pod.name": "p"})
+        await asyncio.to_thread(export.close)
+        spans = [span for one in received for resource in one.resource_spans for scope in resource.scope_spans
+                 for span in scope.spans]  # fmt: skip
+        assert [(span.name, span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()) for span in spans] == [
+            ("admit pod", context.trace_id, context.span_id, "b7ad6b7169203331")
+        ]
+
+
+def test_without_a_collector_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    export = SpanExport("kopt-webhook")
+    assert not export.wanted
+    export.record("admit pod", new_context(), 1, 2, {})
+    export.close()

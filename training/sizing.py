@@ -1,0 +1,163 @@
+"""How the sizing predictor is trained: measured runs, grouped by family and source."""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from kopt.core.settings import Settings
+from kopt.data import memory as data_memory
+from kopt.data.memory import MemoryRun, read_memory_runs
+from kopt.models import sizing as models
+from kopt.models.artefact import ModelCard, TrainedOn, library_versions
+from kopt.models.base import Predictor
+from kopt.models.sizing.predictor import SizingPredictor
+from kopt.models.sizing.residual import ResidualSettings
+from kopt.models.sizing.table import INPUTS, MeasuredQuestion, SizingTable, sizing_table
+from kopt.models.sizing.tracing import TraceCache
+from kopt.training.recipe import Part
+from kopt.training.sizing_runs import ImageTracer, measured_questions, sample_images
+from kopt.training.sizing_scoring import SizedRun, SizingScoring
+
+PYTHON_VARIABLE = "KOPT_TRAINER_PYTHON"
+"""Names the interpreter that has torch, timm and torchvision, in which image models are run abstractly."""
+
+
+@dataclass(frozen=True)
+class SizingDataset:
+    """Measured runs that can be learned from; ``licences`` by source."""
+
+    name: str
+    runs: tuple[MeasuredQuestion, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    licences: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name_of(one) for one in self.runs))
+
+    @property
+    def digest(self) -> str:
+        """sha256 over names, inputs and measurements."""
+        return _digest(self.runs)
+
+    def group(self, name: str) -> str:
+        """A family of one source is left out whole; its name is the group."""
+        return name
+
+    def size(self, name: str) -> int:
+        return sum(name_of(one) == name for one in self.runs)
+
+    def of(self, names: Sequence[str]) -> list[MeasuredQuestion]:
+        """The runs of some groups."""
+        wanted = set(names)
+        return [one for one in self.runs if name_of(one) in wanted]
+
+
+@dataclass(frozen=True)
+class MemoryRuns:
+    """Published tables in a folder. ``python`` runs the image models; without one their runs are left out.
+
+    Of a table with thousands of image models at most ``images`` are run, dealt from its families; ``keep`` leaves runs
+    out before anything is run for them.
+    """
+
+    folder: Path
+    settings: Settings
+    python: str | None = None
+    images: int = 300
+    keep: Callable[[MemoryRun], bool] = field(default=lambda _: True, compare=False)
+
+    def read(self) -> SizingDataset:
+        """Raises MemoryDataError, ValueError where no run can be learned from."""
+        table = read_memory_runs(self.folder).where(self.keep)
+        sampled = set(map(id, sample_images(table.runs, self.images)))
+        chosen = [one for one in table.runs if not one.published or id(one) in sampled]
+        python = self.python or os.environ.get(PYTHON_VARIABLE)
+        cache = TraceCache(self.settings.home / "traces", most=5000)
+        tracer = ImageTracer(python, self.settings.home, cache) if python else None
+        runs, left_out = measured_questions(chosen, tracer)
+        if not runs:
+            raise ValueError(f"no run in {self.folder} can be learned from: {'; '.join(list(left_out)[:3])}")
+        licences = {one.source: one.licence for one in table.runs}
+        return SizingDataset(
+            self.folder.name, tuple(runs), {why: f"{count} runs" for why, count in left_out.items()}, licences
+        )
+
+
+class SizingRecipe:
+    """A learned residual on what code says; see ``Recipe``."""
+
+    predictor = "sizing"
+    scoring = SizingScoring()
+    defaults: Mapping[str, Any] = {key: value for key, value in asdict(ResidualSettings()).items() if key != "threads"}
+
+    def modules(self) -> Sequence[ModuleType]:
+        return (data_memory, models)
+
+    def table(self, dataset: SizingDataset, settings: Settings) -> SizingTable:
+        return sizing_table(dataset.runs)
+
+    def suggest(self, trial: Any) -> dict[str, Any]:
+        return {
+            "rounds": trial.suggest_int("rounds", 50, 400, log=True),
+            "learning_rate": trial.suggest_float("learning_rate", 0.02, 0.1, log=True),
+            "leaves": trial.suggest_int("leaves", 4, 31, log=True),
+            "rows_in_leaf": trial.suggest_int("rows_in_leaf", 3, 30, log=True),
+        }
+
+    def loss(self, table: SizingTable, held_out: Sequence[str], parameters: Mapping[str, Any], threads: int) -> float:
+        """Mean absolute logarithm of the centre's error over held-out families, each weighing the same."""
+        keys = np.char.add(np.char.add(table.sources, "/"), table.families)
+        outside = np.isin(keys, list(held_out))
+        model, tested = SizingPredictor(_settings(parameters, threads)).fit(table.where(~outside)), table.where(outside)
+        centre = model.intervals(tested.questions)[:, 0]
+        missed = np.abs(np.log(tested.measured / centre))
+        return float(np.mean([missed[keys[outside] == one].mean() for one in np.unique(keys[outside])]))
+
+    def fit(
+        self, dataset: SizingDataset, table: SizingTable, part: Part | None, parameters: Mapping[str, Any], threads: int
+    ) -> Predictor:
+        rows = table if part is None else sizing_table(dataset.of(part.fit))
+        return SizingPredictor(_settings(parameters, threads)).fit(rows)
+
+    def backtests(self, predictor: Predictor, dataset: SizingDataset, names: Sequence[str]) -> list[SizedRun]:
+        assert isinstance(predictor, SizingPredictor)
+        found = []
+        for one in dataset.of(names):
+            (said,) = predictor.predict(one.question)
+            if said.value is not None and said.low is not None and said.high is not None:
+                sized = (float(one.measured), said.value, said.low, said.high)
+                found.append(SizedRun(name_of(one), one.name, one.question.group, *sized))
+        return found
+
+    def peeks(self, predictor: Predictor, dataset: SizingDataset, name: str, forecasts: SizedRun) -> float:
+        """A size is told from the code alone: there is nothing later to cut off."""
+        return 0.0
+
+    def card(self, dataset: SizingDataset, parameters: Mapping[str, Any]) -> ModelCard:
+        seen = tuple(TrainedOn(name, _digest(dataset.of([name]))) for name in sorted(dataset.names))
+        return ModelCard("sizing", dict(parameters), INPUTS, seen, library_versions())
+
+
+def name_of(run: MeasuredQuestion) -> str:
+    """Source and family, the unit that folds are dealt from."""
+    return f"{run.source}/{run.family}"
+
+
+def _settings(parameters: Mapping[str, Any], threads: int) -> ResidualSettings:
+    return ResidualSettings(**parameters, threads=threads)
+
+
+def _digest(runs: Sequence[MeasuredQuestion]) -> str:
+    found = hashlib.sha256()
+    for one in sorted(runs, key=lambda one: (one.source, one.name, one.measured)):
+        question = one.question
+        facts = (one.source, one.name, question.gpu, question.metric.value, int(one.measured), int(question.amount))
+        found.update(repr(facts).encode())
+    return found.hexdigest()

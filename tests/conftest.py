@@ -38,6 +38,16 @@ hypothesis.settings.register_profile("ci", **_SHARED, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "people")
 
 
+# What talks to real servers on a shared machine may be late once; it gets one more try, and the summary names it.
+_REAL = {"ray", "browser", "services", "cluster", "slow"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(mark.name in _REAL for mark in item.iter_markers()):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """A command that runs inside a test sets logging up, on a stream that is closed after it."""

@@ -71,7 +71,9 @@ def test_restarts_keep_the_objects_and_compaction_forgets_old_revisions(
 ) -> None:
     plane = fresh_control_plane()
     space = plane.api.namespace("kept")
-    old = plane.api.list("v1", "ConfigMap", space)[0]["metadata"]["resourceVersion"]
+    # The controller manager puts one into every namespace, when it gets to it.
+    root = plane.api.wait("v1", "ConfigMap", "kube-root-ca.crt", lambda one: one["data"], space, timeout_s=60)
+    old = root["metadata"]["resourceVersion"]
     for number in range(3):
         meta = {"name": f"c{number}", "namespace": space}
         plane.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})

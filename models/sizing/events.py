@@ -9,7 +9,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
@@ -28,6 +28,7 @@ MAX_ALLOCATION_BYTES = 1 << 46
 """64 TiB in one tensor: far above any GPU, far below what sums could overflow on."""
 MAX_RANK = 1 << 16
 _MAX_ID = 1 << 53
+_MAX_SIDE = 1 << 40
 _MAX_TEXT = 2000
 _MAX_NOTES = 200
 
@@ -52,6 +53,16 @@ class Event(IntEnum):
     """subject name, a bytes, b stream"""
     RANK = 9
     """subject rank of the rows that follow"""
+    CONVOLUTION = 10
+    """subject shape, a passes (``Pass``), b stream; after the tensors that it makes"""
+
+
+class Pass(IntFlag):
+    """What a convolution computes; each is an algorithm of its own."""
+
+    FORWARD = 1
+    INPUT_GRADIENT = 2
+    WEIGHT_GRADIENT = 4
 
 
 class Role(IntEnum):
@@ -80,6 +91,7 @@ class EventLimits:
 
     rows: int = 8_000_000
     names: int = 500_000
+    convolutions: int = 100_000
     message_bytes: int = 256 * 2**20
 
 
@@ -101,6 +113,22 @@ class StandIn:
 
     what: str
     why: str
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Sizes of a convolution. ``source`` is (batch, channels, *spatial), ``weight`` (out, in / groups, *kernel), or
+    (in, out / groups, *kernel) of a ``transposed`` one; the rest has one number per spatial dimension or just one."""
+
+    source: tuple[int, ...]
+    weight: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    transposed: bool
+    dtype: str
+    channels_last: bool
 
 
 @dataclass(frozen=True)
@@ -136,6 +164,7 @@ class Trace:
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
+    convolutions: Mapping[int, Convolution] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -181,6 +210,7 @@ class _Decoder:
     assumptions: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     stand_ins: list[StandIn] = field(default_factory=list)
+    convolutions: dict[int, Convolution] = field(default_factory=dict)
 
     def read(self) -> Trace:
         while (frame := self._frame()) is not None:
@@ -201,7 +231,7 @@ class _Decoder:
         self._check_storages(rows)
         return Trace(
             rows, self.names, self.hello, self.end, self.parameters, tuple(self.assumptions), tuple(self.warnings),
-            tuple(self.stand_ins),
+            tuple(self.stand_ins), self.convolutions,
         )  # fmt: skip
 
     def _frame(self) -> tuple[int, bytes] | None:
@@ -246,7 +276,7 @@ class _Decoder:
 
     def _check_rows(self, rows: Rows) -> None:
         event = rows[:, EVENT]
-        self._refuse(rows, (event < Event.ALLOC) | (event > Event.RANK), "an event that does not exist")
+        self._refuse(rows, (event < Event.ALLOC) | (event > max(Event)), "an event that does not exist")
         self._refuse(rows, rows[:, SUBJECT] < 0, "a negative subject")
         self._refuse(rows, rows[:, SUBJECT] > _MAX_ID, "a subject that is no id")
         self._refuse(rows, (rows[:, A] < 0) | (rows[:, B] < 0), "a negative amount, stream or step")
@@ -254,6 +284,12 @@ class _Decoder:
         self._refuse(rows, sized & (rows[:, A] > MAX_ALLOCATION_BYTES), "an allocation beyond any machine's memory")
         self._refuse(rows, (event == Event.ROLE) & (rows[:, A] > max(Role)), "a role that does not exist")
         self._refuse(rows, (event == Event.RANK) & (rows[:, SUBJECT] >= MAX_RANK), "a rank beyond any cluster")
+        folded = rows[event == Event.CONVOLUTION]
+        for one in np.unique(folded[:, SUBJECT]).tolist():
+            if one not in self.convolutions:
+                self._fail(f"convolution {one} is used before it is told")
+        if ((folded[:, A] < 1) | (folded[:, A] > sum(Pass))).any():
+            self._fail("a convolution without a pass, or with one that does not exist")
         named = rows[(event == Event.PHASE) | (event == Event.WORKSPACE), SUBJECT]
         used = np.unique(np.concatenate([rows[:, MODULE], rows[:, OP], named]))
         for one in used.tolist():
@@ -351,6 +387,34 @@ class _Decoder:
         table = self._table(content, "parameters")
         self.parameters = Parameters(*(self._number(table.get(key), key) for key in ("count", "trainable", "bytes")))
 
+    def _read_convolution(self, content: Any) -> None:
+        table = self._table(content, "a convolution")
+        number = self._number(table.get("id"), "the id of a convolution")
+        if number in self.convolutions:
+            self._fail(f"convolution {number} is told twice")
+        if len(self.convolutions) >= self.limits.convolutions:
+            self._fail(f"more than {self.limits.convolutions:,} convolutions")
+        shapes = [self._sizes(table.get(key), key) for key in ("input", "weight", "stride", "padding", "dilation")]
+        source, weight, *rest = shapes
+        if not 3 <= len(source) == len(weight) <= 5 or any(len(one) not in (1, len(source) - 2) for one in rest):
+            self._fail("a convolution has one to three spatial dimensions")
+        groups = self._number(table.get("groups"), "groups")
+        flags = (table.get("transposed"), table.get("channels_last"))
+        if not groups or 0 in rest[0] or any(not isinstance(one, bool) for one in flags):
+            self._fail("a convolution has groups and strides of one or more, and flags that are true or false")
+        self.convolutions[number] = Convolution(
+            source, weight, rest[0], rest[1], rest[2], groups, bool(flags[0]), self._text(table.get("dtype"), "dtype"),
+            bool(flags[1]),
+        )  # fmt: skip
+
+    def _sizes(self, content: Any, what: str) -> tuple[int, ...]:
+        if not isinstance(content, list) or not 1 <= len(content) <= 5:
+            self._fail(f"{what} must be one to five sizes")
+        sizes = tuple(self._number(one, f"a size of {what}") for one in content)
+        if max(sizes) > _MAX_SIDE:
+            self._fail(f"{what} is beyond any tensor")
+        return sizes
+
     def _read_end(self, content: Any) -> None:
         table = self._table(content, "end")
         if table.get("reason") not in _END_REASONS:
@@ -363,7 +427,7 @@ class _Decoder:
 _READERS: Mapping[str, Callable[[_Decoder, Any], None]] = {
     "hello": _Decoder._read_hello, "name": _Decoder._read_name, "assumption": _Decoder._read_assumption,
     "warning": _Decoder._read_warning, "stand_in": _Decoder._read_stand_in,
-    "parameters": _Decoder._read_parameters, "end": _Decoder._read_end,
+    "parameters": _Decoder._read_parameters, "convolution": _Decoder._read_convolution, "end": _Decoder._read_end,
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sizing.traces import HELLO, frame, message, read, rows
 
-from kopt.models.sizing.events import Event, EventLimits, TraceError, read_events
+from kopt.models.sizing.events import Event, EventLimits, Pass, TraceError, read_events
 
 WHOLE = (
     message(name=[1, "forward"]),
@@ -21,6 +21,11 @@ WHOLE = (
     rows((Event.FREE, 7)),
     message(end={"reason": "steady", "steps": 3, "error": None}),
 )
+
+FOLD = {
+    "id": 1, "input": [8, 64, 56, 56], "weight": [128, 32, 3, 3], "stride": [2, 2], "padding": [1, 1],
+    "dilation": [1], "groups": 2, "transposed": False, "dtype": "float32", "channels_last": True,
+}  # fmt: skip
 
 
 class Dribble(io.RawIOBase):
@@ -45,6 +50,18 @@ def test_a_whole_stream_is_read() -> None:
     assert trace.stand_ins[0].what == "dataset"
     assert trace.assumptions == ("batch of 8",)
     assert not trace.rows.flags.writeable
+
+
+def test_convolutions_are_read_with_their_sizes() -> None:
+    trace = read(message(convolution=FOLD), rows((Event.CONVOLUTION, 1, Pass.INPUT_GRADIENT | Pass.WEIGHT_GRADIENT)))
+    told = trace.convolutions[1]
+    assert (told.source, told.weight, told.dilation) == ((8, 64, 56, 56), (128, 32, 3, 3), (1,))
+    assert (told.groups, told.transposed, told.dtype, told.channels_last) == (2, False, "float32", True)
+    assert trace.rows[0].tolist() == [Event.CONVOLUTION, 1, 6, 0, 0, 0]
+
+
+def test_a_stream_of_before_convolutions_were_told_is_still_read() -> None:
+    assert read(*WHOLE).convolutions == {}
 
 
 def test_a_pipe_may_give_it_in_pieces() -> None:
@@ -79,7 +96,19 @@ def test_rows_belong_to_the_rank_named_last() -> None:
         ([frame(0, b"[1]")], "JSON object"),
         ([message(hello=HELLO)], "once"),
         ([rows((0, 1))], "does not exist"),
-        ([rows((10, 1))], "does not exist"),
+        ([rows((11, 1))], "does not exist"),
+        ([rows((Event.CONVOLUTION, 3, 1))], "convolution 3 is used before it is told"),
+        ([message(convolution=FOLD), rows((Event.CONVOLUTION, 1, 0))], "without a pass"),
+        ([message(convolution=FOLD), rows((Event.CONVOLUTION, 1, 8))], "without a pass"),
+        ([message(convolution=FOLD), message(convolution=FOLD)], "told twice"),
+        ([message(convolution={**FOLD, "input": [8, 64]})], "spatial dimensions"),
+        ([message(convolution={**FOLD, "stride": [1, 1, 1]})], "spatial dimensions"),
+        ([message(convolution={**FOLD, "stride": [0, 1]})], "strides of one or more"),
+        ([message(convolution={**FOLD, "groups": 0})], "strides of one or more"),
+        ([message(convolution={**FOLD, "transposed": 1})], "true or false"),
+        ([message(convolution={**FOLD, "weight": [1 << 41, 64, 3, 3]})], "beyond any tensor"),
+        ([message(convolution={**FOLD, "weight": 64})], "sizes"),
+        ([message(convolution=7)], "must be an object"),
         ([rows((Event.FREE, 5))], "not allocated before"),
         ([rows((Event.FREE, 5), (Event.ALLOC, 5, 1))], "not allocated before"),
         ([rows((Event.ALLOC, 5, 1), (Event.FREE, 5), (Event.FREE, 5))], "freed twice"),

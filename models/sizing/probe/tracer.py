@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import sparse
 from . import stream as events
+from .convolutions import Convolutions
 from .recipes import Recipes
 from .settings import Settings
 from .storages import Ledger
@@ -51,8 +52,8 @@ class Operation:
     """What is known of one operator overload."""
 
     __slots__ = (
-        "composite", "factory", "flops", "handler", "id", "in_place", "mutated", "name", "packet", "random",
-        "sparsifies",
+        "composite", "convolves", "factory", "flops", "handler", "id", "in_place", "mutated", "name", "packet",
+        "random", "sparsifies",
     )  # fmt: skip
 
     def __init__(self, func: Any, number: Callable[[str], int]) -> None:
@@ -70,6 +71,7 @@ class Operation:
         )
         self.in_place = 0 in self.mutated
         self.composite = False
+        self.convolves = self.name in Convolutions.NAMES
         self.sparsifies = self.name in sparse.MAKERS
         self.handler: Handler | None = None
         self.flops: Callable[..., int] | None = None
@@ -94,6 +96,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sparse_met = False
         self._recipes = Recipes()
         self._workspaces: set[tuple[int, int]] = set()
+        self._convolutions = Convolutions(writer)
         self._operations: dict[Any, Operation] = {}
         ledger.parts = lambda tensor: sparse.parts(self, tensor) if isinstance(tensor, FakeTensor) else (tensor,)
 
@@ -143,6 +146,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = self.follow(out)
         if operation.name in _GEMMS and args and isinstance(args[0], FakeTensor) and args[0].fake_device.type == "cuda":
             self._workspace()
+        if operation.convolves:
+            self._convolutions.tell(func, args, kwargs, ledger.stream, ledger.module, operation.id)
         if made or operation.mutated or operation.flops is not None:
             self._emit(operation, args, kwargs, inputs, out)
         return out

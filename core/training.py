@@ -321,10 +321,16 @@ class TrainingPlan:
     loss holds per logit at its worst, 0 where a fused loss never holds them; ``buffer_bytes`` communication buffers;
     ``step_bytes`` what the optimizer's step holds besides states; ``gather_numbers`` how many sharded weights may be
     gathered at once beyond the layer at work; ``loads_whole``: all weights are on the GPU once beside this rank's
-    part, before anything is sharded. ``ends`` is the precision of embedding and head where it is not the weights'.
+    part, before anything is sharded. ``ends`` is the precision of embedding and head where it is not the weights';
+    ``quantised_head``: the head is quantised with the layers. ``beside_bytes`` are weights of other models that a rank
+    holds and does not train: a teacher, a reference policy, an engine that generates.
     ``workspace_bytes`` are those of matrix libraries; ``cached_loss``: blocks of the loss of other batches that the
     allocator keeps, as a multiple of the worst one's (sequences of varying length fit none of the cached ones).
-    ``offload_activations``: what layers keep is moved to the host, but for the latest.
+    ``offload_activations``: what layers keep is moved to the host, but for the latest. ``joint_qkv``: values are a view
+    of one product with queries and keys, which is kept whole with them. ``input_bytes``: how each number that a linear
+    layer reads is kept, where that is not the compute precision (1 for FP8 products); 0 where it is. ``again``: parts
+    that are thrown away and computed again whatever ``recompute`` says: "norms" (their outputs), "latent" (what latent
+    attention expands), "activation" (of experts), "mlp" (of dense layers), "shared" and "experts" (the whole of them).
     """
 
     framework: str
@@ -344,6 +350,9 @@ class TrainingPlan:
     recompute: Recompute = Recompute.NONE
     recompute_layers: int = 0
     offload_activations: bool = False
+    joint_qkv: bool = False
+    input_bytes: float = 0.0
+    again: frozenset[str] = frozenset()
     attention: Attention = Attention.FLASH
     style: Style = Style.FUSED
     dropout: bool = False
@@ -353,6 +362,8 @@ class TrainingPlan:
     step_bytes: float = 0.0
     gather_numbers: float = 0.0
     ends: Precision | None = None
+    quantised_head: bool = False
+    beside_bytes: float = 0.0
     workspace_bytes: float = float(64 << 20)
     cached_loss: float = 0.0
     target_sequence: int = 0

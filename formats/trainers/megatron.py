@@ -17,12 +17,14 @@ from kopt.core.training import (
     TrainingPlan,
 )
 from kopt.formats.trainers.fields import Fields
-from kopt.formats.trainers.megatron_model import megatron_model
+from kopt.formats.trainers.megatron_model import distils, layout_stages, megatron_model
 
 _TORCH_WORKSPACES, _ENGINE_WORKSPACE = 64 << 20, 32 << 20
 """cuBLAS workspaces of the forward and the backward thread, 32 MiB each, and Transformer Engine's own (Hopper)."""
 _GROUPED_STREAMS = 4
 """Transformer Engine multiplies experts' matrices on four streams, each with a workspace of its own."""
+_POLICY_COPIES = 5.0
+"""Logits, their log-softmax, and in the backward pass the gradients of both and of the row that was taken."""
 _SHARDING = {"optim": Sharding.OPTIMIZER, "optim_grads": Sharding.GRADIENTS, "optim_grads_params": Sharding.PARAMETERS}
 
 
@@ -60,16 +62,35 @@ def megatron_plan(given: Mapping[str, Any], *, world_size: int | None = None) ->
         preallocated_gradients=True,
         recompute=_recompute(fields),
         recompute_layers=fields.whole("recompute_num_layers", default=1),
+        again=_again(fields),
         attention=_attention(fields, half),
         style=Style.FUSED,
+        input_bytes=1.0 if _eight_bits(fields) else 0.0,
         dropout=dropout,
         softmax_fp32=fields.flag("attention_softmax_in_fp32") and not half,
         logit_bytes=_logit_bytes(fields, half, pipeline),
         buffer_bytes=_generation_bytes(fields, model),
+        beside_bytes=_beside_bytes(fields, model, parallel, 2.0 if half else 4.0),
         target_sequence=fields.whole("decoder_seq_length", default=0),
         workspace_bytes=_workspaces(fields),
         unknown=tuple(fields.unknown),
     )
+
+
+def _eight_bits(fields: Fields) -> bool:
+    return fields.has("fp8_format", "fp8")
+
+
+def _beside_bytes(fields: Fields, model: ModelShape, parallel: Parallelism, each: float) -> float:
+    """A teacher of the student's size, split as it is; 8-bit copies of layers' weights, for each pass one, that
+    products are taken of, unless the weights themselves are held so."""
+    teacher = model.parameters() / (parallel.tensor * parallel.pipeline) * each if distils(fields) else 0.0
+    if not _eight_bits(fields) or fields.flag("fp8_param_gather", "fp8_param"):
+        return teacher
+    layers = [model.layer_parameters(layer) for layer in range(model.layers)]
+    spread = max(1, parallel.expert * (parallel.expert_tensor or parallel.tensor))
+    dense, experts = sum(own for own, _ in layers) / parallel.tensor, sum(routed for _, routed in layers) / spread
+    return teacher + 2.0 * (dense + experts) / parallel.pipeline
 
 
 def _workspaces(fields: Fields) -> float:
@@ -88,13 +109,27 @@ def _logit_bytes(fields: Fields, half: bool, pipeline: int) -> float:
 
 
 def _loss_bytes(fields: Fields, each: float) -> float:
-    """16-bit logits and their 32-bit copy, in which the softmax is taken in place.
+    """16-bit logits and their 32-bit copy, in which the softmax is taken in place; 32-bit ones need no copy.
 
     Fused by the compiler ("native") it is not in place: one more copy. Transformer Engine's kernel needs no other.
     """
-    if not fields.flag("cross_entropy_loss_fusion"):
-        return each + 4.0
-    return each + 4.0 if fields.text("cross_entropy_fusion_impl", default="native") == "te" else each + 8.0
+    if distils(fields):
+        return _distillation_bytes(fields, each)
+    if fields.flag("perform_rl_step"):
+        return _POLICY_COPIES * each
+    plain = each + (4.0 if each < 4 else 0.0)
+    native = fields.text("cross_entropy_fusion_impl", default="native") != "te"
+    return plain + (4.0 if fields.flag("cross_entropy_loss_fusion") and native else 0.0)
+
+
+def _distillation_bytes(fields: Fields, each: float) -> float:
+    """The student's logits and the teacher's, and what their Kullback-Leibler divergence holds (LogitsKLLoss).
+
+    Split over ranks, in 32 bits: both made relative to their maximum, the student's exponential, both
+    log-probabilities, and the divergence's exponential, difference and product; whole, without the exponential.
+    """
+    split = fields.whole("tensor_model_parallel_size", default=1) > 1
+    return 2 * each + 4.0 * (8 if split else 7)
 
 
 def _generation_bytes(fields: Fields, model: ModelShape) -> float:
@@ -131,6 +166,8 @@ def _parallel(
     per_stage = model.layers // pipeline
     chunk = fields.whole("num_layers_per_virtual_pipeline_stage", default=0)
     stages = fields.whole("num_virtual_stages_per_pipeline_rank", default=per_stage // chunk if chunk else 1)
+    if fields.has("pipeline_model_parallel_layout"):
+        stages = layout_stages(fields.text("pipeline_model_parallel_layout")) // pipeline
     return Parallelism(
         data=data,
         tensor=tensor,
@@ -174,6 +211,17 @@ def _recompute(fields: Fields) -> Recompute:
     # What is moved to the host is not kept either.
     moved = fields.flag("fine_grained_activation_offloading") and "core_attn" in fields.words("offload_modules")
     return Recompute.SELECTIVE if moved or (selective and "core_attn" in modules) else Recompute.NONE
+
+
+_AGAIN = {"layernorm": "norms", "mla_up_proj": "latent", "moe_act": "activation", "mlp": "mlp",
+          "shared_experts": "shared", "moe": "experts"}  # fmt: skip
+
+
+def _again(fields: Fields) -> frozenset[str]:
+    """Parts of layers that selective recomputation names beside attention's core."""
+    if fields.text("recompute_granularity") != "selective":
+        return frozenset()
+    return frozenset(_AGAIN[name] for name in fields.words("recompute_modules") if name in _AGAIN)
 
 
 def _attention(fields: Fields, half: bool) -> Attention:

@@ -5,7 +5,7 @@ import re
 from kopt.core.training import Experts, LatentAttention, ModelShape, PlanError, StateSpace
 from kopt.formats.trainers.fields import Fields
 
-_GPT2_VOCABULARY, _BERT_CASED_VOCABULARY = 50257, 28996
+_GPT2_VOCABULARY, _BERT_CASED_VOCABULARY, _TIKTOKEN_VOCABULARY = 50257, 28996, 1 << 17
 _MAX_LAYERS = 4096
 
 
@@ -21,8 +21,8 @@ def megatron_model(fields: Fields, tensor: int) -> ModelShape:
     if fields.has("img_h", "patch_dim") and not blocks:
         fields.assume("img_h", "the vision tower is taken to have the language model's layers, as pretrain_vlm.py has")
         layers *= 2
-    if fields.has("export_kd_cfg", "export_kd_teacher_load"):
-        fields.assume("export_kd_teacher_load", "the teacher that is distilled from is not counted")
+    if distils(fields):
+        fields.assume("export_kd_teacher_load", "the teacher that is distilled from is taken to be as large")
     if fields.has("model_provider"):
         raise PlanError("the model provider adds parts that these arguments do not describe; run the script instead")
     default_ffn = 4 * hidden if not gated else (4 * hidden * 2 // 3) // 64 * 64
@@ -56,6 +56,20 @@ def megatron_model(fields: Fields, tensor: int) -> ModelShape:
     )
 
 
+def layout_stages(layout: str) -> int:
+    """Chunks that a pipeline's layout makes: ``Et*3|(tt|)*6tmL`` has eight, on all ranks together."""
+    repeated = sum(
+        part.count("|") * (min(int(times or 1), _MAX_LAYERS) - 1)
+        for part, times in re.findall(r"\(([^()]*)\)\*(\d{1,4})", layout)
+    )
+    return 1 + layout.count("|") + repeated
+
+
+def distils(fields: Fields) -> bool:
+    """Whether a teacher is held beside the model that is trained."""
+    return fields.has("export_kd_cfg", "export_kd_teacher_load")
+
+
 def _blocks(fields: Fields, pattern: str) -> str:
     """One letter for each layer; ``|`` only parts pipeline stages, what follows ``/`` predicts further tokens."""
     blocks = re.sub(r"[|/\s]", "", pattern)[:_MAX_LAYERS]
@@ -69,6 +83,8 @@ def _vocabulary(fields: Fields, tensor: int) -> int:
     kind = fields.text("tokenizer_type")
     if fields.has("vocab_size", "padded_vocab_size"):
         vocabulary = fields.whole("padded_vocab_size", "vocab_size") + (1 if kind == "NullTokenizer" else 0)
+    elif kind == "TikTokenizer":
+        vocabulary = _TIKTOKEN_VOCABULARY
     elif kind.startswith("BertWordPiece"):
         vocabulary = _BERT_CASED_VOCABULARY + fields.whole("vocab_extra_ids", default=0)
     else:

@@ -199,4 +199,13 @@ def litgpt_plan(
         raise PlanError(
             f"litgpt {command[:40]} does not train; give finetune_full, finetune_lora, finetune_adapter or pretrain"
         )
-    return recipe.plan()
+    return in_litgpt(recipe.plan())
+
+
+def in_litgpt(plan: TrainingPlan) -> TrainingPlan:
+    """litgpt never ties a head to its embedding, and has bitsandbytes quantise the head as any other layer.
+
+    One linear layer makes queries, keys and values.
+    """
+    model = replace(plan.model, tied=False)
+    return replace(plan, model=model, quantised_head=plan.weights.quantised, joint_qkv=True)

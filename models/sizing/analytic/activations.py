@@ -57,13 +57,18 @@ def layer_bytes(plan: TrainingPlan, layer: int) -> LayerBytes:
         if plan.adapter.scales:
             # A trained scale keeps what its layer puts out; trained norms their normalised product.
             seen += 8 + each * model.linear_outputs / model.hidden
-        rest = (2 * max(4.0, each) - each + seen) * between + attention + _feed_forward(model, plan, layer)
+        # A plain root-mean-square norm works on a 32-bit copy; LayerNorm's kernel keeps its input as it is.
+        norms = 2 * (max(4.0, each) if model.gated else each)
+        rest = (norms - each + seen) * between + attention + _feed_forward(model, plan, layer)
         return LayerBytes(each * between, scores, rest)
-    return LayerBytes(
-        entry=each * between,
-        scores=scores,
-        rest=each * between + 2 * norm * between + 2 * drop + attention + _feed_forward(model, plan, layer),
-    )
+    norms = 0.0 if "norms" in plan.again else 2 * (norm - each + _fed(plan)) * between
+    rest = each * between + norms + 2 * drop + attention + _feed_forward(model, plan, layer)
+    return LayerBytes(entry=each * between, scores=scores, rest=rest)
+
+
+def _fed(plan: TrainingPlan) -> float:
+    """Bytes of each number that a linear layer keeps of its input."""
+    return plan.input_bytes or plan.compute.bytes_each
 
 
 def _state_space(plan: TrainingPlan) -> float:
@@ -82,12 +87,20 @@ def _attention(plan: TrainingPlan) -> tuple[float, float]:
         keys = model.query_width + model.value_width  # keys and values repeated for every head
     if model.latent:
         keys += (model.latent.key_value_rank + model.latent.query_rank) * tensor
+    if plan.joint_qkv and model.kv_heads == model.heads:
+        keys += 2 * model.query_width  # the values' storage holds queries and keys as they were before rotation
     width = (model.query_width + keys + model.value_width) / tensor
+    if model.latent and "latent" in plan.again:
+        width -= (2 * model.query_width + model.value_width) / tensor
     if plan.attention is Attention.FLASH:
-        return each * count * width + 4 * count * model.heads / tensor, 0.0
+        # The kernel keeps its output; a linear layer that reads it in another precision keeps it once more.
+        again = plan.input_bytes * model.value_width / tensor
+        return count * (each * width + again + 4 * model.heads / tensor), 0.0
     matrix = count * plan.sequence * model.heads / tensor
     upcast = plan.softmax_fp32 or (plan.style is Style.EAGER and each < 4)
-    return each * count * width, matrix * (each + (4 if upcast else 0) + ((1 + each) if plan.dropout else 0))
+    smaller = (each - _fed(plan)) * model.value_width / tensor
+    per_score = each + (4 if upcast else 0) + ((1 + each) if plan.dropout else 0)
+    return count * (each * width - smaller), matrix * per_score
 
 
 def _feed_forward(model: ModelShape, plan: TrainingPlan, layer: int) -> float:
@@ -95,17 +108,22 @@ def _feed_forward(model: ModelShape, plan: TrainingPlan, layer: int) -> float:
     copies = (3.0 if plan.style is Style.FUSED or plan.adapter else 4.0) if model.gated else 2.0
     if plan.adapter and not model.gated:
         copies = 1.0
+    inside = each * copies - (each - _fed(plan))  # bytes for each inner number, what the last product reads included
     if model.experts is None or layer < model.experts.dense_layers:
-        return each * count * copies * model.ffn / plan.parallel.tensor
+        return 0.0 if "mlp" in plan.again else inside * count * model.ffn / plan.parallel.tensor
     experts, parallel = model.experts, plan.parallel
     spread = parallel.tensor if parallel.sequence_parallel else 1
     # Every token goes to several experts: its copies in, inner values, and results before they are weighed.
+    shared = 0.0 if "shared" in plan.again else inside * count * experts.shared_ffn / parallel.tensor
+    if "experts" in plan.again:
+        return 0.0
+    if "activation" in plan.again:
+        inside -= _fed(plan)
     routed = count * (experts.capacity_factor or 1.0) * experts.per_token / spread
-    inner = copies * experts.ffn / max(1, parallel.expert_tensor or 1)
+    inner = inside * experts.ffn / max(1, parallel.expert_tensor or 1)
     gathered = parallel.expert_tensor if parallel.expert_tensor > 1 and parallel.sequence_parallel else 1
     router = 4 * 2 * count / spread * experts.count
-    shared = each * count * copies * experts.shared_ffn / parallel.tensor
-    return each * routed * gathered * (2 * model.hidden + inner) + router + shared
+    return routed * gathered * ((each + _fed(plan)) * model.hidden + inner) + router + shared
 
 
 def in_flight(plan: TrainingPlan, stage: int) -> float:

@@ -121,11 +121,12 @@ def _loading(plan: TrainingPlan, kept: States) -> float:
 
 
 def _dequantised(plan: TrainingPlan, stage: int) -> float:
-    """The widest weight in the compute precision: quantised ones are unpacked one at a time, and a head is cast."""
+    """The widest weight in the compute precision, and as it was unpacked: one at a time; and a head that is cast."""
     if not plan.weights.quantised:
         return 0.0
     model = plan.model
-    widest = 2 * max(model.ffn, model.query_width)
+    last = stage == plan.parallel.pipeline - 1
+    widest = 2 * max(model.ffn, model.query_width, model.vocab if plan.quantised_head and last else 0)
     if plan.ends is not None and plan.ends is not plan.compute:
         widest = max(widest, model.vocab)
     return plan.compute.bytes_each * model.hidden * widest / plan.parallel.tensor

@@ -18,7 +18,7 @@ from kopt.data.memory.table import MemoryRun
 from kopt.formats.trainers.finetuning import swift_plan
 from kopt.formats.trainers.megatron import megatron_plan
 from kopt.formats.trainers.names import adapter
-from kopt.formats.trainers.pytorch import litgpt_plan
+from kopt.formats.trainers.pytorch import in_litgpt, litgpt_plan
 from kopt.formats.trainers.recipe import Recipe
 from kopt.formats.trainers.serving import generation_plan
 from kopt.formats.trainers.transformers import Surroundings, hf_plan
@@ -90,7 +90,8 @@ def _litgpt(run: MemoryRun) -> TrainingPlan:
     model, method = _text(run, "model").replace("phi-1.5 1.3 B", "phi-1.5"), _text(run, "method")
     quantised = _text(run, "quant")
     if "inference" in method:
-        return generation_plan({"model": model, "quantization": quantised, "dtype": "bf16", "new_tokens": 50})
+        generated = {"model": model, "quantization": quantised, "dtype": "bf16", "new_tokens": 50}
+        return in_litgpt(generation_plan(generated))
     kind = method.removeprefix("Finetuning with ").partition(" on ")[0]
     given: dict[str, Any] = {
         "": [_LITGPT_COMMANDS.get(kind, "finetune_lora"), model],

@@ -11,7 +11,12 @@ class Held:
 
     dense: float
     experts: float
-    ends: float
+    embedding: float
+    head: float
+
+    @property
+    def ends(self) -> float:
+        return self.embedding + self.head
 
     @property
     def total(self) -> float:
@@ -51,16 +56,16 @@ def held(plan: TrainingPlan, stage: int) -> Held:
         own, spread = model.layer_parameters(0)
         dense += (own + model.attention_parameters()) * model.cross_layers // parallel.pipeline
     expert_ranks = max(1, parallel.expert * (parallel.expert_tensor or parallel.tensor))
-    return Held(dense / parallel.tensor, experts / expert_ranks, _ends(model, plan, stage) / parallel.tensor)
+    embedding, head = _ends(model, plan, stage)
+    return Held(dense / parallel.tensor, experts / expert_ranks, embedding / parallel.tensor, head / parallel.tensor)
 
 
-def _ends(model: ModelShape, plan: TrainingPlan, stage: int) -> float:
+def _ends(model: ModelShape, plan: TrainingPlan, stage: int) -> tuple[int, int]:
     """Embedding on the first stage, head on the last; a tied head is the same tensor only where one stage has both."""
     first, last = stage == 0, stage == plan.parallel.pipeline - 1
     positions = model.positions * model.hidden * plan.parallel.tensor
     embedding = model.embedding + positions if first else 0
-    head = 0 if not last or (model.tied and first) else model.embedding
-    return embedding + head
+    return embedding, 0 if not last or (model.tied and first) else model.embedding
 
 
 def states(plan: TrainingPlan, stage: int) -> States:
@@ -80,6 +85,7 @@ def states(plan: TrainingPlan, stage: int) -> States:
     weights = spread(1.0, Sharding.PARAMETERS) / max(1.0, own.total) * weight_bytes(plan, own)
     if parallel.offload_parameters:
         weights = 0.0
+    weights += plan.beside_bytes
     share = plan.trained_share
     adapter = own.total * share * 4.0 if plan.adapter else 0.0
     gradients = share * spread(plan.gradient_bytes, Sharding.GRADIENTS) if plan.trains else 0.0
@@ -93,8 +99,10 @@ def states(plan: TrainingPlan, stage: int) -> States:
 
 
 def weight_bytes(plan: TrainingPlan, own: Held) -> float:
-    """Quantised models keep embedding and head in the compute precision, or as ``plan.ends`` says."""
+    """Quantised models keep embedding and head in the compute precision, or as the plan says."""
     ends = plan.ends or (plan.compute if plan.weights.quantised else plan.weights)
     if plan.weights is Precision.FP8 and plan.trains:
         ends = Precision.BF16
-    return (own.dense + own.experts) * plan.weights.bytes_each + own.ends * ends.bytes_each
+    head = plan.weights if plan.quantised_head else ends
+    layers = (own.dense + own.experts) * plan.weights.bytes_each
+    return layers + own.embedding * ends.bytes_each + own.head * head.bytes_each

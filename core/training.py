@@ -283,7 +283,7 @@ class Adapter:
     ``saved`` more numbers are trained as copies of whole modules (an embedding, a head) in the weights' own precision.
     ``scales``: every linear layer has a trained bias and scale, and norms are trained (LLaMA-Adapter v2).
     ``inputs`` numbers per token and layer are read by the adapter; where it is held in another precision than they
-    are, a copy of ``copy_bytes`` for each is kept (PEFT).
+    are, a copy of ``copy_bytes`` for each is kept (PEFT). ``held_bytes`` is what each trained number takes.
     """
 
     trainable: int
@@ -294,6 +294,7 @@ class Adapter:
     scales: bool = False
     inputs: int = 0
     copy_bytes: float = 0.0
+    held_bytes: float = 4.0
 
 
 @dataclass(frozen=True)
@@ -323,7 +324,8 @@ class TrainingPlan:
     gathered at once beyond the layer at work; ``loads_whole``: all weights are on the GPU once beside this rank's
     part, before anything is sharded. ``ends`` is the precision of embedding and head where it is not the weights';
     ``quantised_head``: the head is quantised with the layers. ``beside_bytes`` are weights of other models that a rank
-    holds and does not train: a teacher, a reference policy, an engine that generates.
+    holds and does not train: a teacher, a reference policy. ``engine_share``: of the GPU's memory that an engine which
+    generates in the same process fills; its weights are split over ``engine_split`` GPUs.
     ``workspace_bytes`` are those of matrix libraries; ``cached_loss``: blocks of the loss of other batches that the
     allocator keeps, as a multiple of the worst one's (sequences of varying length fit none of the cached ones).
     ``offload_activations``: what layers keep is moved to the host, but for the latest. ``joint_qkv``: values are a view
@@ -364,6 +366,8 @@ class TrainingPlan:
     ends: Precision | None = None
     quantised_head: bool = False
     beside_bytes: float = 0.0
+    engine_share: float = 0.0
+    engine_split: int = 1
     workspace_bytes: float = float(64 << 20)
     cached_loss: float = 0.0
     target_sequence: int = 0

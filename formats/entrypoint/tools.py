@@ -20,6 +20,7 @@ _MODULES = (
 _MEGATRON_SCRIPT = re.compile(
     r"(pretrain|train)_(gpt|bert|t5|llama|mamba|vlm|ict|vision\w*|retro|hybrid|mixtral|qwen)\w*\.py"
 )
+_FSDP_QLORA_ONLY = {"--train_type", "--context_length", "--sharding_strategy", "--use_cpu_offload"}
 _HF_ONLY = {"--model_name_or_path", "--per_device_train_batch_size", "--output_dir"}
 _CONFIG_OPTIONS = {
     "torchtune": ("--config",), "litgpt": ("--config",), "deepspeed": ("--deepspeed_config",),
@@ -61,6 +62,7 @@ def _by_name(found: Entrypoint) -> str | None:
         ("litgpt", "litgpt"),
         ("axolotl", "axolotl"),
         ("swift", "ms-swift"),
+        ("fsdp_qlora", "fsdp-qlora"),
     ):
         if folder in parts:
             return trainer
@@ -73,6 +75,8 @@ def _by_arguments(arguments: Sequence[str]) -> str | None:
         return "megatron"
     if "--job.config_file" in names:
         return "torchtitan"
+    if "--train_type" in names and len(names & _FSDP_QLORA_ONLY) >= 2:
+        return "fsdp-qlora"
     return "hf" if len(names & _HF_ONLY) >= 2 else None
 
 

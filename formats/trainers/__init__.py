@@ -3,7 +3,9 @@
 Mappings in, ``core.training.TrainingPlan`` out; files are read and decoded by the caller.
 """
 
+import re
 from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from kopt.core.training import PlanError, TrainingPlan
@@ -11,9 +13,13 @@ from kopt.formats.entrypoint import Entrypoint
 from kopt.formats.trainers.deepspeed import deepspeed_plan
 from kopt.formats.trainers.fields import key, of_words
 from kopt.formats.trainers.finetuning import axolotl_plan, llamafactory_plan, swift_plan
+from kopt.formats.trainers.fsdp_qlora import fsdp_qlora_plan
+from kopt.formats.trainers.litgpt import litgpt_plan
 from kopt.formats.trainers.megatron import megatron_plan
-from kopt.formats.trainers.pytorch import litgpt_plan, torchtitan_plan, torchtune_plan
+from kopt.formats.trainers.preferences import METHODS
 from kopt.formats.trainers.serving import generation_plan, sglang_plan, tgi_plan, vllm_plan
+from kopt.formats.trainers.torchtitan import torchtitan_plan
+from kopt.formats.trainers.torchtune import torchtune_plan
 from kopt.formats.trainers.transformers import Surroundings, hf_plan
 
 __all__ = ["TRAINERS", "Load", "generation_plan", "read_plan"]
@@ -22,11 +28,12 @@ Load = Callable[[str], Mapping[str, Any] | None]
 """The decoded content of a YAML, JSON or TOML file by the path that a command names, None where there is none."""
 
 TRAINERS = ("megatron", "deepspeed", "torchtune", "torchtitan", "litgpt", "llamafactory", "axolotl", "hf", "ms-swift",
-            "vllm", "sglang", "tgi")  # fmt: skip
+            "fsdp-qlora", "vllm", "sglang", "tgi")  # fmt: skip
 _DIALECTS = {"hf": hf_plan, "llamafactory": llamafactory_plan, "axolotl": axolotl_plan, "ms-swift": swift_plan}
-_OWN = {"torchtune": torchtune_plan, "torchtitan": torchtitan_plan, "litgpt": litgpt_plan}
+_OWN = {"torchtune": torchtune_plan, "torchtitan": torchtitan_plan, "litgpt": litgpt_plan,
+        "fsdp-qlora": fsdp_qlora_plan}  # fmt: skip
 _SERVERS = {"vllm": vllm_plan, "sglang": sglang_plan, "tgi": tgi_plan}
-_MODEL_NAMES = ("model_name_or_path", "base_model", "model", "model_path", "model_id", "checkpoint_dir")
+_MODEL_NAMES = ("model_name_or_path", "base_model", "model", "model_path", "model_id", "checkpoint_dir", "model_name")
 
 
 def read_plan(
@@ -49,6 +56,8 @@ def read_plan(
     if chosen not in TRAINERS:
         raise PlanError(f"no formulas for {chosen or 'this script'}; known trainers: {', '.join(TRAINERS)}")
     given = {**(settings or {}), **_from_file(entrypoint, load), **of_words(entrypoint.arguments)}
+    if chosen == "hf":
+        given.setdefault("trl_method", _method_of_script(entrypoint.script))
     world = world_size or entrypoint.world_size
     if chosen == "megatron":
         return megatron_plan(given, world_size=world)
@@ -62,6 +71,12 @@ def read_plan(
         return deepspeed_plan(given, config=deepspeed, model_config=model, world_size=world)
     accelerate = load(entrypoint.launcher_config) if entrypoint.launcher_config else None
     return _DIALECTS[chosen](given, around=Surroundings(deepspeed, accelerate, model), world_size=world)
+
+
+def _method_of_script(script: str) -> str:
+    """TRL's examples are named by what they do: ``dpo.py``, ``grpo_agent.py``."""
+    stem = PurePosixPath(script).stem.lower()
+    return next((name for name in METHODS if re.search(rf"(^|_){name}(_|$)", stem)), "")
 
 
 def _from_file(entrypoint: Entrypoint, load: Load) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def megatron_model(fields: Fields, tensor: int) -> ModelShape:
 
 def layout_stages(layout: str) -> int:
     """Chunks that a pipeline's layout makes: ``Et*3|(tt|)*6tmL`` has eight, on all ranks together."""
-    repeated = sum(
+    repeated: int = sum(
         part.count("|") * (min(int(times or 1), _MAX_LAYERS) - 1)
         for part, times in re.findall(r"\(([^()]*)\)\*(\d{1,4})", layout)
     )

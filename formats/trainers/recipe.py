@@ -16,6 +16,7 @@ from kopt.core.training import (
     Style,
     TrainingPlan,
 )
+from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.names import optimizer_kind
 
 ZERO3_AT_ONCE = 1e9
@@ -31,7 +32,8 @@ class Recipe:
 
     ``copies``: a framework such as DeepSpeed keeps 32-bit masters beside 16-bit weights. ``loss`` is bytes per logit
     at the worst moment. ``varying``: each batch is only as long as its longest sequence. ``step_numbers`` have their
-    gradients in 32 bits while the optimizer steps.
+    gradients in 32 bits while the optimizer steps. ``beside``: bytes of other models' weights, sharded as the model is;
+    ``scored``: tokens of each sequence that the loss sees, 0: all.
     """
 
     framework: str
@@ -67,6 +69,10 @@ class Recipe:
     varying: bool = False
     step_numbers: float = 0.0
     gather_numbers: float = 0.0
+    beside: float = 0.0
+    scored: int = 0
+    engine_share: float = 0.0
+    engine_split: int = 1
     unknown: Sequence[Reason] = field(default_factory=tuple)
 
     def plan(self) -> TrainingPlan:
@@ -81,8 +87,8 @@ class Recipe:
                             f"x context {self.context}")  # fmt: skip
         data = self.gpus // across
         kind, foreach = optimizer_kind(self.optimizer)
-        # An adapter's own numbers are held in 32 bits, whatever the frozen weights are.
-        trained = 4.0 if self.adapter else self.weights.bytes_each
+        # An adapter's own numbers are held in a precision of their own, 32 bits mostly.
+        trained = self.adapter.held_bytes if self.adapter else self.weights.bytes_each
         states = self.state_bytes or (4.0 if self.copies else trained)
         trained_numbers = self.adapter.trainable if self.adapter else self.model.parameters() / across
         buffers = self.buffers
@@ -125,6 +131,10 @@ class Recipe:
             step_bytes=0.0 if self.offload_optimizer else 4.0 * self.step_numbers,
             gather_numbers=self.gather_numbers,
             ends=self.ends,
+            beside_bytes=self.beside / across / (data if self.sharding_weights else 1),
+            target_sequence=self.scored,
+            engine_share=self.engine_share,
+            engine_split=self.engine_split,
             cached_loss=_CACHED_LOSS if self.varying and self.loss else 0.0,
             adapter=self.adapter,
             loads_whole=self.loads_whole,
@@ -166,3 +176,11 @@ class Recipe:
             step_numbers=min(own, ZERO3_AT_ONCE) if stage == 3 else own,
             gather_numbers=ZERO3_AT_ONCE if stage == 3 else 0.0,
         )  # fmt: skip
+
+
+def length(fields: Fields, *names: str) -> int:
+    """The length of sequences, 2,048 tokens where none is given, which is noted."""
+    found = fields.whole(*names, default=0)
+    if not found:
+        fields.assume("sequence", "the length of sequences is not given: 2048 tokens")
+    return found or 2048

@@ -12,6 +12,7 @@ from kopt.formats.trainers.deepspeed import apply_deepspeed
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.names import adapter, precision
+from kopt.formats.trainers.preferences import with_method
 from kopt.formats.trainers.recipe import Recipe
 
 _SEQUENCE_NAMES = ("max_seq_length", "max_length", "block_size", "model_max_length", "cutoff_len", "sequence_len",
@@ -84,6 +85,7 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
     if fields.text("device_map") in ("auto", "balanced", "sequential") and recipe.gpus > 1:
         # Layers are spread over the GPUs, which work one after the other: no micro-batches overlap.
         recipe = replace(recipe, pipeline=recipe.gpus, accumulation=1)
+    recipe = with_method(recipe, fields)
     if around.deepspeed is not None:
         return apply_deepspeed(recipe, around.deepspeed)
     return _sharded(recipe, fields, around.accelerate)

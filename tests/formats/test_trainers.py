@@ -21,8 +21,10 @@ from kopt.formats.entrypoint import EntrypointError, what_runs
 from kopt.formats.trainers import TRAINERS, read_plan
 from kopt.formats.trainers.fields import of_words
 from kopt.formats.trainers.finetuning import axolotl_plan, llamafactory_plan
+from kopt.formats.trainers.litgpt import litgpt_plan
 from kopt.formats.trainers.megatron import megatron_plan
-from kopt.formats.trainers.pytorch import litgpt_plan, torchtitan_plan, torchtune_plan
+from kopt.formats.trainers.torchtitan import torchtitan_plan
+from kopt.formats.trainers.torchtune import torchtune_plan
 from kopt.formats.trainers.transformers import Surroundings, hf_plan
 
 FILES: dict[str, Mapping[str, Any]] = {

@@ -70,10 +70,11 @@ def _stage(plan: TrainingPlan, stage: int, gpu_bytes: int | None) -> MemoryBreak
         (kept.gradients, 0.0, _step_temporary(plan, kept) + plan.buffer_bytes),
         (0.0, 0.0, _loading(plan, kept)),
     )
-    gradients, activation, temporary = max(moments, key=sum)
-    parts = _breakdown(plan, kept, gradients, activation, temporary + plan.workspace_bytes)
+    gradients, activation, temporary = worst = max(moments, key=sum)
+    temporary += plan.workspace_bytes + _engine(plan, gpu_bytes)
+    parts = _breakdown(plan, kept, gradients, activation, temporary)
     # Blocks of other batches' losses lie beside those of the worst; the optimizer's step makes use of both.
-    unused = max(0.0, plan.cached_loss * loss - (gradients + activation + temporary - sum(moments[0])))
+    unused = max(0.0, plan.cached_loss * loss - (sum(worst) - sum(moments[0])))
     if gpu_bytes is not None:
         unused = min(unused, max(0.0, gpu_bytes - parts.total))
     return replace(parts, framework=Bytes(int(parts.framework + unused)))
@@ -105,6 +106,14 @@ def _framework(plan: TrainingPlan) -> float:
         size > 1 for size in (parallel.data, parallel.tensor, parallel.pipeline, parallel.context, parallel.expert)
     )
     return _CONTEXT_BYTES + kinds * _COMMUNICATOR_BYTES
+
+
+def _engine(plan: TrainingPlan, gpu_bytes: int | None) -> float:
+    """What an engine that generates in the trainer's process holds: its share of the GPU, at least its weights."""
+    if not plan.engine_share:
+        return 0.0
+    weights = plan.model.parameters() * plan.compute.bytes_each / plan.engine_split
+    return max(weights, plan.engine_share * (gpu_bytes or 0))
 
 
 def _step_temporary(plan: TrainingPlan, kept: States) -> float:

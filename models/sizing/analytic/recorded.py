@@ -16,9 +16,9 @@ from kopt.core.training import Adapter, ModelShape, PlanError, Precision, Traini
 from kopt.core.units import Bytes
 from kopt.data.memory.table import MemoryRun
 from kopt.formats.trainers.finetuning import swift_plan
+from kopt.formats.trainers.litgpt import in_litgpt, litgpt_plan
 from kopt.formats.trainers.megatron import megatron_plan
 from kopt.formats.trainers.names import adapter
-from kopt.formats.trainers.pytorch import in_litgpt, litgpt_plan
 from kopt.formats.trainers.recipe import Recipe
 from kopt.formats.trainers.serving import generation_plan
 from kopt.formats.trainers.transformers import Surroundings, hf_plan

@@ -87,7 +87,7 @@ def states(plan: TrainingPlan, stage: int) -> States:
         weights = 0.0
     weights += plan.beside_bytes
     share = plan.trained_share
-    adapter = own.total * share * 4.0 if plan.adapter else 0.0
+    adapter = own.total * share * plan.adapter.held_bytes if plan.adapter else 0.0
     gradients = share * spread(plan.gradient_bytes, Sharding.GRADIENTS) if plan.trains else 0.0
     saved = plan.adapter.saved / parallel.tensor * min(4.0, plan.compute.bytes_each) if plan.adapter else 0.0
     per_number = plan.optimizer.state_bytes(plan.state_bytes_each) + plan.master_bytes

@@ -1,0 +1,85 @@
+"""torchtitan's jobs: TOML with degrees of parallelism, FSDP2 and its own selective checkpointing."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kopt.core.training import ModelShape, Precision, Sharding, Style, TrainingPlan
+from kopt.formats.trainers.fields import Fields
+from kopt.formats.trainers.models import model_of
+from kopt.formats.trainers.names import precision
+from kopt.formats.trainers.recipe import Recipe, length
+
+_COMPILED_LOSS, _PLAIN_LOSS = 10.0, 14.0
+
+
+def torchtitan_plan(
+    given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, world_size: int | None = None
+) -> TrainingPlan:
+    """A torchtitan job's TOML with its overrides (``--training.seq_len 4096``).
+
+    Raises:
+        PlanError: the model is not known, or sizes do not divide the GPUs.
+    """
+    fields = Fields(given)
+    recipe = _with_pipeline(_recipe(fields, _model(fields, model_config), world_size or 1), fields)
+    return _with_checkpointing(recipe, fields).plan()
+
+
+def _model(fields: Fields, config: Mapping[str, Any] | None) -> ModelShape:
+    flavor = f"{fields.text('model.name')}-{fields.text('model.flavor')}"
+    name = flavor.replace("llama3-405B", "llama-3.1-405b").replace("llama3", "llama-3.1")
+    return model_of(Fields({"model": name}), config=config)
+
+
+def _recipe(fields: Fields, model: ModelShape, gpus: int) -> Recipe:
+    compiled = fields.flag("training.compile", "compile.enable")
+    offloads = fields.flag("training.enable_cpu_offload")
+    return Recipe(
+        framework="torchtitan",
+        model=model,
+        micro_batch=fields.whole("training.local_batch_size", "training.batch_size", default=8),
+        sequence=length(fields, "training.seq_len"),
+        # FSDP2 keeps 32-bit shards and gathers them in 16 bits.
+        weights=precision(fields.text("training.dtype"), Precision.FP32),
+        compute=precision(fields.text("training.mixed_precision_param"), Precision.BF16),
+        optimizer=fields.text("optimizer.name", default="AdamW") + "_fused",
+        gpus=gpus,
+        tensor=fields.whole("parallelism.tensor_parallel_degree", default=1),
+        context=fields.whole("parallelism.context_parallel_degree", default=1),
+        sharding=Sharding.PARAMETERS,
+        offload_parameters=offloads,
+        offload_optimizer=offloads,
+        style=Style.FUSED if compiled else Style.EAGER,
+        loss=_COMPILED_LOSS if compiled else _PLAIN_LOSS,
+        unknown=fields.unknown,
+    )
+
+
+def _with_pipeline(recipe: Recipe, fields: Fields) -> Recipe:
+    """A pipeline takes the local batch in parts, and FSDP2 gathers weights once for all parts of a batch and scatters
+    gradients after the last."""
+    stages = fields.whole("parallelism.pipeline_parallel_degree", default=1)
+    if stages == 1:
+        return recipe
+    micro = fields.whole("parallelism.pipeline_parallel_microbatch_size", default=1)
+    interleaved = "interleaved" in fields.text("parallelism.pipeline_parallel_schedule").lower()
+    recipe = replace(
+        recipe,
+        pipeline=stages,
+        micro_batch=micro,
+        accumulation=max(1, recipe.micro_batch // max(1, micro)),
+        virtual_stages=2 if interleaved else 1,
+    )
+    if fields.text("parallelism.fsdp_reshard_after_forward", default="default") == "always":
+        return recipe
+    numbers = recipe.model.parameters() / max(1, recipe.tensor * recipe.pipeline)
+    return replace(recipe, gather_numbers=2.0 * recipe.model.parameters(), buffers=recipe.buffers + 4.0 * numbers)
+
+
+def _with_checkpointing(recipe: Recipe, fields: Fields) -> Recipe:
+    mode = fields.text("activation_checkpoint.mode", default="selective")
+    products = mode == "selective" and fields.text("activation_checkpoint.selective_ac_option", default="op") == "op"
+    if mode == "selective" and not products:
+        fields.assume("activation_checkpoint", "selective checkpointing of some layers is taken as none")
+    return replace(recipe, checkpointing=mode == "full", checkpoint_products=products, unknown=fields.unknown)

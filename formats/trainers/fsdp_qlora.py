@@ -42,7 +42,7 @@ def fsdp_qlora_plan(
     plan = replace(recipe, weights=Precision.NF4_DOUBLE).plan()
     if plan.parallel.sharding is not Sharding.PARAMETERS:
         return plan
-    layers = plan.model.parameters() - 2 * plan.model.embedding
+    layers = plan.model.parameters() - plan.model.embedding * (1 if plan.model.tied else 2)
     return replace(plan, beside_bytes=_STATE_BYTES * layers * (1 - 1 / plan.parallel.shard_ranks))
 
 

@@ -1,6 +1,7 @@
 """vLLM, SGLang and text-generation-inference: what a server holds."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kopt.core.training import Attention, Parallelism, Precision, Serving, Style, TrainingPlan
@@ -146,6 +147,8 @@ def generation_plan(
     fields = Fields(given)
     model = model_of(fields, config=model_config)
     held = _held(fields, model_name=fields.text("model"), quantised=fields.text("quantization"))
+    if held is Precision.FP8:
+        model = replace(model, tied=False)  # loaded apart from the embedding it was tied to
     compute = precision(fields.text("dtype"), Precision.BF16)
     prompt = fields.whole("prompt_tokens", default=1)
     return TrainingPlan(

@@ -144,11 +144,18 @@ def _dequantised(plan: TrainingPlan, stage: int) -> float:
 def _serving_stage(plan: TrainingPlan, served: Serving, kept: States, gpu_bytes: int | None) -> MemoryBreakdown:
     cache = serving.cache_bytes(plan, served)
     prefill = serving.prefill_bytes(plan, served)
+    unpacked = _dequantised(plan, 0)
+    if served.reserve_share is None and not served.batched_tokens:
+        # The prompt's pass, when the cache holds the prompt alone; or the last word's, when a layer's keys are copied
+        # once more to grow.
+        first = (cache * min(1.0, served.prompt_tokens / served.context_tokens), prefill + unpacked)
+        last = (cache, cache / (2 * max(1, plan.model.layers)) + unpacked)
+        return _breakdown(plan, kept, 0.0, *max(first, last, key=sum))
     if served.reserve_share is not None and gpu_bytes is not None:
         # The engine takes its share whatever the cache would need; the driver's part counts into it.
         share = served.reserve_share * gpu_bytes - kept.weights - prefill - _framework(plan)
         cache = max(share, 0.0)
-    return _breakdown(plan, kept, 0.0, cache, prefill + _dequantised(plan, 0))
+    return _breakdown(plan, kept, 0.0, cache, prefill + unpacked)
 
 
 def _width(plan: TrainingPlan, gpu_bytes: int | None) -> float:

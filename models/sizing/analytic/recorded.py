@@ -178,9 +178,13 @@ def _peft_adapter(run: MemoryRun, model: ModelShape, trained: int) -> Adapter:
 
 
 def _qwen_inference(run: MemoryRun) -> TrainingPlan:
+    """Qwen3's tables show what is held while words follow: nothing above weights and cache grows with the prompt."""
+    prompt, new = max(1, _whole(run, "input_len", 1)), _whole(run, "gen_len", 2048)
+    if _text(run, "model").startswith("Qwen3"):
+        prompt, new = 1, prompt + new - 1
     given = {
         "model": _text(run, "model"), "quantization": _text(run, "quant").replace("GPTQ-Int8", "int8"), "dtype": "bf16",
-        "prompt_tokens": max(1, _whole(run, "input_len", 1)), "new_tokens": _whole(run, "gen_len", 2048),
+        "prompt_tokens": prompt, "new_tokens": new,
     }  # fmt: skip
     return generation_plan(given, gpus=run.gpus)
 

@@ -119,8 +119,12 @@ async def test_connections_are_kept_and_few(poster: Poster) -> None:
     b"", b"HTTP/1.1 201 Created\r\nContent-Length: 5\r\n\r\n{}", b"SSH-2.0-OpenSSH\r\n\r\n",
     b"HTTP/1.1 abc\r\n\r\n", b"HTTP/1.1 201 Created\r\nContent-Length: -x\r\n\r\n",
     b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"x" * 70_000,
+    b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+    b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+    b"HTTP/1.1 201 Created\r\n" + b"X-Name: value\r\n" * 5_000,
 ])  # fmt: skip
-async def test_what_is_no_answer_is_unreachable(poster: Poster, raw: bytes) -> None:
+async def test_what_is_no_answer_is_unreachable(poster: Poster, raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request_of(reader)
         writer.write(raw)
@@ -129,34 +133,83 @@ async def test_what_is_no_answer_is_unreachable(poster: Poster, raw: bytes) -> N
     async with server(handle) as url:
         with pytest.raises(Unreachable):
             await post(poster, url)
+    assert not caplog.records, "the event loop met an error that nobody handled"
+
+
+async def test_a_body_without_a_length_ends_with_the_connection(poster: Poster) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nX-Empty:\r\nX-Kind:  a b \r\n\r\nhalf and ")
+        await writer.drain()
+        writer.write(b"half")
+
+    async with server(handle) as url:
+        for _ in range(2):
+            found = await post(poster, url)
+            assert found == (200, {"x-empty": "", "x-kind": "a b"}, b"half and half")
+
+
+@pytest.mark.parametrize(("head", "part", "most_bytes"), [
+    (b"Transfer-Encoding: chunked\r\n\r\n", b"100000\r\n" + bytes(1 << 20) + b"\r\n", 64 << 20),
+    (b"Content-Length: 1000000000\r\n\r\n", bytes(1 << 20), 64 << 20),
+    (b"\r\n", bytes(1 << 20), 64 << 20),
+    (b"", b"X-Name: value\r\n" * 100, 64 << 10),
+], ids=["chunks", "length", "connection", "head"])  # fmt: skip
+async def test_an_answer_without_an_end_is_given_up(poster: Poster, head: bytes, part: bytes, most_bytes: int) -> None:
+    sent_bytes = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent_bytes
+        await request_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n" + head)
+        while True:
+            writer.write(part)
+            await writer.drain()
+            sent_bytes += len(part)
+
+    async with server(handle) as url:
+        with pytest.raises(Unreachable, match="does not end"):
+            await post(poster, url, timeout_s=120.0)
+    # What lies in the sockets' buffers is above what was read.
+    assert most_bytes - len(part) <= sent_bytes < most_bytes + (16 << 20)
 
 
 async def test_nobody_gets_the_answer_to_another_request(poster: Poster) -> None:
     """Neither of one that was given up, nor what a server sends unasked."""
-    let = asyncio.Event()
+    begun, left = asyncio.Event(), asyncio.Semaphore(0)
+
+    unasked = {b"/twice": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother", b""),
+               b"/begun": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\not", b"her"),
+               b"/junk": (b"junk", b"")}  # fmt: skip
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        later = b""
         while True:
             asked = await request_of(reader)
             if b"/slow" in asked:
-                await let.wait()
+                begun.set()
+                assert await reader.read() == b""
+                left.release()
             name = asked.split(b" ")[1]
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name))
-            if b"/twice" in asked:
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother")
+            more, then = unasked.get(name, (b"", b""))
+            writer.write(later + b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name) + more)
+            later = then
 
     async with server(handle) as url:
         with pytest.raises(Unreachable, match="was not answered within"):
             await post(poster, url, "/slow", 0.05)
-        gone = asyncio.create_task(post(poster, url, "/slow"))
-        await asyncio.sleep(0.05)
+        begun.clear()
+        gone = asyncio.create_task(post(poster, url, "/slow", 60.0))
+        await begun.wait()
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
-        let.set()
-        for path in ("/one", "/twice", "/two", "/twice", "/three"):
+        async with asyncio.timeout(60):  # whoever gave up also hung up
+            await left.acquire()
+            await left.acquire()
+        for path in ("/one", "/twice", "/two", "/begun", "/three", "/junk", "/four"):
             assert (await post(poster, url, path)).body == path.encode()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # now and then what was not asked for comes later than the answer
     poster.close()
 
 

@@ -166,8 +166,9 @@ def _parallel(
     per_stage = model.layers // pipeline
     chunk = fields.whole("num_layers_per_virtual_pipeline_stage", default=0)
     stages = fields.whole("num_virtual_stages_per_pipeline_rank", default=per_stage // chunk if chunk else 1)
-    if fields.has("pipeline_model_parallel_layout"):
-        stages = layout_stages(fields.text("pipeline_model_parallel_layout")) // pipeline
+    layout = fields.text("pipeline_model_parallel_layout", "hybrid_layer_pattern", "hybrid_override_pattern")
+    if "|" in layout:
+        stages = layout_stages(layout) // pipeline
     return Parallelism(
         data=data,
         tensor=tensor,

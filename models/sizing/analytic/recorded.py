@@ -161,8 +161,10 @@ def _peft(run: MemoryRun) -> TrainingPlan | None:
     trained = _whole(run, "num_trainable_params", 0)
     full = trained > model.parameters() // 2
     low_rank = None if full or not trained else _peft_adapter(run, model, trained)
+    # A trained prompt stands before every sequence: as many more tokens as it has vectors.
+    prompt = trained // model.hidden if _text(run, "peft_type") == "PROMPT_TUNING" else 0
     recipe = Recipe(
-        "hf", model, _whole(run, "batch_size", 1), _whole(run, "max_seq_length", 768), optimizer="adamw_fused",
+        "hf", model, _whole(run, "batch_size", 1), _whole(run, "max_seq_length", 768) + prompt, optimizer="adamw_fused",
         adapter=low_rank, checkpointing=_text(run, "use_gc") == "True",
     )  # fmt: skip
     return replace(recipe, weights=Precision.BF16).plan()

@@ -7,7 +7,7 @@ counted too.
 
 from dataclasses import dataclass
 
-from kopt.core.training import Attention, ModelShape, Recompute, Sharding, Style, TrainingPlan
+from kopt.core.training import Attention, ModelShape, Precision, Recompute, Sharding, Style, TrainingPlan
 from kopt.models.sizing.analytic.states import held, stage_layers
 
 _ON_THEIR_WAY = 5
@@ -35,12 +35,12 @@ def tokens(plan: TrainingPlan) -> float:
 def layer_bytes(plan: TrainingPlan, layer: int) -> LayerBytes:
     """What one layer keeps on one rank."""
     model, tensor = plan.model, plan.parallel.tensor
-    each, count = plan.compute.bytes_each, tokens(plan)
+    each, count = _stream(plan), tokens(plan)
     kind = model.blocks[layer] if model.blocks else ""
     # Without sequence parallelism every tensor-parallel rank holds all of what lies between the blocks.
     between = count * model.hidden / (tensor if plan.parallel.sequence_parallel else 1)
     # Plain modules keep a 32-bit copy and the normalised product of each norm besides its output.
-    norm = each if plan.style is Style.FUSED or plan.compute.bytes_each == 4 else 4 + each
+    norm = each if plan.style is Style.FUSED or each == 4 else 4 + each
     drop = between if plan.dropout else 0.0
     if kind:
         parts = (_state_space(plan), 0.0) if kind == "M" else _attention(plan) if kind == "*" else (0.0, 0.0)
@@ -53,7 +53,8 @@ def layer_bytes(plan: TrainingPlan, layer: int) -> LayerBytes:
         if plan.adapter.copy_bytes:
             seen = plan.adapter.copy_bytes * plan.adapter.inputs / model.hidden - each
         if plan.weights.quantised:
-            seen += each * (1 + model.ffn / model.hidden)  # bitsandbytes keeps the input of every layer
+            # bitsandbytes keeps the input of every layer.
+            seen += plan.compute.bytes_each * (1 + model.ffn / model.hidden)
         if plan.adapter.scales:
             # A trained scale keeps what its layer puts out; trained norms their normalised product.
             seen += 8 + each * model.linear_outputs / model.hidden
@@ -64,6 +65,13 @@ def layer_bytes(plan: TrainingPlan, layer: int) -> LayerBytes:
     norms = 0.0 if "norms" in plan.again else 2 * (norm - each + _fed(plan)) * between
     rest = each * between + norms + 2 * drop + attention + _feed_forward(model, plan, layer)
     return LayerBytes(entry=each * between, scores=scores, rest=rest)
+
+
+def _stream(plan: TrainingPlan) -> float:
+    """Bytes of each number between layers: an embedding in 32 bits starts a stream that bitsandbytes' layers, whose
+    results take the precision of what they read, keep in 32 bits."""
+    cast = plan.adapter is not None and plan.weights.quantised and plan.ends is Precision.FP32
+    return 4.0 if cast else plan.compute.bytes_each
 
 
 def _fed(plan: TrainingPlan) -> float:
@@ -104,11 +112,12 @@ def _attention(plan: TrainingPlan) -> tuple[float, float]:
 
 
 def _feed_forward(model: ModelShape, plan: TrainingPlan, layer: int) -> float:
-    each, count = plan.compute.bytes_each, tokens(plan)
+    each, count = _stream(plan), tokens(plan)
     copies = (3.0 if plan.style is Style.FUSED or plan.adapter else 4.0) if model.gated else 2.0
     if plan.adapter and not model.gated:
         copies = 1.0
-    inside = each * copies - (each - _fed(plan))  # bytes for each inner number, what the last product reads included
+    # Bytes for each inner number, what the last product reads included.
+    inside = each * copies - (plan.compute.bytes_each - _fed(plan))
     if model.experts is None or layer < model.experts.dense_layers:
         return 0.0 if "mlp" in plan.again else inside * count * model.ffn / plan.parallel.tensor
     experts, parallel = model.experts, plan.parallel

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from kopt.core.reason import Reason
 from kopt.core.sizing import MemoryBreakdown
-from kopt.core.training import Serving, Style, TrainingPlan
+from kopt.core.training import Precision, Serving, Style, TrainingPlan
 from kopt.core.units import MIB, Bytes, format_bytes
 from kopt.models.sizing.analytic import activations, serving
 from kopt.models.sizing.analytic.states import States, held, states, weight_bytes
@@ -138,7 +138,11 @@ def _dequantised(plan: TrainingPlan, stage: int) -> float:
     widest = 2 * max(model.ffn, model.query_width, model.vocab if plan.quantised_head and last else 0)
     if plan.ends is not None and plan.ends is not plan.compute:
         widest = max(widest, model.vocab)
-    return plan.compute.bytes_each * model.hidden * widest / plan.parallel.tensor
+    numbers = model.hidden * widest
+    if plan.trains and plan.weights in (Precision.INT4, Precision.GPTQ8):
+        # Unpacked by plain operations: a product keeps its unpacked weight until the layer's backward pass is over.
+        numbers = max(numbers, sum(model.layer_parameters(model.layers - 1)))
+    return plan.compute.bytes_each * numbers / plan.parallel.tensor
 
 
 def _serving_stage(plan: TrainingPlan, served: Serving, kept: States, gpu_bytes: int | None) -> MemoryBreakdown:

@@ -21,6 +21,9 @@ _VARIANT = re.compile(
 )
 
 
+_LONGEST_NAME = 1000
+
+
 class UnknownModelError(PlanError):
     """No model of this name; the message gives the nearest names and what to give instead."""
 
@@ -32,6 +35,8 @@ def find_language_model(name: str) -> ModelShape:
         UnknownModelError: no such model.
     """
     names = _names()
+    if len(name) > _LONGEST_NAME:
+        raise UnknownModelError(f"{name[:40]!r}… of {len(name):,} characters is no model's name; give its config.json")
     key = _key(name)
     found = names.get(key)
     while found is None and (shorter := _VARIANT.sub("", key, count=1)) != key:
@@ -99,6 +104,9 @@ def shape_of_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
     Raises:
         PlanError: a dimension is missing or is no number; the message names it.
     """
+    inner = config.get("text_config")
+    if isinstance(inner, Mapping) and inner and "hidden_size" not in config:
+        return shape_of_config(inner, name)  # models of several kinds of input keep the language model's apart
     hidden = _size(config, "hidden_size", "n_embd", "d_model", "dim")
     layers = _size(config, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
     heads = _size(config, "num_attention_heads", "n_head", "num_heads", "n_heads")
@@ -106,12 +114,12 @@ def shape_of_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
     experts = config.get("num_local_experts") or config.get("n_routed_experts") or config.get("num_experts")
     ffn = _size(config, "intermediate_size", "ffn_hidden_size", "n_inner", "d_ff", "ffn_dim", default=4 * hidden)
     return ModelShape(
-        name=name or str(config.get("_name_or_path") or config.get("model_type") or "the model"),
+        name=name or _name_in(config),
         layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=_size(config, "num_key_value_heads", "multi_query_group_num", "n_kv_heads", default=heads),
-        head_dim=_size(config, "head_dim", default=max(1, hidden // heads)),
+        head_dim=_size(config, "head_dim", default=max(1, hidden // max(1, heads))),
         ffn=ffn,
         vocab=_size(config, "vocab_size", "padded_vocab_size"),
         gated=not legacy
@@ -120,6 +128,25 @@ def shape_of_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
         bias=legacy or config.get("model_type") in ("gpt_neox", "opt", "bloom", "phi", "bert"),
         positions=_size(config, "n_positions", default=0) if legacy else 0,
         experts=_experts_of_config(config, experts, ffn) if isinstance(experts, int) and experts > 1 else None,
+        latent=_latent_of_config(config),
+    )
+
+
+def _name_in(config: Mapping[str, Any]) -> str:
+    named = (config.get("_name_or_path"), config.get("model_type"))
+    return next((one[:_LONGEST_NAME] for one in named if isinstance(one, str) and one), "the model")
+
+
+def _latent_of_config(config: Mapping[str, Any]) -> LatentAttention | None:
+    """DeepSeek's compressed keys and values."""
+    if not _size(config, "kv_lora_rank", default=0):
+        return None
+    return LatentAttention(
+        query_rank=_size(config, "q_lora_rank", default=0),
+        key_value_rank=_size(config, "kv_lora_rank"),
+        nope=_size(config, "qk_nope_head_dim", default=128),
+        rope=_size(config, "qk_rope_head_dim", default=64),
+        value=_size(config, "v_head_dim", default=128),
     )
 
 
@@ -141,7 +168,8 @@ def _size(config: Mapping[str, Any], *names: str, default: int | None = None) ->
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 30:
-            raise PlanError(f"{name} must be a whole number, not {value!r}")
+            given = f"{value!r:.40}" if isinstance(value, str | float | bool) else f"a {type(value).__name__}"
+            raise PlanError(f"{name} must be a whole number below 2^30, not {given}")
         return value
     if default is None:
         raise PlanError(f"the model's configuration has no {names[0]}; give it")

@@ -14,6 +14,10 @@ class PlanError(ValueError):
     """A plan cannot be made of what was given; the message says what to give."""
 
 
+MAX_LAYERS = 10_000
+"""Layers, and pipeline stages: an estimate goes through all of them."""
+
+
 class Precision(StrEnum):
     """Number formats; ``bytes_each`` includes scales and zero points kept beside the numbers."""
 
@@ -173,6 +177,10 @@ class ModelShape:
         for name in sizes:
             if not 0 < getattr(self, name) < 1 << 30:
                 raise PlanError(f"{self.name or 'the model'}: {name} must be above zero, not {getattr(self, name)}")
+        if self.layers > MAX_LAYERS:
+            raise PlanError(
+                f"{self.name or 'the model'}: {self.layers:,} layers are more than any model's {MAX_LAYERS:,}"
+            )
 
     @property
     def query_width(self) -> int:
@@ -266,6 +274,8 @@ class Parallelism:
         for one in ("data", "tensor", "pipeline", "context", "expert", "virtual_stages"):
             if not 0 < getattr(self, one) <= 1 << 20:
                 raise PlanError(f"{one} parallel size must be above zero, not {getattr(self, one)}")
+        if self.pipeline > MAX_LAYERS:
+            raise PlanError(f"{self.pipeline:,} pipeline stages are more than any model has layers")
 
     @property
     def world(self) -> int:

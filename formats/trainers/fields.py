@@ -1,6 +1,7 @@
 """Typed reading of a trainer's settings, from a mapping or from words of a command line."""
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from kopt.core.reason import Reason
 from kopt.core.training import PlanError
 
-_MAX_ENTRIES = 5_000
+_MAX_ENTRIES, _MAX_WORD = 5_000, 20_000
 _TRUE, _FALSE = {"true", "1", "yes", "on", "y"}, {"false", "0", "no", "off", "n", "none", "null"}
 _OPTION, _SETTING = re.compile(r"--?[A-Za-z_]"), re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=")
 _WHOLE = re.compile(r"-?\d{1,18}")
@@ -82,8 +83,15 @@ class Fields:
         return value
 
     def text(self, *names: str, default: str = "") -> str:
+        """One word; the first of a list.
+
+        Raises:
+            PlanError: a mapping, nested lists or a word of megabytes: no option has such a value.
+        """
         value = self.raw(*names)
-        return default if value is None else str(value[0] if isinstance(value, list) and value else value).strip()
+        if isinstance(value, list):
+            value = value[0] if value else None
+        return default if value is None else _word(names[0], value).strip()
 
     def whole(self, *names: str, default: int | None = None) -> int:
         """A whole number of at least zero.
@@ -97,26 +105,32 @@ class Fields:
                 raise PlanError(f"{names[0]} is not given; it decides the memory, so give it")
             return default
         value = value[-1] if isinstance(value, list) and value else value
-        text = str(value).strip().replace("_", "")
-        if isinstance(value, bool) or not _WHOLE.fullmatch(text.removesuffix(".0")) or text.startswith("-"):
-            raise PlanError(f"{names[0]} must be a whole number, not {str(value)[:40]!r}")
-        return int(text.removesuffix(".0"))
+        text = _word(names[0], value).strip()
+        number = text.replace("_", "").removesuffix(".0")
+        if isinstance(value, bool) or not _WHOLE.fullmatch(number) or number.startswith("-"):
+            raise PlanError(f"{names[0]} must be a whole number, not {text[:40]!r}")
+        return int(number)
 
     def real(self, *names: str, default: float) -> float:
         value = self.raw(*names)
+        if value is None or value == "auto":
+            return default
+        text = _word(names[0], value)
         try:
-            number = default if value is None or value == "auto" else float(value)
-        except (TypeError, ValueError):
-            raise PlanError(f"{names[0]} must be a number, not {str(value)[:40]!r}") from None
+            number = float(text)
+        except ValueError:
+            number = math.nan
         if not -1e15 < number < 1e15:
-            raise PlanError(f"{names[0]} must be a number, not {str(value)[:40]!r}")
+            raise PlanError(f"{names[0]} must be a number, not {text[:40]!r}")
         return number
 
     def flag(self, *names: str, default: bool = False) -> bool:
         value = self.raw(*names)
         if value is None:
             return default
-        text = str(value).strip().lower()
+        if isinstance(value, list | Mapping):
+            return bool(value)
+        text = _word(names[0], value).strip().lower()
         if text in _TRUE or text in _FALSE or text == "auto":
             return text in _TRUE
         return default if text == "" else True
@@ -136,5 +150,29 @@ class Fields:
         value = self.raw(*names)
         if value is None:
             return []
-        parts = value if isinstance(value, list) else re.split(r"[,\s]+", str(value).strip("[]() "))
-        return [str(part).strip("'\" ") for part in parts if str(part).strip("'\" ")]
+        if isinstance(value, list):
+            if len(value) > _MAX_ENTRIES:
+                raise PlanError(f"{names[0]} has more than {_MAX_ENTRIES:,} entries")
+            parts = [_word(names[0], part) for part in value]
+        else:
+            parts = re.split(r"[,\s]+", _word(names[0], value).strip("[]() "))
+        return [part.strip("'\" ") for part in parts if part.strip("'\" ")]
+
+
+def _word(name: str, value: Any) -> str:
+    """A scalar as text. Nested values are not written out: a few aliases of YAML can stand for gigabytes."""
+    if isinstance(value, str):
+        if len(value) > _MAX_WORD or "\0" in value:
+            raise PlanError(
+                f"{name} is no setting: {len(value):,} characters{', a NUL among them' * (chr(0) in value)}"
+            )
+        return value
+    if value is None or isinstance(value, bool | float):
+        return str(value)
+    if isinstance(value, int):
+        return str(value) if abs(value) < 1 << 64 else "a number of more than 64 bits"
+    if isinstance(value, list | Mapping):
+        raise PlanError(
+            f"{name} must be one value, not a {'list' if isinstance(value, list) else 'mapping'} of several"
+        )
+    return str(value)[:_MAX_WORD]

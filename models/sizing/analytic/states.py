@@ -35,14 +35,16 @@ class States:
 def stage_layers(plan: TrainingPlan, stage: int) -> range:
     """The layers of one pipeline stage, in the order of the model; the first stages take what does not divide."""
     total, stages = plan.model.layers, plan.parallel.pipeline
-    fixed = {0: plan.parallel.first_stage_layers, stages - 1: plan.parallel.last_stage_layers}
-    fixed = {at: layers for at, layers in fixed.items() if layers} if stages > 1 else {}
-    each, more = divmod(max(0, total - sum(fixed.values())), max(1, stages - len(fixed)))
-    counts = [fixed.get(at, each) for at in range(stages)]
-    for at in [at for at in range(stages) if at not in fixed][:more]:
-        counts[at] += 1
-    first = sum(counts[:stage])
-    return range(first, first + counts[stage])
+    if stages == 1:
+        return range(total)
+    outer, last = plan.parallel.first_stage_layers, plan.parallel.last_stage_layers
+    each, more = divmod(max(0, total - outer - last), max(1, stages - bool(outer) - bool(last)))
+    before = stage - bool(outer)  # stages without a number of their own in front of this one
+    if stage == 0 and outer:
+        return range(outer)
+    first = outer + each * before + min(more, before)
+    own = last if last and stage == stages - 1 else each + (before < more)
+    return range(first, first + own)
 
 
 def held(plan: TrainingPlan, stage: int) -> Held:

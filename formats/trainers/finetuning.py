@@ -7,7 +7,7 @@ from typing import Any
 from kopt.core.training import Precision, Sharding, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.names import adapter
-from kopt.formats.trainers.transformers import Surroundings, hf_recipe
+from kopt.formats.trainers.transformers import Surroundings, brain_float_by_default, hf_recipe
 
 
 def llamafactory_plan(
@@ -18,8 +18,8 @@ def llamafactory_plan(
     Raises:
         PlanError: the model is not known, or a value that cannot be.
     """
-    defaults = {"finetuning_type": "lora", "cutoff_len": 2048, "lora_target": "all", "lora_rank": 8, "bf16": True}
-    fields = Fields(defaults, given)
+    defaults = {"finetuning_type": "lora", "cutoff_len": 2048, "lora_target": "all", "lora_rank": 8}
+    fields = Fields(defaults, brain_float_by_default(given), given)
     recipe = hf_recipe("llamafactory", fields, around or Surroundings(), world_size)
     return replace(recipe, checkpointing=not fields.flag("disable_gradient_checkpointing")).plan()
 
@@ -32,9 +32,10 @@ def axolotl_plan(
     Raises:
         PlanError: the model is not known, or a value that cannot be.
     """
-    fields = Fields({"micro_batch_size": 1, "sequence_len": 512, "bf16": "auto"}, given)
-    if fields.text("bf16") == "auto":
-        fields = Fields({"micro_batch_size": 1, "sequence_len": 512}, given, {"bf16": True})
+    defaults = {"micro_batch_size": 1, "sequence_len": 512}
+    fields = Fields(defaults, given)
+    if fields.text("bf16", default="auto") == "auto":
+        fields = Fields(defaults, given, {"bf16": None}, brain_float_by_default(given))
     recipe = hf_recipe("axolotl", fields, around or Surroundings(), world_size)
     if fields.text("adapter") == "qlora" and not recipe.weights.quantised:
         recipe = replace(recipe, weights=Precision.NF4)
@@ -54,10 +55,10 @@ def swift_plan(
         PlanError: the model is not known, or a value that cannot be.
     """
     defaults = {
-        "train_type": "lora", "per_device_train_batch_size": 1, "max_length": 2048, "bf16": True, "lora_rank": 8,
+        "train_type": "lora", "per_device_train_batch_size": 1, "max_length": 2048, "lora_rank": 8,
         "gradient_accumulation_steps": 16, "gradient_checkpointing": True, "target_modules": "all-linear",
     }  # fmt: skip
-    fields = Fields(defaults, given)
+    fields = Fields(defaults, brain_float_by_default(given), given)
     recipe = hf_recipe("ms-swift", fields, around or Surroundings(), world_size)
     if fields.words("target_modules") == ["DEFAULT"] and recipe.adapter is not None:
         recipe = replace(recipe, adapter=adapter(recipe.model, recipe.adapter.rank, ["q_proj", "k_proj", "v_proj"]))

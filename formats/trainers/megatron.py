@@ -42,6 +42,8 @@ def megatron_plan(given: Mapping[str, Any], *, world_size: int | None = None) ->
     parallel = _parallel(fields, model, tensor, pipeline, context, world_size)
     micro_batch = fields.whole("micro_batch_size")
     whole_batch = fields.whole("global_batch_size", default=micro_batch * parallel.data)
+    if fields.flag("bf16") and fields.flag("fp16"):
+        raise PlanError("bf16 and fp16 are both set; Megatron-LM takes one of them at most")
     half = fields.flag("bf16") or fields.flag("fp16")
     gradients_32 = not half or fields.flag("bf16") or fields.flag("accumulate_allreduce_grads_in_fp32")
     if fields.flag("grad_reduce_in_bf16"):
@@ -158,6 +160,8 @@ def _parallel(
         fields.assume("world_size", f"the number of GPUs is not given: {across}, the fewest these sizes need")
     if across == 0 or world % across:
         raise PlanError(f"{world} GPUs do not divide into tensor {tensor} x pipeline {pipeline} x context {context}")
+    if model.heads % tensor:
+        raise PlanError(f"{model.heads} attention heads do not divide by tensor parallel size {tensor}")
     sharding = Sharding.OPTIMIZER if fields.flag("use_distributed_optimizer") else Sharding.NONE
     if fields.flag("use_megatron_fsdp", "use_torch_fsdp2"):
         sharding = _SHARDING.get(fields.text("data_parallel_sharding_strategy"), Sharding.PARAMETERS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kopt.core.training import Adapter, ModelShape, Precision, Sharding, TrainingPlan
+from kopt.core.training import Adapter, ModelShape, PlanError, Precision, Sharding, TrainingPlan
 from kopt.formats.trainers.deepspeed import apply_deepspeed
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
@@ -87,21 +87,29 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
         recipe = replace(recipe, pipeline=recipe.gpus, accumulation=1)
     recipe = with_method(recipe, fields)
     if around.deepspeed is not None:
+        if fields.text("fsdp").lower() not in ("", "false"):
+            raise PlanError("fsdp and a DeepSpeed configuration are both set; the trainer takes one of them")
         return apply_deepspeed(recipe, around.deepspeed)
     return _sharded(recipe, fields, around.accelerate)
 
 
+def brain_float_by_default(given: Mapping[str, Any]) -> dict[str, Any]:
+    """bf16 as the default of trainers that have it, where the other 16-bit format is not asked for."""
+    return {} if Fields(given).flag("fp16") else {"bf16": True}
+
+
 def _half(fields: Fields) -> Precision | None:
-    """The precision of automatic mixed precision, None where there is none."""
-    if fields.flag("bf16") or fields.flag("pure_bf16"):
-        return Precision.BF16
-    if fields.flag("fp16"):
-        return Precision.FP16
-    return None
+    """The precision of automatic mixed precision, None where there is none. Raises PlanError where there are two."""
+    brain, half = fields.flag("bf16") or fields.flag("pure_bf16"), fields.flag("fp16")
+    if brain and half:
+        raise PlanError("bf16 and fp16 are both set; the trainer takes one of them at most")
+    return Precision.BF16 if brain else Precision.FP16 if half else None
 
 
 def _quantised(fields: Fields) -> Precision | None:
     bits = fields.text("quantization_bit", "quant_bits", "load_in_bits")
+    if fields.flag("load_in_4bit") and fields.flag("load_in_8bit"):
+        raise PlanError("load_in_4bit and load_in_8bit are both set; weights are held in one of them")
     if fields.text("quant_method", "quantization_method") in ("gptq", "awq"):
         return Precision.GPTQ8 if bits == "8" else Precision.INT4
     if fields.flag("load_in_4bit") or bits == "4":

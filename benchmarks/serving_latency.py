@@ -1,11 +1,9 @@
-"""Latency of ``/v1/demand`` and ``/v1/sizing`` through real Ray Serve and its HAProxy: two warm clients, beside a floor
-in the same run.
+"""Latency of ``/v1/demand`` through real Ray Serve and its HAProxy: two warm clients, beside a floor in the same run.
 
 The floor is a Serve endpoint that reads the same body and answers a constant. "Same bucket" polls with an unchanged
 history, as callers do between two buckets; "new bucket" extends the history by one bucket on every request, which in
-production happens once in five minutes per service. The sizing cases ask about one script whose trace is known again
-and again, and about another such script with every request; with formulas, nothing was sent before. CPU is the
-replica's, per request. Prints Markdown; returns 1 when the target is missed.
+production happens once in five minutes per service. CPU is the replica's, per request. ``/v1/sizing`` is measured
+after it on the same endpoint (``benchmarks.sizing_latency``). Prints Markdown; returns 1 when a target is missed.
 
     python -P -m benchmarks serving
 """
@@ -23,16 +21,12 @@ from urllib.parse import urlsplit
 CLIENTS = 2
 WARM_UP, REQUESTS = 150, 1000
 TARGET_P50_MS, TARGET_P99_MS = 2.0, 8.0
-TARGET_SIZING_P99_MS = 10.0
-SIZING = "/v1/sizing"
 DAY = 288
-SIZING_BODY = json.dumps({"workload": {"script": "import torch\n" * 200, "arguments": ["--batch-size", "32"]}}).encode()
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table. ``points`` of history (0: by name only); ``grows`` adds a bucket with every request, or is
-    about another job. Sizing has no history: there a point stands for formulas."""
+    """One row of the table. ``points`` of history (0: by name only); ``grows`` adds a bucket with every request."""
 
     name: str
     path: str
@@ -48,9 +42,6 @@ CASES = (
     Case("one week of history, same bucket", "/v1/demand", 7 * DAY),
     Case("one week of history, new bucket", "/v1/demand", 7 * DAY, grows=True),
     Case("by name from the feature store", "/v1/demand", 0),
-    Case("sizing, known trace, same script", SIZING, 0),
-    Case("sizing, known trace, another script each time", SIZING, 0, grows=True),
-    Case("sizing, formulas, another command each time", SIZING, 1, grows=True),
 )
 
 
@@ -66,8 +57,6 @@ class Row:
 
     @property
     def reached(self) -> bool:
-        if self.case.path == SIZING:
-            return self.p99_ms <= TARGET_SIZING_P99_MS and not self.without_model
         return self.p50_ms <= TARGET_P50_MS and self.p99_ms <= TARGET_P99_MS and not self.without_model
 
 
@@ -75,6 +64,7 @@ def main() -> int:
     """Print the table; 0 when every polled case reaches the target."""
     import numpy as np
 
+    from benchmarks import sizing_latency
     from kopt.core.settings import Settings
     from kopt.serving import deploy
 
@@ -85,22 +75,23 @@ def main() -> int:
         with deploy.running(settings) as running:
             _start_floor()
             _wait_for_model(running.url)
-            _send_trace(running.url)
+            sizing_latency.send_traces(running.url)
             rows = [_measure(case, running.url, values) for case in CASES]
+            sizes = sizing_latency.measure(running.url)
             memory = _memory_mib()
-    print(f"Target: P50 ≤ {TARGET_P50_MS:g} ms, P99 ≤ {TARGET_P99_MS:g} ms with {CLIENTS} clients; "
-          f"sizing P99 ≤ {TARGET_SIZING_P99_MS:g} ms.\n")  # fmt: skip
+    print(f"Target: P50 ≤ {TARGET_P50_MS:g} ms, P99 ≤ {TARGET_P99_MS:g} ms with {CLIENTS} clients.\n")
     print("| case | P50 ms | P99 ms | CPU ms | without the model | reached |\n|---|---|---|---|---|---|")
     for row in rows:
         verdict = "" if row.case.path == "/floor" else "yes" if row.reached else "no"
         print(f"| {row.case.name} | {row.p50_ms:.2f} | {row.p99_ms:.2f} | {row.cpu_ms:.2f} | {row.without_model} | "
               f"{verdict} |")  # fmt: skip
+    reached = sizing_latency.report(sizes)
     print("\n| process | resident MiB |\n|---|---|")
     for name, mib in memory:
         print(f"| {name} | {mib} |")
     print(f"| sum | {int(np.sum([mib for _, mib in memory]))} |")
-    judged = [row for row in rows if row.case.path == SIZING or (row.case.path != "/floor" and not row.case.grows)]
-    return 0 if all(row.reached for row in judged) else 1
+    judged = [row for row in rows if row.case.path != "/floor" and not row.case.grows]
+    return 0 if reached and all(row.reached for row in judged) else 1
 
 
 def _prepare(settings: "object") -> list[float]:
@@ -173,29 +164,6 @@ def _wait_for_model(url: str, within_s: float = 60.0) -> None:
                 said.request("GET", "/readyz")
                 raise RuntimeError(f"{url} is not ready: {said.getresponse().read()[:500]!r}")
             time.sleep(0.2)
-
-
-def _send_trace(url: str, within_s: float = 60.0) -> None:
-    """Tell the endpoint what the benchmark's scripts said on a fake device, once the sizing model answers."""
-    import httpx
-
-    from kopt.core.sizing import MemoryBreakdown, Method, TraceCoverage
-    from kopt.core.units import GIB, Bytes
-    from kopt.models.sizing.code import CodeEstimate
-    from kopt.models.sizing.summary import summary
-
-    parts = MemoryBreakdown(Bytes(GIB), Bytes(GIB), Bytes(2 * GIB), activations=Bytes(4 * GIB))
-    code = CodeEstimate(Method.ABSTRACT, TraceCoverage.FULL, Bytes(8 * GIB), Bytes(9 * GIB), parts)
-    said = {"trace": summary(code)}
-    end_s = time.monotonic() + within_s
-    with httpx.Client(base_url=url, trust_env=False, timeout=30.0, headers={"x-kopt-deadline-ms": "30000"}) as http:
-        while http.post(SIZING, json=json.loads(SIZING_BODY) | said).json()["fallback"]:
-            if time.monotonic() > end_s:
-                raise RuntimeError(f"{url} loads no sizing model")
-            time.sleep(0.2)
-        for name in range(CLIENTS):
-            for i in range(WARM_UP + REQUESTS):
-                http.post(SIZING, json=json.loads(_another_script(f"client-{name}", i)) | said).raise_for_status()
 
 
 def _measure(case: Case, url: str, values: list[float]) -> Row:
@@ -274,10 +242,6 @@ def client(name: str) -> None:
 
 
 def _body(case: Case, name: str, values: list[float], shift: int) -> bytes:
-    if case.path == SIZING and case.points:
-        return _another_command(name, shift)
-    if case.path == SIZING:
-        return _another_script(name, shift) if case.grows else SIZING_BODY
     if case.path == "/floor" and not case.points:
         return b"{}"
     if not case.points:
@@ -285,19 +249,6 @@ def _body(case: Case, name: str, values: list[float], shift: int) -> bytes:
     times = [300 * i for i in range(shift, shift + case.points)]
     series = {"name": f"{name}-{case.name}", "t": times, "value": values[shift : shift + case.points]}
     return json.dumps({"series": [series], "capacity_per_gpu": 50.0}).encode()
-
-
-def _another_script(name: str, number: int) -> bytes:
-    workload = {"script": f"# {name} {number}\n" + "import torch\n" * 200, "arguments": ["--batch-size", "32"]}
-    return json.dumps({"workload": workload}).encode()
-
-
-def _another_command(name: str, number: int) -> bytes:
-    line = (
-        "torchrun pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 "
-        f"--max-position-embeddings 2048 --micro-batch-size 4 --bf16 --save {name}/{number}"
-    )
-    return json.dumps({"workload": line}).encode()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from kopt.cluster.api import Kube
-from kopt.cluster.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Object
+from kopt.cluster.resources import ACCESS_REVIEWS, JOBS, TOKEN_REVIEWS, Object
 
 _LONGEST_TOKEN = 16_384
 K = TypeVar("K", bound=Hashable)
@@ -48,6 +48,7 @@ class TokenReviewer:
         self._kube, self._settings = kube, settings or ReviewSettings()
         self._callers: _Remembered[bytes, Caller | None] = _Remembered(self._settings, clock)
         self._rights: _Remembered[tuple[Caller, str, str], bool] = _Remembered(self._settings, clock)
+        self._on_jobs: _Remembered[tuple[Caller, str, str], bool] = _Remembered(self._settings, clock)
 
     async def caller(self, token: str) -> Caller | None:
         """The token's owner; None for one that is not, or no longer, valid."""
@@ -58,7 +59,17 @@ class TokenReviewer:
 
     async def may(self, caller: Caller, verb: str, path: str) -> bool:
         """Whether RBAC lets the caller use an HTTP path (``nonResourceURLs``) with a verb in lower case."""
-        return await self._rights.get((caller, verb, path), lambda: self._review_access(caller, verb, path))
+        return await self._rights.get(
+            (caller, verb, path),
+            lambda: self._review_access(caller, {"nonResourceAttributes": {"verb": verb, "path": path}}),
+        )
+
+    async def may_on_jobs(self, caller: Caller, verb: str, namespace: str) -> bool:
+        """Whether RBAC lets the caller use a verb on the Jobs of a namespace."""
+        attributes = {"namespace": namespace, "verb": verb, "group": JOBS.group, "resource": JOBS.plural}
+        return await self._on_jobs.get(
+            (caller, verb, namespace), lambda: self._review_access(caller, {"resourceAttributes": attributes})
+        )
 
     async def _review(self, token: str) -> Caller | None:
         spec: Object = {"token": token}
@@ -74,11 +85,8 @@ class TokenReviewer:
         user = status.get("user") or {}
         return Caller(user.get("username", ""), user.get("uid", ""), tuple(user.get("groups") or ()))
 
-    async def _review_access(self, caller: Caller, verb: str, path: str) -> bool:
-        spec = {
-            "user": caller.name, "uid": caller.uid, "groups": list(caller.groups),
-            "nonResourceAttributes": {"verb": verb, "path": path},
-        }  # fmt: skip
+    async def _review_access(self, caller: Caller, attributes: Object) -> bool:
+        spec = {"user": caller.name, "uid": caller.uid, "groups": list(caller.groups)} | attributes
         answer = await self._kube.create(ACCESS_REVIEWS, {"spec": spec})
         return bool((answer.get("status") or {}).get("allowed"))
 

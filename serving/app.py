@@ -28,7 +28,7 @@ from kopt.models.registry import RegisteredModel, RegistryError
 from kopt.serving import inference_protocol
 from kopt.serving.advice import STALE_S
 from kopt.serving.engine import DemandService
-from kopt.serving.identity import Identity, Reviewer, caller_of, seen_by
+from kopt.serving.identity import Identity, Reviewer, answering_namespace, caller_of, seen_by
 from kopt.serving.limits import Gate, deadline_of, read_json
 from kopt.serving.metrics import CONTENT_TYPE, EndpointMetrics
 from kopt.serving.monitoring import CHALLENGER, CHAMPION, PredictionTable, SeriesState
@@ -47,6 +47,7 @@ from kopt.serving.schemas import (
     SizingResponse,
     StatusResponse,
 )
+from kopt.serving.sizes import owner_of
 from kopt.serving.sizing import SizingService
 from kopt.serving.slot import REGISTRY_DOWN, ModelSlot, Slot, registry_down
 from kopt.serving.wire import SCHEMA
@@ -216,7 +217,9 @@ def _predictions(app: FastAPI, endpoint: Endpoint) -> None:
         table, since_s = endpoint.table, time.time() - STALE_S
         found = [] if table is None else await asyncio.to_thread(table.advice, seen_by(request), since_s)
         sizing = None if endpoint.sizing is None else endpoint.sizing.table
-        sizes = [] if sizing is None else await asyncio.to_thread(sizing.advice, seen_by(request))
+        seen = seen_by(request)
+        owner = None if seen is None else owner_of(seen)
+        sizes = [] if sizing is None else await asyncio.to_thread(sizing.advice, owner)
         documents = [json.loads(document) for document in found]
         return _json({"schema": SCHEMA, "recommendations": documents, "sizes": sizes})
 
@@ -231,7 +234,18 @@ def _sizing(app: FastAPI, endpoint: Endpoint) -> None:
         if endpoint.sizing is None:
             raise Problem(503, "This endpoint answers no sizing questions.")
         asked = await _asked(request, SIZING_REQUEST)
-        return _json((await endpoint.sizing.estimate(asked, deadline_of(request), caller_of(request))).to_dict())
+        tells = asked.trace is not None or asked.profile is not None
+        namespace = await answering_namespace(request, asked.namespace, tells=tells)
+        made = await endpoint.sizing.estimate(asked, deadline_of(request), caller_of(request), namespace)
+        return _json(made.to_dict())
+
+    # As for demand: FastAPI documents, this answers.
+    async def quick(request: Request) -> Response:
+        request.scope["route"] = route
+        return await sizing(request)
+
+    route = Route("/v1/sizing", quick, methods=["POST"], include_in_schema=False)
+    app.router.routes.insert(0, route)
 
 
 async def _asked(request: Request, kind: TypeAdapter[T]) -> T:

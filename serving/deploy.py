@@ -73,6 +73,8 @@ def _switches(scratch: Path) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        # Ray gives its workers a niceness of 15: whatever else a machine does came before an answer.
+        "RAY_worker_niceness": "0",
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "1",
         # Serve kills a proxy that takes five seconds to start, which it does on a busy machine. It waits a minute in
         # all, so one that hangs must be replaced well before.

@@ -2,11 +2,14 @@
 
 A caller needs the right to use the path: RBAC ``nonResourceURLs: ["/v1/*", "/v2/*"]`` with verbs get and post. What
 the endpoint keeps about series and advice is kept by caller; nobody sees another's without the verb list on the path.
+Sizes may be kept for a namespace as well: what is told there comes only from callers who may patch its Jobs, and who
+could therefore change what these ask for anyhow.
 """
 
+import functools
 import logging
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from starlette.datastructures import Headers
@@ -29,6 +32,7 @@ BY_CALLER = ("/v1/recommendations", "/v1/health/models")
 """Paths that show what is kept by caller; the verb list (no HTTP method) on one is the right to see all callers'."""
 _CALLER = "kopt.caller"
 _SEES_ALL = "kopt.sees-all"
+_RIGHTS = "kopt.rights"
 _CHALLENGE = {"www-authenticate": 'Bearer realm="kopt"'}
 
 
@@ -38,6 +42,8 @@ class Reviewer(Protocol):
     async def caller(self, token: str) -> "Caller | None": ...
 
     async def may(self, caller: "Caller", verb: str, path: str) -> bool: ...
+
+    async def may_on_jobs(self, caller: "Caller", verb: str, namespace: str) -> bool: ...
 
 
 class Identity:
@@ -53,6 +59,7 @@ class Identity:
         try:
             caller = await self._identify(scope)
             scope[_CALLER] = caller.name
+            scope[_RIGHTS] = functools.partial(self._reviewer.may_on_jobs, caller)
             scope[_SEES_ALL] = scope["path"] in BY_CALLER and await self._may(caller, "list", scope["path"])
         except Problem as problem:
             await problem.response()(scope, receive, send)
@@ -89,6 +96,22 @@ async def _asked(question: Awaitable[T]) -> T:
 def caller_of(request: Request) -> str:
     """The caller's name; empty where callers do not authenticate."""
     return str(request.scope.get(_CALLER, ""))
+
+
+async def answering_namespace(request: Request, namespace: str | None, *, tells: bool) -> str:
+    """The namespace whose evidence counts for a question; empty where callers do not authenticate, or for none.
+
+    ``tells``: the question brings evidence. Raises Problem 403 where the caller may not, 503 where nobody can say.
+    """
+    rights: Callable[[str, str], Awaitable[bool]] | None = request.scope.get(_RIGHTS)
+    if rights is None or not namespace:
+        return ""
+    verb = "patch" if tells else "list"
+    if not await _asked(rights(verb, namespace)):
+        what = "tell what the jobs of" if tells else "ask about the jobs of"
+        text = f"{caller_of(request)} may not {what} namespace {namespace} need: it needs the right to {verb} its Jobs."
+        raise Problem(403, text)
+    return namespace
 
 
 def seen_by(request: Request) -> str | None:

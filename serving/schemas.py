@@ -49,6 +49,7 @@ def _rising(numbers: list[N]) -> list[N]:
 
 
 Name = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_printable)]
+Namespace = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 Horizon = Annotated[int, Field(ge=60, le=86_400)]
 Quantile = Annotated[float, Field(ge=0.01, le=0.999, allow_inf_nan=False)]
 # fail_fast: one error for a list of a million wrong items, not a million errors.
@@ -154,6 +155,10 @@ class SizingRequest(_Strict):
     """Processes, where the workload does not say."""
     name: Name | None = None
     """How recommendations call it; the manifest's name if absent."""
+    namespace: Namespace | None = None
+    """Where it runs. What was sent for a namespace counts for all who ask about it, the admission webhook among them;
+    where callers authenticate, who tells needs the right to patch its Jobs, and who asks to list them. Without one,
+    what the caller sent itself counts."""
 
 
 SIZING_REQUEST = TypeAdapter(SizingRequest)

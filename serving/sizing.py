@@ -1,7 +1,9 @@
 """A validated question becomes a size: what is known of the job type, the model, the deadline. Behind ``/v1/sizing``.
 
 No script is run here. A caller that has run one sends what it said (``SizingRequest.trace``); it and dry runs are
-remembered by job type. Where neither is known, formulas read the arguments, and the answer says that nothing ran.
+remembered by job type, for the caller or for the namespace that the question is about. Where neither is known, formulas
+read the arguments, and the answer says that nothing ran. What is remembered is answered on the event loop: a hop to a
+thread costs more than it frees.
 """
 
 import logging
@@ -31,15 +33,18 @@ from kopt.models.sizing.table import SizingQuestion
 from kopt.serving.metrics import EndpointMetrics
 from kopt.serving.problems import Problem, invalid
 from kopt.serving.schemas import SizingRequest
-from kopt.serving.sizes import Known, SizeTable
+from kopt.serving.sizes import Kept, Known, SizeTable, owner_of
 from kopt.serving.slot import ModelSource, Slot
 from kopt.serving.workers import Deadline, Workers
 from kopt.serving.workloads import Workload, read_workload
 
 _LOG = logging.getLogger(__name__)
-KEEP_S = 5.0
-"""Another replica may have been sent something new about a job type; an answer is not repeated for longer."""
-_MOST_KEPT = 500
+_MOST_KEPT = 2000
+"""Answers that are given again while the question, the model and what is known of the job type stay the same."""
+_MOST_INLINE = 64 << 10
+"""Characters of evidence and script that the event loop reads quickly, and that are small enough to be kept."""
+_WRITTEN_AGAIN_S = 600.0
+"""So often is noted that an answer is still asked for: what nobody asks for is forgotten in the end."""
 NO_ANSWER = ModelVersion("whole-gpu", "1")
 """What answers when no model can: ask for a whole GPU."""
 _NOT_RUN = (
@@ -75,10 +80,27 @@ class _Evidence:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    at_s: float
+class _Question:
+    """``owner`` of the evidence that counts; ``sent`` came with the question, ``kept`` was sent before."""
+
+    workload: Workload
+    caller: str
+    owner: str
+    sent: Known
+    kept: Kept
+
+    @property
+    def quick(self) -> bool:
+        """Whether the event loop can answer: from a trace that is known, without a disk that has to be waited for."""
+        return self.sent.empty and self.kept.trace is not None and len(self.kept) <= _MOST_INLINE
+
+
+@dataclass(frozen=True)
+class _Answered:
+    noted_s: float
     workload: Workload
     model: ModelVersion
+    kept: Kept
     answer: SizingEstimate
 
 
@@ -92,7 +114,7 @@ class SizingService:
         self.slot, self.table = slot, table
         self._metrics, self._clock = metrics, clock
         self._workers = Workers(threads, "sizing")
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._answered: dict[tuple[str, str], _Answered] = {}
 
     def close(self) -> None:
         self._workers.close()
@@ -105,42 +127,57 @@ class SizingService:
         if self.slot.refresh():
             self._metrics.serving_sizing(before, self.slot.version)
 
-    async def estimate(self, request: SizingRequest, deadline: Deadline, caller: str = "") -> SizingEstimate:
+    async def estimate(self, request: SizingRequest, deadline: Deadline, caller: str = "",
+                       namespace: str = "") -> SizingEstimate:  # fmt: skip
         """The answer within the deadline; past it, and without a model, the advice to take a whole GPU, marked.
 
+        With a ``namespace`` its evidence counts, and not the caller's; who may ask and tell is settled before.
         Raises Problem for invalid questions.
         """
         began = time.perf_counter()
-        workload = read_workload(request)
-        made = self._newest(request, workload, caller)
+        workload, sent = read_workload(request), Known(request.trace, request.profile)
+        owner = owner_of(caller, namespace)
+        kept = self._known(owner, workload.job_type) if workload.identified else Kept()
+        asked = _Question(workload, caller, owner, sent, kept)
+        made = self._newest(asked)
         if made is None:
-            made = await self._in_time(request, workload, deadline, caller)
+            made = await self._in_time(asked, deadline)
         self._metrics.sized(made)
         return replace(made, seconds=time.perf_counter() - began)
 
-    def _newest(self, request: SizingRequest, workload: Workload, caller: str) -> SizingEstimate | None:
-        """The answer of a moment ago to the same question with nothing new in it."""
-        if request.trace is not None or request.profile is not None:
+    def _newest(self, asked: _Question) -> SizingEstimate | None:
+        """The last answer to the same question, where nothing that it rests on has changed."""
+        if not asked.sent.empty:
             return None
-        kept = self._kept.get((caller, workload.job_type))
-        fresh = kept is not None and time.monotonic() - kept.at_s < KEEP_S
-        same = kept is not None and kept.workload == workload and kept.model == self.slot.version
-        return kept.answer if kept is not None and fresh and same else None
+        key = (asked.owner, asked.workload.job_type)
+        last = self._answered.get(key)
+        if last is None or (last.workload, last.model, last.kept) != (asked.workload, self.slot.version, asked.kept):
+            return None
+        if abs(self._clock() - last.noted_s) >= _WRITTEN_AGAIN_S:
+            self._remember(asked, last.model, last.answer)
+            self._note(asked, last.answer)
+        return last.answer
 
-    def _keep(self, caller: str, workload: Workload, model: ModelVersion, made: SizingEstimate) -> None:
-        self._kept.pop((caller, workload.job_type), None)
-        while len(self._kept) >= _MOST_KEPT:
-            self._kept.pop(next(iter(self._kept)))
-        self._kept[caller, workload.job_type] = _Kept(time.monotonic(), workload, model, made)
+    def _remember(self, asked: _Question, model: ModelVersion, made: SizingEstimate) -> None:
+        # What came with the question is known only when the next one reads it.
+        workload = asked.workload
+        if not asked.sent.empty or len(asked.kept) + len(workload.source or "") > _MOST_INLINE:
+            return
+        key = (asked.owner, workload.job_type)
+        self._answered.pop(key, None)
+        while len(self._answered) >= _MOST_KEPT:
+            self._answered.pop(next(iter(self._answered)))
+        self._answered[key] = _Answered(self._clock(), workload, model, asked.kept, made)
 
-    async def _in_time(
-        self, request: SizingRequest, workload: Workload, deadline: Deadline, caller: str
-    ) -> SizingEstimate:
-        model = self.slot.current
+    async def _in_time(self, asked: _Question, deadline: Deadline) -> SizingEstimate:
+        model, workload = self.slot.current, asked.workload
         if model is None:
             return _whole_gpu(workload, self.slot.trouble or Reason("NO_MODEL", "No sizing model is loaded yet."))
         try:
-            made = await self._workers.run(deadline, self._answer, model, request, workload, caller)
+            if asked.quick and deadline.left_s() > 0:
+                made = self._answer(model, asked)
+            else:
+                made = await self._workers.run(deadline, self._answer, model, asked)
         except TimeoutError:
             return _whole_gpu(workload, deadline.reason)
         except Problem:
@@ -149,45 +186,46 @@ class SizingService:
             _LOG.exception("sizing failed")
             why = Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); this is the fallback.")
             return _whole_gpu(workload, why)
-        if workload.identified or (request.trace is None and request.profile is None):
-            self._keep(caller, workload, model.version, made)
+        self._remember(asked, model.version, made)
         return made
 
-    def _answer(
-        self, model: SizingPredictor, request: SizingRequest, workload: Workload, caller: str
-    ) -> SizingEstimate:
-        sent = Known(request.trace, request.profile)
-        job_type = workload.job_type
-        known = self._known(caller, job_type) if workload.identified else Known()
-        found = _evidence(workload, sent, known)
+    def _answer(self, model: SizingPredictor, asked: _Question) -> SizingEstimate:
+        workload = asked.workload
+        found = _evidence(workload, asked.sent, asked.kept.read())
         question = SizingQuestion(found.code, workload.gpu.name, workload.world_size, profile=found.profile)
         made = answer(question, workload.entrypoint, model)
         made = replace(made, reasons=(*made.reasons, *found.reasons, *workload.notes))
-        self._record(caller, workload, job_type, sent if workload.identified else Known(), made)
+        self._note(asked, made)
         return made
 
-    def _known(self, caller: str, job_type: str) -> Known:
+    def _known(self, owner: str, job_type: str) -> Kept:
         if self.table is None:
-            return Known()
+            return Kept()
         try:
-            return self.table.known(caller, job_type)
+            return self.table.known(owner, job_type)
         except Exception:  # noqa: BLE001 - edge: a disk that fails is no reason to answer nothing
             _LOG.exception("what is known of job types cannot be read")
-            return Known()
+            return Kept()
 
-    def _record(self, caller: str, workload: Workload, job_type: str, sent: Known, made: SizingEstimate) -> None:
+    def _note(self, asked: _Question, made: SizingEstimate) -> None:
+        """Evidence is on the disk before it is answered; an answer alone is written when there is time."""
         if self.table is None:
             return
-        at_s = self._clock()
+        workload, at_s = asked.workload, self._clock()
         # The command as it is kept has no secrets in it; the caller's own answer shows its own words.
         shown = replace(made, script=shlex.join(workload.command)[:2000])
         advice = {
-            "name": workload.name, "job_type": job_type, "image": workload.image, "asked": workload.asked.to_dict(),
-            "made_at_s": at_s, "estimate": shown.to_dict(),
+            "name": workload.name, "job_type": workload.job_type, "image": workload.image,
+            "asked": workload.asked.to_dict(), "made_at_s": at_s, "estimate": shown.to_dict(),
         }  # fmt: skip
+        if asked.sent.empty or not workload.identified:
+            self.table.put_later(asked.owner, workload.job_type, at_s, advice=advice, named=workload.named)
+            return
+        # What is told about a namespace's jobs is shown to who told it as well.
+        owners = tuple(dict.fromkeys((asked.owner, owner_of(asked.caller))))
         try:
-            self.table.put(caller, job_type, at_s, sent=sent, advice=advice, named=workload.named)
-        except Exception:  # noqa: BLE001 - edge: as above
+            self.table.put(owners, workload.job_type, at_s, sent=asked.sent, advice=advice, named=workload.named)
+        except Exception:  # noqa: BLE001 - edge: a disk that fails is no reason to answer nothing
             _LOG.exception("a size was not kept")
 
 

@@ -46,9 +46,9 @@ class Needs:
             return None
         template = {"metadata": {}, "spec": at(as_written(job), "spec", "template", "spec")}
         try:
-            found = parse_need(
-                await self._ask_endpoint({"workload": template, "profile": run.to_dict(), "gpu": run.profile.gpu})
-            )
+            body = {"workload": template, "profile": run.to_dict(), "gpu": run.profile.gpu,
+                    "namespace": job["metadata"]["namespace"]}  # fmt: skip
+            found = parse_need(await self._ask_endpoint(body))
         except Exception as error:  # noqa: BLE001 - edge: whatever the endpoint does, the dry run alone must do
             _LOG.info("no size from the endpoint: %s", error)
             return None

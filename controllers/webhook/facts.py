@@ -121,13 +121,15 @@ def shape_of(workload: Workload) -> WorkloadShape:
 
 @dataclass(frozen=True)
 class JobType:
-    """Jobs that need the same: image, command, GPUs per pod and world size. Secrets may stand in arguments, so this
-    is sent to the prediction endpoint of the same installation and nowhere else."""
+    """Jobs that need the same: image, command, GPUs per pod and world size. What is told of them is told for one
+    namespace. Secrets may stand in arguments, so this is sent to the prediction endpoint of the same installation and
+    nowhere else."""
 
     image: str
     command: tuple[str, ...]
     gpus: MilliGpu
     pods: int
+    namespace: str = ""
 
 
 def job_type_of(workload: Workload) -> tuple[JobType, Mapping[str, Any]] | None:
@@ -141,7 +143,7 @@ def job_type_of(workload: Workload) -> tuple[JobType, Mapping[str, Any]] | None:
             if image:
                 template = {"metadata": {"annotations": dict(workload.annotations)},
                             "spec": at(workload.document, *one.spec)}  # fmt: skip
-                return JobType(image, command, one.gpus, workload.pods), template
+                return JobType(image, command, one.gpus, workload.pods, workload.namespace), template
     return None
 
 

@@ -115,7 +115,8 @@ class SizingCache:
 
     async def _fill(self, job_type: JobType, template: Mapping[str, Any], ask: Ask) -> Need | None:
         try:
-            need = parse_need(await ask({"workload": template, "profile": None, "gpu": None}))
+            body = {"workload": template, "profile": None, "gpu": None, "namespace": job_type.namespace or None}
+            need = parse_need(await ask(body))
         except Exception as error:  # noqa: BLE001 - edge: whatever the endpoint does, pods go on
             _LOG.info("no size from the endpoint: %s", error)
             self._quiet()

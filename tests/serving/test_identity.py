@@ -32,6 +32,9 @@ class KnownTokens:
     async def may(self, caller: Caller, verb: str, path: str) -> bool:
         return caller.name == "operator" if verb == "list" else caller.name != "guest"
 
+    async def may_on_jobs(self, caller: Caller, verb: str, namespace: str) -> bool:
+        return False
+
 
 @pytest.fixture
 def tokens() -> KnownTokens:

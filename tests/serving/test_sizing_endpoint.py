@@ -3,8 +3,10 @@
 import asyncio
 import copy
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,15 @@ from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.estimate import load_sizing
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.summary import read_summary, summary
-from kopt.serving import schemas, sizing
+from kopt.serving import schemas
 from kopt.serving.answers import parse_models, parse_sizes
 from kopt.serving.app import Endpoint, create_app
 from kopt.serving.build import Parts, assemble
-from kopt.serving.sizes import Known
+from kopt.serving.sizes import Known, SizeTable
 from kopt.serving.sizing import sizing_slot
 from kopt.serving.stored import StoredFeatures
 from kopt.serving.wire import DEADLINE_HEADER
+from kopt.serving.workers import Deadline
 from tests.serving.conftest import URL, MemorySource, StandInModel, no_store
 
 MEGATRON = (
@@ -121,9 +124,8 @@ async def test_a_script_is_read_but_never_run(http: httpx.AsyncClient, tmp_path:
 
 
 async def test_a_trace_that_was_sent_answers_the_next_question(
-    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient,
 ) -> None:
-    monkeypatch.setattr(sizing, "KEEP_S", 0.0)
     first = await ask(http, {"script": SCRIPT}, trace=summary(CODE))
     assert (first["method"], first["trace"], first["memory"]["reserved_bytes"]) == ("abstract", "full", 5 * GIB)
     again = await ask(http, {"script": SCRIPT})
@@ -137,9 +139,8 @@ async def test_a_trace_that_was_sent_answers_the_next_question(
 
 
 async def test_a_dry_run_is_remembered_for_the_job_type(
-    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient,
 ) -> None:
-    monkeypatch.setattr(sizing, "KEEP_S", 0.0)
     first = await ask(http, pod("./server"), profile=PROFILE)
     assert first["method"] == "profile"
     assert first["memory"]["low_bytes"] == first["observed_peak_bytes"] == 9 * GIB
@@ -151,16 +152,17 @@ async def test_what_one_caller_sends_is_for_its_own_answers_only(endpoint: Endpo
     assert endpoint.sizing is not None
     table = endpoint.sizing.table
     assert table is not None
-    table.put("a", "job", 1.0, sent=Known({"x": 1}), advice={"name": "of a"})
-    table.put("a", "job", 2.0, sent=Known(profile={"y": 2}), advice={"name": "newer"})
-    assert table.known("a", "job") == Known({"x": 1}, {"y": 2})
-    assert table.known("b", "job") == Known()
+    table.put(["a"], "job", 1.0, sent=Known({"x": 1}), advice={"name": "of a"})
+    table.put(["a"], "job", 2.0, sent=Known(profile={"y": 2}), advice={"name": "newer"})
+    assert table.known("a", "job").read() == Known({"x": 1}, {"y": 2})
+    assert table.known("b", "job").read().empty
     assert table.advice("b") == []
     assert table.advice(None) == [{"name": "newer"}]
 
 
 async def test_what_is_kept_has_no_secrets(http: httpx.AsyncClient, tmp_path: Path) -> None:
     await ask(http, f"{MEGATRON} --hf-token hf_verysecret --api-key=sk-hidden")
+    await http.get("/v1/recommendations")
     kept = b"".join(path.read_bytes() for path in tmp_path.glob("sizing.db*"))
     assert b"pretrain_gpt.py" in kept
     assert b"verysecret" not in kept
@@ -395,10 +397,62 @@ async def test_an_answer_of_a_moment_ago_is_not_repeated_once_something_new_was_
     assert (await ask(http, image))["memory"] == sent["memory"] != first["memory"]
 
 
-async def test_a_trace_is_not_remembered_for_a_path_that_may_hold_any_script(
-    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+async def test_what_another_replica_was_sent_counts_at_once(
+    http: httpx.AsyncClient, source: MemorySource, tmp_path: Path, shipped: SizingPredictor
 ) -> None:
-    for keep_s in (0.0, 5.0):
-        monkeypatch.setattr(sizing, "KEEP_S", keep_s)
+    image = pod("python", "train.py")
+    for _ in range(2):
+        assert (await ask(http, image))["memory"]["peak_bytes"] is None
+    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped_sizing=lambda: shipped)
+    beside = assemble(Settings(home=tmp_path), parts)
+    assert beside.sizing is not None
+    beside.sizing.refresh()
+    transport = httpx.ASGITransport(create_app(beside, manage=False))
+    async with httpx.AsyncClient(transport=transport, base_url=URL, headers={DEADLINE_HEADER: "30000"}) as other:
+        sent = await ask(other, image, trace=summary(CODE))
+        assert (await ask(http, image))["memory"] == sent["memory"]
+        larger = summary(replace(CODE, reserved_bytes=Bytes(7 * GIB)))
+        newer = await ask(other, image, trace=larger)
+    assert newer["memory"]["peak_bytes"] > sent["memory"]["peak_bytes"]
+    assert (await ask(http, image))["memory"] == newer["memory"]
+    beside.stop()
+
+
+async def test_a_known_trace_is_answered_while_every_thread_is_busy(
+    http: httpx.AsyncClient, endpoint: Endpoint
+) -> None:
+    assert endpoint.sizing is not None
+    image, free = pod("python", "train.py"), threading.Event()
+    sent = await ask(http, image, trace=summary(CODE))
+    busy = [asyncio.create_task(endpoint.sizing._workers.run(Deadline(float("inf"), 1), free.wait)) for _ in range(2)]
+    try:
+        found = await asyncio.wait_for(ask(http, image), 20)
+    finally:
+        free.set()
+        await asyncio.gather(*busy)
+    assert found["memory"] == sent["memory"]
+
+
+def test_answers_wait_for_the_disk_and_never_undo_evidence(tmp_path: Path) -> None:
+    table = SizeTable(tmp_path / "sizing.db")
+    with table._lock:
+        # The writer is held up in the middle of a write, as by a slow disk.
+        for n in range(3):
+            table.put_later("a", "job", float(n), advice={"name": f"answer {n}"}, named=True)
+        assert table.known("a", "job").read().empty
+    table.put(["a"], "job", 9.0, sent=Known({"x": 1}), advice={"name": "newest"})
+    assert table.advice("a") == [{"name": "newest"}]
+    table.put_later("a", "other", 10.0, advice={"name": "last"}, named=True)
+    table.close()
+    again = SizeTable(tmp_path / "sizing.db")
+    assert again.advice("a") == [{"name": "last"}, {"name": "newest"}]
+    assert again.known("a", "job").read() == Known({"x": 1})
+    again.close()
+
+
+async def test_a_trace_is_not_remembered_for_a_path_that_may_hold_any_script(
+    http: httpx.AsyncClient,
+) -> None:
+    for _ in range(2):
         assert (await ask(http, "python train.py", trace=summary(CODE)))["method"] == "abstract"
         assert (await ask(http, "python train.py"))["memory"]["peak_bytes"] is None

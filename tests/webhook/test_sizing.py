@@ -62,7 +62,7 @@ async def sizing_endpoint(answer: Object) -> AsyncIterator[str]:
 
     async def sizing(request: web.Request) -> web.Response:
         asked = await request.json()
-        assert asked.keys() == {"workload", "profile", "gpu"}
+        assert asked.keys() == {"workload", "profile", "gpu", "namespace"}
         return web.json_response(answer)
 
     application = web.Application()

@@ -17,7 +17,7 @@ from kopt.cluster.lease import Deposed, Leader, LeaseSettings
 from kopt.cluster.resources import CONFIG_MAPS, Object
 
 LEASE = "candidates"
-SETTINGS = LeaseSettings(duration_s=2.0, renew_within_s=1.4, retry_s=0.3)
+SETTINGS = LeaseSettings(duration_s=4.0, renew_within_s=3.0, retry_s=0.3)
 CASE = "work"
 
 

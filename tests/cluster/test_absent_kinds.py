@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
+from controlplane.processes import PATIENCE_S, until
 
 from kopt.cluster.api import Kube
 from kopt.cluster.informer import Informer, InformerSettings, wait_synced
@@ -32,19 +33,13 @@ async def definition(kube: Kube) -> AsyncIterator[tuple[Resource, Object]]:
         await kube.delete(CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"])
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 async def test_a_kind_comes_and_goes(kube: Kube, definition: tuple[Resource, Object]) -> None:
     resource, body = definition
     informer: Informer[Object] = Informer(kube, resource, settings=QUICK)
     running = asyncio.create_task(informer.run())
-    await wait_synced([informer], 5)
+    await wait_synced([informer], PATIENCE_S)
     assert dict(informer.objects) == {}
-    assert informer.age_s() < 5
+    assert informer.age_s() < PATIENCE_S
 
     await kube.create(CUSTOM_RESOURCE_DEFINITIONS, body)
     await until(lambda: informer.trouble is None)
@@ -72,7 +67,7 @@ async def test_one_object_that_cannot_be_read_does_not_hide_the_others(
     informer.subscribe(broken)
     informer.subscribe(lambda change: seen.append((change.kind, change.key[1])))
     running = asyncio.create_task(informer.run())
-    await wait_synced([informer], 10)
+    await wait_synced([informer], PATIENCE_S)
     for name, size in (("good", 1), ("bad", "many"), ("worse", None), ("fine", 2)):
         await kube.create(resource, {"metadata": {"name": name}, "spec": {"size": size}})
     await until(lambda: len(informer.objects) == 2)

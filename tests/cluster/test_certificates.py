@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import contextlib
-import socket
 import ssl
 import time
 import uuid
@@ -15,6 +14,7 @@ import pytest
 from aiohttp import web
 from cluster.faults import proxied
 from controlplane.plane import ControlPlane
+from controlplane.processes import PATIENCE_S, free_port
 from cryptography import x509
 
 from kopt.cluster.access import find_access
@@ -30,7 +30,7 @@ OFTEN = CertificateSettings(lifetime_s=8, renew_before_s=6.5, overlap_s=1)
 async def running(certificate: ServingCertificate) -> AsyncIterator[None]:
     task = asyncio.create_task(certificate.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await certificate.ready.wait()
         yield
     finally:
@@ -72,9 +72,7 @@ async def shake_hands(kube: Kube, webhook: str, port: int) -> str:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture
@@ -104,21 +102,20 @@ async def test_rotations_under_requests_of_the_real_api_server(kube: Kube, names
     first = ServingCertificate(kube, namespace, "tls", ["127.0.0.1"], hooks, OFTEN)
     second = ServingCertificate(kube, namespace, "tls", ["127.0.0.1"], hooks, OFTEN)
     async with running(first), running(second), serving(first.context, port):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 with contextlib.suppress(ApiError):
                     await create_one(kube, namespace)
                     break
                 await asyncio.sleep(0.1)
         serials, ends_s = [], asyncio.get_running_loop().time() + 12
-        while asyncio.get_running_loop().time() < ends_s:
+        while asyncio.get_running_loop().time() < ends_s or len(serials) <= 100 or first.rotations < 3:
             await create_one(kube, namespace)
             serials.append(await shake_hands(kube, webhook, port))
             # Now and then long enough for the API server's own connection to have ended.
             await asyncio.sleep(0.3 if len(serials) % 20 == 0 else 0)
         assert len(set(serials)) == first.rotations + 1 >= 4
         assert second.rotations == first.rotations
-        assert len(serials) > 100
 
 
 async def test_two_replicas_that_start_together_agree(kube: Kube, namespace: str) -> None:
@@ -202,7 +199,7 @@ async def test_a_replica_serves_though_the_configurations_cannot_be_listed(
 
 async def assert_all_serve(kube: Kube, namespace: str, replicas: list[ServingCertificate]) -> None:
     """With the pair of the Secret; within what they may take to replace a pair of their own."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             secret = await kube.get(SECRETS, "tls", namespace)
             served = expiry_s(base64.b64decode(secret["data"]["tls.crt"]))
@@ -220,7 +217,7 @@ async def test_cert_managers_secret_is_used_and_never_written(kube: Kube, namesp
     }  # fmt: skip
     made = await kube.create(SECRETS, body)
     certificate = ServingCertificate(kube, namespace, "tls", ["other.name"], [(MUTATING_WEBHOOKS, webhook)])
-    async with running(certificate), asyncio.timeout(10):
+    async with running(certificate), asyncio.timeout(PATIENCE_S):
         while True:
             found = await kube.get(MUTATING_WEBHOOKS, webhook)
             if found["webhooks"][0]["clientConfig"].get("caBundle"):
@@ -233,7 +230,7 @@ async def test_cert_managers_secret_is_used_and_never_written(kube: Kube, namesp
 async def test_a_bundle_that_somebody_overwrites_is_put_back(kube: Kube, namespace: str, webhook: str,
                                                              port: int) -> None:  # fmt: skip
     certificate = ServingCertificate(kube, namespace, "tls", ["127.0.0.1"], [(MUTATING_WEBHOOKS, webhook)])
-    async with running(certificate), serving(certificate.context, port), asyncio.timeout(20):
+    async with running(certificate), serving(certificate.context, port), asyncio.timeout(PATIENCE_S):
         for _ in range(2):
             while not (await kube.get(MUTATING_WEBHOOKS, webhook))["webhooks"][0]["clientConfig"].get("caBundle"):
                 await asyncio.sleep(0.05)
@@ -255,7 +252,7 @@ async def test_a_new_name_is_added_without_dropping_the_old(kube: Kube, namespac
     async with running(ServingCertificate(kube, namespace, "tls", ["old.example"], settings=settings)):
         pass
     renewed = ServingCertificate(kube, namespace, "tls", ["new.example"], settings=settings)
-    async with running(renewed), asyncio.timeout(10):
+    async with running(renewed), asyncio.timeout(PATIENCE_S):
         while not renewed.rotations:
             await asyncio.sleep(0.05)
         secret = await kube.get(SECRETS, "tls", namespace)

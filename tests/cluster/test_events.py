@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from controlplane.processes import until
 
 from kopt.cluster.api import Kube
 from kopt.cluster.events import WARNING, EventRecorder, EventSettings
@@ -16,10 +18,15 @@ pytestmark = pytest.mark.cluster
 
 @contextlib.asynccontextmanager
 async def writing(recorder: EventRecorder) -> AsyncIterator[None]:
+    """What is recorded inside is written afterwards."""
     task = asyncio.create_task(recorder.run())
     yield
-    await asyncio.sleep(0.3)
+    await written(recorder)
     task.cancel()
+
+
+async def written(recorder: EventRecorder) -> None:
+    await until(lambda: not recorder._work.is_set(), what="every event is written")
 
 
 async def events_on(kube: Kube, namespace: str, name: str) -> list[Object]:
@@ -48,7 +55,7 @@ async def test_what_is_said_again_becomes_a_series(kube: Kube, namespace: str) -
     async with writing(recorder):
         for _ in range(4):
             recorder.record(PODS.reference(namespace, "trainer"), "NoRoom", "Filtering", "no node has 8 GPUs")
-        await asyncio.sleep(0.3)
+        await written(recorder)
         now_s = 61.0
         recorder.record(PODS.reference(namespace, "trainer"), "NoRoom", "Filtering", "no node has 8 GPUs")
     (event,) = await events_on(kube, namespace, "trainer")
@@ -67,14 +74,14 @@ async def test_a_flood_on_one_object_is_cut_short(kube: Kube, namespace: str) ->
 
 
 async def test_the_api_server_is_asked_so_often_and_no_more(kube: Kube, namespace: str) -> None:
-    settings = EventSettings(per_second=20, burst=5, waiting=100)
+    settings = EventSettings(per_second=50, burst=5, waiting=100)
     recorder = EventRecorder(kube, "kaiwo.ai/extender", "extender-0", settings)
+    began_s = time.monotonic()
     async with writing(recorder):
         for number in range(150):
             recorder.record(PODS.reference(namespace, f"pod-{number}"), "Chosen", "Binding", "there is room")
-        await asyncio.sleep(0.7)
-    written = len((await kube.list(EVENTS, namespace)).items)
-    assert 15 <= written <= 5 + 20 * 1.3
+    assert time.monotonic() - began_s > (100 - 5) / 50 - 0.1
+    assert len((await kube.list(EVENTS, namespace)).items) == 100
     assert recorder.dropped == 50
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from controlplane.plane import ControlPlane
+from controlplane.processes import PATIENCE_S, until
 
 from kopt.cluster.api import Gone, Kube, Listing, Unreachable, connect
 from kopt.cluster.informer import Change, ChangeKind, Informer, InformerSettings, wait_synced
@@ -81,7 +82,7 @@ class Scene:
         listing: Listing = await self.writer.list(CONFIG_MAPS, self.namespace, label_selector=LABEL)
         return {key_of(document): version(document) for document in listing.items}
 
-    async def settles(self, within_s: float = 20.0) -> None:
+    async def settles(self, within_s: float = PATIENCE_S) -> None:
         """The informer and its subscriber come to hold what the cluster holds."""
         truth = await self.truth()
         ends_s = asyncio.get_running_loop().time() + within_s
@@ -110,7 +111,7 @@ async def scene(hurt_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Scene
         scene = Scene(hurt_plane, proxy, writer, informer, copy, namespace, random.Random(7))
         await scene.churn(60)
         running = asyncio.create_task(informer.run())
-        await wait_synced([informer], 10.0)
+        await wait_synced([informer], PATIENCE_S)
         yield scene
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -160,9 +161,9 @@ async def test_connections_that_fall_silent_without_being_closed(scene: Scene) -
 async def test_everything_stands_still_for_longer_than_the_read_timeout(scene: Scene) -> None:
     scene.proxy.stall()
     await scene.churn(120)
-    await asyncio.sleep(QUICK.read_timeout_s + 1)
+    await until(lambda: isinstance(scene.informer.trouble, Unreachable))
+    await until(lambda: scene.informer.age_s() > QUICK.read_timeout_s)
     assert isinstance(scene.informer.trouble, Unreachable)
-    assert scene.informer.age_s() > QUICK.read_timeout_s
     scene.proxy.flow()
     await scene.settles()
 
@@ -233,7 +234,7 @@ async def test_continue_tokens_that_expire_between_two_pages(scene: Scene) -> No
             settings=InformerSettings(page=5, first_pause_s=0.05),
         )  # fmt: skip
         running = asyncio.create_task(informer.run())
-        await wait_synced([informer], 60.0)
+        await wait_synced([informer], PATIENCE_S)
         assert forgetting.refused == 1
         assert dict(informer.objects) == await scene.truth()
         running.cancel()

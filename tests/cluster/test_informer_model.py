@@ -142,7 +142,7 @@ async def play(before: set[str], done: list[tuple[str, str]]) -> None:
         ("n", name): (found["metadata"]["uid"], found["metadata"]["resourceVersion"])
         for name, found in server.objects.items()
     }
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while dict(informer.objects) != truth or not informer.synced.is_set():
             assert not running.done()
             await asyncio.sleep(0.0005)

@@ -1,5 +1,6 @@
 """Child processes that cannot outlive the tests, free loopback ports, and waiting with a deadline."""
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -17,6 +18,8 @@ import httpx
 
 T = TypeVar("T")
 
+#: For what comes at once on an idle machine: only a failing test waits so long, and a busy machine fails none.
+PATIENCE_S = 90.0
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 # The kernel sends the death signal when the *thread* that forked ends: all children come from this one, which lives
@@ -105,7 +108,7 @@ class Server:
             self._process.wait()
             self._process = None
 
-    def wait_until(self, check: Callable[[], object], timeout_s: float = 60.0, what: str = "") -> None:
+    def wait_until(self, check: Callable[[], object], timeout_s: float = PATIENCE_S, what: str = "") -> None:
         """Waits for ``check`` while the process lives; OSError and ValueError count as not yet."""
         try:
             wait_for(lambda: not self.alive or check(), timeout_s, what or f"{self.name} is ready")
@@ -119,7 +122,7 @@ class Server:
         return self.log.read_text(errors="replace")[-characters:]
 
 
-def wait_for(check: Callable[[], T], timeout_s: float = 30.0, what: str = "", every_s: float = 0.05) -> T:
+def wait_for(check: Callable[[], T], timeout_s: float = PATIENCE_S, what: str = "", every_s: float = 0.05) -> T:
     """The first true answer of ``check``; raises NotReady (naming ``what``) after ``timeout_s``.
 
     An answer that is not there yet may also be an OSError (no connection) or a ValueError.
@@ -138,6 +141,15 @@ def wait_for(check: Callable[[], T], timeout_s: float = 30.0, what: str = "", ev
         if time.monotonic() > deadline:
             raise NotReady(f"not within {timeout_s:g} s: {what or check!r}; last answer: {last!r}")
         time.sleep(every_s)
+
+
+async def until(check: Callable[[], object], timeout_s: float = PATIENCE_S, what: str = "") -> None:
+    """``wait_for`` where an event loop must go on meanwhile; an exception of ``check`` is the test's end."""
+    deadline = time.monotonic() + timeout_s
+    while not check():
+        if time.monotonic() > deadline:
+            raise NotReady(f"not within {timeout_s:g} s: {what or check!r}")
+        await asyncio.sleep(0.01)
 
 
 def free_port() -> int:

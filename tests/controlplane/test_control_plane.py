@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from controlplane.api import Api, Refused
 from controlplane.borrowed import BorrowedCluster
 from controlplane.plane import ControlPlane
+from controlplane.processes import wait_for
 
 HERE = Path(__file__).resolve().parent
 
@@ -54,13 +56,12 @@ def test_the_audit_log_names_who_wrote_what(control_plane: ControlPlane) -> None
     person = Api(control_plane.kubeconfig_as("mallory", ["curious"]))
     with pytest.raises(Refused):
         person.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hers"}})
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+
+    def created() -> list[dict[str, Any]]:
         entries = control_plane.audit_entries("mallory")
-        hers = [entry for entry in entries if entry["user"]["username"] == "mallory" and entry["verb"] == "create"]
-        if hers:
-            break
-        time.sleep(0.1)
+        return [entry for entry in entries if entry["user"]["username"] == "mallory" and entry["verb"] == "create"]
+
+    hers = wait_for(created)
     assert "curious" in hers[0]["user"]["groups"]
     assert hers[0]["responseStatus"]["code"] == 403
 
@@ -156,10 +157,7 @@ def test_nothing_outlives_a_killed_test_process(tmp_path: Path) -> None:
     assert lives(child), "the child died with the thread that started it"
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    deadline = time.monotonic() + 5
-    while lives(child):
-        assert time.monotonic() < deadline, "the child outlived its parent"
-        time.sleep(0.05)
+    wait_for(lambda: not lives(child), what="the child dies with its parent")
 
 
 def lives(pid: int) -> bool:

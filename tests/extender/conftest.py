@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from controlplane.plane import ControlPlane
-from controlplane.processes import Server, free_port
+from controlplane.processes import PATIENCE_S, Server, free_port
 
 from kopt.controllers.extender.configuration import scheduler_configuration
 
@@ -27,10 +27,10 @@ class RunningExtender:
         command = [KOPT, "extender", "--kubeconfig", kubeconfig or plane.kubeconfig, f"--port={port}",
                    f"--namespace={namespace}", f"--identity={name}", *options]  # fmt: skip
         self.server: Server = plane.start_server(name, command, env)
-        self.http = httpx.Client(base_url=self.url, trust_env=False, timeout=10)
+        self.http = httpx.Client(base_url=self.url, trust_env=False, timeout=60)
         self._plane, self._schedulers = plane, ExitStack()
 
-    def wait_ready(self, timeout_s: float = 30) -> None:
+    def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Until it answers calls."""
         self.server.wait_until(lambda: self.leads, timeout_s)
 

@@ -12,7 +12,7 @@ import uvloop
 from controlplane.certificates import Authority, KeyPair
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
-from controlplane.processes import free_port
+from controlplane.processes import PATIENCE_S, free_port
 
 from kopt.controllers.extender.configuration import scheduler_configuration
 from kopt.controllers.extender.tls import TlsError, TlsFiles
@@ -98,7 +98,7 @@ class Following:
 
     def __init__(self, certificates: Certificates) -> None:
         self._certificates = certificates
-        self.let = asyncio.Event()
+        self.met, self.let = asyncio.Event(), asyncio.Event()
         self.port = 0
 
     async def __aenter__(self) -> "Following":
@@ -113,7 +113,10 @@ class Following:
         await self._http.stop()
 
     def _answer(self, request: Request) -> Reply | Awaitable[Reply]:
-        return self._slowly() if request.path == "/slow" else Reply.text(request.path)
+        if request.path != "/slow":
+            return Reply.text(request.path)
+        self.met.set()
+        return self._slowly()
 
     async def _slowly(self) -> Reply:
         await self.let.wait()
@@ -144,7 +147,7 @@ def test_a_renewed_certificate_is_shown_and_a_broken_one_is_not(
     certificates: Certificates, runner: asyncio.Runner
 ) -> None:
     async def renewed() -> None:
-        async with Following(certificates) as server, asyncio.timeout(10):
+        async with Following(certificates) as server, asyncio.timeout(PATIENCE_S):
             first = await server.shown()
             kept = await server.connect(certificates.context(certificates.caller))
             certificates.renew()
@@ -169,13 +172,13 @@ def test_whom_a_replaced_authority_let_in_is_not_heard_any_more(
         old = certificates.context(certificates.caller)
         new = ssl.create_default_context(cafile=certificates.authority.certificate)
         new.load_cert_chain(new_caller.certificate, new_caller.key)
-        async with Following(certificates) as server, asyncio.timeout(10):
+        async with Following(certificates) as server, asyncio.timeout(PATIENCE_S):
             idle, busy = await server.connect(old), await server.connect(old)
             assert await asked(idle) == b"HTTP/1.1 200"
             session = idle[1].get_extra_info("ssl_object").session
             assert not session.has_ticket, "a resumed session's certificate is not looked at"
             answer = asyncio.create_task(asked(busy, "/slow"))
-            await asyncio.sleep(0.05)
+            await server.met.wait()
             shutil.copy(other.certificate, certificates.folder / "ca.crt")
             while not await asked(await server.connect(new)):
                 await asyncio.sleep(0.02)

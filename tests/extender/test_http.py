@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
+from controlplane.processes import until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ class Echo:
                 writer.write(piece)
                 await writer.drain()
                 await asyncio.sleep(0)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 return await reader.read() if until_closed else await reader.read(65536)
         finally:
             writer.close()
@@ -128,7 +129,7 @@ async def test_a_client_that_hangs_up_while_it_is_answered_harms_nobody(echo: Ec
     writer.write(post("/later", b""))
     await writer.drain()
     writer.transport.abort()
-    await asyncio.sleep(0.1)
+    await until(lambda: not echo.server.connections)
     echo.go_on.set()
     assert b"200 OK" in await echo.talk(post("/a", b"", CLOSE))
     assert not echo.server.connections

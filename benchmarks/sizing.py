@@ -1,11 +1,12 @@
 """Accuracy of sizes on published measurements, families and sources held out whole; beside simpler ways to size a job.
 
-    python -m benchmarks.sizing [--runs 300] [--full] [--python PATH]
+    python -m benchmarks.sizing [--runs 300] [--full] [--doubtful] [--python PATH]
 
 Image models run abstractly (in the environment of ``--python``, KOPT_TRAINER_PYTHON, or ``scripts/trainer-env.sh
-newest``), traces are kept in KOPT_HOME/traces; trainers of language models are read by formulas. Every run is predicted
-by a model that has not seen its family, in whatever source. A quarter of the families (by a hash of their names) is
-reported apart. It is no clean holdout of the present settings: rounds, margins and bounds of the interval were chosen
+newest``), traces are kept in KOPT_HOME/traces; trainers of language models are read by formulas. Runs whose figure
+other batch sizes of the same model contradict are left out unless ``--doubtful`` is given. Every run is predicted by a
+model that has not seen its family, in whatever source. A quarter of the families (by a hash of their names) is reported
+apart. It is no clean holdout of the present settings: rounds, margins and bounds of the interval were chosen
 by figures over all families.
 """
 
@@ -75,18 +76,20 @@ class Figures:
     high: Array
 
 
-def collect(data: Path, tracer: ImageTracer | None, runs: int) -> tuple[list[Case], dict[str, tuple[int, int]], int]:
+def collect(
+    data: Path, tracer: ImageTracer | None, runs: int, *, doubtful: bool = False
+) -> tuple[list[Case], dict[str, tuple[int, int]], int]:
     """Cases; by source how many were asked and answered; and how many image scripts failed."""
     table = read_memory_runs(data)
     timm = sample_images(table.runs, runs) if tracer is not None else []
     others = [one for one in table.runs if "model" not in one.arguments or one.source != "itu-rad/GPUMemNet"]
     cases, asked, failed = [], dict[str, tuple[int, int]](), 0
     for n, run in enumerate([*timm, *others]):
-        if run.measured is None or run.crashed or run.censored or run.metric is None:
+        if run.measured is None or run.crashed or run.censored or run.metric is None or (run.doubt and not doubtful):
             continue
         total, answered = asked.get(run.source, (0, 0))
         try:
-            cases.append(Case(run, measured_question(run, tracer)))
+            cases.append(Case(run, measured_question(run, tracer, doubtful=doubtful)))
             answered += 1
         except NotAnswerable as error:
             failed += n < len(timm)
@@ -240,6 +243,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300, help="timm runs in the sample")
     parser.add_argument("--full", action="store_true", help="every timm model")
+    parser.add_argument("--doubtful", action="store_true", help="with runs that others of the same model contradict")
     parser.add_argument("--python", help="an interpreter with torch, timm and torchvision")
     parser.add_argument("--kept", action="store_true", help="use kept traces only, run nothing")
     options = parser.parse_args(arguments)
@@ -253,7 +257,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         ImageTracer(python, home, TraceCache(home / "traces", most=5000), only_kept=options.kept) if python else None
     )
     began = time.monotonic()
-    cases, asked, failed = collect(data, tracer, 10**6 if options.full else options.runs)
+    cases, asked, failed = collect(data, tracer, 10**6 if options.full else options.runs, doubtful=options.doubtful)
     ours = out_of_fold(cases)
     traced = sum(one.abstract and one.run.source == "itu-rad/GPUMemNet" for one in cases)
     for title, text in (

@@ -17,6 +17,8 @@ from kopt.training import reference
 
 SCRIPTS = Path(str(reference.__file__)).resolve().parent
 _IMAGE_SOURCES = {"itu-rad/GPUMemNet": "timm", "hadeelalbahar/SchedTune": "torchvision"}
+_SEARCHING = ("timm",)
+"""Its training script sets ``torch.backends.cudnn.benchmark``."""
 _TRACED_ON = "A100-SXM4-40GB"
 """One trace serves every GPU: the architecture changes little of what is allocated."""
 
@@ -39,7 +41,8 @@ class ImageTracer:
 
     def code(self, model: str, batch_size: int, library: str) -> CodeEstimate:
         """Raises NotAnswerable where the script does not run through."""
-        words = ("image_training.py", "--model", model, "--batch-size", str(batch_size), "--library", library)
+        search = ("--search",) if library in _SEARCHING else ()
+        words = ("image_training.py", "--model", model, "--batch-size", str(batch_size), "--library", library, *search)
         limits = Limits(wall_s=self.timeout_s, cpu_s=int(self.timeout_s))
         call = ScriptCall(self.python, words, SCRIPTS)
         if self.only_kept and self.cache.read(call_digest(call, find_gpu(_TRACED_ON))) is None:
@@ -51,7 +54,7 @@ class ImageTracer:
         self.seconds.append(traced.seconds)
         if traced.trace is None:
             raise NotAnswerable(traced.problem)
-        code, _ = from_trace(traced.trace)
+        code, _ = from_trace(traced.trace, card_bytes=int(find_gpu(_TRACED_ON).usable_bytes))
         if code.coverage is TraceCoverage.FAILED:
             raise NotAnswerable("; ".join(code.warnings) or traced.problem)
         return code
@@ -71,10 +74,12 @@ def code_of(run: MemoryRun, tracer: ImageTracer | None) -> CodeEstimate:
     return from_plan(plan, measured=breakdown)
 
 
-def measured_question(run: MemoryRun, tracer: ImageTracer | None) -> MeasuredQuestion:
-    """A run as a question with its answer. Raises NotAnswerable."""
+def measured_question(run: MemoryRun, tracer: ImageTracer | None, *, doubtful: bool = False) -> MeasuredQuestion:
+    """A run as a question with its answer; ``doubtful`` ones too, or not. Raises NotAnswerable."""
     if run.measured is None or run.crashed or run.censored:
         raise NotAnswerable("what it needed is not known: crashed, capped or out of memory")
+    if run.doubt and not doubtful:
+        raise NotAnswerable(f"its figure is doubtful: {run.doubt}")
     if run.metric is None:
         raise NotAnswerable("the source does not say which figure it measured")
     gpu = gpu_name(run.gpu)

@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kopt.core.sizing import AllocationKind
 from kopt.core.units import GIB, MIB, Bytes
+from kopt.data.memory.batches import Figure, doubts
 from kopt.data.memory.families import image_category, image_family
 from kopt.data.memory.table import Category, MemoryDataError, MemoryRun, Row, read_rows
 
@@ -17,8 +18,13 @@ _MEBIBYTES = ("fake_fwd_mib", "fake_bwd_mib", "fake_last_mib")
 
 
 def timm_training(path: Path) -> Iterator[MemoryRun | None]:
-    """Image models trained on an A100 with 40 GB; the figures are those of nvidia-smi."""
-    for row in read_rows(path, ("model", "batch_size", "measured_mib", "censored_40gb", "crashed", *_MEBIBYTES)):
+    """Image models trained on an A100 with 40 GB; the figures are those of nvidia-smi.
+
+    The column ``crashed`` marks every figure below that of a smaller batch, whichever of the two is wrong.
+    """
+    rows = list(read_rows(path, ("model", "batch_size", "measured_mib", "censored_40gb", "crashed", *_MEBIBYTES)))
+    doubted = _doubted(rows)
+    for row in rows:
         model = row.text("model")
         published = {one: row.amount(one, MIB) for one in _MEBIBYTES}
         yield MemoryRun(
@@ -27,7 +33,18 @@ def timm_training(path: Path) -> Iterator[MemoryRun | None]:
             arguments={"model": model, "batch_size": row.required("batch_size")},
             published={f"naive fake tensors, {key[5:8]}": found for key, found in published.items() if found},
             censored=row.flag("censored_40gb"), crashed=row.flag("crashed"),
+            doubt=doubted.get((model, int(row.required("batch_size"))), ""),
         )  # fmt: skip
+
+
+def _doubted(rows: Sequence[Row]) -> dict[tuple[str, int], str]:
+    """Model and batch size → why other batch sizes speak against the figure."""
+    figures: dict[str, dict[int, Figure]] = {}
+    for row in rows:
+        measured, tensors = row.amount("measured_mib", MIB), row.amount("fake_bwd_mib", MIB)
+        if measured is not None and tensors is not None:
+            figures.setdefault(row.text("model"), {})[int(row.required("batch_size"))] = Figure(measured, tensors)
+    return {(model, batch): why for model, own in figures.items() for batch, why in doubts(own).items()}
 
 
 _SUPERSEDED = "dracooci"

@@ -45,7 +45,7 @@ class MemoryRun:
     ``measured`` is None where the run did not fit (``out_of_memory``); ``metric`` is None where the source does not
     say which figure it gives. ``censored``: the figure is near the card's capacity, more may have been wanted.
     ``crashed``: the figure is that of a run that ended early. ``gpu`` is as the source has it. ``per_gpu`` is False
-    where the figure is a sum over ``gpus``.
+    where the figure is a sum over ``gpus``. ``doubt``: why other runs of the same model speak against the figure.
     """
 
     name: str
@@ -63,6 +63,7 @@ class MemoryRun:
     crashed: bool = False
     out_of_memory: bool = False
     per_gpu: bool = True
+    doubt: str = ""
 
     def __post_init__(self) -> None:
         if (self.measured is None) != self.out_of_memory:

@@ -11,7 +11,7 @@ from kopt.core.reason import Reason
 from kopt.core.sizing import AllocationKind, MemoryBreakdown, Method, RankMemory, TraceCoverage
 from kopt.core.units import Bytes, format_bytes
 from kopt.models.sizing.events import EVENT, MODULE, OP, A, B, Event, Rows, Trace
-from kopt.models.sizing.timeline import Timeline, replay
+from kopt.models.sizing.timeline import LARGE_CARD_BYTES, Timeline, replay
 
 KERNELS = ("convolution", "gemm", "attention", "normalisation", "recurrent", "embedding", "optimizer", "memory")
 """Classes of kernels that load a GPU alike; the last is everything bound by moving bytes."""
@@ -69,9 +69,13 @@ def kernel_class(operation: str) -> str:
     return next((name for name, pattern in _CLASSES if pattern.search(operation)), "memory")
 
 
-def from_trace(trace: Trace, *, capacity_bytes: int | None = None) -> tuple[CodeEstimate, Timeline]:
-    """The estimate of a trace, and the timeline of the rank that needs most."""
-    lines = {rank: replay(trace, rank=rank, capacity_bytes=capacity_bytes) for rank in trace.ranks}
+def from_trace(
+    trace: Trace, *, capacity_bytes: int | None = None, card_bytes: int = LARGE_CARD_BYTES
+) -> tuple[CodeEstimate, Timeline]:
+    """The estimate of a trace, and the timeline of the rank that needs most; amounts as for ``replay``."""
+    lines = {
+        rank: replay(trace, rank=rank, capacity_bytes=capacity_bytes, card_bytes=card_bytes) for rank in trace.ranks
+    }
     worst = max(lines, key=lambda rank: lines[rank].peak_reserved_bytes)
     line, rows = lines[worst], trace.of_rank(worst)
     kernels = _kernels(rows, trace.names)

@@ -58,11 +58,12 @@ class Event(IntEnum):
 
 
 class Pass(IntFlag):
-    """What a convolution computes; each is an algorithm of its own."""
+    """What a convolution computes, each by an algorithm of its own, and whether the fastest of all is searched for."""
 
     FORWARD = 1
     INPUT_GRADIENT = 2
     WEIGHT_GRADIENT = 4
+    SEARCHED = 8
 
 
 class Role(IntEnum):
@@ -288,7 +289,7 @@ class _Decoder:
         for one in np.unique(folded[:, SUBJECT]).tolist():
             if one not in self.convolutions:
                 self._fail(f"convolution {one} is used before it is told")
-        if ((folded[:, A] < 1) | (folded[:, A] > sum(Pass))).any():
+        if ((folded[:, A] & ~int(Pass.SEARCHED) < 1) | (folded[:, A] > sum(Pass))).any():
             self._fail("a convolution without a pass, or with one that does not exist")
         named = rows[(event == Event.PHASE) | (event == Event.WORKSPACE), SUBJECT]
         used = np.unique(np.concatenate([rows[:, MODULE], rows[:, OP], named]))

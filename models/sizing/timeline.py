@@ -1,5 +1,6 @@
 """Replays a trace through the caching allocator and says when memory peaked, in which phase, and what it held then."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,14 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.sizing import MemoryBreakdown
-from kopt.core.units import Bytes
+from kopt.core.units import GIB, Bytes
 from kopt.models.sizing.allocator import MIN_BLOCK_BYTES, CachingAllocator, OutOfMemory
 from kopt.models.sizing.allocator_settings import AllocatorSettings
-from kopt.models.sizing.events import EVENT, MODULE, SUBJECT, A, B, Event, Role, Rows, Trace
+from kopt.models.sizing.events import EVENT, MODULE, SUBJECT, A, B, Convolution, Event, Pass, Role, Rows, Trace
+from kopt.models.sizing.workspaces import unfolded_bytes
 
 Amounts = NDArray[np.int64]
 
 ROLES = tuple(Role)
+LARGE_CARD_BYTES = 80 * GIB
+"""Where it is not known on which card a script runs."""
+_TRANSIENT = -1 << 60
+"""No storage's number, and no kept workspace's."""
 _MEMORY = (Event.ALLOC, Event.FREE, Event.WORKSPACE, Event.EMPTY_CACHE)
 
 
@@ -81,18 +87,21 @@ class Timeline:
 
 
 def replay(
-    trace: Trace, *, rank: int = 0, capacity_bytes: int | None = None, settings: AllocatorSettings | None = None
-) -> Timeline:
+    trace: Trace, *, rank: int = 0, capacity_bytes: int | None = None, settings: AllocatorSettings | None = None,
+    card_bytes: int = LARGE_CARD_BYTES,
+) -> Timeline:  # fmt: skip
     """The timeline of one rank. ``settings`` default to those of the script's environment.
 
     ``capacity_bytes`` is what the allocator can have of the device: close to it cached memory is given back, beyond
-    it the replay stops.
+    it the replay stops. A search for the fastest convolution takes what is free of ``card_bytes``, and no more.
     """
     rows = trace.of_rank(rank)
     settings = settings or AllocatorSettings.parse(trace.hello.allocator_conf)
     allocator = CachingAllocator(settings, capacity_bytes)
-    places = np.flatnonzero(np.isin(rows[:, EVENT], _MEMORY))
-    allocated, reserved, failed = _run(rows, places, allocator)
+    searched = _searched(rows, trace.convolutions)
+    places = np.flatnonzero(np.isin(rows[:, EVENT], _MEMORY) | searched)
+    search = _Search(trace.convolutions, min(card_bytes, capacity_bytes or card_bytes))
+    allocated, reserved, failed = _run(rows, places, allocator, search)
     places = places[: len(allocated)]
     by_role = _by_role(rows, places)
     peak = int(np.argmax(allocated)) if len(allocated) else 0
@@ -108,8 +117,18 @@ def replay(
     )  # fmt: skip
 
 
-def _run(rows: Rows, places: Amounts, allocator: CachingAllocator) -> tuple[Amounts, Amounts, str]:
-    """Bytes allocated and reserved after each memory event, and why the replay stopped early, if it did."""
+def _searched(rows: Rows, convolutions: Mapping[int, Convolution]) -> NDArray[np.bool_]:
+    """Which rows (n,) are convolutions whose algorithm is searched for among some that take a workspace."""
+    using = [number for number, one in convolutions.items() if unfolded_bytes(one)]
+    found: NDArray[np.bool_] = (
+        (rows[:, EVENT] == Event.CONVOLUTION) & (rows[:, A] & Pass.SEARCHED > 0) & np.isin(rows[:, SUBJECT], using)
+    )
+    return found
+
+
+def _run(rows: Rows, places: Amounts, allocator: CachingAllocator, search: "_Search") -> tuple[Amounts, Amounts, str]:
+    """Bytes allocated and reserved after each memory event (of a convolution: while it runs), and why the replay
+    stopped early, if it did."""
     allocated, reserved = [], []
     workspaces: dict[tuple[int, int], tuple[int, int]] = {}
     recorded = np.flatnonzero(rows[:, EVENT] == Event.RECORD_STREAM)
@@ -126,6 +145,10 @@ def _run(rows: Rows, places: Amounts, allocator: CachingAllocator) -> tuple[Amou
                 continue
             elif event == Event.EMPTY_CACHE:
                 allocator.empty_cache()
+            elif event == Event.CONVOLUTION:
+                allocated.append(search.workspace(allocator, subject, b))
+                reserved.append(allocator.reserved)
+                continue
             else:
                 _workspace(allocator, workspaces, (subject, b), a)
             allocated.append(allocator.allocated)
@@ -133,6 +156,26 @@ def _run(rows: Rows, places: Amounts, allocator: CachingAllocator) -> tuple[Amou
     except OutOfMemory as error:
         return np.array(allocated, np.int64), np.array(reserved, np.int64), str(error)
     return np.array(allocated, np.int64), np.array(reserved, np.int64), ""
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The workspaces of algorithms that are tried, as far as the card has room."""
+
+    convolutions: Mapping[int, Convolution]
+    card_bytes: int
+
+    def workspace(self, allocator: CachingAllocator, shape: int, stream: int) -> int:
+        """Bytes allocated while it lasts; what does not fit is not tried."""
+        amount = unfolded_bytes(self.convolutions[shape])
+        if allocator.reserved + amount > self.card_bytes:
+            allocator.empty_cache()
+        if allocator.reserved + amount <= self.card_bytes:
+            with contextlib.suppress(OutOfMemory):
+                allocator.malloc(_TRANSIENT, amount, stream)
+        during = allocator.allocated
+        allocator.free(_TRANSIENT)
+        return during
 
 
 def _workspace(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kopt.models.sizing.events import Event, Role
+from kopt.models.sizing.events import SUBJECT, A, Event, Pass, Role
 from tests.sizing.probing import Run
 
 pytestmark = [pytest.mark.trainers, pytest.mark.slow]
@@ -38,6 +38,20 @@ def test_mixed_precision_steps_and_prints_numbers(probe: Probe) -> None:
 
 def test_the_same_script_gives_the_same_events(probe: Probe) -> None:
     assert probe("classify.py", "--amp").stream == probe("classify.py", "--amp").stream
+
+
+def test_convolutions_tell_their_sizes_and_passes(probe: Probe) -> None:
+    """The first one's pictures need no gradient; its algorithms are searched for, as the script asks."""
+    trace = probe("classify.py", "--amp").trace
+    first, second = (one for one in trace.convolutions.values() if one.dtype == "float16" and one.source[0] == 64)
+    assert (first.source, first.weight, first.padding) == ((64, 3, 32, 32), (32, 3, 3, 3), (1, 1))
+    assert (second.source, second.weight, second.groups) == ((64, 32, 16, 16), (64, 32, 3, 3), 1)
+    rows = trace.rows[trace.rows[:, 0] == Event.CONVOLUTION]
+    numbers = {one: number for number, one in trace.convolutions.items()}
+    both = Pass.INPUT_GRADIENT | Pass.WEIGHT_GRADIENT
+    for one, backward in ((first, Pass.WEIGHT_GRADIENT), (second, both)):
+        told = set(rows[rows[:, SUBJECT] == numbers[one], A].tolist())
+        assert told == {int(Pass.FORWARD | Pass.SEARCHED), int(backward | Pass.SEARCHED)}
 
 
 def test_checkpointing_trades_memory_for_operations(probe: Probe) -> None:

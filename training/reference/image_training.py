@@ -13,7 +13,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--library", choices=("timm", "torchvision"), default="timm")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--search", action="store_true", help="have cuDNN search for the fastest algorithms")
     given = parser.parse_args()
+    torch.backends.cudnn.benchmark = given.search
     if given.library == "timm":
         model = import_module("timm").create_model(given.model)
         shape = model.default_cfg["input_size"]

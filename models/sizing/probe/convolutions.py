@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from . import stream as events
 from .stream import EventWriter
 
-_FORWARD, _INPUT_GRADIENT, _WEIGHT_GRADIENT = 1, 2, 4
+_FORWARD, _INPUT_GRADIENT, _WEIGHT_GRADIENT, _SEARCHED = 1, 2, 4, 8
 _LISTS = ("stride", "padding", "dilation")
 
 
@@ -35,6 +35,8 @@ class Convolutions:
             wanted = given["output_mask"]
             passes = _INPUT_GRADIENT * bool(wanted[0]) + _WEIGHT_GRADIENT * bool(wanted[1])
         if passes:
+            # Every algorithm that fits is tried, whatever workspace it takes.
+            passes |= _SEARCHED * bool(torch.backends.cudnn.benchmark)
             self._writer.row(events.CONVOLUTION, self._number(source, weight, given), passes, stream, module, operation)
 
     def _number(self, source: Any, weight: Any, given: dict[str, Any]) -> int:

@@ -5,6 +5,7 @@ print(kopt.estimate("train.py --batch-size 32", gpu="a100-40gb").to_dict())
 """
 
 import contextlib
+import re
 import shlex
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from kopt.core.sizing import (
     WorkloadProfile,
 )
 from kopt.core.training import PlanError
-from kopt.core.units import Bytes
+from kopt.core.units import MIB, Bytes
 from kopt.formats.entrypoint import (
     Entrypoint,
     EntrypointError,
@@ -58,6 +59,12 @@ _RUNS = (AUTO, HF, "python")
 """Trainers whose scripts are run; others are read by their formulas."""
 _MAX_FILE_BYTES = 16 << 20
 _MAX_CONFIG_CHARACTERS = 1 << 20
+_MAX_SAID = 400
+_FRAME = re.compile(r'  File "([^"]+)", line (\d+)')
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d|^<")
+_EXITED = re.compile(r"the script exited with \S+$")
+ADAPTS = "the script caught that"
+"""How the probe's warning begins where a script that found the memory full went on with less."""
 NOTHING = CodeEstimate(Method.ABSTRACT, TraceCoverage.FAILED, Bytes(0), Bytes(0), MemoryBreakdown())
 
 Progress = Callable[[str], None]
@@ -275,10 +282,28 @@ def _run(
     if traced.trace is None:
         return Found(NOTHING, problem=traced.problem)
     progress("replaying its allocations")
-    code, timeline = from_trace(traced.trace)
+    # Where the script met the end of the memory, PyTorch gave back what it kept before it said so.
+    adapts = any(one.startswith(ADAPTS) for one in traced.trace.warnings)
+    code, timeline = from_trace(traced.trace, capacity_bytes=int(gpu.usable_bytes) if adapts else None)
     gaps = [f"confined without {one}" for one in traced.missing]
     problem = traced.problem or (traced.trace.end.error or "" if traced.trace.end else "")
-    return Found(replace(code, warnings=(*code.warnings, *gaps)), timeline, problem.strip().rpartition("\n")[2])
+    return Found(replace(code, warnings=(*code.warnings, *gaps)), timeline, _told(problem, traced.output_tail))
+
+
+def _told(problem: str, output: str) -> str:
+    """What went wrong in a line: the error with its place in the script, or what it said before it left."""
+    lines = problem.strip().splitlines()
+    if len(lines) < 2:
+        said = [line.strip() for line in output.strip().splitlines() if line.strip()]
+        return f"{problem.strip()}: {said[-1][:_MAX_SAID]}" if _EXITED.search(problem) and said else problem.strip()
+    frames = [n for n, line in enumerate(lines) if _FRAME.match(line)]
+    # Without frames of the script's own (a text that is no Python) the traceback's heading is followed by the error.
+    error = next((line for line in lines[frames[-1] + 1 if frames else 1 :] if line[:1].strip()), lines[-1])
+    if error.endswith(":"):
+        error += f" {lines[min(lines.index(error) + 1, len(lines) - 1)].strip()}"
+    places = [found for n in frames if (found := _FRAME.match(lines[n])) and not _LIBRARY.search(found[1])]
+    where = f" ({Path(places[-1][1]).name}, line {places[-1][2]})" if places else ""
+    return error[:_MAX_SAID] + where
 
 
 @contextlib.contextmanager
@@ -301,6 +326,9 @@ def _runnable(entrypoint: Entrypoint, folder: Path) -> Iterator[tuple[str, ...]]
 def assemble(question: SizingQuestion, entrypoint: Entrypoint, memory: Prediction) -> SizingEstimate:
     """The estimate around a prediction of memory, which may be a refusal."""
     code, profile, gpu = question.code, question.profile, question.gpu
+    if any(one.startswith(ADAPTS) for one in code.warnings):
+        # Advice is in whole mebibytes, rounded up.
+        memory = _at_most(memory, float(int(find_gpu(gpu).usable_bytes) // MIB * MIB))
     busy = compute.activity(code, gpu, profile)
     share, why = fitting.recommend(
         memory, gpu, world_size=question.world_size, activity_high=None if busy.refused else busy.high
@@ -316,6 +344,13 @@ def assemble(question: SizingQuestion, entrypoint: Entrypoint, memory: Predictio
         (*memory.reasons, why, *busy.reasons),
         observed_peak_bytes=profile.peak_bytes if profile is not None else Bytes(0),
     )  # fmt: skip
+
+
+def _at_most(memory: Prediction, most: float) -> Prediction:
+    """Of a script that takes what there is: no more than there is."""
+    if memory.value is None or memory.low is None or memory.high is None:
+        return memory
+    return replace(memory, value=min(memory.value, most), low=min(memory.low, most), high=min(memory.high, most))
 
 
 def _method(code: CodeEstimate, profile: WorkloadProfile | None) -> Method:

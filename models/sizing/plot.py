@@ -34,7 +34,8 @@ def draw(found: SizingEstimate, timeline: Timeline, path: Path) -> None:
     if found.memory.value is not None and found.memory.high is not None:
         interval = (
             f": process {format_bytes(int(found.memory.value))}, "
-            f"{found.memory.probability:.0%} below {format_bytes(int(found.memory.high))}"
+            f"{found.memory.probability:.0%} between {format_bytes(int(found.memory.low or 0))} and "
+            f"{format_bytes(int(found.memory.high))}"
         )
     figure.suptitle(f"{_short(found.script)} on {found.gpu}{interval}", fontsize=12, parse_math=False)
     figure.savefig(path, dpi=130)

@@ -133,6 +133,7 @@ def trace_script(
         "KOPT_PROBE_GPU": fake_gpu(gpu), "KOPT_PROBE_WORLD_SIZE": str(call.world_size),
         "KOPT_PROBE_CACHE": str(device), "HF_HUB_OFFLINE": "1",
     }  # fmt: skip
+    outcome = None
     try:
         outcome = run_confined(
             [call.python, str(PROBE), *call.arguments], cwd=call.folder, env=environment, limits=limits,
@@ -140,11 +141,15 @@ def trace_script(
         )  # fmt: skip
         trace = read_events(io.BytesIO(buffer.content))
     except TraceError as error:
-        said = _last(locals()["outcome"].output_tail) if "outcome" in locals() else ""
+        if outcome is not None and outcome.limit_hit:
+            return Traced(None, _limit(outcome.limit_hit, limits))
+        said = _last(outcome.output_tail) if outcome is not None else ""
         return Traced(None, f"{error}" + (f" ({said})" if said else ""))
     if trace.end is not None and trace.end.reason != "limit":
         cache.write(digest, bytes(buffer.content))
-    return Traced(trace, _ended(trace, outcome.limit_hit), False, outcome.seconds, outcome.missing, outcome.output_tail)
+    return Traced(
+        trace, _ended(trace, outcome.limit_hit, limits), False, outcome.seconds, outcome.missing, outcome.output_tail
+    )
 
 
 def call_digest(call: ScriptCall, gpu: GpuModel) -> str:
@@ -218,10 +223,22 @@ def _prepare(python: str, device: Path, readable: Sequence[str], limits: Limits)
     return _last(outcome.output_tail) or f"the fake device could not be prepared ({outcome.limit_hit or outcome.error})"
 
 
-def _ended(trace: Trace, limit: str | None) -> str:
+def _ended(trace: Trace, limit: str | None, limits: Limits) -> str:
     if trace.end is not None:
         return trace.end.error or "" if trace.end.reason == "unsupported" else ""
-    return f"it was ended at its limit ({limit})" if limit else "it was ended before it had finished"
+    return _limit(limit, limits) if limit else "it was ended before it had finished"
+
+
+def _limit(hit: str, limits: Limits) -> str:
+    """Which limit it met, and what to do about time."""
+    most = {
+        "wall": f"{limits.wall_s:g} s; --timeout gives it more",
+        "cpu": f"{limits.cpu_s:g} s of processor time; --timeout gives it more",
+        "memory": f"{limits.memory_bytes / (1 << 30):g} GiB of the host's memory",
+        "processes": f"{limits.processes} processes",
+        "events": "the events that are read of it",
+    }
+    return f"it was ended at its limit of {most.get(hit, hit)}"
 
 
 def _last(text: str) -> str:

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from sizing.traces import training
 
-from kopt.core.catalogue import UnknownGpuError
+from kopt.core.catalogue import UnknownGpuError, find_gpu
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
-from kopt.core.sizing import Method, ShareKind, TraceCoverage, WorkloadProfile
+from kopt.core.sizing import Method, ShareKind, SizingEstimate, TraceCoverage, WorkloadProfile
 from kopt.core.units import GIB, MIB, Bytes
 from kopt.formats.entrypoint import EntrypointError
 from kopt.models.sizing import estimate as sizing
 from kopt.models.sizing.code import from_trace
 from kopt.models.sizing.compute import activity
 from kopt.models.sizing.estimate import EstimateOptions, estimate, estimate_and_code
+from kopt.models.sizing.events import End, Trace
 from kopt.models.sizing.fitting import fits, recommend
 from kopt.models.sizing.plot import draw
 from kopt.models.sizing.posterior import combine
@@ -118,6 +119,77 @@ def test_what_neither_path_knows_is_refused_with_a_whole_gpu(
     assert seen.method is Method.PROFILE
     assert seen.memory.low == STEADY.peak_bytes
     assert seen.observed_peak_bytes == STEADY.peak_bytes
+
+
+PARSER = """Traceback (most recent call last):
+  File "/usr/lib/python3.11/runpy.py", line 1, in run
+    exec(code)
+  File "/work/train.py", line 12, in <module>
+    rows = load()
+  File "/env/lib/python3.11/site-packages/pandas/io.py", line 900, in load
+    raise
+FileNotFoundError: no such file: 'rows.csv'
+"""
+LOADING = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    model.load_state_dict(found)
+RuntimeError: Error(s) in loading state_dict for Net:
+\tMissing key(s) in state_dict: "a", "b".
+"""
+BINARY = "Traceback (most recent call last):\nSyntaxError: source code string cannot contain null bytes\n"
+SYNTAX = """Traceback (most recent call last):
+  File "/work/syntax.py", line 2
+    for i in range(3)
+                     ^
+SyntaxError: expected ':'
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "output", "said"),
+    [
+        (PARSER, "", "FileNotFoundError: no such file: 'rows.csv' (train.py, line 12)"),
+        (LOADING, "", 'Net: Missing key(s) in state_dict: "a", "b". (train.py, line 3)'),
+        (BINARY, "", "SyntaxError: source code string cannot contain null bytes"),
+        (SYNTAX, "", "SyntaxError: expected ':' (syntax.py, line 2)"),
+        ("the script exited with 2", "usage: x\nx: error: --data is required\n", "exited with 2: x: error: --data is"),
+        ("the script exited with 1", "", "the script exited with 1"),
+    ],
+)
+def test_what_broke_a_script_is_told_with_its_place(
+    predictor: SizingPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, output: str, said: str
+) -> None:
+    made = replace(training(), end=End("error", 0, error))
+    monkeypatch.setattr(sizing, "trace_script", lambda *_, **__: Traced(made, output_tail=output))
+    monkeypatch.setattr(sizing, "find_interpreter", lambda _: sys.executable)
+    (tmp_path / "train.py").write_text("pass")
+    warnings = estimate("train.py", model=predictor, folder=tmp_path).warnings
+    assert any(text.endswith(said) or said in text for text in warnings), warnings
+    assert not any("Traceback" in text for text in warnings)
+
+
+def test_a_script_that_takes_what_there_is_gets_a_whole_gpu_and_no_larger_one(
+    predictor: SizingPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = training(layers=8, weight=600 * MIB, activation=400 * MIB)
+    needs = estimate_of(made, predictor, tmp_path, monkeypatch)
+    assert needs.recommendation.bytes > find_gpu("T4").usable_bytes
+    assert needs.recommendation.gpu != find_gpu("T4").name
+    adapts = replace(made, warnings=(f"{sizing.ADAPTS} the 15 GiB of the GPU were full and went on with less",))
+    takes = estimate_of(adapts, predictor, tmp_path, monkeypatch)
+    assert takes.recommendation.kind is ShareKind.WHOLE
+    assert takes.recommendation.gpu == find_gpu("T4").name
+    assert takes.fits["T4"]
+
+
+def estimate_of(
+    trace: Trace, predictor: SizingPredictor, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> SizingEstimate:
+    """The estimate for a T4 of a script that gave this trace."""
+    monkeypatch.setattr(sizing, "trace_script", lambda *_, **__: Traced(trace))
+    monkeypatch.setattr(sizing, "find_interpreter", lambda _: sys.executable)
+    (folder / "train.py").write_text("pass")
+    return estimate("train.py", model=predictor, folder=folder, gpu="T4")
 
 
 def test_a_dry_run_only_lowers_the_upper_end(predictor: SizingPredictor, ran: list[Any], tmp_path: Path) -> None:

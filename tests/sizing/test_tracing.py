@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from kopt.core.catalogue import find_gpu
-from kopt.models.sizing.sandbox import Limits
+from kopt.models.sizing import tracing
+from kopt.models.sizing.sandbox import Limits, Outcome
 from kopt.models.sizing.tracing import ScriptCall, call_digest, trace_script
 
 SCRIPT = """
@@ -33,6 +34,23 @@ def test_a_change_beside_a_script_elsewhere_is_another_call(call: ScriptCall) ->
     assert call_digest(call, gpu) == before
     (call.folder.parent / "there/beside.py").write_text("SIZE = 2000")
     assert call_digest(call, gpu) != before
+
+
+@pytest.mark.parametrize(
+    ("hit", "said"),
+    [("wall", "5 s; --timeout"), ("memory", "8 GiB of the host's memory"), ("processes", "512 processes")],
+)
+def test_a_script_that_is_ended_before_its_first_event_is_told_its_limit(
+    call: ScriptCall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hit: str, said: str
+) -> None:
+    def confined(argv: list[str], **_: object) -> Outcome:
+        prepares = "--prepare" in argv
+        return Outcome(0 if prepares else None, None if prepares else hit, "", 5.0)
+
+    monkeypatch.setattr(tracing, "run_confined", confined)
+    traced = trace_script(call, find_gpu("a100-40gb"), limits=Limits(wall_s=5), state=tmp_path / "state")
+    assert traced.trace is None
+    assert said in traced.problem
 
 
 @pytest.mark.trainers

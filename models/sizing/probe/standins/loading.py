@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import data
+
+from .guarded import ABSENT, expected
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -76,7 +79,72 @@ def _files(session: Session) -> None:
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         # A checkpoint's own values do not matter; on the CPU it costs no memory of the GPU.
-        return original(f, "cpu", *args, **kwargs)
+        try:
+            return original(f, "cpu", *args, **kwargs)
+        except FileNotFoundError as error:
+            if expected(ABSENT):
+                raise
+            session.writer.stand_in(
+                f"torch.load of {os.fspath(f)}", "not there: taken for a checkpoint, of which nothing is loaded"
+            )
+            return Absent(error)
 
     patched: Any = torch
     patched.save, patched.load = save, load
+    _load_nothing(torch.nn.Module, torch.nn.modules.module._IncompatibleKeys([], []))
+    _load_nothing(torch.optim.Optimizer, None)
+
+
+def _load_nothing(kind: Any, result: Any) -> None:
+    """Loading what is absent, or what a script made of its no entries, changes nothing."""
+    original = kind.load_state_dict
+
+    def load(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(state_dict, Absent) or (Absent.met and not state_dict):
+            return result
+        return original(self, state_dict, *args, **kwargs)
+
+    kind.load_state_dict = load
+
+
+class Absent(dict[str, Any]):
+    """The content of a checkpoint that is not there: every entry is as absent, as a number it is zero.
+
+    Whoever wants more of it than a checkpoint has gets the error that the file is missing.
+    """
+
+    met = False
+
+    def __init__(self, error: FileNotFoundError) -> None:
+        super().__init__()
+        Absent.met = True
+        self.__dict__["_error"] = error
+
+    def __missing__(self, key: Any) -> Absent:
+        if not isinstance(key, str):
+            raise self._error
+        return Absent(self._error)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self.__dict__["_error"]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return 0
+
+    def __int__(self) -> int:
+        return 0
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        return 0.0
+
+    def __add__(self, other: Any) -> Any:
+        return 0 + other
+
+    __radd__ = __add__

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from .guarded import ABSENT, expected
 
 if TYPE_CHECKING:
     from ..session import Session
 
 _SAMPLES = 2048
 _ROWS = 256
+_TOKENS = 1 << 22
 # Class: (width and height, mode, classes).
 _IMAGES = {
     "CIFAR10": (32, "RGB", 10),
@@ -59,6 +63,7 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 def install(session: Session) -> None:
     """Patches torchvision's data sets and ``datasets.load_dataset`` once they are imported."""
     session.imports.patch("torchvision.datasets", lambda module: _torchvision(session, module))
+    session.imports.patch("numpy", lambda module: _token_files(session, module))
     session.imports.patch("datasets.load", lambda module: _load_dataset(session, module))
 
 
@@ -69,6 +74,24 @@ def _torchvision(session: Session, module: Any) -> None:
     if hasattr(module, "FakeData"):
         # Its images are drawn at full size for each sample; the values do not matter.
         module.FakeData.__getitem__ = _fake_data
+
+
+def _token_files(session: Session, module: Any) -> None:
+    """``np.memmap`` of a file of tokens, as language models are trained from."""
+    original: Any = module.memmap
+
+    class Memmap(original):  # type: ignore[misc]
+        def __new__(cls, filename: Any, dtype: Any = module.uint8, mode: Any = "r+", *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original.__new__(original, filename, dtype, mode, *args, **kwargs)
+            except FileNotFoundError:
+                if mode not in ("r", "r+", "c", "readonly", "copyonwrite") or expected(ABSENT):
+                    raise
+                session.writer.stand_in(f"np.memmap of {os.fspath(filename)}", f"not there: {_TOKENS:,} zeros")
+                shape = kwargs.get("shape") or (args[1] if len(args) > 1 else None) or _TOKENS
+                return module.zeros(shape, dtype)
+
+    module.memmap = Memmap
 
 
 def _fake_data(self: Any, index: int) -> Any:

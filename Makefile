@@ -59,6 +59,10 @@ bench: setup  ## the tables of figures, beside their baselines
 default-models: setup  ## fit the shipped default models again (needs KOPT_DATA_DIR)
 	$(BIN)/python -P -m kopt.training.default_models
 
+.PHONY: corpus
+corpus: setup  ## record the logs of real trainers that are not there yet; CORPUS="--only lightning --again"
+	$(BIN)/python -m benchmarks.checkpoint_corpus $(CORPUS)
+
 .PHONY: measure
 measure: setup  ## GPU memory of the sizing suite on this machine's GPU; MEASURE="--python …/python --budget 540"
 	$(BIN)/python -m benchmarks.measure $(MEASURE)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.sizing.suite import benchmark_module
+from benchmarked import benchmark_module
 
 suite = benchmark_module("sizing_suite")
 ENTRIES = suite.read_suite()

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarked import ROOT, benchmark_module
 
 from kopt.agents.profiler.processes import tree_of
 from kopt.agents.profiler.readings import Reading, SourceError
 from kopt.core.units import GIB, MIB, Bytes
 from kopt.formats.gpu_metrics import GpuSample, ProcessSample
-from tests.sizing.suite import ROOT, benchmark_module
 
 measure = benchmark_module("measure")
 measured_gpu = benchmark_module("measured_gpu")

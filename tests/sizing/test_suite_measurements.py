@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarked import benchmark_module
 
 from kopt.core.sizing import AllocationKind
 from kopt.core.units import GIB
 from kopt.data.memory import Category
-from tests.sizing.suite import benchmark_module
 
 stored = benchmark_module("measurements")
 suite = benchmark_module("sizing_suite")

@@ -1,0 +1,89 @@
+"""``manifest.toml`` → the logs to record, and what has been recorded."""
+
+import json
+import re
+import shlex
+import tomllib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+MANIFEST, PROGRAMS, LOGS = HERE / "manifest.toml", HERE / "programs", HERE / "logs"
+RECORDS = LOGS / "records.jsonl"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One log; the fields are those of ``manifest.toml``."""
+
+    name: str
+    file: str
+    framework: str
+    environment: str
+    arguments: str
+    unit: str
+    bytes_per_s: float = 2e6
+
+    @property
+    def command(self) -> list[str]:
+        """What follows the interpreter."""
+        return [str(PROGRAMS / self.file), *shlex.split(self.arguments)]
+
+
+@dataclass(frozen=True)
+class Written:
+    """``after`` and ``by``: the last lines, by number, that had arrived when its writing began and when it was done.
+
+    Lines ``after + 1`` to ``by`` arrived while it was written; ``step`` is what its name says.
+    """
+
+    unit: str
+    after: int
+    by: int
+    start_s: float
+    end_s: float
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A recorded log and the truth about it; ``arrivals_ms`` has a time for each line, from the program's start."""
+
+    name: str
+    framework: str
+    versions: dict[str, str]
+    writes: tuple[Written, ...]
+    arrivals_ms: tuple[int, ...]
+
+    @property
+    def log(self) -> Path:
+        return LOGS / f"{self.name}.log"
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Record":
+        found: dict[str, Any] = json.loads(text)
+        writes = tuple(Written(**one) for one in found.pop("writes"))
+        return cls(**found | {"writes": writes, "arrivals_ms": tuple(found["arrivals_ms"])})
+
+
+def read_manifest() -> list[Entry]:
+    """Every log that is to be there. Raises ValueError for a name that is given twice or a unit without its group."""
+    entries = [
+        Entry(**{key: value for key, value in program.items() if key != "runs"} | run)
+        for program in tomllib.loads(MANIFEST.read_text())["program"] for run in program["runs"]
+    ]  # fmt: skip
+    if len({entry.name for entry in entries}) < len(entries):
+        raise ValueError("two logs have one name")
+    for entry in entries:
+        if "unit" not in re.compile(entry.unit).groupindex:
+            raise ValueError(f"{entry.name}: its unit has no group of that name")
+    return entries
+
+
+def read_records() -> list[Record]:
+    """What has been recorded; nothing if nothing has."""
+    return [Record.from_json(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []

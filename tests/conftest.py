@@ -3,7 +3,6 @@
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -106,18 +105,18 @@ class RunningPrometheus:
     """A Prometheus process with a history; ``url`` answers once the constructor returns."""
 
     def __init__(self, folder: Path, history: str) -> None:
+        from controlplane.processes import free_port
+
         (folder / "history.txt").write_text(history)
         (folder / "prometheus.yml").write_text("global: {scrape_interval: 1h}\n")
         blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "history.txt", "data"]
         subprocess.run(blocks, cwd=folder, check=True, capture_output=True, timeout=120)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         self.url = f"http://{address}"
         options = [f"--web.listen-address={address}", "--storage.tsdb.path=data", "--storage.tsdb.retention.time=100y"]
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(["prometheus", *options], cwd=folder, stdout=log, stderr=log)
-        for _ in range(300):
+        for _ in range(900):
             if self._process.poll() is not None:
                 pytest.fail((folder / "log").read_text())
             try:
@@ -126,7 +125,7 @@ class RunningPrometheus:
             except OSError:
                 time.sleep(0.1)
         self.stop()
-        pytest.fail("Prometheus did not become ready in 30 s")
+        pytest.fail("Prometheus did not become ready in 90 s")
 
     def stop(self) -> None:
         """Kills the process, as a crash would."""

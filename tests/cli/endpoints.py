@@ -1,13 +1,11 @@
 """An endpoint in this process, for commands that ask one."""
 
 import contextlib
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import uvicorn
+from asgi_server import served
 
 from kopt.core.settings import Settings
 from kopt.models.registry import NotRegisteredError
@@ -34,13 +32,8 @@ def shipped_endpoint(home: Path) -> Iterator[str]:
     endpoint = assemble(Settings(home=home), Parts(_Nothing(), refresh_s=3600))
     assert endpoint.sizing is not None
     endpoint.sizing.refresh()
-    server = uvicorn.Server(uvicorn.Config(create_app(endpoint, manage=False), port=0, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    until = time.monotonic() + 20
-    while not server.started and time.monotonic() < until:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(timeout=10)
-    endpoint.stop()
+    try:
+        with served(create_app(endpoint, manage=False)) as url:
+            yield url
+    finally:
+        endpoint.stop()

@@ -166,7 +166,7 @@ def test_ctrl_c_ends_what_runs_and_leaves_nothing_behind(tmp_path: Path) -> None
         os.killpg(process.pid, signal.SIGINT)
         out, _ = process.communicate(timeout=90)
     assert (process.returncode, out) == (130, b"")
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
     assert not list(places["temporary"].iterdir())
     assert b"\x1b" not in (tmp_path / "err").read_bytes(), "no terminal, no drawing"

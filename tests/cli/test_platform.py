@@ -58,8 +58,8 @@ def end(process: subprocess.Popen[str], by: signal.Signals) -> None:
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) > 6
     process.send_signal(by)
-    process.wait(90)
-    _, alive = psutil.wait_procs(family, timeout=20)
+    process.wait(180)
+    _, alive = psutil.wait_procs(family, timeout=120)
     assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE], alive
 
 
@@ -112,7 +112,7 @@ def _a_size_arrives_from_the_registered_model(url: str) -> None:
 
     line = "torchrun pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 " \
         "--max-position-embeddings 1024 --micro-batch-size 4 --bf16"  # fmt: skip
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     with PredictionClient(url, deadline_s=30.0) as client:
         # The sizing model is loaded after the first one, so that the endpoint answers sooner.
         while (answer := client.sizing({"workload": line}))["fallback"] and time.monotonic() < deadline:

@@ -1,16 +1,16 @@
 """Processes come up, come back, and never outlive their supervisor."""
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from controlplane.processes import PATIENCE_S, until
 
 from kopt.cli.checks import free_port
 from kopt.cli.edge import Refused
@@ -36,13 +36,6 @@ def command_of(guard: int) -> psutil.Process:
     return psutil.Process(guard).children()[0]
 
 
-async def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.05)
-
-
 async def test_services_start_answer_and_stop(tmp_path: Path) -> None:
     ready: list[str] = []
     supervisor = Supervisor([web(tmp_path, "one"), web(tmp_path, "two")], tell=print)
@@ -61,11 +54,9 @@ async def test_a_service_that_dies_comes_back_and_that_is_told(tmp_path: Path) -
     first = supervisor.pids["web"]
     command_of(first).kill()
     await until(lambda: supervisor.pids.get("web", first) != first)
-    for _ in range(100):
-        if await answers(service.ready_url):
-            break
-        await asyncio.sleep(0.05)
-    assert await answers(service.ready_url)
+    async with asyncio.timeout(PATIENCE_S):
+        while not await answers(service.ready_url):
+            await asyncio.sleep(0.05)
     assert "web ended with status 137" in told[0]
     await supervisor.stop()
 
@@ -77,13 +68,14 @@ async def test_a_service_that_keeps_dying_ends_the_whole_with_its_last_words(tmp
     async def kill_on() -> None:
         while True:
             for pid in list(supervisor.pids.values()):
-                for child in psutil.Process(pid).children() if psutil.pid_exists(pid) else []:
-                    child.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ended between being listed and being looked at
+                    for child in psutil.Process(pid).children():
+                        child.kill()
             await asyncio.sleep(0.05)
 
     killer = asyncio.create_task(kill_on())
     with pytest.raises(Refused, match="web ended 3 times"):
-        await asyncio.wait_for(supervisor.watch(), 20)
+        await asyncio.wait_for(supervisor.watch(), PATIENCE_S)
     killer.cancel()
     await supervisor.stop()
 
@@ -99,10 +91,14 @@ async def test_a_service_that_ends_before_it_answers_is_not_tried_again(tmp_path
 
 async def test_a_held_service_waits_for_its_release(tmp_path: Path) -> None:
     supervisor = Supervisor([web(tmp_path, "one"), replace(web(tmp_path, "two"), held=True)], tell=print)
-    starting = asyncio.create_task(supervisor.start(on_ready=lambda name: supervisor.release("two")))
-    await until(lambda: "one" in supervisor.pids)
-    assert "two" not in supervisor.pids
-    await asyncio.wait_for(starting, 20)
+    ran: list[set[str]] = []
+
+    def on_ready(name: str) -> None:
+        ran.append(set(supervisor.pids))
+        supervisor.release("two")
+
+    await asyncio.wait_for(supervisor.start(on_ready=on_ready), PATIENCE_S)
+    assert ran == [{"one"}, {"one", "two"}]
     assert set(supervisor.pids) == {"one", "two"}
     await supervisor.stop()
 
@@ -111,7 +107,7 @@ async def test_stopping_ends_the_wait_of_a_held_service(tmp_path: Path) -> None:
     supervisor = Supervisor([replace(web(tmp_path), held=True)], tell=print)
     starting = asyncio.create_task(supervisor.start())
     await asyncio.sleep(0.1)
-    await asyncio.wait_for(supervisor.stop(), 5)
+    await asyncio.wait_for(supervisor.stop(), PATIENCE_S)
     assert not supervisor.pids
     starting.cancel()
 
@@ -170,7 +166,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     kept = psutil.Process(guard.pid).children(recursive=True)
     assert len(kept) >= 2, "the detached daemon is adopted by the guard"
     guard.stdin.close()
-    guard.wait(10)
+    guard.wait(PATIENCE_S)
     guard.stdout.close()
     assert not [process for process in kept if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
@@ -188,7 +184,7 @@ def test_the_command_falls_with_a_guard_that_is_killed() -> None:
     guard.wait()
     guard.stdin.close()
     guard.stdout.close()
-    _, alive = psutil.wait_procs([child], timeout=5)
+    _, alive = psutil.wait_procs([child], timeout=PATIENCE_S)
     assert not alive
 
 
@@ -196,7 +192,7 @@ def test_the_guard_gives_its_commands_status() -> None:
     for code, status in (("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL)):
         command = [sys.executable, "-P", "-m", "kopt.cli.guard", "0", sys.executable, "-c", code]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as guard:
-            assert guard.wait(20) == status
+            assert guard.wait(PATIENCE_S) == status
 
 
 def test_a_long_log_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_sigterm_ends_a_training_cleanly(kopt_home: Path, tmp_path: Path, scratc
         )
     told = _wait_for(tmp_path / "err", "start Ray", process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 130, told
+    assert process.wait(timeout=200) == 130, told
     said = (tmp_path / "err").read_text()
     assert "goes on where it was" in said
     assert "SIGTERM received" not in said, "Ray's handler aborted the process"

@@ -1,8 +1,7 @@
 """The pages over real parts: generated services in files, the real endpoint in process, a small fitted model."""
 
 import asyncio
-import threading
-import time
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import uvicorn
+from asgi_server import served
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
@@ -199,22 +198,8 @@ async def pages(platform: Platform) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.fixture
 def serve_pages() -> Iterator[Callable[[Any], str]]:
     """Serves an application on a free loopback port from a thread; gives its address."""
-    running: list[tuple[uvicorn.Server, threading.Thread]] = []
-
-    def start(app: Any) -> str:
-        server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        running.append((server, thread))
-        until = time.monotonic() + 10
-        while not server.started and time.monotonic() < until:
-            time.sleep(0.02)
-        return f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-
-    yield start
-    for server, thread in running:
-        server.should_exit = True
-        thread.join(timeout=10)
+    with contextlib.ExitStack() as running:
+        yield lambda app: running.enter_context(served(app, lifespan="off"))
 
 
 @pytest.fixture

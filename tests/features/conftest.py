@@ -3,12 +3,12 @@
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from controlplane.processes import free_port, wait_for
 
 from kopt.core.settings import Settings
 from kopt.data.demand.table import DemandSeries
@@ -44,9 +44,7 @@ class RunningRedis:
     """A Redis server on a free loopback port, in memory only; ``start`` and ``stop`` as often as wanted."""
 
     def __init__(self, folder: Path, password: str = "") -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self._folder, self._password = folder, password
         self.start()
 
@@ -54,12 +52,7 @@ class RunningRedis:
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
         options += ["--requirepass", self._password] if self._password else []
         self.process = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
-        for _ in range(100):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.05)
-        pytest.fail("redis-server did not start in 5 s")
+        wait_for(lambda: socket.create_connection(("127.0.0.1", self.port)).close() is None, what="redis-server")
 
     def stop(self) -> None:
         self.process.kill()

@@ -145,6 +145,11 @@ class Fields:
                 raise PlanError(f"{names[0]} is not valid JSON") from None
         return Fields(value if isinstance(value, Mapping) else {})
 
+    def positional(self) -> list[str]:
+        """Words that belong to no option, in order. Raises PlanError where they are no words."""
+        value = self._given.get("")
+        return [_word("the command", part) for part in value[:_MAX_ENTRIES]] if isinstance(value, list) else []
+
     def words(self, *names: str) -> list[str]:
         """A list of names, given as a list, as ``a,b`` or as ``[a, b]``."""
         value = self.raw(*names)

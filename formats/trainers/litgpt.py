@@ -25,7 +25,7 @@ def litgpt_plan(
         PlanError: the model is not known, or a value that cannot be.
     """
     fields = Fields(given)
-    words = [str(word) for word in fields.raw("") or []]
+    words = fields.positional()
     command = words[0] if words else "finetune_lora"
     named = fields.text("checkpoint_dir", "model_name", default=words[1] if len(words) > 1 else "")
     model = model_of(Fields({"model": named}), config=model_config)

@@ -53,8 +53,7 @@ def method_of(fields: Fields) -> Method | None:
     Raises:
         PlanError: a method with several models in training, which these formulas do not follow.
     """
-    words = fields.raw("")
-    named = [str(words[0])] if isinstance(words, list) and words else []
+    named = fields.positional()[:1]
     named += [fields.text("rl"), fields.text("rlhf_type"), fields.text("stage"), fields.text("trl_method")]
     for name in (one.strip().lower() for one in named):
         if name in _UNSUPPORTED:

@@ -26,7 +26,7 @@ def vllm_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | Non
     Raises:
         PlanError: the model is not known, or a value that cannot be.
     """
-    words = [str(word) for word in given.get("", []) if word not in ("serve", "bench", "chat")]
+    words = [word for word in Fields(given).positional() if word not in ("serve", "bench", "chat")]
     fields = Fields({"model": words[0]} if words else {}, given)
     return _served(
         "vllm", fields, model_config,

@@ -68,9 +68,7 @@ def _loss_bytes(fields: Fields) -> float:
 
 def _with_adapter(recipe: Recipe, fields: Fields, component: str) -> Recipe:
     """A low-rank adapter where the component or the recipe's name has one."""
-    words = fields.raw("")
-    named = " ".join(map(str, words)) if isinstance(words, list) else ""
-    if "lora" not in component and "lora" not in named:
+    if "lora" not in component and not any("lora" in word for word in fields.positional()):
         return recipe
     targets = [_TARGETS.get(name, name) for name in fields.words("model.lora_attn_modules")] or ["q_proj", "v_proj"]
     if fields.flag("model.apply_lora_to_mlp"):

@@ -1,0 +1,91 @@
+"""TrainingArguments, DeepSpeed, accelerate, LLaMA-Factory and axolotl as plans."""
+
+from typing import Any
+
+from formats.trainers_files import plan
+
+from kopt.core.training import OptimizerKind, Precision, Recompute, Sharding
+from kopt.formats.trainers.transformers import Surroundings, hf_plan
+
+
+def test_deepspeed_s_file_sets_stage_and_offload_over_the_trainer_s() -> None:
+    found = plan(
+        "deepspeed --num_gpus 8 run_clm.py --deepspeed zero3.json "
+        "--model_name_or_path meta-llama/Llama-3.1-8B "
+        "--per_device_train_batch_size 2 --block_size 4096 --bf16 --gradient_checkpointing --output_dir x"
+    )
+    assert (found.parallel.sharding, found.parallel.offload_optimizer) == (Sharding.PARAMETERS, True)
+    assert (found.micro_batch, found.sequence, found.recompute) == (2, 4096, Recompute.FULL)
+    assert (found.parallel.data, found.gradient_bytes, found.master_bytes) == (8, 2.0, 4.0)
+
+
+def test_axolotl_trains_an_adapter_on_quantised_weights() -> None:
+    found = plan("accelerate launch -m axolotl.cli.train axolotl.yml")
+    assert found.weights is Precision.NF4_DOUBLE
+    assert found.adapter is not None
+    # q, k, v, o: 8,192 in and out each; gate, up, down: 15,104: 32 layers of rank 32
+    assert found.adapter.trainable == 32 * 32 * (4 * 8192 + 3 * 15104)
+    assert (found.optimizer, found.recompute) == (OptimizerKind.ADAM_8BIT, Recompute.FULL)
+
+
+def test_llama_factory_s_full_training_uses_its_deepspeed_file() -> None:
+    found = plan("FORCE_TORCHRUN=1 llamafactory-cli train factory.yaml", world_size=4)
+    assert found.adapter is None
+    assert (found.parallel.sharding, found.parallel.data, found.recompute) == (Sharding.PARAMETERS, 4, Recompute.FULL)
+
+
+def test_accelerate_s_file_shards() -> None:
+    found = plan(
+        "accelerate launch --num_processes 4 --config_file fsdp.yaml train.py --model_name_or_path gpt2-xl "
+        "--per_device_train_batch_size 1 --bf16",
+        trainer="hf",
+    )
+    assert (found.parallel.sharding, found.parallel.data) == (Sharding.PARAMETERS, 4)
+    assert (found.weights, found.compute) == (Precision.FP32, Precision.BF16)
+    assert any("length of sequences" in reason.message for reason in found.unknown)
+
+
+def test_settings_in_the_script_count_less_than_arguments() -> None:
+    found = plan(
+        "python train.py --model_name_or_path gpt2",
+        trainer="hf",
+        settings={"per_device_train_batch_size": 3, "model_name_or_path": "gpt2-xl", "fp16": True},
+    )
+    assert (found.model.name, found.micro_batch, found.compute) == ("gpt2", 3, Precision.FP16)
+
+
+def test_peft_casts_what_bitsandbytes_leaves_to_32_bits() -> None:
+    given = {"model_name_or_path": "meta-llama/Llama-2-7b-hf", "lora_r": 8, "bf16": True, "max_seq_length": 512}
+    assert hf_plan({**given, "load_in_4bit": True}).ends is Precision.FP32
+    assert hf_plan({**given, "quantization_bit": 4, "quant_method": "gptq"}).ends is None
+    assert hf_plan(given).ends is None
+
+
+def test_batches_of_varying_length_leave_blocks_that_full_ones_reuse() -> None:
+    given = {"model_name_or_path": "meta-llama/Llama-2-7b-hf", "lora_r": 8, "bf16": True, "max_seq_length": 512}
+    varying, full = hf_plan(given), hf_plan({**given, "packing": True})
+    assert varying.cached_loss > full.cached_loss == 0.0
+    assert len(varying.unknown) > len(full.unknown)
+
+
+def test_deepspeed_makes_its_buckets_whatever_is_trained() -> None:
+    given = {"model_name_or_path": "meta-llama/Llama-2-7b-hf", "lora_r": 8, "bf16": True, "max_seq_length": 512}
+
+    def buckets(**zero: Any) -> float:
+        around = Surroundings(deepspeed={"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, **zero}})
+        return hf_plan(given, around=around, world_size=2).buffer_bytes
+
+    assert buckets() == 1e9  # 5e8 numbers of 16 bits
+    assert buckets(overlap_comm=True, reduce_bucket_size=2e8) == 8e8
+    assert buckets(reduce_bucket_size="auto") == 2 * 4096**2
+    assert buckets(contiguous_gradients=False) == 0
+
+
+def test_an_adapter_in_32_bits_keeps_copies_of_what_it_reads() -> None:
+    given = {"model_name_or_path": "meta-llama/Llama-2-7b-hf", "lora_r": 8, "lora_dropout": 0, "max_seq_length": 512}
+    plain = hf_plan({**given, "torch_dtype": "bf16", "target_modules": "q_proj,down_proj"}).adapter
+    cast = hf_plan({**given, "bf16": True, "target_modules": "q_proj,down_proj"}).adapter
+    assert plain is not None
+    assert cast is not None
+    assert plain.inputs == cast.inputs == 4096 + 11008
+    assert (plain.copy_bytes, cast.copy_bytes) == (4.0, 2.0)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from kopt.training.evaluate import Forecasts
     from kopt.training.sources import DemandDataset
 
-QUANTILES = (0.5, 0.9, 0.95, 0.99)
 GROUPINGS = ("source",)
 
 _AT_ONCE = 8

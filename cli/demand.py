@@ -12,14 +12,13 @@ from kopt.cli.edge import Refused, usage_error
 from kopt.cli.options import Label, Output, Query, Since, Step, Unit, probabilities, seconds, several_seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar, step
+from kopt.core.prediction import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES
 from kopt.serving.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.core.prediction import Prediction
     from kopt.data.demand.table import DemandSeries
     from kopt.models.api import Forecast
-
-HORIZONS_S = (300, 1800, 3600)
 
 app = typer.Typer(no_args_is_help=True, help="Forecast inference demand and what can be lent of its GPUs.")
 
@@ -219,7 +218,7 @@ def lend(
 
     source = inputs.Source(where, query, label, since, step_, unit)
     found = choose(inputs.read(source), series)
-    answer = _answer(found, model, HORIZONS_S, (0.5, 0.9, 0.95, 0.99, 1 - risk), source.is_prometheus)
+    answer = _answer(found, model, DEFAULT_HORIZONS_S, (*DEFAULT_QUANTILES, 1 - risk), source.is_prometheus)
     pools = lendable_pools(found, answer, load_settings(), risk, shared=shared)
     rows = [
         LendRow(pool.name, pool.gpus, point.horizon_s, point.provision // 1000, point.lendable // 1000,

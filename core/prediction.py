@@ -11,6 +11,10 @@ from typing import Any
 
 from kopt.core.reason import Reason
 
+DEFAULT_HORIZONS_S = (300, 1800, 3600)
+"""How far ahead is asked where a question does not say, in seconds."""
+DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
 
 @dataclass(frozen=True)
 class ModelVersion:

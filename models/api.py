@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.prediction import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, ModelVersion, Prediction
 from kopt.core.settings import Settings
 from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
 from kopt.models.artefact import ModelCard, read_card
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 SCHEMA = "kopt/v1"
 SHIPPED = "shipped"
 CHAMPION = "champion"
-HORIZONS_S = (300, 1800, 3600)
-QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,8 @@ def _html_row(name: str, prediction: Prediction, probabilities: Sequence[float])
 def forecast(
     frame: "pd.DataFrame | DemandSeries | Sequence[DemandSeries] | Path | str",
     *,
-    horizons_s: Sequence[int] = HORIZONS_S,
-    quantiles: Sequence[float] = QUANTILES,
+    horizons_s: Sequence[int] = DEFAULT_HORIZONS_S,
+    quantiles: Sequence[float] = DEFAULT_QUANTILES,
     model: "str | DemandPredictor" = CHAMPION,
     now_s: float | None = None,
     settings: Settings | None = None,

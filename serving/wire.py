@@ -2,12 +2,12 @@
 
 from typing import Final
 
+from kopt.core.prediction import DEFAULT_HORIZONS_S as DEFAULT_HORIZONS_S
+from kopt.core.prediction import DEFAULT_QUANTILES as DEFAULT_QUANTILES
+
 SCHEMA: Final = "kopt/v1"
 DEADLINE_HEADER = "x-kopt-deadline-ms"
 """Milliseconds the caller still waits from the moment it sends; past it the answer is the fallback."""
-
-DEFAULT_HORIZONS_S = (300, 1800, 3600)
-DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 MAX_BODY_BYTES = 8 << 20
 MAX_SERIES = 256

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kopt.core.prediction import DEFAULT_QUANTILES
 from kopt.core.settings import Settings
 from kopt.data.demand import table as data_table
 from kopt.data.demand.table import DemandSeries
@@ -26,7 +27,6 @@ from kopt.training.evaluate import Forecasts, Index, scored_origins, window_star
 from kopt.training.recipe import Part
 from kopt.training.sources import DemandDataset
 
-QUANTILES = (0.5, 0.9, 0.95, 0.99)
 MAX_ROWS = 500_000
 """Rows of a training table (0.3 GiB); with more data each series gives fewer origins."""
 RECENT_ROWS = 2000
@@ -98,9 +98,9 @@ class DemandRecipe:
             some = names[start : start + _AT_ONCE]
             series = [next(one for one in dataset.series if one.name == name) for name in some]
             origins = [scored_origins(one, HORIZONS_S) for one in series]
-            tested = predictor.backtests(series, origins, QUANTILES)
+            tested = predictor.backtests(series, origins, DEFAULT_QUANTILES)
             found += [
-                Forecasts(one.name, at, HORIZONS_S, QUANTILES, test.values)
+                Forecasts(one.name, at, HORIZONS_S, DEFAULT_QUANTILES, test.values)
                 for one, at, test in zip(series, origins, tested, strict=True)
             ]
         return found
@@ -110,7 +110,7 @@ class DemandRecipe:
         series = next(one for one in dataset.series if one.name == name)
         chosen = np.linspace(0, len(forecasts.origins) - 2, _PROBES).astype(int)
         origins = [forecasts.origins[place : place + 1] for place in chosen]
-        again = predictor.backtests([series.upto(int(origin[0])) for origin in origins], origins, QUANTILES)
+        again = predictor.backtests([series.upto(int(origin[0])) for origin in origins], origins, DEFAULT_QUANTILES)
         before = forecasts.value[chosen]
         changes = np.abs(np.array([test.values[0] for test in again]) - before).max((1, 2))
         return float((changes / (np.abs(before).max((1, 2)) + 1e-12)).max())

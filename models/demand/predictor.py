@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.prediction import DEFAULT_QUANTILES, ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features.demand import COLUMN, DAY_S, HORIZONS_S, transform
@@ -25,7 +25,6 @@ from kopt.models.demand.table import TrainingTable
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-QUANTILES = (0.5, 0.9, 0.95, 0.99)
 UNREGISTERED = ModelVersion("demand", "unregistered")
 
 
@@ -35,7 +34,7 @@ class DemandRequest:
 
     series: DemandSeries
     horizons_s: tuple[float, ...] = HORIZONS_S
-    quantiles: tuple[float, ...] = QUANTILES
+    quantiles: tuple[float, ...] = DEFAULT_QUANTILES
     now_s: float | None = None
 
 
@@ -89,7 +88,7 @@ class DemandPredictor(Predictor):
         self,
         series: DemandSeries,
         horizons_s: Sequence[float] = HORIZONS_S,
-        quantiles: Sequence[float] = QUANTILES,
+        quantiles: Sequence[float] = DEFAULT_QUANTILES,
         *,
         calibration: SeriesMemory | None = None,
         now_s: float | None = None,
@@ -112,7 +111,7 @@ class DemandPredictor(Predictor):
         memory.catch_up(series, self._fitted.predict, self.thresholds)
         return answers.answer(question, memory)
 
-    def predict_rows(self, features: Array, quantiles: Sequence[float] = QUANTILES) -> Array:
+    def predict_rows(self, features: Array, quantiles: Sequence[float] = DEFAULT_QUANTILES) -> Array:
         """Quantiles (n, H, Q) in bucket sums from feature rows (n, F) alone, without a series' own corrections."""
         trees, network = self._fitted.predict(features)
         centre, width = trees_outlook(features, trees, network)
@@ -120,7 +119,7 @@ class DemandPredictor(Predictor):
         return answers.bounded(values, features[:, COLUMN["max_7d"]][:, None], quantiles)
 
     def backtest(
-        self, series: DemandSeries, origins: Index | None = None, quantiles: Sequence[float] = QUANTILES
+        self, series: DemandSeries, origins: Index | None = None, quantiles: Sequence[float] = DEFAULT_QUANTILES
     ) -> Backtest:
         """Forecasts at ``origins`` (indexes on the grid; default every one past the first day), as serving makes them.
 
@@ -132,7 +131,7 @@ class DemandPredictor(Predictor):
         self,
         series: Sequence[DemandSeries],
         origins: Sequence[Index] | None = None,
-        quantiles: Sequence[float] = QUANTILES,
+        quantiles: Sequence[float] = DEFAULT_QUANTILES,
     ) -> list[Backtest]:
         """As ``backtest``, for many series in about the time of the longest: they are replayed in step."""
         on_grid = [one.resampled(GRID_S) for one in series]

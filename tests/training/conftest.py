@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.prediction import DEFAULT_QUANTILES, ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
 from kopt.data.demand.generator import generate
@@ -24,7 +24,7 @@ from kopt.models.demand.table import TrainingTable, training_table
 from kopt.models.registry import Registry
 from kopt.models.seen import fingerprint
 from kopt.training import recipe
-from kopt.training.demand import QUANTILES, _rows_of
+from kopt.training.demand import _rows_of
 from kopt.training.demand_scoring import DemandScoring
 from kopt.training.evaluate import Forecasts, scored_origins
 from kopt.training.recipe import Part
@@ -39,10 +39,10 @@ class RatioPredictor(Predictor):
     def __init__(self, blend: float = 0.0, bias: float = 1.0, peek: bool = False) -> None:
         self.blend, self.bias, self.peek = blend, bias, peek
         self.version = ModelVersion("ratios", "unregistered")
-        self.ratios = np.ones((len(HORIZONS_S), len(QUANTILES)))
+        self.ratios = np.ones((len(HORIZONS_S), len(DEFAULT_QUANTILES)))
 
     def fit(self, table: TrainingTable) -> Self:
-        ratios = np.exp(np.nanquantile(table.log_ratios(), QUANTILES, axis=0).T)
+        ratios = np.exp(np.nanquantile(table.log_ratios(), DEFAULT_QUANTILES, axis=0).T)
         # Wide above the median, so that tests turn on its accuracy (``bias``) alone.
         self.ratios = np.maximum.accumulate(ratios * [self.bias, 2, 4, 8], axis=1)
         return self
@@ -109,7 +109,7 @@ class RatioRecipe:
         chosen = [one for one in data.series if one.name in names]
         origins = [scored_origins(one, HORIZONS_S) for one in chosen]
         return [
-            Forecasts(one.name, at, HORIZONS_S, QUANTILES, predictor.backtest(one, at))
+            Forecasts(one.name, at, HORIZONS_S, DEFAULT_QUANTILES, predictor.backtest(one, at))
             for one, at in zip(chosen, origins, strict=True)
         ]
 

@@ -55,6 +55,10 @@ control-plane: setup  ## build the Kubernetes control plane of the tests (a quar
 bench: setup  ## the tables of figures, beside their baselines
 	$(BIN)/python -m benchmarks
 
+.PHONY: bench-full
+bench-full: setup  ## sizes on every timm model, not a sample of 300 (traces are kept; needs KOPT_DATA_DIR)
+	$(BIN)/python -m benchmarks.sizing --full
+
 .PHONY: default-models
 default-models: setup  ## fit the shipped default models again (needs KOPT_DATA_DIR)
 	$(BIN)/python -P -m kopt.training.default_models

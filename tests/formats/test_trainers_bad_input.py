@@ -236,6 +236,7 @@ def test_aliases_that_stand_for_gigabytes_are_not_written_out(trainer: str) -> N
          "between 0 and 1"),
         ("llamafactory", {"stage": "ppo"}, "more than one model"),
         ("hf", {"per_device_train_batch_size": 1 << 80}, "whole number"),
+        ("hf", {"per_device_train_batch_size": 1 << 20_000}, "whole number"),
         ("hf", {"per_device_train_batch_size": [{"a": 1}]}, "one value"),
         ("hf", {"model_name_or_path": "a\0b"}, "NUL"),
         ("hf", {"model_name_or_path": "-hf" * 5_000}, "characters is no model"),

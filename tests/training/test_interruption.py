@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from controlplane.processes import wait_for
 
 from kopt.core.settings import Settings
 from kopt.training.pipeline import TrainOptions, train
@@ -71,6 +71,7 @@ def test_ray_tasks_give_the_same_model_as_this_process_and_are_cancelled_on_inte
     import ray
 
     settings = Settings(home=tmp_path / "ray")
+    others = _ray_children()
 
     def interrupt(event: object) -> None:
         if getattr(event, "step", "") == "fit" and getattr(event, "done", 0) == 1:
@@ -89,17 +90,12 @@ def test_ray_tasks_give_the_same_model_as_this_process_and_are_cancelled_on_inte
         (final,) = (home / "runs").glob("*/final/done.json")
         digests.append(final.read_text())
     assert digests[0] == digests[1], "the same data give the same model, wherever it is fitted"
-    _no_ray_left(tmp_path)
+    wait_for(lambda: _ray_children() <= others, 120, "no Ray process of this training is left")
 
 
-def _no_ray_left(home: Path) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        found = [p for p in Path("/proc").glob("[0-9]*/cmdline") if _mentions(p, "kopt-ray-") and _child_of_us(p)]
-        if not found:
-            return
-        time.sleep(0.5)
-    pytest.fail(f"Ray processes are left: {found}")
+def _ray_children() -> set[Path]:
+    """Processes of trainings' Ray that this process started."""
+    return {p for p in Path("/proc").glob("[0-9]*/cmdline") if _mentions(p, "kopt-ray-") and _child_of_us(p)}
 
 
 def _mentions(path: Path, word: str) -> bool:

@@ -1,5 +1,6 @@
 """``kopt estimate``: GPU memory and compute need of a training script, without a GPU."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +36,11 @@ Rerun = Annotated[bool, typer.Option("--rerun", help="Run the script again even 
 Publish = Annotated[
     bool, typer.Option("--publish", help="Tell the endpoint (KOPT_URL), for the page Sizes and the admission webhook.")
 ]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", metavar="NAMESPACE", help="With --publish: whose jobs it is told of, "
+                             "where the endpoint authenticates; you need the right to patch its Jobs. The "
+                             "manifest's, if it names one.")
+]  # fmt: skip
 
 
 def estimate(
@@ -44,7 +50,8 @@ def estimate(
     ],
     arguments: Arguments = None, gpu: Gpu = None, world_size: WorldSize = None, timeout: Timeout = 60,
     trainer: Trainer = "auto", python: Python = None, plot: Plot = None, profile: Profile = None,
-    model: Model = "champion", fresh: Rerun = False, publish: Publish = False, output: Output = Format.TABLE,
+    model: Model = "champion", fresh: Rerun = False, publish: Publish = False, namespace: Namespace = None,
+    output: Output = Format.TABLE,
 ) -> None:  # fmt: skip
     """GPU memory and compute need of a training script, without a GPU.
 
@@ -74,7 +81,9 @@ def estimate(
         _draw(found, code, plot)
     show(answer(found, plot, output), output)
     if publish:
-        _publish(sizing_question(command, gpu, world_size), code, options)
+        question = sizing_question(command, gpu, world_size)
+        of = namespace or _namespace_of(command)
+        _publish(question | ({"namespace": of} if of else {}), code, options)
     if refusal(found) is not None:
         raise typer.Exit(1)
 
@@ -123,6 +132,13 @@ def _draw(found: "SizingEstimate", code: "Found", path: Path) -> None:
     from kopt.models.sizing.plot import draw
 
     draw(found, code.timeline, path)
+
+
+def _namespace_of(command: Any) -> str | None:
+    """The namespace that a manifest names."""
+    metadata = command.get("metadata") if isinstance(command, Mapping) else None
+    found = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+    return found if isinstance(found, str) and found else None
 
 
 def _publish(question: dict[str, Any], code: "Found", options: "EstimateOptions") -> None:

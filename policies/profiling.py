@@ -65,7 +65,8 @@ class ProfilingSettings:
 class JobFacts:
     """A Job as this policy sees it. ``gpus`` is per pod; ``resource`` the extended resource that asks for them.
 
-    ``queued``: Kueue decides when it runs; ``admitted``: and has decided that it does.
+    ``queued``: Kueue decides when it runs; ``admitted``: and has decided that it does; ``untouched``: although no
+    container of it has begun, so that stopping it loses nothing.
     """
 
     mode: Mode
@@ -78,6 +79,7 @@ class JobFacts:
     states_size: bool = False
     queued: bool = False
     admitted: bool = False
+    untouched: bool = False
     started: bool = False
     stopped: bool = False
     finished: bool = False
@@ -106,7 +108,7 @@ def waits_for_dry_run(job: JobFacts, *, known: bool, settings: ProfilingSettings
         (known, "KNOWN", "What this job type needs is known."),
         (job.held_by_others, "HELD", "Somebody else holds it."),
         (job.stopped, "SUSPENDED", "It has been suspended by its owner."),
-        (job.admitted, "ADMITTED", "Its queue has admitted it already, with the quota of its own request."),
+        (job.admitted and not job.untouched, "ADMITTED", "Its queue has admitted it already, and its pods have begun."),
         (not job.has_command, NO_COMMAND, "Not profiled: it runs its image's own entry point, which nobody outside "
          "of the image knows. Write `command` into its container to have it profiled and sized."),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Jobs as the sizing controller reads and changes them."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ from kopt.cluster.held import holder_of, queue_of
 from kopt.cluster.requests import FRACTION_ANNOTATION, with_request
 from kopt.cluster.resources import Object
 from kopt.controllers.sizing.offers import PRODUCT_LABELS
+from kopt.controllers.sizing.pods import PodView
 from kopt.controllers.sizing.selection import wanted_labels
 from kopt.controllers.webhook.facts import MODE_ANNOTATION, OPT_OUT_ANNOTATION
 from kopt.controllers.webhook.gpus import FRACTION_ANNOTATIONS, memory_of, milli_of
@@ -49,9 +50,10 @@ def namespace_view(document: Object) -> NamespaceView:
 
 @dataclass(frozen=True)
 class State:
-    """``phase``: ``profile`` while held for a dry run, ``retry`` while held for a new try, ``sized`` with a request of
-    ours, ``own`` with the user's. ``asked`` is the user's own request as it has to be restored, ``type`` the digest of
-    its job type: while it runs, a queue may have added to its node selector."""
+    """``phase``: ``stop`` while its queue, which had admitted it, is to stop it (``stopped``: and has), ``profile``
+    while held for a dry run, ``retry`` while held for a new try, ``sized`` with a request of ours, ``own`` with the user's.
+    ``asked`` is the user's own request as it has to be restored, ``type`` the digest of its job type: while it runs, a
+    queue may have added to its node selector."""
 
     phase: str
     since_s: float
@@ -61,6 +63,7 @@ class State:
     need_bytes: int = 0
     seen: tuple[str, ...] = ()
     type: str = ""
+    stopped: bool = False
 
     def having_seen(self, pods: Iterable[str]) -> "State":
         """The state after these failed pods, which say nothing any more about the request that the Job has then."""
@@ -80,6 +83,7 @@ def state_of(job: Object) -> State | None:
             str(found["phase"]), float(found["since_s"]), found["asked"], int(found["tries"]),
             int(found["granted_bytes"]), int(found["need_bytes"]),
             tuple([str(one) for one in found["seen"]][-_MOST_SEEN:]), str(found.get("type", "")),
+            found.get("stopped") is True,
         )  # fmt: skip
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -231,6 +235,11 @@ def is_changeable(job: Object) -> bool:
     )
     is_stopping = text(job, "metadata", "annotations", _STOPPING) == "true"
     return stopped and at(job, "spec", "suspend") is True and not is_stopping and not _pods_that(job, "active")
+
+
+def is_untouched(job: Object, pods: Sequence[PodView]) -> bool:
+    """Whether all pods of a Job are seen, and no container of any has begun."""
+    return len(pods) >= _pods_that(job, "active") and not any(one.begun for one in pods)
 
 
 def is_at_rest(job: Object) -> bool:

@@ -12,7 +12,8 @@ JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 
 @dataclass(frozen=True)
 class PodView:
-    """A pod of a Job; ``message`` is the termination message of its dry run, ``image_id`` what truly runs.
+    """A pod of a Job; ``message`` is the termination message of its dry run, ``image_id`` what truly runs, ``begun``
+    whether any of its containers has ever started.
 
     ``failed``: a container ended with an error; ``out_of_memory``: and said that memory ran out.
     """
@@ -25,6 +26,7 @@ class PodView:
     out_of_memory: bool
     message: str
     image_id: str
+    begun: bool = False
 
 
 def pod_view(pod: Object) -> PodView | None:
@@ -45,4 +47,14 @@ def pod_view(pod: Object) -> PodView | None:
                 said = text(ended, "reason") == "OOMKilled" or says_out_of_memory(text(ended, "message"))
                 out_of_memory = out_of_memory or said
     ended_ = text(pod, "status", "phase") in ("Succeeded", "Failed")
-    return PodView(key_of(pod), text(pod, "metadata", "uid"), job, ended_, failed, out_of_memory, message, image_id)
+    return PodView(key_of(pod), text(pod, "metadata", "uid"), job, ended_, failed, out_of_memory, message, image_id,
+                   ended_ or _has_begun(pod))  # fmt: skip
+
+
+def _has_begun(pod: Object) -> bool:
+    """Also by an init container: it may have written something."""
+    return any(
+        mapping(status, place, what)
+        for part in ("initContainerStatuses", "containerStatuses") for _, status in items(pod, "status", part)
+        for place in ("state", "lastState") for what in ("running", "terminated")
+    )  # fmt: skip

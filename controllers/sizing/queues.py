@@ -51,6 +51,10 @@ class Queues:
                 _LOG.info("%s", error)
         return bool(found)
 
+    async def stopping(self, job: Object) -> bool:
+        """Whether Kueue has been told by us to stop a Job."""
+        return any(holder_of(workload) == HOLDER for _, workload in await self._workloads(job))
+
     async def resume(self, fence: Fence, job: Object) -> None:
         """Let Kueue decide about a Job again; does nothing where it does already."""
         for served, workload in await self._workloads(job):

@@ -33,6 +33,7 @@ from kopt.controllers.sizing.jobs import (
     granted_of,
     is_at_rest,
     is_changeable,
+    is_untouched,
     job_type_of,
     notes_of,
     restored,
@@ -89,9 +90,10 @@ class Reconciler:
     async def _user_job(self, job: Object) -> float | None:
         state, kind = state_of(job), job_type_of(as_written(job))
         facts = facts_of(as_written(job), self._cluster.namespace(job["metadata"]["namespace"]), self._settings.mode)
+        facts = replace(facts, untouched=facts.admitted and not facts.started and is_untouched(job, self._pods(job)))
         if holder_of(job) == HOLDER:
             return await self._held_job(job, facts, state or self._new_state(job), kind)
-        if state is not None and state.seen and facts.queued:
+        if state is not None and (state.seen or state.stopped) and facts.queued:
             await self._queues.resume(self._fence, job)
         if state is not None and state.phase == "sized" and not facts.finished:
             return await self._sized_job(job, state, admitted=facts.admitted)
@@ -108,6 +110,8 @@ class Reconciler:
             if verdict.reason.code == NO_COMMAND:
                 await self._say_why_not(job, verdict.reason.message)
             return None
+        if facts.admitted:
+            return await self._mark_to_stop(job)
         state = self._new_state(job)
         try:
             await self._write(job, hold(JOBS, job, HOLDER), {STATE_ANNOTATION: state.to_json()})
@@ -120,6 +124,30 @@ class Reconciler:
             self._tell(job, "HeldForDryRun", verdict.reason.message)
         return _SOON_S
 
+    async def _mark_to_stop(self, job: Object) -> float | None:
+        """First the mark: whoever comes after us, or switches us off, then knows whose stop it is."""
+        state = replace(self._new_state(job), phase="stop")
+        await self._write(job, {"metadata": marks(HOLDER, {})}, {STATE_ANNOTATION: state.to_json()})
+        self._tell(job, "StoppedForDryRun", "Its queue has admitted it with a request that nobody has checked, and "
+                   "none of its containers has begun: it is stopped, and goes on when its size is known.")  # fmt: skip
+        return _SOON_S
+
+    async def _take_back(self, job: Object, facts: JobFacts, state: State) -> float | None:
+        """One step of: Kueue stops what it had admitted, and it is parked."""
+        if facts.admitted:
+            if not facts.untouched and not await self._queues.stopping(job):
+                return await self._release_as_written(job, state, "Its pods have begun: it goes on as it is.")
+            if await self._queues.stop(self._fence, job):
+                return _SOON_S
+            return await self._release_as_written(job, state, "Its queue has no Workload of it to be stopped by.")
+        if not is_changeable(job):
+            return _SOON_S
+        # Only now is the template the user's again. Its Workload stays inactive until the Job is released: active, it
+        # would be admitted where it was, as Kueue does not follow a queue label then.
+        after = replace(self._new_state(job), since_s=state.since_s, stopped=True)
+        await self._write(job, hold(JOBS, job, HOLDER), {STATE_ANNOTATION: after.to_json()})
+        return _SOON_S
+
     async def _say_why_not(self, job: Object, why: str) -> None:
         if text(job, "metadata", "annotations", REASON_ANNOTATION) != why:
             await self._write(job, {}, {REASON_ANNOTATION: why})
@@ -130,13 +158,15 @@ class Reconciler:
         if state.phase == "retry" and not facts.finished and not is_changeable(job):
             # Its own request, too, can be given back only then.
             return await self._stop(job, facts, state)
-        if facts.admitted and not facts.finished and state.phase != "retry":
+        if facts.admitted and not facts.finished and state.phase not in ("retry", "stop"):
             return await self._release_as_written(job, state, "Its queue had admitted it already.")
         if facts.finished or facts.mode is not Mode.ENFORCE or facts.opted_out or not facts.managed or kind is None:
             return await self._release_as_written(job, state, "It is not to be held any more.")
         held_for_s = self._clock() - state.since_s
         if gives_up(held_for_s, limits):
             return await self._release_as_written(job, state, f"No dry run ended within {limits.budget_s:.0f} s.")
+        if state.phase == "stop":
+            return await self._take_back(job, facts, state)
         left_s = max(_SOON_S, limits.budget_s - held_for_s)
         learned = self._needs.known(job, kind)
         if state.phase != "retry" and learned is None:
@@ -163,6 +193,9 @@ class Reconciler:
         return None
 
     async def _release_as_written(self, job: Object, state: State, why: str) -> float | None:
+        if state.phase == "stop":
+            # Before the mark is gone: afterwards nobody would know that its Workload is to run again.
+            await self._queues.resume(self._fence, job)
         changes = release(JOBS, job)
         spec = changes.pop("spec", {})
         if state.phase == "retry":

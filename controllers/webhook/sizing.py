@@ -1,7 +1,8 @@
 """Sizes of job types, kept in memory and filled from the prediction endpoint in the background (K3).
 
-A question waits at most its budget. While the endpoint fails it is not waited for at all, and job types that it has
-no answer for are not asked about again for a while.
+A question waits at most its budget. An answer that is no longer fresh is asked for again by the next question, which
+waits for a moment only and else goes on with the old one, as all others do meanwhile: somebody may have published a
+newer trace. While the endpoint fails it is not waited for at all.
 """
 
 import asyncio
@@ -37,10 +38,11 @@ Ask = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 class SizingSettings:
     """Bounds of the cache; times in seconds."""
 
-    fresh_s: float = 3600.0
-    """An answer is asked for again after this long; the old one serves meanwhile."""
-    unknown_s: float = 300.0
-    """A job type without an answer is left alone for so long."""
+    fresh_s: float = 15.0
+    """An answer, or that there is none, is asked for again after this long. The endpoint repeats one that has not
+    changed without asking its model."""
+    moment_s: float = 0.05
+    """How long the newer answer is waited for; an endpoint that knows a trace answers in milliseconds."""
     pause_s: float = 30.0
     """After a failure of the endpoint."""
     most: int = 10_000
@@ -80,16 +82,25 @@ class SizingCache:
     async def need(self, job_type: JobType, template: Mapping[str, Any], budget_s: float) -> Need | None:
         """What is known of a job type within ``budget_s``; None when that is nothing. Never raises."""
         entry = self._known.get(job_type)
-        if self._is_due(entry):
-            self._start(job_type, template)
+        begun = self._is_due(entry) and self._start(job_type, template)
         task = self._asking.get(job_type)
-        if entry is not None or task is None:
-            return entry.need if entry is not None else None
+        if entry is not None:
+            return await self._newer(entry, task, budget_s) if begun and task is not None else entry.need
+        if task is None:
+            return None
         done, _ = await asyncio.wait({task}, timeout=max(budget_s, 0.0))
         if not done:
             # Slow counts as failed: the next pods must not wait as well.
             self._quiet()
         return task.result() if done and not task.cancelled() else None
+
+    async def _newer(self, old: _Entry, task: "asyncio.Task[Need | None]", budget_s: float) -> Need | None:
+        """The answer that is on its way, if it comes in a moment; the old one otherwise, also where asking fails."""
+        before = self._quiet_until_s
+        done, _ = await asyncio.wait({task}, timeout=max(0.0, min(budget_s, self._settings.moment_s)))
+        if not done or task.cancelled() or self._quiet_until_s != before:
+            return old.need
+        return task.result()
 
     async def close(self) -> None:
         """End the questions that are on their way."""
@@ -99,19 +110,18 @@ class SizingCache:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _is_due(self, entry: _Entry | None) -> bool:
-        if entry is None:
-            return True
-        lasts_s = self._settings.unknown_s if entry.need is None else self._settings.fresh_s
-        return self._clock() - entry.at_s > lasts_s
+        return entry is None or self._clock() - entry.at_s > self._settings.fresh_s
 
-    def _start(self, job_type: JobType, template: Mapping[str, Any]) -> None:
+    def _start(self, job_type: JobType, template: Mapping[str, Any]) -> bool:
+        """Whether a question has been sent."""
         if self._ask is None or job_type in self._asking or len(self._asking) >= self._settings.at_once:
-            return
+            return False
         if self._clock() < self._quiet_until_s:
-            return
+            return False
         task = asyncio.get_running_loop().create_task(self._fill(job_type, template, self._ask))
         self._asking[job_type] = task
         task.add_done_callback(lambda _: self._asking.pop(job_type, None))
+        return True
 
     async def _fill(self, job_type: JobType, template: Mapping[str, Any], ask: Ask) -> Need | None:
         try:

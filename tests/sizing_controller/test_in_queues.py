@@ -107,6 +107,57 @@ def test_a_queued_job_that_runs_out_of_memory_is_stopped_by_its_workload_and_get
     assert runs.read_text().split() == ["run"] * 4
 
 
+def test_without_the_webhook_an_admitted_job_whose_pods_wait_is_stopped_and_sized(
+    plane: ControlPlane, gpu_node: Kubelet, space: str, queue: str, start_controller: Callable[..., Server],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Kueue is quicker than the controller; an image that is being pulled is stood for by a missing ConfigMap."""
+    out = tmp_path / "out"
+    script = f'echo ${{WANDB_MODE:-real}} >> {out}; [ "$WANDB_MODE" ] && exec sleep 60; sleep 1'
+    wanted = queued("early", space, script, gpu_node, recording(tmp_path / "log.csv", 7000))
+    pod = wanted["spec"]["template"]["spec"]
+    pod["volumes"] = [{"name": "settings", "configMap": {"name": "late"}}]
+    made = plane.api.create(wanted)
+    before = wait_for(lambda: admitted(workload_of(plane, made)) and workload_of(plane, made), 60, "Kueue admits it")
+    plane.api.wait(*BATCH, "early", lambda one: one["status"].get("active"), space)
+    start_controller()
+    plane.api.wait(*BATCH, "early", lambda one: phase(one) == "profile", space, timeout_s=90)
+    parked = plane.api.get(*BATCH, "early", space)
+    assert (parked["metadata"]["labels"][QUEUE], parked["spec"]["suspend"]) == ("kaiwo-held", True)
+    assert not out.exists(), "nothing of it has begun"
+    wait_for(lambda: not admitted(workload_of(plane, made)), 60, "its quota is free for the dry run")
+    late = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": space}}
+    plane.api.apply(late)
+    done = plane.api.wait(*BATCH, "early", lambda one: one["status"].get("succeeded"), space, timeout_s=150)
+    told = str(done["metadata"]["annotations"])
+    assert (gpus(done), done["metadata"]["labels"][QUEUE]) == (["nvidia.com/mig-1g.10gb"], "gpus"), told
+    assert out.read_text().split() == ["offline", "real"], "its own container ran once, with its size"
+    after = workload_of(plane, done)
+    assert before["metadata"]["uid"], after["metadata"]["uid"]
+    assert "kaiwo.ai/held" not in after["metadata"].get("labels", {})
+    assert after["spec"].get("active", True)
+
+
+def test_without_the_webhook_an_admitted_job_that_has_begun_goes_on_as_written(
+    plane: ControlPlane, gpu_node: Kubelet, space: str, queue: str, start_controller: Callable[..., Server],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    out, goes_on = tmp_path / "out", tmp_path / "goes-on"
+    script = f"echo began >> {out}; until [ -e {goes_on} ]; do sleep .1; done"
+    made = plane.api.create(queued("begun", space, script, gpu_node, None))
+    wait_for(out.exists, 90, "its container runs")
+    plane.api.wait(*BATCH, "begun", lambda one: one["status"].get("ready"), space)
+    server = start_controller()
+    # A Job that is made later has been looked at, so the first has been, too.
+    plane.api.create(job("later", space, "sleep 1", selector=gpu_node.selector))
+    plane.api.wait(*BATCH, "later", lambda one: phase(one) == "profile", space, timeout_s=60)
+    goes_on.touch()
+    done = plane.api.wait(*BATCH, "begun", lambda one: one["status"].get("succeeded"), space, timeout_s=60)
+    assert (gpus(done), phase(done), out.read_text().split()) == ([GPU], "", ["began"])
+    assert workload_of(plane, made)["spec"].get("active", True)
+    server.kill()
+
+
 def test_off_gives_parked_jobs_their_queue_back(
     plane: ControlPlane, gpu_node: Kubelet, space: str, queue: str, start_controller: Callable[..., Server]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,9 @@ class World:
     async def stop(self, fence: object, job: Object) -> bool:
         self.evicted += 1
         return bool(self.known.get("workload", True))
+
+    async def stopping(self, job: Object) -> bool:
+        return self.evicted > self.resumed
 
     async def resume(self, fence: object, job: Object) -> None:
         self.resumed += 1
@@ -274,10 +278,67 @@ async def test_a_queue_without_quota_of_partitions_leaves_the_request() -> None:
     assert (queue_of_(world.found), world.limits[GPU], world.state["phase"]) == ("gpus", "1", "own")
 
 
-async def test_what_a_queue_has_admitted_goes_on_as_it_is() -> None:
-    world = World(a_job(**QUEUED))
+PENDING = PodView(("team", "p"), "uid", "train", False, False, False, "", "")
+RUNS = replace(PENDING, begun=True)
+
+
+@pytest.mark.parametrize(
+    ("pods", "status"),
+    [([RUNS], {"active": 1}), ([PENDING, RUNS], {"active": 2}), ([PENDING], {"active": 2}), ([], {"active": 1}),
+     ([PENDING], {"active": 1, "ready": 1}), ([PENDING], {"active": 1, "failed": 1})],
+)  # fmt: skip
+async def test_what_a_queue_has_admitted_and_has_begun_goes_on_as_it_is(
+    pods: list[PodView], status: dict[str, int]
+) -> None:
+    """Nor is one stopped whose pods are not all seen yet."""
+    world = World(a_job(**QUEUED, status=status), pods=pods)
     await world.step()
-    assert (holder_of(world.found), world.created) == ("", [])
+    assert (holder_of(world.found), world.created, world.evicted) == ("", [], 0)
+
+
+async def test_what_a_queue_has_admitted_too_early_is_stopped_parked_and_handed_back_to_the_queue() -> None:
+    world = World(a_job(**QUEUED, status={"active": 1}), pods=[PENDING])
+    kueues = {"nodeSelector": {"nvidia.com/gpu.product": "of-kueues-flavor"}}
+    world.found["spec"]["template"]["spec"] |= kueues
+    await world.step()
+    assert (world.state["phase"], holder_of(world.found), world.evicted) == ("stop", "profiling", 0)
+    world.known["pods"] = [RUNS]
+    spoiled = World(world.found, pods=[RUNS])
+    await spoiled.step()
+    assert (holder_of(spoiled.found), spoiled.state["phase"], spoiled.evicted) == ("", "own", 0)
+    world.known["pods"] = [PENDING]
+    await world.step()
+    world.known["pods"] = [RUNS]
+    await world.step()
+    assert (world.state["phase"], world.evicted) == ("stop", 2), "once it is being stopped it is parked in any case"
+    world.found = merged(merged(world.found, SUSPENDED), {"status": {"active": 0}})
+    world.found["spec"]["template"]["spec"].pop("nodeSelector")
+    world.known["pods"] = []
+    await world.step()
+    assert (world.state["phase"], queue_of_(world.found), queue_of(world.found)) == ("profile", PARKED, "gpus")
+    assert "of-kueues-flavor" not in json.dumps(world.state), "what it asked for is the user's own, not the queue's"
+    await world.step()
+    assert (len(world.created), world.resumed) == (1, 0), "Kueue would admit it again where it was"
+    world.known["learned"] = learned()
+    await world.step()
+    assert (holder_of(world.found), queue_of_(world.found)) == ("", "gpus")
+    await world.step()
+    assert world.resumed == 1
+
+
+async def test_a_stop_that_is_not_wanted_any_more_is_taken_back() -> None:
+    world = World(a_job(**QUEUED), pods=[PENDING])
+    await world.step()
+    world.known["mode"] = "observe"
+    await world.step()
+    assert (holder_of(world.found), world.state["phase"], world.resumed) == ("", "own", 1)
+
+
+async def test_an_admitted_job_without_a_workload_goes_on() -> None:
+    world = World(a_job(**QUEUED), pods=[PENDING], workload=False)
+    await world.step()
+    await world.step()
+    assert (holder_of(world.found), world.state["phase"]) == ("", "own")
 
 
 async def test_what_kueue_started_while_it_was_parked_is_given_back_at_once() -> None:

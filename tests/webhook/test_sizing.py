@@ -184,6 +184,82 @@ async def test_the_cache_is_bounded_refreshes_and_forgets_failures_after_their_p
     assert await sizes.need(TYPE, {}, 1) is not None
 
 
+class _Endpoint:
+    """Answers with ``need`` GiB, or not at all; ``answers`` holds it up."""
+
+    def __init__(self) -> None:
+        self.need: int | None = 8
+        self.asked, self.broken = 0, False
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def ask(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.asked += 1
+        await self.answers.wait()
+        if self.broken:
+            raise OSError("down")
+        if self.need is None:
+            return {}
+        amounts = dict.fromkeys(("peak_bytes", "low_bytes", "high_bytes"), self.need * GIB)
+        return ANSWER | {"memory": amounts | {"probability": 0.95}}
+
+
+async def gib(sizes: SizingCache) -> int | None:
+    found = await sizes.need(TYPE, {}, 20)
+    return None if found is None or found.prediction.value is None else round(found.prediction.value / GIB)
+
+
+async def test_a_newer_trace_is_seen_by_the_next_pod_once_the_answer_is_not_fresh() -> None:
+    now, endpoint = [0.0], _Endpoint()
+    sizes = SizingCache(endpoint.ask, SizingSettings(fresh_s=15, moment_s=20), clock=lambda: now[0])
+    endpoint.need = None
+    assert await gib(sizes) is None
+    endpoint.need, now[0] = 8, 15.1
+    assert await gib(sizes) == 8, "what was not known is asked about again, too"
+    endpoint.need, now[0] = 12, 30.0
+    assert (await gib(sizes), endpoint.asked) == (8, 2), "still fresh"
+    now[0] = 30.3
+    assert (await gib(sizes), endpoint.asked) == (12, 3)
+    endpoint.need, now[0] = None, 46.0
+    assert await gib(sizes) is None, "what has been forgotten is not written down any more"
+
+
+async def test_a_slow_endpoint_leaves_the_old_answer_and_brings_the_new_one_later() -> None:
+    now, endpoint = [0.0], _Endpoint()
+    sizes = SizingCache(endpoint.ask, SizingSettings(fresh_s=15, moment_s=0.01), clock=lambda: now[0])
+    assert await gib(sizes) == 8
+    endpoint.answers.clear()
+    endpoint.need, now[0] = 12, 20.0
+    assert [await gib(sizes) for _ in range(5)] == [8] * 5
+    assert endpoint.asked == 2, "one question for all of them"
+    endpoint.answers.set()
+    await asyncio.gather(*sizes._asking.values())
+    assert await gib(sizes) == 12
+
+
+async def test_an_endpoint_that_fails_leaves_the_old_answer() -> None:
+    now, endpoint = [0.0], _Endpoint()
+    sizes = SizingCache(endpoint.ask, SizingSettings(fresh_s=15, moment_s=20, pause_s=30), clock=lambda: now[0])
+    assert await gib(sizes) == 8
+    endpoint.broken, now[0] = True, 20.0
+    assert [await gib(sizes), await gib(sizes), endpoint.asked] == [8, 8, 2]
+
+
+async def test_a_namespaces_size_is_asked_for_by_its_name_and_is_no_other_namespaces() -> None:
+    asked: list[Any] = []
+
+    async def note(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked.append(body["namespace"])
+        return ANSWER
+
+    sizes = SizingCache(note)
+    for namespace in ("blue", "red", "blue"):
+        one = pod("one")
+        one["metadata"]["namespace"] = namespace
+        await admit(one, "annotate", sizes, namespace=namespace)
+    assert asked == ["blue", "red"]
+
+
 async def test_the_webhook_shows_the_endpoint_its_mounted_token(monkeypatch: pytest.MonkeyPatch,
                                                                 tmp_path: Path) -> None:  # fmt: skip
     shown = []

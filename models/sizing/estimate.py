@@ -284,7 +284,8 @@ def _run(
     progress("replaying its allocations")
     # Where the script met the end of the memory, PyTorch gave back what it kept before it said so.
     adapts = any(one.startswith(ADAPTS) for one in traced.trace.warnings)
-    code, timeline = from_trace(traced.trace, capacity_bytes=int(gpu.usable_bytes) if adapts else None)
+    card = int(gpu.usable_bytes)
+    code, timeline = from_trace(traced.trace, capacity_bytes=card if adapts else None, card_bytes=card)
     gaps = [f"confined without {one}" for one in traced.missing]
     problem = traced.problem or (traced.trace.end.error or "" if traced.trace.end else "")
     return Found(replace(code, warnings=(*code.warnings, *gaps)), timeline, _told(problem, traced.output_tail))

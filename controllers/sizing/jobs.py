@@ -51,7 +51,8 @@ def namespace_view(document: Object) -> NamespaceView:
 @dataclass(frozen=True)
 class State:
     """``phase``: ``stop`` while its queue, which had admitted it, is to stop it (``stopped``: and has), ``profile``
-    while held for a dry run, ``retry`` while held for a new try, ``sized`` with a request of ours, ``own`` with the user's.
+    while held for a dry run, ``retry`` while held for a new try, ``sized`` with a request of ours, ``own`` with the
+    user's.
     ``asked`` is the user's own request as it has to be restored, ``type`` the digest of its job type: while it runs, a
     queue may have added to its node selector."""
 

@@ -157,7 +157,9 @@ def _warnings(trace: Trace, line: Timeline) -> list[str]:
 
 
 def _reasons(trace: Trace, line: Timeline) -> tuple[Reason, ...]:
-    parts = sorted(((amount, name) for name, amount in line.breakdown.items() if amount), reverse=True)
+    # What the allocator holds beyond tensors is told apart.
+    tensors = [(amount, name) for name, amount in line.breakdown.items() if amount and name != "framework"]
+    parts = sorted(tensors, reverse=True)
     held = ", ".join(f"{name} {format_bytes(amount)}" for amount, name in parts[:4])
     when = next((one for one in line.phases if one.allocated_bytes == line.peak_allocated_bytes), None)
     at = f" in {when.name or 'the start'} of step {when.step}" if when is not None else ""

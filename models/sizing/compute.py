@@ -67,8 +67,10 @@ def activity(code: CodeEstimate, gpu: str, profile: WorkloadProfile | None = Non
     low, high = found[0], found[-1]
     value = min(max(math.sqrt(max(low, 1e-4) * max(high, 1e-4)), low), high)
     total = sum(one.flops for one in loads.values())
+    step = total / max(1, code.steps)
+    amount = f"{step / 1e12:.3g} TFLOP" if step >= 1e10 else f"{step / 1e9:.3g} GFLOP"
     text = (
-        f"{total / max(1, code.steps) / 1e12:.2f} TFLOP a step on {model.name} by the roofline model; precision, input "
+        f"{amount} a step on {model.name} by the roofline model; precision, input "
         "pipeline and host speed are not known, and no measurement has validated it."
     )
     reasons = [Reason("UNVALIDATED_ROOFLINE", text, {"flops_per_step": total / max(1, code.steps)})]

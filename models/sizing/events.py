@@ -178,14 +178,21 @@ class Trace:
         return tuple(sorted({*own.tolist(), *([0] if starts_plain or not len(own) else [])}))
 
     def of_rank(self, rank: int) -> Rows:
-        """The rows of one rank, in order, without the marks between ranks."""
-        marks = self.rows[:, EVENT] == Event.RANK
+        """The rows of one rank, in order, without the marks between ranks.
+
+        Phases are every rank's. What a storage is for may be told after another GPU's turn has come: it belongs to the
+        rank that has the storage.
+        """
+        event, subject = self.rows[:, EVENT], self.rows[:, SUBJECT]
+        marks = event == Event.RANK
         if not marks.any():
             return self.rows if rank == 0 else self.rows[:0]
         places = np.maximum.accumulate(np.where(marks, np.arange(len(self.rows)), -1))
-        owner = np.where(places < 0, 0, self.rows[np.maximum(places, 0), SUBJECT])
-        own: Rows = self.rows[(owner == rank) & ~marks]
-        return own
+        own = np.where(places < 0, 0, subject[np.maximum(places, 0)]) == rank
+        stored = np.isin(subject, subject[own & (event == Event.ALLOC)])
+        own = np.where(event == Event.ROLE, stored, own | (event == Event.PHASE))
+        found: Rows = self.rows[own & ~marks]
+        return found
 
 
 def read_events(stream: BinaryIO, limits: EventLimits | None = None) -> Trace:

@@ -64,7 +64,7 @@ def _share(
     if milli > _LARGEST_FRACTION_MILLI:
         text = f"{format_bytes(wanted)} leave no room for anyone else on {model.name}."
         return whole, Reason("NEEDS_MOST_OF_IT", text, {"bytes": int(wanted)})
-    text = f"{format_bytes(wanted)} are {milli / 1000:g} of a {model.name}."
+    text = f"{format_bytes(wanted)} are {milli / 1000:g} of one {model.name}."
     found = Recommendation(ShareKind.FRACTION, wanted, model.name, MilliGpu(milli))
     return found, Reason("FITS_FRACTION", text, {"bytes": int(wanted), "milli_gpu": milli})
 

@@ -184,7 +184,8 @@ class SizingPredictor(Predictor):
         )
         found = [Reason("LEARNED_OVERHEAD", text, {"bytes": added, "runs": runs})]
         if outside:
-            what = f"this is beyond what was measured: {', '.join(outside[:5])}"
+            names = [name.removeprefix("plan_").replace("_", " ") for name in outside[:5]]
+            what = f"this is beyond what was measured: {', '.join(names)}"
             what = "nothing of its kind was measured" if outside == (_GROUP,) else what
             numbers: dict[str, float | int | str] = {"inputs": len(outside)}
             found.append(Reason("OUT_OF_DISTRIBUTION", f"The interval is wider because {what}.", numbers))

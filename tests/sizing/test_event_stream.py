@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sizing.traces import HELLO, frame, message, read, rows
 
-from kopt.models.sizing.events import Event, EventLimits, Pass, TraceError, read_events
+from kopt.models.sizing.events import Event, EventLimits, Pass, Role, TraceError, read_events
+from kopt.models.sizing.timeline import replay
 
 WHOLE = (
     message(name=[1, "forward"]),
@@ -82,6 +83,18 @@ def test_rows_belong_to_the_rank_named_last() -> None:
     assert trace.ranks == (0, 3)
     assert trace.of_rank(0)[:, 1].tolist() == [1, 1]
     assert trace.of_rank(3)[:, 2].tolist() == [1024]
+
+
+def test_a_storage_keeps_its_rank_and_a_phase_is_everybodys() -> None:
+    trace = read(message(name=[1, "forward"]), rows(
+        (Event.ALLOC, 1, 512), (Event.RANK, 1), (Event.ALLOC, 2, 1024), (Event.ROLE, 1, Role.WEIGHTS),
+        (Event.PHASE, 1, 0), (Event.ROLE, 2, Role.GRADIENTS), (Event.RANK, 0), (Event.ROLE, 2, Role.OPTIMIZER),
+    ))  # fmt: skip
+    assert trace.of_rank(0)[:, :2].tolist() == [[Event.ALLOC, 1], [Event.ROLE, 1], [Event.PHASE, 1]]
+    assert trace.of_rank(1)[:, 1].tolist() == [2, 1, 2, 2]
+    first, second = replay(trace, rank=0), replay(trace, rank=1)
+    assert (first.breakdown.weights, second.breakdown.weights) == (512, 0)
+    assert second.breakdown.optimizer == 1024
 
 
 @pytest.mark.parametrize(

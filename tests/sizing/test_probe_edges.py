@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kopt.models.sizing.events import Event, Role
+from kopt.models.sizing.timeline import replay
 from tests.sizing.probing import PROBE, Run, start
 
 pytestmark = [pytest.mark.trainers, pytest.mark.slow]
@@ -39,6 +40,44 @@ def inline(torch_python: str, tmp_path: Path, compiled: Path) -> Callable[..., R
 def test_a_scripts_modules_may_have_any_name(probe: Probe) -> None:
     run = probe("namesakes/train.py")
     assert run.ended == "finished", run.output
+
+
+GENERATES = """
+import torch
+table = torch.randn(1000, 1000, device="cuda")
+ids, cache = torch.zeros(4, dtype=torch.long, device="cuda"), []
+for _ in range(50):
+    ids = table[ids].argmax(-1)
+    cache.append(torch.empty(3 << 20, dtype=torch.uint8, device="cuda"))
+    if (ids == 2).all():
+        break
+"""
+
+
+def test_texts_are_generated_to_their_longest(inline: Callable[..., Run]) -> None:
+    run = inline(GENERATES)
+    made = run.trace.rows[run.trace.rows[:, 0] == Event.ALLOC]
+    assert (made[:, 2] == 3 << 20).sum() == 50, run.output
+
+
+TWO_GPUS = """
+import torch
+first, second = torch.nn.Linear(256, 256).to("cuda:0"), torch.nn.Linear(256, 512).to("cuda:1")
+optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
+for _ in range(3):
+    loss = second(first(torch.randn(8, 256, device="cuda:0")).to("cuda:1")).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_one_process_may_use_two_gpus(inline: Callable[..., Run]) -> None:
+    trace = inline(TWO_GPUS, KOPT_PROBE_WORLD_SIZE="2").trace
+    held = [replay(trace, rank=rank).breakdown for rank in trace.ranks]
+    # Weights and biases of four bytes a number; Adam has two of each, and its step counts on the CPU.
+    assert [one.weights for one in held] == [256 * 257 * 4, 512 * 257 * 4]
+    assert [one.optimizer for one in held] == [2 * 256 * 257 * 4, 2 * 512 * 257 * 4]
 
 
 def test_an_error_ends_with_the_scripts_own_traceback(probe: Probe) -> None:

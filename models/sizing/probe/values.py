@@ -105,11 +105,21 @@ def _check(name: str, inputs: list[Any], args: tuple[Any, ...]) -> bool | None:
         return (name == "aten::eq") == same
     if name in ("aten::isnan", "aten::isinf"):
         return False
+    if name in ("aten::eq", "aten::ne") and _is_other_number(inputs, args):
+        return name == "aten::ne"
     if name in ("aten::logical_not", "aten::bitwise_not"):
         before = inputs[0].__dict__.get("_kopt_guess")
         return None if before is None else not before
     inherited = next((one.__dict__["_kopt_guess"] for one in inputs if "_kopt_guess" in one.__dict__), None)
     return True if inherited is None and name in ("aten::all", "aten::_is_all_true") else inherited
+
+
+def _is_other_number(inputs: list[Any], args: tuple[Any, ...]) -> bool:
+    """Unknown integers are taken for ones: the end of a text, say, has another number and has not come yet."""
+    number = args[1] if len(args) > 1 else None
+    if not isinstance(number, int) or number in (0, 1):
+        return False
+    return not (inputs[0].is_floating_point() or inputs[0].is_complex() or inputs[0].dtype is torch.bool)
 
 
 def _is_tensor(args: tuple[Any, ...], index: int) -> bool:

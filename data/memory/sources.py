@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from kopt.core.catalogue import find_gpu
 from kopt.core.sizing import AllocationKind
 from kopt.core.units import GIB, MIB, Bytes
 from kopt.data.memory.batches import Figure, doubts
@@ -183,21 +184,28 @@ def detectron2(path: Path) -> Iterator[MemoryRun | None]:
 _SCHEDTUNE_GPUS = {
     (2496, 13): "K80", (2560, 40): "T4", (5888, 46): "RTX-3070", (5120, 80): "V100-SXM2-16GB", (10496, 82): "RTX-3090",
 }  # fmt: skip
+_SCHEDTUNE_COLUMNS = ("model", "batchsize", "peak mem usage", "parameters", "SM count")
 
 
 def schedtune(path: Path) -> Iterator[MemoryRun | None]:
-    """Twelve CNNs by batch and GPU: the peak of the process in MiB."""
-    for row in read_rows(path, ("model", "batchsize", "peak mem usage", "parameters", "SM count")):
-        key = (int(row.required("Pipelines/CUDA cores")), int(row.required("SM count")))
-        if key not in _SCHEDTUNE_GPUS:
-            raise row.error(f"no GPU with {key[0]} cores in {key[1]} multiprocessors is known")
+    """Twelve CNNs by batch and GPU: the peak of the process in MiB. GPUs are told by their cores, not by name."""
+    rows = [(_schedtune_gpu(row), row) for row in read_rows(path, _SCHEDTUNE_COLUMNS)]
+    more = {gpu for gpu, row in rows if (row.amount("peak mem usage", MIB) or 0) > find_gpu(gpu).memory_bytes}
+    for gpu, row in rows:
         model = row.text("model")
         yield MemoryRun(
-            f"{model}-b{row.required('batchsize'):.0f}@{_SCHEDTUNE_GPUS[key]}", image_family(model),
-            "hadeelalbahar/SchedTune", "MIT", image_category(model), AllocationKind.PROCESS,
-            row.amount("peak mem usage", MIB), _SCHEDTUNE_GPUS[key],
+            f"{model}-b{row.required('batchsize'):.0f}@{gpu}", image_family(model), "hadeelalbahar/SchedTune", "MIT",
+            image_category(model), AllocationKind.PROCESS, row.amount("peak mem usage", MIB), gpu,
             arguments={"model": model, "batch_size": row.required("batchsize"), **row.arguments("parameters")},
+            doubt="its source has figures above this GPU's memory: they are of another" if gpu in more else "",
         )  # fmt: skip
+
+
+def _schedtune_gpu(row: Row) -> str:
+    key = (int(row.required("Pipelines/CUDA cores")), int(row.required("SM count")))
+    if key not in _SCHEDTUNE_GPUS:
+        raise row.error(f"no GPU with {key[0]} cores in {key[1]} multiprocessors is known")
+    return _SCHEDTUNE_GPUS[key]
 
 
 def horus(path: Path) -> Iterator[MemoryRun | None]:

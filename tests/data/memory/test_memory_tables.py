@@ -44,6 +44,17 @@ def test_every_published_table_is_read_whole(measured: MemoryTable) -> None:
     assert {one.category for one in measured.runs} == set(Category)
 
 
+def test_figures_of_a_gpu_that_shows_more_than_it_has_are_all_doubtful(tmp_path: Path) -> None:
+    head = "model,batchsize,peak mem usage,parameters,SM count,Pipelines/CUDA cores"
+    rows = ["vgg,64,14000,1e8,13,2496", "vgg,8,3000,1e8,13,2496", "vgg,64,14000,1e8,40,2560"]
+    path = tmp_path / "schedtune_model_stats.csv"
+    path.write_text("\n".join([head, *rows]) + "\n")
+    found = {one.name: one.doubt for one in read_memory_runs(path).runs}
+    assert "above this GPU's memory" in found["vgg-b64@K80"]
+    assert found["vgg-b8@K80"] == found["vgg-b64@K80"]
+    assert not found["vgg-b64@T4"]
+
+
 def test_crashed_and_capped_runs_are_marked(measured: MemoryTable) -> None:
     timm = [one for one in measured.runs if one.published and one.category is not Category.MLP]
     assert sum(one.crashed for one in timm) == 769

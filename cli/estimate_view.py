@@ -81,7 +81,7 @@ def _asked(found: "SizingEstimate") -> str:
     if share.kind.value == "partition":
         return f"{share.profile} of {share.gpu} ({format_bytes(share.bytes)})"
     if share.kind.value == "fraction":
-        return f"{share.milli_gpu / 1000:g} of a {share.gpu} ({format_bytes(share.bytes)})"
+        return f"{share.milli_gpu / 1000:g} of one {share.gpu} ({format_bytes(share.bytes)})"
     return f"{share.count} × {share.gpu} ({format_bytes(share.bytes)} each)"
 
 

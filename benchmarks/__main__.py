@@ -11,6 +11,7 @@ BENCHMARKS = {
     "platform": "benchmarks.platform_cost",
     "placement": "benchmarks.placement",
     "sizing": "benchmarks.sizing",
+    "suite": "benchmarks.suite_estimates",
     "webhook": "benchmarks.webhook",
 }
 

@@ -1,10 +1,26 @@
 """LightGBM boosters as text files, read without trusting them."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import lightgbm
+
+
+def import_lightgbm_alone() -> None:
+    """Imports LightGBM without scikit-learn, which is two of its three seconds.
+
+    LightGBM looks for it to offer wrappers in its style, which nobody here uses, and does without where it is absent.
+    For commands only: an import of scikit-learn in another thread fails meanwhile.
+    """
+    if "lightgbm" in sys.modules or "sklearn" in sys.modules:
+        return
+    sys.modules["sklearn"] = None  # type: ignore[assignment]
+    try:
+        import lightgbm  # noqa: F401
+    finally:
+        del sys.modules["sklearn"]
 
 
 def load_booster(path: Path) -> "lightgbm.Booster":

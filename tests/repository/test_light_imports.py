@@ -30,3 +30,13 @@ def test_a_light_module_imports_nothing_heavy(module: str) -> None:
 
 def test_the_check_sees_a_heavy_import() -> None:
     assert "pandas" in loaded_by("pandas")
+
+
+def test_lightgbm_comes_without_scikit_learn_which_can_be_had_afterwards() -> None:
+    code = (
+        "import sys; from kopt.models.trees import import_lightgbm_alone as alone; alone(); before = set(sys.modules);"
+        "import lightgbm, sklearn.base; lightgbm.Dataset([[1.0], [2.0]], [0, 1]).construct();"
+        "print(sorted({'sklearn', 'lightgbm'} & before))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['lightgbm']"

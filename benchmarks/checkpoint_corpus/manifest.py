@@ -24,11 +24,12 @@ class Entry:
     arguments: str
     unit: str
     bytes_per_s: float = 2e6
+    launcher: tuple[str, ...] = ()
 
     @property
     def command(self) -> list[str]:
         """What follows the interpreter."""
-        return [str(PROGRAMS / self.file), *shlex.split(self.arguments)]
+        return [*self.launcher, str(PROGRAMS / self.file), *shlex.split(self.arguments)]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import subprocess
 import tempfile
 import time
@@ -149,23 +150,24 @@ def record(command: Sequence[str], environment: Mapping[str, str], storage: Stor
 def _follow(command: Sequence[str], environment: Mapping[str, str], work: Path, watch: FolderWatch,
             timeout_s: float) -> Recording:  # fmt: skip
     pieces, events = list[tuple[float, bytes]](), list[FileEvent]()
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=work, env=environment
-    ) as process:
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=work,
+                          env=environment, start_new_session=True) as process:  # fmt: skip
         assert process.stdout is not None
-        output, started = process.stdout.fileno(), time.monotonic()
-        while time.monotonic() - started < timeout_s:
-            ready, _, _ = select.select([watch, output], [], [], 1.0)
-            now = time.monotonic() - started
-            # The folder first: what a program says of a file, it says after the file has it.
-            events += watch.read(now)
-            if output in ready:
-                piece = os.read(output, 65_536)
-                if not piece:
-                    break
-                pieces.append((now, piece))
-        else:
-            process.kill()
+        output, started, ended = process.stdout.fileno(), time.monotonic(), False
+        try:
+            while not ended and time.monotonic() - started < timeout_s:
+                ready, _, _ = select.select([watch, output], [], [], 1.0)
+                now = time.monotonic() - started
+                # The folder first: what a program says of a file, it says after the file has it.
+                events += watch.read(now)
+                if output in ready:
+                    piece = os.read(output, 65_536)
+                    ended = not piece
+                    pieces += [(now, piece)] if piece else []
+        finally:
+            # With whatever it has started. A program that has ended has closed its output.
+            if not ended:
+                os.killpg(process.pid, signal.SIGKILL)
     watch.close()
     if process.returncode != 0:
         last = b"".join(piece for _, piece in pieces)[-1500:].decode(errors="replace")

@@ -1,5 +1,6 @@
 """A recording → between which lines a checkpoint was being written, and which step is durable when."""
 
+import bisect
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ class Lines:
 
     def arrived_before(self, at_s: float) -> int:
         """The number of the last line that had arrived before then; 0 if none had."""
-        return sum(arrival < at_s for arrival in self.arrivals_s)
+        return bisect.bisect_left(self.arrivals_s, at_s)
 
 
 @dataclass

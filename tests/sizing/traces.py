@@ -29,16 +29,9 @@ def read(*frames: bytes) -> Trace:
     return read_events(io.BytesIO(message(hello=HELLO) + b"".join(frames)))
 
 
-def training(
-    layers: int = 4,
-    weight: int = 8 << 20,
-    activation: int = 4 << 20,
-    steps: int = 3,
-    conf: str = "",
-    end: str = "steady",
-) -> Trace:
-    """A made-up training loop: weights, then per step activations forward, gradients backward, optimizer state."""
-    return read_events(io.BytesIO(training_stream(layers, weight, activation, steps, conf, end)))
+def training(*sizes: int, **options: Any) -> Trace:
+    """The trace of ``training_stream``."""
+    return read_events(io.BytesIO(training_stream(*sizes, **options)))
 
 
 def training_stream(
@@ -49,7 +42,7 @@ def training_stream(
     conf: str = "",
     end: str = "steady",
 ) -> bytes:
-    """The bytes of ``training``."""
+    """A made-up training loop: weights, then per step activations forward, gradients backward, optimizer state."""
     names = ["", "load", "forward", "backward", "optimizer", "gemm", *(f"layers.{n}" for n in range(layers))]
     load, forward, backward, optimizer, gemm = range(1, 6)
     events: list[tuple[int, ...]] = [(Event.PHASE, load, 0)]

@@ -96,3 +96,25 @@ def finite() -> Callable[[object], bool]:
         return not isinstance(value, float) or bool(np.isfinite(value))
 
     return check
+
+
+@pytest.fixture
+def made_up_traces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Scripts give a made-up trace; what would have been run. The working folder holds a ``train.py``."""
+    from sizing.traces import training
+
+    from kopt.models.sizing import estimate as sizing
+    from kopt.models.sizing.tracing import Traced
+
+    found: list[Any] = []
+
+    def traced(call: Any, gpu: Any, **_: Any) -> Traced:
+        found.append((call, gpu))
+        return Traced(training())
+
+    monkeypatch.setattr(sizing, "trace_script", traced)
+    monkeypatch.setattr(sizing, "find_interpreter", lambda asked: asked or "/usr/bin/python3")
+    monkeypatch.setenv("KOPT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("pass")
+    return found

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from sizing.traces import training
 from typer.testing import CliRunner, Result
 
 from kopt.cli.main import app
@@ -24,20 +23,8 @@ from kopt.models.sizing.tracing import Traced
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """Scripts give a made-up trace; returns what would have been run."""
-    found: list[Any] = []
-
-    def traced(call: Any, gpu: Any, **_: Any) -> Traced:
-        found.append((call, gpu))
-        return Traced(training())
-
-    monkeypatch.setattr(sizing, "trace_script", traced)
-    monkeypatch.setattr(sizing, "find_interpreter", lambda asked: asked or "/usr/bin/python3")
-    monkeypatch.setenv("KOPT_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("pass")
-    return found
+def calls(made_up_traces: list[Any]) -> list[Any]:
+    return made_up_traces
 
 
 def _run(*words: str) -> Result:

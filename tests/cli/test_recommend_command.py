@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from sizing.traces import training
 from typer.testing import CliRunner, Result
 
 from kopt.cli.main import app
@@ -30,23 +29,12 @@ JOB = {
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Any]]:
-    """An endpoint at KOPT_URL; scripts give a made-up trace; returns what would have been run."""
-    found: list[Any] = []
-
-    def traced(call: Any, gpu: Any, **_: Any) -> Traced:
-        found.append((call, gpu))
-        return Traced(training())
-
-    monkeypatch.setattr(sizing, "trace_script", traced)
-    monkeypatch.setattr(sizing, "find_interpreter", lambda asked: asked or "/usr/bin/python3")
-    monkeypatch.setenv("KOPT_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("pass")
+def calls(made_up_traces: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Any]]:
+    """An endpoint at KOPT_URL, and made-up traces."""
     (tmp_path / "job.json").write_text(json.dumps(JOB))
     with shipped_endpoint(tmp_path / "endpoint") as url:
         monkeypatch.setenv("KOPT_URL", url)
-        yield found
+        yield made_up_traces
 
 
 def _run(*words: str) -> Result:

@@ -1,0 +1,106 @@
+"""Whether a training job can be killed now, and what would be lost: the words of logs, states and work at risk."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class LineLabel(StrEnum):
+    """What one line of a training log says."""
+
+    STARTUP = "startup"
+    DATA = "data"
+    TRAIN_STEP = "train_step"
+    EVAL = "eval"
+    CKPT_BEGIN = "ckpt_begin"
+    CKPT_PROGRESS = "ckpt_progress"
+    CKPT_END = "ckpt_end"
+    CKPT_LOAD = "ckpt_load"
+    OOM = "oom"
+    ERROR = "error"
+    END = "end"
+    OTHER = "other"
+
+
+class JobState(StrEnum):
+    """Where a job is: ``UNKNOWN`` is never safe; ``CKPT_DONE`` is the line that ends a write."""
+
+    STARTING = "STARTING"
+    DATA = "DATA"
+    LOADING = "LOADING"
+    TRAIN = "TRAIN"
+    EVAL = "EVAL"
+    CKPT_WRITING = "CKPT_WRITING"
+    CKPT_DONE = "CKPT_DONE"
+    CKPT_FAILED = "CKPT_FAILED"
+    FINISHED = "FINISHED"
+    CRASHED = "CRASHED"
+    OOM = "OOM"
+    STALLED = "STALLED"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """``value`` in ``[low, high]``, true nine times in ten. Raises ValueError where it does not fit."""
+
+    value: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.low <= self.value <= self.high:
+            raise ValueError(f"the interval [{self.low}, {self.high}] does not hold {self.value}")
+
+    def to_dict(self) -> dict[str, float]:
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """What a job's log, and what else is known of it, says at one moment.
+
+    ``safe``: the state is not UNKNOWN, a durable checkpoint exists (``evidence``) and no write is open. Steps are the
+    job's own counting; times are those of the log's clock where lines carry it, else of their arrival, else None.
+    ``work_at_risk_gpu_seconds`` is what being killed now costs: computing since the last durable checkpoint, and the
+    start again. ``next_safe_seconds`` is 0 while safe, None where nothing is known. ``evidence_line`` counts from 1.
+    """
+
+    state: JobState
+    safe: bool = False
+    evidence: bool = False
+    confidence: float = 0.0
+    step: int | None = None
+    last_durable_step: int | None = None
+    last_durable_at_s: float | None = None
+    seconds_since_durable: float | None = None
+    work_at_risk_gpu_seconds: Estimate | None = None
+    next_safe_seconds: Estimate | None = None
+    evidence_line: int | None = None
+    evidence_text: str = ""
+    reason: str = ""
+    writers: int = field(default=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of ``kopt logs classify -o json``; work at risk stands as a number, its bounds beside it."""
+        risk, after = self.work_at_risk_gpu_seconds, self.next_safe_seconds
+        return {
+            "state": self.state.value,
+            "safe": self.safe,
+            "evidence": self.evidence,
+            "confidence": self.confidence,
+            "step": self.step,
+            "last_durable_step": self.last_durable_step,
+            "last_durable_at": self.last_durable_at_s,
+            "seconds_since_durable": self.seconds_since_durable,
+            "work_at_risk_gpu_seconds": risk.value if risk else None,
+            "work_at_risk_low": risk.low if risk else None,
+            "work_at_risk_high": risk.high if risk else None,
+            "next_safe_seconds": after.value if after else None,
+            "next_safe_low": after.low if after else None,
+            "next_safe_high": after.high if after else None,
+            "evidence_line": self.evidence_line,
+            "evidence_text": self.evidence_text,
+            "reason": self.reason,
+            "writers": self.writers,
+        }

@@ -5,19 +5,19 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
+from dataclasses import replace
 
+from benchmarks.checkpoint_corpus.labels import labels_of, lines_in
 from benchmarks.checkpoint_corpus.manifest import (
-    LOGS,
     PROGRAMS,
-    RECORDS,
     Entry,
     Record,
     Written,
     read_manifest,
     read_records,
+    write_records,
 )
-from benchmarks.checkpoint_corpus.recording import Recording, RecordingError, Storage, record
+from benchmarks.checkpoint_corpus.recording import Recording, RecordingError, record
 from benchmarks.checkpoint_corpus.truth import lines_of, writes_of
 
 _VERSIONS = """
@@ -40,7 +40,7 @@ def truth(entry: Entry, recording: Recording, versions: dict[str, str]) -> tuple
     lines = lines_of(recording)
     writes = tuple(
         Written(one.unit, lines.arrived_before(one.start_s), lines.arrived_before(one.end_s),
-                round(one.start_s, 3), round(one.end_s, 3), one.step)
+                round(one.start_s, 3), round(one.end_s, 3), one.step, one.complete)
         for one in writes_of(recording.events, re.compile(entry.unit))
     )  # fmt: skip
     if not writes:
@@ -72,24 +72,27 @@ def main(arguments: list[str]) -> int:
         python = interpreter(entry.environment)
         found = subprocess.run([python, "-c", _VERSIONS], check=True, capture_output=True, text=True)
         try:
-            recording = record([python, *entry.command], {}, Storage(entry.bytes_per_s), options.timeout)
+            recording = record([python, *entry.command], {}, entry.storage, options.timeout)
             records[entry.name], log = truth(entry, recording, json.loads(found.stdout))
         except RecordingError as error:
             print(f"  error: {error}", file=sys.stderr)
             failed += 1
             continue
-        keep(records[entry.name], log, list(records.values()))
+        # Each is stored when it is there: what is recorded already survives an interruption.
+        records[entry.name].write_log(log)
+        write_records(records.values())
         print(f"  {len(records[entry.name].arrivals_ms)} lines, {len(records[entry.name].writes)} checkpoints")
+    label(records)
     return 1 if failed else 0
 
 
-def keep(one: Record, log: bytes, records: list[Record]) -> None:
-    """Each log is stored when it is there: what is recorded already survives an interruption."""
-    LOGS.mkdir(exist_ok=True)
-    one.log.write_bytes(log)
-    temporary = Path(f"{RECORDS}.tmp")
-    temporary.write_text("".join(f"{each.to_json()}\n" for each in sorted(records, key=lambda each: each.name)))
-    temporary.replace(RECORDS)
+def label(records: dict[str, Record]) -> None:
+    """Every record gets the labels that ``labels.toml`` gives its lines now."""
+    for entry in read_manifest():
+        if entry.name in records:
+            one = records[entry.name]
+            records[entry.name] = replace(one, labels=labels_of(lines_in(one.read_log()), entry.rules))
+    write_records(records.values())
 
 
 if __name__ == "__main__":

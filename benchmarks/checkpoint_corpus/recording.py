@@ -7,13 +7,15 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from inotify_simple import INotify, flags
 
 HERE = Path(__file__).resolve().parent
+# The path of a failure that hits whatever is open then: the program was killed.
+KILLED = "*"
 _WATCHED = flags.CREATE | flags.MODIFY | flags.CLOSE_WRITE | flags.MOVED_FROM | flags.MOVED_TO | flags.DELETE
 
 
@@ -28,6 +30,7 @@ class Happened(Enum):
     CLOSED = "closed"
     MOVED_HERE = "moved here"
     GONE = "gone"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +48,23 @@ class FileEvent:
 
 @dataclass(frozen=True)
 class Recording:
-    """``pieces``: what was printed, as it arrived, each with the seconds since the program started."""
+    """``pieces``: what was printed, as it arrived, each with the seconds since the program started.
+
+    ``started_s``: that moment on the monotonic clock.
+    """
 
     pieces: tuple[tuple[float, bytes], ...]
     events: tuple[FileEvent, ...]
+    started_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Storage:
-    """How slow the checkpoint folder is."""
+    """How slow the checkpoint folder is; it has no room for every ``full_every``-th file of a process, if not 0."""
 
     bytes_per_s: float = 2e6
     latency_ms: float = 15.0
+    full_every: int = 0
 
 
 class FolderWatch:
@@ -139,12 +147,23 @@ def record(command: Sequence[str], environment: Mapping[str, str], storage: Stor
         surroundings = os.environ | {
             "LD_PRELOAD": str(build_slow_storage(home)), "KOPT_SLOW_FOLDER": str(checkpoints),
             "KOPT_SLOW_BYTES_PER_S": str(storage.bytes_per_s), "KOPT_SLOW_LATENCY_MS": str(storage.latency_ms),
+            "KOPT_SLOW_FULL_EVERY": str(storage.full_every), "KOPT_SLOW_FAILURES": str(home / "failures"),
             "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
             "COLUMNS": "120", **environment,
         }  # fmt: skip
         (home / "work").mkdir()
         arguments = [one.replace("{checkpoints}", str(checkpoints)) for one in command]
-        return _follow(arguments, surroundings, home / "work", FolderWatch(checkpoints), timeout_s)
+        seen = _follow(arguments, surroundings, home / "work", FolderWatch(checkpoints), timeout_s)
+        failures = _failures(home / "failures", checkpoints, seen.started_s)
+        return replace(seen, events=tuple(sorted([*seen.events, *failures], key=lambda event: event.at_s)))
+
+
+def _failures(told: Path, checkpoints: Path, started_s: float) -> Iterator[FileEvent]:
+    """What the library, or a program that kills another, has told of: seconds of the monotonic clock and a path."""
+    for line in told.read_text().splitlines() if told.exists() else []:
+        at_s, _, path = line.partition(" ")
+        name = path if path == KILLED else str(Path(path).relative_to(checkpoints))
+        yield FileEvent(float(at_s) - started_s, name, Happened.FAILED)
 
 
 def _follow(command: Sequence[str], environment: Mapping[str, str], work: Path, watch: FolderWatch,
@@ -172,4 +191,4 @@ def _follow(command: Sequence[str], environment: Mapping[str, str], work: Path, 
     if process.returncode != 0:
         last = b"".join(piece for _, piece in pieces)[-1500:].decode(errors="replace")
         raise RecordingError(f"{' '.join(command[:3])} ended with {process.returncode}:\n{last}")
-    return Recording(tuple(pieces), tuple(events))
+    return Recording(tuple(pieces), tuple(events), started)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from benchmarks.checkpoint_corpus.recording import FileEvent, Happened, Recording
+from benchmarks.checkpoint_corpus.recording import KILLED, FileEvent, Happened, Recording
 from kopt.formats.joblog import LineSplitter
 
 # A saver may think between two files of one checkpoint, and a rename may follow the last of them.
@@ -20,6 +20,7 @@ class Write:
     start_s: float
     end_s: float
     step: int | None
+    complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,12 @@ class _Unit:
     open_files: set[str] = field(default_factory=set)
     is_checkpoint: bool = False
     step: int | None = None
+    failed: bool = False
+
+    def is_over_before(self, event: FileEvent) -> bool:
+        """Whether this begins another writing of it: it rested, or had failed and is tried again."""
+        again = self.failed and event.happened is Happened.WRITTEN
+        return not self.open_files and (again or event.at_s - self.last_s > PAUSE_S)
 
     def touch(self, event: FileEvent) -> None:
         self.last_s = event.at_s
@@ -53,7 +60,7 @@ class _Unit:
 
     def as_write(self, name: str) -> Iterator[Write]:
         if self.is_checkpoint:
-            yield Write(name, self.start_s, self.last_s, self.step)
+            yield Write(name, self.start_s, self.last_s, self.step, not self.failed)
 
 
 def lines_of(recording: Recording) -> Lines:
@@ -81,12 +88,15 @@ def writes_of(events: Iterable[FileEvent], unit: re.Pattern[str]) -> list[Write]
 def _writes(events: Iterable[FileEvent], unit: re.Pattern[str]) -> Iterator[Write]:
     units: dict[str, _Unit] = {}
     for event in events:
+        if event.happened is Happened.FAILED:
+            _fail(units, event)
+            continue
         found = unit.search(event.path)
         name = found["unit"] if found else event.path.partition("/")[0]
         if event.happened is Happened.GONE:
             continue
         known = units.get(name)
-        if known and not known.open_files and event.at_s - known.last_s > PAUSE_S:
+        if known and known.is_over_before(event):
             yield from known.as_write(name)
             known = None
         known = known or _Unit(event.at_s, event.at_s)
@@ -99,3 +109,10 @@ def _writes(events: Iterable[FileEvent], unit: re.Pattern[str]) -> Iterator[Writ
             known.start_s = min(known.start_s, moved.start_s)
     for name, left in units.items():
         yield from left.as_write(name)
+
+
+def _fail(units: dict[str, _Unit], event: FileEvent) -> None:
+    """A file could not be written, or a program was killed with files open."""
+    for one in units.values():
+        if one.open_files if event.path == KILLED else event.path in one.open_files:
+            one.failed = True

@@ -11,9 +11,10 @@ from benchmarked import benchmark_module
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.formats.joblog import LineSplitter
+from kopt.core.checkpoint import LineLabel
 
 corpus = benchmark_module("checkpoint_corpus.__main__")
+labels = benchmark_module("checkpoint_corpus.labels")
 manifest = benchmark_module("checkpoint_corpus.manifest")
 recording = benchmark_module("checkpoint_corpus.recording")
 truth = benchmark_module("checkpoint_corpus.truth")
@@ -22,6 +23,7 @@ PAUSE_S = truth.PAUSE_S
 
 UNIT = re.compile(r"^(?P<unit>ck-(?P<step>\d+)|last)")
 WRITTEN, CLOSED, MOVED, GONE = Happened.WRITTEN, Happened.CLOSED, Happened.MOVED_HERE, Happened.GONE
+FAILED, KILLED = Happened.FAILED, recording.KILLED
 
 
 def events(*rows: tuple[float, str, Happened]) -> list[Any]:
@@ -56,6 +58,23 @@ def test_a_checkpoint_that_is_moved_to_its_name_was_written_under_the_other() ->
     assert (write.unit, write.start_s, write.end_s, write.step) == ("ck-7", 1.0, 2.1, 7)
 
 
+def completed(*rows: tuple[float, str, Happened]) -> list[tuple[str, bool]]:
+    return [(one.unit, one.complete) for one in truth.writes_of(events(*rows), UNIT)]
+
+
+def test_a_file_that_failed_leaves_its_checkpoint_incomplete_until_it_is_written_again() -> None:
+    failed = ((1.0, "last", WRITTEN), (1.1, "last", FAILED), (1.2, "last", CLOSED))
+    assert completed(*failed) == [("last", False)]
+    assert completed(*failed, (1.3, "last", WRITTEN), (1.4, "last", CLOSED)) == [("last", False), ("last", True)]
+
+
+def test_a_kill_leaves_incomplete_what_was_open() -> None:
+    assert completed(
+        (1.0, "ck-1", WRITTEN), (1.1, "ck-1", CLOSED), (1.2, "ck-2", WRITTEN), (1.3, KILLED, FAILED),
+        (1.3, "ck-2", CLOSED),
+    ) == [("ck-1", True), ("ck-2", False)]  # fmt: skip
+
+
 @given(
     st.lists(
         st.tuples(st.floats(0, 100), st.sampled_from(["ck-1", "ck-2/a", "ck-2/b", "x"]), st.sampled_from(Happened))
@@ -65,7 +84,7 @@ def test_every_touch_of_a_checkpoint_lies_in_one_of_its_writes(rows: list[tuple[
     rows.sort(key=lambda row: row[0])
     writes = truth.writes_of(events(*rows), UNIT)
     for at_s, path, happened in rows:
-        if path != "x" and happened is not GONE:
+        if path != "x" and happened not in (GONE, FAILED):
             assert [one for one in writes if path.startswith(one.unit) and one.start_s <= at_s <= one.end_s]
     for unit in ("ck-1", "ck-2"):
         mine = [one for one in writes if one.unit == unit]
@@ -124,6 +143,27 @@ def test_lines_stand_inside_the_writes_that_they_arrived_in(tmp_path: Path) -> N
     assert manifest.Record.from_json(found.to_json()) == found
 
 
+FULL = """
+import pathlib, sys
+for step in (1, 2, 3, 4):
+    print("saving", step)
+    try:
+        with open(pathlib.Path(sys.argv[1]) / f"ck-{step}", "wb", buffering=0) as file:
+            while file.write(b"x" * 10_000) and file.tell() < 50_000:
+                pass
+    except OSError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_is_told_of_by_the_program_and_by_the_record(tmp_path: Path) -> None:
+    program = entry(tmp_path, FULL)
+    seen = recording.record([sys.executable, *program.command], {}, Storage(full_every=3), 60)
+    found, log = corpus.truth(program, seen, {})
+    assert [(one.step, one.complete) for one in found.writes] == [(1, True), (2, True), (3, False), (4, True)]
+    assert b"No space left on device" in log
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [("print('no such data'); raise SystemExit(3)", "ended with 3:\nno such data"), ("print(1)", "nothing matches")],
@@ -144,8 +184,7 @@ def test_every_log_of_the_manifest_is_there_and_fits_its_record() -> None:
     records = {one.name: one for one in manifest.read_records()}
     assert set(records) == {one.name for one in manifest.read_manifest()}
     for one in records.values():
-        splitter = LineSplitter()
-        count = len([*splitter.feed(one.log.read_bytes()), *splitter.close()])
+        count = len(labels.lines_in(one.read_log()))
         assert count == len(one.arrivals_ms)
         assert list(one.arrivals_ms) == sorted(one.arrivals_ms)
         assert one.writes
@@ -154,8 +193,36 @@ def test_every_log_of_the_manifest_is_there_and_fits_its_record() -> None:
             assert write.start_s <= write.end_s
 
 
+def test_the_first_pattern_of_a_program_labels_a_line_then_those_of_all_programs() -> None:
+    found = labels.labels_of(
+        ["iter 3: loss 0.5, time 3ms=> done: ckpt_3.pt", " ", "Killed", "std::bad_alloc"], "plain_loop"
+    )
+    assert found == {1: "ckpt_end", 4: "oom"}
+    with pytest.raises(KeyError):
+        labels.labels_of([], "no such program")
+
+
+def test_every_label_is_what_the_patterns_say_now() -> None:
+    entries = {one.name: one for one in manifest.read_manifest()}
+    for one in manifest.read_records():
+        assert one.labels == labels.labels_of(labels.lines_in(one.read_log()), entries[one.name].rules), one.name
+        assert set(one.labels.values()) <= set(LineLabel)
+
+
+# What people write when they speak of a checkpoint, in the languages of the corpus.
+OF_SAVING = re.compile(
+    r"(?i)\bsav(e|ed|es|ing)\b|checkpoint|snapshot|\bwr(ote|itten|iting)\b|speicher|sauvegard|guarda|сохран|保存"
+)
+
+
+def test_every_line_that_speaks_of_saving_has_a_label() -> None:
+    for one in manifest.read_records():
+        for number, text in enumerate(labels.lines_in(one.read_log()), 1):
+            assert not OF_SAVING.search(text) or number in one.labels, f"{one.name}:{number}: {text}"
+
+
 def test_no_log_tells_of_the_machine_it_was_recorded_on() -> None:
     log = b"saved /tmp/kopt-corpus-x_1a/checkpoints/a, /x/trainers/newest-0a/lib/python3.11/x.py:1 warns"
     assert corpus.anonymous(log) == b"saved /workspace/checkpoints/a, /opt/venv/lib/python3.11/x.py:1 warns"
     for one in manifest.read_records():
-        assert corpus.anonymous(one.log.read_bytes()) == one.log.read_bytes()
+        assert corpus.anonymous(one.read_log()) == one.read_log()

@@ -1,0 +1,227 @@
+"""Victims by lost work, now or at a cheaper moment within the waiting budget.
+
+Every moment at which a gang is expected to have a fresh checkpoint, and the present one, gets the set that loses least
+then; waiting has a price. The cheapest of these is the plan. It is made anew at every call, so nothing rests on an
+expectation that did not come true, and no victim is taken for it before it has.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kopt.core.reason import Reason
+from kopt.core.units import WHOLE_GPU, format_gpus
+from kopt.policies.preemption.decision import CandidateNote, PreemptionDecision, Verdict
+from kopt.policies.preemption.evidence import Outlook, outlook
+from kopt.policies.preemption.rules import forbidden, too_soon
+from kopt.policies.preemption.search import Found, Need, Option, cheapest
+from kopt.policies.preemption.settings import PreemptionSettings
+from kopt.policies.preemption.state import PreemptionState, observe
+from kopt.policies.preemption.words import RunningGang, Scene
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Whom to take at ``at_s``; ``price`` is the work lost then and the waiting until then, in milli-GPU-seconds."""
+
+    at_s: float
+    found: Found
+    price: float
+
+
+@dataclass(frozen=True)
+class _View:
+    """All that is known of the scene's gangs: the rules first, then the evidence of those that rules allow."""
+
+    scene: Scene
+    barred: Mapping[str, Reason]
+    outlooks: Mapping[str, Outlook]
+    need: Need
+
+    @property
+    def allowed(self) -> tuple[Outlook, ...]:
+        return tuple(one for name, one in self.outlooks.items() if name not in self.barred)
+
+
+def decide(
+    scene: Scene, state: PreemptionState | None = None, settings: PreemptionSettings | None = None
+) -> tuple[PreemptionDecision, PreemptionState]:
+    """What to do about ``scene.waiting`` now, and the state for the next call.
+
+    The state that comes back counts the victims as told to go: apply the decision, or keep the state that went in.
+    """
+    settings = settings or PreemptionSettings()
+    known = observe(state or PreemptionState(), scene.gangs, scene.now_s)
+    view = _look(scene, known, settings)
+    decision = _decided(view, known, settings)
+    return decision, known.evicted(scene.now_s, decision.victims, scene.waiting.name)
+
+
+def _look(scene: Scene, state: PreemptionState, settings: PreemptionSettings) -> _View:
+    gangs = sorted(scene.gangs, key=lambda gang: gang.name)
+    rhythms = {one.gang: one for one in state.rhythms}
+    barred = {gang.name: why for gang in gangs if (why := forbidden(gang, scene, state, settings))}
+    outlooks = {gang.name: outlook(gang, rhythms.get(gang.name), scene.now_s, settings) for gang in gangs}
+    slack = {name: share.borrowed for name, share in scene.queues.items()}
+    for gang in gangs:
+        # Who was told to go still counts as used.
+        for name in scene.lenders(gang) if gang.name in barred and barred[gang.name].code == "GOING" else ():
+            slack[name] -= gang.gpus
+    return _View(scene, barred, outlooks, Need(scene.waiting.pods, scene.waiting.gpus_per_pod, scene.free, slack))
+
+
+def _decided(view: _View, state: PreemptionState, settings: PreemptionSettings) -> PreemptionDecision:
+    scene, need = view.scene, view.need
+    if need.met_by(scene.free):
+        text = f"{scene.waiting.name} asks for {format_gpus(need.gpus)} GPUs, which are free."
+        return _say(view, Verdict.FITS, Reason("FITS", text), state, settings)
+    if reason := _over_limit(scene):
+        return _say(view, Verdict.LEAVE, reason, state, settings)
+    if need.met_by(_with_leavers(scene, state, settings)):
+        text = f"Gangs that were told to make room for {scene.waiting.name} are on their way out."
+        return _say(
+            view, Verdict.WAIT, Reason("GOING", text), state, settings, until_s=scene.now_s + settings.recheck_s
+        )
+    plan = _plan(view, settings)
+    if plan is None:
+        return _nobody(view, state, settings)
+    if plan.at_s > scene.now_s:
+        return _wait(view, plan, state, settings)
+    if held := too_soon(scene, state, len(plan.found.names), settings):
+        return _say(view, Verdict.WAIT, held[0], state, settings, plan, until_s=held[1])
+    return _say(view, Verdict.PREEMPT, _chosen_reason(view, plan), state, settings, plan)
+
+
+def _over_limit(scene: Scene) -> Reason | None:
+    """The workload's own queue, or one above it, may not use that much."""
+    for share in scene.lineage(scene.waiting.queue):
+        if share.limit is not None and share.used + scene.waiting.gpus > share.limit:
+            text = (f"Queue {share.name} uses {format_gpus(share.used)} of at most {format_gpus(share.limit)} GPUs; "
+                    f"{scene.waiting.name} asks for {format_gpus(scene.waiting.gpus)} more. Raise the limit or wait "
+                    "for the queue's own jobs.")  # fmt: skip
+            return Reason("QUEUE_LIMIT", text, {"used_milli_gpu": share.used, "limit_milli_gpu": share.limit})
+    return None
+
+
+def _with_leavers(scene: Scene, state: PreemptionState, settings: PreemptionSettings) -> dict[str, int]:
+    """Free GPUs, with those of victims of this workload that should be gone in a moment."""
+    free = dict(scene.free)
+    told = {one.gang: one.at_s for one in state.evictions
+            if one.by == scene.waiting.name and scene.now_s - one.at_s < settings.settle_s}  # fmt: skip
+    for gang in scene.gangs:
+        if told.get(gang.name, float("-inf")) >= gang.started_at_s:
+            for node, amount in gang.by_node:
+                free[node] = free.get(node, 0) + amount
+    return free
+
+
+def _plan(view: _View, settings: PreemptionSettings) -> _Plan | None:
+    """The cheapest moment and its victims; the earliest of equals."""
+    scene = view.scene
+    ends_s = scene.waiting.since_s + scene.waiting.budget_s
+    moments = {phase.from_s for one in view.allowed for phase in one.phases if scene.now_s < phase.from_s <= ends_s}
+    plans = []
+    for at_s in (scene.now_s, *sorted(moments)):
+        if found := _victims(view, view.allowed, at_s, settings):
+            waiting = settings.wait_price * scene.waiting.gpus * (at_s - scene.now_s)
+            plans.append(_Plan(at_s, found, found.cost + waiting))
+    return min(plans, key=lambda plan: (plan.price, plan.at_s), default=None)
+
+
+def _victims(view: _View, outlooks: Iterable[Outlook], at_s: float, settings: PreemptionSettings) -> Found | None:
+    costs = [(one.gang, one.cost_at(at_s)) for one in outlooks]
+    return cheapest(
+        [_option(view.scene, gang, cost) for gang, cost in costs if cost is not None], view.need, settings.search_steps
+    )
+
+
+def _option(scene: Scene, gang: RunningGang, cost: int) -> Option:
+    return Option(gang.name, cost, gang.gpus, gang.by_node, scene.lenders(gang))
+
+
+def _wait(view: _View, plan: _Plan, state: PreemptionState, settings: PreemptionSettings) -> PreemptionDecision:
+    now_s = view.scene.now_s
+    lost = plan.found.cost / WHOLE_GPU
+    text = (f"In {plan.at_s - now_s:.0f} s {', '.join(plan.found.names)} should have fresh checkpoints and lose "
+            f"{lost:.0f} GPU-seconds")  # fmt: skip
+    numbers = {"in_s": plan.at_s - now_s, "lost_gpu_s": lost}
+    now = _victims(view, view.allowed, now_s, settings)
+    if now:
+        numbers["lost_now_gpu_s"] = now.cost / WHOLE_GPU
+        text += f"; now {now.cost / WHOLE_GPU:.0f} would be lost"
+    until_s = min(plan.at_s, now_s + settings.recheck_s)
+    return _say(view, Verdict.WAIT, Reason("CHEAPER_LATER", f"{text}.", numbers), state, settings, plan, until_s)
+
+
+def _nobody(view: _View, state: PreemptionState, settings: PreemptionSettings) -> PreemptionDecision:
+    """Nothing that may be taken suffices: worth waiting where evidence may still come, else not ours to decide."""
+    scene = view.scene
+    left_s = scene.waiting.since_s + scene.waiting.budget_s - scene.now_s
+    may_come = [one.gang for one in view.allowed if one.spared is None or one.passes]
+    enough = cheapest([_option(scene, gang, 0) for gang in may_come], view.need, settings.search_steps) is not None
+    missing = view.need.gpus - sum(scene.free.values())
+    numbers = {"missing_milli_gpu": missing, "budget_left_s": left_s}
+    if enough and left_s > 0:
+        text = (f"Gangs that could make room for {scene.waiting.name} are not safe to kill yet; "
+                f"{left_s:.0f} s of its budget are left.")  # fmt: skip
+        until_s = min(scene.now_s + settings.recheck_s, scene.now_s + left_s)
+        return _say(view, Verdict.WAIT, Reason("NOT_YET", text, numbers), state, settings, until_s=until_s)
+    code, why = ("BUDGET_SPENT", "its waiting budget is spent") if enough else ("NOT_ENOUGH", "they never free enough")
+    text = (f"{scene.waiting.name} lacks {format_gpus(missing)} GPUs; those who may be chosen do not free them, and "
+            f"{why}. The native scheduler goes by its own rules; a larger budget, or logs that tell of checkpoints, "
+            "would let more gangs be chosen.")  # fmt: skip
+    return _say(view, Verdict.LEAVE, Reason(code, text, numbers), state, settings)
+
+
+def _chosen_reason(view: _View, plan: _Plan) -> Reason:
+    waited_s = view.scene.now_s - view.scene.waiting.since_s
+    lost = plan.found.cost / WHOLE_GPU
+    text = (f"{', '.join(plan.found.names)} free {format_gpus(plan.found.gpus)} GPUs for {view.scene.waiting.name} and "
+            f"lose {lost:.0f} GPU-seconds, the least of all sets that may be chosen.")  # fmt: skip
+    return Reason("LEAST_LOST", text, {"lost_gpu_s": lost, "waited_s": waited_s, "victims": len(plan.found.names)})
+
+
+def _say(view: _View, verdict: Verdict, reason: Reason, state: PreemptionState, settings: PreemptionSettings,
+         plan: _Plan | None = None, until_s: float | None = None) -> PreemptionDecision:  # fmt: skip
+    victims = plan.found.names if plan and verdict is Verdict.PREEMPT else ()
+    guarded, unguarded = _guards(view, state, settings)
+    return PreemptionDecision(
+        verdict, (reason,), tuple(_note(view, name, victims, plan) for name in view.outlooks), victims,
+        plan.found.cost / WHOLE_GPU if plan else None, until_s, guarded, unguarded, plan.found.exact if plan else True,
+    )  # fmt: skip
+
+
+def _note(view: _View, name: str, victims: Sequence[str], plan: _Plan | None) -> CandidateNote:
+    one = view.outlooks[name]
+    cost = one.cost_at(view.scene.now_s)
+    lost = None if cost is None else cost / WHOLE_GPU
+    return CandidateNote(name, one.gang.gpus, name in victims, _why(view, one, victims, plan, lost), lost)
+
+
+def _why(view: _View, one: Outlook, victims: Sequence[str], plan: _Plan | None, lost: float | None) -> Reason:
+    name = one.gang.name
+    if reason := view.barred.get(name) or one.spared:
+        return reason
+    numbers = {"lost_gpu_s": lost or 0.0}
+    if name in victims:
+        return Reason("CHOSEN", f"{name} makes room and loses {lost:.0f} GPU-seconds.", numbers)
+    if plan is None or not victims:
+        return Reason("NOT_NOW", f"{name} could be chosen and would lose {lost:.0f} GPU-seconds now.", numbers)
+    return Reason("DEARER", f"{name} would lose {lost:.0f} GPU-seconds; the chosen lose "
+                  f"{plan.found.cost / WHOLE_GPU:.0f} in all.", numbers)  # fmt: skip
+
+
+def _guards(
+    view: _View, state: PreemptionState, settings: PreemptionSettings
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Gangs that are not to be killed now, and those that have been so for longer than is allowed."""
+    guarded: list[str] = []
+    unguarded: list[str] = []
+    since = {one.gang: one.safe_at_s for one in state.rhythms}
+    for name, one in view.outlooks.items():
+        if one.spared is None or one.spared.code == "ENDING":
+            continue
+        safe_at_s = since.get(name)
+        began_s = one.gang.started_at_s if safe_at_s is None else max(safe_at_s, one.gang.started_at_s)
+        late = view.scene.now_s - began_s >= settings.max_protection_s
+        (unguarded if late else guarded).append(name)
+    return tuple(guarded), tuple(unguarded)

@@ -1,0 +1,145 @@
+"""What a gang's logs say: whether it may be killed now, what that loses, and when it will lose less.
+
+Promise: a gang in a checkpoint write, or without evidence of checkpoints, is never a victim.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kopt.core.checkpoint import JobState
+from kopt.core.reason import Reason
+from kopt.core.units import WHOLE_GPU
+from kopt.policies.preemption.rhythm import beat, expected
+from kopt.policies.preemption.settings import PreemptionSettings
+from kopt.policies.preemption.state import Rhythm
+from kopt.policies.preemption.words import Member, RunningGang
+
+_ENDING = (JobState.FINISHED, JobState.CRASHED, JobState.OOM)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """From ``from_s`` until before ``until_s`` the gang may be killed; ``cost`` (milli-GPU-seconds) holds at the start
+    and grows with every second by ``gpus``."""
+
+    from_s: float
+    until_s: float
+    cost: int
+    gpus: int
+
+    def cost_at(self, at_s: float) -> int:
+        return self.cost + math.ceil(self.gpus * (at_s - self.from_s))
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """``phases`` in order of time; ``spared`` says why the gang may not be killed now, None if it may.
+
+    ``passes``: whether that may change by waiting.
+    """
+
+    gang: RunningGang
+    phases: tuple[Phase, ...]
+    spared: Reason | None = None
+    passes: bool = False
+
+    def cost_at(self, at_s: float) -> int | None:
+        """Milli-GPU-seconds that killing it then would lose; None where it may not be killed."""
+        costs = [one.cost_at(at_s) for one in self.phases if one.from_s <= at_s < one.until_s]
+        return costs[-1] if costs else None
+
+
+def outlook(gang: RunningGang, rhythm: Rhythm | None, now_s: float, settings: PreemptionSettings) -> Outlook:
+    """What is known of a gang from its members' statuses and the rhythm of its checkpoints."""
+    doubts = [(member, doubt) for member in gang.members if (doubt := _doubt(gang, member, now_s, settings))]
+    restart = _restart(gang)
+    cheap = restart + math.ceil(gang.gpus * settings.write_guard_s)
+    if doubts:
+        ends = [_write_ends(member, now_s, settings) for member, _ in doubts]
+        known = [end for end in ends if end is not None]
+        phases = (Phase(max(known), math.inf, cheap, gang.gpus),) if len(known) == len(ends) else ()
+        passes = all(doubt.code == "ENDING" or (member.status and member.status.evidence) for member, doubt in doubts)
+        return Outlook(gang, phases, doubts[0][1], passes)
+    cost = sum(_cost(member, now_s) for member in gang.members)
+    found = beat(rhythm.intervals_s, settings.regular) if rhythm else None
+    durable_at_s = rhythm.durable_at_s if rhythm else None
+    coming = None if found is None or durable_at_s is None else expected(durable_at_s, found, now_s)
+    if coming is None:
+        return Outlook(gang, (Phase(now_s, math.inf, cost, gang.gpus),))
+    due_s = coming.low_s - settings.write_guard_s - settings.act_s
+    after = Phase(max(coming.value_s, now_s + settings.recheck_s), math.inf, cheap, gang.gpus)
+    if now_s >= due_s:
+        return Outlook(gang, (after,), _due(gang, coming.value_s - now_s), passes=True)
+    return Outlook(gang, (Phase(now_s, due_s, cost, gang.gpus), after))
+
+
+def _doubt(gang: RunningGang, member: Member, now_s: float, settings: PreemptionSettings) -> Reason | None:
+    """Why a member's status does not allow to kill the gang now; the first reason that holds."""
+    status, name = member.status, gang.name
+    if status is None:
+        return Reason("NO_STATUS", f"Nothing is known of {name}'s checkpoints; have its log followed, or let it set "
+                      "the annotation kaiwo.ai/last-checkpoint-time.")  # fmt: skip
+    age_s = now_s - member.seen_at_s
+    for code, message in _doubts(gang, member, age_s, settings):
+        return Reason(code, message, {"state": status.state.value, "age_s": age_s, "confidence": status.confidence})
+    return None
+
+
+def _doubts(gang: RunningGang, member: Member, age_s: float, settings: PreemptionSettings) -> Iterator[tuple[str, str]]:
+    status, name = member.status, gang.name
+    assert status is not None
+    if status.state is JobState.CKPT_WRITING:
+        yield "WRITING", f"{name} is writing a checkpoint; it may be chosen when the write is complete."
+    if status.state in _ENDING:
+        yield "ENDING", f"{name} is {status.state.value} and will free its GPUs itself."
+    if status.state is JobState.UNKNOWN:
+        yield "UNKNOWN", f"What {name} does is unknown ({status.reason or 'no reason given'}); it is never chosen so."
+    if not status.evidence:
+        yield "NO_EVIDENCE", f"No durable checkpoint of {name} has been seen; all its work would be lost."
+    if not status.safe:
+        yield (
+            "NOT_SAFE",
+            f"{name} is in {status.state.value}, not safe to kill ({status.reason or 'no reason given'}).",
+        )
+    if not 0 <= age_s <= settings.stale_s:
+        yield "STALE", f"The last word of {name} is {age_s:.0f} s old, more than {settings.stale_s:g} s."
+    if status.confidence < settings.min_confidence:
+        yield "UNSURE", f"{name}'s state is only {status.confidence:.2f} sure, {settings.min_confidence:.2f} is needed."
+    if status.work_at_risk_gpu_seconds is None or not math.isfinite(status.work_at_risk_gpu_seconds.value):
+        yield "COST_UNKNOWN", f"Nothing says how much work {name} would lose."
+
+
+def _due(gang: RunningGang, in_s: float) -> Reason:
+    text = f"{gang.name} is about to write a checkpoint, which should be complete in {max(0.0, in_s):.0f} s."
+    return Reason("WRITE_DUE", text, {"in_s": in_s})
+
+
+def _write_ends(member: Member, now_s: float, settings: PreemptionSettings) -> float | None:
+    """When a member that is writing should have its checkpoint; None where nothing tells."""
+    status = member.status
+    if status is None or status.state is not JobState.CKPT_WRITING or status.next_safe_seconds is None:
+        return None
+    if now_s > member.seen_at_s + status.next_safe_seconds.high:
+        return None
+    return max(member.seen_at_s + status.next_safe_seconds.value, now_s + settings.recheck_s)
+
+
+def _cost(member: Member, now_s: float) -> int:
+    """Milli-GPU-seconds: what the status says, and what was computed since it was made."""
+    assert member.status is not None
+    assert member.status.work_at_risk_gpu_seconds is not None
+    risk = member.status.work_at_risk_gpu_seconds.value
+    return math.ceil(WHOLE_GPU * risk) + math.ceil(member.gpus * (now_s - member.seen_at_s))
+
+
+def _restart(gang: RunningGang) -> int:
+    """Milli-GPU-seconds of starting again: told, or what a status counts beyond the work since its checkpoint."""
+    if gang.restart_s is not None:
+        return math.ceil(gang.gpus * gang.restart_s)
+    found = 0
+    for member in gang.members:
+        risk = member.status.work_at_risk_gpu_seconds if member.status else None
+        since = (member.status.seconds_since_durable if member.status else None) or 0.0
+        found += max(0, math.ceil(WHOLE_GPU * risk.value) - math.floor(member.gpus * since)) if risk else 0
+    return found

@@ -1,0 +1,108 @@
+"""Labelled logs from folders: real excerpts (``labels.jsonl`` beside ``logs/``) and the recorded corpus (``records.jsonl``).
+
+Both are JSON lines, one record per log. Excerpts were labelled by readers; records by the file system (ADR 15).
+"""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kopt.core.checkpoint import LineLabel
+from kopt.formats.joblog import LineSplitter
+
+_MOST_BYTES = 256 * 2**20
+
+
+class LogDataError(ValueError):
+    """A folder of labelled logs that cannot be used; the message names the file and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """A checkpoint being written: ``start_s`` and ``end_s`` on the arrivals' clock; ``step`` where its name tells one."""
+
+    unit: str
+    start_s: float
+    end_s: float
+    step: int | None
+    complete: bool = True
+
+
+@dataclass(frozen=True)
+class LabelledLog:
+    """One log: its lines, the labels of those that were labelled (by number, from 1), and where it comes from.
+
+    ``arrivals_s`` (one per line) and ``writes`` are those of recordings; excerpts have none. ``framework`` says which
+    logs must be left out together.
+    """
+
+    name: str
+    framework: str
+    lines: tuple[str, ...]
+    labels: Mapping[int, LineLabel] = field(default_factory=dict)
+    arrivals_s: tuple[float, ...] = ()
+    writes: tuple[Write, ...] = ()
+    licence: str = ""
+
+
+def read_logs(folder: Path) -> list[LabelledLog]:
+    """All logs of a folder of either kind. Raises LogDataError for one that is neither, or torn."""
+    excerpts, records = folder / "labels.jsonl", folder / "records.jsonl"
+    if excerpts.exists():
+        return [_excerpt(folder, one) for one in _records(excerpts)]
+    if records.exists():
+        return [_recording(folder, one) for one in _records(records)]
+    raise LogDataError(f"{folder} holds neither labels.jsonl (excerpts) nor records.jsonl (recordings)")
+
+
+def lines_of(path: Path) -> tuple[str, ...]:
+    """The lines of a log file, packed or not."""
+    try:
+        found = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise LogDataError(f"{path}: cannot be read ({error})") from error
+    splitter = LineSplitter()
+    return tuple(line.text for line in (*splitter.feed(found), *splitter.close()))
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise LogDataError(f"{path}, line {number}: no JSON ({error})") from error
+        if not isinstance(found, dict):
+            raise LogDataError(f"{path}, line {number}: no record")
+        yield found
+
+
+def _labels(found: Mapping[str, str], lines: tuple[str, ...], where: str) -> dict[int, LineLabel]:
+    try:
+        labels = {int(number): LineLabel(label) for number, label in found.items()}
+    except ValueError as error:
+        raise LogDataError(f"{where}: {error}") from error
+    if any(not 1 <= number <= len(lines) for number in labels):
+        raise LogDataError(f"{where}: a label for a line that is not there")
+    return labels
+
+
+def _excerpt(folder: Path, found: dict[str, Any]) -> LabelledLog:
+    lines = lines_of(folder / "logs" / Path(found["file"]).name)
+    labels = _labels(found["lines"], lines, found["file"])
+    return LabelledLog(found["file"], found["framework"], lines, labels, licence=found.get("licence", ""))
+
+
+def _recording(folder: Path, found: dict[str, Any]) -> LabelledLog:
+    lines = lines_of(folder / f"{Path(found['name']).name}.log.gz")
+    labels = _labels(found["labels"], lines, found["name"])
+    arrivals = tuple(ms / 1000 for ms in found["arrivals_ms"])
+    if len(arrivals) != len(lines):
+        raise LogDataError(f"{found['name']}: {len(lines)} lines, but {len(arrivals)} arrivals")
+    writes = tuple(
+        Write(one["unit"], one["start_s"], one["end_s"], one["step"], one.get("complete", True))
+        for one in found["writes"]
+    )
+    return LabelledLog(found["name"], found["framework"], lines, labels, arrivals, writes)

@@ -1,0 +1,73 @@
+"""A message → the numbers of its words: what the line classifier sees.
+
+Words are seen whole and by their parts (subword hashing as in Bojanowski et al., "Enriching Word Vectors with Subword
+Information", 2017), beside which word stands next to which. Numbers, bars and rules are seen by their shape only, so
+that lines of one kind are one template, whatever they count.
+"""
+
+import re
+import zlib
+from functools import lru_cache
+
+ROWS = 1 << 15
+"""Of the table of vectors; words and parts share rows by their hash. Row 0 is nothing."""
+_MOST_TOKENS, _KEPT_LAST = 72, 24
+_LOOKED_AT, _LOOKED_AT_END = 480, 240
+_NUMBER = re.compile(r"\d+")
+_RUN = re.compile(r"([█=━#.*\-_~╸> ])\1{2,}")
+_PARTIAL_BLOCKS = str.maketrans("▏▎▍▌▋▊▉▇▓░", "██████████")
+_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|0(?:[.:,]0)*(?:e[+-]?0)?|[^\W\dA-Za-z_]+|_|[^\w\s]+")
+_IDEOGRAM = 0x2E80
+
+
+def template(text: str) -> str:
+    """The text without what differs between lines of one kind.
+
+    >>> template("step 120/5000 loss 1.25e-3 |██████▌   |") == template("step 9/300 loss 7.5e-11 |███     |")
+    True
+    """
+    if len(text) > _LOOKED_AT + _LOOKED_AT_END:
+        text = f"{text[:_LOOKED_AT]} … {text[-_LOOKED_AT_END:]}"
+    if not text.isascii():
+        text = text.translate(_PARTIAL_BLOCKS)
+    return _RUN.sub(r"\1\1\1", _NUMBER.sub("0", text))
+
+
+def tokens(text: str) -> list[str]:
+    """A template's words, numbers' shapes and marks, and in front what the line looks like as a whole."""
+    found = _TOKEN.findall(text)
+    if len(found) > _MOST_TOKENS:
+        found = found[: _MOST_TOKENS - _KEPT_LAST] + found[-_KEPT_LAST:]
+    words = [word.lower() if word[0].isalpha() else word[:4] for word in found]
+    indent = min(4, (len(text) - len(text.lstrip(" \t"))) // 2)
+    spoken = sum(word[0].isalpha() for word in words)
+    numbers = sum(word[0] == "0" for word in words)
+    return [f"\0indent{indent}", f"\0words{min(9, spoken // 2)}", f"\0numbers{min(6, numbers)}", *words]
+
+
+def pairs(words: list[str]) -> list[str]:
+    """Neighbours, the line's ends among them."""
+    spoken = words[3:]
+    return [f"{one} {other}" for one, other in zip(["^", *spoken], [*spoken, "$"], strict=True)]
+
+
+@lru_cache(maxsize=65536)
+def rows_of_word(word: str) -> tuple[int, ...]:
+    """Rows of the table that a word's vector is the mean of."""
+    rows = [_row("w" + word)]
+    if word[0].isalpha():
+        if ord(word[0]) >= _IDEOGRAM:
+            rows += [_row("z" + word[i : i + n]) for n in (1, 2, 3) for i in range(len(word) - n + 1)]
+        elif len(word) > 3:
+            marked = f"<{word[:24]}>"
+            rows += [_row("c" + marked[i : i + n]) for n in (3, 4, 5) for i in range(len(marked) - n + 1)]
+    return tuple(rows)
+
+
+def rows_of_pair(pair: str) -> tuple[int, ...]:
+    """The row of two neighbours."""
+    return (_row("b" + pair),)
+
+
+def _row(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "replace")) % (ROWS - 1) + 1

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,6 +67,8 @@ class KubeSettings:
     page: int = 500
     """Objects per page of a list."""
     connections: int = 100
+    read_buffer_bytes: int = 1 << 18
+    """Of each connection whose reader is slow."""
     user_agent: str = "kopt"
 
 
@@ -222,6 +225,25 @@ class Kube:
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise _unreachable(path, error) from error
 
+    async def follow_log(self, namespace: str, pod: str, container: str, *, since_s: int | None = None,
+                         previous: bool = False, read_timeout_s: float = 300.0) -> AsyncGenerator[bytes]:  # fmt: skip
+        """A container's log as it grows, in pieces, each line behind its time; ends when the container does.
+
+        ``since_s``: Unix seconds; ``previous``: of the run before, to its end. Raises Unreachable when the connection
+        is cut or brings nothing for ``read_timeout_s``.
+        """
+        query = {"container": container, "timestamps": "true", "previous" if previous else "follow": "true"}
+        if since_s is not None:
+            query["sinceTime"] = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        timeout = aiohttp.ClientTimeout(sock_connect=self.settings.connect_timeout_s, sock_read=read_timeout_s)
+        async with self._send("GET", PODS.path(namespace, pod, "log"), query, timeout=timeout) as response:
+            chunks = _chunks(response)
+            try:
+                async for chunk in chunks:
+                    yield chunk
+            finally:
+                await chunks.aclose()
+
     async def group_versions(self) -> set[tuple[str, str]]:
         """(group, version) of every API group that the server has, now."""
         found = await self.request("GET", "/apis")
@@ -360,7 +382,7 @@ class Kube:
         if self._http is None:
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self.settings.connections, keepalive_timeout=30.0),
-                cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, read_bufsize=1 << 18,
+                cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, read_bufsize=self.settings.read_buffer_bytes,
                 # Compressing for a neighbour in the same network costs the API server more than it saves.
                 headers={"User-Agent": self.settings.user_agent, "Accept-Encoding": "identity"},
             )  # fmt: skip

@@ -124,6 +124,14 @@ class AsyncPredictionClient:
         content = json.dumps(request, separators=(",", ":")).encode()
         return await self._call("POST", "/v1/sizing", deadline_s, content)
 
+    async def checkpoint(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
+        """The answer of ``/v1/checkpoint`` as it came: lines of a job's log in, its state out.
+
+        Sending again is harmless where the lines carry their numbers. Raises EndpointFailure or RequestRefused.
+        """
+        content = json.dumps(request, separators=(",", ":")).encode()
+        return await self._call("POST", "/v1/checkpoint", deadline_s, content)
+
     async def models(self, *, deadline_s: float | None = None) -> ServedModels:
         """Registered versions. Raises EndpointFailure, AnswerError or RequestRefused."""
         return parse_models(await self._call("GET", "/v1/models", deadline_s))
@@ -267,6 +275,10 @@ class PredictionClient:
     def sizing(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
         """See AsyncPredictionClient.sizing."""
         return self._run(self._client.sizing(request, deadline_s=deadline_s))
+
+    def checkpoint(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
+        """See AsyncPredictionClient.checkpoint."""
+        return self._run(self._client.checkpoint(request, deadline_s=deadline_s))
 
     def sizes(self, *, deadline_s: float | None = None) -> tuple[SizeAdvice, ...]:
         """See AsyncPredictionClient.sizes."""

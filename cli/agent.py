@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
+from kopt.cli import agent_logtail
+
 app = typer.Typer(no_args_is_help=True, help="What runs on nodes and inside pods.")
+app.add_typer(agent_logtail.app, name="logtail")
 
 
 @app.command("install")

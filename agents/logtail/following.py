@@ -1,0 +1,144 @@
+"""One log as a stream of readings, which wait for nothing but news: whoever takes them slowly is read for slowly."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from kopt.agents.logtail.notices import Notices
+from kopt.agents.logtail.records import ContainerLog, Decoder, PlainLog, Said
+from kopt.agents.logtail.series import container_series, plain_series
+from kopt.agents.logtail.trail import Place, Trail
+
+_LOG = logging.getLogger(__name__)
+CHUNK_BYTES = 64 << 10
+Mark = Mapping[str, Any]
+"""What a source needs to go on where it was, as JSON."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Lines that follow each other, the first one's number, and where to go on once they are acknowledged.
+
+    ``present``: there was nothing more to read. ``mark`` None: from the mark before.
+    """
+
+    first: int
+    lines: list[Said] = field(default_factory=list)
+    mark: Mark | None = None
+    present: bool = False
+
+
+class Source(Protocol):
+    """``name`` is the endpoint's word for it, ``key`` the state file's. ``fresh``: where it was is not known."""
+
+    name: str
+    key: str
+    fresh: bool
+
+    def readings(self, room: Callable[[], Awaitable[None]]) -> AsyncGenerator[Reading]:
+        """``room`` is waited for before anything is read."""
+        ...
+
+    def behind(self) -> float:
+        """How much there is to read yet, in a unit of its own."""
+        ...
+
+    def continue_at(self, number: int) -> None:
+        """The next line has at least this number."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing is written any more: end with what there is."""
+        ...
+
+
+class FileSource:
+    """A log in files: a program's own (``plain``) or a container's folder."""
+
+    def __init__(self, path: Path, name: str, notices: Notices, mark: Mark | None = None, *, plain: bool) -> None:
+        self.name, self.key = name, str(path)
+        self._path, self._notices, self._plain = path, notices, plain
+        place, number = _read_mark(mark)
+        self.fresh = number is None
+        self._trail = Trail(plain_series(path) if plain else container_series(path), place)
+        self._decoder: Decoder = PlainLog(number or 1) if plain else ContainerLog(number or 1)
+        self._news, self._finished, self._trouble = asyncio.Event(), False, ""
+
+    async def readings(self, room: Callable[[], Awaitable[None]]) -> AsyncGenerator[Reading]:
+        self._notices.subscribe(self._path, self._news, whole=not self._plain)
+        try:
+            while True:
+                await room()
+                # Cleared first: what comes while it is read is seen the next time.
+                self._news.clear()
+                finished = self._finished
+                reading = self._read()
+                if reading is not None:
+                    yield reading
+                    await asyncio.sleep(0)
+                    continue
+                yield Reading(self._decoder.number, present=True)
+                if finished:
+                    for last in self._last():
+                        yield last
+                    return
+                await self._news.wait()
+        finally:
+            self._notices.unsubscribe(self._path, self._news, whole=not self._plain)
+            self._trail.close()
+
+    def behind(self) -> float:
+        with contextlib.suppress(OSError):
+            return self._trail.behind()
+        return 0.0
+
+    def continue_at(self, number: int) -> None:
+        self._decoder.number = max(self._decoder.number, number)
+
+    def finish(self) -> None:
+        self._finished = True
+        self._news.set()
+
+    def _read(self) -> Reading | None:
+        try:
+            piece = self._trail.read(CHUNK_BYTES)
+        except OSError as error:
+            if str(error) != self._trouble:
+                _LOG.warning("%s cannot be read: %s", self._path, error)
+                self._trouble = str(error)
+            return None
+        if not piece:
+            return None
+        self._trouble = ""
+        if self._trail.lost:
+            _LOG.warning("%s: the place to go on from is gone; reading what there is", self._path)
+            self._trail.lost = False
+        first = self._decoder.number
+        lines = self._decoder.cut() if self._trail.cut else []
+        self._trail.cut = False
+        return Reading(first, lines + self._decoder.feed(piece), self._mark())
+
+    def _last(self) -> list[Reading]:
+        """A line that its writer did not end."""
+        first = self._decoder.number
+        lines = self._decoder.cut()
+        return [Reading(first, lines)] if lines else []
+
+    def _mark(self) -> Mark | None:
+        origin = self._decoder.origin
+        place = self._trail.place(self._decoder.fed - origin.position) if origin is not None else None
+        return place.to_dict() | {"number": origin.number} if place is not None and origin is not None else None
+
+
+def _read_mark(mark: Mark | None) -> tuple[Place | None, int | None]:
+    if mark is None:
+        return None, None
+    try:
+        place, number = Place.from_dict(mark), int(mark["number"])
+    except (KeyError, TypeError, ValueError):
+        return None, None
+    return (place, number) if number >= 1 and place.offset >= 0 else (None, None)

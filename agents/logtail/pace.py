@@ -1,0 +1,101 @@
+"""How many lines of one job are read: a job that prints without end must not drown the others, nor lag for good.
+
+Lines beyond the rate wait, which loses nothing. Only when a job prints faster than its rate for good, so that reading
+would never catch up, are lines passed over, all but those that speak of checkpoints and of ends. Line numbers go on
+meanwhile: the endpoint sees the gap.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kopt.agents.logtail.records import Said
+
+_TELLING = re.compile(
+    r"(?i)check.?point|ckpt|\bsav(?:e|ed|es|ing)\b|snapshot|state_dict|safetensors|writ(?:e|es|ing|ten)\b|wrote|persist"
+    r"|resum|restor|load|out of memory|oom|error|exception|traceback|killed|abort|fail|signal|finish|complet|done\b"
+)
+
+
+@dataclass(frozen=True)
+class PaceSettings:
+    """Of one job."""
+
+    lines_per_second: float = 2000.0
+    burst: float = 10_000.0
+    """Lines at once."""
+    patience_s: float = 3.0
+    """Lines have waited for so long before it is judged whether reading catches up."""
+    catch_up_s: float = 30.0
+    """What would take longer than this to catch up is passed over."""
+    telling_per_second: float = 20.0
+    """Of lines that are passed over, those that speak of checkpoints are sent up to this rate."""
+
+    def __post_init__(self) -> None:
+        if min(self.lines_per_second, self.burst, self.catch_up_s, self.telling_per_second) <= 0:
+            raise ValueError("rates, bursts and spans must be positive")
+
+
+class Bucket:
+    """A token bucket that may go into debt: ``take`` says how long to wait until it is paid."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
+        self._rate, self._burst, self._clock = rate, burst, clock
+        self._tokens, self._at_s = burst, clock()
+
+    @property
+    def level(self) -> float:
+        now_s = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate)
+        self._at_s = now_s
+        return self._tokens
+
+    def take(self, count: float) -> float:
+        self._tokens = self.level - count
+        return max(0.0, -self._tokens / self._rate)
+
+
+class Pace:
+    """One source's; sources of a job share its buckets. ``hurried`` is true while lines are passed over."""
+
+    def __init__(self, settings: PaceSettings, clock: Callable[[], float], shared: "Pace | None" = None) -> None:
+        self._settings, self._clock = settings, clock
+        self._lines: Bucket = shared._lines if shared else Bucket(settings.lines_per_second, settings.burst, clock)
+        telling = settings.telling_per_second
+        self._telling: Bucket = shared._telling if shared else Bucket(telling, telling, clock)
+        self._since: tuple[float, float] | None = None
+        self.hurried = False
+
+    def wait_s(self, lines: int) -> float:
+        """How long the lines that were read have to be followed by none."""
+        return self._lines.take(lines)
+
+    def judge(self, behind: Callable[[], float], waited: bool) -> None:
+        """After lines that had to wait, or not: does reading catch up? ``behind`` says how much there is to read yet,
+        in whatever unit grows with it."""
+        if not waited:
+            self._since = None
+            return
+        now_s = self._clock()
+        if self._since is None:
+            self._since = (now_s, behind())
+            return
+        passed_s = now_s - self._since[0]
+        if passed_s < self._settings.patience_s:
+            return
+        left = behind()
+        gained = self._since[1] - left
+        self.hurried = gained <= 0 or left * passed_s / gained > self._settings.catch_up_s
+        self._since = (now_s, left)
+
+    def caught_up(self) -> None:
+        self.hurried, self._since = False, None
+
+    def chosen(self, lines: list[Said]) -> list[int]:
+        """Which of the lines that are passed over are sent all the same, by their index."""
+        found = [n for n, line in enumerate(lines) if _TELLING.search(line.text)]
+        room = max(0, int(self._telling.level))
+        if found:
+            found = found[:room]
+            self._telling.take(len(found))
+        return found

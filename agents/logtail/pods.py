@@ -1,0 +1,154 @@
+"""Pods as the log agent sees them: which are training, which job each belongs to, and what may be written on it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kopt.agents.logtail.notes import LAST_STEP, LAST_TIME, MODEL
+from kopt.cluster.resources import Key, Object
+from kopt.core.decision import Mode
+
+FOLLOW_ANNOTATION = "kaiwo.ai/checkpoint-logs"
+"""``true`` follows a pod that would not be, ``false`` leaves one alone; a label of that name says the same."""
+JOB_ANNOTATION = "kaiwo.ai/job"
+"""The job that a pod belongs to, where its owner does not say."""
+MODE_ANNOTATION = "kaiwo.ai/mode"
+MANAGED_LABEL = "kaiwo.ai/managed"
+
+_JOB_LABELS = (
+    "jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "leaderworkerset.sigs.k8s.io/name",
+    "volcano.sh/job-name", "ray.io/cluster", "batch.kubernetes.io/job-name", "job-name",
+)  # fmt: skip
+"""The outermost first: a JobSet's pods carry the names of both."""
+_SERVICES = {"ReplicaSet", "ReplicationController", "DaemonSet"}
+_GPU = re.compile(
+    r"(nvidia|amd)\.com/(gpu|mig-.+|[sdqc]px_nps\d)(\.shared)?|gpu\.intel\.com/(i915|xe)|volcano\.sh/vgpu-number"
+)
+_FRACTIONS = ("kaiwo.ai/gpu-fraction", "gpu-fraction")
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Container:
+    """``restarts`` tells a container's runs apart; ``started``: it has or had one."""
+
+    name: str
+    restarts: int = 0
+    started: bool = False
+
+
+@dataclass(frozen=True)
+class PodView:
+    """A pod to follow. ``label`` names it as a source: with its uid where another may come under its name."""
+
+    key: Key
+    uid: str
+    job: str
+    label: str
+    gpus: float
+    """GPUs of the job as far as this pod says: its own, times the nodes that torchrun was told of."""
+    mode: str
+    containers: tuple[Container, ...]
+    ended: bool
+    wanted: bool
+    """Asked for by name: followed wherever it is."""
+    recorded: tuple[tuple[str, str], ...] = ()
+    """Annotations by which others say what they know of its checkpoints."""
+
+
+@dataclass(frozen=True)
+class NamespaceView:
+    """What a namespace says about the pods in it."""
+
+    managed: bool = False
+    mode: str = ""
+
+
+def namespace_view(document: Object) -> NamespaceView:
+    metadata = document["metadata"]
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    return NamespaceView(labels.get(MANAGED_LABEL) == "true", str(annotations.get(MODE_ANNOTATION, "")))
+
+
+def pod_view(document: Object) -> PodView | None:
+    """None for pods that are not followed."""
+    metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    said = str(annotations.get(FOLLOW_ANNOTATION, labels.get(FOLLOW_ANNOTATION, "")))
+    gpus = gpus_of(spec, annotations)
+    if said == "false" or (said != "true" and (not gpus or _owner(metadata, "kind") in _SERVICES)):
+        return None
+    namespace, name, uid = metadata["namespace"], metadata["name"], metadata.get("uid", "")
+    return PodView(
+        (namespace, name), uid, job_of(metadata), name if metadata.get("generateName") else f"{name}@{uid[:8]}",
+        gpus * _nodes(spec), str(annotations.get(MODE_ANNOTATION, "")),
+        _containers(spec, status), status.get("phase") in _ENDED or "deletionTimestamp" in metadata, said == "true",
+        _recorded(annotations),
+    )  # fmt: skip
+
+
+def job_of(metadata: Mapping[str, Any]) -> str:
+    """``namespace/name`` of the job that a pod is part of; a gang's pods have one."""
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    named = annotations.get(JOB_ANNOTATION) or next((labels[key] for key in _JOB_LABELS if labels.get(key)), "")
+    return f"{metadata['namespace']}/{named or _owner(metadata, 'name') or metadata['name']}"
+
+
+def mode_of(pod: PodView, namespace: NamespaceView, default: Mode) -> Mode:
+    """The nearest annotation that is a mode."""
+    for text in (pod.mode, namespace.mode):
+        if text in tuple(Mode):
+            return Mode(text)
+    return default
+
+
+def gpus_of(spec: Mapping[str, Any], annotations: Mapping[str, Any]) -> float:
+    """Devices that a pod's containers ask for together; a fraction by annotation counts as one."""
+    asked = 0
+    for container in (*(spec.get("containers") or ()), *_sidecars(spec)):
+        resources = container.get("resources") or {}
+        wanted = resources.get("limits") or resources.get("requests") or {}
+        asked += sum(_count(amount) for name, amount in wanted.items() if _GPU.fullmatch(str(name)))
+    return float(asked) or (1.0 if any(name in annotations for name in _FRACTIONS) else 0.0)
+
+
+def _recorded(annotations: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    # Once we have written there ourselves, they say what we know, and no more.
+    if MODEL in annotations:
+        return ()
+    return tuple((name, str(annotations[name])) for name in (LAST_TIME, LAST_STEP) if name in annotations)
+
+
+def _sidecars(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"]
+
+
+def _containers(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[Container, ...]:
+    """Those that hold GPUs, else all: what a proxy beside the trainer prints tells nothing."""
+    states = {one["name"]: one for one in status.get("containerStatuses") or []}
+    every = spec.get("containers") or []
+    training = [one for one in every if gpus_of({"containers": [one]}, {})] or every
+    return tuple(
+        Container(one["name"], int(states.get(one["name"], {}).get("restartCount", 0)),
+                  bool({"running", "terminated"} & (states.get(one["name"], {}).get("state") or {}).keys()))
+        for one in training
+    )  # fmt: skip
+
+
+def _nodes(spec: Mapping[str, Any]) -> int:
+    for container in spec.get("containers") or []:
+        for one in container.get("env") or []:
+            if one.get("name") == "PET_NNODES" and str(one.get("value", "")).isdigit():
+                return max(1, int(one["value"]))
+    return 1
+
+
+def _owner(metadata: Mapping[str, Any], what: str) -> str:
+    owners = metadata.get("ownerReferences") or []
+    return next((str(one.get(what, "")) for one in owners if one.get("controller")), "")
+
+
+def _count(amount: Any) -> int:
+    text = str(amount)
+    return int(text) if text.isdigit() and len(text) < 8 else 0

@@ -1,0 +1,216 @@
+"""``kopt agent logtail …``: one process, from start to the end."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import resource
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kopt.agents.logtail.jobs import Jobs, JobSettings
+from kopt.agents.logtail.ledger import Ledger
+from kopt.agents.logtail.metrics import serve_metrics
+from kopt.agents.logtail.notes import Annotator
+from kopt.agents.logtail.notices import Notices
+from kopt.agents.logtail.places import Files, Pods, PodSettings, node_sources, stream_sources, watch_folder
+from kopt.agents.logtail.pods import MODE_ANNOTATION, NamespaceView, PodView, namespace_view, pod_view
+from kopt.cluster.api import ApiError, Kube, KubeSettings, connect
+from kopt.cluster.informer import Informer
+from kopt.cluster.resources import NAMESPACES, PODS, Object
+from kopt.core.decision import Mode
+from kopt.serving.client import AsyncPredictionClient
+
+_LOG = logging.getLogger(__name__)
+_DEADLINE_S = 10.0
+_LONGEST_PAUSE_S = 5.0
+_AT_ONCE = 16
+_STREAM_BUFFER_BYTES = 16 << 10
+
+
+@dataclass(frozen=True)
+class ProcessSettings:
+    """What every form needs."""
+
+    url: str
+    """The prediction endpoint."""
+    state: Path | None = None
+    """The file in which places are kept; without one everything is read again after a restart."""
+    kubeconfig: Path | None = None
+    host: str = "127.0.0.1"
+    port: int | None = None
+    """Of metrics, which answer as long as the process lives; None: none."""
+    grace_s: float = 10.0
+    """After SIGTERM, for what was not sent yet."""
+    jobs: JobSettings = field(default_factory=JobSettings)
+
+
+@dataclass(frozen=True)
+class SidecarSettings:
+    """Files of one job. ``pod`` (namespace, name) is annotated where ``mode`` allows it."""
+
+    patterns: Sequence[str]
+    job: str
+    source: str
+    gpus: float = 0.0
+    checkpoints: Path | None = None
+    mode: Mode = Mode.OBSERVE
+    pod: tuple[str, str] | None = None
+
+
+async def serve_sidecar(settings: ProcessSettings, sidecar: SidecarSettings,
+                        stop: asyncio.Event | None = None) -> None:  # fmt: skip
+    """Follow files until SIGTERM, SIGINT or ``stop``; then read and send what there is still."""
+    ending = end_signals(stop)
+    async with _running(settings) as (jobs, notices), contextlib.AsyncExitStack() as stack:
+        files = Files(jobs, notices, sidecar.patterns, sidecar.job, sidecar.source)
+        work = [files.run()]
+        if sidecar.gpus:
+            jobs.set_gpus(sidecar.job, sidecar.source, sidecar.gpus)
+        if sidecar.checkpoints is not None:
+            work.append(watch_folder(jobs, sidecar.job, sidecar.checkpoints))
+        if sidecar.pod is not None and sidecar.mode is not Mode.OBSERVE:
+            kube = await stack.enter_async_context(connect(settings.kubeconfig, _kube_settings()))
+            work.append(_annotate_own(jobs, kube, sidecar, settings))
+        async with _tasks(work):
+            await ending.wait()
+            files.finish()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(settings.grace_s):
+                    await jobs.drained()
+
+
+async def serve_node(settings: ProcessSettings, pods: PodSettings, node: str, root: Path,
+                     stop: asyncio.Event | None = None) -> None:  # fmt: skip
+    """Follow the GPU pods of one node through the files of their containers."""
+    await _serve_pods(settings, pods, f"spec.nodeName={node}", "", "", stop,
+                      lambda _, jobs, notices: node_sources(root, notices, jobs))  # fmt: skip
+
+
+async def serve_cluster(settings: ProcessSettings, pods: PodSettings, namespace: str = "", selector: str = "",
+                        stop: asyncio.Event | None = None) -> None:  # fmt: skip
+    """Follow GPU pods through the API server."""
+    await _serve_pods(settings, pods, "", namespace, selector, stop,
+                      lambda kube, jobs, _: stream_sources(kube, jobs))  # fmt: skip
+
+
+def end_signals(stop: asyncio.Event | None = None) -> asyncio.Event:
+    """``stop``, or a new event, that SIGTERM and SIGINT set."""
+    ending = stop or asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        # Outside of the main thread there are no signals to have.
+        with contextlib.suppress(RuntimeError, ValueError):
+            asyncio.get_running_loop().add_signal_handler(name, ending.set)
+    return ending
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """One JSON object per line on standard error, for whatever collects them."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    # One line for each request would be more than what is followed.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"at_s": round(record.created, 3), "level": record.levelname, "logger": record.name,
+                "message": record.getMessage()}  # fmt: skip
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+async def _serve_pods(
+    settings: ProcessSettings, wanted: PodSettings, fields: str, namespace: str, selector: str,
+    stop: asyncio.Event | None, sources: Callable[[Kube, Jobs, Notices], Any],
+) -> None:  # fmt: skip
+    ending = end_signals(stop)
+    async with connect(settings.kubeconfig, _kube_settings()) as kube, _running(settings) as (jobs, notices):
+        namespaces: Informer[NamespaceView] = Informer(
+            kube, NAMESPACES, keep=namespace_view, field_selector=f"metadata.name={namespace}" if namespace else ""
+        )
+        found: Informer[PodView] = Informer(
+            kube, PODS, namespace=namespace or None, keep=pod_view, field_selector=fields, label_selector=selector
+        )
+        pods = Pods(jobs, sources(kube, jobs, notices), kube, wanted, settings.jobs.notes,
+                    lambda name: namespaces.objects.get(("", name), NamespaceView()))  # fmt: skip
+
+        async def begin() -> None:
+            # What namespaces say decides about their pods.
+            await namespaces.synced.wait()
+            namespaces.subscribe(pods.namespace_changed)
+            found.subscribe(pods.pod_changed)
+            await found.run()
+
+        async with _tasks([namespaces.run(), begin()]):
+            await ending.wait()
+
+
+@contextlib.asynccontextmanager
+async def _running(settings: ProcessSettings) -> AsyncIterator[tuple[Jobs, Notices]]:
+    """Jobs and notices at work; at the end the places are kept."""
+    _raise_file_limit()
+    turns = asyncio.Semaphore(_AT_ONCE)
+    async with AsyncPredictionClient(settings.url, deadline_s=_DEADLINE_S, longest_pause_s=_LONGEST_PAUSE_S) as client:
+
+        async def post(request: Mapping[str, Any]) -> Mapping[str, Any]:
+            async with turns:
+                return await client.checkpoint(request)
+
+        jobs, notices = Jobs(post, Ledger(settings.state), settings.jobs), Notices()
+        with serve_metrics(jobs, settings.host, settings.port):
+            try:
+                async with _tasks([jobs.run(), notices.run()]):
+                    await jobs.started()
+                    yield jobs, notices
+            finally:
+                jobs.ledger.save()
+
+
+@contextlib.asynccontextmanager
+async def _tasks(work: Sequence[Any]) -> AsyncIterator[None]:
+    """The coroutines run beside the block, and end with it; what breaks one breaks the block."""
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(one) for one in work]
+        try:
+            yield
+        finally:
+            for one in running:
+                one.cancel()
+
+
+async def _annotate_own(jobs: Jobs, kube: Kube, sidecar: SidecarSettings, settings: ProcessSettings) -> None:
+    """Whoever put a sidecar into a pod decides about the pod, but for an annotation on the pod itself."""
+    assert sidecar.pod is not None
+    namespace, name = sidecar.pod
+    try:
+        pod: Object = await kube.get(PODS, name, namespace)
+    except ApiError as error:
+        _LOG.error("pod %s/%s is not annotated: %s", namespace, name, error)
+        return
+    metadata = pod["metadata"]
+    said = (metadata.get("annotations") or {}).get(MODE_ANNOTATION, sidecar.mode)
+    if said == Mode.OBSERVE:
+        _LOG.info("pod %s/%s is not annotated: its mode is observe", namespace, name)
+        return
+    jobs.annotate(sidecar.job, metadata["uid"], Annotator(
+        kube, (namespace, name), metadata["uid"], settings.jobs.notes, asyncio.get_running_loop().time,
+    ))  # fmt: skip
+
+
+def _kube_settings() -> KubeSettings:
+    return KubeSettings(user_agent="kopt-logtail", read_buffer_bytes=_STREAM_BUFFER_BYTES, connections=0)
+
+
+def _raise_file_limit() -> None:
+    """A file stays open while it is followed, so that it can be read to its end after it was removed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,158 @@
+"""Bytes of a log → numbered lines, and the place from which reading again gives the same numbers.
+
+Three forms: what a program wrote itself (``PlainLog``), what a container runtime wrote on a node (``ContainerLog``:
+CRI, or Docker's JSON), and what the API server sends with ``timestamps=true`` (``streams.Records``).
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+import orjson
+
+from kopt.formats.joblog import Line, LineSplitter
+
+_LONGEST_RECORD = 1 << 20
+"""Bytes without an end that are no record of a container runtime, which cuts at 16 KiB."""
+
+
+class Said(NamedTuple):
+    """One line; ``at_s`` is when the container runtime got it (Unix seconds), None where nobody wrote that down."""
+
+    text: str
+    at_s: float | None = None
+
+
+class Origin(NamedTuple):
+    """Reading again from byte ``position`` on, with ``number`` for the first line that ends behind it."""
+
+    position: int
+    number: int
+
+
+class Decoder(Protocol):
+    """``number`` is that of the next line, from 1; ``origin`` is None while there is no place nearer than before."""
+
+    number: int
+    origin: Origin | None
+
+    @property
+    def fed(self) -> int:
+        """Bytes so far, as ``origin.position`` counts them."""
+        ...
+
+    def feed(self, piece: bytes) -> list[Said]:
+        """The lines that end in this piece."""
+        ...
+
+    def cut(self) -> list[Said]:
+        """What was begun and will not be ended, as a line."""
+        ...
+
+
+class PlainLog:
+    """Lines as a program wrote them into a file."""
+
+    def __init__(self, number: int = 1) -> None:
+        self.number, self._position = number, 0
+        self.origin: Origin | None = Origin(0, number)
+        self._splitter = LineSplitter()
+
+    @property
+    def fed(self) -> int:
+        return self._position
+
+    def feed(self, piece: bytes) -> list[Said]:
+        found = [Said(line.text) for line in self._splitter.feed(piece)]
+        self._position += len(piece)
+        self.number += len(found)
+        # Between \r and \n nobody can begin: the \n alone would be a line.
+        between = piece.endswith(b"\r")
+        self.origin = None if between else Origin(self._position - self._splitter.pending, self.number)
+        return found
+
+    def cut(self) -> list[Said]:
+        return self.feed(b"\n")[:1] if self._splitter.pending else []
+
+
+class ContainerLog:
+    """Lines out of a container runtime's records; parts of a line (``P``) are joined, for each stream by itself."""
+
+    def __init__(self, number: int = 1) -> None:
+        self.number, self._position = number, 0
+        self.origin: Origin | None = Origin(0, number)
+        self._rest = b""
+        self._splitters: dict[bytes, LineSplitter] = {}
+        self._begun: dict[bytes, Origin] = {}
+
+    @property
+    def fed(self) -> int:
+        return self._position + len(self._rest)
+
+    def feed(self, piece: bytes) -> list[Said]:
+        *records, self._rest = (self._rest + piece).split(b"\n")
+        found: list[Said] = []
+        for record in records:
+            self._take(record, len(record) + 1, found)
+        if len(self._rest) > _LONGEST_RECORD:
+            record, self._rest = self._rest, b""
+            self._take(record, len(record), found)
+        self.origin = min([*self._begun.values(), Origin(self._position, self.number)])
+        return found
+
+    def cut(self) -> list[Said]:
+        found: list[Said] = []
+        for stream, splitter in self._splitters.items():
+            if splitter.pending:
+                self._say(stream, b"\n", None, found)
+        if self._rest:
+            found += self.feed(b"\n")
+        return found
+
+    def _take(self, record: bytes, size: int, found: list[Said]) -> None:
+        begins = Origin(self._position, self.number)
+        self._position += size
+        stream, at_s, content = _opened(record)
+        before = self._splitters[stream].pending if stream in self._splitters else 0
+        self._say(stream, content, at_s, found)
+        pending = self._splitters[stream].pending
+        if not pending and not content.endswith(b"\r"):
+            self._begun.pop(stream, None)
+        elif not before or pending <= len(content):
+            self._begun[stream] = begins
+
+    def _say(self, stream: bytes, content: bytes, at_s: float | None, found: list[Said]) -> None:
+        splitter = self._splitters.setdefault(stream, LineSplitter())
+        lines: Iterable[Line] = splitter.feed(content)
+        before = len(found)
+        found += [Said(line.text, at_s) for line in lines]
+        self.number += len(found) - before
+
+
+def _opened(record: bytes) -> tuple[bytes, float | None, bytes]:
+    """Stream, time and content of a record; one that is none is content, so that nothing is lost."""
+    parts = record.split(b" ", 3)
+    if len(parts) >= 3 and parts[1] in (b"stdout", b"stderr") and parts[2][:1] in (b"P", b"F"):
+        content = parts[3] if len(parts) == 4 else b""
+        return parts[1], read_time(parts[0]), content if parts[2][:1] == b"P" else content + b"\n"
+    if record.startswith(b'{"log":'):
+        found = _docker(record)
+        if found is not None:
+            return found
+    return b"", None, record + b"\n"
+
+
+def _docker(record: bytes) -> tuple[bytes, float | None, bytes] | None:
+    try:
+        found = orjson.loads(record)
+        return str(found["stream"]).encode(), read_time(str(found["time"]).encode()), str(found["log"]).encode()
+    except (orjson.JSONDecodeError, KeyError, UnicodeEncodeError):
+        return None
+
+
+def read_time(text: bytes) -> float | None:
+    """Unix seconds of a container runtime's time (RFC 3339, nanoseconds); None for anything else."""
+    try:
+        return datetime.fromisoformat(text.decode("ascii")).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -20,11 +20,13 @@ from benchmarks.checkpoint_corpus.manifest import (
 from benchmarks.checkpoint_corpus.recording import Recording, RecordingError, record
 from benchmarks.checkpoint_corpus.truth import lines_of, writes_of
 
-_VERSIONS = """
+_VERSIONS = '''
 import importlib.metadata as m, json
-names = ("torch", "transformers", "accelerate", "lightning", "keras", "xgboost", "lightgbm", "catboost")
+names = """torch transformers accelerate lightning keras jax tensorflow-cpu orbax-checkpoint xgboost lightgbm catboost
+stable-baselines3 fastai spacy pytorch-ignite ultralytics mmengine paddlepaddle deepspeed mosaicml fvcore skorch poutyne
+speechbrain d3rlpy gensim loguru rich structlog absl-py""".split()
 print(json.dumps({name: m.version(name) for name in names if any(m.distributions(name=name))}))
-"""
+'''
 
 
 def interpreter(environment: str) -> str:
@@ -41,14 +43,15 @@ def truth(entry: Entry, recording: Recording, versions: dict[str, str]) -> tuple
     writes = tuple(
         Written(one.unit, lines.arrived_before(one.start_s), lines.arrived_before(one.end_s),
                 round(one.start_s, 3), round(one.end_s, 3), one.step, one.complete)
-        for one in writes_of(recording.events, re.compile(entry.unit))
+        for one in writes_of(recording.events, re.compile(entry.unit), entry.pause_s)
     )  # fmt: skip
     if not writes:
         seen = sorted({event.path for event in recording.events})
         raise RecordingError(f"nothing matches its unit; its folder saw {seen[:5]}")
     arrivals = tuple(round(1000 * at_s) for at_s in lines.arrivals_s)
     log = anonymous(b"".join(piece for _, piece in recording.pieces))
-    return Record(entry.name, entry.framework, versions, writes, arrivals), log
+    labels = labels_of(lines.texts, entry.rules)
+    return Record(entry.name, entry.framework, versions, writes, arrivals, labels), log
 
 
 def anonymous(log: bytes) -> bytes:

@@ -1,15 +1,27 @@
-"""What the lines of each program say: the ordered patterns of ``labels.toml``, applied to what was recorded."""
+"""What the lines of each program say: the ordered patterns of ``labels.toml``, applied to what was recorded.
+
+What says a line of ``styled_loop.py`` follows from the words it was given (``programs/styles.toml``).
+"""
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 from kopt.core.checkpoint import LineLabel
 from kopt.formats.joblog import LineSplitter
 
-LABELS = Path(__file__).resolve().parent / "labels.toml"
+HERE = Path(__file__).resolve().parent
+LABELS, STYLES = HERE / "labels.toml", HERE / "programs" / "styles.toml"
+# A style's words by what they say. Steps stand last: some are so short that they are found in anything.
+_SAYS = {
+    "end": LineLabel.CKPT_END, "begin": LineLabel.CKPT_BEGIN, "best": LineLabel.CKPT_BEGIN,
+    "progress": LineLabel.CKPT_PROGRESS, "load": LineLabel.CKPT_LOAD, "failed": LineLabel.ERROR,
+    "deleted": LineLabel.OTHER, "notbest": LineLabel.OTHER, "misc": LineLabel.OTHER, "eval": LineLabel.EVAL,
+    "finish": LineLabel.END, "data": LineLabel.DATA, "startup": LineLabel.STARTUP, "train": LineLabel.TRAIN_STEP,
+}  # fmt: skip
+_FIELD = re.compile(r"\{\w+(?::[^}]*)?\}")
 Rules = tuple[tuple[re.Pattern[str], LineLabel], ...]
 
 
@@ -22,10 +34,31 @@ def _all_rules() -> dict[str, Rules]:
     }
 
 
+@cache
 def rules_of(program: str) -> Rules:
-    """Those of a program, before those of every program. Raises KeyError for a program that has none."""
+    """Those of a program or of ``style:x``, before those of every program. Raises KeyError where there are none."""
     known = _all_rules()
-    return known[program] + known["everything"]
+    style = program.removeprefix("style:")
+    return (known[program] if style == program else tuple(_rules_of_style(style))) + known["everything"]
+
+
+def _rules_of_style(style: str) -> Iterator[tuple[re.Pattern[str], LineLabel]]:
+    words = tomllib.loads(STYLES.read_text())[style]
+    for key, label in _SAYS.items():
+        found = words.get(key, [])
+        for template in [found] if isinstance(found, str) else found:
+            yield _pattern(template.partition(" | ")[0] if words["logger"] == "structlog" else template), label
+    if words["logger"] == "tqdm":
+        yield re.compile(r"^train: +\d+%\|"), LineLabel.TRAIN_STEP
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """Finds what a template was filled in to; a bar or another rank's line may stand around it."""
+    pieces = [piece.replace("{{", "{").replace("}}", "}") for piece in _FIELD.split(template)]
+    # Without words of its own it can only be known as a whole.
+    bare = not any(re.search(r"\w\w", piece) for piece in pieces)
+    text = (r"\S+?" if bare else ".*?").join(re.escape(piece) for piece in pieces)
+    return re.compile(f"^{text}$" if bare else text)
 
 
 def label_of(text: str, rules: Rules) -> LineLabel | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.checkpoint_corpus.recording import Storage
+from benchmarks.checkpoint_corpus.truth import PAUSE_S
 
 HERE = Path(__file__).resolve().parent
 MANIFEST, PROGRAMS, LOGS = HERE / "manifest.toml", HERE / "programs", HERE / "logs"
@@ -31,6 +32,7 @@ class Entry:
     launcher: tuple[str, ...] = ()
     latency_ms: float = 15.0
     full_every: int = 0
+    pause_s: float = PAUSE_S
     labels: str = ""
 
     @property

@@ -46,10 +46,10 @@ class _Unit:
     step: int | None = None
     failed: bool = False
 
-    def is_over_before(self, event: FileEvent) -> bool:
+    def is_over_before(self, event: FileEvent, pause_s: float) -> bool:
         """Whether this begins another writing of it: it rested, or had failed and is tried again."""
         again = self.failed and event.happened is Happened.WRITTEN
-        return not self.open_files and (again or event.at_s - self.last_s > PAUSE_S)
+        return not self.open_files and (again or event.at_s - self.last_s > pause_s)
 
     def touch(self, event: FileEvent) -> None:
         self.last_s = event.at_s
@@ -75,17 +75,17 @@ def lines_of(recording: Recording) -> Lines:
     return Lines(tuple(texts), tuple(arrivals))
 
 
-def writes_of(events: Iterable[FileEvent], unit: re.Pattern[str]) -> list[Write]:
+def writes_of(events: Iterable[FileEvent], unit: re.Pattern[str], pause_s: float = PAUSE_S) -> list[Write]:
     """``unit`` finds the checkpoint that a path belongs to: group ``unit``, with its step as ``step`` if it tells one.
 
     Files that match nothing are no checkpoints, unless one is moved to a checkpoint's name later. A checkpoint that
-    rests for longer than ``PAUSE_S`` with no file open is complete; touched again later it is written again, as
+    rests for longer than ``pause_s`` with no file open is complete; touched again later it is written again, as
     ``last.ckpt`` is.
     """
-    return sorted(_writes(events, unit), key=lambda write: write.start_s)
+    return sorted(_writes(events, unit, pause_s), key=lambda write: write.start_s)
 
 
-def _writes(events: Iterable[FileEvent], unit: re.Pattern[str]) -> Iterator[Write]:
+def _writes(events: Iterable[FileEvent], unit: re.Pattern[str], pause_s: float) -> Iterator[Write]:
     units: dict[str, _Unit] = {}
     for event in events:
         if event.happened is Happened.FAILED:
@@ -96,7 +96,7 @@ def _writes(events: Iterable[FileEvent], unit: re.Pattern[str]) -> Iterator[Writ
         if event.happened is Happened.GONE:
             continue
         known = units.get(name)
-        if known and known.is_over_before(event):
+        if known and known.is_over_before(event, pause_s):
             yield from known.as_write(name)
             known = None
         known = known or _Unit(event.at_s, event.at_s)

@@ -126,7 +126,9 @@ print("step 2")
 
 def entry(tmp_path: Path, text: str) -> Any:
     (tmp_path / "program.py").write_text(text)
-    return manifest.Entry("x", str(tmp_path / "program.py"), "plain", "own", "{checkpoints}", UNIT.pattern)
+    return manifest.Entry(
+        "x", str(tmp_path / "program.py"), "plain", "own", "{checkpoints}", UNIT.pattern, labels="plain_loop"
+    )
 
 
 def test_lines_stand_inside_the_writes_that_they_arrived_in(tmp_path: Path) -> None:
@@ -162,6 +164,26 @@ def test_a_full_disk_is_told_of_by_the_program_and_by_the_record(tmp_path: Path)
     found, log = corpus.truth(program, seen, {})
     assert [(one.step, one.complete) for one in found.writes] == [(1, True), (2, True), (3, False), (4, True)]
     assert b"No space left on device" in log
+
+
+SAVES = """
+import pathlib, sys
+for step in range(int(sys.argv[2]), 4):
+    print("saving", step)
+    (pathlib.Path(sys.argv[1]) / f"ck-{step}").write_bytes(b"x" * 200_000)
+print("done")
+"""
+
+
+def test_a_program_is_killed_in_a_write_and_started_again_in_one_log(tmp_path: Path) -> None:
+    program = entry(tmp_path, SAVES)
+    path, folder = program.command
+    restarts = str(manifest.PROGRAMS / "restarts.py")
+    words = [sys.executable, restarts, "kill:2", path, folder, "1", ":::", path, folder, "2"]
+    seen = recording.record(words, {}, Storage(bytes_per_s=1e6), 60)
+    found, log = corpus.truth(program, seen, {})
+    assert [(one.step, one.complete) for one in found.writes] == [(1, True), (2, False), (2, True), (3, True)]
+    assert log.decode().split("\n") == ["saving 1", "saving 2", "saving 2", "saving 3", "done", ""]
 
 
 @pytest.mark.parametrize(

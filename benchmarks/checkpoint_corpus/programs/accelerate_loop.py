@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.logging import get_logger
+from accelerate.utils import ProjectConfiguration
 from tqdm.auto import tqdm
 
 logger = get_logger(__name__)
@@ -18,8 +19,11 @@ def main():
     parser.add_argument("--max_train_steps", type=int, default=100)
     parser.add_argument("--checkpointing_steps", type=int, default=10)
     parser.add_argument("--no_bar", action="store_true")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--keep", type=int, default=0)
     args = parser.parse_args()
-    accelerator = Accelerator(cpu=True)
+    project = ProjectConfiguration(args.output_dir, automatic_checkpoint_naming=True, total_limit=args.keep)
+    accelerator = Accelerator(cpu=True, project_config=project if args.keep else None)
     logging.basicConfig(
         format="%(asctime)s - %(levelname)s - %(name)s - %(message)s", datefmt="%m/%d/%Y %H:%M:%S", level=logging.INFO
     )
@@ -32,6 +36,10 @@ def main():
     logger.info("***** Running training *****")
     logger.info(f"  Num examples = {len(data.dataset)}")
     logger.info(f"  Total optimization steps = {args.max_train_steps}")
+    if args.resume:
+        newest = max(Path(args.output_dir).glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+        logger.info(f"Resumed from checkpoint: {newest}")
+        accelerator.load_state(str(newest))
     bar = tqdm(range(args.max_train_steps), desc="Steps", disable=args.no_bar)
     for step, (x,) in enumerate(data, 1):
         loss = torch.nn.functional.mse_loss(model(x), x)
@@ -45,7 +53,7 @@ def main():
             logger.info(f"step {step}: loss {loss.item():.4f}")
         if step % args.checkpointing_steps == 0:
             folder = Path(args.output_dir) / f"checkpoint-{step}"
-            accelerator.save_state(str(folder))
+            accelerator.save_state() if args.keep else accelerator.save_state(str(folder))
             logger.info(f"Saved state to {folder}")
         if step >= args.max_train_steps:
             break

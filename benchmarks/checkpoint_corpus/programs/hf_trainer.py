@@ -3,6 +3,7 @@
 import argparse
 import logging
 import sys
+from pathlib import Path
 
 import torch
 import transformers
@@ -11,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 class Tokens(torch.utils.data.Dataset):
     def __len__(self):
-        return 512
+        return 256
 
     def __getitem__(self, index):
         torch.manual_seed(index)
@@ -27,7 +28,9 @@ def main():
     parser.add_argument("--eval", action="store_true")
     parser.add_argument("--info", action="store_true")
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--safe", type=int, default=1)
+    parser.add_argument("--best", action="store_true", help="keep the best one and load it at the end")
+    parser.add_argument("--log_every", type=int, default=2)
+    parser.add_argument("--no_bar", action="store_true")
     args = parser.parse_args()
     if args.info:
         logging.basicConfig(
@@ -38,13 +41,19 @@ def main():
         transformers.utils.logging.enable_default_handler()
         transformers.utils.logging.enable_explicit_format()
     model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=2))
-    evaluated = {"eval_strategy": "steps", "eval_steps": args.save_steps} if args.eval else {}
+    evaluated = {"eval_strategy": "steps", "eval_steps": args.save_steps} if args.eval or args.best else {}
+    if args.best:
+        evaluated |= {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
     training = TrainingArguments(
-        output_dir=args.output_dir, max_steps=args.max_steps, save_steps=args.save_steps, logging_steps=2,
-        per_device_train_batch_size=8, save_total_limit=2, report_to=[], use_cpu=True, **evaluated,
+        output_dir=args.output_dir, max_steps=args.max_steps, save_steps=args.save_steps, logging_steps=args.log_every,
+        per_device_train_batch_size=8, save_total_limit=2, report_to=[], use_cpu=True, disable_tqdm=args.no_bar,
+        **evaluated,
     )  # fmt: skip
     trainer = Trainer(model=model, args=training, train_dataset=Tokens(), eval_dataset=Tokens())
-    trainer.train(resume_from_checkpoint=args.resume or None)
+    # What was cut off is passed over, as people do who have lost a run to it once.
+    whole = [one.parent for one in Path(args.output_dir).glob("checkpoint-*/trainer_state.json")] if args.resume else []
+    newest = max(whole, key=lambda path: int(path.name.split("-")[1]), default=None)
+    trainer.train(resume_from_checkpoint=str(newest) if newest else None)
     trainer.save_model()
 
 

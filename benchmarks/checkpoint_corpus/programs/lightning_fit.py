@@ -1,10 +1,11 @@
 """A small regression with Lightning; its checkpoint callback says nothing unless it is asked to."""
 
 import argparse
+from pathlib import Path
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 
 
 class Regression(L.LightningModule):
@@ -36,11 +37,19 @@ def main():
     parser.add_argument("--dirpath", required=True)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--every", type=int, default=0, help="save all these steps, not what is best")
+    parser.add_argument("--plain-bar", action="store_true", help="tqdm's bar")
+    parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
-    saver = ModelCheckpoint(dirpath=args.dirpath, filename="{epoch}-{step}", monitor="val_loss", save_top_k=2,
-                            save_last=True, verbose=args.verbose)  # fmt: skip
-    trainer = L.Trainer(max_epochs=args.epochs, accelerator="cpu", callbacks=[saver], logger=False, log_every_n_steps=8)
-    trainer.fit(Regression(), loader(), loader())
+    chosen = {"every_n_train_steps": args.every, "save_top_k": -1} if args.every else {
+        "monitor": "val_loss", "save_top_k": 2, "save_last": True}  # fmt: skip
+    callbacks = [ModelCheckpoint(dirpath=args.dirpath, filename="{epoch}-{step}", verbose=args.verbose, **chosen)]
+    if args.plain_bar:
+        callbacks.append(TQDMProgressBar(refresh_rate=4))
+    trainer = L.Trainer(max_epochs=args.epochs, accelerator="cpu", callbacks=callbacks, logger=False,
+                        log_every_n_steps=8)  # fmt: skip
+    newest = max(Path(args.dirpath).glob("*.ckpt"), key=lambda path: path.stat().st_mtime) if args.resume else None
+    trainer.fit(Regression(), loader(), loader(), ckpt_path=newest)
 
 
 if __name__ == "__main__":

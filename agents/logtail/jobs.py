@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kopt.agents.logtail.following import Mark, Source
+from kopt.agents.logtail.following import Reading, Source
 from kopt.agents.logtail.ledger import Ledger
 from kopt.agents.logtail.notes import Annotator, NoteSettings, annotations_of, unknown
 from kopt.agents.logtail.outbox import Answer, Outbox, OutboxSettings, Post, Room, Tally
 from kopt.agents.logtail.pace import Pace, PaceSettings
-from kopt.agents.logtail.records import Said
 
 _LOG = logging.getLogger(__name__)
 _SAVE_S = 2.0
 _TELL_SKIPPED_S = 60.0
+_LAST_LINES = 100
+"""What a job said last is sent, even when it is in a hurry."""
 
 
 @dataclass(frozen=True)
@@ -196,24 +197,34 @@ class Jobs:
                         source.continue_at(await outbox.next_of(source.name))
                     continue
                 if pace.hurried:
-                    await self._pass_over(job, source, pace, reading.first, reading.lines, reading.mark)
-                    pace.judge(source.behind, waited=False)
+                    await self._pass_over(job, source, pace, reading)
                     continue
                 await outbox.put(source.name, reading.first, reading.lines, source.key, reading.mark)
-                wait_s = pace.wait_s(len(reading.lines))
-                if wait_s > 0:
-                    await asyncio.sleep(wait_s)
-                pace.judge(source.behind, waited=wait_s > 0)
+                await self._wait_for_pace(pace, source, len(reading.lines))
         await outbox.drained()
 
-    async def _pass_over(self, job: Job, source: Source, pace: Pace, first: int, lines: list[Said],
-                         mark: Mark | None) -> None:  # fmt: skip
-        chosen = pace.chosen(lines)
+    async def _wait_for_pace(self, pace: Pace, source: Source, lines: int) -> None:
+        """Lines that were read beyond the rate are followed by none for a while."""
+        wait_s = pace.wait_s(lines)
+        pace.judge(source.behind, waited=wait_s > 0)
+        while wait_s > 0 and not pace.hurried:
+            await asyncio.sleep(min(wait_s, self._settings.pace.patience_s))
+            wait_s = pace.wait_s(0)
+            pace.judge(source.behind, waited=True)
+
+    async def _pass_over(self, job: Job, source: Source, pace: Pace, reading: Reading) -> None:
+        """Send what tells of checkpoints, and at the end of what there is the last lines, whatever they tell."""
+        outbox, lines = job.outbox, reading.lines
+        at_end = source.behind() < 1
+        kept = max(0, len(lines) - _LAST_LINES) if at_end else len(lines)
+        chosen = pace.chosen(lines[:kept])
         for at in chosen:
-            await job.outbox.put(source.name, first + at, [lines[at]], source.key)
-        await job.outbox.put(source.name, first + len(lines), [], source.key, mark)
-        job.skipped += len(lines) - len(chosen)
-        self.tally.skipped += len(lines) - len(chosen)
+            await outbox.put(source.name, reading.first + at, [lines[at]], source.key)
+        await outbox.put(source.name, reading.first + kept, lines[kept:], source.key, reading.mark)
+        if at_end:
+            pace.caught_up()
+        job.skipped += kept - len(chosen)
+        self.tally.skipped += kept - len(chosen)
         now_s = time.monotonic()
         if now_s - job.told_at_s > _TELL_SKIPPED_S:
             job.told_at_s = now_s

@@ -35,7 +35,7 @@ Answer = Mapping[str, Any]
 class OutboxSettings:
     """Bytes count with what Python adds to text."""
 
-    job_bytes: int = 1 << 20
+    job_bytes: int = 1 << 19
     all_bytes: int = 16 << 20
     lines: int = 1000
     """Of one request."""
@@ -97,6 +97,7 @@ class _Parcel:
     size: int
     key: str
     mark: Mark | None
+    put_at_s: float
 
 
 class Outbox:
@@ -143,7 +144,8 @@ class Outbox:
                 await self.room()
             size = sum(len(line.text) + _LINE_BYTES for line in part)
             last = at == len(parts) - 1
-            self._parcels.append(_Parcel(source, first, part, size, key, mark if last else None))
+            now_s = asyncio.get_running_loop().time()
+            self._parcels.append(_Parcel(source, first, part, size, key, mark if last else None, now_s))
             first += len(part)
             self._bytes += size
             self._room.take(size)
@@ -189,7 +191,9 @@ class Outbox:
             except TimeoutError:
                 return
         if not self.hurry and sum(len(one.lines) for one in self._parcels) < self._settings.lines:
-            await asyncio.sleep(self._settings.linger_s)
+            now_s = asyncio.get_running_loop().time()
+            since_s = self._parcels[0].put_at_s if self._parcels else now_s
+            await asyncio.sleep(since_s + self._settings.linger_s - now_s)
 
     async def _send(self) -> None:
         count, lines = self._bundle()
@@ -226,7 +230,7 @@ class Outbox:
                 return count, lines
             lines = lines + one.lines if one.lines else lines
             size += one.size
-            following = one.first + len(one.lines)
+            following = one.first + len(one.lines) if one.lines else following
         return len(self._parcels), lines
 
     def _acknowledge(self, count: int) -> None:

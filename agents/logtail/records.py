@@ -12,7 +12,7 @@ import orjson
 
 from kopt.formats.joblog import Line, LineSplitter
 
-_LONGEST_RECORD = 1 << 20
+_LONGEST_RECORD = 1 << 18
 """Bytes without an end that are no record of a container runtime, which cuts at 16 KiB."""
 
 
@@ -93,10 +93,10 @@ class ContainerLog:
         *records, self._rest = (self._rest + piece).split(b"\n")
         found: list[Said] = []
         for record in records:
-            self._take(record, len(record) + 1, found)
+            self._take(_opened(record), len(record) + 1, found)
         if len(self._rest) > _LONGEST_RECORD:
             record, self._rest = self._rest, b""
-            self._take(record, len(record), found)
+            self._take((b"", None, record), len(record), found)
         self.origin = min([*self._begun.values(), Origin(self._position, self.number)])
         return found
 
@@ -109,10 +109,10 @@ class ContainerLog:
             found += self.feed(b"\n")
         return found
 
-    def _take(self, record: bytes, size: int, found: list[Said]) -> None:
+    def _take(self, opened: "_Opened", size: int, found: list[Said]) -> None:
         begins = Origin(self._position, self.number)
         self._position += size
-        stream, at_s, content = _opened(record)
+        stream, at_s, content = opened
         before = self._splitters[stream].pending if stream in self._splitters else 0
         self._say(stream, content, at_s, found)
         pending = self._splitters[stream].pending
@@ -129,8 +129,12 @@ class ContainerLog:
         self.number += len(found) - before
 
 
-def _opened(record: bytes) -> tuple[bytes, float | None, bytes]:
-    """Stream, time and content of a record; one that is none is content, so that nothing is lost."""
+_Opened = tuple[bytes, float | None, bytes]
+"""Stream, time and content of a record."""
+
+
+def _opened(record: bytes) -> _Opened:
+    """A record that is none is content, so that nothing is lost."""
     parts = record.split(b" ", 3)
     if len(parts) >= 3 and parts[1] in (b"stdout", b"stderr") and parts[2][:1] in (b"P", b"F"):
         content = parts[3] if len(parts) == 4 else b""
@@ -142,7 +146,7 @@ def _opened(record: bytes) -> tuple[bytes, float | None, bytes]:
     return b"", None, record + b"\n"
 
 
-def _docker(record: bytes) -> tuple[bytes, float | None, bytes] | None:
+def _docker(record: bytes) -> _Opened | None:
     try:
         found = orjson.loads(record)
         return str(found["stream"]).encode(), read_time(str(found["time"]).encode()), str(found["log"]).encode()

@@ -63,7 +63,8 @@ class JobStatus:
     ``safe``: the state is not UNKNOWN, a durable checkpoint exists (``evidence``) and no write is open. Steps are the
     job's own counting; times are those of the log's clock where lines carry it, else of their arrival, else None.
     ``work_at_risk_gpu_seconds`` is what being killed now costs: computing since the last durable checkpoint, and the
-    start again. ``next_safe_seconds`` is 0 while safe, None where nothing is known. ``evidence_line`` counts from 1.
+    start again. ``next_safe_seconds`` is 0 while safe, None where nothing is known;
+    ``next_checkpoint_seconds``: until the work at risk drops, as the job's saves so far let expect. ``evidence_line`` counts from 1.
     """
 
     state: JobState
@@ -76,6 +77,7 @@ class JobStatus:
     seconds_since_durable: float | None = None
     work_at_risk_gpu_seconds: Estimate | None = None
     next_safe_seconds: Estimate | None = None
+    next_checkpoint_seconds: Estimate | None = None
     evidence_line: int | None = None
     evidence_text: str = ""
     reason: str = ""
@@ -83,7 +85,7 @@ class JobStatus:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of ``kopt logs classify -o json``; work at risk stands as a number, its bounds beside it."""
-        risk, after = self.work_at_risk_gpu_seconds, self.next_safe_seconds
+        risk, after, saved = self.work_at_risk_gpu_seconds, self.next_safe_seconds, self.next_checkpoint_seconds
         return {
             "state": self.state.value,
             "safe": self.safe,
@@ -99,6 +101,9 @@ class JobStatus:
             "next_safe_seconds": after.value if after else None,
             "next_safe_low": after.low if after else None,
             "next_safe_high": after.high if after else None,
+            "next_checkpoint_seconds": saved.value if saved else None,
+            "next_checkpoint_low": saved.low if saved else None,
+            "next_checkpoint_high": saved.high if saved else None,
             "evidence_line": self.evidence_line,
             "evidence_text": self.evidence_text,
             "reason": self.reason,

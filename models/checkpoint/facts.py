@@ -1,0 +1,52 @@
+"""What else a message tells: at which step the job is, and whether a write goes on beside the training.
+
+What a line *means* is learned (``lines``); numbers and names are read.
+"""
+
+import re
+
+_NAMED = re.compile(
+    r"(?:global[_ ]?steps?|num_updates|updates?|iterations?|iters?|steps?|timesteps?|итерация|шаг\w*|Schritt|étape|paso|passo"
+    r"|ステップ|스텝|步数|步|it)[\"'*]*\s?[=:#@_\-]?\s{0,6}[\"']?\[?(\d+)",
+    re.IGNORECASE,
+)
+_BEFORE = re.compile(r"(\d+)(?:\]|\s)?\s?(?:updates|steps|iterations|iters|步)\b")
+_OF = re.compile(r"(?<![\d.:/])(\d+)\s?/\s?(\d+)(?![\d/]|\.\d)")
+_SAVED = re.compile(
+    r"(?:checkpoints?|ckpt|chkpt|model|snapshot|state|weights|epoch|ep|iter|step|updates?|w)[-_.=/]?(?:step|iter|epoch|ckpt)?"
+    r"[-_.=]?0*(\d+)(?![\d.]*\s?(?:[GMK]i?B|s\b|%))",
+    re.IGNORECASE,
+)
+_FOR = re.compile(r"\b(?:for|at|of|@)\s(?:step|iteration|epoch|update)?\s?0*(\d+)\b")
+_EPOCH = re.compile(r"(?:epoch|ep|эпоха|Epoche|époque|época|エポック|에폭|第)[\s:=_#\[\]]{0,4}0*(\d+)", re.IGNORECASE)
+_ASIDE = re.compile(
+    r"async|background|staging|staged|hintergrund|arrière-plan|segundo plano|фонов|后台|异步|バックグラウンド|백그라운드",
+    re.IGNORECASE,
+)
+_SYNC = re.compile(r"\[sync\]|synchronous(?:ly)?\b(?<!asynchronous)|blocking save", re.IGNORECASE)
+_LOOKED_AT = 600
+
+
+def step_of_progress(text: str) -> int | None:
+    """Where training is: a step by name, else how much of a bar is done, else the epoch."""
+    text = text[:_LOOKED_AT]
+    found = _NAMED.search(text) or _BEFORE.search(text)
+    if found:
+        return int(found[1][:18])
+    of = next((one for one in _OF.finditer(text) if int(one[2][:18]) >= int(one[1][:18])), None)
+    found = of or _EPOCH.search(text)
+    return int(found[1][:18]) if found else None
+
+
+def step_of_checkpoint(text: str) -> int | None:
+    """Which step a message about a checkpoint speaks of: by name, in the file's name, or "for 100"; None otherwise."""
+    text = text[-_LOOKED_AT:]
+    found = (
+        _NAMED.search(text) or _BEFORE.search(text) or _SAVED.search(text) or _FOR.search(text) or _EPOCH.search(text)
+    )
+    return int(found[1][:18]) if found else None
+
+
+def goes_on_aside(text: str) -> bool:
+    """Whether the message says that a write goes on while training does."""
+    return _ASIDE.search(text) is not None and _SYNC.search(text) is None

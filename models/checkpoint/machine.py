@@ -1,0 +1,348 @@
+"""Where a job is, line by line: what lines say → states, with what this job's own saves have taught.
+
+A saver is synchronous until something says otherwise: a word ("async"), or an end that came after training had gone on.
+Where a job says the end of its writes, nothing but that is believed to be one; where it does not, the next step of the
+same writer is. With arrival times the first such end also needs a pause, as a write that stops training makes one.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.core.checkpoint import JobState, LineLabel
+from kopt.models.checkpoint.facts import goes_on_aside, step_of_checkpoint, step_of_progress
+
+LABELS = tuple(LineLabel)
+_AT = {label: number for number, label in enumerate(LABELS)}
+_BEGIN, _PROGRESS, _END = _AT[LineLabel.CKPT_BEGIN], _AT[LineLabel.CKPT_PROGRESS], _AT[LineLabel.CKPT_END]
+_STEP, _EVAL, _OVER = _AT[LineLabel.TRAIN_STEP], _AT[LineLabel.EVAL], _AT[LineLabel.END]
+_STATE_OF = {
+    LineLabel.STARTUP: JobState.STARTING,
+    LineLabel.DATA: JobState.DATA,
+    LineLabel.CKPT_LOAD: JobState.LOADING,
+    LineLabel.TRAIN_STEP: JobState.TRAIN,
+    LineLabel.EVAL: JobState.EVAL,
+    LineLabel.OOM: JobState.OOM,
+    LineLabel.ERROR: JobState.CRASHED,
+    LineLabel.END: JobState.FINISHED,
+}
+_WRITES = (_BEGIN, _PROGRESS, _END)
+_RESTS = tuple(number for number in range(len(LABELS)) if number not in _WRITES)
+_OPENS = 0.6
+_END_IN_WRITE, _END_ALONE, _END_UNTRAINED = 0.45, 0.6, 0.85
+_CERTAIN = 0.75
+"""Of a write that only other activity ended: below, it may have been no checkpoint at all."""
+_STEPS_AFTER_FILES = 3
+_ACTIVITY = frozenset({LineLabel.TRAIN_STEP, LineLabel.EVAL, LineLabel.END})
+_KEPT = 32
+QUARANTINE_S = 60.0
+"""A write without a seen end and without a pause is believed to have ended after so long, if training went on."""
+_OVERDUE_LINES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One line: its number, what it says (``shares`` of the labels), its text, when, and which process said it.
+
+    ``at_s`` is None where neither log nor transport tell; ``live``: it is the moment at which the line came.
+    """
+
+    number: int
+    shares: NDArray[np.float32]
+    text: str
+    at_s: float | None = None
+    live: bool = False
+    writer: str = ""
+
+
+@dataclass(slots=True)
+class OpenWrite:
+    """A checkpoint being written by one writer."""
+
+    line: int
+    text: str
+    at_s: float | None
+    step: int | None
+    last_step: int | None
+    aside: bool
+    certainty: float
+    step_lines: int = 0
+    begun: bool = False
+    failed: bool = False
+    activity: int = 0
+
+
+@dataclass(slots=True)
+class Durable:
+    """The last durable checkpoint: its step, when its writing began (what came after is lost), and the line that said so."""
+
+    step: int | None
+    at_s: float | None
+    line: int | None
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Habits:
+    """What this job's saves so far have taught. Times in seconds."""
+
+    told_ends: int = 0
+    ends_alone: int = 0
+    implied_ends: int = 0
+    aside: bool = False
+    pauses: int = 0
+    durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    step_gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    saved_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    saved_steps: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    saved_counts: deque[int] = field(default_factory=lambda: deque(maxlen=4))
+    steps_seen: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=8))
+
+    @property
+    def step_gap_s(self) -> float | None:
+        """Between two steps' lines, as a rule."""
+        return median(self.step_gaps_s) if len(self.step_gaps_s) >= 3 else None
+
+    @property
+    def longest_write_s(self) -> float | None:
+        return max(self.durations_s, default=None)
+
+
+@dataclass(slots=True)
+class Machine:
+    """One job's log so far. ``advance`` takes the next line and returns its label; ``state`` is the job's then."""
+
+    state: JobState = JobState.UNKNOWN
+    step: int | None = None
+    durable: Durable | None = None
+    habits: Habits = field(default_factory=Habits)
+    open: dict[str, OpenWrite] = field(default_factory=dict)
+    writers: set[str] = field(default_factory=set)
+    line: int = 0
+    line_text: str = ""
+    confidence: float = 0.0
+    step_lines: int = 0
+    began_at_s: float | None = None
+    first_step_at_s: float | None = None
+    last_at_s: float | None = None
+    _stepped_at_s: float | None = None
+    _stepped_since_end: bool = True
+    _before: JobState = JobState.UNKNOWN
+
+    @property
+    def writing(self) -> bool:
+        return bool(self.open)
+
+    def advance(self, said: Said) -> LineLabel:
+        if said.at_s is not None:
+            self.began_at_s = said.at_s if self.began_at_s is None else self.began_at_s
+            self.last_at_s = said.at_s
+        label = self._read(said)
+        if label is LineLabel.CKPT_END:
+            self._told_end(said)
+        elif label in (LineLabel.CKPT_BEGIN, LineLabel.CKPT_PROGRESS):
+            label = self._write_goes_on(said, label)
+        elif label in _ACTIVITY:
+            self._active(said, label)
+        elif label in (LineLabel.ERROR, LineLabel.OOM):
+            self._failed(said, label)
+        elif label in _STATE_OF:
+            self._rest(_STATE_OF[label], said)
+        elif self.state in (JobState.CKPT_DONE, JobState.CKPT_FAILED):
+            self._rest(self._before, said, keeps_evidence=True)
+        return label
+
+    def _read(self, said: Said) -> LineLabel:
+        """The label to act on. Beginnings are believed sooner than ends: a wrong hold costs less than a torn checkpoint."""
+        shares = said.shares
+        best, write = int(shares.argmax()), _write_share(said)
+        opens = said.writer not in self.open
+        if best in _WRITES and write < (_OPENS if opens else 0.5):
+            best = _best_of(shares, _RESTS)
+        elif best not in _WRITES and write >= 0.5:
+            best = _best_of(shares, _WRITES)
+        wanted = _END_IN_WRITE if not opens else _END_ALONE if self.step is not None else _END_UNTRAINED
+        if best == _END and shares[_END] < wanted:
+            best = _PROGRESS if not opens else _best_of(shares, (_BEGIN, _PROGRESS, *_RESTS))
+        if (
+            LABELS[best] in _ACTIVITY
+            and shares[_STEP] + shares[_EVAL] + shares[_OVER] < 0.4
+            and said.writer in self.open
+        ):
+            best = _AT[LineLabel.OTHER]
+        self.confidence = float(shares[best])
+        return LABELS[best]
+
+    def _rest(self, state: JobState, said: Said, *, keeps_evidence: bool = False) -> None:
+        """A state that no write overrides."""
+        if self.open:
+            self.state = JobState.CKPT_WRITING
+            return
+        self.state = state
+        if not keeps_evidence:
+            self.line, self.line_text = said.number, said.text
+
+    def _write_goes_on(self, said: Said, label: LineLabel) -> LineLabel:
+        step = step_of_checkpoint(said.text)
+        known = self.open.get(said.writer)
+        another = (
+            known is not None
+            and label is LineLabel.CKPT_BEGIN
+            and None not in (step, known.step)
+            and step != known.step
+        )
+        if known is not None and another and not known.failed:
+            self._close(said, known, told=False)
+            known = None
+        if known is None:
+            step = self.step if step is None else step
+            known = OpenWrite(
+                said.number, said.text, said.at_s, step, self.step, goes_on_aside(said.text), 0.0, self.step_lines
+            )
+            self.open[said.writer] = known
+        elif label is LineLabel.CKPT_BEGIN:
+            label = LineLabel.CKPT_PROGRESS
+        known.begun = known.begun or label is LineLabel.CKPT_BEGIN
+        known.certainty = max(known.certainty, _write_share(said))
+        known.aside = known.aside or goes_on_aside(said.text)
+        known.step = step if known.step is None else known.step
+        if self.state not in (JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAILED):
+            self._before = self.state
+        self.state = JobState.CKPT_WRITING
+        self.line, self.line_text = known.line, known.text
+        return label
+
+    def _told_end(self, said: Said) -> None:
+        known = self.open.get(said.writer) or (next(iter(self.open.values())) if len(self.open) == 1 else None)
+        if known is None and not self._stepped_since_end:
+            # Said once more of the same checkpoint: how long it took, by another process.
+            self.state = JobState.CKPT_WRITING if self.open else JobState.CKPT_DONE
+            return
+        if known is None:
+            self.habits.ends_alone += 1
+            # Its beginning was believed to have ended with the next step: training goes on beside the writes.
+            if self.habits.implied_ends and not self.habits.told_ends:
+                self.habits.aside = True
+            step = step_of_checkpoint(said.text)
+            known = OpenWrite(
+                said.number,
+                said.text,
+                said.at_s,
+                step,
+                self.step,
+                aside=False,
+                certainty=1.0,
+                step_lines=self.step_lines,
+            )
+            known.step = self.step if step is None else step
+        else:
+            self.habits.told_ends += 1
+            self.habits.aside = self.habits.aside or known.activity > 0
+            step = step_of_checkpoint(said.text)
+            known.step = step if known.step is None else known.step
+        if self.state not in (JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAILED):
+            self._before = self.state
+        self._close(said, known, told=True)
+
+    def _active(self, said: Said, label: LineLabel) -> None:
+        at = step_of_progress(said.text) if label is LineLabel.TRAIN_STEP else None
+        known = self.open.get(said.writer)
+        redrawn = known is not None and label is LineLabel.TRAIN_STEP and at is not None and at == known.last_step
+        if at is not None:
+            self.step = at
+        if known is not None and not redrawn:
+            known.activity += 1
+            if known.failed:
+                del self.open[said.writer]
+                self.state, self._before = JobState.CKPT_FAILED, _STATE_OF[label]
+                return
+            doubtful = known.certainty < _CERTAIN
+            if (doubtful and not known.begun) or self._ends_with(said, known):
+                if doubtful:
+                    del self.open[said.writer]
+                    self._note_step(said, label, paused=True)
+                    self._rest(_STATE_OF[label], said)
+                    return
+                self._before = _STATE_OF[label]
+                self._close(said, known, told=False)
+                self._note_step(said, label, paused=True)
+                return
+        self._note_step(said, label, paused=known is not None)
+        self._rest(_STATE_OF[label], said)
+
+    def _note_step(self, said: Said, label: LineLabel, *, paused: bool) -> None:
+        if label is not LineLabel.TRAIN_STEP:
+            self._stepped_at_s = None
+            return
+        self._stepped_since_end = self._stepped_since_end or not paused
+        self.step_lines += 1
+        habits = self.habits
+        if said.at_s is None:
+            return
+        self.first_step_at_s = said.at_s if self.first_step_at_s is None else self.first_step_at_s
+        if self.step is not None and (not habits.steps_seen or self.step != habits.steps_seen[-1][0]):
+            habits.steps_seen.append((self.step, said.at_s))
+        if self._stepped_at_s is not None and not paused and said.at_s >= self._stepped_at_s:
+            habits.step_gaps_s.append(said.at_s - self._stepped_at_s)
+        self._stepped_at_s = said.at_s
+
+    def _ends_with(self, said: Said, known: OpenWrite) -> bool:
+        """Whether activity of the writer means that its write has ended."""
+        habits = self.habits
+        passed = None if None in (said.at_s, known.at_s) else said.at_s - known.at_s  # type: ignore[operator]
+        if known.aside or habits.aside or habits.told_ends > habits.implied_ends:
+            # Ends of this job are told. One that never comes is a write that failed without a word.
+            longest = habits.longest_write_s
+            known.failed = known.activity > _OVERDUE_LINES or (
+                passed is not None and longest is not None and passed > max(QUARANTINE_S, 10 * longest)
+            )
+            return False
+        if not known.begun and known.activity < _STEPS_AFTER_FILES:
+            # Only files of it were named: there may be more to come.
+            return False
+        if not said.live or passed is None or habits.pauses or self.first_step_at_s is None:
+            return True
+        usual = habits.step_gap_s
+        if usual is not None and passed > max(2 * usual, 1.2 * max(habits.step_gaps_s)) + 0.002:
+            habits.pauses += 1
+            return True
+        return passed > max(QUARANTINE_S, 10 * (habits.longest_write_s or 0.0))
+
+    def _close(self, said: Said, known: OpenWrite, *, told: bool) -> None:
+        """The write has ended and is durable."""
+        habits = self.habits
+        self.open = {writer: one for writer, one in self.open.items() if one is not known}
+        habits.implied_ends += not told
+        if None not in (said.at_s, known.at_s) and said.at_s >= known.at_s:  # type: ignore[operator]
+            if known.line != said.number:
+                habits.durations_s.append(said.at_s - known.at_s)  # type: ignore[operator]
+            habits.saved_at_s.append(known.at_s)  # type: ignore[arg-type]
+        habits.saved_counts.append(known.step_lines)
+        if known.step is not None:
+            habits.saved_steps.append(known.step)
+        self.durable = Durable(
+            known.step, known.at_s, said.number if told else known.line, said.text if told else known.text
+        )
+        self._stepped_since_end = False
+        self.line, self.line_text = said.number, said.text
+        self.state = JobState.CKPT_WRITING if self.open else JobState.CKPT_DONE
+
+    def _failed(self, said: Said, label: LineLabel) -> None:
+        for known in self.open.values():
+            known.failed = known.failed or self.confidence >= _CERTAIN
+        if self.open:
+            self.state = JobState.CKPT_WRITING
+            self.line, self.line_text = said.number, said.text
+            return
+        self._rest(_STATE_OF[label], said)
+
+
+def _write_share(said: Said) -> float:
+    return float(said.shares[_BEGIN] + said.shares[_PROGRESS] + said.shares[_END])
+
+
+def _best_of(shares: NDArray[np.float32], among: tuple[int, ...]) -> int:
+    return max(among, key=lambda one: float(shares[one]))

@@ -86,6 +86,9 @@ def _decided(view: _View, state: PreemptionState, settings: PreemptionSettings) 
         return _nobody(view, state, settings)
     if plan.at_s > scene.now_s:
         return _wait(view, plan, state, settings)
+    if hope := _hope(view, plan, settings):
+        until_s = scene.now_s + settings.recheck_s
+        return _say(view, Verdict.WAIT, hope, state, settings, plan, until_s=until_s)
     if held := too_soon(scene, state, len(plan.found.names), settings):
         return _say(view, Verdict.WAIT, held[0], state, settings, plan, until_s=held[1])
     return _say(view, Verdict.PREEMPT, _chosen_reason(view, plan), state, settings, plan)
@@ -127,11 +130,36 @@ def _plan(view: _View, settings: PreemptionSettings) -> _Plan | None:
     return min(plans, key=lambda plan: (plan.price, plan.at_s), default=None)
 
 
+def _hope(view: _View, plan: _Plan, settings: PreemptionSettings) -> Reason | None:
+    """Worth looking again a moment later, because a gang whose rhythm is not known may have a checkpoint by then.
+
+    What a second is expected to save, against what it adds to the loss and the price of waiting.
+    """
+    scene = view.scene
+    if scene.now_s + settings.recheck_s > scene.waiting.since_s + scene.waiting.budget_s:
+        return None
+    gain = 0.0
+    for hoped in (one for one in view.allowed if one.hazard):
+        costs = [(one.gang, one.fresh_cost if one is hoped else one.cost_at(scene.now_s)) for one in view.allowed]
+        found = _cheapest(view, costs, settings)
+        gain += hoped.hazard * max(0, plan.found.cost - found.cost) if found else 0.0
+    grows = plan.found.gpus + settings.wait_price * scene.waiting.gpus
+    if gain <= grows:
+        return None
+    text = (f"Checkpoints that may come at any moment should save {gain / WHOLE_GPU:.1f} GPU-seconds with every second "
+            f"of waiting, which costs {grows / WHOLE_GPU:.1f}.")  # fmt: skip
+    return Reason("MAY_GET_CHEAPER", text, {"saves_per_s": gain / WHOLE_GPU, "costs_per_s": grows / WHOLE_GPU})
+
+
 def _victims(view: _View, outlooks: Iterable[Outlook], at_s: float, settings: PreemptionSettings) -> Found | None:
-    costs = [(one.gang, one.cost_at(at_s)) for one in outlooks]
-    return cheapest(
-        [_option(view.scene, gang, cost) for gang, cost in costs if cost is not None], view.need, settings.search_steps
-    )
+    return _cheapest(view, [(one.gang, one.cost_at(at_s)) for one in outlooks], settings)
+
+
+def _cheapest(
+    view: _View, costs: Iterable[tuple[RunningGang, int | None]], settings: PreemptionSettings
+) -> Found | None:
+    options = [_option(view.scene, gang, cost) for gang, cost in costs if cost is not None]
+    return cheapest(options, view.need, settings.search_steps)
 
 
 def _option(scene: Scene, gang: RunningGang, cost: int) -> Option:

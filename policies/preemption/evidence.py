@@ -4,13 +4,13 @@ Promise: a gang in a checkpoint write, or without evidence of checkpoints, is ne
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kopt.core.checkpoint import JobState
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU
-from kopt.policies.preemption.rhythm import beat, expected
+from kopt.policies.preemption.rhythm import Pace, pace_of
 from kopt.policies.preemption.settings import PreemptionSettings
 from kopt.policies.preemption.state import Rhythm
 from kopt.policies.preemption.words import Member, RunningGang
@@ -36,13 +36,16 @@ class Phase:
 class Outlook:
     """``phases`` in order of time; ``spared`` says why the gang may not be killed now, None if it may.
 
-    ``passes``: whether that may change by waiting.
+    ``passes``: whether that may change by waiting. ``fresh_cost`` is what killing it right after its next checkpoint
+    would cost, ``hazard`` the chance per second that there is one, where no time for it is known.
     """
 
     gang: RunningGang
     phases: tuple[Phase, ...]
     spared: Reason | None = None
     passes: bool = False
+    fresh_cost: int = 0
+    hazard: float = 0.0
 
     def cost_at(self, at_s: float) -> int | None:
         """Milli-GPU-seconds that killing it then would lose; None where it may not be killed."""
@@ -53,25 +56,28 @@ class Outlook:
 def outlook(gang: RunningGang, rhythm: Rhythm | None, now_s: float, settings: PreemptionSettings) -> Outlook:
     """What is known of a gang from its members' statuses and the rhythm of its checkpoints."""
     doubts = [(member, doubt) for member in gang.members if (doubt := _doubt(gang, member, now_s, settings))]
-    restart = _restart(gang)
-    cheap = restart + math.ceil(gang.gpus * settings.write_guard_s)
-    if doubts:
-        ends = [_write_ends(member, now_s, settings) for member, _ in doubts]
-        known = [end for end in ends if end is not None]
-        phases = (Phase(max(known), math.inf, cheap, gang.gpus),) if len(known) == len(ends) else ()
-        passes = all(doubt.code == "ENDING" or (member.status and member.status.evidence) for member, doubt in doubts)
-        return Outlook(gang, phases, doubts[0][1], passes)
-    cost = sum(_cost(member, now_s) for member in gang.members)
-    found = beat(rhythm.intervals_s, settings.regular) if rhythm else None
-    durable_at_s = rhythm.durable_at_s if rhythm else None
-    coming = None if found is None or durable_at_s is None else expected(durable_at_s, found, now_s)
-    if coming is None:
-        return Outlook(gang, (Phase(now_s, math.inf, cost, gang.gpus),))
-    due_s = coming.low_s - settings.write_guard_s - settings.act_s
-    after = Phase(max(coming.value_s, now_s + settings.recheck_s), math.inf, cheap, gang.gpus)
-    if now_s >= due_s:
-        return Outlook(gang, (after,), _due(gang, coming.value_s - now_s), passes=True)
-    return Outlook(gang, (Phase(now_s, due_s, cost, gang.gpus), after))
+    passes = all(doubt.code == "ENDING" or (member.status and member.status.evidence) for member, doubt in doubts)
+    pace = pace_of(rhythm, now_s, settings)
+    fresh = _restart(gang) + math.ceil(gang.gpus * settings.write_guard_s)
+    spared = doubts[0][1] if doubts else None
+    ready_s = _ready_s([member for member, _ in doubts], pace, now_s, settings)
+    later = () if ready_s is None or not passes else (Phase(ready_s, math.inf, fresh, gang.gpus),)
+    if spared is None and now_s >= pace.due_s:
+        spared = _due(gang, pace)
+    hazard = pace.hazard if passes and not later else 0.0
+    if spared:
+        return Outlook(gang, later, spared, passes, fresh, hazard)
+    cost = sum(_cost(member, now_s) for member in gang.members) + math.ceil(gang.gpus * pace.doubtful_s)
+    return Outlook(gang, (Phase(now_s, pace.due_s, cost, gang.gpus), *later), None, passes, fresh, hazard)
+
+
+def _ready_s(doubtful: Sequence[Member], pace: Pace, now_s: float, settings: PreemptionSettings) -> float | None:
+    """When there should be a fresh checkpoint: at the end of the writes that are seen, else by the rhythm."""
+    ends = [_write_ends(member, now_s, settings) for member in doubtful]
+    known = [end for end in ends if end is not None]
+    if doubtful and len(known) == len(ends):
+        return max(known)
+    return None if pace.next_s is None else max(pace.next_s, now_s + settings.recheck_s)
 
 
 def _doubt(gang: RunningGang, member: Member, now_s: float, settings: PreemptionSettings) -> Reason | None:
@@ -110,9 +116,10 @@ def _doubts(gang: RunningGang, member: Member, age_s: float, settings: Preemptio
         yield "COST_UNKNOWN", f"Nothing says how much work {name} would lose."
 
 
-def _due(gang: RunningGang, in_s: float) -> Reason:
-    text = f"{gang.name} is about to write a checkpoint, which should be complete in {max(0.0, in_s):.0f} s."
-    return Reason("WRITE_DUE", text, {"in_s": in_s})
+def _due(gang: RunningGang, pace: Pace) -> Reason:
+    when = "at any moment" if pace.next_s is None else f"complete at {pace.next_s:.0f} s"
+    text = f"{gang.name} may be about to write a checkpoint ({when}, from the {pace.known} intervals seen)."
+    return Reason("WRITE_DUE", text, {"intervals": pace.known})
 
 
 def _write_ends(member: Member, now_s: float, settings: PreemptionSettings) -> float | None:

@@ -63,8 +63,8 @@ class JobStatus:
     ``safe``: the state is not UNKNOWN, a durable checkpoint exists (``evidence``) and no write is open. Steps are the
     job's own counting; times are those of the log's clock where lines carry it, else of their arrival, else None.
     ``work_at_risk_gpu_seconds`` is what being killed now costs: computing since the last durable checkpoint, and the
-    start again. ``next_safe_seconds`` is 0 while safe, None where nothing is known;
-    ``next_checkpoint_seconds``: until the work at risk drops, as the job's saves so far let expect. ``evidence_line`` counts from 1.
+    start again. ``next_safe_seconds`` is 0 while safe, None where nothing is known; ``next_checkpoint_seconds``: until
+    the work at risk drops, as the job's saves so far let expect. ``evidence_line`` counts from 1.
     """
 
     state: JobState

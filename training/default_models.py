@@ -16,14 +16,17 @@ from kopt.core.settings import Settings
 from kopt.models.artefact import check_files, save_model
 from kopt.models.shipped import DIGESTS_FILE, shipped_folder
 from kopt.models.signing import folder_digest
+from kopt.training.checkpoint import LogDataset, LogFolders
 from kopt.training.progress import Event, Progress, silent
 from kopt.training.recipe import Dataset, recipe_of
 from kopt.training.sizing import MemoryRuns, SizingDataset
 from kopt.training.sources import DemandDataset, FileSource
 
-_FOLDERS = {"demand": "demand", "sizing": "memory"}
+_FOLDERS = {"checkpoint": "logs", "demand": "demand", "sizing": "memory"}
 """Predictor → folder of its data."""
-LICENCES = ("Apache-2.0", "MIT", "CC-BY-4.0", "CC-BY-3.0", "CC0-1.0", "BSD-3-Clause")
+LICENCES = ("Apache-2.0", "MIT", "CC-BY-4.0", "CC-BY-3.0", "CC0-1.0", "BSD-3-Clause", "BSD")
+RECORDED = Path(__file__).resolve().parents[1] / "benchmarks" / "checkpoint_corpus" / "logs"
+"""Logs recorded in this repository (ADR 15)."""
 LEFT_OUT_KINDS = ("gpu",)
 """GPUs allocated to an application are a decision, not a demand."""
 SOURCES_FILE = "SOURCES.json"
@@ -98,11 +101,20 @@ def licensed_runs(found: SizingDataset) -> SizingDataset:
     return replace(found, runs=kept, left_out={**found.left_out, **reasons})
 
 
+def licensed_logs(found: LogDataset) -> LogDataset:
+    """The logs that may be learned from for everybody's default model; the others go to ``left_out``."""
+    kept = tuple(one for one in found.logs if licence_of(one.licence) is not None)
+    reasons = {one.name: f"licence {one.licence!r}" for one in found.logs if licence_of(one.licence) is None}
+    return replace(found, logs=kept, left_out={**found.left_out, **reasons})
+
+
 def _sources(data: Dataset) -> dict[str, object]:
     """Where everything came from and under which licence; digests stand in the card."""
     if isinstance(data, SizingDataset):
         sources = sorted({one.source for one in data.runs})
         used = [{"source": one, "licence": licence_of(data.licences[one])} for one in sources]
+    elif isinstance(data, LogDataset):
+        used = [{"source": one.name, "licence": licence_of(one.licence)} for one in data.logs]
     else:
         assert isinstance(data, DemandDataset)
         used = _series(data)
@@ -136,6 +148,8 @@ def main() -> int:
         if name == "sizing":
             runs = MemoryRuns(folder, settings, keep=lambda run: licence_of(run.licence) is not None)
             data = licensed_runs(runs.read())
+        elif name == "checkpoint":
+            data = licensed_logs(LogFolders((folder, RECORDED)).read())
         else:
             data = licensed(FileSource(folder).read())
         _tell(fit_default(data, shipped_folder(name), DIGESTS_FILE, predictor=name, progress=_say))

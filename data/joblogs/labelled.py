@@ -1,10 +1,11 @@
-"""Labelled logs from folders: real excerpts (``labels.jsonl`` beside ``logs/``) and the recorded corpus (``records.jsonl``).
+"""Labelled logs from folders: excerpts (``labels.jsonl`` beside ``logs/``) and the recorded corpus (``records.jsonl``).
 
 Both are JSON lines, one record per log. Excerpts were labelled by readers; records by the file system (ADR 15).
 """
 
 import gzip
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,10 @@ from typing import Any
 from kopt.core.checkpoint import LineLabel
 from kopt.formats.joblog import LineSplitter
 
-_MOST_BYTES = 256 * 2**20
+_UNTOLD = ("truncated", "next", "none", "failed", "killed")
+_OURS = "MIT"
+_CLOCK_S = 0.002
+"""Things that happened so close to each other may have been noted in either order (ADR 15)."""
 
 
 class LogDataError(ValueError):
@@ -22,7 +26,7 @@ class LogDataError(ValueError):
 
 @dataclass(frozen=True)
 class Write:
-    """A checkpoint being written: ``start_s`` and ``end_s`` on the arrivals' clock; ``step`` where its name tells one."""
+    """A checkpoint being written, by the arrivals' clock; ``step`` where its name tells one."""
 
     unit: str
     start_s: float
@@ -35,14 +39,17 @@ class Write:
 class LabelledLog:
     """One log: its lines, the labels of those that were labelled (by number, from 1), and where it comes from.
 
-    ``arrivals_s`` (one per line) and ``writes`` are those of recordings; excerpts have none. ``framework`` says which
-    logs must be left out together.
+    ``spans``: first and last lines during which a checkpoint was being written; ``completions``: lines by which one was
+    known to be durable. ``arrivals_s`` (one per line) and ``writes`` are those of recordings; excerpts have none.
+    ``framework`` says which logs must be left out together.
     """
 
     name: str
     framework: str
     lines: tuple[str, ...]
     labels: Mapping[int, LineLabel] = field(default_factory=dict)
+    spans: tuple[tuple[int, int], ...] = ()
+    completions: tuple[int, ...] = ()
     arrivals_s: tuple[float, ...] = ()
     writes: tuple[Write, ...] = ()
     licence: str = ""
@@ -92,7 +99,20 @@ def _labels(found: Mapping[str, str], lines: tuple[str, ...], where: str) -> dic
 def _excerpt(folder: Path, found: dict[str, Any]) -> LabelledLog:
     lines = lines_of(folder / "logs" / Path(found["file"]).name)
     labels = _labels(found["lines"], lines, found["file"])
-    return LabelledLog(found["file"], found["framework"], lines, labels, licence=found.get("licence", ""))
+    spans = tuple(filter(None, (_span(one, len(lines)) for one in found["write_intervals"])))
+    completions = tuple(found["completed_at"])
+    return LabelledLog(
+        found["file"], found["framework"], lines, labels, spans, completions, licence=found.get("licence", "")
+    )
+
+
+def _span(found: Mapping[str, Any], lines: int) -> tuple[int, int] | None:
+    """The lines in a write: the one that told its end is not among them; None where nobody knows how it ended."""
+    evidence = found["end_evidence"]
+    if evidence.startswith("unknown"):
+        return None
+    told = not evidence.startswith(_UNTOLD)
+    return found["begin"], min(found["end"] - told, lines)
 
 
 def _recording(folder: Path, found: dict[str, Any]) -> LabelledLog:
@@ -105,4 +125,10 @@ def _recording(folder: Path, found: dict[str, Any]) -> LabelledLog:
         Write(one["unit"], one["start_s"], one["end_s"], one["step"], one.get("complete", True))
         for one in found["writes"]
     )
-    return LabelledLog(found["name"], found["framework"], lines, labels, arrivals, writes)
+    spans = tuple(
+        (bisect_right(arrivals, one.start_s + _CLOCK_S) + 1, bisect_left(arrivals, one.end_s)) for one in writes
+    )
+    spans = tuple((first, last) for first, last in spans if first <= last)
+    return LabelledLog(
+        found["name"], found["framework"], lines, labels, spans, arrivals_s=arrivals, writes=writes, licence=_OURS
+    )

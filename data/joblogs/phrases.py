@@ -1,8 +1,8 @@
 """Lines made up from phrases: what programs could say, in many words, styles and languages.
 
 Labelled logs are few, and a job's trainer is seldom among them. A line is a phrase with its slots filled, dressed as
-loggers, launchers and progress bars dress their messages. ``phrases.toml`` holds the phrases; what slots take that is no
-word is made here.
+loggers, launchers and progress bars dress their messages. ``phrases.toml`` holds the phrases; paths,
+numbers and bars are made here.
 """
 
 import random
@@ -14,17 +14,6 @@ from importlib.resources import files
 
 from kopt.core.checkpoint import LineLabel
 
-_NEUTRAL = (
-    "alpha attn head mask batch config client cache core data decoder device dim embed encoder engine epoch factory "
-    "feature field filter flash flow forward frame func gate global graph group handler hidden hook image index init "
-    "input item kernel key layer level linear list local lora loss manager map max mean memory merge mesh mode model "
-    "module mp name net node norm num offset op optim output pad param path pipe plan pool port prefix proj ptr query "
-    "queue rank rate ratio ray reduce ref router rope row run sample save scale schedule seed seq server shape shard "
-    "size slice source stage state step store stream sync table tag task tensor test text thread token tokenizer top "
-    "train transform type unit update user util val value vector version video view vision voice weight width window "
-    "worker world checkpoint eval dataset resume logging interval every save_steps eval_steps total limit strategy the "
-    "a of and for is with on not in please this that when can should be used by default if set to has no any new"
-).split()
 _EXTENSIONS = ("pt", "pth", "ckpt", "bin", "safetensors", "h5", "hdf5", "pkl", "npz", "keras", "tar", "t7", "index", "")
 _FOLDERS = (
     "/checkpoints", "./output", "runs/exp", "/mnt/data/out", "results", "experiments", "/workspace/ckpt", "logs",
@@ -66,9 +55,19 @@ def _path(rng: random.Random) -> str:
     return f"{quote}{folder}/{name}{'.' + ending if ending else ''}{quote}"
 
 
+@cache
+def _file() -> dict[str, dict[str, list[str]]]:
+    text = files("kopt.data.joblogs").joinpath("phrases.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def _neutral(rng: random.Random) -> str:
+    return rng.choice(_file()["words"]["neutral"])
+
+
 def _word(rng: random.Random) -> str:
-    word = rng.choice(_NEUTRAL)
-    return rng.choice((word, word, word.capitalize(), f"{word}_{rng.choice(_NEUTRAL)}", word.upper()))
+    word = _neutral(rng)
+    return rng.choice((word, word, word.capitalize(), f"{word}_{_neutral(rng)}", word.upper()))
 
 
 def _size(rng: random.Random) -> str:
@@ -116,7 +115,7 @@ _MAKERS: Mapping[str, Callable[[random.Random], str]] = {
     "path": _path,
     "file": lambda rng: _path(rng).rsplit("/", 1)[-1].strip("'\"`"),
     "pyfile": lambda rng: f"/usr/lib/python3/{_word(rng)}/{_word(rng).lower()}.py",
-    "url": lambda rng: f"https://{rng.choice(_NEUTRAL)}.example/{_word(rng)}/{_step(rng)}",
+    "url": lambda rng: f"https://{_neutral(rng)}.example/{_word(rng)}/{_step(rng)}",
     "word": _word,
     "size": _size,
     "bar": _bar,
@@ -196,9 +195,7 @@ def _either(choices: list[list[_Maker]]) -> _Maker:
 @cache
 def phrases() -> Phrases:
     """The shipped phrases."""
-    text = files("kopt.data.joblogs").joinpath("phrases.toml").read_text(encoding="utf-8")
-    found = tomllib.loads(text)
-    return Phrases(found["words"], found["labels"])
+    return Phrases(_file()["words"], _file()["labels"])
 
 
 def dressed(message: str, label: LineLabel, rng: random.Random) -> str:
@@ -210,11 +207,11 @@ def dressed(message: str, label: LineLabel, rng: random.Random) -> str:
     elif style < 0.6:
         line = f"{level}:{logger}:{message}"
     elif style < 0.7:
-        line = f"[{level}] [{logger}.{rng.choice(_NEUTRAL)}:{rng.randrange(9000)}] {message}"
+        line = f"[{level}] [{logger}.{_neutral(rng)}:{rng.randrange(9000)}] {message}"
     elif style < 0.8:
         line = f" - {logger} - {level} - {message}"
     elif style < 0.87:
-        line = f"{level} {rng.choice(_NEUTRAL)}.py:{rng.randrange(3000)}] {message}"
+        line = f"{level} {_neutral(rng)}.py:{rng.randrange(3000)}] {message}"
     elif style < 0.93:
         line = f"| {level} | {logger} | {message}"
     else:

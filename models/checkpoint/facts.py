@@ -6,8 +6,8 @@ What a line *means* is learned (``lines``); numbers and names are read.
 import re
 
 _NAMED = re.compile(
-    r"(?:global[_ ]?steps?|num_updates|updates?|iterations?|iters?|steps?|timesteps?|итерация|шаг\w*|Schritt|étape|paso|passo"
-    r"|ステップ|스텝|步数|步|it)[\"'*]*\s?[=:#@_\-]?\s{0,6}[\"']?\[?(\d+)",
+    r"(?:global[_ ]?steps?|num_updates|updates?|iterations?|iters?|steps?|timesteps?|итерация|шаг\w*|Schritt|étape"
+    r"|paso|passo|ステップ|스텝|步数|步|it)[\"'*]*\s?[=:#@_\-]?\s{0,6}[\"']?\[?(\d+)",
     re.IGNORECASE,
 )
 _BEFORE = re.compile(r"(\d+)(?:\]|\s)?\s?(?:updates|steps|iterations|iters|步)\b")
@@ -20,7 +20,8 @@ _SAVED = re.compile(
 _FOR = re.compile(r"\b(?:for|at|of|@)\s(?:step|iteration|epoch|update)?\s?0*(\d+)\b")
 _EPOCH = re.compile(r"(?:epoch|ep|эпоха|Epoche|époque|época|エポック|에폭|第)[\s:=_#\[\]]{0,4}0*(\d+)", re.IGNORECASE)
 _ASIDE = re.compile(
-    r"async|background|staging|staged|hintergrund|arrière-plan|segundo plano|фонов|后台|异步|バックグラウンド|백그라운드",
+    r"async|background|staging|staged|hintergrund|arrière-plan|segundo plano|фонов|后台|异步|バックグラウンド"
+    r"|백그라운드",
     re.IGNORECASE,
 )
 _SYNC = re.compile(r"\[sync\]|synchronous(?:ly)?\b(?<!asynchronous)|blocking save", re.IGNORECASE)

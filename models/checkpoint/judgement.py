@@ -71,7 +71,7 @@ def _doubt(machine: Machine, now_s: float | None, *, live: bool) -> str:
     silence = _silence_s(machine, now_s)
     if live and _tells_late(machine) and silence > 3 * _longest_gap_s(machine) + 0.05:
         usual = _longest_gap_s(machine)
-        return f"Silent for {silence:.0f} s, where lines came every {usual:.1f} s at most: it may be saving without a word."
+        return f"Silent for {silence:.0f} s, where a line came every {usual:.1f} s: it may be saving without a word."
     return ""
 
 

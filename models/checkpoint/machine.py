@@ -77,7 +77,7 @@ class OpenWrite:
 
 @dataclass(slots=True)
 class Durable:
-    """The last durable checkpoint: its step, when its writing began (what came after is lost), and the line that said so."""
+    """The last durable checkpoint: its step, when it began (what came after is lost), and the line that said so."""
 
     step: int | None
     at_s: float | None
@@ -156,7 +156,7 @@ class Machine:
         return label
 
     def _read(self, said: Said) -> LineLabel:
-        """The label to act on. Beginnings are believed sooner than ends: a wrong hold costs less than a torn checkpoint."""
+        """The label to act on. Beginnings are believed sooner than ends: holding costs less than a torn checkpoint."""
         shares = said.shares
         best, write = int(shares.argmax()), _write_share(said)
         opens = said.writer not in self.open

@@ -7,7 +7,6 @@ means after the lines before it of the same process: the third line of a traceba
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,33 +14,13 @@ from torch import nn
 
 from kopt.core.checkpoint import LineLabel
 from kopt.models.checkpoint.lines import CONTEXT_LINES, Parameters
+from kopt.models.checkpoint.settings import FitSettings
+from kopt.models.checkpoint.table import Lines
 from kopt.models.checkpoint.words import ROWS, pairs, rows_of_pair, rows_of_word, template, tokens
 
 LABELS = tuple(LineLabel)
 _NUMBER_OF = {label: number for number, label in enumerate(LABELS)}
 UNLABELLED = -1
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """``width``: of a word's vector; ``hidden``: of the layers; the rest is how Adam goes through the sequences."""
-
-    width: int = 24
-    hidden: int = 64
-    epochs: int = 6
-    learning_rate: float = 0.01
-    batch: int = 12
-    words_dropped: float = 0.1
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Sequence_:
-    """Consecutive lines of one process: messages, their labels (None: not labelled) and what each weighs."""
-
-    messages: tuple[str, ...]
-    labels: tuple[LineLabel | None, ...]
-    weights: tuple[float, ...]
 
 
 Token = tuple[int, ...]
@@ -99,7 +78,7 @@ def _before(shares: torch.Tensor, lengths: list[int]) -> torch.Tensor:
 
 
 def fit(
-    sequences: Sequence[Sequence_], settings: FitSettings, progress: Callable[[int, int], None] | None = None
+    sequences: Sequence[Lines], settings: FitSettings, progress: Callable[[int, int], None] | None = None
 ) -> Parameters:
     """Fit on labelled lines of all sequences. ``progress`` is called with the batches done and their number."""
     torch.manual_seed(settings.seed)
@@ -149,4 +128,6 @@ def _parameters(network: LineNetwork) -> Parameters:
     layers = (network.first, network.alone, network.second, network.within)
     weights = [array(layer.weight).T.copy() for layer in layers]
     biases = [array(layer.bias) for layer in layers]
-    return Parameters(array(network.table.weight), tuple(weights), tuple(biases))
+    # Kept in half precision: what is fitted answers as what is loaded.
+    table = array(network.table.weight).astype(np.float16).astype(np.float32)
+    return Parameters(table, tuple(weights), tuple(biases))

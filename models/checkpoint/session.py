@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from kopt.core.checkpoint import JobStatus, LineLabel
-from kopt.formats.joblog import Message, read_message
+from kopt.formats.joblog import read_message
 from kopt.models.checkpoint.judgement import is_safe, judge
 from kopt.models.checkpoint.lines import CONTEXT_LINES, LABELS, Array, LineClassifier
 from kopt.models.checkpoint.machine import Machine, Said
 from kopt.models.checkpoint.saved import machine_from, machine_to
+from kopt.models.checkpoint.words import unstamped
 
 BATCH = 1000
 _MOST_WRITERS = 4096
@@ -59,7 +60,7 @@ class Session:
         self, lines: Sequence[str], arrivals_s: Sequence[float | None] | None, source: str
     ) -> Iterator[LineLabel]:
         messages = [read_message(line) for line in lines]
-        texts = [_unstamped(message) for message in messages]
+        texts = [unstamped(message) for message in messages]
         writers = [self._writer(f"{source}/{message.writer}" if source else message.writer) for message in messages]
         hidden, alone = self.classifier.alone(texts)
         within = self.classifier.within(hidden, self._before(alone, writers))
@@ -124,8 +125,3 @@ class Session:
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"no saved session of a log ({error!r})") from error
         return session
-
-
-def _unstamped(message: Message) -> str:
-    stamp = message.stamp
-    return message.text[: stamp.start] + message.text[stamp.end :] if stamp else message.text

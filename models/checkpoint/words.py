@@ -9,6 +9,8 @@ import re
 import zlib
 from functools import lru_cache
 
+from kopt.formats.joblog import Message
+
 ROWS = 1 << 15
 """Of the table of vectors; words and parts share rows by their hash. Row 0 is nothing."""
 _MOST_TOKENS, _KEPT_LAST = 72, 24
@@ -18,6 +20,12 @@ _RUN = re.compile(r"([█=━#.*\-_~╸> ])\1{2,}")
 _PARTIAL_BLOCKS = str.maketrans("▏▎▍▌▋▊▉▇▓░", "██████████")
 _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|0(?:[.:,]0)*(?:e[+-]?0)?|[^\W\dA-Za-z_]+|_|[^\w\s]+")
 _IDEOGRAM = 0x2E80
+
+
+def unstamped(message: Message) -> str:
+    """A message without the time in it."""
+    stamp = message.stamp
+    return message.text[: stamp.start] + message.text[stamp.end :] if stamp else message.text
 
 
 def template(text: str) -> str:

@@ -1,0 +1,91 @@
+"""Labelled logs and made-up jobs → sequences of messages to learn from."""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kopt.core.checkpoint import LineLabel
+from kopt.data.joblogs.labelled import LabelledLog
+from kopt.data.joblogs.scenarios import Scenario
+from kopt.formats.joblog import read_message
+from kopt.models.checkpoint.lines import CONTEXT_LINES
+from kopt.models.checkpoint.words import template, unstamped
+
+_CHUNK = 40
+_ENOUGH = 3
+"""Times that one template with one label is learned from in a log: logs repeat themselves."""
+_MADE_LINES = 30
+_FRAMEWORK_WEIGHT = 4.0
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Consecutive lines of one process: messages, their labels (None: not labelled) and what each weighs."""
+
+    messages: tuple[str, ...]
+    labels: tuple[LineLabel | None, ...]
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class LogTable:
+    """What there is to learn from: lines of ``logs``, and lines of so many made-up jobs beside them."""
+
+    logs: tuple[LabelledLog, ...]
+    made: int = 700
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return sum(len(one.labels) for one in self.logs)
+
+    def sequences(self) -> list[Lines]:
+        """All of it; what is rare in a framework weighs more. Raises ValueError without a labelled line."""
+        if not self.logs and not self.made:
+            raise ValueError("no labelled line to learn from")
+        counts = Counter((log.framework, label) for log in self.logs for label in log.labels.values())
+        found = []
+        for log in self.logs:
+            weights = {
+                label: _FRAMEWORK_WEIGHT / counts[log.framework, label] ** 0.5 for label in set(log.labels.values())
+            }
+            found += _chunks(log, weights)
+        return [*found, *_made_up(self.made, self.seed)]
+
+
+def _chunks(log: LabelledLog, weights: Mapping[LineLabel, float]) -> Iterator[Lines]:
+    """A log's lines by writer, in pieces that begin with the lines before them."""
+    said: dict[str, list[tuple[str, LineLabel | None]]] = defaultdict(list)
+    seen: Counter[tuple[str, LineLabel]] = Counter()
+    for number, line in enumerate(log.lines, 1):
+        message = read_message(line)
+        text, label = unstamped(message), log.labels.get(number)
+        if label is not None:
+            kind = (template(text), label)
+            seen[kind] += 1
+            label = label if seen[kind] <= _ENOUGH else None
+        said[message.writer].append((text, label))
+    for lines in said.values():
+        for start in range(0, len(lines), _CHUNK):
+            piece = lines[max(0, start - CONTEXT_LINES) : start + _CHUNK]
+            skipped = min(start, CONTEXT_LINES)
+            labels = tuple(None if n < skipped else label for n, (_, label) in enumerate(piece))
+            if any(labels):
+                yield Lines(
+                    tuple(text for text, _ in piece),
+                    labels,
+                    tuple(weights.get(one, 0.0) if one else 0.0 for one in labels),
+                )
+
+
+def _made_up(jobs: int, seed: int) -> Iterator[Lines]:
+    rng = random.Random(seed)
+    for _ in range(jobs):
+        said = Scenario(rng).lines(_MADE_LINES)
+        if said:
+            texts = tuple(unstamped(read_message(text)) for text, _ in said)
+            yield Lines(texts, tuple(label for _, label in said), (1.0,) * len(said))
+
+
+def frameworks(logs: Iterable[LabelledLog]) -> Sequence[str]:
+    return sorted({log.framework for log in logs})

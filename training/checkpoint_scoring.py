@@ -1,0 +1,274 @@
+"""Scores of checkpoint states: labels by F1, writes by what was said during them, and how often a job was killable."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kopt.core.checkpoint import JobState, LineLabel
+from kopt.core.reason import Reason
+from kopt.data.joblogs.labelled import LabelledLog
+from kopt.training.gate import GateRules, Verdict, refuse
+from kopt.training.judging import Champion
+from kopt.training.recipe import KNOWN, Part
+from kopt.training.work import Backtest
+
+Answer = tuple[LineLabel, JobState, bool]
+"""Of one line: what it says, the job's state after it, and whether the job may be killed then."""
+
+
+@dataclass(frozen=True)
+class LogRun:
+    """One log with what was said of it, in counts; ``labels`` maps "wanted>said" to lines.
+
+    Startup counts as other: where one ends and the other begins is taste. ``started_safe``: writes that began while
+    the job was said to be safe (recordings only).
+    """
+
+    series: str
+    framework: str
+    labels: Mapping[str, int]
+    lines: int
+    spans: int
+    spans_unsafe: int
+    inside: int
+    unguarded: int
+    outside: int
+    held: int
+    completions: int
+    completions_seen: int
+    done: int
+    done_false: int
+    after: int
+    killable: int
+    silent: bool
+    silent_safe: bool
+    started_safe: int = 0
+
+    def __len__(self) -> int:
+        return self.lines
+
+
+def score_log(log: LabelledLog, answers: Sequence[Answer]) -> LogRun:
+    """Holds answers against a log's labels. Raises ValueError unless there is one answer per line."""
+    if len(answers) != len(log.lines):
+        raise ValueError(f"{log.name}: {len(log.lines)} lines, {len(answers)} answers")
+    labels = Counter(f"{_merged(label)}>{_merged(answers[n - 1][0])}" for n, label in log.labels.items())
+    writing, unsafe_spans, unguarded = set[int](), 0, 0
+    for first, last in log.spans:
+        fresh = [n for n in range(first, last + 1) if n not in writing]
+        writing.update(fresh)
+        unguarded += sum(answers[n - 1][1] is not JobState.CKPT_WRITING for n in fresh)
+        unsafe_spans += any(answers[n - 1][2] for n in fresh)
+    outside = [n for n in log.labels if n not in writing]
+    completions = log.completions
+    done = [
+        n for n in range(1, len(answers) + 1)
+        if answers[n - 1][1] is JobState.CKPT_DONE and (n == 1 or answers[n - 2][1] is not JobState.CKPT_DONE)
+    ]  # fmt: skip
+    first = _first_durable(log)
+    after = [n for n in log.labels if n > first and n not in writing]
+    silent = not log.spans and not completions and not log.writes
+    steps = [n for n, label in log.labels.items() if label is LineLabel.TRAIN_STEP]
+    return LogRun(
+        log.name, log.framework, dict(sorted(labels.items())), len(answers), len(log.spans), unsafe_spans, len(writing),
+        unguarded, len(outside), sum(answers[n - 1][1] is JobState.CKPT_WRITING for n in outside), len(completions),
+        sum(any(_done(answers, m) for m in (n - 1, n, n + 1)) for n in completions), len(done),
+        sum(not any(abs(n - m) <= 1 for m in completions) for n in done), len(after),
+        sum(answers[n - 1][2] for n in after), silent, silent and any(answers[n - 1][2] for n in steps),
+    )  # fmt: skip
+
+
+def _merged(label: LineLabel) -> str:
+    return (LineLabel.OTHER if label is LineLabel.STARTUP else label).value
+
+
+def _done(answers: Sequence[Answer], number: int) -> bool:
+    return 1 <= number <= len(answers) and answers[number - 1][1] is JobState.CKPT_DONE
+
+
+def _first_durable(log: LabelledLog) -> int:
+    """The line by which the log's first checkpoint was durable."""
+    ends = [one.end_s for one in log.writes if one.complete]
+    if log.arrivals_s and ends:
+        return sum(at <= min(ends) for at in log.arrivals_s)
+    return min(log.completions, default=len(log.lines))
+
+
+@dataclass(frozen=True)
+class LogSummary:
+    """Figures of a slice; shares are of what the slice has, 0 where it has none. ``services`` counts its logs."""
+
+    slice: str
+    services: int
+    macro_f1: float
+    spans: int
+    spans_unsafe: int
+    unguarded: float
+    held: float
+    completions_seen: float
+    done_false: float
+    killable: float
+    silent_safe: int
+    f1: Mapping[str, float] = field(default_factory=dict)
+
+    def metrics(self) -> dict[str, float]:
+        """Figures by name."""
+        return {key: float(value) for key, value in asdict(self).items() if key not in ("slice", "services", "f1")}
+
+
+def summary(label: str, runs: Sequence[LogRun]) -> LogSummary:
+    """Figures of some logs. Raises ValueError without any."""
+    if not runs:
+        raise ValueError(f"no log in {label!r}")
+
+    def total(name: str) -> int:
+        return sum(getattr(one, name) for one in runs)
+
+    def share(part: str, whole: str) -> float:
+        return total(part) / max(1, total(whole))
+
+    f1 = f1_by_label(runs)
+    return LogSummary(
+        label, len(runs), float(np.mean(list(f1.values()))) if f1 else 0.0, total("spans"), total("spans_unsafe"),
+        share("unguarded", "inside"), share("held", "outside"), share("completions_seen", "completions"),
+        share("done_false", "done"), share("killable", "after"), total("silent_safe"), f1,
+    )  # fmt: skip
+
+
+def f1_by_label(runs: Iterable[LogRun]) -> dict[str, float]:
+    """F1 of each label that was wanted somewhere."""
+    hit, extra, lost = Counter[str](), Counter[str](), Counter[str]()
+    for run in runs:
+        for pair, lines in run.labels.items():
+            wanted, _, said = pair.partition(">")
+            if wanted == said:
+                hit[wanted] += lines
+            else:
+                lost[wanted] += lines
+                extra[said] += lines
+    return {
+        one: 2 * hit[one] / max(1, 2 * hit[one] + extra[one] + lost[one]) for one in sorted(set(hit) | set(lost))
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LogScore:
+    """A log's run under the slices it counts for."""
+
+    run: LogRun
+    slices: tuple[str, ...]
+
+
+class CheckpointScoring:
+    """See ``Scoring``."""
+
+    def key(self, forecast: LogRun) -> str:
+        return forecast.series
+
+    def scores(self, dataset: Any, parts: Sequence[Part], backtests: Mapping[str, Backtest]) -> tuple[LogScore, ...]:
+        """Of unseen frameworks only."""
+        told = [part for part in parts if part.regime != KNOWN] or list(parts)
+        return tuple(
+            LogScore(one, (part.regime, f"framework {one.framework}"))
+            for part in told for one in backtests[part.name].forecasts
+        )  # fmt: skip
+
+    def summarise(self, scores: Sequence[LogScore]) -> tuple[LogSummary, ...]:
+        groups: dict[str, list[LogRun]] = {}
+        for one in scores:
+            for label in ("all", *one.slices):
+                groups.setdefault(label, []).append(one.run)
+        return tuple(summary(label, runs) for label, runs in sorted(groups.items()))
+
+    def metrics(self, summaries: Sequence[LogSummary]) -> Mapping[str, float]:
+        return {f"{one.slice}/{key}": value for one in summaries for key, value in one.metrics().items()}
+
+    def verdict(
+        self, dataset: Any, parts: Sequence[Part], challenger: Sequence[LogScore],
+        backtests: Mapping[str, Backtest], champion: Champion | None, rules: GateRules,
+    ) -> Verdict:  # fmt: skip
+        """No write more with a safe line, and labels better beyond noise."""
+        if not challenger:
+            return refuse("TOO_LITTLE_DATA", "There is no log of an unseen framework to test the model on.")
+        mine = summary("all", [one.run for one in challenger])
+        if champion is None:
+            if mine.spans_unsafe:
+                text = f"{mine.spans_unsafe} of {mine.spans} writes had a line that was called safe; none is accepted."
+                return refuse("UNSAFE", text, spans_unsafe=mine.spans_unsafe)
+            text = f"First model; macro-F1 {mine.macro_f1:.2f}, killable {mine.killable:.0%} of the time."
+            return Verdict(True, (Reason("BETTER", text, mine.metrics()),))
+        seen = {one.name for one in champion.card.training_data}
+        theirs = {key: one for key, one in champion.forecasts.items() if key not in seen}
+        return _compared([(one.run, theirs[one.run.series]) for one in challenger if one.run.series in theirs], rules)
+
+    def draw(
+        self, folder: Path, dataset: Any, parts: Sequence[Part], scores: Sequence[LogScore],
+        backtests: Mapping[str, Backtest],
+    ) -> Sequence[Path]:  # fmt: skip
+        """What was said of what, as a plotly heat map beside its script."""
+        import plotly.graph_objects as go
+        from plotly.offline import get_plotlyjs
+
+        script = folder / "plotly.min.js"
+        script.write_text(get_plotlyjs(), encoding="utf-8")
+        pairs = Counter[str]()
+        for one in scores:
+            pairs.update(one.run.labels)
+        names = sorted({name for pair in pairs for name in pair.split(">")})
+        cells = np.array([[pairs[f"{wanted}>{said}"] for said in names] for wanted in names], float)
+        shares = cells / np.maximum(1, cells.sum(axis=1, keepdims=True))
+        figure = go.Figure(
+            go.Heatmap(z=shares, x=names, y=names, text=cells, texttemplate="%{text}", colorscale="Blues")
+        )
+        figure.update_layout(title="Lines of unseen frameworks", template="plotly_white", height=560)
+        figure.update_xaxes(title="said")
+        figure.update_yaxes(title="meant", autorange="reversed")
+        page = folder / "labels.html"
+        figure.write_html(page, include_plotlyjs="directory", full_html=True, div_id="labels")
+        return (script, page)
+
+    def write(self, forecasts: Sequence[LogRun], path: Path) -> None:
+        path.write_text(json.dumps([asdict(one) for one in forecasts]), encoding="utf-8")
+
+    def read(self, path: Path) -> tuple[LogRun, ...]:
+        try:
+            return tuple(LogRun(**one) for one in json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _compared(pairs: Sequence[tuple[LogRun, LogRun]], rules: GateRules) -> Verdict:
+    if len(pairs) < 2:
+        text = "The champion was trained on every log there is here. Train again when there are logs of new frameworks."
+        return refuse("TOO_LITTLE_DATA", text, logs=len(pairs))
+    mine, theirs = summary("all", [one for one, _ in pairs]), summary("all", [one for _, one in pairs])
+    if mine.spans_unsafe > theirs.spans_unsafe:
+        text = f"Safe lines in {mine.spans_unsafe} writes, the champion's in {theirs.spans_unsafe}."
+        return refuse("UNSAFE", text, spans_unsafe=mine.spans_unsafe)
+    low, high = _gain(pairs, rules)
+    gain = mine.macro_f1 - theirs.macro_f1
+    said = f"macro-F1 {gain:+.3f} (between {low:+.3f} and {high:+.3f}), killable {mine.killable:.0%}"
+    if high < 0:
+        return refuse("WORSE", f"Worse than the champion: {said}.", macro_f1=gain)
+    if low <= 0 and mine.spans_unsafe == theirs.spans_unsafe:
+        return refuse("NO_BETTER", f"Not better than the champion beyond noise: {said}.", macro_f1=gain)
+    return Verdict(True, (Reason("BETTER", f"Better than the champion: {said}.", {"macro_f1": gain}),))
+
+
+def _gain(pairs: Sequence[tuple[LogRun, LogRun]], rules: GateRules) -> tuple[float, float]:
+    """Bounds of the difference in macro-F1, by resampling frameworks."""
+    groups: dict[str, list[tuple[LogRun, LogRun]]] = {}
+    for pair in pairs:
+        groups.setdefault(pair[0].framework, []).append(pair)
+    names, rng = sorted(groups), np.random.default_rng(rules.seed)
+    found = []
+    for _ in range(min(rules.resamples, 400)):
+        drawn = [pair for n in rng.integers(len(names), size=len(names)) for pair in groups[names[n]]]
+        ours, others = f1_by_label(one for one, _ in drawn), f1_by_label(one for _, one in drawn)
+        found.append(float(np.mean(list(ours.values())) - np.mean(list(others.values()))))
+    return float(np.quantile(found, rules.level / 2)), float(np.quantile(found, 1 - rules.level / 2))

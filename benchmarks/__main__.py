@@ -10,6 +10,7 @@ BENCHMARKS = {
     "extender-cluster": "benchmarks.extender_cluster",
     "platform": "benchmarks.platform_cost",
     "placement": "benchmarks.placement",
+    "preemption": "benchmarks.preemption",
     "sizing": "benchmarks.sizing",
     "suite": "benchmarks.suite_estimates",
     "webhook": "benchmarks.webhook",

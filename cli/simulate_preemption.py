@@ -41,9 +41,7 @@ class PreemptionRow:
     lost_gpu_hours_high: float = column("high", show=_hours, wide=True)
     lost_gpu_hours_median: float = column("median", show=_hours)
     lost_gpu_hours_per_ask: float = column("per urgent job", show=_hours)
-    of_newest_first: float | None = column(
-        "of newest-first", show=lambda share: "–" if share is None else _percent(share)
-    )
+    of_newest_first: float | None = column("of newest-first", show=_percent)
     preemptions: int = column("pre-emptions")
     preempted_share: float = column("of jobs started", show=_percent)
     torn: int = column("torn")

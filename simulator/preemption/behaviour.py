@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -73,7 +74,7 @@ def read_manners(path: Path) -> tuple[Manner, ...]:
     return found
 
 
-def _manner(record: dict[str, list[dict[str, float]]]) -> Manner | None:
+def _manner(record: dict[str, Any]) -> Manner | None:
     writes = list(_merged(record["writes"]))
     gaps = [after[0] - before[0] for before, after in pairwise(writes)]
     lengths = [end - start for start, end in writes]
@@ -102,9 +103,9 @@ def _relative(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(min(4.0, max(0.2, value / middle)) for value in values)
 
 
-def _goes_on(record: dict[str, list[dict[str, float]]], spans: Sequence[tuple[float, float]]) -> bool:
+def _goes_on(record: dict[str, Any], spans: Sequence[tuple[float, float]]) -> bool:
     """Lines keep coming while it writes."""
-    arrivals = [ms / 1000 for ms in record["arrivals_ms"] if isinstance(ms, int)]
+    arrivals = [ms / 1000 for ms in record["arrivals_ms"]]
     begin, end, inside_s = spans[0][0], spans[-1][1], sum(end - start for start, end in spans)
     between = [at for at in arrivals if begin <= at <= end]
     inside = sum(any(start <= at < end for start, end in spans) for at in between)
@@ -118,10 +119,14 @@ def sample(chance: np.random.Generator, manners: Sequence[Manner], scales: Scale
            delay_s: float) -> Habits:  # fmt: skip
     """One job's habits. ``observable``: the share whose logs or files tell of checkpoints; delays are exponential."""
     return Habits(
-        *(_between(chance, span) for span in (scales.interval_s, scales.write_s, scales.restart_s)),
-        manners[int(chance.integers(len(manners)))], bool(chance.random() < observable),
-        float(chance.exponential(delay_s)), tuple(chance.random(_DRAWS).tolist()),
-    )  # fmt: skip
+        interval_s=_between(chance, scales.interval_s),
+        write_s=_between(chance, scales.write_s),
+        restart_s=_between(chance, scales.restart_s),
+        manner=manners[int(chance.integers(len(manners)))],
+        observable=bool(chance.random() < observable),
+        delay_s=float(chance.exponential(delay_s)),
+        draws=tuple(chance.random(_DRAWS).tolist()),
+    )
 
 
 def _between(chance: np.random.Generator, span: tuple[float, float]) -> float:

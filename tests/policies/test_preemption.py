@@ -1,0 +1,467 @@
+"""What pre-emption may never do, and that it takes those who lose least."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from kopt.core.checkpoint import Estimate, JobState, JobStatus
+from kopt.core.decision import Mode
+from kopt.core.units import MilliGpu
+from kopt.policies.preemption import (
+    Member,
+    PreemptionDecision,
+    PreemptionSettings,
+    PreemptionState,
+    QueueShare,
+    RunningGang,
+    Scene,
+    Verdict,
+    Waiting,
+    decide,
+    observe,
+)
+from kopt.policies.preemption.search import Need, Option, cheapest
+from kopt.policies.preemption.state import Rhythm
+
+NOW = 100_000.0
+QUEUES = ("a", "b", "c")
+
+
+def training(risk_gpu_s: float = 600.0, since_s: float = 300.0) -> JobStatus:
+    return JobStatus(JobState.TRAIN, safe=True, evidence=True, confidence=0.95, seconds_since_durable=since_s,
+                     work_at_risk_gpu_seconds=Estimate(risk_gpu_s, 0.5 * risk_gpu_s, 2 * risk_gpu_s),
+                     next_safe_seconds=Estimate(0, 0, 0))  # fmt: skip
+
+
+def writing(ends_in_s: float | None = 60.0) -> JobStatus:
+    after = None if ends_in_s is None else Estimate(ends_in_s, ends_in_s / 2, 2 * ends_in_s)
+    return JobStatus(JobState.CKPT_WRITING, evidence=True, confidence=0.95, seconds_since_durable=1800.0,
+                     work_at_risk_gpu_seconds=Estimate(2000, 1500, 2500), next_safe_seconds=after)  # fmt: skip
+
+
+def gang(name: str, status: JobStatus | None = None, gpus: int = 1, **more: object) -> RunningGang:
+    member = Member(MilliGpu(1000 * gpus), status, NOW)
+    return replace(RunningGang(name, "", 0, (member,), NOW - 50_000), **more)  # type: ignore[arg-type]
+
+
+def waiting(gpus: int = 1, budget_s: float = 0.0, **more: object) -> Waiting:
+    return replace(Waiting("urgent", "", 10, MilliGpu(1000), NOW, budget_s, gpus), **more)  # type: ignore[arg-type]
+
+
+def decided(*gangs: RunningGang, ask: Waiting | None = None, state: PreemptionState | None = None,
+            how: PreemptionSettings | None = None, **more: Mapping[str, object]) -> PreemptionDecision:  # fmt: skip
+    scene = Scene(ask or waiting(), gangs, NOW, **more)  # type: ignore[arg-type]
+    return decide(scene, state, how)[0]
+
+
+def reason_for(decision: PreemptionDecision, name: str) -> str:
+    return next(note.reason.code for note in decision.notes if note.gang == name)
+
+
+# Scenes as they may come: any status, any queue, any place.
+
+estimates = st.tuples(st.floats(0, 1e6), st.floats(0, 1), st.floats(1, 3)).map(
+    lambda drawn: Estimate(drawn[0], drawn[0] * drawn[1], drawn[0] * drawn[2])
+)
+statuses = st.builds(
+    JobStatus,
+    state=st.sampled_from(JobState),
+    safe=st.booleans(),
+    evidence=st.booleans(),
+    confidence=st.floats(0, 1),
+    seconds_since_durable=st.none() | st.floats(0, 1e5),
+    work_at_risk_gpu_seconds=st.none() | estimates,
+    next_safe_seconds=st.none() | estimates,
+)
+good = st.builds(training, st.floats(0, 1e5), st.floats(0, 3600))
+members = st.builds(
+    Member,
+    gpus=st.sampled_from([500, 1000, 2000, 8000]).map(MilliGpu),
+    status=st.none() | statuses | good | good | good,
+    seen_at_s=st.sampled_from([NOW, NOW, NOW - 5, NOW - 29, NOW - 31, NOW - 1e4, NOW + 60]),
+    node=st.sampled_from(["", "n1", "n2"]),
+)
+
+
+@st.composite
+def gangs(draw: st.DrawFn, name: str) -> RunningGang:
+    return RunningGang(
+        name, draw(st.sampled_from(["", *QUEUES])), draw(st.integers(0, 10)),
+        tuple(draw(st.lists(members, min_size=1, max_size=2))), NOW - draw(st.sampled_from([10.0, 2000.0, 90_000.0])),
+        draw(st.sampled_from([True, True, True, False])), draw(st.integers(0, 4)),
+        draw(st.none() | st.floats(0, 600)),
+    )  # fmt: skip
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    found = tuple(draw(gangs(f"g{number}")) for number in range(draw(st.integers(0, 7))))
+    parents = {"a": "", "b": draw(st.sampled_from(["", "a"])), "c": draw(st.sampled_from(["", "a", "b"]))}
+    queues = {
+        name: QueueShare(name, MilliGpu(draw(st.integers(0, 10)) * 1000), MilliGpu(draw(st.integers(0, 20)) * 1000),
+                         draw(st.none() | st.integers(0, 40).map(lambda gpus: MilliGpu(1000 * gpus))), parents[name])
+        for name in QUEUES if draw(st.sampled_from([True, True, False]))
+    }  # fmt: skip
+    ask = Waiting(
+        "urgent", draw(st.sampled_from(["", *QUEUES])), draw(st.integers(0, 12)),
+        MilliGpu(draw(st.sampled_from([500, 1000, 2000]))), NOW - draw(st.sampled_from([0.0, 100.0, 400.0])),
+        draw(st.sampled_from([0.0, 300.0])), draw(st.integers(1, 6)),
+    )  # fmt: skip
+    free = draw(st.dictionaries(st.sampled_from(["", "n1", "n2"]), st.sampled_from([0, 500, 1000]), max_size=3))
+    return Scene(ask, found, NOW, queues, free)
+
+
+@st.composite
+def states(draw: st.DrawFn) -> PreemptionState:
+    rhythms = tuple(
+        Rhythm(f"g{number}", NOW - 90_000, NOW - 60, NOW - draw(st.floats(60, 4000)),
+               tuple(draw(st.lists(st.floats(10, 4000), max_size=9))))
+        for number in range(8) if draw(st.booleans())
+    )  # fmt: skip
+    return PreemptionState(rhythms)
+
+
+def _fits(free: Mapping[str, int], per_pod: int, pods: int) -> bool:
+    return sum(amount // per_pod for amount in free.values()) >= pods
+
+
+@given(scenes(), states())
+def test_a_write_in_progress_or_no_evidence_is_never_chosen(scene: Scene, state: PreemptionState) -> None:
+    decision, _ = decide(scene, state)
+    for one in (one for one in scene.gangs if one.name in decision.victims):
+        for member in one.members:
+            assert member.status is not None
+            assert member.status.state not in (JobState.CKPT_WRITING, JobState.UNKNOWN)
+            assert member.status.safe
+            assert member.status.evidence
+            assert NOW - member.seen_at_s <= PreemptionSettings().stale_s
+    assert set(decision.guarded).isdisjoint(decision.unguarded)
+    assert set(decision.unguarded).isdisjoint(decision.victims)
+
+
+@given(scenes(), states())
+def test_no_queue_falls_below_its_guarantee(scene: Scene, state: PreemptionState) -> None:
+    decision, _ = decide(scene, state)
+    own, name = set(), scene.waiting.queue
+    while name in scene.queues and name not in own:
+        own.add(name)
+        name = scene.queues[name].parent
+    lost: dict[str, int] = {}
+    for one in (one for one in scene.gangs if one.name in decision.victims):
+        name = one.queue
+        while name in scene.queues:
+            lost[name] = lost.get(name, 0) + one.gpus
+            name = scene.queues[name].parent
+    for name in lost.keys() - own:
+        assert scene.queues[name].used - lost[name] >= scene.queues[name].guaranteed
+
+
+@given(scenes(), states())
+def test_victims_have_lower_priority_and_free_enough_or_nobody_goes(scene: Scene, state: PreemptionState) -> None:
+    decision, after = decide(scene, state)
+    chosen = [one for one in scene.gangs if one.name in decision.victims]
+    assert (decision.verdict is Verdict.PREEMPT) == bool(chosen)
+    assert len(after.evictions) == len(chosen)
+    assert all(one.preemptible and one.priority < scene.waiting.priority for one in chosen)
+
+    def free_without(gone: list[RunningGang]) -> dict[str, int]:
+        free = dict(scene.free)
+        for one in gone:
+            for member in one.members:
+                free[member.node] = free.get(member.node, 0) + member.gpus
+        return free
+
+    ask = scene.waiting
+    if chosen:
+        assert _fits(free_without(chosen), ask.gpus_per_pod, ask.pods)
+        for spared in chosen:
+            left = [one for one in chosen if one is not spared]
+            assert not _fits(free_without(left), ask.gpus_per_pod, ask.pods)
+
+
+@given(scenes(), states(), st.randoms(use_true_random=False))
+def test_the_order_of_the_gangs_means_nothing(scene: Scene, state: PreemptionState, chance: object) -> None:
+    shuffled = list(scene.gangs)
+    chance.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert decide(replace(scene, gangs=tuple(shuffled)), state) == decide(scene, state)
+
+
+@given(scenes(), states())
+def test_every_candidate_gets_a_reason_and_every_wait_a_moment(scene: Scene, state: PreemptionState) -> None:
+    decision, _ = decide(scene, state)
+    assert [note.gang for note in decision.notes] == sorted(one.name for one in scene.gangs)
+    assert {note.gang for note in decision.notes if note.chosen} == set(decision.victims)
+    assert all(note.reason.code and note.reason.message.endswith(".") for note in decision.notes)
+    assert decision.reasons
+    assert (decision.verdict is Verdict.WAIT) == (decision.until_s is not None)
+    if decision.until_s is not None:
+        assert decision.until_s > NOW
+    document = decision.to_dict()
+    assert document["verdict"] == decision.verdict.value
+    assert len(decision.as_decision(Mode.OBSERVE).actions) == (
+        len(decision.victims) + len(decision.guarded) + len(decision.unguarded)
+    )
+
+
+@settings(max_examples=200)
+@given(scenes(), states(), st.integers(0, 6), st.floats(1, 1e5))
+def test_more_work_at_risk_never_makes_a_gang_more_likely_to_be_chosen(
+    scene: Scene, state: PreemptionState, which: int, more_gpu_s: float
+) -> None:
+    assume(which < len(scene.gangs))
+    one = scene.gangs[which]
+    status = one.members[0].status
+    assume(status is not None and status.work_at_risk_gpu_seconds is not None)
+    assert status is not None
+    assert status.work_at_risk_gpu_seconds is not None
+    risk = status.work_at_risk_gpu_seconds.value + more_gpu_s
+    dearer = replace(status, work_at_risk_gpu_seconds=Estimate(risk, risk, risk))
+    changed = replace(one, members=(replace(one.members[0], status=dearer), *one.members[1:]))
+    others = tuple(changed if place == which else each for place, each in enumerate(scene.gangs))
+    if one.name not in decide(scene, state)[0].victims:
+        assert one.name not in decide(replace(scene, gangs=others), state)[0].victims
+
+
+# The search.
+
+
+def _brute(options: list[Option], need: Need) -> tuple[int, int, int] | None:
+    found = []
+    for chosen in itertools.chain.from_iterable(itertools.combinations(options, n) for n in range(len(options) + 1)):
+        free, slack = dict(need.free), dict(need.slack)
+        for one in chosen:
+            for node, amount in one.on:
+                free[node] = free.get(node, 0) + amount
+            for queue in one.queues:
+                slack[queue] = slack.get(queue, 10**9) - one.gpus
+        if min(slack.values(), default=0) >= 0 and _fits(free, need.per_pod, need.pods):
+            found.append((sum(one.cost for one in chosen), len(chosen), sum(one.gpus for one in chosen)))
+    return min(found, default=None)
+
+
+@st.composite
+def options(draw: st.DrawFn, name: str) -> Option:
+    on = draw(st.dictionaries(st.sampled_from("xy"), st.sampled_from([500, 1000, 2000]), min_size=1))
+    queues = tuple(sorted(draw(st.sets(st.sampled_from("pq")))))
+    return Option(name, draw(st.sampled_from([0, 0, 7, 7, 20, 33, 100])), sum(on.values()), tuple(on.items()), queues)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_the_search_finds_what_trying_everything_finds(data: st.DataObject) -> None:
+    found = [data.draw(options(f"g{number}")) for number in range(data.draw(st.integers(0, 8)))]
+    free, slack = data.draw(st.sampled_from([0, 500, 1000])), data.draw(st.sampled_from([0, 2000, 9000]))
+    need = Need(data.draw(st.integers(1, 4)), data.draw(st.sampled_from([500, 1000, 2000])), {"x": free}, {"p": slack})
+    best, result = _brute(found, need), cheapest(found, need, 1)
+    by_name = {one.name: one for one in found}
+    assert (result is None) == (best is None)
+    if result is not None:
+        gpus = sum(by_name[name].gpus for name in result.names)
+        assert (result.cost, len(result.names), gpus) == best
+        assert result.exact
+
+
+def test_among_many_candidates_the_search_stays_within_its_steps_and_says_so() -> None:
+    many = [
+        Option(f"g{n:03}", 1000 + (n * 7919) % 97, 1000 * (1 + n % 3), (("", 1000 * (1 + n % 3)),)) for n in range(200)
+    ]
+    found = cheapest(many, Need(50, 1000), 400)
+    assert found is not None
+    assert not found.exact
+    ratios = sorted(one.cost / one.gpus for one in many)
+    assert 50_000 * ratios[0] <= found.cost <= 1.2 * 50_000 * ratios[40]
+
+
+# Scenes with a name.
+
+
+def test_the_gang_that_loses_least_makes_room_and_the_others_hear_why() -> None:
+    decision = decided(gang("dear", training(5000)), gang("cheap", training(50)), gang("silent"))
+    assert decision.victims == ("cheap",)
+    assert decision.lost_gpu_s == pytest.approx(50)
+    assert [reason_for(decision, name) for name in ("cheap", "dear", "silent")] == ["CHOSEN", "DEARER", "NO_STATUS"]
+
+
+def test_a_gang_is_counted_as_one_over_all_its_members() -> None:
+    pair = gang("pair", training(400))
+    pair = replace(pair, members=(pair.members[0], Member(MilliGpu(1000), training(400), NOW)))
+    assert decided(pair, gang("one", training(500)), gang("two", training(500)), ask=waiting(2)).victims == ("pair",)
+    torn = replace(pair, members=(pair.members[0], Member(MilliGpu(1000), writing(), NOW)))
+    decision = decided(torn, gang("one", training(500)), gang("two", training(500)), ask=waiting(2))
+    assert decision.victims == ("one", "two")
+    assert reason_for(decision, "pair") == "WRITING"
+
+
+def test_room_on_two_nodes_is_no_room_for_a_pod_that_needs_one() -> None:
+    members = {name: (Member(MilliGpu(1000), training(10), NOW, name),) for name in "xy"}
+    halves = [gang(name, members=of) for name, of in members.items()]
+    ask = waiting(1, gpus_per_pod=MilliGpu(2000))
+    assert decided(*halves, ask=ask).verdict is Verdict.LEAVE
+    assert decided(*halves, ask=ask, free={"x": 1000}).victims == ("x",)
+
+
+def test_a_write_that_ends_within_the_budget_is_waited_for() -> None:
+    gangs = gang("saves", writing(60)), gang("trains", training(3000))
+    decision = decided(*gangs, ask=waiting(budget_s=300))
+    assert decision.verdict is Verdict.WAIT
+    assert decision.reasons[0].code == "CHEAPER_LATER"
+    assert decision.until_s is not None
+    assert decision.until_s - NOW == PreemptionSettings().recheck_s
+    assert decided(*gangs, ask=waiting(budget_s=30)).victims == ("trains",)
+    assert decided(*gangs, ask=waiting(budget_s=300, since_s=NOW - 301)).victims == ("trains",)
+
+
+def test_a_checkpoint_that_the_rhythm_promises_is_waited_for() -> None:
+    """Every 1,800 s so far, the last 1,620 s ago: the next is due in three minutes."""
+    state = PreemptionState((Rhythm("g", NOW - 50_000, NOW - 60, NOW - 1620, (1800.0,) * 5),))
+    regular = gang("g", training(1700, 1620))
+    decision = decided(regular, gang("other", training(1500)), ask=waiting(budget_s=300), state=state)
+    assert decision.verdict is Verdict.WAIT
+    assert reason_for(decision, "g") == "WRITE_DUE"
+    assert decision.reasons[0].numbers["in_s"] == pytest.approx(180, abs=1)
+    assert decided(regular, gang("other", training(1500)), ask=waiting(), state=state).victims == ("other",)
+
+
+def test_where_checkpoints_may_come_at_any_moment_a_large_loss_is_worth_a_moment() -> None:
+    gangs = [gang(f"g{number}", training(400, 370)) for number in range(12)]
+    ask = waiting(budget_s=300)
+    assert decided(*gangs, ask=ask).reasons[0].code == "MAY_GET_CHEAPER"
+    assert decided(*gangs, gang("fresh", training(80, 20)), ask=ask).victims == ("fresh",)
+
+
+def test_a_job_that_never_reports_loses_our_guard_in_time_but_is_never_chosen() -> None:
+    young, old = gang("young", started_at_s=NOW - 3600), gang("old", started_at_s=NOW - 7 * 3600)
+    decision = decided(young, old)
+    assert (decision.guarded, decision.unguarded) == (("young",), ("old",))
+    assert decision.verdict is Verdict.LEAVE
+    assert decision.reasons[0].code == "NOT_ENOUGH"
+
+
+def test_a_job_stuck_in_a_write_loses_our_guard_after_it_was_last_seen_safe() -> None:
+    stuck = gang("stuck", writing(None))
+    safe_before = PreemptionState((Rhythm("stuck", stuck.started_at_s, NOW - 60, None, (), NOW - 3600),))
+    assert decided(stuck, state=safe_before).guarded == ("stuck",)
+    long_ago = PreemptionState((Rhythm("stuck", stuck.started_at_s, NOW - 60, None, (), NOW - 7 * 3600),))
+    assert decided(stuck, state=long_ago).unguarded == ("stuck",)
+
+
+def test_quota_is_spared_across_queues_and_counted_over_all_victims() -> None:
+    ours = [gang(f"b{number}", training(10 * number), queue="b") for number in range(1, 4)]
+    shares = {"a": QueueShare("a", MilliGpu(4000), MilliGpu(0)), "b": QueueShare("b", MilliGpu(1000), MilliGpu(3000))}
+    assert decided(*ours, ask=waiting(2, queue="a"), queues=shares).victims == ("b1", "b2")
+    assert decided(*ours, ask=waiting(3, queue="a"), queues=shares).verdict is Verdict.LEAVE
+    assert decided(*ours, ask=waiting(3, queue="b"), queues=shares).victims == ("b1", "b2", "b3")
+    tight = shares | {"b": QueueShare("b", MilliGpu(3000), MilliGpu(3000))}
+    decision = decided(*ours, ask=waiting(1, queue="a"), queues=tight)
+    assert reason_for(decision, "b1") == "QUOTA"
+    unknown = decided(*ours, ask=waiting(1, queue="a"), queues={})
+    assert reason_for(unknown, "b1") == "QUEUE_UNKNOWN"
+
+
+def test_those_told_to_go_count_against_the_quota_until_they_are_gone() -> None:
+    ours = tuple(gang(f"b{number}", training(10 * number), queue="b") for number in (1, 2))
+    shares = {"a": QueueShare("a", MilliGpu(4000), MilliGpu(0)), "b": QueueShare("b", MilliGpu(1000), MilliGpu(2000))}
+    first, state = decide(Scene(waiting(1, queue="a"), ours, NOW, shares))
+    assert first.victims == ("b1",)
+    second, _ = decide(Scene(waiting(1, queue="a", name="next"), ours, NOW + 1, shares), state)
+    assert second.verdict is Verdict.LEAVE
+    assert reason_for(second, "b1") == "GOING"
+
+
+def test_a_queue_takes_back_what_it_owns_from_any_priority_only_where_that_is_set() -> None:
+    borrower = gang("b", training(10), queue="b", priority=50)
+    shares = {"a": QueueShare("a", MilliGpu(4000), MilliGpu(0)), "b": QueueShare("b", MilliGpu(0), MilliGpu(1000))}
+    ask = waiting(1, queue="a")
+    assert reason_for(decided(borrower, ask=ask, queues=shares), "b") == "PRIORITY"
+    any_priority = PreemptionSettings(reclaims_any_priority=True)
+    assert decided(borrower, ask=ask, queues=shares, how=any_priority).victims == ("b",)
+    full = shares | {"a": QueueShare("a", MilliGpu(4000), MilliGpu(4000))}
+    assert decided(borrower, ask=ask, queues=full, how=any_priority).verdict is Verdict.LEAVE
+
+
+def test_a_workload_over_its_queues_limit_takes_nobodys_room() -> None:
+    shares = {"a": QueueShare("a", MilliGpu(0), MilliGpu(1000), limit=MilliGpu(1000))}
+    decision = decided(gang("g", training(10), queue="a"), ask=waiting(1, queue="a"), queues=shares)
+    assert (decision.verdict, decision.reasons[0].code) == (Verdict.LEAVE, "QUEUE_LIMIT")
+
+
+def test_victims_on_their_way_out_are_room_for_a_while() -> None:
+    one, two = gang("one", training(10)), gang("two", training(20))
+    first, state = decide(Scene(waiting(), (one, two), NOW))
+    assert first.victims == ("one",)
+    again, same = decide(Scene(waiting(), (one, two), NOW + 5), state)
+    assert (again.verdict, again.reasons[0].code, again.victims) == (Verdict.WAIT, "GOING", ())
+    assert same.evictions == state.evictions
+
+
+def test_whoever_made_room_does_not_take_it_back() -> None:
+    low, high = gang("low", training(10)), gang("high", training(10), priority=1)
+    _, state = decide(Scene(waiting(name="high", priority=1), (low,), NOW))
+    raised = Waiting("low", "", 10, MilliGpu(1000), NOW + 60, 0.0)
+    fresh = replace(high, members=(replace(high.members[0], seen_at_s=NOW + 60),))
+    decision, _ = decide(Scene(raised, (fresh,), NOW + 60), state)
+    assert reason_for(decision, "high") == "REVERSAL"
+    assert decision.verdict is Verdict.LEAVE
+
+
+def test_intervals_are_learned_from_what_is_seen_and_not_across_a_restart() -> None:
+    state = PreemptionState()
+    for number in range(4):
+        at = NOW + 600 * number
+        one = gang("g", training(100, 30))
+        state = observe(state, [replace(one, members=(replace(one.members[0], seen_at_s=at),))], at)
+    rhythm = state.rhythm("g")
+    assert rhythm is not None
+    assert rhythm.intervals_s == (600.0, 600.0, 600.0)
+    later = NOW + 9000
+    one = gang("g", training(100, 30), started_at_s=NOW + 5000)
+    again = observe(state, [replace(one, members=(replace(one.members[0], seen_at_s=later),))], later).rhythm("g")
+    assert again is not None
+    assert (again.intervals_s, again.durable_at_s) == (rhythm.intervals_s, later - 30)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.floats(1, 900), st.integers(0, 5)), min_size=5, max_size=60))
+def test_a_long_story_never_flaps(story: list[tuple[float, int]]) -> None:
+    """Six jobs take turns in being evicted, waiting at raised priority and running again."""
+    how = PreemptionSettings(most_per_hour=4, most_per_gang=3, resumed_s=1200, reversal_s=3600, hold_s=60)
+    state, now = PreemptionState(), NOW
+    started = {f"g{number}": NOW - 5000.0 for number in range(6)}
+    told: list[tuple[float, str, str]] = []
+    for step, (pause, number) in enumerate(story):
+        now += pause
+        asker = f"g{number}" if step % 2 else f"new{step}"
+        running = tuple(
+            replace(gang(name, training(100 + int(name[1])), started_at_s=began),
+                    members=(Member(MilliGpu(1000), training(100 + int(name[1])), now),))
+            for name, began in started.items() if name != asker
+        )  # fmt: skip
+        ask = Waiting(asker, "", 10, MilliGpu(1000), now, 0.0)
+        decision, state = decide(Scene(ask, running, now), state, how)
+        for victim in decision.victims:
+            earlier = [at for at, name, _ in told if name == victim]
+            assert len(earlier) < how.most_per_gang
+            assert not earlier or now - started[victim] >= how.resumed_s
+            assert not any(name == asker and by == victim and now - at < how.reversal_s for at, name, by in told)
+            told.append((now, victim, asker))
+            started[victim] = now + 1
+        for at, _, _ in told:
+            assert sum(at <= other < at + 3600 for other, _, _ in told) <= how.most_per_hour
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="hold_s"):
+        PreemptionSettings(hold_s=-1)
+    with pytest.raises(ValueError, match="stale_s"):
+        PreemptionSettings(stale_s=math.nan)
+    with pytest.raises(ValueError, match="confidence"):
+        PreemptionSettings(min_confidence=2)
+    with pytest.raises(ValueError, match="ancestor"):
+        Scene(waiting(), (), NOW, {"a": QueueShare("a", MilliGpu(0), MilliGpu(0), parent="a")})
+    with pytest.raises(ValueError, match="one name"):
+        Scene(waiting(), (gang("g"), gang("g")), NOW)

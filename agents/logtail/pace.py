@@ -85,7 +85,7 @@ class Pace:
             return
         left = behind()
         gained = self._since[1] - left
-        self.hurried = gained <= 0 or left * passed_s / gained > self._settings.catch_up_s
+        self.hurried = left >= 1 and (gained <= 0 or left * passed_s / gained > self._settings.catch_up_s)
         self._since = (now_s, left)
 
     def caught_up(self) -> None:

@@ -100,7 +100,7 @@ async def test_while_nothing_is_answered_reading_stops_and_then_nothing_is_missi
 ) -> None:
     endpoint.gate = asyncio.Event()
     settings = replace(QUICK, outbox=replace(QUICK.outbox, job_bytes=300_000, all_bytes=1_000_000),
-                       pace=PaceSettings(lines_per_second=1e6, burst=1e6))  # fmt: skip
+                       pace=PaceSettings(lines_per_second=5000, patience_s=1.0))  # fmt: skip
     written = {}
     async with endpoint.client(deadline_s=0.2) as client, running(client.checkpoint, settings=settings) as agent:
         for n in range(20):
@@ -114,6 +114,7 @@ async def test_while_nothing_is_answered_reading_stops_and_then_nothing_is_missi
         endpoint.gate.set()
         await until(lambda: all(arrived(endpoint, 20_000, f"research/job-{n}", "a/b")() for n in range(20)))
         await until(lambda: agent.jobs.room.used == 0)
+        assert agent.jobs.tally.skipped == 0
     for n in range(20):
         assert endpoint.lines(f"research/job-{n}", "a/b") == written[n]
 

@@ -1,0 +1,222 @@
+"""Which pods are followed, as what, and what is written on them."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from controlplane.processes import until
+
+from kopt.agents.logtail.notes import Annotator, NoteSettings, annotations_of, rfc3339, unknown
+from kopt.agents.logtail.pods import Container, NamespaceView, PodView, mode_of, namespace_view, pod_view
+from kopt.cluster.api import ApiError, Conflict, Forbidden, NotFound, Unreachable
+from kopt.core.decision import Mode
+
+Object = dict[str, Any]
+
+
+def pod(**changes: Any) -> Object:
+    metadata = {"namespace": "research", "name": "llama-0", "uid": "0123456789ab", "annotations": {}, "labels": {}}
+    owner = {"kind": changes.pop("kind", "Job"), "name": "llama", "controller": True}
+    limits = changes.pop("limits", {"nvidia.com/gpu": "8"})
+    spec = {"containers": [{"name": "proxy"}, {"name": "trainer", "resources": {"limits": limits}}]}
+    states = [{"name": "trainer", "restartCount": 2, "state": {"running": {}}}]
+    status = {"phase": changes.pop("phase", "Running"), "containerStatuses": states}
+    spec |= changes.pop("spec", {})
+    return {"metadata": metadata | {"ownerReferences": [owner]} | changes, "spec": spec, "status": status}
+
+
+def test_a_training_pod_is_followed_through_the_container_with_the_gpus() -> None:
+    assert pod_view(pod()) == PodView(
+        ("research", "llama-0"), "0123456789ab", "research/llama", "llama-0@01234567", 8.0, "",
+        (Container("trainer", 2, True),), False, False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "followed"), [
+    ({}, True), ({"limits": {"amd.com/cpx_nps4": 2}}, True), ({"limits": {"nvidia.com/mig-1g.10gb": "1"}}, True),
+    ({"limits": {"cpu": "4"}}, False), ({"kind": "ReplicaSet"}, False), ({"kind": "StatefulSet"}, True),
+    ({"annotations": {"kaiwo.ai/checkpoint-logs": "false"}}, False),
+    ({"kind": "ReplicaSet", "labels": {"kaiwo.ai/checkpoint-logs": "true"}}, True),
+    ({"limits": {}, "annotations": {"kaiwo.ai/gpu-fraction": "0.5"}}, True),
+])  # fmt: skip
+def test_services_and_pods_without_gpus_are_left_alone_unless_they_ask(changes: Object, followed: bool) -> None:
+    assert (pod_view(pod(**changes)) is not None) is followed
+
+
+@pytest.mark.parametrize(("labels", "job"), [
+    ({}, "research/llama"), ({"job-name": "a", "jobset.sigs.k8s.io/jobset-name": "gang"}, "research/gang"),
+    ({"training.kubeflow.org/job-name": "torch"}, "research/torch"), ({"ray.io/cluster": "ray"}, "research/ray"),
+])  # fmt: skip
+def test_the_pods_of_a_gang_are_one_job(labels: Object, job: str) -> None:
+    found = pod_view(pod(labels=labels))
+    assert found is not None
+    assert found.job == job
+
+
+def test_a_name_that_comes_once_needs_no_uid_and_torchrun_says_how_many_nodes() -> None:
+    env = [{"name": "PET_NNODES", "value": "4"}]
+    containers = [{"name": "trainer", "env": env, "resources": {"limits": {"amd.com/gpu": 8}}}]
+    found = pod_view(pod(generateName="llama-", spec={"containers": containers}))
+    assert found is not None
+    assert (found.label, found.gpus) == ("llama-0", 32.0)
+
+
+def test_what_others_say_of_checkpoints_is_passed_on_until_we_say_it_ourselves() -> None:
+    said = {"kaiwo.ai/last-checkpoint-step": "400"}
+    first, later = (
+        pod_view(pod(annotations=said)),
+        pod_view(pod(annotations={**said, "kaiwo.ai/checkpoint-model": "m/1"})),
+    )
+    assert first is not None
+    assert later is not None
+    assert (dict(first.recorded), later.recorded) == (said, ())
+
+
+@pytest.mark.parametrize(("own", "namespace", "default", "mode"), [
+    ("", "", Mode.OBSERVE, Mode.OBSERVE), ("annotate", "", Mode.OBSERVE, Mode.ANNOTATE),
+    ("observe", "enforce", Mode.ANNOTATE, Mode.OBSERVE), ("", "observe", Mode.ENFORCE, Mode.OBSERVE),
+    ("nonsense", "annotate", Mode.OBSERVE, Mode.ANNOTATE),
+])  # fmt: skip
+def test_the_nearest_mode_wins(own: str, namespace: str, default: Mode, mode: Mode) -> None:
+    found = pod_view(pod(annotations={"kaiwo.ai/mode": own}))
+    view = namespace_view({"metadata": {"name": "research", "annotations": {"kaiwo.ai/mode": namespace}}})
+    assert found is not None
+    assert mode_of(found, view, default) is mode
+
+
+ANSWER = {
+    "state": "TRAIN", "safe": True, "last_durable_at": 1_772_359_200.4, "last_durable_step": 400, "reason": "why",
+    "work_at_risk_gpu_seconds": 812.4, "work_at_risk_low": 700.0, "work_at_risk_high": 1000.0,
+    "model": {"name": "checkpoint", "version": "3"},
+}  # fmt: skip
+
+
+def test_an_answer_as_annotations() -> None:
+    assert annotations_of(ANSWER, 1_772_359_260.0) == {
+        "kaiwo.ai/checkpoint-state": "TRAIN", "kaiwo.ai/checkpoint-safe": "true",
+        "kaiwo.ai/checkpoint-observed-at": "2026-03-01T10:01:00Z",
+        "kaiwo.ai/last-checkpoint-time": "2026-03-01T10:00:00Z", "kaiwo.ai/last-checkpoint-step": "400",
+        "kaiwo.ai/work-at-risk": "812", "kaiwo.ai/work-at-risk-interval": "700-1000",
+        "kaiwo.ai/checkpoint-reason": "why", "kaiwo.ai/checkpoint-model": "checkpoint/3",
+    }  # fmt: skip
+
+
+NOTHING: list[Object] = [
+    {},
+    {"safe": "true"},
+    {"last_durable_at": 1e300},
+    {"work_at_risk_gpu_seconds": "much"},
+    {"work_at_risk_gpu_seconds": float("nan"), "model": "x"},
+]
+
+
+@pytest.mark.parametrize("answer", NOTHING)
+def test_an_answer_that_says_nothing_is_not_safe(answer: Object) -> None:
+    found = annotations_of(answer, 0.0)
+    assert found["kaiwo.ai/checkpoint-safe"] == "false"
+    assert found["kaiwo.ai/work-at-risk"] is None
+    assert found["kaiwo.ai/last-checkpoint-time"] is None
+
+
+class FakeKube:
+    """Takes patches; ``errors`` come first."""
+
+    def __init__(self) -> None:
+        self.patches: list[Object] = []
+        self.errors: list[ApiError] = []
+        self.tried = 0
+
+    async def patch(self, resource: Any, name: str, changes: Object, namespace: str) -> Object:
+        self.tried += 1
+        if self.errors:
+            raise self.errors.pop()
+        self.patches.append(changes["metadata"])
+        return {}
+
+
+def annotator(kube: FakeKube, clock: list[float], settings: NoteSettings | None = None) -> Annotator:
+    return Annotator(kube, ("research", "llama-0"), "uid", settings or NoteSettings(), lambda: clock[0])  # type: ignore[arg-type]
+
+
+def said(safe: bool, state: str = "TRAIN", risk: float = 0.0) -> Mapping[str, str | None]:
+    return annotations_of({"state": state, "safe": safe, "work_at_risk_gpu_seconds": risk}, 0.0)
+
+
+async def quiet(seconds: float = 0.05) -> None:
+    await asyncio.sleep(seconds)
+
+
+async def test_it_is_written_once_and_for_this_very_pod() -> None:
+    kube, clock = FakeKube(), [0.0]
+    notes = annotator(kube, clock)
+    task = asyncio.create_task(notes.run())
+    notes.tell(said(True))
+    await until(lambda: kube.patches)
+    for risk in range(50):
+        notes.tell(said(True, risk=float(risk)))
+        await asyncio.sleep(0)
+    await quiet()
+    assert len(kube.patches) == 1
+    assert kube.patches[0]["uid"] == "uid"
+    task.cancel()
+
+
+async def test_what_stops_being_safe_is_said_at_once_and_other_changes_wait() -> None:
+    kube, clock = FakeKube(), [0.0]
+    notes = annotator(kube, clock, NoteSettings(between_s=30.0, urgent_between_s=0.01))
+    task = asyncio.create_task(notes.run())
+    notes.tell(said(True))
+    await until(lambda: kube.patches)
+    notes.tell(said(True, "EVAL"))
+    await quiet()
+    assert len(kube.patches) == 1
+    clock[0] = 0.02
+    notes.tell(said(False, "CKPT_WRITING"))
+    await until(lambda: len(kube.patches) == 2)
+    assert kube.patches[1]["annotations"]["kaiwo.ai/checkpoint-safe"] == "false"
+    notes.tell(said(True, "CKPT_DONE"))
+    await quiet()
+    assert len(kube.patches) == 2, "to be safe again is no hurry"
+    task.cancel()
+
+
+async def test_what_has_not_changed_is_said_again_so_that_silence_means_something() -> None:
+    kube, clock = FakeKube(), [0.0]
+    notes = annotator(kube, clock)
+    task = asyncio.create_task(notes.run())
+    notes.tell(said(True))
+    await until(lambda: kube.patches)
+    clock[0] = 61.0
+    notes.tell(said(True) | {"kaiwo.ai/checkpoint-observed-at": rfc3339(61.0)})
+    await until(lambda: len(kube.patches) == 2)
+    assert kube.patches[1]["annotations"]["kaiwo.ai/checkpoint-observed-at"] == "1970-01-01T00:01:01Z"
+    task.cancel()
+
+
+@pytest.mark.parametrize("error", [NotFound(404, "NotFound", "gone"), Conflict(409, "Conflict", "another uid"),
+                                   Forbidden(403, "Forbidden", "no")])  # fmt: skip
+async def test_a_pod_that_is_gone_or_forbidden_is_left_alone(error: ApiError) -> None:
+    kube = FakeKube()
+    kube.errors = [error]
+    notes = annotator(kube, [0.0])
+    notes.tell(said(True))
+    async with asyncio.timeout(10):
+        await notes.run()
+    assert (kube.tried, kube.patches) == (1, [])
+
+
+async def test_a_server_that_does_not_answer_is_asked_again() -> None:
+    kube = FakeKube()
+    kube.errors = [Unreachable("down")]
+    notes = annotator(kube, [0.0])
+    task = asyncio.create_task(notes.run())
+    notes.tell(unknown(0.0, "nobody answers"))
+    await until(lambda: kube.patches)
+    assert kube.patches[0]["annotations"]["kaiwo.ai/checkpoint-state"] == "UNKNOWN"
+    task.cancel()
+
+
+def test_namespaces_opt_in() -> None:
+    labels = {"kaiwo.ai/managed": "true"}
+    assert namespace_view({"metadata": {"name": "a", "labels": labels}}) == NamespaceView(True, "")

@@ -27,6 +27,13 @@ from kopt.models.loading import SHIPPED
 from kopt.models.registry import RegisteredModel, RegistryError
 from kopt.serving import inference_protocol
 from kopt.serving.advice import STALE_S
+from kopt.serving.checkpoint import CheckpointService
+from kopt.serving.checkpoint_schemas import (
+    CHECKPOINT_REQUEST,
+    CheckpointRequest,
+    CheckpointResponse,
+    CheckpointsResponse,
+)
 from kopt.serving.engine import DemandService
 from kopt.serving.identity import Identity, Reviewer, answering_namespace, caller_of, seen_by
 from kopt.serving.limits import Gate, deadline_of, read_json
@@ -84,6 +91,7 @@ class Endpoint:
     most_at_once: int = MOST_AT_ONCE
     reviewer: Reviewer | None = None
     sizing: SizingService | None = None
+    checkpoint: CheckpointService | None = None
 
     def __post_init__(self) -> None:
         self._ending = threading.Event()
@@ -98,6 +106,9 @@ class Endpoint:
             # Not at the start: the first demand forecast must not wait for a second model.
             later = itertools.repeat(self.refresh_s * _SIZING_EVERY)
             self._follow("refresh-sizing", self.sizing.refresh, itertools.chain([self.refresh_s], later))
+        if self.checkpoint is not None:
+            later = itertools.repeat(self.refresh_s * _SIZING_EVERY)
+            self._follow("refresh-checkpoint", self.checkpoint.refresh, itertools.chain([self.refresh_s], later))
         threading.Thread(target=self.service.open_store, name="feature-store", daemon=True).start()
 
     def stop(self) -> None:
@@ -109,13 +120,16 @@ class Endpoint:
         self.service.close()
         if self.sizing is not None:
             self.sizing.close()
+        if self.checkpoint is not None:
+            self.checkpoint.close()
         if self.table is not None:
             self.table.close()
 
     @property
     def answering(self) -> tuple[Slot[Any], ...]:
         """The slots whose models answer callers, one per predictor."""
-        return (self.champion,) if self.sizing is None else (self.champion, self.sizing.slot)
+        others = tuple(one.slot for one in (self.sizing, self.checkpoint) if one is not None)
+        return (self.champion, *others)
 
     @property
     def slots(self) -> tuple[Slot[Any], ...]:
@@ -170,6 +184,7 @@ def create_app(endpoint: Endpoint, *, manage: bool = True) -> FastAPI:
     _errors(app)
     _predictions(app, endpoint)
     _sizing(app, endpoint)
+    _checkpoint(app, endpoint)
     _models(app, endpoint)
     _status(app, endpoint)
     inference_protocol.routes(app, endpoint.service)
@@ -246,6 +261,32 @@ def _sizing(app: FastAPI, endpoint: Endpoint) -> None:
 
     route = Route("/v1/sizing", quick, methods=["POST"], include_in_schema=False)
     app.router.routes.insert(0, route)
+
+
+def _checkpoint(app: FastAPI, endpoint: Endpoint) -> None:
+    def service() -> CheckpointService:
+        if endpoint.checkpoint is None:
+            raise Problem(503, "This endpoint follows no jobs.")
+        return endpoint.checkpoint
+
+    @app.post(
+        "/v1/checkpoint", response_model=CheckpointResponse, responses=_PROBLEMS, tags=["checkpoint"],
+        openapi_extra=_body_of(CheckpointRequest),
+    )  # fmt: skip
+    async def follow(request: Request) -> Response:
+        """Lines of a job's log in; where the job is, may it be killed now, and what would be lost out."""
+        asked = await _asked(request, CHECKPOINT_REQUEST)
+        deadline = deadline_of(request).within(asked.deadline_ms)
+        return _json(await service().follow(asked, deadline, caller_of(request)))
+
+    @app.get(
+        "/v1/checkpoint", response_model=CheckpointsResponse, responses=_PROBLEMS, tags=["checkpoint"],
+        openapi_extra={"parameters": [{"name": "job", "in": "query", "required": False, "schema": {"type": "string"}}]},
+    )  # fmt: skip
+    async def jobs(request: Request) -> Response:
+        """The jobs that were heard of within a day, now and over time; ``job`` names one."""
+        job = request.query_params.get("job")
+        return _json(await service().jobs(deadline_of(request), seen_by(request), job))
 
 
 async def _asked(request: Request, kind: TypeAdapter[T]) -> T:
@@ -359,7 +400,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = document["components"]["schemas"]
-        bodies: tuple[type[BaseModel], ...] = (DemandRequest, SizingRequest, inference_protocol.InferRequest)
+        bodies: tuple[type[BaseModel], ...] = (
+            DemandRequest, SizingRequest, CheckpointRequest, inference_protocol.InferRequest,
+        )  # fmt: skip
         for body in bodies:
             schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {})

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 
 from kopt.core.settings import Settings
 from kopt.models.catalogue import PREDICTORS
+from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.registry import RegisteredModel, Registry
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.serving.advice import Adviser
 from kopt.serving.app import MOST_AT_ONCE, REFRESH_S, Endpoint
+from kopt.serving.checkpoint import CheckpointService, checkpoint_slot
+from kopt.serving.checkpoint_table import JobTable
 from kopt.serving.engine import DemandService
 from kopt.serving.identity import Reviewer, reviewer_from
 from kopt.serving.metrics import EndpointMetrics
@@ -31,6 +34,8 @@ class Parts:
     reviewer: Reviewer | None = None
     shipped_sizing: Callable[[], SizingPredictor] | None = None
     """Loads what answers while the registry has no sizing champion."""
+    shipped_checkpoint: Callable[[], CheckpointPredictor] | None = None
+    """The same for the checkpoint predictor."""
 
 
 def assemble(settings: Settings, parts: Parts | None = None) -> Endpoint:
@@ -60,4 +65,7 @@ def assemble(settings: Settings, parts: Parts | None = None) -> Endpoint:
         parts.most_at_once,
         parts.reviewer or reviewer_from(settings),
         SizingService(sizing_slot(source, parts.shipped_sizing), metrics, table=SizeTable(settings.home / "sizing.db")),
+        CheckpointService(
+            checkpoint_slot(source, parts.shipped_checkpoint), metrics, JobTable(settings.home / "checkpoint.db")
+        ),
     )

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 OPEN = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v2/health/live", "/v2/health/ready")
 """Answered to everybody: probes and scrapers, which a network policy keeps to themselves, and the documentation."""
-BY_CALLER = ("/v1/recommendations", "/v1/health/models")
+BY_CALLER = ("/v1/recommendations", "/v1/health/models", "/v1/checkpoint")
 """Paths that show what is kept by caller; the verb list (no HTTP method) on one is the right to see all callers'."""
 _CALLER = "kopt.caller"
 _SEES_ALL = "kopt.sees-all"

@@ -40,6 +40,11 @@ class EndpointMetrics:
         self.unsized = Counter("kopt_sizing_refusals", "Sizing questions without a size.", ["reason"], registry=own)
         self.sizing_model = Gauge("kopt_sizing_model_serving", "1 for the version that answers.", ["version"],
                                   registry=own, multiprocess_mode="livemax")  # fmt: skip
+        self.lines = Counter("kopt_checkpoint_lines", "Lines of logs read.", registry=own)
+        self.not_followed = Counter("kopt_checkpoint_fallbacks", "Questions about jobs without an answer.", ["reason"],
+                                    registry=own)  # fmt: skip
+        self.checkpoint_model = Gauge("kopt_checkpoint_model_serving", "1 for the version that answers.", ["version"],
+                                      registry=own, multiprocess_mode="livemax")  # fmt: skip
         self.reloads = Counter("kopt_model_reloads", "Models swapped in.", ["alias"], registry=own)
         self.dropped = Counter("kopt_observations_dropped", "Answers not compared, the queue was full.", registry=own)
         self.in_flight = Gauge("kopt_requests_in_flight", "Requests being answered.", registry=own,
@@ -71,6 +76,16 @@ class EndpointMetrics:
         for version, answers in ((before, 0), (now, 1)):
             if version is not None:
                 self.sizing_model.labels(version.version).set(answers)
+
+    def read_lines(self, count: int) -> None:
+        """So many new lines of a job's log were read."""
+        self.lines.inc(count)
+
+    def serving_checkpoint(self, before: ModelVersion | None, now: ModelVersion | None) -> None:
+        """Another checkpoint model answers from now on."""
+        for version, answers in ((before, 0), (now, 1)):
+            if version is not None:
+                self.checkpoint_model.labels(version.version).set(answers)
 
     def serving(self, alias: str, before: ModelVersion | None, now: ModelVersion | None) -> None:
         """A model was swapped in (or, a challenger, out)."""

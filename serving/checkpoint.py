@@ -1,0 +1,307 @@
+"""Lines of a job's log become its state; behind ``/v1/checkpoint``. One session per caller and job.
+
+All jobs of a replica are read on one thread: what a classifier has learned of words is not shared between threads.
+Lines that were taken in are read even when their sender does not wait any more; what cannot be is refused (429,
+503), so that nobody believes it was read. Several replicas of a machine share the table: each goes on from what it
+holds, and a replica that was overtaken reads its lines once more onto that.
+"""
+
+import asyncio
+import json
+import logging
+import sqlite3
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kopt.core.checkpoint import JobState, JobStatus
+from kopt.core.prediction import ModelVersion
+from kopt.core.reason import Reason
+from kopt.formats.joblog.lines import KEPT_BYTES
+from kopt.models.checkpoint.predictor import CheckpointPredictor
+from kopt.models.checkpoint.session import Session
+from kopt.models.loading import SHIPPED, load_predictor
+from kopt.serving.checkpoint_job import MAX_DOCUMENT, FollowedJob
+from kopt.serving.checkpoint_schemas import CheckpointRequest, LineIn
+from kopt.serving.checkpoint_table import JobTable, Row
+from kopt.serving.metrics import EndpointMetrics
+from kopt.serving.problems import Problem
+from kopt.serving.slot import ModelSource, Slot
+from kopt.serving.wire import SCHEMA
+from kopt.serving.workers import Deadline
+
+_LOG = logging.getLogger(__name__)
+NO_ANSWER = ModelVersion("hold", "1")
+"""What answers when no model can: never safe."""
+MOST_HELD = 1000
+"""Jobs in memory."""
+MOST_WAITING = 128
+"""Requests whose lines are still to be read."""
+SHOWN = 200
+HEARD_WITHIN_S = 86_400.0
+_ATTEMPTS = 20
+_LAST_TIME, _LAST_STEP = "kaiwo.ai/last-checkpoint-time", "kaiwo.ai/last-checkpoint-step"
+_AHEAD_S = 60.0
+"""A recorded checkpoint may be this far in the future: clocks differ."""
+
+
+def checkpoint_slot(
+    source: ModelSource, default: Callable[[], CheckpointPredictor] | None = None
+) -> Slot[CheckpointPredictor]:
+    """The registry's champion; the shipped model, verified, while there is none."""
+    return Slot(source, "checkpoint", "champion", warm_up=_warm_up, default=default or _shipped)
+
+
+def _shipped() -> CheckpointPredictor:
+    found = load_predictor("checkpoint", SHIPPED)
+    assert isinstance(found, CheckpointPredictor)
+    return found
+
+
+def _warm_up(model: CheckpointPredictor) -> None:
+    """A short log, so that a model that cannot read one never serves. Raises ValueError."""
+    session = model.session()
+    read = len(list(session.read(["epoch 0 step 1 loss 2.3", "Saving model checkpoint to out/checkpoint-1"])))
+    if read != 2 or session.status().safe:
+        raise ValueError("it calls a log safe that has no whole checkpoint")
+
+
+@dataclass
+class _Held:
+    """A job in memory, as the table's ``stamp`` has it (None: not in it yet), read by ``model``."""
+
+    stamp: str | None
+    model: ModelVersion
+    job: FollowedJob
+
+
+class CheckpointService:
+    """Follows jobs with the model in ``slot``. One per replica; ``clock`` tells Unix time."""
+
+    def __init__(
+        self, slot: Slot[CheckpointPredictor], metrics: EndpointMetrics, table: JobTable, *,
+        clock: Callable[[], float] = time.time, most_held: int = MOST_HELD,
+    ) -> None:  # fmt: skip
+        self.slot, self.table = slot, table
+        self._metrics, self._clock, self._most_held = metrics, clock, most_held
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
+        self._waiting = 0
+
+    def close(self) -> None:
+        """Reads what is waiting."""
+        self._thread.shutdown(wait=True)
+        self.table.close()
+
+    def refresh(self) -> None:
+        """Follow the alias once (blocks: registry and disk)."""
+        before = self.slot.version
+        if self.slot.refresh():
+            self._metrics.serving_checkpoint(before, self.slot.version)
+
+    async def follow(self, request: CheckpointRequest, deadline: Deadline, caller: str = "") -> dict[str, Any]:
+        """The job's state after the request's lines; past the deadline, and without a model, the marked fallback.
+
+        Raises Problem 429 or 503 for lines that are not taken in now.
+        """
+        model = self.slot.current
+        if model is None:
+            why = self.slot.trouble or Reason("NO_MODEL", "No checkpoint model is loaded yet.")
+            if request.lines:
+                raise Problem(503, f"{why.message} Send these lines again.", headers={"retry-after": "5"})
+            return self._fallback(request, why)
+        try:
+            return await self._on_thread(deadline, self._take, model, request, caller)
+        except TimeoutError:
+            taken = " The lines are read all the same; ask again." if request.lines else ""
+            why = deadline.reason
+            return self._fallback(request, Reason(why.code, why.message + taken, why.numbers))
+        except Problem:
+            raise
+        except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
+            _LOG.exception("%s cannot be followed", request.job)
+            why = Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); nothing is known of the job.")
+            return self._fallback(request, why)
+
+    async def jobs(self, deadline: Deadline, owner: str | None, job: str | None = None) -> dict[str, Any]:
+        """The jobs heard of lately, of one caller or of all. Raises Problem 503 where they cannot be had in time."""
+        model = self.slot.current
+        if model is None:
+            raise Problem(503, "No checkpoint model is loaded yet.", headers={"retry-after": "5"})
+        try:
+            return await self._on_thread(deadline, self._list, model, owner, job)
+        except TimeoutError:
+            raise Problem(503, deadline.reason.message, headers={"retry-after": "2"}) from None
+
+    async def _on_thread(
+        self, deadline: Deadline, work: Callable[..., dict[str, Any]], *args: Any
+    ) -> dict[str, Any]:  # fmt: skip
+        if self._waiting >= MOST_WAITING:
+            text = f"Lines of {self._waiting} requests wait to be read already; try again in a second."
+            raise Problem(429, text, headers={"retry-after": "1"})
+        self._waiting += 1
+        running = asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+        running.add_done_callback(self._done)
+        async with asyncio.timeout(deadline.left_s()):
+            return await asyncio.shield(running)
+
+    def _done(self, running: "asyncio.Future[dict[str, Any]]") -> None:
+        self._waiting -= 1
+        if not running.cancelled() and (error := running.exception()) is not None:
+            # Its caller may have left already.
+            _LOG.debug("reading lines ended with %r", error)
+
+    def _take(self, model: CheckpointPredictor, request: CheckpointRequest, owner: str) -> dict[str, Any]:
+        """Read onto what the table holds; again when another replica was quicker."""
+        key = (owner, request.job)
+        for _ in range(_ATTEMPTS):
+            held, now_s, notes = self._current(model, key), self._clock(), list[str]()
+            self._held.pop(key, None)
+            read = self._read(held.job, request, now_s, notes)
+            if read is None or self._store(key, held, now_s):
+                self._hold(key, held)
+                self._metrics.read_lines(read or 0)
+                return _answer(request.job, held, now_s, notes)
+        raise RuntimeError(f"{request.job}: other replicas were quicker {_ATTEMPTS} times")
+
+    def _read(self, job: FollowedJob, request: CheckpointRequest, now_s: float, notes: list[str]) -> int | None:
+        """How many lines were new; None where nothing at all was."""
+        texts = [_cut(one.text if isinstance(one, LineIn) else one) for one in request.lines]
+        arrivals = [one.at if isinstance(one, LineIn) else now_s for one in request.lines]
+        read = job.take(texts, arrivals, request.source, request.first, now_s)
+        changed = read > 0
+        if request.gpus is not None and request.gpus != job.gpus:
+            job.gpus, changed = request.gpus, changed or bool(job.session.lines)
+        if request.annotations is not None:
+            changed = _record(job, request.annotations, now_s, notes) or changed
+        changed = job.pass_time(now_s) or changed
+        return read if changed else None
+
+    def _current(self, model: CheckpointPredictor, key: tuple[str, str]) -> _Held:
+        """The job as the table has it now, from memory where that is the same."""
+        held = self._held.get(key)
+        try:
+            stamp = self.table.stamp(*key)
+            if held is not None and held.stamp == stamp and held.model == model.version:
+                return held
+            found = self.table.load(*key)
+        except sqlite3.Error:
+            _LOG.exception("what is known of jobs cannot be read")
+            return held or _Held(None, model.version, FollowedJob(Session(model.classifier)))
+        return _restored(found, model)
+
+    def _store(self, key: tuple[str, str], held: _Held, now_s: float) -> bool:
+        """False where another replica has stored something meanwhile."""
+        document = _document(held.job)
+        if len(document) > MAX_DOCUMENT:
+            _LOG.warning("%s cannot be kept small; what is known of it is forgotten", key[1])
+            held.job = held.job.begun_anew()
+            document = _document(held.job)
+        try:
+            fresh = self.table.store(*key, held.stamp, now_s, document)
+        except sqlite3.Error:
+            # Followed in memory until the disk is well again.
+            _LOG.exception("%s was not kept", key[1])
+            return True
+        if fresh is None:
+            return False
+        held.stamp = fresh
+        return True
+
+    def _hold(self, key: tuple[str, str], held: _Held) -> None:
+        if held.job.session.lines or held.stamp is not None:
+            self._held[key] = held
+        while len(self._held) > self._most_held:
+            self._held.popitem(last=False)
+
+    def _list(self, model: CheckpointPredictor, owner: str | None, job: str | None) -> dict[str, Any]:
+        now_s = self._clock()
+        rows = self.table.rows(owner, now_s - HEARD_WITHIN_S, SHOWN, job)
+        found = [self._shown(model, row, now_s) for row in rows]
+        return {"schema": SCHEMA, "jobs": [one for one in found if one is not None], "now": now_s}
+
+    def _shown(self, model: CheckpointPredictor, row: Row, now_s: float) -> dict[str, Any] | None:
+        key = (row.owner, row.job)
+        held = self._held.get(key)
+        if held is None or held.stamp != row.stamp:
+            held = _restored(self.table.load(*key), model)
+            self._hold(key, held)
+        job = held.job
+        return {"job": row.job, "heard_at": row.at_s, "gpus": job.gpus, "lines": job.session.lines,
+                **job.status(now_s).to_dict(), "missed": job.missed,
+                "changes": [one.to_dict() for one in job.changes]}  # fmt: skip
+
+    def _fallback(self, request: CheckpointRequest, why: Reason) -> dict[str, Any]:
+        self._metrics.not_followed.labels(why.code).inc()
+        status = JobStatus(JobState.UNKNOWN, reason=why.message)
+        return {"schema": SCHEMA, "job": request.job, **status.to_dict(), "lines": 0, "next": {}, "missed": {},
+                "notes": [], "model": NO_ANSWER.to_dict(), "fallback": True}  # fmt: skip
+
+
+def _answer(name: str, held: _Held, now_s: float, notes: list[str]) -> dict[str, Any]:
+    job = held.job
+    return {"schema": SCHEMA, "job": name, **job.status(now_s).to_dict(), "lines": job.session.lines,
+            "next": dict(job.next), "missed": dict(job.missed), "notes": notes, "model": held.model.to_dict(),
+            "fallback": False}  # fmt: skip
+
+
+def _restored(found: tuple[str, str] | None, model: CheckpointPredictor) -> _Held:
+    """From the table's row. What an older version kept and this one does not read begins anew, which is never safe."""
+    if found is None:
+        return _Held(None, model.version, FollowedJob(Session(model.classifier)))
+    stamp, document = found
+    try:
+        job = FollowedJob.from_dict(json.loads(document), model.classifier)
+    except (ValueError, RecursionError) as error:
+        _LOG.warning("a stored job cannot be read: %s", error)
+        job = FollowedJob(Session(model.classifier))
+    return _Held(stamp, model.version, job)
+
+
+def _document(job: FollowedJob) -> str:
+    """As JSON; what earlier lines of writers said is left out where there are too many of them."""
+    found = job.to_dict()
+    text = json.dumps(found, separators=(",", ":"))
+    context = found["session"]["context"]
+    while len(text) > MAX_DOCUMENT and context:
+        for writer in list(context)[: len(context) // 2 + 1]:
+            del context[writer]
+        text = json.dumps(found, separators=(",", ":"))
+    return text
+
+
+def _cut(text: str) -> str:
+    """Both ends of a line that is too long, as ``LineSplitter`` keeps them."""
+    return text if len(text) <= 2 * KEPT_BYTES else text[:KEPT_BYTES] + text[-KEPT_BYTES:]
+
+
+def _record(job: FollowedJob, annotations: Mapping[str, str], now_s: float, notes: list[str]) -> bool:
+    """A checkpoint that its owner has written onto the job. What cannot be used is told, not refused."""
+    said = annotations.get(_LAST_TIME)
+    if said is None:
+        return False
+    at_s = _moment(said)
+    if at_s is None or not 0 < at_s <= now_s + _AHEAD_S:
+        notes.append(f"{_LAST_TIME} is no time that has been: write it like 2026-01-31T12:00:00Z.")
+        return False
+    step = annotations.get(_LAST_STEP, "").strip()
+    if step and not (step.isascii() and step.isdigit() and len(step) <= 15):
+        notes.append(f"{_LAST_STEP} is no number of a step.")
+        step = ""
+    return job.record(int(step) if step else None, min(at_s, now_s))
+
+
+def _moment(text: str) -> float | None:
+    """Unix seconds of an RFC 3339 time with its zone, or of a number of seconds; None for anything else."""
+    text = text.strip()
+    try:
+        if text.replace(".", "", 1).isdigit():
+            return float(text)
+        found = datetime.fromisoformat(text)
+        return found.timestamp() if found.tzinfo is not None else None
+    except (ValueError, OverflowError, OSError):
+        return None

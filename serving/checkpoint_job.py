@@ -1,0 +1,191 @@
+"""One job as the endpoint follows it: its session, which lines have come, and how its states followed each other."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from kopt.core.checkpoint import Estimate, JobState, JobStatus
+from kopt.models.checkpoint.lines import LineClassifier
+from kopt.models.checkpoint.machine import Durable
+from kopt.models.checkpoint.session import Session
+from kopt.serving.checkpoint_texts import kept_text
+
+_FORM = 1
+MOST_CHANGES = 150
+MOST_SOURCES = 4096
+MAX_DOCUMENT = 1 << 20
+"""Characters of a stored job."""
+_CHANGE_TEXT = 160
+_TELLING = frozenset({JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAILED, JobState.CRASHED, JobState.OOM})
+_TELLING_WEIGHT = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From ``at_s`` on the job was in this state; ``line`` and ``text`` said so."""
+
+    at_s: float
+    state: str
+    safe: bool
+    line: int | None
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"at": self.at_s, "state": self.state, "safe": self.safe, "line": self.line, "text": self.text}
+
+
+class FollowedJob:
+    """``next`` and ``missed`` count lines per source; ``gpus`` stop when the job is killed."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.gpus = 1.0
+        self.next: dict[str, int] = {}
+        self.missed: dict[str, int] = {}
+        self.changes: list[Change] = []
+        self._gap_line: int | None = None
+
+    def take(
+        self, texts: Sequence[str], arrivals_s: Sequence[float | None], source: str, first: int | None, now_s: float
+    ) -> int:
+        """Reads the lines that have not come before; returns their number.
+
+        ``first``: the number of the first of them, None where they follow those before.
+        """
+        expected = self.next.get(source, 1)
+        first = expected if first is None else first
+        known = min(len(texts), max(0, expected - first))
+        if known == len(texts):
+            return 0
+        if first > expected:
+            self._miss(source, first - expected)
+        self.next.pop(source, None)
+        self.next[source] = first + len(texts)
+        while len(self.next) > MOST_SOURCES:
+            self.missed.pop(oldest := next(iter(self.next)), None)
+            del self.next[oldest]
+        # The sender's clock may be ahead: a time to come would hide silence.
+        times = [None if at is None else min(at, now_s) for at in arrivals_s[known:]]
+        for number, _ in enumerate(self.session.read(texts[known:], times, source)):
+            at_s = times[number]
+            self._note(now_s if at_s is None else at_s, self.session.machine.state)
+        if len(self.changes) > MOST_CHANGES:
+            self.changes = condensed(self.changes, MOST_CHANGES)
+        return len(texts) - known
+
+    def _miss(self, source: str, count: int) -> None:
+        self.missed[source] = self.missed.get(source, 0) + count
+        self._gap_line = self.session.lines
+
+    @property
+    def _doubt(self) -> str:
+        """Why what the lines say is not enough: a write may have begun in lines that never came."""
+        durable = self.session.machine.durable
+        if self._gap_line is None or durable is None:
+            return ""
+        if durable.line is not None and durable.line > self._gap_line:
+            return ""
+        count = sum(self.missed.values())
+        return (
+            f"{count:,} lines are missing, the last before line {self._gap_line + 1}; a checkpoint may be in its write "
+            "until another one is seen whole."
+        )
+
+    def record(self, step: int | None, at_s: float) -> bool:
+        """A checkpoint that somebody recorded on the job itself; returns whether it is news."""
+        machine = self.session.machine
+        known = machine.durable
+        if known is not None:
+            later = known.at_s is None or at_s > known.at_s
+            if not later or (known.at_s is None and (step is None or step <= (known.step or 0))):
+                return False
+        machine.durable = Durable(step, at_s, None, "annotation")
+        return True
+
+    def status(self, now_s: float) -> JobStatus:
+        """The job now, work at risk for all its GPUs, its text fit to be shown."""
+        found = self.session.status(now_s if self.session.live else None)
+        doubt = self._doubt
+        if doubt and found.safe:
+            found = replace(found, safe=False, next_safe_seconds=None, reason=doubt)
+        risk = found.work_at_risk_gpu_seconds
+        return replace(
+            found,
+            work_at_risk_gpu_seconds=risk and _times(risk, self.gpus / max(1, self.session.gpus)),
+            evidence_text=kept_text(found.evidence_text),
+        )
+
+    def pass_time(self, now_s: float) -> bool:
+        """Notes a state that silence alone has brought about; returns whether there is one."""
+        found = self.status(now_s)
+        return bool(self.changes) and self._note(now_s, found.state, safe=found.safe)
+
+    def _note(self, at_s: float, state: JobState, *, safe: bool | None = None) -> bool:
+        safe = (self.session.safe and not self._doubt) if safe is None else safe
+        last = self.changes[-1] if self.changes else None
+        if last is not None and last.state == state and last.safe == safe:
+            return False
+        machine = self.session.machine
+        text = kept_text(machine.line_text, _CHANGE_TEXT)
+        self.changes.append(Change(at_s, state.value, safe, machine.line or None, text))
+        if len(self.changes) > 4 * MOST_CHANGES:
+            self.changes = condensed(self.changes, MOST_CHANGES)
+        return True
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that is needed to go on elsewhere, as JSON; of the log's text only lines of evidence, cut."""
+        session = self.session.to_dict()
+        machine = session["machine"]
+        machine["line_text"] = kept_text(machine["line_text"])
+        for one in (machine["durable"], *machine["open"].values()):
+            if one is not None:
+                one["text"] = kept_text(one["text"])
+        return {"form": _FORM, "session": session, "gpus": self.gpus, "next": self.next, "missed": self.missed,
+                "gap_line": self._gap_line, "changes": [asdict(one) for one in self.changes]}  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any], classifier: LineClassifier) -> "FollowedJob":
+        """Raises ValueError for what ``to_dict`` did not write, or another version of it did."""
+        try:
+            if found["form"] != _FORM:
+                raise ValueError("a job of another version")
+            job = cls(Session.from_dict(found["session"], classifier))
+            job.gpus = float(found["gpus"])
+            job.next = {str(source): int(number) for source, number in found["next"].items()}
+            job.missed = {str(source): int(number) for source, number in found["missed"].items()}
+            job._gap_line = None if found["gap_line"] is None else int(found["gap_line"])
+            job.changes = [Change(**one) for one in found["changes"]]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no stored job ({error!r})") from error
+        return job
+
+    def begun_anew(self) -> "FollowedJob":
+        """The same lines counted, nothing known of them: never safe until a checkpoint is seen."""
+        fresh = FollowedJob(Session(self.session.classifier))
+        fresh.session.lines, fresh.session.live = self.session.lines, self.session.live
+        fresh.gpus, fresh.next, fresh.missed = self.gpus, dict(self.next), dict(self.missed)
+        fresh.changes = self.changes[-1:]
+        fresh._gap_line = self.session.lines
+        return fresh
+
+
+def condensed(changes: Sequence[Change], most: int) -> list[Change]:
+    """The changes that tell most: first and last, those around writes, and what lasted long."""
+    spans = [after.at_s - before.at_s for before, after in pairwise(changes)] + [math.inf]
+    weights = [
+        (1.0 + max(0.0, span)) * (_TELLING_WEIGHT if JobState(one.state) in _TELLING else 1.0)
+        for one, span in zip(changes, spans, strict=True)
+    ]
+    weights[0] = math.inf
+    best = sorted(sorted(range(len(changes)), key=lambda at: -weights[at])[:most])
+    found: list[Change] = []
+    for one in (changes[at] for at in best):
+        if not found or (found[-1].state, found[-1].safe) != (one.state, one.safe):
+            found.append(one)
+    return found
+
+
+def _times(one: Estimate, factor: float) -> Estimate:
+    return Estimate(one.value * factor, one.low * factor, one.high * factor)

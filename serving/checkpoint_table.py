@@ -1,0 +1,97 @@
+"""Jobs whose logs are followed, on SQLite under KOPT_HOME: shared by all replicas of a machine, kept by caller.
+
+A replica stores what it read only onto what it loaded (``stamp``): two that get lines of one job in turn each go on
+where the other stopped. Bounded: the jobs that were not heard of for longest go first.
+"""
+
+import sqlite3
+import threading
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+RETENTION_S = 7 * 86_400
+MOST_JOBS = 5000
+_PRUNE_EVERY = 200
+_SCHEMA = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+CREATE TABLE IF NOT EXISTS job (
+    owner TEXT NOT NULL, job TEXT NOT NULL, stamp TEXT NOT NULL, at_s REAL NOT NULL, document TEXT NOT NULL,
+    PRIMARY KEY (owner, job)
+);
+CREATE INDEX IF NOT EXISTS job_age ON job (at_s);
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Which job, and ``stamp``: another one stands for another content."""
+
+    owner: str
+    job: str
+    stamp: str
+    at_s: float
+
+
+class JobTable:
+    """The store; methods block on the disk. Thread-safe. Raises sqlite3.Error."""
+
+    def __init__(self, path: Path, most: int = MOST_JOBS) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._most, self._lock, self._written = most, threading.Lock(), 0
+        self._db = sqlite3.connect(path, check_same_thread=False, timeout=10.0)
+        self._db.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def stamp(self, owner: str, job: str) -> str | None:
+        """None where nothing is kept."""
+        with self._lock:
+            found = self._db.execute("SELECT stamp FROM job WHERE owner = ? AND job = ?", (owner, job)).fetchone()
+        return None if found is None else str(found[0])
+
+    def load(self, owner: str, job: str) -> tuple[str, str] | None:
+        """Stamp and document."""
+        with self._lock:
+            found = self._db.execute(
+                "SELECT stamp, document FROM job WHERE owner = ? AND job = ?", (owner, job)
+            ).fetchone()
+        return None if found is None else (str(found[0]), str(found[1]))
+
+    def store(self, owner: str, job: str, over: str | None, at_s: float, document: str) -> str | None:
+        """Keeps the document where ``over`` (None: nothing) is what is kept; the new stamp, None where it is not."""
+        fresh = uuid.uuid4().hex
+        with self._lock, self._db:
+            if over is None:
+                done = self._db.execute(
+                    "INSERT INTO job VALUES (?,?,?,?,?) ON CONFLICT DO NOTHING", (owner, job, fresh, at_s, document)
+                )
+            else:
+                done = self._db.execute(
+                    "UPDATE job SET stamp = ?, at_s = ?, document = ? WHERE owner = ? AND job = ? AND stamp = ?",
+                    (fresh, at_s, document, owner, job, over),
+                )
+            if done.rowcount != 1:
+                return None
+            self._written += 1
+            if self._written % _PRUNE_EVERY == 1:
+                self._prune(at_s)
+        return fresh
+
+    def rows(self, owner: str | None, since_s: float, limit: int, job: str | None = None) -> list[Row]:
+        """Of one owner or of all, the latest first."""
+        with self._lock:
+            found = self._db.execute(
+                "SELECT owner, job, stamp, at_s FROM job WHERE at_s >= ? AND coalesce(?, owner) = owner "
+                "AND coalesce(?, job) = job ORDER BY at_s DESC, job LIMIT ?", (since_s, owner, job, limit)
+            ).fetchall()  # fmt: skip
+        return [Row(*one) for one in found]
+
+    def _prune(self, now_s: float) -> None:
+        self._db.execute("DELETE FROM job WHERE at_s < ?", (now_s - RETENTION_S,))
+        edge = self._db.execute("SELECT at_s FROM job ORDER BY at_s DESC LIMIT 1 OFFSET ?", (self._most,)).fetchone()
+        if edge is not None:
+            self._db.execute("DELETE FROM job WHERE at_s <= ?", edge)

@@ -1,0 +1,246 @@
+"""The log agent as the chart installs it: where it runs, and what a real API server lets it do."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from asgi_server import served
+from controlplane.api import Api, Refused
+from controlplane.plane import ControlPlane
+from controlplane.processes import Server, wait_for
+from logtail_endpoint import Endpoint
+
+KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
+ROOT = Path(__file__).resolve().parents[2]
+SPACE, AGENTS, ACCOUNT, NODE = "trained", "kopt-agents", "kopt-logtail", "gpu-logtail"
+JOB, UID_LENGTH = f"{SPACE}/llama", 8
+URL = {"predictions": {"url": "http://predictions.mlops:8700"}}
+Object = dict[str, Any]
+
+
+def rendered(charts: Any, **logtail: Any) -> list[Object]:
+    return list(charts.render({**URL, "mode": "annotate", "logtail": {"enabled": True, **logtail}}))
+
+
+def named(objects: list[Object], kind: str, name: str = ACCOUNT) -> Object:
+    (found,) = [one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
+    assert not [one for one in charts.render(URL) if "logtail" in one["metadata"]["name"]]
+
+
+def test_on_nodes_it_reads_as_root_without_capabilities_and_writes_only_its_own_file(charts: Any) -> None:
+    objects = rendered(charts)
+    template = named(objects, "DaemonSet")["spec"]["template"]["spec"]
+    (container,) = template["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}
+    }  # fmt: skip
+    assert template["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    hosts = {one["name"]: one["hostPath"]["path"] for one in template["volumes"] if "hostPath" in one}
+    written = {
+        hosts[one["name"]] for one in container["volumeMounts"] if one["name"] in hosts and not one.get("readOnly")
+    }
+    assert written == {"/var/lib/kopt-logtail"}
+    assert (
+        named(objects, "Namespace", AGENTS)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    )
+    assert {one["metadata"]["namespace"] for one in objects if one["kind"] == "DaemonSet"} == {AGENTS}
+
+
+def test_through_the_api_server_it_keeps_to_the_restricted_standard(charts: Any) -> None:
+    objects = rendered(charts, form="cluster")
+    spec = named(objects, "Deployment")["spec"]["template"]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert not [one for one in spec["volumes"] if "hostPath" in one]
+    assert named(objects, "Deployment")["metadata"]["namespace"] == "kopt-system"
+    rules = named(objects, "ClusterRole")["rules"]
+    assert {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]} in rules
+    assert not any("pods/log" in rule["resources"] for rule in named(rendered(charts), "ClusterRole")["rules"])
+
+
+def test_the_snippet_for_users_pods_is_a_sidecar_that_keeps_to_the_restricted_standard(charts: Any) -> None:
+    found = named(rendered(charts), "ConfigMap", "kopt-logtail-sidecar")["data"]
+    (sidecar,) = yaml.safe_load(found["sidecar.yaml"])["spec"]["template"]["spec"]["initContainers"]
+    assert sidecar["restartPolicy"] == "Always"
+    assert sidecar["securityContext"]["runAsNonRoot"] is True
+    assert sidecar["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    role = yaml.safe_load(found["role.yaml"])
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}]
+
+
+@pytest.mark.parametrize(("logtail", "words"), [
+    ({"form": "nodes"}, "logtail/form"), ({"statePath": "relative"}, "logtail/statePath"),
+    ({"linesPerSecond": 0}, "logtail/linesPerSecond"),
+])  # fmt: skip
+def test_values_that_cannot_be_meant_are_refused(charts: Any, logtail: Object, words: str) -> None:
+    values = {**URL, "logtail": {"enabled": True, **logtail}}
+    done = charts.run("template", "kopt", ROOT / "deploy" / "chart", values=values)
+    assert done.returncode != 0
+    assert words in done.stderr
+    done = charts.run("template", "kopt", ROOT / "deploy" / "chart", values={"logtail": {"enabled": True}})
+    assert "logtail needs predictions" in done.stderr
+
+
+class Cluster:
+    """A pod that trains on a node, its log as the kubelet keeps it, and the agent with its own account's token."""
+
+    def __init__(self, plane: ControlPlane, endpoint: Endpoint, url: str, folder: Path, charts: Any) -> None:
+        self.plane, self.api, self.endpoint, self.url, self.folder = plane, plane.api, endpoint, url, folder
+        self._charts = charts
+        self._servers: list[Server] = []
+
+    def pod(self, name: str, namespace: str = SPACE, **annotations: str) -> Object:
+        resources = {"limits": {"nvidia.com/gpu": "8"}}
+        metadata = {"name": name, "namespace": namespace, "annotations": {"kaiwo.ai/job": "llama", **annotations}}
+        spec = {"nodeName": NODE, "containers": [{"name": "trainer", "image": "train", "resources": resources}]}
+        made = self.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        state = {"name": "trainer", "restartCount": 0, "ready": True, "image": "train", "imageID": "",
+                 "state": {"running": {"startedAt": None}}}  # fmt: skip
+        status = {"status": {"phase": "Running", "containerStatuses": [state]}}
+        self.api.patch("v1", "Pod", name, status, namespace=namespace, subresource="status")
+        return made
+
+    def log(self, pod: Object, *lines: str) -> None:
+        metadata = pod["metadata"]
+        folder = self.folder / "pods" / f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}" / "trainer"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "0.log").open("a") as file:
+            for line in lines:
+                file.write(f"{datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%S.%f')}000Z stdout F {line}\n")
+
+    def start(self) -> Server:
+        template = named(rendered(self._charts), "DaemonSet")["spec"]["template"]["spec"]
+        others = ("--predictions", "--state", "--host", "--port")
+        arguments = [one for one in template["containers"][0]["args"] if not one.startswith(others)]
+        arguments += [f"--predictions={self.url}", f"--root={self.folder / 'pods'}",
+                      f"--state={self.folder / 'state.json'}"]  # fmt: skip
+        env = {"KUBECONFIG": str(self.plane.kubeconfig_for(ACCOUNT, AGENTS)), "NODE_NAME": NODE}
+        self._servers.append(self.plane.start_server("logtail", [*KOPT, *arguments], env))
+        return self._servers[-1]
+
+    def annotations(self, pod: Object) -> Object:
+        found = self.api.get("v1", "Pod", pod["metadata"]["name"], pod["metadata"]["namespace"])
+        return {name: text for name, text in found["metadata"].get("annotations", {}).items() if name != "kaiwo.ai/job"}
+
+    def source(self, pod: Object) -> str:
+        return f"{pod['metadata']['name']}@{pod['metadata']['uid'][:UID_LENGTH]}/trainer"
+
+    def end(self) -> None:
+        for server in self._servers:
+            server.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    control_plane: ControlPlane, charts: Any, install: Callable[..., None], uninstall: Callable[[], None],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:  # fmt: skip
+    install({**URL, "mode": "annotate", "logtail": {"enabled": True}, "webhook": {"enabled": False}})
+    api = control_plane.api
+    api.namespace(SPACE, {"kaiwo.ai/managed": "true"})
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastHeartbeatTime": None}
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "64"}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    api.patch("v1", "Node", NODE, {"status": status}, namespace="", subresource="status")
+    folder = tmp_path_factory.mktemp("node")
+    (folder / "pods").mkdir()
+    endpoint = Endpoint()
+    with served(endpoint) as url:
+        found = Cluster(control_plane, endpoint, url, folder, charts)
+        yield found
+        found.end()
+    uninstall()
+    api.delete("v1", "Node", NODE, "")
+
+
+@pytest.fixture(scope="module")
+def worked(cluster: Cluster) -> Object:
+    """A pod that was followed, from before the agent started until it was killed, and deleted at the end."""
+    cluster.endpoint.says = {"state": "TRAIN", "safe": True, "last_durable_step": 400, "reason": "SAVED",
+                             "work_at_risk_gpu_seconds": 80.0, "last_durable_at": 1_772_359_200.0}  # fmt: skip
+    pod, watched = cluster.pod("llama-0"), cluster.pod("seen-0", **{"kaiwo.ai/mode": "observe"})
+    cluster.log(pod, "step 1", "step 2")
+    cluster.log(watched, "step 1")
+    first = cluster.start()
+    wait_for(lambda: cluster.endpoint.lines(JOB, cluster.source(pod)) == ["step 1", "step 2"], what="two lines")
+    wait_for(lambda: cluster.endpoint.lines(JOB, cluster.source(watched)), what="the other pod's line")
+    written = wait_for(lambda: cluster.annotations(pod), what="annotations")
+    first.kill()
+    cluster.log(pod, "step 3")
+    cluster.endpoint.says = {"state": "CKPT_WRITING", "safe": False}
+    cluster.start()
+    wait_for(lambda: cluster.annotations(pod).get("kaiwo.ai/checkpoint-safe") == "false", what="it is not safe")
+    return {"pod": pod, "watched": watched, "written": written}
+
+
+def test_a_pod_is_annotated_with_what_the_endpoint_says(cluster: Cluster, worked: Object) -> None:
+    written = dict(worked["written"])
+    observed = datetime.fromisoformat(written.pop("kaiwo.ai/checkpoint-observed-at"))
+    assert abs(observed.timestamp() - time.time()) < 600
+    assert written == {
+        "kaiwo.ai/checkpoint-state": "TRAIN", "kaiwo.ai/checkpoint-safe": "true", "kaiwo.ai/checkpoint-reason": "SAVED",
+        "kaiwo.ai/checkpoint-model": "checkpoint/3", "kaiwo.ai/work-at-risk": "80",
+        "kaiwo.ai/last-checkpoint-step": "400", "kaiwo.ai/last-checkpoint-time": "2026-03-01T10:00:00Z",
+    }  # fmt: skip
+    later = cluster.annotations(worked["pod"])
+    assert later["kaiwo.ai/checkpoint-state"] == "CKPT_WRITING"
+    assert "kaiwo.ai/last-checkpoint-step" not in later
+    assert cluster.endpoint.lines(JOB, cluster.source(worked["pod"])) == ["step 1", "step 2", "step 3"]
+    assert cluster.endpoint.conflicting == 0
+
+
+def test_in_mode_observe_nothing_is_written_on_the_object(cluster: Cluster, worked: Object) -> None:
+    assert cluster.annotations(worked["watched"]) == {"kaiwo.ai/mode": "observe"}
+
+
+def test_it_was_refused_nothing_and_used_every_right(cluster: Cluster, worked: Object) -> None:
+    asked = [one for one in cluster.plane.audit_entries(ACCOUNT)
+             if one["user"]["username"].endswith(f":{ACCOUNT}") and "objectRef" in one]  # fmt: skip
+    assert [one for one in asked if one.get("responseStatus", {}).get("code") == 403] == []
+    used = {(one["verb"], one["objectRef"]["resource"]) for one in asked}
+    assert used == {
+        ("list", "pods"),
+        ("watch", "pods"),
+        ("list", "namespaces"),
+        ("watch", "namespaces"),
+        ("patch", "pods"),
+    }
+
+
+@pytest.mark.parametrize("changes", [
+    {"spec": {"activeDeadlineSeconds": 1}}, {"metadata": {"labels": {"app": "evil"}}},
+    {"metadata": {"annotations": {"kaiwo.ai/mode": "enforce"}}}, {"metadata": {"annotations": {"kaiwo.ai/job": None}}},
+    {"metadata": {"finalizers": ["evil/forever"]}},
+])  # fmt: skip
+def test_its_account_cannot_change_anything_else_of_a_pod(cluster: Cluster, worked: Object, changes: Object) -> None:
+    stolen = Api(Path(cluster.plane.kubeconfig_for(ACCOUNT, AGENTS)))
+    with pytest.raises(Refused, match="only annotations"):
+        stolen.patch("v1", "Pod", "llama-0", changes, namespace=SPACE)
+
+
+def test_a_deleted_pod_is_left_and_another_under_its_name_counts_anew(cluster: Cluster, worked: Object) -> None:
+    cluster.api.delete("v1", "Pod", "llama-0", SPACE, gracePeriodSeconds=0)
+    wait_for(lambda: cluster.api.find("v1", "Pod", "llama-0", SPACE) is None, what="the pod is gone")
+    again = cluster.pod("llama-0")
+    cluster.log(again, "a new run")
+    wait_for(lambda: cluster.endpoint.lines(JOB, cluster.source(again)) == ["a new run"], what="the new pod's line")
+    wait_for(lambda: cluster.annotations(again), what="its annotations")
+
+
+def test_a_namespace_that_opts_out_is_left(cluster: Cluster, worked: Object) -> None:
+    cluster.api.namespace("others")
+    other = cluster.pod("other-0", "others")
+    cluster.log(other, "private")
+    mine = cluster.pod("late-0")
+    cluster.log(mine, "step 1")
+    wait_for(lambda: cluster.endpoint.lines(JOB, cluster.source(mine)), what="the pod of the namespace that opted in")
+    assert not [job for job, _ in cluster.endpoint.taken if job.startswith("others/")]

@@ -112,7 +112,7 @@ def _doubts(gang: RunningGang, member: Member, age_s: float, settings: Preemptio
         yield "STALE", f"The last word of {name} is {age_s:.0f} s old, more than {settings.stale_s:g} s."
     if status.confidence < settings.min_confidence:
         yield "UNSURE", f"{name}'s state is only {status.confidence:.2f} sure, {settings.min_confidence:.2f} is needed."
-    if status.work_at_risk_gpu_seconds is None or not math.isfinite(status.work_at_risk_gpu_seconds.value):
+    if _risk_gpu_s(member) is None:
         yield "COST_UNKNOWN", f"Nothing says how much work {name} would lose."
 
 
@@ -134,10 +134,7 @@ def _write_ends(member: Member, now_s: float, settings: PreemptionSettings) -> f
 
 def _cost(member: Member, now_s: float) -> int:
     """Milli-GPU-seconds: what the status says, and what was computed since it was made."""
-    assert member.status is not None
-    assert member.status.work_at_risk_gpu_seconds is not None
-    risk = member.status.work_at_risk_gpu_seconds.value
-    return math.ceil(WHOLE_GPU * risk) + math.ceil(member.gpus * (now_s - member.seen_at_s))
+    return math.ceil(WHOLE_GPU * (_risk_gpu_s(member) or 0.0)) + math.ceil(member.gpus * (now_s - member.seen_at_s))
 
 
 def _restart(gang: RunningGang) -> int:
@@ -146,7 +143,13 @@ def _restart(gang: RunningGang) -> int:
         return math.ceil(gang.gpus * gang.restart_s)
     found = 0
     for member in gang.members:
-        risk = member.status.work_at_risk_gpu_seconds if member.status else None
+        risk = _risk_gpu_s(member)
         since = (member.status.seconds_since_durable if member.status else None) or 0.0
-        found += max(0, math.ceil(WHOLE_GPU * risk.value) - math.floor(member.gpus * since)) if risk else 0
+        found += 0 if risk is None else max(0, math.ceil(WHOLE_GPU * risk) - math.floor(member.gpus * since))
     return found
+
+
+def _risk_gpu_s(member: Member) -> float | None:
+    """What a member's status says would be lost; None where it does not say."""
+    risk = member.status.work_at_risk_gpu_seconds if member.status else None
+    return risk.value if risk is not None and math.isfinite(risk.value) else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.core.checkpoint import Estimate, JobState, JobStatus
@@ -79,11 +79,20 @@ statuses = st.builds(
     next_safe_seconds=st.none() | estimates,
 )
 good = st.builds(training, st.floats(0, 1e5), st.floats(0, 3600))
+spoiled = st.tuples(
+    good,
+    st.sampled_from(
+        [
+            {"state": JobState.CKPT_WRITING}, {"state": JobState.UNKNOWN}, {"safe": False}, {"evidence": False},
+            {"confidence": 0.1}, {"work_at_risk_gpu_seconds": None}, {"state": JobState.FINISHED},
+        ]
+    ),
+).map(lambda drawn: replace(drawn[0], **drawn[1]))  # fmt: skip
 members = st.builds(
     Member,
     gpus=st.sampled_from([500, 1000, 2000, 8000]).map(MilliGpu),
-    status=st.none() | statuses | good | good | good,
-    seen_at_s=st.sampled_from([NOW, NOW, NOW - 5, NOW - 29, NOW - 31, NOW - 1e4, NOW + 60]),
+    status=st.one_of(good, good, good, good, spoiled, spoiled, statuses, st.none()),
+    seen_at_s=st.sampled_from([NOW, NOW, NOW, NOW, NOW - 5, NOW - 29, NOW - 31, NOW - 1e4, NOW + 60]),
     node=st.sampled_from(["", "n1", "n2"]),
 )
 
@@ -91,9 +100,9 @@ members = st.builds(
 @st.composite
 def gangs(draw: st.DrawFn, name: str) -> RunningGang:
     return RunningGang(
-        name, draw(st.sampled_from(["", *QUEUES])), draw(st.integers(0, 10)),
+        name, draw(st.sampled_from(["", *QUEUES])), draw(st.integers(0, 6)),
         tuple(draw(st.lists(members, min_size=1, max_size=2))), NOW - draw(st.sampled_from([10.0, 2000.0, 90_000.0])),
-        draw(st.sampled_from([True, True, True, False])), draw(st.integers(0, 4)),
+        draw(st.sampled_from([True, True, True, False])), draw(st.sampled_from([0, 0, 0, 1, 4])),
         draw(st.none() | st.floats(0, 600)),
     )  # fmt: skip
 
@@ -104,11 +113,11 @@ def scenes(draw: st.DrawFn) -> Scene:
     parents = {"a": "", "b": draw(st.sampled_from(["", "a"])), "c": draw(st.sampled_from(["", "a", "b"]))}
     queues = {
         name: QueueShare(name, MilliGpu(draw(st.integers(0, 10)) * 1000), MilliGpu(draw(st.integers(0, 20)) * 1000),
-                         draw(st.none() | st.integers(0, 40).map(lambda gpus: MilliGpu(1000 * gpus))), parents[name])
-        for name in QUEUES if draw(st.sampled_from([True, True, False]))
+                         draw(st.none() | st.integers(20, 40).map(lambda gpus: MilliGpu(1000 * gpus))), parents[name])
+        for name in QUEUES if draw(st.sampled_from([True, True, True, False]))
     }  # fmt: skip
     ask = Waiting(
-        "urgent", draw(st.sampled_from(["", *QUEUES])), draw(st.integers(0, 12)),
+        "urgent", draw(st.sampled_from(["", *QUEUES])), draw(st.integers(4, 12)),
         MilliGpu(draw(st.sampled_from([500, 1000, 2000]))), NOW - draw(st.sampled_from([0.0, 100.0, 400.0])),
         draw(st.sampled_from([0.0, 300.0])), draw(st.integers(1, 6)),
     )  # fmt: skip
@@ -142,6 +151,34 @@ def test_a_write_in_progress_or_no_evidence_is_never_chosen(scene: Scene, state:
             assert NOW - member.seen_at_s <= PreemptionSettings().stale_s
     assert set(decision.guarded).isdisjoint(decision.unguarded)
     assert set(decision.unguarded).isdisjoint(decision.victims)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (None, "NO_STATUS"),
+        (writing(), "WRITING"),
+        (replace(training(), state=JobState.CKPT_WRITING), "WRITING"),
+        (replace(training(), state=JobState.UNKNOWN), "UNKNOWN"),
+        (replace(training(), evidence=False), "NO_EVIDENCE"),
+        (replace(training(), safe=False), "NOT_SAFE"),
+        (replace(training(), confidence=0.4), "UNSURE"),
+        (replace(training(), work_at_risk_gpu_seconds=None), "COST_UNKNOWN"),
+        (replace(training(), work_at_risk_gpu_seconds=Estimate(math.inf, 0, math.inf)), "COST_UNKNOWN"),
+        (replace(training(), state=JobState.FINISHED), "ENDING"),
+    ],
+)
+def test_doubt_spares_a_gang_whatever_it_would_cost(status: JobStatus | None, code: str) -> None:
+    decision = decided(gang("g", status))
+    assert decision.verdict is Verdict.LEAVE
+    assert reason_for(decision, "g") == code
+
+
+def test_an_old_status_says_nothing_about_now() -> None:
+    one = gang("g", training())
+    old = replace(one, members=(replace(one.members[0], seen_at_s=NOW - 31),))
+    assert reason_for(decided(old), "g") == "STALE"
+    assert decided(replace(one, members=(replace(one.members[0], seen_at_s=NOW - 29),))).victims == ("g",)
 
 
 @given(scenes(), states())
@@ -209,21 +246,20 @@ def test_every_candidate_gets_a_reason_and_every_wait_a_moment(scene: Scene, sta
 
 
 @settings(max_examples=200)
-@given(scenes(), states(), st.integers(0, 6), st.floats(1, 1e5))
+@given(scenes(), states(), st.floats(1, 1e5))
 def test_more_work_at_risk_never_makes_a_gang_more_likely_to_be_chosen(
-    scene: Scene, state: PreemptionState, which: int, more_gpu_s: float
+    scene: Scene, state: PreemptionState, more_gpu_s: float
 ) -> None:
-    assume(which < len(scene.gangs))
-    one = scene.gangs[which]
-    status = one.members[0].status
-    assume(status is not None and status.work_at_risk_gpu_seconds is not None)
-    assert status is not None
-    assert status.work_at_risk_gpu_seconds is not None
-    risk = status.work_at_risk_gpu_seconds.value + more_gpu_s
-    dearer = replace(status, work_at_risk_gpu_seconds=Estimate(risk, risk, risk))
-    changed = replace(one, members=(replace(one.members[0], status=dearer), *one.members[1:]))
-    others = tuple(changed if place == which else each for place, each in enumerate(scene.gangs))
-    if one.name not in decide(scene, state)[0].victims:
+    victims = decide(scene, state)[0].victims
+    for place, one in enumerate(scene.gangs):
+        status = one.members[0].status
+        risk = status.work_at_risk_gpu_seconds if status else None
+        if status is None or risk is None or one.name in victims:
+            continue
+        more = risk.value + more_gpu_s
+        dearer = replace(one.members[0], status=replace(status, work_at_risk_gpu_seconds=Estimate(more, more, more)))
+        changed = replace(one, members=(dearer, *one.members[1:]))
+        others = (*scene.gangs[:place], changed, *scene.gangs[place + 1 :])
         assert one.name not in decide(replace(scene, gangs=others), state)[0].victims
 
 
@@ -465,3 +501,35 @@ def test_settings_out_of_range_are_refused() -> None:
         Scene(waiting(), (), NOW, {"a": QueueShare("a", MilliGpu(0), MilliGpu(0), parent="a")})
     with pytest.raises(ValueError, match="one name"):
         Scene(waiting(), (gang("g"), gang("g")), NOW)
+
+
+def test_whom_the_limit_protects_is_told_so() -> None:
+    often = gang("often", training(10), preemptions=3)
+    decision = decided(often, gang("dear", training(900)))
+    assert decision.victims == ("dear",)
+    assert reason_for(decision, "often") == "LIMIT"
+    resumed = gang("resumed", training(10), preemptions=1, started_at_s=NOW - 600)
+    assert reason_for(decided(resumed), "resumed") == "RESUMED"
+    assert decided(resumed, how=PreemptionSettings(resumed_s=500)).victims == ("resumed",)
+
+
+def test_after_room_was_made_more_is_taken_only_after_a_while() -> None:
+    """The victim is gone, and another workload was faster."""
+    two = gang("two", training(20))
+    _, state = decide(Scene(waiting(), (gang("one", training(10)),), NOW))
+    fresh = replace(two, members=(replace(two.members[0], seen_at_s=NOW + 60),))
+    held, same = decide(Scene(waiting(), (fresh,), NOW + 60), state)
+    assert (held.verdict, held.reasons[0].code, held.until_s) == (Verdict.WAIT, "HOLD", NOW + 120)
+    later = replace(two, members=(replace(two.members[0], seen_at_s=NOW + 121),))
+    assert decide(Scene(waiting(), (later,), NOW + 121), same)[0].victims == ("two",)
+
+
+def test_no_more_than_allowed_go_within_an_hour() -> None:
+    how, state = PreemptionSettings(most_per_hour=1), PreemptionState().evicted(NOW - 600, ["earlier"], "other")
+    decision = decided(gang("g", training(10)), state=state, how=how)
+    assert (decision.verdict, decision.reasons[0].code, decision.until_s) == (Verdict.WAIT, "RATE", NOW + 3000)
+
+
+def test_of_equals_the_first_by_name_goes() -> None:
+    gangs = [gang(name, training(10)) for name in ("b", "c", "a")]
+    assert decided(*gangs).victims == decided(*reversed(gangs)).victims == ("a",)

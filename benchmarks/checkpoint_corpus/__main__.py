@@ -56,6 +56,7 @@ def truth(entry: Entry, recording: Recording, versions: dict[str, str]) -> tuple
 
 def anonymous(log: bytes) -> bytes:
     """A log without the folders of the machine it was recorded on."""
+    log = re.sub(rb"/dev/shm/kopt-corpus-\w+", b"/tmp", log)
     log = re.sub(rb"/tmp/kopt-corpus-\w+", b"/workspace", log)
     log = re.sub(rb"[\w./-]*/trainers/[\w-]+/lib/", b"/opt/venv/lib/", log)
     return log.replace(str(PROGRAMS).encode(), b"/workspace").replace(sys.prefix.encode(), b"/opt/venv")

@@ -67,10 +67,16 @@ def label_of(text: str, rules: Rules) -> LineLabel | None:
 
 
 def labels_of(texts: Iterable[str], program: str) -> dict[int, str]:
-    """By line number, from 1: the lines that have a label."""
-    rules = rules_of(program)
-    found = ((number, label_of(text, rules)) for number, text in enumerate(texts, 1))
-    return {number: label.value for number, label in found if label}
+    """By line number, from 1: the lines that have a label. The code that a traceback shows belongs to its error."""
+    rules, found, in_traceback = rules_of(program), dict[int, str](), False
+    for number, text in enumerate(texts, 1):
+        label = label_of(text, rules)
+        if label is None and in_traceback and text.startswith(" ") and text.strip():
+            label = LineLabel.ERROR
+        if label:
+            found[number] = label.value
+        in_traceback = "Traceback (most recent call last)" in text or (in_traceback and text.startswith(" "))
+    return found
 
 
 def lines_in(log: bytes) -> list[str]:

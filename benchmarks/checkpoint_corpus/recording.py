@@ -140,7 +140,12 @@ def record(command: Sequence[str], environment: Mapping[str, str], storage: Stor
 
     Standard output and error come through one pipe, as a container's log does. Raises RecordingError.
     """
-    with tempfile.TemporaryDirectory(prefix="kopt-corpus-") as name:
+    # What is made elsewhere and moved here has to be copied, as it has to from a container's own disk.
+    elsewhere = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with (
+        tempfile.TemporaryDirectory(prefix="kopt-corpus-") as name,
+        tempfile.TemporaryDirectory(prefix="kopt-corpus-", dir=elsewhere) as temporary,
+    ):
         home = Path(name).resolve()
         checkpoints = home / "checkpoints"
         checkpoints.mkdir()
@@ -149,7 +154,7 @@ def record(command: Sequence[str], environment: Mapping[str, str], storage: Stor
             "KOPT_SLOW_BYTES_PER_S": str(storage.bytes_per_s), "KOPT_SLOW_LATENCY_MS": str(storage.latency_ms),
             "KOPT_SLOW_FULL_EVERY": str(storage.full_every), "KOPT_SLOW_FAILURES": str(home / "failures"),
             "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
-            "COLUMNS": "120", **environment,
+            "COLUMNS": "120", "TMPDIR": temporary, **environment,
         }  # fmt: skip
         (home / "work").mkdir()
         arguments = [one.replace("{checkpoints}", str(checkpoints)) for one in command]

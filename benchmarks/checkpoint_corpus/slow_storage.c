@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -140,6 +141,27 @@ ssize_t pwrite64(int file, const void *from, size_t size, off64_t at) {
 ssize_t writev(int file, const struct iovec *from, int parts) {
     if (room_for(file, 1) < 0) return -1;
     ssize_t done = NEXT(writev)(file, from, parts);
+    write_slowly(file, done);
+    return done;
+}
+ssize_t sendfile(int file, int from, off_t *at, size_t size) {
+    ssize_t room = room_for(file, size);
+    if (room < 0) return -1;
+    ssize_t done = NEXT(sendfile)(file, from, at, (size_t)room);
+    write_slowly(file, done);
+    return done;
+}
+ssize_t sendfile64(int file, int from, off64_t *at, size_t size) {
+    ssize_t room = room_for(file, size);
+    if (room < 0) return -1;
+    ssize_t done = NEXT(sendfile64)(file, from, at, (size_t)room);
+    write_slowly(file, done);
+    return done;
+}
+ssize_t copy_file_range(int from, off64_t *at, int file, off64_t *to, size_t size, unsigned flags) {
+    ssize_t room = room_for(file, size);
+    if (room < 0) return -1;
+    ssize_t done = NEXT(copy_file_range)(from, at, file, to, (size_t)room, flags);
     write_slowly(file, done);
     return done;
 }

@@ -10,6 +10,8 @@ from kopt.formats.joblog import LineSplitter
 
 # A saver may think between two files of one checkpoint, and a rename may follow the last of them.
 PAUSE_S = 0.4
+# A checkpoint that is named by its step is hardly ever written a second time: it was still being written.
+STEP_PAUSE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class _Unit:
     def is_over_before(self, event: FileEvent, pause_s: float) -> bool:
         """Whether this begins another writing of it: it rested, or had failed and is tried again."""
         again = self.failed and event.happened is Happened.WRITTEN
-        return not self.open_files and (again or event.at_s - self.last_s > pause_s)
+        longest_s = pause_s if self.step is None else max(pause_s, STEP_PAUSE_S)
+        return not self.open_files and (again or event.at_s - self.last_s > longest_s)
 
     def touch(self, event: FileEvent) -> None:
         self.last_s = event.at_s
@@ -79,8 +82,8 @@ def writes_of(events: Iterable[FileEvent], unit: re.Pattern[str], pause_s: float
     """``unit`` finds the checkpoint that a path belongs to: group ``unit``, with its step as ``step`` if it tells one.
 
     Files that match nothing are no checkpoints, unless one is moved to a checkpoint's name later. A checkpoint that
-    rests for longer than ``pause_s`` with no file open is complete; touched again later it is written again, as
-    ``last.ckpt`` is.
+    rests for longer than ``pause_s`` (``STEP_PAUSE_S`` where its name tells a step) with no file open is complete;
+    touched again later it is written again, as ``last.ckpt`` is.
     """
     return sorted(_writes(events, unit, pause_s), key=lambda write: write.start_s)
 

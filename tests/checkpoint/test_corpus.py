@@ -51,6 +51,12 @@ def test_what_rests_and_is_touched_again_is_written_again() -> None:
     ) == [("last", 1.0, 1.1, None), ("last", 1.1 + 2 * PAUSE_S, 9.0, None)]  # fmt: skip
 
 
+def test_a_checkpoint_that_is_named_by_its_step_may_rest_longer() -> None:
+    rows = ((1.0, "ck-5/a", WRITTEN), (1.1, "ck-5/a", CLOSED), (1.9, "ck-5/b", WRITTEN), (2.0, "ck-5/b", CLOSED))
+    assert spans(*rows) == [("ck-5", 1.0, 2.0, 5)]
+    assert len(spans(*rows, (5.0, "ck-5/a", WRITTEN))) == 2
+
+
 def test_a_checkpoint_that_is_moved_to_its_name_was_written_under_the_other() -> None:
     rows = events((1.0, "tmp", WRITTEN), (2.0, "tmp", CLOSED), (2.5, "tmp2", WRITTEN))
     moved = recording.FileEvent(2.1, "ck-7", MOVED, was="tmp")
@@ -215,6 +221,16 @@ def test_every_log_of_the_manifest_is_there_and_fits_its_record() -> None:
             assert write.start_s <= write.end_s
 
 
+def test_the_corpus_holds_many_writes_in_few_bytes() -> None:
+    records = manifest.read_records()
+    writes = [write for one in records for write in one.writes]
+    assert len(writes) >= 2500
+    assert sum(not write.complete for write in writes) >= 30
+    assert min(write.end_s - write.start_s for write in writes) < 0.01
+    assert max(write.end_s - write.start_s for write in writes) > 2
+    assert sum(path.stat().st_size for path in manifest.LOGS.iterdir()) < 6e6
+
+
 def test_the_first_pattern_of_a_program_labels_a_line_then_those_of_all_programs() -> None:
     found = labels.labels_of(
         ["iter 3: loss 0.5, time 3ms=> done: ckpt_3.pt", " ", "Killed", "std::bad_alloc"], "plain_loop"
@@ -222,6 +238,18 @@ def test_the_first_pattern_of_a_program_labels_a_line_then_those_of_all_programs
     assert found == {1: "ckpt_end", 4: "oom"}
     with pytest.raises(KeyError):
         labels.labels_of([], "no such program")
+
+
+def test_the_words_of_a_style_label_its_lines() -> None:
+    texts = ["💾 stashing weights…", "🔥     7 │ loss 1.203 │ 980 tok/s", "💥 could not stash weights: [Errno 28]", "x"]
+    assert labels.labels_of(texts, "style:emoji") == {1: "ckpt_begin", 2: "train_step", 3: "error"}
+    texts = ['{"step": "3", "event": "checkpoint.commit"}', '{"event": "run.end"}']
+    assert labels.labels_of(texts, "style:structlog") == {1: "ckpt_end", 2: "end"}
+
+
+def test_the_code_in_a_traceback_belongs_to_the_error() -> None:
+    texts = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "    f(", "OSError: full", "  x"]
+    assert list(labels.labels_of(texts, "plain_loop").values()) == ["error"] * 4
 
 
 def test_every_label_is_what_the_patterns_say_now() -> None:

@@ -20,7 +20,7 @@ def main():
     parser.add_argument("--local_rank", type=int, default=0)
     args = parser.parse_args()
     if args.info:
-        deepspeed.utils.logger.setLevel("INFO")
+        deepspeed.utils.logging.set_log_level_from_string("info")
     deepspeed.init_distributed("gloo")
     config = {
         "train_micro_batch_size_per_gpu": 8, "steps_per_print": 5, "zero_optimization": {"stage": args.stage},

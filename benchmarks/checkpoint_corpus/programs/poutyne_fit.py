@@ -4,12 +4,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from poutyne import Model, ModelCheckpoint, PeriodicSaveCallback, set_seeds
-
-
-class Everything(PeriodicSaveCallback):
-    def save_file(self, fd, epoch_number, logs):
-        torch.save({"epoch": epoch_number, "logs": logs, "model": self.model.get_weights()}, fd)
+from poutyne import Model, ModelCheckpoint, set_seeds
 
 
 def main():
@@ -17,7 +12,6 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--best", action="store_true")
-    parser.add_argument("--everything", action="store_true")
     args = parser.parse_args()
     set_seeds(0)
     x = torch.randn(800, 24)
@@ -25,7 +19,7 @@ def main():
     data = torch.utils.data.TensorDataset(x, y)
     net = torch.nn.Sequential(torch.nn.Linear(24, 256), torch.nn.ReLU(), torch.nn.Linear(256, 2))
     model = Model(net, "adam", "cross_entropy", batch_metrics=["accuracy"], device="cpu")
-    saver = (Everything if args.everything else ModelCheckpoint)(
+    saver = ModelCheckpoint(
         str(Path(args.out) / "checkpoint_{epoch}.ckpt"), monitor="val_loss", mode="min", save_best_only=args.best,
         verbose=True, temporary_filename=str(Path(args.out) / "checkpoint.tmp.ckpt"),
     )  # fmt: skip

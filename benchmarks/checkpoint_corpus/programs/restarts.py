@@ -5,6 +5,7 @@ restarts.py [kill:N | kill@SECONDS | fails] PROGRAM WORDS... ::: [...] PROGRAM W
 kill:N ends the program while its N-th new checkpoint is being written; `fails` expects it to end with an error.
 """
 
+import ctypes
 import itertools
 import os
 import signal
@@ -37,11 +38,16 @@ def kill_in_write(process, number):
     raise SystemExit(f"ended before write {number}")
 
 
+def end_with_me():
+    """PR_SET_PDEATHSIG: whoever records ends this program, and what it has started has a group of its own."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def run(words):
     options = list(itertools.takewhile(lambda word: not word.endswith(".py"), words))
     program = Path(__file__).parent / words[len(options)]
     command = [sys.executable, str(program), *words[len(options) + 1 :]]
-    process = subprocess.Popen(command, start_new_session=True)
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=end_with_me)
     for option in options:
         if option.startswith("kill:"):
             return kill_in_write(process, int(option[5:]))

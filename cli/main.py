@@ -9,6 +9,7 @@ from kopt.cli import (
     doctor,
     estimate,
     extender,
+    logs,
     models,
     off,
     profile,
@@ -46,6 +47,7 @@ app.command("doctor")(doctor.doctor)
 app.command("train")(train.train)
 app.add_typer(models.app, name="models")
 app.add_typer(demand.app, name="demand")
+app.add_typer(logs.app, name="logs")
 app.command("estimate", cls=ScriptCommand)(estimate.estimate)
 app.command("recommend", cls=ScriptCommand)(recommend.recommend)
 app.command("explain")(sizes.explain)

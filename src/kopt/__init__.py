@@ -2,8 +2,8 @@
 
 ``kopt`` predicts what jobs and services will need and turns predictions into decisions.
 Importing this package loads none of the heavy libraries; each sub-package says in its own
-docstring what lives in it, what comes in and what goes out. ``kopt.forecast(frame)`` and
-``kopt.estimate(script)`` load them when they are first used.
+docstring what lives in it, what comes in and what goes out. ``kopt.forecast(frame)``,
+``kopt.estimate(script)`` and ``kopt.classify_log(lines)`` load them when they are first used.
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kopt.core.sizing import SizingEstimate
     from kopt.models.api import Forecast, forecast
+    from kopt.models.logs import ClassifiedLog, classify_log
     from kopt.models.sizing.estimate import estimate
 
 try:
@@ -19,7 +20,7 @@ try:
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["Forecast", "SizingEstimate", "__version__", "estimate", "forecast"]
+__all__ = ["ClassifiedLog", "Forecast", "SizingEstimate", "__version__", "classify_log", "estimate", "forecast"]
 
 
 def __getattr__(name: str) -> Any:
@@ -38,6 +39,17 @@ def __getattr__(name: str) -> Any:
         from kopt.serving.environment import load_settings
 
         return partial(sizing.estimate, settings=load_settings())
+    if name == "classify_log":
+        from functools import partial
+
+        from kopt.models import logs
+        from kopt.serving.environment import load_settings
+
+        return partial(logs.classify_log, settings=load_settings())
+    if name == "ClassifiedLog":
+        from kopt.models.logs import ClassifiedLog
+
+        return ClassifiedLog
     if name == "SizingEstimate":
         from kopt.core.sizing import SizingEstimate
 

@@ -1,4 +1,4 @@
-"""``/v1/checkpoint`` with the shipped model: sessions by job, numbered lines, gaps, replicas, restarts, hostile bodies."""
+"""``/v1/checkpoint`` with the shipped model: sessions by job, numbered lines, gaps, replicas, restarts, hostility."""
 
 import asyncio
 import json

@@ -473,10 +473,11 @@ def test_a_long_story_never_flaps(story: list[tuple[float, int]]) -> None:
         now += pause
         asker = f"g{number}" if step % 2 else f"new{step}"
         running = tuple(
-            replace(gang(name, training(100 + int(name[1])), started_at_s=began),
-                    members=(Member(MilliGpu(1000), training(100 + int(name[1])), now),))
+            gang(name, members=(Member(MilliGpu(1000), training(100 + int(name[1]), 60), now),), started_at_s=began)
             for name, began in started.items() if name != asker
         )  # fmt: skip
+        # Whatever rhythm sixty seconds since the last checkpoint at every look would make.
+        state = PreemptionState(evictions=state.evictions)
         ask = Waiting(asker, "", 10, MilliGpu(1000), now, 0.0)
         decision, state = decide(Scene(ask, running, now), state, how)
         for victim in decision.victims:
@@ -515,12 +516,12 @@ def test_whom_the_limit_protects_is_told_so() -> None:
 
 def test_after_room_was_made_more_is_taken_only_after_a_while() -> None:
     """The victim is gone, and another workload was faster."""
-    two = gang("two", training(20))
+    two = gang("two", training(20, 30))
     _, state = decide(Scene(waiting(), (gang("one", training(10)),), NOW))
-    fresh = replace(two, members=(replace(two.members[0], seen_at_s=NOW + 60),))
+    fresh = replace(two, members=(Member(MilliGpu(1000), training(80, 90), NOW + 60),))
     held, same = decide(Scene(waiting(), (fresh,), NOW + 60), state)
     assert (held.verdict, held.reasons[0].code, held.until_s) == (Verdict.WAIT, "HOLD", NOW + 120)
-    later = replace(two, members=(replace(two.members[0], seen_at_s=NOW + 121),))
+    later = replace(two, members=(Member(MilliGpu(1000), training(140, 151), NOW + 121),))
     assert decide(Scene(waiting(), (later,), NOW + 121), same)[0].victims == ("two",)
 
 

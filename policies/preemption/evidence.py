@@ -5,7 +5,7 @@ Promise: a gang in a checkpoint write, or without evidence of checkpoints, is ne
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kopt.core.checkpoint import JobState
 from kopt.core.reason import Reason
@@ -57,7 +57,7 @@ def outlook(gang: RunningGang, rhythm: Rhythm | None, now_s: float, settings: Pr
     """What is known of a gang from its members' statuses and the rhythm of its checkpoints."""
     doubts = [(member, doubt) for member in gang.members if (doubt := _doubt(gang, member, now_s, settings))]
     passes = all(doubt.code == "ENDING" or (member.status and member.status.evidence) for member, doubt in doubts)
-    pace = pace_of(rhythm, now_s, settings)
+    pace = _told(gang, pace_of(rhythm, now_s, settings), now_s, settings)
     fresh = _restart(gang) + math.ceil(gang.gpus * settings.write_guard_s)
     spared = doubts[0][1] if doubts else None
     ready_s = _ready_s([member for member, _ in doubts], pace, now_s, settings)
@@ -69,6 +69,17 @@ def outlook(gang: RunningGang, rhythm: Rhythm | None, now_s: float, settings: Pr
         return Outlook(gang, later, spared, passes, fresh, hazard)
     cost = sum(_cost(member, now_s) for member in gang.members) + math.ceil(gang.gpus * pace.doubtful_s)
     return Outlook(gang, (Phase(now_s, pace.due_s, cost, gang.gpus), *later), None, passes, fresh, hazard)
+
+
+def _told(gang: RunningGang, pace: Pace, now_s: float, settings: PreemptionSettings) -> Pace:
+    """The pace with what the statuses themselves expect, where the intervals seen here tell nothing."""
+    told = [(one.seen_at_s, one.status.next_checkpoint_seconds) for one in gang.members if one.status]
+    known = [(seen_s + next_s.low, seen_s + next_s.value, seen_s + next_s.high) for seen_s, next_s in told if next_s]
+    if pace.next_s is not None or len(known) < len(gang.members) or now_s > max(high for *_, high in known):
+        return pace
+    next_s = max(value for _, value, _ in known)
+    due_s = min(low for low, *_ in known) - settings.write_guard_s - settings.act_s
+    return replace(pace, next_s=next_s, hazard=0.0, due_s=pace.due_s if pace.known else due_s)
 
 
 def _ready_s(doubtful: Sequence[Member], pace: Pace, now_s: float, settings: PreemptionSettings) -> float | None:

@@ -77,6 +77,7 @@ statuses = st.builds(
     seconds_since_durable=st.none() | st.floats(0, 1e5),
     work_at_risk_gpu_seconds=st.none() | estimates,
     next_safe_seconds=st.none() | estimates,
+    next_checkpoint_seconds=st.none() | estimates,
 )
 good = st.builds(training, st.floats(0, 1e5), st.floats(0, 3600))
 spoiled = st.tuples(
@@ -361,6 +362,17 @@ def test_a_checkpoint_that_the_rhythm_promises_is_waited_for() -> None:
     assert reason_for(decision, "g") == "WRITE_DUE"
     assert decision.reasons[0].numbers["in_s"] == pytest.approx(180, abs=1)
     assert decided(regular, gang("other", training(1500)), ask=waiting(), state=state).victims == ("other",)
+
+
+def test_the_next_checkpoint_that_a_status_expects_is_waited_for_where_no_rhythm_was_seen() -> None:
+    status = replace(training(1700, 300), next_checkpoint_seconds=Estimate(120, 100, 140))
+    decision = decided(gang("g", status), gang("other", training(1500)), ask=waiting(budget_s=300))
+    assert (decision.verdict, decision.reasons[0].code) == (Verdict.WAIT, "CHEAPER_LATER")
+    assert decision.reasons[0].numbers["in_s"] == pytest.approx(120)
+    soon = replace(status, next_checkpoint_seconds=Estimate(40, 30, 50))
+    assert reason_for(decided(gang("g", soon)), "g") == "WRITE_DUE"
+    overdue = gang("g", replace(status, next_checkpoint_seconds=Estimate(5, 2, 10)))
+    assert decided(replace(overdue, members=(replace(overdue.members[0], seen_at_s=NOW - 20),))).victims == ("g",)
 
 
 def test_where_checkpoints_may_come_at_any_moment_a_large_loss_is_worth_a_moment() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from kopt.agents.logtail.trail import Place, Trail
 
 _LOG = logging.getLogger(__name__)
 CHUNK_BYTES = 64 << 10
+_JUST_NOW_S = 10.0
+"""A program's own line came now if there was nothing to read so shortly before; else nobody knows when."""
 Mark = Mapping[str, Any]
 """What a source needs to go on where it was, as JSON."""
 
@@ -67,6 +70,7 @@ class FileSource:
         self._trail = Trail(plain_series(path) if plain else container_series(path), place)
         self._decoder: Decoder = PlainLog(number or 1) if plain else ContainerLog(number or 1)
         self._news, self._finished, self._trouble = asyncio.Event(), False, ""
+        self._present_at_s = float("-inf")
 
     async def readings(self, room: Callable[[], Awaitable[None]]) -> AsyncGenerator[Reading]:
         self._notices.subscribe(self._path, self._news, whole=not self._plain)
@@ -81,6 +85,7 @@ class FileSource:
                     yield reading
                     await asyncio.sleep(0)
                     continue
+                self._present_at_s = time.time()
                 yield Reading(self._decoder.number, present=True)
                 if finished:
                     for last in self._last():
@@ -120,7 +125,11 @@ class FileSource:
         first = self._decoder.number
         lines = self._decoder.cut() if self._trail.cut else []
         self._trail.cut = False
-        return Reading(first, lines + self._decoder.feed(piece), self._mark())
+        lines += self._decoder.feed(piece)
+        now_s = time.time()
+        if self._plain and now_s - self._present_at_s < _JUST_NOW_S:
+            lines = [Said(line.text, now_s) for line in lines]
+        return Reading(first, lines, self._mark())
 
     def _last(self) -> list[Reading]:
         """A line that its writer did not end."""

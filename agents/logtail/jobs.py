@@ -147,6 +147,8 @@ class Jobs:
                       answer.get("reason") or "no reason given")  # fmt: skip
         job.answer, job.answered_at_s = answer, time.time()
         notes = annotations_of(answer, job.answered_at_s)
+        if answer.get("fallback"):
+            notes = unknown(job.answered_at_s, str(answer.get("reason") or "a fallback answered"))
         for annotator, _ in job.annotators.values():
             annotator.tell(notes)
 

@@ -20,6 +20,7 @@ from kopt.serving.client import EndpointFailure, RequestRefused
 _LOG = logging.getLogger(__name__)
 _LINE_BYTES = 160
 """What Python spends on a line beside its text."""
+_NOT_READ, _ATTEMPTS = "NOT_READ", 5
 _PARTS = 16
 """Refused lines are sent again in at most so many parts."""
 _READING_BYTES = 256 << 10
@@ -252,13 +253,16 @@ class Outbox:
     async def _answer_to(self, request: Mapping[str, Any]) -> Answer | None:
         """Asks until there is an answer; None when the endpoint refuses the lines themselves."""
         attempts = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_may_pass), wait=self._pause, reraise=True,
+            retry=tenacity.retry_if_exception(_may_pass), wait=self._pause, reraise=True, stop=_in_vain,
             before_sleep=self._tell_failure,
         )  # fmt: skip
         try:
             answer: Answer = await attempts(self._once, request)
         except RequestRefused as error:
             _LOG.error("%s: the endpoint refuses %d lines: %s", self.job, len(request["lines"]), error)
+            return None
+        except EndpointFailure as error:
+            _LOG.error("%s: the endpoint cannot read %d lines: %s", self.job, len(request["lines"]), error)
             return None
         if self.down:
             _LOG.info("%s: the endpoint answers again", self.job)
@@ -267,7 +271,10 @@ class Outbox:
 
     async def _once(self, request: Mapping[str, Any]) -> Answer:
         self._tally.requests += 1
-        return await self._post(request)
+        answer = await self._post(request)
+        if answer.get("fallback") and not _covers(answer, request):
+            raise EndpointFailure(_NOT_READ, str(answer.get("reason") or "a fallback answered"))
+        return answer
 
     def _tell_failure(self, state: tenacity.RetryCallState) -> None:
         self._tally.failures += 1
@@ -290,6 +297,20 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, EndpointFailure | AnswerError)
 
 
+def _in_vain(state: tenacity.RetryCallState) -> bool:
+    """What an endpoint that answers has not read after several attempts is what it cannot read."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    not_read = isinstance(error, EndpointFailure) and error.reason.code == _NOT_READ
+    return not_read and state.attempt_number >= _ATTEMPTS
+
+
+def _covers(answer: Answer, request: Mapping[str, Any]) -> bool:
+    """Whether the endpoint has the lines, by its own word."""
+    following = answer.get("next")
+    known = following.get(request.get("source")) if isinstance(following, Mapping) else None
+    return not request["lines"] or (isinstance(known, int) and known >= request["first"] + len(request["lines"]))
+
+
 def _request(job: str, source: str, first: int, lines: list[Said], gpus: float) -> dict[str, Any]:
     request: dict[str, Any] = {"job": job, "lines": [_line(one) for one in lines]}
     if lines:
@@ -298,4 +319,5 @@ def _request(job: str, source: str, first: int, lines: list[Said], gpus: float) 
 
 
 def _line(said: Said) -> Any:
-    return said.text if said.at_s is None else {"text": said.text, "at": said.at_s}
+    # Without a time, the line's own counts; a bare text would have come just now.
+    return {"text": said.text, "at": said.at_s}

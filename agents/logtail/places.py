@@ -57,9 +57,16 @@ class Files:
                 label = self._source if len(self._patterns) == 1 and not glob.has_magic(pattern) else (
                     f"{self._source}/{path.stem}"
                 )  # fmt: skip
-                source = FileSource(path, label, self._notices, self._jobs.ledger.mark(str(path)), plain=True)
+                source = FileSource(
+                    path, printable(label), self._notices, self._jobs.ledger.mark(str(path)), plain=True
+                )
                 self.sources[path] = source
                 self._jobs.follow(self._job, source)
+
+
+def printable(name: str) -> str:
+    """As the endpoint takes names."""
+    return "".join(one if one.isprintable() else "?" for one in name)[:512]
 
 
 def _matching(pattern: str) -> list[Path]:

@@ -17,7 +17,7 @@ _LONGEST_RECORD = 1 << 18
 
 
 class Said(NamedTuple):
-    """One line; ``at_s`` is when the container runtime got it (Unix seconds), None where nobody wrote that down."""
+    """One line; ``at_s`` is when the container runtime got it (Unix seconds), None where nobody knows."""
 
     text: str
     at_s: float | None = None

@@ -21,8 +21,9 @@ from kopt.formats.joblog import LineSplitter
 _LOG = logging.getLogger(__name__)
 _LONGEST_TIME = 40
 _MOST_TIMES = 20_000
-_IDLE_S = 0.25
-"""Without a byte for so long a stream has brought what there was."""
+_IDLE_S, _IDLE_BEHIND_S = 0.25, 5.0
+"""Without a byte for so long a stream has brought what there was; longer where that was old, as more may be coming."""
+_RECENT_S = 10.0
 _AGAIN_S = 10.0
 
 
@@ -217,7 +218,8 @@ class StreamSource:
                 await room()
                 coming = asyncio.ensure_future(anext(chunks, None))
                 try:
-                    if not (await asyncio.wait({coming}, timeout=_IDLE_S))[0]:
+                    idle_s = _IDLE_S if self.behind() < _RECENT_S else _IDLE_BEHIND_S
+                    if not (await asyncio.wait({coming}, timeout=idle_s))[0]:
                         yield Reading(self._records.number, present=True)
                     piece = await coming
                 finally:

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +153,32 @@ async def test_an_answer_that_is_lost_makes_lines_come_again_and_count_once(endp
         await until(arrived(endpoint, 60))
     assert endpoint.lines(JOB, SOURCE) == lines
     assert endpoint.conflicting == 0
+
+
+@pytest.mark.parametrize("fallbacks", [3, 5, 12])
+async def test_lines_that_only_a_fallback_answered_come_again(endpoint: Endpoint, log: Path, fallbacks: int) -> None:
+    lines = write(log, 1, 50)
+    async with endpoint.client() as client, running(client.checkpoint) as agent:
+        agent.follow(log)
+        endpoint.fallbacks = fallbacks
+        await until(lambda: not endpoint.fallbacks)
+        await until(lambda: agent.jobs.room.used == 0)
+        lines += write(log, 51, 60)
+        await until(lambda: 60 in endpoint.numbers(JOB, SOURCE))
+        assert agent.jobs.tally.skipped == 0
+    assert endpoint.lines(JOB, SOURCE) == lines
+
+
+async def test_lines_have_a_time_only_where_it_is_known_when_they_came(endpoint: Endpoint, log: Path) -> None:
+    write(log, 1, 50)
+    async with endpoint.client() as client, running(client.checkpoint) as agent:
+        agent.follow(log)
+        await until(arrived(endpoint, 50))
+        write(log, 51, 52)
+        await until(arrived(endpoint, 52))
+    times = endpoint.at[JOB, SOURCE]
+    assert {times[number] for number in range(1, 51)} == {None}
+    assert all(abs(times[number] - time.time()) < 60 for number in (51, 52))
 
 
 async def test_a_line_that_is_refused_takes_few_others_along(endpoint: Endpoint, log: Path) -> None:

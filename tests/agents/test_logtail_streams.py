@@ -284,6 +284,8 @@ async def test_while_the_endpoint_is_away_the_stream_waits_and_little_is_held(sc
         task = asyncio.create_task(jobs.run())
         await jobs.started()
         source = StreamSource(scene.kube, Instance("research", "llama-0", "trainer"), SOURCE, KEY, lambda: 0.0)
+        # Nothing has to be asked first.
+        source.fresh = False
         jobs.follow(JOB, source)
         for n in range(40_000):
             scene.container.print(f"step {n} {'x' * 100}", 10**4)

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from kopt.serving.checkpoint_schemas import CHECKPOINT_REQUEST
 from kopt.serving.client import AsyncPredictionClient, EndpointFailure
 
 Object = dict[str, Any]
@@ -81,6 +82,8 @@ class Endpoint:
             return 404, {"detail": "no such path"}
         if self.status != 200:
             return self.status, {"detail": "ordered by the test"}
+        # As strict as the endpoint itself.
+        CHECKPOINT_REQUEST.validate_json(body)
         request = json.loads(body)
         if self.fallbacks:
             self.fallbacks -= 1

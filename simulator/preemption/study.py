@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -85,6 +85,11 @@ class Figures:
 
 def scenario(setup: Setup, pool: int, seed: int) -> Scenario:
     """The same jobs, habits and urgent arrivals for every policy and pool size."""
+    return replace(_drawn(setup, seed), pool=pool)
+
+
+@lru_cache(maxsize=4)
+def _drawn(setup: Setup, seed: int) -> Scenario:
     jobs = tuple(job for job in setup.jobs if job.submitted_s < setup.ends_s)
     chance = np.random.default_rng(seed)
     habits = [sample(chance, setup.manners, setup.scales, setup.sight.observable, setup.sight.delay_s) for _ in jobs]
@@ -93,7 +98,7 @@ def scenario(setup: Setup, pool: int, seed: int) -> Scenario:
         index for index, job in enumerate(jobs)
         if drawn[index] < setup.urgent and job.gpus <= setup.largest_urgent and job.submitted_s >= setup.warm_s
     )  # fmt: skip
-    return Scenario(jobs, habits, urgent, setup.gpus, pool, setup.warm_s, setup.ends_s, seed)
+    return Scenario(jobs, habits, urgent, setup.gpus, 0, setup.warm_s, setup.ends_s, seed)
 
 
 def study(

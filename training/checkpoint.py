@@ -9,7 +9,7 @@ from typing import Any
 
 from kopt.core.settings import Settings
 from kopt.data import joblogs
-from kopt.data.joblogs.labelled import LabelledLog, LogDataError, read_logs
+from kopt.data.joblogs.labelled import LabelledLog, LogDataError, family_of, read_logs
 from kopt.models import checkpoint as models
 from kopt.models.artefact import ModelCard, TrainedOn, library_versions
 from kopt.models.base import Predictor
@@ -19,7 +19,7 @@ from kopt.models.checkpoint.table import LogTable
 from kopt.training.checkpoint_scoring import Answer, CheckpointScoring, LogRun, score_log, summary
 from kopt.training.recipe import Part
 
-MADE_JOBS = 700
+MADE_JOBS = 1500
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class LogDataset:
         return found.hexdigest()
 
     def group(self, name: str) -> str:
-        """Logs of one framework are left out together."""
-        return next(one.framework for one in self.logs if one.name == name)
+        """Logs of frameworks that say the same things are left out together."""
+        return next(family_of(one.framework) for one in self.logs if one.name == name)
 
     def size(self, name: str) -> int:
         return next(len(one.labels) for one in self.logs if one.name == name)

@@ -41,7 +41,6 @@ class LabelledLog:
 
     ``spans``: first and last lines during which a checkpoint was being written; ``completions``: lines by which one was
     known to be durable. ``arrivals_s`` (one per line) and ``writes`` are those of recordings; excerpts have none.
-    ``framework`` says which logs must be left out together.
     """
 
     name: str
@@ -53,6 +52,20 @@ class LabelledLog:
     arrivals_s: tuple[float, ...] = ()
     writes: tuple[Write, ...] = ()
     licence: str = ""
+
+
+_KIN = {
+    "accelerate": "hugging face", "axolotl": "hugging face", "hf_trainer": "hugging face",
+    "llama_factory": "hugging face", "ms_swift": "hugging face", "paddlenlp": "hugging face",
+    "maxtext": "orbax", "mmcv": "openmmlab", "mmengine": "openmmlab", "megatron_deepspeed": "megatron",
+    "nemo": "lightning", "tf_estimator": "keras",
+}  # fmt: skip
+"""Frameworks whose savers say the same things, because one calls the other or was copied from it."""
+
+
+def family_of(framework: str) -> str:
+    """What is left out together when a framework is to be unseen."""
+    return "plain" if framework.startswith("plain") else _KIN.get(framework, framework)
 
 
 def read_logs(folder: Path) -> list[LabelledLog]:

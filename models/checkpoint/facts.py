@@ -39,6 +39,12 @@ def step_of_progress(text: str) -> int | None:
     return int(found[1][:18]) if found else None
 
 
+def epoch_of(text: str) -> int | None:
+    """Which epoch a message speaks of."""
+    found = _EPOCH.search(text[:_LOOKED_AT])
+    return int(found[1][:18]) if found else None
+
+
 def step_of_checkpoint(text: str) -> int | None:
     """Which step a message about a checkpoint speaks of: by name, in the file's name, or "for 100"; None otherwise."""
     text = text[-_LOOKED_AT:]

@@ -5,15 +5,17 @@ Where a job says the end of its writes, nothing but that is believed to be one; 
 same writer is. With arrival times the first such end also needs a pause, as a write that stops training makes one.
 """
 
+import re
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.checkpoint import JobState, LineLabel
-from kopt.models.checkpoint.facts import goes_on_aside, step_of_checkpoint, step_of_progress
+from kopt.models.checkpoint.facts import epoch_of, goes_on_aside, step_of_checkpoint, step_of_progress
 
 LABELS = tuple(LineLabel)
 _AT = {label: number for number, label in enumerate(LABELS)}
@@ -37,6 +39,7 @@ _CERTAIN = 0.75
 """Of a write that only other activity ended: below, it may have been no checkpoint at all."""
 _STEPS_AFTER_FILES = 3
 _ACTIVITY = frozenset({LineLabel.TRAIN_STEP, LineLabel.EVAL, LineLabel.END})
+_NUMBER = re.compile(r"\d")
 _KEPT = 32
 QUARANTINE_S = 60.0
 """A write without a seen end and without a pause is believed to have ended after so long, if training went on."""
@@ -91,6 +94,7 @@ class Habits:
 
     told_ends: int = 0
     ends_alone: int = 0
+    early_ends: int = 0
     implied_ends: int = 0
     aside: bool = False
     pauses: int = 0
@@ -124,6 +128,7 @@ class Machine:
     line: int = 0
     line_text: str = ""
     confidence: float = 0.0
+    epoch: int | None = None
     step_lines: int = 0
     began_at_s: float | None = None
     first_step_at_s: float | None = None
@@ -167,11 +172,10 @@ class Machine:
         wanted = _END_IN_WRITE if not opens else _END_ALONE if self.step is not None else _END_UNTRAINED
         if best == _END and shares[_END] < wanted:
             best = _PROGRESS if not opens else _best_of(shares, (_BEGIN, _PROGRESS, *_RESTS))
-        if (
-            LABELS[best] in _ACTIVITY
-            and shares[_STEP] + shares[_EVAL] + shares[_OVER] < 0.4
-            and said.writer in self.open
-        ):
+        active = float(shares[_STEP] + shares[_EVAL] + shares[_OVER])
+        # What ends a write by going on counts something, or says very clearly what it is.
+        enough = 0.5 if _NUMBER.search(said.text) else _CERTAIN
+        if not opens and LABELS[best] in _ACTIVITY and active < enough:
             best = _AT[LineLabel.OTHER]
         self.confidence = float(shares[best])
         return LABELS[best]
@@ -187,6 +191,11 @@ class Machine:
 
     def _write_goes_on(self, said: Said, label: LineLabel) -> LineLabel:
         step = step_of_checkpoint(said.text)
+        aside = goes_on_aside(said.text)
+        self.habits.aside = self.habits.aside or aside
+        if label is LineLabel.CKPT_PROGRESS and said.writer not in self.open and self.state is JobState.CKPT_DONE:
+            # More of the same came after its end: this job's ends are those of parts.
+            self.habits.early_ends += 1
         known = self.open.get(said.writer)
         another = (
             known is not None
@@ -199,15 +208,13 @@ class Machine:
             known = None
         if known is None:
             step = self.step if step is None else step
-            known = OpenWrite(
-                said.number, said.text, said.at_s, step, self.step, goes_on_aside(said.text), 0.0, self.step_lines
-            )
+            known = OpenWrite(said.number, said.text, said.at_s, step, self.step, aside, 0.0, self.step_lines)
             self.open[said.writer] = known
         elif label is LineLabel.CKPT_BEGIN:
             label = LineLabel.CKPT_PROGRESS
         known.begun = known.begun or label is LineLabel.CKPT_BEGIN
         known.certainty = max(known.certainty, _write_share(said))
-        known.aside = known.aside or goes_on_aside(said.text)
+        known.aside = known.aside or aside
         known.step = step if known.step is None else known.step
         if self.state not in (JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAILED):
             self._before = self.state
@@ -217,6 +224,8 @@ class Machine:
 
     def _told_end(self, said: Said) -> None:
         known = self.open.get(said.writer) or (next(iter(self.open.values())) if len(self.open) == 1 else None)
+        if known is not None and self.habits.early_ends and not known.aside:
+            return
         if known is None and not self._stepped_since_end:
             # Said once more of the same checkpoint: how long it took, by another process.
             self.state = JobState.CKPT_WRITING if self.open else JobState.CKPT_DONE
@@ -250,9 +259,10 @@ class Machine:
     def _active(self, said: Said, label: LineLabel) -> None:
         at = step_of_progress(said.text) if label is LineLabel.TRAIN_STEP else None
         known = self.open.get(said.writer)
-        redrawn = known is not None and label is LineLabel.TRAIN_STEP and at is not None and at == known.last_step
+        redrawn = known is not None and label is LineLabel.TRAIN_STEP and self._says_nothing_new(said, at, known)
         if at is not None:
             self.step = at
+            self.epoch = epoch_of(said.text) or self.epoch
         if known is not None and not redrawn:
             known.activity += 1
             if known.failed:
@@ -272,6 +282,11 @@ class Machine:
                 return
         self._note_step(said, label, paused=known is not None)
         self._rest(_STATE_OF[label], said)
+
+    def _says_nothing_new(self, said: Said, at: int | None, known: OpenWrite) -> bool:
+        """Whether a line about steps is a bar drawn again, or a last word on the epoch that was saved."""
+        epoch = epoch_of(said.text)
+        return at is not None and (at == known.last_step or (epoch is not None and at == epoch == self.epoch))
 
     def _note_step(self, said: Said, label: LineLabel, *, paused: bool) -> None:
         if label is not LineLabel.TRAIN_STEP:
@@ -293,7 +308,7 @@ class Machine:
         """Whether activity of the writer means that its write has ended."""
         habits = self.habits
         passed = None if None in (said.at_s, known.at_s) else said.at_s - known.at_s  # type: ignore[operator]
-        if known.aside or habits.aside or habits.told_ends > habits.implied_ends:
+        if known.aside or habits.aside or (habits.told_ends > habits.implied_ends and not habits.early_ends):
             # Ends of this job are told. One that never comes is a write that failed without a word.
             longest = habits.longest_write_s
             known.failed = known.activity > _OVERDUE_LINES or (
@@ -306,29 +321,54 @@ class Machine:
         if not said.live or passed is None or habits.pauses or self.first_step_at_s is None:
             return True
         usual = habits.step_gap_s
-        if usual is not None and passed > max(2 * usual, 1.2 * max(habits.step_gaps_s)) + 0.002:
+        paused = usual is not None and known.activity == 1
+        if usual is not None and paused and passed > max(3 * usual, 1.5 * max(habits.step_gaps_s)) + 0.002:
             habits.pauses += 1
             return True
-        return passed > max(QUARANTINE_S, 10 * (habits.longest_write_s or 0.0))
+        return passed > self._quarantine_s()
+
+    def _quarantine_s(self) -> float:
+        """How long a write may take that nothing has shown the end of: at most half of the time between saves."""
+        saved = self.habits.saved_at_s
+        gaps = [after - before for before, after in pairwise(saved) if after > before]
+        longest = max(QUARANTINE_S, 10 * (self.habits.longest_write_s or 0.0))
+        return min(longest, median(gaps) / 2) if len(gaps) >= 2 else longest
+
+    def settle(self, now_s: float) -> None:
+        """Takes note of time that passed without a line: a write that nothing showed the end of may have ended."""
+        for writer, known in list(self.open.items()):
+            waits = known.aside or self.habits.aside or known.failed or not known.activity or not known.begun
+            told = self.habits.told_ends > self.habits.implied_ends
+            if waits or told or known.at_s is None or known.certainty < _CERTAIN:
+                continue
+            if now_s - known.at_s > self._quarantine_s():
+                self.durable = Durable(known.step, known.at_s, known.line, known.text)
+                self._remember(known)
+                del self.open[writer]
+                self.state = self._before if not self.open else JobState.CKPT_WRITING
 
     def _close(self, said: Said, known: OpenWrite, *, told: bool) -> None:
         """The write has ended and is durable."""
         habits = self.habits
         self.open = {writer: one for writer, one in self.open.items() if one is not known}
         habits.implied_ends += not told
-        if None not in (said.at_s, known.at_s) and said.at_s >= known.at_s:  # type: ignore[operator]
-            if known.line != said.number:
-                habits.durations_s.append(said.at_s - known.at_s)  # type: ignore[operator]
-            habits.saved_at_s.append(known.at_s)  # type: ignore[arg-type]
-        habits.saved_counts.append(known.step_lines)
-        if known.step is not None:
-            habits.saved_steps.append(known.step)
+        if None not in (said.at_s, known.at_s) and said.at_s >= known.at_s and known.line != said.number:  # type: ignore[operator]
+            habits.durations_s.append(said.at_s - known.at_s)  # type: ignore[operator]
+        self._remember(known)
         self.durable = Durable(
             known.step, known.at_s, said.number if told else known.line, said.text if told else known.text
         )
         self._stepped_since_end = False
         self.line, self.line_text = said.number, said.text
         self.state = JobState.CKPT_WRITING if self.open else JobState.CKPT_DONE
+
+    def _remember(self, known: OpenWrite) -> None:
+        habits = self.habits
+        if known.at_s is not None:
+            habits.saved_at_s.append(known.at_s)
+        habits.saved_counts.append(known.step_lines)
+        if known.step is not None:
+            habits.saved_steps.append(known.step)
 
     def _failed(self, said: Said, label: LineLabel) -> None:
         for known in self.open.values():

@@ -100,9 +100,9 @@ def fit(
             target = torch.tensor([label for n in chosen for label in wanted[n]])
             weight = torch.tensor([w for n in chosen for w in sequences[n].weights])
             both = network(lines, [len(rows[n]) for n in chosen])
-            loss = sum(_loss(logits, target, weight) for logits in both)
+            loss = _loss(both[0], target, weight) + _loss(both[1], target, weight)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
             done += 1

@@ -97,7 +97,7 @@ class CheckpointPredictor(Predictor):
 
     def save(self, folder: Path) -> None:
         known = self.classifier.parameters
-        arrays = {"table": known.table.astype(np.float16)}
+        arrays: dict[str, Any] = {"table": known.table.astype(np.float16)}
         for name, weight, bias in zip(_NAMES, known.weights, known.biases, strict=True):
             arrays |= {f"{name}.weight": np.ascontiguousarray(weight), f"{name}.bias": bias}
         save_file(arrays, folder / _LAYERS)

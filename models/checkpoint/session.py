@@ -16,7 +16,7 @@ from kopt.models.checkpoint.judgement import is_safe, judge
 from kopt.models.checkpoint.lines import CONTEXT_LINES, LABELS, Array, LineClassifier
 from kopt.models.checkpoint.machine import Machine, Said
 from kopt.models.checkpoint.saved import machine_from, machine_to
-from kopt.models.checkpoint.words import unstamped
+from kopt.models.checkpoint.words import spoken
 
 BATCH = 1000
 _MOST_WRITERS = 4096
@@ -42,6 +42,8 @@ class Session:
 
     def status(self, now_s: float | None = None) -> JobStatus:
         """The job's status now: ``now_s`` is Unix time if lines came with their arrivals, else None."""
+        if self.live and now_s is not None:
+            self.machine.settle(now_s)
         return judge(self.machine, now_s, self.gpus, live=self.live and now_s is not None)
 
     def read(
@@ -60,7 +62,7 @@ class Session:
         self, lines: Sequence[str], arrivals_s: Sequence[float | None] | None, source: str
     ) -> Iterator[LineLabel]:
         messages = [read_message(line) for line in lines]
-        texts = [unstamped(message) for message in messages]
+        texts = [spoken(message) for message in messages]
         writers = [self._writer(f"{source}/{message.writer}" if source else message.writer) for message in messages]
         hidden, alone = self.classifier.alone(texts)
         within = self.classifier.within(hidden, self._before(alone, writers))

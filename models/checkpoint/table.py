@@ -10,7 +10,7 @@ from kopt.data.joblogs.labelled import LabelledLog
 from kopt.data.joblogs.scenarios import Scenario
 from kopt.formats.joblog import read_message
 from kopt.models.checkpoint.lines import CONTEXT_LINES
-from kopt.models.checkpoint.words import template, unstamped
+from kopt.models.checkpoint.words import spoken, template
 
 _CHUNK = 40
 _ENOUGH = 3
@@ -44,7 +44,7 @@ class LogTable:
         if not self.logs and not self.made:
             raise ValueError("no labelled line to learn from")
         counts = Counter((log.framework, label) for log in self.logs for label in log.labels.values())
-        found = []
+        found: list[Lines] = []
         for log in self.logs:
             weights = {
                 label: _FRAMEWORK_WEIGHT / counts[log.framework, label] ** 0.5 for label in set(log.labels.values())
@@ -59,7 +59,7 @@ def _chunks(log: LabelledLog, weights: Mapping[LineLabel, float]) -> Iterator[Li
     seen: Counter[tuple[str, LineLabel]] = Counter()
     for number, line in enumerate(log.lines, 1):
         message = read_message(line)
-        text, label = unstamped(message), log.labels.get(number)
+        text, label = spoken(message), log.labels.get(number)
         if label is not None:
             kind = (template(text), label)
             seen[kind] += 1
@@ -83,7 +83,7 @@ def _made_up(jobs: int, seed: int) -> Iterator[Lines]:
     for _ in range(jobs):
         said = Scenario(rng).lines(_MADE_LINES)
         if said:
-            texts = tuple(unstamped(read_message(text)) for text, _ in said)
+            texts = tuple(spoken(read_message(text)) for text, _ in said)
             yield Lines(texts, tuple(label for _, label in said), (1.0,) * len(said))
 
 

@@ -16,16 +16,37 @@ ROWS = 1 << 15
 _MOST_TOKENS, _KEPT_LAST = 72, 24
 _LOOKED_AT, _LOOKED_AT_END = 480, 240
 _NUMBER = re.compile(r"\d+")
+# Where a file lies says nothing; what it is called does.
+_FOLDERS = re.compile(r"(?:[\w.\-+=:~@,%]*[/\\]+){2,}")
 _RUN = re.compile(r"([█=━#.*\-_~╸> ])\1{2,}")
 _PARTIAL_BLOCKS = str.maketrans("▏▎▍▌▋▊▉▇▓░", "██████████")
 _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|0(?:[.:,]0)*(?:e[+-]?0)?|[^\W\dA-Za-z_]+|_|[^\w\s]+")
+_TELLING = r"epoch|step|iter|eval|val|test|save|saving|ckpt|checkpoint|load|sync|batch|error|fatal|critical|\d ?/ ?\d|%"
+_LEVEL = r"(?:INFO|DEBUG|WARN(?:ING)?|NOTICE|TRACE|info|debug|warn(?:ing)?)"
+_FRONT = re.compile(
+    r"(?:\[[\w./\-]{1,60}(?:\.(?:py|cc|cpp|go):\d+[^\]]{0,60}|(?:\.\w{1,40}){1,5}(?::\d+)?)\]:?\s*"
+    rf"|\[(?![^\]]*(?:{_TELLING}))[^\]]{{0,80}}\]:?\s*"
+    rf"|{_LEVEL}\b(?:[:|]|(?=\s|$))\s*(?:[\w.\-/]{{1,60}}:)?\s*"
+    r"|[\w.\-/]{1,60}\.(?:py|cc|cpp|go):\d+\]?:?\s*"
+    rf"|[\w.\-]{{1,60}}(?=\s+[-|]\s+{_LEVEL}\b)\s*"
+    rf"|(?<=[-|] )[\w.\-]{{1,60}}(?:[:.]\w{{1,40}}){{0,3}}(?=\s+[-|]\s)\s*"
+    r"|\d{4,18}(?=\s+[\w.]+:\d+\])\s*|(?:>>|[-|>:]{1,2}(?=\s))\s*)+",
+)
+_STAMP_IN_FRONT = 3
 _IDEOGRAM = 0x2E80
 
 
-def unstamped(message: Message) -> str:
-    """A message without the time in it."""
+def spoken(message: Message) -> str:
+    """What was said, without its time and without what loggers put in front: level, logger, file, process.
+
+    Errors keep their level: it says something. A bar in front stays, too.
+    """
     stamp = message.stamp
-    return message.text[: stamp.start] + message.text[stamp.end :] if stamp else message.text
+    text = message.text[: stamp.start] + message.text[stamp.end :] if stamp else message.text
+    if stamp and stamp.start < _STAMP_IN_FRONT:
+        text = text.lstrip()
+    front = _FRONT.match(text)
+    return text[front.end() :] if front and front.end() < len(text) else text
 
 
 def template(text: str) -> str:
@@ -38,6 +59,8 @@ def template(text: str) -> str:
         text = f"{text[:_LOOKED_AT]} … {text[-_LOOKED_AT_END:]}"
     if not text.isascii():
         text = text.translate(_PARTIAL_BLOCKS)
+    if text.count("/") + text.count("\\") > 1:
+        text = _FOLDERS.sub("/", text)
     return _RUN.sub(r"\1\1\1", _NUMBER.sub("0", text))
 
 

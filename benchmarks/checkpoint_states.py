@@ -1,0 +1,233 @@
+"""Whether jobs can be killed, told from their logs: frameworks never seen, beside regular expressions, in one run.
+
+    python -m benchmarks.checkpoint_states [--folds 6] [--out FILE]
+
+Excerpts of real logs (KOPT_DATA_DIR/logs, labelled by readers) and the recorded corpus (labelled by the file system)
+are dealt into folds of whole families of frameworks; each log is followed by a model that saw none of its family's.
+``--out`` writes the answers about excerpts, one JSON object per line. The phrases that made-up jobs are built from were
+written by people who had seen excerpts, so that no excerpt is a clean holdout; recordings of trainers are cleaner.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.tables import markdown
+from kopt.core.checkpoint import JobState, LineLabel
+from kopt.data.joblogs.labelled import LabelledLog, family_of, read_logs
+from kopt.models.checkpoint.predictor import CheckpointPredictor
+from kopt.models.checkpoint.table import LogTable
+from kopt.training.checkpoint import MADE_JOBS, answers_of
+from kopt.training.checkpoint_scoring import Answer, LogRun, score_log, summary
+from kopt.training.default_models import RECORDED
+
+_QUERY_S = 0.02
+_THROUGHPUT_LINES = 200_000
+_L = LineLabel
+_RULES = (
+    (_L.OOM, re.compile(r"out of memory|OutOfMemory|RESOURCE_EXHAUSTED", re.IGNORECASE)),
+    (_L.ERROR, re.compile(r"Traceback|Error\b|Exception|FAILED|Killed|^\s+File \"", re.IGNORECASE)),
+    (_L.CKPT_LOAD, re.compile(r"(load|resum|restor)\w*\b.*\b(checkpoint|model|weights|ckpt|state)", re.IGNORECASE)),
+    (_L.CKPT_END, re.compile(r"\b(saved|wrote|written|finished saving|save complete)\b", re.IGNORECASE)),
+    (_L.CKPT_BEGIN, re.compile(r"\b(saving|writing|save)\b.*\b(checkpoint|model|weights|ckpt|state)", re.IGNORECASE)),
+    (_L.END, re.compile(r"training (is )?(complete|done|finished)|done training|finished training", re.IGNORECASE)),
+    (_L.EVAL, re.compile(r"\b(eval|valid|test)\w*\b", re.IGNORECASE)),
+    (_L.DATA, re.compile(r"\b(dataset|tokeniz|examples/s|dataloader)", re.IGNORECASE)),
+    (_L.TRAIN_STEP, re.compile(r"\b(loss|step|epoch|iter\w*)\b.*\d|\d+%\|", re.IGNORECASE)),
+)
+
+
+def by_rules(log: LabelledLog) -> list[Answer]:
+    """The baseline: the first expression that fits, a write from "saving" to "saved" or the next step."""
+    found, writing, durable = list[Answer](), False, False
+    for line in log.lines:
+        label = next((label for label, rule in _RULES if rule.search(line)), _L.OTHER)
+        state = JobState.TRAIN
+        if label is _L.CKPT_BEGIN:
+            writing, state = True, JobState.CKPT_WRITING
+        elif label is _L.CKPT_END or (writing and label is _L.TRAIN_STEP):
+            writing, durable, state = False, True, JobState.CKPT_DONE
+        elif writing:
+            state = JobState.CKPT_WRITING
+        found.append((label, state, durable and not writing))
+    return found
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folds", type=int, default=6)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(arguments)
+    recorded = read_logs(RECORDED)
+    folder = Path(os.environ.get("KOPT_DATA_DIR", "")) / "logs"
+    excerpts = read_logs(folder) if "KOPT_DATA_DIR" in os.environ and folder.is_dir() else []
+    if not excerpts:
+        print("KOPT_DATA_DIR names no folder with logs/: recordings only")
+    unseen = list(_unseen([*excerpts, *recorded], options.folds))
+    _tell_excerpts({log.name for log in excerpts}, unseen)
+    _tell_recorded({log.name for log in recorded}, unseen)
+    _tell_seen(excerpts, recorded)
+    _tell_throughput(unseen[0][1], [*excerpts, *recorded])
+    if options.out:
+        _write(options.out, {log.name for log in excerpts}, unseen)
+    return 0
+
+
+Followed = tuple[LabelledLog, CheckpointPredictor]
+
+
+def _unseen(logs: Sequence[LabelledLog], folds: int) -> Iterator[Followed]:
+    """Each log beside a model that saw no log of its family; families are dealt out largest first."""
+    sizes = Counter[str]()
+    for log in logs:
+        sizes[family_of(log.framework)] += len(log.labels)
+    dealt: list[set[str]] = [set() for _ in range(folds)]
+    for family, _ in sizes.most_common():
+        min(dealt, key=lambda fold: sum(sizes[one] for one in fold)).add(family)
+    for number, fold in enumerate(dealt, 1):
+        began = time.perf_counter()
+        rest = tuple(log for log in logs if family_of(log.framework) not in fold)
+        model = CheckpointPredictor().fit(LogTable(rest, MADE_JOBS))
+        print(f"fold {number}/{folds}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+        yield from ((log, model) for log in logs if family_of(log.framework) in fold)
+
+
+def _row(name: str, runs: Sequence[LogRun]) -> tuple[str, ...]:
+    found = summary(name, runs)
+    return (
+        name, f"{found.macro_f1:.3f}", f"{found.spans_unsafe} of {found.spans}", f"{1 - found.unguarded:.1%}",
+        f"{found.held:.1%}", f"{found.completions_seen:.1%}", f"{found.done_false:.1%}", f"{found.killable:.1%}",
+        str(found.silent_safe),
+    )  # fmt: skip
+
+
+_HEAD = (
+    "states by", "macro-F1", "writes with a safe line", "guarded", "wrongly held", "completions seen", "false ends",
+    "killable", "silent logs ever safe",
+)  # fmt: skip
+
+
+def _tell_excerpts(names: set[str], unseen: Sequence[Followed]) -> None:
+    mine = [(log, score_log(log, answers_of(model, log))) for log, model in unseen if log.name in names]
+    if not mine:
+        return
+    rules = [score_log(log, by_rules(log)) for log, _ in mine]
+    print(f"Real excerpts, {len(mine)} logs, framework's family unseen:\n")
+    print(markdown(_HEAD, [_row("regular expressions", rules), _row("kopt", [run for _, run in mine])]))
+    found = summary("all", [run for _, run in mine])
+    print("\n" + ", ".join(f"{label} {value:.2f}" for label, value in found.f1.items()) + "\n")
+
+
+def _tell_recorded(names: set[str], unseen: Sequence[Followed]) -> None:
+    mine = [(log, model) for log, model in unseen if log.name in names]
+    rules = [score_log(log, by_rules(log)) for log, _ in mine]
+    runs = [score_log(log, answers_of(model, log)) for log, model in mine]
+    print(f"Recorded corpus, {len(mine)} logs, {sum(len(log.writes) for log, _ in mine)} writes, family unseen:\n")
+    print(markdown(_HEAD, [_row("regular expressions", rules), _row("kopt", runs)]))
+    timed = [moments(log, model) for log, model in mine]
+    total = Counter[str]()
+    for one in timed:
+        total.update(one)
+    print(
+        f"\nAsked every {_QUERY_S * 1000:.0f} ms: safe at {total['unsafe']} of {total['writing']} moments in writes "
+        f"({total['unsafe_writes']} of {total['writes']} writes), at {total['safe'] / max(1, total['idle']):.1%} of moments "
+        f"outside once a checkpoint exists. Last durable step exact before the next write: "
+        f"{total['exact'] / max(1, total['told']):.1%} of {total['told']} writes of jobs whose logs tell of saves.\n"
+    )
+
+
+def moments(log: LabelledLog, model: CheckpointPredictor) -> Counter[str]:
+    """What is said between lines: every few milliseconds, in writes and outside of them, and which step is durable."""
+    found = Counter[str]()
+    session, read = model.session(), 0
+    reader = session.read(log.lines, log.arrivals_s)
+    ends = sorted((one.end_s, one.step) for one in log.writes if one.complete and one.step is not None)
+    writes = sorted(log.writes, key=lambda one: one.start_s)
+    bad, asked = set[int](), set[int]()
+    for at_s in np.arange(log.arrivals_s[0], log.arrivals_s[-1], _QUERY_S):
+        while read < len(log.lines) and log.arrivals_s[read] <= at_s:
+            next(reader)
+            read += 1
+        inside = [n for n, one in enumerate(writes) if one.start_s <= at_s < one.end_s]
+        safe = session.status(float(at_s)).safe
+        if inside:
+            found["writing"] += 1
+            found["unsafe"] += safe
+            bad.update(inside if safe else ())
+        elif ends and at_s > ends[0][0]:
+            found["idle"] += 1
+            found["safe"] += safe
+        upcoming = bisect_right([one.start_s for one in writes], at_s)
+        if 0 < upcoming < len(writes) and upcoming not in asked and writes[upcoming].start_s - at_s <= _QUERY_S:
+            asked.add(upcoming)
+            durable = session.machine.durable
+            before = [step for end_s, step in ends if end_s <= at_s]
+            if durable is not None and durable.step is not None and before:
+                found["told"] += 1
+                found["exact"] += durable.step == before[-1]
+    found["writes"], found["unsafe_writes"] = len(writes), len(bad)
+    return found
+
+
+def _tell_seen(excerpts: Sequence[LabelledLog], recorded: Sequence[LabelledLog]) -> None:
+    """Logs left out one fifth at a time, others of their framework seen."""
+    many = Counter(log.framework for log in [*excerpts, *recorded])
+    runs = []
+    for fold in range(5):
+        out = [log for n, log in enumerate(excerpts) if n % 5 == fold]
+        rest = tuple(log for log in [*excerpts, *recorded] if log not in out)
+        model = CheckpointPredictor().fit(LogTable(rest, MADE_JOBS))
+        runs += [score_log(log, answers_of(model, log)) for log in out if many[log.framework] > 1]
+    if runs:
+        print(f"Real excerpts, {len(runs)} logs of frameworks of which other logs were seen:\n")
+        print(markdown(_HEAD, [_row("kopt", runs)]) + "\n")
+
+
+def _tell_throughput(model: CheckpointPredictor, logs: Sequence[LabelledLog]) -> None:
+    """Whole sessions over all logs, by batches of a thousand lines."""
+    lines = [line for log in logs for line in log.lines]
+    lines = (lines * (1 + _THROUGHPUT_LINES // len(lines)))[:_THROUGHPUT_LINES]
+    took = []
+    fresh = CheckpointPredictor().__class__
+    with_cold = fresh()
+    with_cold._classifier = type(model.classifier)(model.classifier.parameters)
+    session = with_cold.session()
+    for start in range(0, len(lines), 1000):
+        began = time.perf_counter()
+        for _ in session.read(lines[start : start + 1000]):
+            pass
+        took.append(time.perf_counter() - began)
+    alone = []
+    for line in lines[:2000]:
+        began = time.perf_counter()
+        next(iter(list(session.read([line]))))
+        alone.append(time.perf_counter() - began)
+    median = float(np.median(took))
+    print(
+        f"{1000 / median:,.0f} lines a second on one core (batches of 1,000; median of {len(took)}, slowest batch "
+        f"{max(took) * 1000:.0f} ms); one line at a time: P99 {np.quantile(alone, 0.99) * 1000:.2f} ms."
+    )
+
+
+def _write(path: Path, names: set[str], unseen: Sequence[Followed]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for log, model in unseen:
+            session = model.session()
+            for number, label in enumerate(session.read(log.lines) if log.name in names else (), 1):
+                durable = session.machine.durable
+                row = {"file": log.name, "line": number, "label": label, "state": session.machine.state,
+                       "safe": session.safe, "last_durable_step": durable.step if durable else None}  # fmt: skip
+                file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

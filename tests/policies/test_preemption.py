@@ -324,6 +324,13 @@ def test_the_gang_that_loses_least_makes_room_and_the_others_hear_why() -> None:
     assert [reason_for(decision, name) for name in ("cheap", "dear", "silent")] == ["CHOSEN", "DEARER", "NO_STATUS"]
 
 
+@pytest.mark.parametrize(("priority", "goes"), [(9, True), (10, False), (11, False)])
+def test_only_a_lower_priority_makes_room(priority: int, goes: bool) -> None:
+    decision = decided(gang("g", training(10), priority=priority), ask=waiting(priority=10))
+    assert decision.victims == (("g",) if goes else ())
+    assert (reason_for(decision, "g") == "PRIORITY") == (not goes)
+
+
 def test_a_gang_is_counted_as_one_over_all_its_members() -> None:
     pair = gang("pair", training(400))
     pair = replace(pair, members=(pair.members[0], Member(MilliGpu(1000), training(400), NOW)))

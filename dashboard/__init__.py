@@ -1,4 +1,4 @@
-"""Web pages for people: services and forecasts, recommendations, model health.
+"""Web pages for people: services and forecasts, recommendations, jobs, model health.
 
 In: answers of ``serving.client`` and the model registry. Out: HTML with plotly figures, no CDN.
 """

@@ -14,11 +14,12 @@ from kopt.dashboard.capacity import FILE, Capacity, CapacityError, assumed_capac
 from kopt.dashboard.forecasting import Asks, Forecasts
 from kopt.dashboard.histories import Histories, last_value_s
 from kopt.dashboard.replay import PAST_KEPT, Replays
-from kopt.dashboard.sources import Endpoint, Models, Past, Service, Sizes, Snapshot
+from kopt.dashboard.sources import Endpoint, Jobs, Models, Past, Service, Sizes, Snapshot
 from kopt.data.demand.table import DemandDataError, DemandSeries
 from kopt.models.catalogue import PREDICTORS
 from kopt.models.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel, RegistryError
 from kopt.serving.answers import AnswerError, ModelHealth, ServedModel, ServedModels
+from kopt.serving.checkpoint_answers import FollowedJobs
 from kopt.serving.client import EndpointFailure, RequestRefused
 from kopt.serving.size_advice import SizeAdvice
 
@@ -41,6 +42,8 @@ class Client(Asks, Protocol):
 
     async def sizes(self, *, deadline_s: float | None = None) -> tuple[SizeAdvice, ...]: ...
 
+    async def jobs(self, *, deadline_s: float | None = None) -> FollowedJobs: ...
+
 
 class Versions(Protocol):
     """The part of ``models.registry.Registry`` that the pages use; every method may block."""
@@ -62,6 +65,7 @@ class LiveSource:
         self._refused: tuple[Reason, ...] = ()
         self._answering: tuple[ModelVersion, ...] = ()
         self._sizes = Sizes()
+        self._jobs = Jobs()
         self._models = Models(problems=("The model registry is being asked.",))
         self._past_lock = asyncio.Lock()
         self._past: dict[str, tuple[tuple[float, ModelVersion | None], asyncio.Task[Past]]] = {}
@@ -70,7 +74,8 @@ class LiveSource:
         """Refresh until cancelled. What is unforeseen is logged and shown; the pages live on."""
         while True:
             try:
-                await asyncio.gather(self.refresh(), self.refresh_models(), self.refresh_sizes())
+                await asyncio.gather(self.refresh(), self.refresh_models(), self.refresh_sizes(),
+                                     self.refresh_jobs())  # fmt: skip
             except Exception:  # the background's own edge
                 LOG.exception("refresh failed")
                 problem = "The pages could not refresh their data; their log says why."
@@ -175,6 +180,17 @@ class LiveSource:
             self._sizes = Sizes(await self._client.sizes())
         except (EndpointFailure, AnswerError, RequestRefused) as error:
             self._sizes = replace(self._sizes, problem=_sentence(error))
+
+    async def jobs(self) -> Jobs:
+        return self._jobs
+
+    async def refresh_jobs(self) -> None:
+        """As for sizes."""
+        try:
+            known = await self._client.jobs()
+            self._jobs = Jobs(known.jobs, known.now_s)
+        except (EndpointFailure, AnswerError, RequestRefused) as error:
+            self._jobs = replace(self._jobs, problem=_sentence(error))
 
     async def refresh_models(self) -> None:
         """Ask registry and endpoint; the first time MLflow is loaded, which takes seconds."""

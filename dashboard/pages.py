@@ -13,6 +13,9 @@ from starlette.exceptions import HTTPException
 from kopt.dashboard import assets, figures
 from kopt.dashboard.detail import DEFAULT_SPAN_H, SPANS_H, detail, document
 from kopt.dashboard.guard import SECURITY_HEADERS
+from kopt.dashboard.jobs import DEFAULT_SPAN_H as JOBS_SPAN_H
+from kopt.dashboard.jobs import LEGEND, WORDS, jobs_page
+from kopt.dashboard.jobs import SPANS_H as JOBS_SPANS_H
 from kopt.dashboard.lending import DEFAULT_RISK, RISKS, pools
 from kopt.dashboard.modelpage import CoverageLine, model_page
 from kopt.dashboard.overview import HORIZONS_S, Choice, overview
@@ -41,6 +44,7 @@ class Pages:
             "/data/services/{name:path}": self.service_data,
             "/lending": self.lending,
             "/recommendations": self.recommendations,
+            "/jobs": self.jobs,
             "/models": self.models,
             "/static/{address:path}": self.static,
             "/healthz": self.health,
@@ -102,6 +106,14 @@ class Pages:
         text = request.query_params.get("q", "")[:253]
         view = recommendations(sizes, text)
         return self._page(request, "recommendations.html", snapshot, view=view, text=text)
+
+    async def jobs(self, request: Request) -> Response:
+        snapshot, jobs = await asyncio.gather(self._source.snapshot(), self._source.jobs())
+        text = request.query_params.get("q", "")[:253]
+        hours = _chosen(request.query_params.get("hours"), JOBS_SPANS_H, JOBS_SPAN_H)
+        view = jobs_page(jobs, text, hours)
+        return self._page(request, "jobs.html", snapshot, view=view, text=text, hours=hours, spans=JOBS_SPANS_H,
+                          legend=LEGEND, words=WORDS)  # fmt: skip
 
     async def models(self, request: Request) -> Response:
         snapshot, models = await asyncio.gather(self._source.snapshot(), self._source.models())

@@ -14,6 +14,7 @@ from kopt.dashboard.capacity import Capacity
 from kopt.data.demand.table import DemandSeries
 from kopt.models.registry import MetricRow, RegisteredModel
 from kopt.serving.answers import ModelHealth, SeriesForecast
+from kopt.serving.checkpoint_answers import FollowedJobView
 from kopt.serving.size_advice import SizeAdvice
 
 
@@ -107,6 +108,15 @@ class Sizes:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs whose logs are followed, heard of last first, as of ``now_s``; or what kept them away."""
+
+    found: tuple[FollowedJobView, ...] = ()
+    now_s: float = 0.0
+    problem: str = ""
+
+
 class Source(Protocol):
     """Where the pages get their content. No method raises for a platform that is down: the answer says so."""
 
@@ -121,3 +131,6 @@ class Source(Protocol):
 
     async def sizes(self) -> Sizes:
         """Sizes of job types, of the last refresh."""
+
+    async def jobs(self) -> Jobs:
+        """Jobs whose logs are followed, of the last refresh."""

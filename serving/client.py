@@ -37,6 +37,7 @@ from kopt.serving.answers import (
     parse_recommendations,
     parse_sizes,
 )
+from kopt.serving.checkpoint_answers import FollowedJobs, parse_jobs
 from kopt.serving.fallback import FALLBACK_MODEL, REACTIVE_MARGIN, fallback_forecast, recent
 from kopt.serving.gpus import gpus_prediction
 from kopt.serving.resilience import CircuitBreaker, RetryBudget
@@ -131,6 +132,10 @@ class AsyncPredictionClient:
         """
         content = json.dumps(request, separators=(",", ":")).encode()
         return await self._call("POST", "/v1/checkpoint", deadline_s, content)
+
+    async def jobs(self, *, deadline_s: float | None = None) -> FollowedJobs:
+        """The jobs whose logs the endpoint follows. Raises as ``models`` does."""
+        return parse_jobs(await self._call("GET", "/v1/checkpoint", deadline_s))
 
     async def models(self, *, deadline_s: float | None = None) -> ServedModels:
         """Registered versions. Raises EndpointFailure, AnswerError or RequestRefused."""
@@ -279,6 +284,10 @@ class PredictionClient:
     def checkpoint(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
         """See AsyncPredictionClient.checkpoint."""
         return self._run(self._client.checkpoint(request, deadline_s=deadline_s))
+
+    def jobs(self, *, deadline_s: float | None = None) -> FollowedJobs:
+        """See AsyncPredictionClient.jobs."""
+        return self._run(self._client.jobs(deadline_s=deadline_s))
 
     def sizes(self, *, deadline_s: float | None = None) -> tuple[SizeAdvice, ...]:
         """See AsyncPredictionClient.sizes."""

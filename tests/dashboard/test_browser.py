@@ -138,7 +138,7 @@ async def test_no_page_scrolls_sideways_on_a_phone(
 ) -> None:
     watched: Watched = await open_page(viewport={"width": width, "height": 740}, is_mobile=True, has_touch=True)
     for path, charts in (("/", 0), (service_url(services[0].name), 3), ("/lending", 4), ("/models", 0),
-                         ("/recommendations", 0), ("/no", 0)):  # fmt: skip
+                         ("/recommendations", 0), ("/jobs", 0), ("/no", 0)):  # fmt: skip
         await watched.page.goto(address + path)
         await watched.charts(charts)
         assert await overflow(watched.page) <= 0, path
@@ -172,7 +172,7 @@ async def test_dark_follows_the_system_and_the_toggle_charts_included(
 async def test_text_has_contrast(address: str, open_page: Callable[..., Any], asked: Platform, scheme: str) -> None:
     """WCAG 2.2 AA: 4.5 to 1 for every visible text on the list, computed from what the browser paints."""
     page: Page = (await open_page(color_scheme=scheme)).page
-    for path in ("/", "/models", "/lending", "/recommendations"):
+    for path in ("/", "/models", "/lending", "/recommendations", "/jobs"):
         await page.goto(address + path)
         weak = await page.evaluate(CONTRAST)
         assert weak == [], path

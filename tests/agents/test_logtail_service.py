@@ -1,0 +1,67 @@
+"""The agent and the endpoint itself, with the shipped model: a trainer's log becomes a state that can be acted on."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from controlplane.processes import until
+from serving.conftest import MemorySource, no_store
+
+from kopt.agents.logtail.following import FileSource
+from kopt.agents.logtail.jobs import Jobs, JobSettings
+from kopt.agents.logtail.ledger import Ledger
+from kopt.agents.logtail.notices import Notices
+from kopt.agents.logtail.outbox import OutboxSettings
+from kopt.core.settings import Settings
+from kopt.models.loading import load_predictor
+from kopt.serving.app import create_app
+from kopt.serving.build import Parts, assemble
+from kopt.serving.client import AsyncPredictionClient
+from kopt.serving.stored import StoredFeatures
+
+JOB, SOURCE = "research/llama", "llama-0/trainer"
+
+
+@pytest.mark.slow
+async def test_a_trainers_log_becomes_a_state(tmp_path: Path) -> None:
+    shipped: Any = load_predictor("checkpoint", "shipped")
+    parts = Parts(MemorySource({}), StoredFeatures(no_store), refresh_s=3600, shipped_checkpoint=lambda: shipped)
+    endpoint = assemble(Settings(home=tmp_path), parts)
+    assert endpoint.checkpoint is not None
+    endpoint.start()
+    endpoint.checkpoint.refresh()
+    transport = httpx.ASGITransport(create_app(endpoint, manage=False), raise_app_exceptions=False)
+    log = tmp_path / "train.log"
+    settings = JobSettings(outbox=OutboxSettings(linger_s=0.01))
+    async with AsyncPredictionClient("http://endpoint", deadline_s=30.0, transport=transport) as client:
+        jobs, notices = Jobs(client.checkpoint, Ledger(None), settings), Notices()
+        tasks = [asyncio.create_task(jobs.run()), asyncio.create_task(notices.run())]
+        await jobs.started()
+        jobs.set_gpus(JOB, "pod", 8.0)
+        jobs.follow(JOB, FileSource(log, SOURCE, notices, plain=True))
+        job = jobs.jobs[JOB]
+        try:
+            for save in range(1, 4):
+                with log.open("a") as file:
+                    for step in range(save * 10 - 9, save * 10 + 1):
+                        file.write(f"step {step}/400 loss 1.{step:03d} lr 0.0001\n")
+                    file.write(f"Saving checkpoint to /out/checkpoint-{save * 10} ...\n")
+                await until(lambda lines=save * 12 - 1: job.answer.get("lines") == lines)
+                assert (job.answer["state"], job.answer["safe"]) == ("CKPT_WRITING", False)
+                with log.open("a") as file:
+                    file.write(
+                        f"successfully saved checkpoint at iteration {save * 10} to /out/checkpoint-{save * 10}\n"
+                    )
+                await until(lambda lines=save * 12: job.answer.get("lines") == lines)
+                assert job.answer["last_durable_step"] == save * 10
+            assert job.answer["safe"] is True
+            assert job.answer["missed"] == {}
+            assert job.answer["next"] == {SOURCE: 37}
+            assert job.answer["work_at_risk_gpu_seconds"] >= 0
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            endpoint.stop()

@@ -18,7 +18,8 @@ _LOOKED_AT, _LOOKED_AT_END = 480, 240
 _NUMBER = re.compile(r"\d+")
 # Where a file lies says nothing; what it is called does.
 _FOLDERS = re.compile(r"(?:[\w.\-+=:~@,%]*[/\\]+){2,}")
-_RUN = re.compile(r"([█=━#.*\-_~╸> ])\1{2,}")
+_RUN = re.compile(r"([=━#.*\-_~╸> ])\1{2,}")
+_BLOCKS = re.compile("█+")
 _PARTIAL_BLOCKS = str.maketrans("▏▎▍▌▋▊▉▇▓░", "██████████")
 _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|0(?:[.:,]0)*(?:e[+-]?0)?|[^\W\dA-Za-z_]+|_|[^\w\s]+")
 _TELLING = r"epoch|step|iter|eval|val|test|save|saving|ckpt|checkpoint|load|sync|batch|error|fatal|critical|\d ?/ ?\d|%"
@@ -58,7 +59,7 @@ def template(text: str) -> str:
     if len(text) > _LOOKED_AT + _LOOKED_AT_END:
         text = f"{text[:_LOOKED_AT]} … {text[-_LOOKED_AT_END:]}"
     if not text.isascii():
-        text = text.translate(_PARTIAL_BLOCKS)
+        text = _BLOCKS.sub("█", text.translate(_PARTIAL_BLOCKS))
     if text.count("/") + text.count("\\") > 1:
         text = _FOLDERS.sub("/", text)
     return _RUN.sub(r"\1\1\1", _NUMBER.sub("0", text))

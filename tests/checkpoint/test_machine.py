@@ -1,0 +1,245 @@
+"""What lines say becomes where a job is: writes that begin, end, fail, overlap and go unsaid."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kopt.core.checkpoint import JobState, LineLabel
+from kopt.models.checkpoint.judgement import is_safe, judge
+from kopt.models.checkpoint.machine import LABELS, Machine, Said
+from kopt.models.checkpoint.saved import machine_from, machine_to
+
+B, P, E = LineLabel.CKPT_BEGIN, LineLabel.CKPT_PROGRESS, LineLabel.CKPT_END
+STEP, EVAL, OTHER, OVER = LineLabel.TRAIN_STEP, LineLabel.EVAL, LineLabel.OTHER, LineLabel.END
+
+
+def said(
+    number: int, label: LineLabel, text: str = "", at_s: float | None = None, *, sure: float = 0.95, writer: str = "",
+    live: bool = False,
+) -> Said:  # fmt: skip
+    shares = np.full(len(LABELS), (1 - sure) / (len(LABELS) - 1), np.float32)
+    shares[LABELS.index(label)] = sure
+    return Said(number, shares, text, at_s, live, writer)
+
+
+class Job:
+    """A machine with its lines numbered; ``say`` returns the state after the line."""
+
+    def __init__(self) -> None:
+        self.machine, self._numbers = Machine(), count(1)
+
+    def say(self, label: LineLabel, text: str = "", at_s: float | None = None, **more: object) -> JobState:
+        self.machine.advance(said(next(self._numbers), label, text, at_s, **more))  # type: ignore[arg-type]
+        return self.machine.state
+
+    def train(self, first: int, last: int, *, at_s: float | None = None, live: bool = False) -> None:
+        for step in range(first, last + 1):
+            at = None if at_s is None else at_s + step - first
+            self.say(STEP, f"step {step} loss 0.5", at, live=live)
+
+    @property
+    def safe(self) -> bool:
+        return is_safe(self.machine)
+
+
+def test_nothing_is_safe_before_a_checkpoint_is_durable() -> None:
+    job = Job()
+    job.train(1, 50)
+    assert job.machine.state is JobState.TRAIN
+    assert not job.safe
+    assert "No durable checkpoint" in judge(job.machine).reason
+
+
+def test_a_told_write_is_held_to_its_end_and_names_its_step() -> None:
+    job = Job()
+    job.train(1, 10)
+    assert job.say(B, "Saving checkpoint to out/checkpoint-10") is JobState.CKPT_WRITING
+    assert job.say(P, "optimizer state saved in out/checkpoint-10/optimizer.bin") is JobState.CKPT_WRITING
+    assert job.say(OTHER, '  "hidden_size": 64,') is JobState.CKPT_WRITING
+    assert not job.safe
+    assert job.say(E, "Saved checkpoint") is JobState.CKPT_DONE
+    assert job.safe
+    status = judge(job.machine)
+    assert (status.last_durable_step, status.evidence, status.evidence_line) == (10, True, 14)
+    job.train(11, 12)
+    assert job.machine.state is JobState.TRAIN
+
+
+def test_where_no_end_is_told_the_next_step_of_a_synchronous_saver_is_one() -> None:
+    job = Job()
+    job.train(1, 10)
+    job.say(B, "Saving model to out/10.pt")
+    assert job.say(STEP, "step 11 loss 0.4") is JobState.CKPT_DONE
+    assert judge(job.machine).last_durable_step == 10
+
+
+def test_a_bar_drawn_again_is_no_next_step() -> None:
+    job = Job()
+    job.train(1, 10)
+    job.say(B, "step 10 loss 0.5 Saving model to out/10.pt")
+    assert job.say(STEP, "step 10 loss 0.5") is JobState.CKPT_WRITING
+
+
+@pytest.mark.parametrize("text", ["Saving checkpoint (async)", "正在后台保存检查点", "Speichere im Hintergrund"])
+def test_a_saver_that_says_it_works_aside_is_not_ended_by_steps(text: str) -> None:
+    job = Job()
+    job.train(1, 10)
+    job.say(B, text)
+    job.train(11, 60)
+    assert job.machine.state is JobState.CKPT_WRITING
+    assert job.say(E, "write finished") is JobState.CKPT_DONE
+    assert judge(job.machine).last_durable_step == 10
+
+
+def test_a_job_that_tells_ends_is_believed_in_nothing_else() -> None:
+    job = Job()
+    for first in (1, 11):
+        job.train(first, first + 9)
+        job.say(B, "saving checkpoint")
+        job.say(E, "saved checkpoint")
+    job.train(21, 30)
+    job.say(B, "saving checkpoint")
+    job.train(31, 40)
+    assert job.machine.state is JobState.CKPT_WRITING
+
+
+def test_an_end_after_steps_shows_that_writes_go_on_aside() -> None:
+    job = Job()
+    job.train(1, 10)
+    job.say(B, "saving checkpoint 10")
+    job.train(11, 13)
+    job.say(E, "saved checkpoint 10")
+    job.train(14, 20)
+    job.say(B, "saving checkpoint 20")
+    job.train(21, 30)
+    assert job.machine.state is JobState.CKPT_WRITING
+
+
+def test_a_write_that_met_an_error_is_no_checkpoint() -> None:
+    job = Job()
+    job.train(1, 10)
+    job.say(B, "saving checkpoint 10")
+    job.say(E, "saved checkpoint 10")
+    job.train(11, 20)
+    job.say(B, "saving checkpoint 20")
+    assert job.say(LineLabel.ERROR, "failed to save: No space left on device") is JobState.CKPT_WRITING
+    assert job.say(STEP, "step 21 loss 0.1") is JobState.CKPT_FAILED
+    status = judge(job.machine)
+    assert (status.last_durable_step, status.safe) == (10, True)
+
+
+def test_every_rank_has_its_own_write() -> None:
+    job = Job()
+    job.train(1, 10)
+    for rank in ("rank0", "rank1"):
+        job.say(B, "saving shard of step 10", writer=rank)
+    assert job.say(E, "saved shard", writer="rank0") is JobState.CKPT_WRITING
+    assert not job.safe
+    assert job.say(E, "saved shard", writer="rank1") is JobState.CKPT_DONE
+
+
+def test_a_doubtful_beginning_leaves_no_evidence() -> None:
+    job = Job()
+    job.train(1, 10)
+    job.say(B, "saving something", sure=0.65)
+    assert job.say(STEP, "step 11 loss 0.4") is JobState.TRAIN
+    assert not judge(job.machine).evidence
+
+
+def test_with_arrivals_a_first_write_is_believed_to_end_only_after_a_pause() -> None:
+    for pause_s, ended in ((1.0, False), (30.0, True)):
+        job = Job()
+        job.train(1, 10, at_s=100.0, live=True)
+        job.say(B, "saving checkpoint", 109.0, live=True)
+        job.say(STEP, "step 11 loss 0.4", 109.0 + pause_s, live=True)
+        assert (job.machine.state is JobState.CKPT_DONE) == ended
+
+
+def test_a_held_write_is_believed_over_when_time_has_passed() -> None:
+    job = Job()
+    job.train(1, 10, at_s=100.0, live=True)
+    job.say(B, "saving checkpoint", 109.0, live=True)
+    job.train(11, 12, at_s=110.0, live=True)
+    job.machine.settle(120.0)
+    assert job.machine.writing
+    job.machine.settle(400.0)
+    assert not job.machine.writing
+    assert judge(job.machine).last_durable_step == 10
+
+
+def test_a_save_that_is_due_is_reckoned_with() -> None:
+    job = Job()
+    for first in (1, 11, 21):
+        job.train(first, first + 9)
+        job.say(E, "saved checkpoint")
+    job.train(31, 39)
+    assert job.safe
+    job.train(40, 40)
+    assert not job.safe
+    assert "due at step 40" in judge(job.machine).reason
+    job.train(41, 41)
+    assert job.safe
+
+
+def test_silence_of_a_job_that_tells_late_is_not_safe() -> None:
+    job = Job()
+    job.train(1, 40, at_s=100.0, live=True)
+    job.say(E, "saved checkpoint", 140.0, live=True)
+    job.train(41, 44, at_s=141.0, live=True)
+    assert judge(job.machine, 144.5, live=True).safe
+    status = judge(job.machine, 160.0, live=True)
+    assert not status.safe
+    assert "Silent for 16 s" in status.reason
+    assert judge(job.machine, 10_000.0, live=True).state is JobState.STALLED
+
+
+def test_work_at_risk_grows_with_time_and_gpus_and_falls_with_a_checkpoint() -> None:
+    job = Job()
+    job.train(1, 11, at_s=100.0)
+    before = judge(job.machine, gpus=8).work_at_risk_gpu_seconds
+    job.say(B, "saving", 110.0)
+    job.say(E, "saved", 112.0)
+    after = judge(job.machine, gpus=8).work_at_risk_gpu_seconds
+    assert before is not None
+    assert after is not None
+    assert after.value < before.value
+    single = judge(job.machine, gpus=1).work_at_risk_gpu_seconds
+    assert single is not None
+    assert after.value == pytest.approx(8 * single.value)
+
+
+def test_a_machine_goes_on_elsewhere_as_if_nothing_had_happened() -> None:
+    job = Job()
+    for first in (1, 11):
+        job.train(first, first + 9, at_s=100.0 + first)
+        job.say(B, "saving checkpoint", 120.0 + first, writer="rank1")
+    copy = machine_from(machine_to(job.machine))
+    assert machine_to(copy) == machine_to(job.machine)
+    for machine in (copy, job.machine):
+        machine.advance(said(99, E, "saved", 160.0, writer="rank1"))
+    assert judge(copy) == judge(job.machine)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(LineLabel)), st.sampled_from(["", "step 3", "step 4", "9/10", "async", "epoch 2"]),
+            st.sampled_from(["", "a", "b"]), st.one_of(st.none(), st.floats(0, 1e6)), st.floats(0.1, 1.0),
+        ),
+        max_size=60,
+    )
+)  # fmt: skip
+def test_no_log_is_safe_with_an_open_write_or_without_a_checkpoint(lines: list[tuple[object, ...]]) -> None:
+    machine = Machine()
+    for number, (label, text, writer, at_s, sure) in enumerate(lines, 1):
+        machine.advance(said(number, label, text, at_s, sure=sure, writer=writer, live=at_s is not None))  # type: ignore[arg-type]
+        status = judge(machine, at_s)  # type: ignore[arg-type]
+        if status.safe:
+            assert status.evidence
+            assert not machine.open
+            assert status.state not in (JobState.UNKNOWN, JobState.CKPT_WRITING)
+        assert (status.state is JobState.CKPT_WRITING) == machine.writing
+        assert machine_to(machine_from(machine_to(machine))) == machine_to(machine)

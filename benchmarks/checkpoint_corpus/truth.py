@@ -96,9 +96,12 @@ def _writes(events: Iterable[FileEvent], unit: re.Pattern[str], pause_s: float) 
             continue
         found = unit.search(event.path)
         name = found["unit"] if found else event.path.partition("/")[0]
-        if event.happened is Happened.GONE:
-            continue
         known = units.get(name)
+        if event.happened is Happened.GONE:
+            if known:
+                # Under another name it may still be open, and tells of its end there.
+                known.open_files.discard(event.path)
+            continue
         if known and known.is_over_before(event, pause_s):
             yield from known.as_write(name)
             known = None

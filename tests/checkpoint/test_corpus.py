@@ -81,6 +81,14 @@ def test_a_kill_leaves_incomplete_what_was_open() -> None:
     ) == [("ck-1", True), ("ck-2", False)]  # fmt: skip
 
 
+def test_a_file_that_gets_its_name_while_it_is_open_is_no_longer_open_under_the_other() -> None:
+    moved = recording.FileEvent(1.2, "ck-1/a", MOVED, was="ck-1/tmp")
+    first = events((1.0, "ck-1/tmp", WRITTEN), (1.1, "ck-1/tmp", GONE))
+    rest = events((1.3, "ck-1/a", CLOSED), (1.4, "ck-2/a", WRITTEN), (1.5, KILLED, FAILED))
+    writes = truth.writes_of([*first, moved, *rest], UNIT)
+    assert [(one.unit, one.complete) for one in writes] == [("ck-1", True), ("ck-2", False)]
+
+
 @given(
     st.lists(
         st.tuples(st.floats(0, 100), st.sampled_from(["ck-1", "ck-2/a", "ck-2/b", "x"]), st.sampled_from(Happened))

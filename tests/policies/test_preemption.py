@@ -295,6 +295,7 @@ def test_the_search_finds_what_trying_everything_finds(data: st.DataObject) -> N
     free, slack = data.draw(st.sampled_from([0, 500, 1000])), data.draw(st.sampled_from([0, 2000, 9000]))
     need = Need(data.draw(st.integers(1, 4)), data.draw(st.sampled_from([500, 1000, 2000])), {"x": free}, {"p": slack})
     best, result = _brute(found, need), cheapest(found, need, 1)
+    assert cheapest(found[::-1], need, 1) == result
     by_name = {one.name: one for one in found}
     assert (result is None) == (best is None)
     if result is not None:

@@ -65,7 +65,7 @@ def _row(one: Figures, found: Sequence[Figures]) -> tuple[str, ...]:
 
 
 def sensitivity(setup: Setup, seeds: Sequence[int], workers: int) -> str:
-    """kopt with 12 candidates where other things hold, one seed, as a share of newest first under the same conditions."""
+    """kopt with 12 candidates where other things hold, as a share of newest first under the same conditions."""
     slow = replace(setup.scales, interval_s=(3600.0, 4 * 3600.0))
     quick = replace(setup.scales, interval_s=(300.0, 900.0))
     cases: list[tuple[str, Setup]] = [

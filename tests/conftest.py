@@ -17,9 +17,9 @@ import pytest
 if TYPE_CHECKING:
     from kopt.data.demand.table import DemandSeries
 
-# The control plane's fixtures, as the package `controlplane` beside this file.
+# Fixtures of the control plane and of the trainers' environments lie beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
-pytest_plugins = ["controlplane.plugin"]
+pytest_plugins = ["controlplane.plugin", "trainer_environments"]
 
 # Threads that wait for each other by spinning are many times slower than one where the machine is shared.
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

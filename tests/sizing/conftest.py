@@ -2,13 +2,11 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
-from functools import cache
 
 import pytest
 
-from tests.sizing.probing import PROBE, ROOT, SCRIPTS, Run, start
+from tests.sizing.probing import PROBE, SCRIPTS, Run, start
 
 # `make test` looks at the newest torch; `make test-torch` names them all.
 ENVIRONMENTS = os.environ.get("KOPT_TRAINER_ENVIRONMENTS", "newest").split()
@@ -16,28 +14,6 @@ ENVIRONMENTS = os.environ.get("KOPT_TRAINER_ENVIRONMENTS", "newest").split()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "trainers: needs an environment of scripts/trainer-env.sh (gigabytes, cached)")
-
-
-@cache
-def _environment(name: str) -> str:
-    done = subprocess.run([ROOT / "scripts" / "trainer-env.sh", name], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else f"!{done.stderr.strip()[-500:]}"
-
-
-@pytest.fixture(scope="session")
-def trainer_python() -> Callable[[str], str]:
-    """``trainer_python("newest")``: an interpreter with that torch; skipped (CI: failed) where it cannot be built."""
-
-    def find(name: str) -> str:
-        found = _environment(name)
-        if found.startswith("!"):
-            message = f"the environment {name} cannot be built: {found[1:]}"
-            if os.environ.get("KOPT_REQUIRE_DATA") == "1":
-                pytest.fail(message)
-            pytest.skip(message)
-        return found
-
-    return find
 
 
 @pytest.fixture(scope="session", params=ENVIRONMENTS)

@@ -22,11 +22,11 @@ class PreemptionSettings:
     """From a decision until its victims are gone: no write may be expected to begin within it."""
     write_guard_s: float = 60.0
     """Before a checkpoint is expected to be durable, its write may be under way for so long."""
-    unpaced_s: float = 600.0
+    unpaced_s: float = 750.0
     """After a gang's first checkpoint nothing is known of its rhythm: no other write is expected for so long."""
     usual_s: float = 1800.0
     """Between two checkpoints of a gang of which no interval was seen."""
-    caution: float = 0.25
+    caution: float = 0.4
     """A write is held possible when this share of the shortest interval is still left."""
     regular: float = 0.3
     """Checkpoints count as regular where the middle half of their intervals spans at most this share of the median."""

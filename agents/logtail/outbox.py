@@ -23,8 +23,6 @@ _LINE_BYTES = 160
 _NOT_READ, _ATTEMPTS = "NOT_READ", 5
 _PARTS = 16
 """Refused lines are sent again in at most so many parts."""
-_READING_BYTES = 256 << 10
-"""What one reading of a source comes to, about."""
 _WAITS = (401, 403, 404, 408)
 """Refusals that are about the caller or the endpoint, not about these lines."""
 
@@ -61,7 +59,7 @@ class Tally:
 
 
 class Room:
-    """Bytes that lines of all jobs take up together. Whoever waits is let in in turn, as many as may fit."""
+    """Bytes that lines take up together. Whoever waits is let in in turn, one after the other while there is room."""
 
     def __init__(self, most: int) -> None:
         self._most, self.used = most, 0
@@ -76,18 +74,23 @@ class Room:
 
     def give(self, amount: int) -> None:
         self.used -= amount
-        for _ in range(max(0, self._most - self.used) // _READING_BYTES + 1):
-            while self._waiting and self._waiting[0].done():
-                self._waiting.popleft()
-            if not self._waiting or self.full:
-                return
-            self._waiting.popleft().set_result(None)
+        self._wake()
 
-    async def wait(self) -> None:
-        """Until something was given back."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        await turn
+    async def admitted(self) -> None:
+        """Waits until there is room."""
+        while self.full:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
+        # The next one comes after this one has taken what it needs, or has found that it needs nothing.
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting and not self.full:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
 
 
 @dataclass
@@ -111,7 +114,7 @@ class Outbox:
         self.job, self._post, self._room, self._settings, self._tally = job, post, room, settings, tally
         self._keep, self._answered = keep, answered
         self._parcels: deque[_Parcel] = deque()
-        self._bytes = 0
+        self._own = Room(settings.job_bytes)
         self._news, self._settled = asyncio.Event(), asyncio.Event()
         self._asked, self._answers = False, 0
         self._extra: dict[str, Any] = {}
@@ -125,14 +128,9 @@ class Outbox:
 
     async def room(self) -> None:
         """Waits until there is room for more; nothing is read before that."""
-        while True:
-            if self._bytes >= self._settings.job_bytes:
-                self._settled.clear()
-                await self._settled.wait()
-            elif self._room.full:
-                await self._room.wait()
-            else:
-                return
+        while self._own.full or self._room.full:
+            await self._own.admitted()
+            await self._room.admitted()
 
     async def put(self, source: str, first: int, lines: list[Said], key: str = "", mark: Mark | None = None) -> None:
         """Lines that the endpoint has already are left out; the mark stays."""
@@ -141,14 +139,14 @@ class Outbox:
         most = self._settings.lines
         parts = [lines[at : at + most] for at in range(0, len(lines), most)] or [[]]
         for at, part in enumerate(parts):
-            while at and self._bytes >= self._settings.job_bytes:
-                await self.room()
+            while at and self._own.full:
+                await self._own.admitted()
             size = sum(len(line.text) + _LINE_BYTES for line in part)
             last = at == len(parts) - 1
             now_s = asyncio.get_running_loop().time()
             self._parcels.append(_Parcel(source, first, part, size, key, mark if last else None, now_s))
             first += len(part)
-            self._bytes += size
+            self._own.take(size)
             self._room.take(size)
             self._news.set()
 
@@ -180,7 +178,7 @@ class Outbox:
                 await self._wait()
                 await self._send()
         finally:
-            self._room.give(self._bytes)
+            self._room.give(self._own.used)
 
     async def _wait(self) -> None:
         """Until there is something to send, or to ask."""
@@ -237,7 +235,7 @@ class Outbox:
     def _acknowledge(self, count: int) -> None:
         for _ in range(count):
             one = self._parcels.popleft()
-            self._bytes -= one.size
+            self._own.give(one.size)
             self._room.give(one.size)
             if one.mark is not None:
                 self._keep(one.key, one.mark)

@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kopt.core.settings import Settings
 from kopt.models.checkpoint.predictor import CheckpointPredictor
@@ -164,6 +166,12 @@ async def test_asking_without_lines_tells_the_state_now_and_makes_no_job(http: h
     assert (await listed(http))[0]["changes"][-1]["state"] == "STALLED"
 
 
+async def test_a_senders_clock_that_is_ahead_hides_no_silence(http: httpx.AsyncClient, clock: Clock) -> None:
+    await post(http, [{**one, "at": one["at"] + 500_000} for one in training()])
+    clock.now_s += 100_000
+    assert (await post(http))["state"] == "STALLED"
+
+
 async def test_lines_that_come_again_count_once(http: httpx.AsyncClient) -> None:
     lines = training()
     once = await post(http, lines, first=1)
@@ -226,6 +234,8 @@ async def test_replicas_that_get_lines_in_turn_read_as_one(replica: Build) -> No
         expected = await post(one, lines, job="a/alone", first=1)
         for at in range(0, len(lines), 3):
             found = await post((one, other)[at % 2], lines[at : at + 3], first=at + 1)
+        for asked in (one, other):
+            assert same(await post(asked), found)
     assert same(found, {**expected, "job": JOB})
 
 
@@ -462,3 +472,48 @@ def test_the_table_is_bounded_and_keeps_callers_apart(tmp_path: Path) -> None:
     assert table.store("a", "job-499", None, NOW + 601, '{"lost": 1}') is None
     assert table.load("a", "job-499") == (fresh, '{"newer": 1}')
     table.close()
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+said = st.sampled_from(
+    [
+        "step 3/9 loss 1.0",
+        "Saving checkpoint to /out/c-3 ...",
+        "successfully saved checkpoint at iteration 3",
+        "",
+        "\x00",
+    ]
+)
+line = (
+    said | st.text(max_size=30) | st.fixed_dictionaries({"text": said}, optional={"at": st.floats() | st.none()}) | junk
+)
+near = st.fixed_dictionaries(
+    {"job": st.sampled_from(["a/b", "a/c"])},
+    optional={
+        "lines": st.lists(line, max_size=5) | junk, "source": st.sampled_from(["", "p/c"]) | junk,
+        "first": st.integers(-2, 40) | junk, "gpus": st.floats() | junk, "files": junk, "files_at": junk,
+        "annotations": st.dictionaries(
+            st.sampled_from(["kaiwo.ai/last-checkpoint-time", "kaiwo.ai/last-checkpoint-step"]),
+            st.text(max_size=12) | st.floats().map(str) | st.datetimes().map(lambda at: f"{at.isoformat()}Z"),
+        ) | junk, "deadline_ms": st.just(30_000) | junk,
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(body=near | junk)
+async def test_whatever_is_sent_the_answer_is_a_document(endpoint: Endpoint, body: Any) -> None:
+    async with served(endpoint) as http:
+        text = json.dumps(body)
+        reply = await http.post("/v1/checkpoint", content=text, headers={"content-type": "application/json"})
+        assert reply.status_code in (200, 400, 422), reply.text
+        if reply.status_code == 200:
+            found = checkpoint_schemas.CheckpointResponse.model_validate_json(reply.content, strict=True)
+            assert not (found.safe and found.state == "CKPT_WRITING")
+            assert not (found.fallback and found.lines), found
+            assert "The model failed" not in found.reason
+        await listed(http)

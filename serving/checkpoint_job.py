@@ -71,9 +71,20 @@ class FollowedJob:
         for number, _ in enumerate(self.session.read(texts[known:], times, source)):
             at_s = times[number]
             self._note(now_s if at_s is None else at_s, self.session.machine.state)
+        self._not_ahead(now_s)
         if len(self.changes) > MOST_CHANGES:
             self.changes = condensed(self.changes, MOST_CHANGES)
         return len(texts) - known
+
+    def _not_ahead(self, now_s: float) -> None:
+        """Times that lines tell themselves may be of another zone: nothing that was read lies in the future."""
+        machine = self.session.machine
+        for name in ("began_at_s", "first_step_at_s", "last_at_s"):
+            at_s = getattr(machine, name)
+            if at_s is not None and at_s > now_s:
+                setattr(machine, name, now_s)
+        if machine.durable is not None and machine.durable.at_s is not None:
+            machine.durable.at_s = min(machine.durable.at_s, now_s)
 
     def _miss(self, source: str, count: int) -> None:
         self.missed[source] = self.missed.get(source, 0) + count

@@ -172,6 +172,16 @@ async def test_a_senders_clock_that_is_ahead_hides_no_silence(http: httpx.AsyncC
     assert (await post(http))["state"] == "STALLED"
 
 
+async def test_times_of_another_zone_in_the_lines_hide_no_loss(http: httpx.AsyncClient, clock: Clock) -> None:
+    lines = [{"text": f"2026-09-21 23:{n // 60:02}:{n % 60:02} {one['text']}", "at": None}
+             for n, one in enumerate(training())]  # fmt: skip
+    assert (await post(http, lines))["evidence"]
+    clock.now_s += 3000
+    later = await post(http, [{"text": "step 41/400 loss 1.0", "at": clock.now_s}])
+    assert later["seconds_since_durable"] >= 3000
+    assert later["work_at_risk_gpu_seconds"] >= 3000
+
+
 async def test_lines_that_come_again_count_once(http: httpx.AsyncClient) -> None:
     lines = training()
     once = await post(http, lines, first=1)

@@ -4,6 +4,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from kopt.core.checkpoint import LineLabel
 from kopt.data.joblogs.labelled import LabelledLog
@@ -66,16 +67,21 @@ def _chunks(log: LabelledLog, weights: Mapping[LineLabel, float]) -> Iterator[Li
             label = label if seen[kind] <= _ENOUGH else None
         said[message.writer].append((text, label))
     for lines in said.values():
-        for start in range(0, len(lines), _CHUNK):
-            piece = lines[max(0, start - CONTEXT_LINES) : start + _CHUNK]
-            skipped = min(start, CONTEXT_LINES)
-            labels = tuple(None if n < skipped else label for n, (_, label) in enumerate(piece))
-            if any(labels):
-                yield Lines(
-                    tuple(text for text, _ in piece),
-                    labels,
-                    tuple(weights.get(one, 0.0) if one else 0.0 for one in labels),
-                )
+        for piece in _pieces(lines):
+            labels = tuple(label for _, label in piece)
+            weighed = tuple(weights.get(one, 0.0) if one else 0.0 for one in labels)
+            yield Lines(tuple(text for text, _ in piece), labels, weighed)
+
+
+def _pieces(lines: list[tuple[str, LineLabel | None]]) -> Iterator[list[tuple[str, LineLabel | None]]]:
+    """Lines that are learned from, behind those that say what they mean; what is neither is left out."""
+    wanted = [number for number, (_, label) in enumerate(lines) if label is not None]
+    first = wanted[0] if wanted else 0
+    for here, following in zip_longest(wanted, wanted[1:]):
+        if following is None or following - here > CONTEXT_LINES or here - first >= _CHUNK:
+            context = [(text, None) for text, _ in lines[max(0, first - CONTEXT_LINES) : first]]
+            yield [*context, *lines[first : here + 1]]
+            first = following
 
 
 def _made_up(jobs: int, seed: int) -> Iterator[Lines]:

@@ -110,7 +110,7 @@ def _read_whole(name: str, session: "Session", view: "View") -> None:
     def flush(least: int) -> None:
         while len(waiting) >= least and waiting:
             batch, waiting[:] = waiting[:BATCH], waiting[BATCH:]
-            view.show(read(session, batch))
+            view.show(read(session, batch, changes=view.changes))
 
     for piece in _pieces(name):
         waiting += (line.text for line in splitter.feed(piece))

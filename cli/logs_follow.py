@@ -154,7 +154,8 @@ def _show(job: _Job, view: "View", texts: Sequence[str], clock: Callable[[], flo
         return
     view.begin(job.name, str(job.tail.path))
     now_s = job.now_s(clock)
-    view.show(read(job.session, texts, [now_s] * len(texts) if job.live else None))
+    arrivals_s = [now_s] * len(texts) if job.live else None
+    view.show(read(job.session, texts, arrivals_s, changes=view.changes))
 
 
 def _standard_input(session: "Session", view: "View", clock: Callable[[], float]) -> None:
@@ -169,7 +170,7 @@ def _standard_input(session: "Session", view: "View", clock: Callable[[], float]
                 continue
             piece = os.read(source, _PIECE)
             texts = [line.text for line in (splitter.feed(piece) if piece else splitter.close())]
-            view.show(read(session, texts, [clock()] * len(texts)))
+            view.show(read(session, texts, [clock()] * len(texts), changes=view.changes))
             view.flush()
             if not piece:
                 break

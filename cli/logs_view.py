@@ -24,11 +24,12 @@ _HEAD = ("line", "time", "state", "safe", "step", "says")
 
 
 class View:
-    """Prints on standard output; use as a context manager. ``every`` line, or only changes, in the table."""
+    """Prints on standard output; use as a context manager. ``every`` line, or only ``changes``, in the table."""
 
     def __init__(self, output: Format, *, every: bool = False, several: bool = False) -> None:
         self._output, self._every, self._several = output, every, several
         self._table = output is Format.TABLE
+        self.changes = self._table and not every
         width = None if sys.stdout.isatty() else PIPE_WIDTH
         self._console = Console(highlight=False, width=width)
         self._name = self._path = ""

@@ -130,11 +130,18 @@ def load(model: str = "champion", settings: Settings | None = None) -> "Checkpoi
 
 
 def read(
-    session: "Session", texts: Sequence[str], arrivals_s: Sequence[float | None] | None = None
-) -> Iterator[LogLine]:
-    """Each line with the state after it; use it all up."""
-    labels = session.read(texts, arrivals_s)
+    session: "Session", texts: Sequence[str], arrivals_s: Sequence[float | None] | None = None, *,
+    changes: bool = False,
+) -> Iterator[LogLine]:  # fmt: skip
+    """Each line with the state after it; with ``changes`` the first, and those after which it is another. Use it all
+    up."""
+    labels, last = session.read(texts, arrivals_s), None
     for number, (text, label) in enumerate(zip(texts, labels, strict=True)):
+        if changes:
+            now = (session.machine.state, session.safe)
+            if now == last:
+                continue
+            last = now
         now_s = None if arrivals_s is None else arrivals_s[number]
         yield LogLine(session.lines, text, label, session.status(now_s), session.machine.last_at_s)
 

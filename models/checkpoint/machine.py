@@ -37,6 +37,10 @@ _OPENS = 0.6
 _END_IN_WRITE, _END_ALONE, _END_UNTRAINED = 0.45, 0.6, 0.85
 _CERTAIN = 0.75
 """Of a write that only other activity ended: below, it may have been no checkpoint at all."""
+_TRUSTED = 2
+"""Ends that were told and turned out to be ends, after which the next one is believed at once."""
+_SETTLED_S = 2.0
+"""Silence after a told end that shows that it was one."""
 _STEPS_AFTER_FILES = 3
 _ACTIVITY = frozenset({LineLabel.TRAIN_STEP, LineLabel.EVAL, LineLabel.END})
 _NUMBER = re.compile(r"\d")
@@ -76,6 +80,7 @@ class OpenWrite:
     begun: bool = False
     failed: bool = False
     activity: int = 0
+    ending: tuple[int, str, float | None] | None = None
 
 
 @dataclass(slots=True)
@@ -136,6 +141,7 @@ class Machine:
     _stepped_at_s: float | None = None
     _stepped_since_end: bool = True
     _before: JobState = JobState.UNKNOWN
+    _label: LineLabel = LineLabel.OTHER
 
     @property
     def writing(self) -> bool:
@@ -146,10 +152,19 @@ class Machine:
             self.began_at_s = said.at_s if self.began_at_s is None else self.began_at_s
             self.last_at_s = said.at_s
         label = self._read(said)
+        ended = self._believe_end(said, label)
+        self._take(said, label)
+        if ended and not self.open and self.state not in (JobState.CKPT_WRITING, JobState.CKPT_FAILED):
+            self._before = self.state if self.state is not JobState.CKPT_DONE else self._before
+            self.state = JobState.CKPT_DONE
+        return self._label
+
+    def _take(self, said: Said, label: LineLabel) -> None:
+        self._label = label
         if label is LineLabel.CKPT_END:
             self._told_end(said)
         elif label in (LineLabel.CKPT_BEGIN, LineLabel.CKPT_PROGRESS):
-            label = self._write_goes_on(said, label)
+            self._label = self._write_goes_on(said, label)
         elif label in _ACTIVITY:
             self._active(said, label)
         elif label in (LineLabel.ERROR, LineLabel.OOM):
@@ -158,18 +173,41 @@ class Machine:
             self._rest(_STATE_OF[label], said)
         elif self.state in (JobState.CKPT_DONE, JobState.CKPT_FAILED):
             self._rest(self._before, said, keeps_evidence=True)
-        return label
+
+    def _believe_end(self, said: Said, label: LineLabel) -> bool:
+        """Whether the line shows that the end which was told in front of it was the whole checkpoint's.
+
+        "Saved …" may be said of each part. Where nothing more is said of the write, it was its end.
+        """
+        known = self.open.get(said.writer)
+        if known is None or known.ending is None:
+            return False
+        if label in (LineLabel.CKPT_PROGRESS, LineLabel.CKPT_END, LineLabel.ERROR):
+            self.habits.early_ends += label is not LineLabel.ERROR
+            known.ending = None
+            return False
+        self._end(known)
+        return True
+
+    def _end(self, known: OpenWrite) -> None:
+        """The end that was told is the write's."""
+        assert known.ending is not None
+        line, text, at_s = known.ending
+        self.habits.told_ends += 1
+        self.habits.aside = self.habits.aside or known.activity > 0
+        self._close(line, text, at_s, known, told=True)
 
     def _read(self, said: Said) -> LineLabel:
         """The label to act on. Beginnings are believed sooner than ends: holding costs less than a torn checkpoint."""
         shares = said.shares
         best, write = int(shares.argmax()), _write_share(said)
-        opens = said.writer not in self.open
-        if best in _WRITES and write < (_OPENS if opens else 0.5):
+        known = self.open.get(said.writer)
+        opens = known is None
+        if best in _WRITES and write < self._needed(known):
             best = _best_of(shares, _RESTS)
-        elif best not in _WRITES and write >= 0.5:
+        elif best not in _WRITES and write >= max(0.5, self._needed(known)):
             best = _best_of(shares, _WRITES)
-        wanted = _END_IN_WRITE if not opens else _END_ALONE if self.step is not None else _END_UNTRAINED
+        wanted = _END_IN_WRITE if not opens else _END_ALONE if self.step_lines else _END_UNTRAINED
         if best == _END and shares[_END] < wanted:
             best = _PROGRESS if not opens else _best_of(shares, (_BEGIN, _PROGRESS, *_RESTS))
         active = float(shares[_STEP] + shares[_EVAL] + shares[_OVER])
@@ -179,6 +217,12 @@ class Machine:
             best = _AT[LineLabel.OTHER]
         self.confidence = float(shares[best])
         return LABELS[best]
+
+    def _needed(self, known: OpenWrite | None) -> float:
+        """How certain it must be that a line is about a write."""
+        if known is None:
+            return _OPENS if self.step_lines else _CERTAIN
+        return 0.5 if known.ending is None else _CERTAIN
 
     def _rest(self, state: JobState, said: Said, *, keeps_evidence: bool = False) -> None:
         """A state that no write overrides."""
@@ -204,7 +248,7 @@ class Machine:
             and step != known.step
         )
         if known is not None and another and not known.failed:
-            self._close(said, known, told=False)
+            self._close(said.number, said.text, said.at_s, known, told=False)
             known = None
         if known is None:
             step = self.step if step is None else step
@@ -224,42 +268,32 @@ class Machine:
 
     def _told_end(self, said: Said) -> None:
         known = self.open.get(said.writer) or (next(iter(self.open.values())) if len(self.open) == 1 else None)
-        if known is not None and self.habits.early_ends and not known.aside:
+        if known is not None:
+            step = step_of_checkpoint(said.text)
+            known.step = step if known.step is None else known.step
+            known.ending = (said.number, said.text, said.at_s)
+            if self.habits.told_ends >= _TRUSTED and not self.habits.early_ends:
+                self._end(known)
             return
-        if known is None and not self._stepped_since_end:
+        if not self._stepped_since_end:
             # Said once more of the same checkpoint: how long it took, by another process.
             self.state = JobState.CKPT_WRITING if self.open else JobState.CKPT_DONE
             return
-        if known is None:
-            self.habits.ends_alone += 1
-            # Its beginning was believed to have ended with the next step: training goes on beside the writes.
-            if self.habits.implied_ends and not self.habits.told_ends:
-                self.habits.aside = True
-            step = step_of_checkpoint(said.text)
-            known = OpenWrite(
-                said.number,
-                said.text,
-                said.at_s,
-                step,
-                self.step,
-                aside=False,
-                certainty=1.0,
-                step_lines=self.step_lines,
-            )
-            known.step = self.step if step is None else step
-        else:
-            self.habits.told_ends += 1
-            self.habits.aside = self.habits.aside or known.activity > 0
-            step = step_of_checkpoint(said.text)
-            known.step = step if known.step is None else known.step
+        self.habits.ends_alone += 1
+        # Its beginning was believed to have ended with the next step: training goes on beside the writes.
+        if self.habits.implied_ends and not self.habits.told_ends:
+            self.habits.aside = True
+        step = step_of_checkpoint(said.text)
+        step = self.step if step is None else step
+        known = OpenWrite(said.number, said.text, said.at_s, step, self.step, False, 1.0, self.step_lines)
         if self.state not in (JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAILED):
             self._before = self.state
-        self._close(said, known, told=True)
+        self._close(said.number, said.text, said.at_s, known, told=True)
 
     def _active(self, said: Said, label: LineLabel) -> None:
         at = step_of_progress(said.text) if label is LineLabel.TRAIN_STEP else None
         known = self.open.get(said.writer)
-        redrawn = known is not None and label is LineLabel.TRAIN_STEP and self._says_nothing_new(said, at, known)
+        redrawn = known is not None and self._says_nothing_new(said, label, at, known)
         if at is not None:
             self.step = at
             self.epoch = epoch_of(said.text) or self.epoch
@@ -277,15 +311,17 @@ class Machine:
                     self._rest(_STATE_OF[label], said)
                     return
                 self._before = _STATE_OF[label]
-                self._close(said, known, told=False)
+                self._close(said.number, said.text, said.at_s, known, told=False)
                 self._note_step(said, label, paused=True)
                 return
         self._note_step(said, label, paused=known is not None)
         self._rest(_STATE_OF[label], said)
 
-    def _says_nothing_new(self, said: Said, at: int | None, known: OpenWrite) -> bool:
-        """Whether a line about steps is a bar drawn again, or a last word on the epoch that was saved."""
+    def _says_nothing_new(self, said: Said, label: LineLabel, at: int | None, known: OpenWrite) -> bool:
+        """Whether a line is a bar drawn again, or a last word on the epoch that was saved."""
         epoch = epoch_of(said.text)
+        if label is not LineLabel.TRAIN_STEP:
+            return label is LineLabel.END and epoch is not None and epoch == self.epoch
         return at is not None and (at == known.last_step or (epoch is not None and at == epoch == self.epoch))
 
     def _note_step(self, said: Said, label: LineLabel, *, paused: bool) -> None:
@@ -337,6 +373,9 @@ class Machine:
     def settle(self, now_s: float) -> None:
         """Takes note of time that passed without a line: a write that nothing showed the end of may have ended."""
         for writer, known in list(self.open.items()):
+            if known.ending is not None and now_s - (known.ending[2] or now_s) > _SETTLED_S:
+                self._end(known)
+                continue
             waits = known.aside or self.habits.aside or known.failed or not known.activity or not known.begun
             told = self.habits.told_ends > self.habits.implied_ends
             if waits or told or known.at_s is None or known.certainty < _CERTAIN:
@@ -347,19 +386,17 @@ class Machine:
                 del self.open[writer]
                 self.state = self._before if not self.open else JobState.CKPT_WRITING
 
-    def _close(self, said: Said, known: OpenWrite, *, told: bool) -> None:
+    def _close(self, line: int, text: str, at_s: float | None, known: OpenWrite, *, told: bool) -> None:
         """The write has ended and is durable."""
         habits = self.habits
         self.open = {writer: one for writer, one in self.open.items() if one is not known}
         habits.implied_ends += not told
-        if None not in (said.at_s, known.at_s) and said.at_s >= known.at_s and known.line != said.number:  # type: ignore[operator]
-            habits.durations_s.append(said.at_s - known.at_s)  # type: ignore[operator]
+        if at_s is not None and known.at_s is not None and at_s >= known.at_s and known.line != line:
+            habits.durations_s.append(at_s - known.at_s)
         self._remember(known)
-        self.durable = Durable(
-            known.step, known.at_s, said.number if told else known.line, said.text if told else known.text
-        )
+        self.durable = Durable(known.step, known.at_s, line if told else known.line, text if told else known.text)
         self._stepped_since_end = False
-        self.line, self.line_text = said.number, said.text
+        self.line, self.line_text = line, text
         self.state = JobState.CKPT_WRITING if self.open else JobState.CKPT_DONE
 
     def _remember(self, known: OpenWrite) -> None:

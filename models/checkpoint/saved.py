@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from kopt.core.checkpoint import JobState
+from kopt.core.checkpoint import JobState, LineLabel
 from kopt.models.checkpoint.machine import Durable, Habits, Machine, OpenWrite
 
 _LISTS = ("durations_s", "step_gaps_s", "saved_at_s", "saved_steps", "saved_counts", "steps_seen")
@@ -27,13 +27,19 @@ def machine_from(found: Mapping[str, Any]) -> Machine:
         **{**learned, **{name: deque(map(_entry, learned[name]), getattr(Habits(), name).maxlen) for name in _LISTS}}
     )
     machine = Machine(
-        **{name: found[name] for name in names - {"habits", "open", "durable", "state", "_before", "writers"}}
+        **{name: found[name] for name in names - {"habits", "open", "durable", "state", "_before", "_label", "writers"}}
     )
     machine.habits, machine.writers = habits, set(found["writers"])
     machine.state, machine._before = JobState(found["state"]), JobState(found["_before"])
     machine.durable = Durable(**found["durable"]) if found["durable"] else None
-    machine.open = {writer: OpenWrite(**one) for writer, one in found["open"].items()}
+    machine.open = {writer: _open(one) for writer, one in found["open"].items()}
+    machine._label = LineLabel(found["_label"])
     return machine
+
+
+def _open(found: Mapping[str, Any]) -> OpenWrite:
+    ending = found["ending"]
+    return OpenWrite(**{**found, "ending": None if ending is None else tuple(ending)})
 
 
 def _entry(found: Any) -> Any:

@@ -60,11 +60,12 @@ def test_a_told_write_is_held_to_its_end_and_names_its_step() -> None:
     assert job.say(P, "optimizer state saved in out/checkpoint-10/optimizer.bin") is JobState.CKPT_WRITING
     assert job.say(OTHER, '  "hidden_size": 64,') is JobState.CKPT_WRITING
     assert not job.safe
-    assert job.say(E, "Saved checkpoint") is JobState.CKPT_DONE
+    assert job.say(E, "Saved checkpoint") is JobState.CKPT_WRITING
+    assert job.say(STEP, "step 11 loss 0.2") is JobState.CKPT_DONE
     assert job.safe
     status = judge(job.machine)
-    assert (status.last_durable_step, status.evidence, status.evidence_line) == (10, True, 14)
-    job.train(11, 12)
+    assert (status.last_durable_step, status.evidence, status.evidence_line) == (10, True, 15)
+    job.train(12, 12)
     assert job.machine.state is JobState.TRAIN
 
 
@@ -90,7 +91,8 @@ def test_a_saver_that_says_it_works_aside_is_not_ended_by_steps(text: str) -> No
     job.say(B, text)
     job.train(11, 60)
     assert job.machine.state is JobState.CKPT_WRITING
-    assert job.say(E, "write finished") is JobState.CKPT_DONE
+    job.say(E, "write finished")
+    assert job.say(STEP, "step 61 loss 0.1") is JobState.CKPT_DONE
     assert judge(job.machine).last_durable_step == 10
 
 
@@ -138,7 +140,43 @@ def test_every_rank_has_its_own_write() -> None:
         job.say(B, "saving shard of step 10", writer=rank)
     assert job.say(E, "saved shard", writer="rank0") is JobState.CKPT_WRITING
     assert not job.safe
-    assert job.say(E, "saved shard", writer="rank1") is JobState.CKPT_DONE
+    job.say(E, "saved shard", writer="rank1")
+    assert job.say(STEP, "step 11 loss 0.4", writer="rank0") is JobState.CKPT_WRITING
+    assert job.say(STEP, "step 11 loss 0.4", writer="rank1") is JobState.CKPT_DONE
+
+
+def test_an_end_that_more_follows_was_a_parts() -> None:
+    job = Job()
+    job.train(1, 10)
+    job.say(B, "saving checkpoint 10")
+    job.say(E, "saved optimizer.pt")
+    assert job.say(P, "saving model.pt") is JobState.CKPT_WRITING
+    job.say(E, "saved model.pt")
+    assert not job.safe
+    assert job.say(STEP, "step 11 loss 0.3") is JobState.CKPT_DONE
+
+
+def test_ends_that_were_ends_twice_are_believed_at_once() -> None:
+    job = Job()
+    for first in (1, 11):
+        job.train(first, first + 9)
+        job.say(B, "saving checkpoint")
+        job.say(E, "saved checkpoint")
+    job.train(21, 30)
+    job.say(B, "saving checkpoint")
+    assert job.say(E, "saved checkpoint") is JobState.CKPT_DONE
+
+
+def test_silence_after_a_told_end_shows_that_it_was_one() -> None:
+    job = Job()
+    job.train(1, 10, at_s=100.0, live=True)
+    job.say(B, "saving checkpoint", 110.0, live=True)
+    job.say(E, "saved checkpoint", 112.0, live=True)
+    job.machine.settle(112.5)
+    assert job.machine.writing
+    job.machine.settle(115.0)
+    assert not job.machine.writing
+    assert judge(job.machine).last_durable_step == 10
 
 
 def test_a_doubtful_beginning_leaves_no_evidence() -> None:
@@ -202,6 +240,7 @@ def test_work_at_risk_grows_with_time_and_gpus_and_falls_with_a_checkpoint() -> 
     before = judge(job.machine, gpus=8).work_at_risk_gpu_seconds
     job.say(B, "saving", 110.0)
     job.say(E, "saved", 112.0)
+    job.say(OTHER, "", 112.0)
     after = judge(job.machine, gpus=8).work_at_risk_gpu_seconds
     assert before is not None
     assert after is not None
@@ -219,7 +258,9 @@ def test_a_machine_goes_on_elsewhere_as_if_nothing_had_happened() -> None:
     copy = machine_from(machine_to(job.machine))
     assert machine_to(copy) == machine_to(job.machine)
     for machine in (copy, job.machine):
-        machine.advance(said(99, E, "saved", 160.0, writer="rank1"))
+        machine.advance(said(98, E, "saved", 160.0, writer="rank1"))
+        machine = machine_from(machine_to(machine))
+        machine.advance(said(99, STEP, "step 21", 161.0, writer="rank1"))
     assert judge(copy) == judge(job.machine)
 
 

@@ -37,7 +37,8 @@ def test_the_shipped_model_follows_a_job_from_its_start_to_its_end(shipped: Chec
     session = shipped.session(gpus=4)
     seen = states(session, _JOB)
     assert seen[11][1:] == (JobState.CKPT_WRITING, False)
-    assert seen[12] == (LineLabel.CKPT_END, JobState.CKPT_DONE, True)
+    assert seen[12] == (LineLabel.CKPT_END, JobState.CKPT_WRITING, False)
+    assert seen[13] == (LineLabel.TRAIN_STEP, JobState.CKPT_DONE, True)
     assert {label for label, _, _ in seen[1:11]} == {LineLabel.TRAIN_STEP}
     assert not any(safe for _, _, safe in seen[:12])
     status = session.status()

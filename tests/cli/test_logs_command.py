@@ -85,11 +85,11 @@ def test_lines_are_counted_as_terminals_show_them(kopt: Kopt, tmp_path: Path, co
 
 def test_packed_files_and_several_are_read_each_as_a_job(kopt: Kopt, log: Path, tmp_path: Path) -> None:
     packed = tmp_path / "other.log.gz"
-    packed.write_bytes(gzip.compress(training(2).encode()))
+    packed.write_bytes(gzip.compress(training(4).encode()))
     found = records(kopt("logs", "classify", "-o", "json", str(log), str(packed)))
     other = [one for one in found if one["file"] == "other.log.gz"]
     assert other[0]["line"] == 1
-    assert other[-1]["last_durable_step"] == 20
+    assert other[-1]["last_durable_step"] == 40
     packed.write_bytes(packed.read_bytes()[:-20])
     torn = kopt("logs", "classify", str(packed))
     assert torn.status == 1

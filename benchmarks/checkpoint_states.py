@@ -24,7 +24,9 @@ import numpy as np
 from benchmarks.tables import markdown
 from kopt.core.checkpoint import JobState, LineLabel
 from kopt.data.joblogs.labelled import LabelledLog, family_of, read_logs
+from kopt.models.checkpoint.lines import LineClassifier
 from kopt.models.checkpoint.predictor import CheckpointPredictor
+from kopt.models.checkpoint.session import Session
 from kopt.models.checkpoint.table import LogTable
 from kopt.training.checkpoint import MADE_JOBS, answers_of
 from kopt.training.checkpoint_scoring import Answer, LogRun, score_log, summary
@@ -139,8 +141,8 @@ def _tell_recorded(names: set[str], unseen: Sequence[Followed]) -> None:
         total.update(one)
     print(
         f"\nAsked every {_QUERY_S * 1000:.0f} ms: safe at {total['unsafe']} of {total['writing']} moments in writes "
-        f"({total['unsafe_writes']} of {total['writes']} writes), at {total['safe'] / max(1, total['idle']):.1%} of moments "
-        f"outside once a checkpoint exists. Last durable step exact before the next write: "
+        f"({total['unsafe_writes']} of {total['writes']} writes), at {total['safe'] / max(1, total['idle']):.1%} of "
+        f"moments outside once a checkpoint exists. Last durable step exact before the next write: "
         f"{total['exact'] / max(1, total['told']):.1%} of {total['told']} writes of jobs whose logs tell of saves.\n"
     )
 
@@ -197,10 +199,7 @@ def _tell_throughput(model: CheckpointPredictor, logs: Sequence[LabelledLog]) ->
     lines = [line for log in logs for line in log.lines]
     lines = (lines * (1 + _THROUGHPUT_LINES // len(lines)))[:_THROUGHPUT_LINES]
     took = []
-    fresh = CheckpointPredictor().__class__
-    with_cold = fresh()
-    with_cold._classifier = type(model.classifier)(model.classifier.parameters)
-    session = with_cold.session()
+    session = Session(LineClassifier(model.classifier.parameters))
     for start in range(0, len(lines), 1000):
         began = time.perf_counter()
         for _ in session.read(lines[start : start + 1000]):
@@ -209,7 +208,7 @@ def _tell_throughput(model: CheckpointPredictor, logs: Sequence[LabelledLog]) ->
     alone = []
     for line in lines[:2000]:
         began = time.perf_counter()
-        next(iter(list(session.read([line]))))
+        list(session.read([line]))
         alone.append(time.perf_counter() - began)
     median = float(np.median(took))
     print(

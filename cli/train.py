@@ -54,6 +54,27 @@ class SizeRow:
     coverage: float = column("inside", show=lambda share: f"{share:.1%}")
 
 
+@dataclass(frozen=True)
+class LogRow:
+    """Scores of the new model on logs of frameworks it had not seen, per slice."""
+
+    slice: str = column("slice")
+    services: int = column("logs")
+    macro_f1: float = column("macro-F1", show=lambda score: f"{score:.3f}")
+    spans: int = column("writes")
+    spans_unsafe: int = column("with a safe line")
+    unguarded: float = column("lines not guarded", show=lambda share: f"{share:.1%}")
+    held: float = column("wrongly held", show=lambda share: f"{share:.1%}")
+    completions_seen: float = column("completions seen", show=lambda share: f"{share:.1%}")
+    done_false: float = column("false ends", show=lambda share: f"{share:.1%}")
+    killable: float = column("killable", show=lambda share: f"{share:.1%}")
+    silent_safe: int = column("silent logs safe")
+
+
+ROWS: "dict[str, type[SummaryRow | SizeRow | LogRow]]" = {
+    "checkpoint": LogRow, "demand": SummaryRow, "sizing": SizeRow,
+}  # fmt: skip
+
 Data = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="A folder, Parquet or CSV file, or public trace.")
 ]
@@ -68,7 +89,7 @@ Promote = Annotated[bool, typer.Option("--promote/--no-promote", help="Make it c
 
 
 def train(
-    predictor: Annotated[str, typer.Argument(metavar="PREDICTOR", help="Which predictor: demand or sizing.")],
+    predictor: Annotated[str, typer.Argument(metavar="PREDICTOR", help="checkpoint, demand or sizing.")],
     data: Data = None, python: Python = None, prometheus: Prometheus = None, query: Query = "",
     label: Label = "service", since: Since = "30d", step: Step = "5m", folds: Folds = 3, trials: Trials = 0,
     promote: Promote = True, output: Output = Format.TABLE,
@@ -86,17 +107,21 @@ def train(
         kopt train demand --prometheus http://prometheus:9090 --query 'sum by (service) (increase(requests[$step]))'
 
         kopt train sizing --data /data/memory --python /envs/train/bin/python
+
+        kopt train checkpoint --data /data/logs
     """
     from kopt.training.recipe import RECIPES
 
     if predictor not in RECIPES:
         usage_error(f"{predictor!r} is none of {', '.join(RECIPES)}", "PREDICTOR")
     settings = load_settings()
-    source = (
-        _sized(settings, data, python, prometheus)
-        if predictor == "sizing"
-        else _source(settings, data, prometheus, query, label, seconds(since, "--since"), seconds(step, "--step"))
-    )
+    source: Source
+    if predictor == "sizing":
+        source = _sized(settings, data, python, prometheus)
+    elif predictor == "checkpoint":
+        source = _logs(data, prometheus)
+    else:
+        source = _source(settings, data, prometheus, query, label, seconds(since, "--since"), seconds(step, "--step"))
     make_home(settings.home)
     from kopt.training.pipeline import TrainOptions
     from kopt.training.pipeline import train as run
@@ -145,6 +170,14 @@ def _sized(settings: Settings, data: str | None, python: str | None, prometheus:
     return MemoryRuns(inputs.readable(Path(data)), settings, python)
 
 
+def _logs(data: str | None, prometheus: str | None) -> "Source":
+    from kopt.training.checkpoint import LogFolders
+
+    if prometheus or not data:
+        usage_error("checkpoint is trained on a folder of labelled logs: give --data DIR", "--data")
+    return LogFolders((inputs.readable(Path(data)),))
+
+
 def _source(
     settings: Settings, data: str | None, prometheus: str | None, query: str, label: str, since_s: int, step_s: int
 ) -> "Source":
@@ -168,7 +201,7 @@ def _answer(outcome: "TrainingOutcome", *, telling_slices: bool) -> Answer:
     """``telling_slices``: also slices that hold the same services as all of them do, which people need not read."""
     services = max((one.services for one in outcome.summaries), default=0)
     told = [one for one in outcome.summaries if telling_slices or one.slice == "all" or one.services < services]
-    kind = SizeRow if outcome.model.name == "sizing" else SummaryRow
+    kind = ROWS[outcome.model.name]
     rows = [kind(**{part.name: getattr(one, part.name) for part in fields(kind)}) for one in told]
     champion = outcome.champion.version if outcome.champion else None
     verdict = "passed" if outcome.verdict.passed else "refused"

@@ -21,6 +21,10 @@ Answer = tuple[LineLabel, JobState, bool]
 """Of one line: what it says, the job's state after it, and whether the job may be killed then."""
 
 
+_UNSAFE_LIMIT = 0.02
+"""Writes with a safe line that are accepted of the first model; of later ones no more than the champion's."""
+
+
 @dataclass(frozen=True)
 class LogRun:
     """One log with what was said of it, in counts; ``labels`` maps "wanted>said" to lines.
@@ -197,8 +201,11 @@ class CheckpointScoring:
             return refuse("TOO_LITTLE_DATA", "There is no log of an unseen framework to test the model on.")
         mine = summary("all", [one.run for one in challenger])
         if champion is None:
-            if mine.spans_unsafe:
-                text = f"{mine.spans_unsafe} of {mine.spans} writes had a line that was called safe; none is accepted."
+            if mine.spans_unsafe > _UNSAFE_LIMIT * mine.spans:
+                text = (
+                    f"{mine.spans_unsafe} of {mine.spans} writes had a line that was called safe; "
+                    f"{_UNSAFE_LIMIT:.0%} are accepted of a first model."
+                )
                 return refuse("UNSAFE", text, spans_unsafe=mine.spans_unsafe)
             text = f"First model; macro-F1 {mine.macro_f1:.2f}, killable {mine.killable:.0%} of the time."
             return Verdict(True, (Reason("BETTER", text, mine.metrics()),))

@@ -22,6 +22,7 @@ from kopt.core.checkpoint import JobState, JobStatus
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.formats.joblog.lines import KEPT_BYTES
+from kopt.models.checkpoint.files import FileFact
 from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.checkpoint.session import Session
 from kopt.models.loading import SHIPPED, load_predictor
@@ -178,6 +179,11 @@ class CheckpointService:
             job.gpus, changed = request.gpus, changed or bool(job.session.lines)
         if request.annotations is not None:
             changed = _record(job, request.annotations, now_s, notes) or changed
+        if request.files is not None:
+            listed_s = now_s if request.files_at is None else min(request.files_at, now_s)
+            facts = [FileFact(one.path, one.bytes, one.modified_at, one.is_folder) for one in request.files]
+            job.list_folder(facts, listed_s)
+            changed = True
         changed = job.pass_time(now_s) or changed
         return read if changed else None
 

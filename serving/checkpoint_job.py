@@ -7,12 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 from kopt.core.checkpoint import Estimate, JobState, JobStatus
+from kopt.models.checkpoint.files import FileFact, FolderWatch
 from kopt.models.checkpoint.lines import LineClassifier
 from kopt.models.checkpoint.machine import Durable
 from kopt.models.checkpoint.session import Session
 from kopt.serving.checkpoint_texts import kept_text
 
-_FORM = 1
+_FORM = 2
 MOST_CHANGES = 150
 MOST_SOURCES = 4096
 MAX_DOCUMENT = 1 << 20
@@ -45,6 +46,7 @@ class FollowedJob:
         self.next: dict[str, int] = {}
         self.missed: dict[str, int] = {}
         self.changes: list[Change] = []
+        self.folder: FolderWatch | None = None
         self._gap_line: int | None = None
 
     def take(
@@ -104,6 +106,21 @@ class FollowedJob:
             "until another one is seen whole."
         )
 
+    def list_folder(self, listing: Sequence[FileFact], at_s: float) -> None:
+        """What lay in the job's checkpoint folder at ``at_s``."""
+        self.folder = self.folder or FolderWatch()
+        self.folder.observe(listing, at_s)
+
+    def _look_into_folder(self, now_s: float) -> str:
+        """Takes note of a checkpoint that lies there whole; returns why the folder speaks against killing the job."""
+        if self.folder is None:
+            return ""
+        view = self.folder.view(now_s)
+        if view.durable is not None:
+            unit = view.durable
+            self.session.machine.seen_whole(unit.name, view.step, unit.first_s, unit.last_s)
+        return f"The checkpoint folder shows that {view.writing} is being written." if view.writing else ""
+
     def record(self, step: int | None, at_s: float) -> bool:
         """A checkpoint that somebody recorded on the job itself; returns whether it is news."""
         machine = self.session.machine
@@ -117,8 +134,9 @@ class FollowedJob:
 
     def status(self, now_s: float) -> JobStatus:
         """The job now, work at risk for all its GPUs, its text fit to be shown."""
+        writing = self._look_into_folder(now_s)
         found = self.session.status(now_s if self.session.live else None)
-        doubt = self._doubt
+        doubt = self._doubt or writing
         if doubt and found.safe:
             found = replace(found, safe=False, next_safe_seconds=None, reason=doubt)
         risk = found.work_at_risk_gpu_seconds
@@ -154,7 +172,8 @@ class FollowedJob:
             if one is not None:
                 one["text"] = kept_text(one["text"])
         return {"form": _FORM, "session": session, "gpus": self.gpus, "next": self.next, "missed": self.missed,
-                "gap_line": self._gap_line, "changes": [asdict(one) for one in self.changes]}  # fmt: skip
+                "folder": self.folder and self.folder.to_dict(), "gap_line": self._gap_line,
+                "changes": [asdict(one) for one in self.changes]}  # fmt: skip
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any], classifier: LineClassifier) -> "FollowedJob":
@@ -166,6 +185,7 @@ class FollowedJob:
             job.gpus = float(found["gpus"])
             job.next = {str(source): int(number) for source, number in found["next"].items()}
             job.missed = {str(source): int(number) for source, number in found["missed"].items()}
+            job.folder = None if found["folder"] is None else FolderWatch.from_dict(found["folder"])
             job._gap_line = None if found["gap_line"] is None else int(found["gap_line"])
             job.changes = [Change(**one) for one in found["changes"]]
         except (KeyError, TypeError, AttributeError) as error:
@@ -178,7 +198,7 @@ class FollowedJob:
         fresh.session.lines, fresh.session.live = self.session.lines, self.session.live
         fresh.gpus, fresh.next, fresh.missed = self.gpus, dict(self.next), dict(self.missed)
         fresh.changes = self.changes[-1:]
-        fresh._gap_line = self.session.lines
+        fresh.folder, fresh._gap_line = self.folder, self.session.lines
         return fresh
 
 

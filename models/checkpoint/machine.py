@@ -386,6 +386,29 @@ class Machine:
                 del self.open[writer]
                 self.state = self._before if not self.open else JobState.CKPT_WRITING
 
+    def seen_whole(self, name: str, step: int | None, began_s: float, ended_s: float) -> bool:
+        """A checkpoint that lies in the folder, whole, written from ``began_s`` to ``ended_s``; whether it is news.
+
+        Writes that began before its end are over, whatever the log says or does not say.
+        """
+        over = [writer for writer, one in self.open.items() if one.at_s is not None and one.at_s <= ended_s]
+        known = self.durable
+        if known is not None and known.at_s is not None and known.at_s >= began_s and not over:
+            return False
+        told = [self.open.pop(writer) for writer in over]
+        if not told:
+            # It was saved without a word: the next one may be, too.
+            self.habits.ends_alone += 1
+        step = next((one.step for one in told if one.step is not None), None) if step is None else step
+        if known is None or known.at_s is None or known.at_s < began_s:
+            self.durable = Durable(step, began_s, None, f"files: {name}")
+            self.habits.saved_at_s.append(began_s)
+            if step is not None:
+                self.habits.saved_steps.append(step)
+        if not self.open and self.state is JobState.CKPT_WRITING:
+            self.state = self._before
+        return True
+
     def _close(self, line: int, text: str, at_s: float | None, known: OpenWrite, *, told: bool) -> None:
         """The write has ended and is durable."""
         habits = self.habits

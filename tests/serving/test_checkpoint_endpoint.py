@@ -129,6 +129,48 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return {**one, "notes": []} == {**other, "notes": []}
 
 
+def saved(step: int, at_s: float, files: int = 3) -> list[dict[str, Any]]:
+    return [
+        {"path": f"checkpoint-{step}/part-{n}.pt", "bytes": 1000, "modified_at": at_s + n, "is_folder": False}
+        for n in range(files)
+    ]
+
+
+async def test_files_tell_of_saves_that_the_log_is_silent_about(
+    http: httpx.AsyncClient, clock: Clock, replica: Build
+) -> None:
+    steps = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 200 + 2 * n} for n in range(1, 100)]
+    assert not (await post(http, steps, first=1))["evidence"]
+    clock.now_s = NOW
+    await post(http, files=saved(50, NOW - 100), files_at=NOW - 95)
+    clock.now_s = NOW + 1
+    found = await post(http, [{"text": "step 100/400 loss 1.2", "at": NOW}], first=100)
+    assert (found["safe"], found["last_durable_step"], found["evidence"]) == (False, 50, True)
+    assert "due at step 100" in found["reason"]
+    found = await post(http, [{"text": "step 101/400 loss 1.2", "at": NOW + 1}], first=101)
+    assert (found["safe"], found["last_durable_at"]) == (True, NOW - 100)
+    clock.now_s = NOW + 3
+    writing = saved(50, NOW - 100) + saved(102, NOW + 2, files=1)
+    found = await post(http, files=writing, files_at=NOW + 3)
+    assert not found["safe"]
+    assert "checkpoint-102 is being written" in found["reason"]
+    clock.now_s = NOW + 30
+    async with served(replica()) as other:
+        found = await post(other, files=saved(50, NOW - 100) + saved(102, NOW + 2), files_at=NOW + 30)
+        assert found["last_durable_step"] == 102
+
+
+async def test_files_end_a_write_that_the_log_leaves_open(http: httpx.AsyncClient, clock: Clock) -> None:
+    lines = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(1, 21)]
+    lines += [{"text": "Saving checkpoint to /out/checkpoint-20 in the background", "at": NOW - 79}]
+    lines += [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(21, 30)]
+    assert (await post(http, lines, first=1))["state"] == "CKPT_WRITING"
+    await post(http, files=saved(20, NOW - 78), files_at=NOW - 70)
+    clock.now_s = NOW - 20
+    found = await post(http, [{"text": "step 31/400 loss 1.2", "at": NOW - 20}], first=31)
+    assert (found["state"], found["last_durable_step"]) == ("TRAIN", 20)
+
+
 async def test_lines_become_a_state_with_its_evidence_and_the_work_at_risk(
     http: httpx.AsyncClient, clock: Clock
 ) -> None:

@@ -1,0 +1,139 @@
+"""What a checkpoint folder shows: many trainers save without a word, and files do not lie about what is there.
+
+A checkpoint is what lies under one name. It is durable once nothing of it has changed for a while, no temporary name is
+left in it, and it is not smaller than those before it of the same kind: half-written ones look finished, too.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from kopt.models.checkpoint.facts import step_of_checkpoint
+
+SETTLED_S, FIRST_SETTLED_S = 10.0, 30.0
+"""How long a checkpoint must rest to be durable; the first of its kind, which nothing can be compared with, longer."""
+_TEMPORARY = re.compile(r"tmp|temp\b|partial|incomplete|\.part\b|unfinished|staging|writing|in[-_]?progress|~$", re.I)
+_KIND = re.compile(
+    r"ckpt|checkpoint|epoch|iter|step|model|weights|state|last|best|latest|snapshot|net|adapter|\d", re.I
+)
+_OTHER = re.compile(
+    r"\.(log|out|err|txt|csv|ya?ml|md|html|png|tfevents\S*)$|^(runs|wandb|logs|tensorboard|mlruns)$", re.I
+)
+_PART = re.compile(r"(\.(index|meta|json|data-\d+-of-\d+|md5|sha256))+$", re.I)
+_DIGITS = re.compile(r"\d+")
+_SMALLER = 0.9
+_MOST_UNITS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class FileFact:
+    """One entry of a checkpoint folder; ``path`` is relative to it."""
+
+    path: str
+    size_bytes: int
+    modified_at_s: float
+    is_folder: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """All files of one checkpoint; ``changed_at_s``: when it was last seen to be another than before."""
+
+    name: str
+    files: int
+    size_bytes: int
+    first_s: float
+    last_s: float
+    temporary: bool
+    changed_at_s: float
+
+    @property
+    def kind(self) -> str:
+        return _DIGITS.sub("0", self.name)
+
+    def differs(self, other: "Unit") -> bool:
+        return (self.files, self.size_bytes, self.last_s) != (other.files, other.size_bytes, other.last_s)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderView:
+    """``writing`` names what is being written, "" if nothing is; ``durable`` is the newest checkpoint that is whole."""
+
+    writing: str = ""
+    durable: Unit | None = None
+
+    @property
+    def step(self) -> int | None:
+        return step_of_checkpoint(self.durable.name) if self.durable else None
+
+
+class FolderWatch:
+    """Listings of one folder, as they come; ``view`` says what they show."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, Unit] = {}
+        self.listed_at_s: float | None = None
+
+    def observe(self, listing: Iterable[FileFact], at_s: float) -> None:
+        """A listing of the folder at ``at_s`` (Unix seconds); one that is older than the last is passed over."""
+        if self.listed_at_s is not None and at_s < self.listed_at_s:
+            return
+        found: dict[str, Unit] = {}
+        for fact in listing:
+            name = _unit_of(fact)
+            if name:
+                found[name] = _joined(found.get(name), name, fact, at_s)
+        for name, unit in found.items():
+            before = self.units.get(name)
+            if before is not None and not unit.differs(before):
+                found[name] = replace(unit, changed_at_s=before.changed_at_s)
+        newest = sorted(found.values(), key=lambda one: -one.last_s)[:_MOST_UNITS]
+        self.units = {one.name: one for one in newest}
+        self.listed_at_s = at_s
+
+    def view(self, now_s: float) -> FolderView:
+        """What is being written, and what is durable, at ``now_s`` of the same clock."""
+        durable: Unit | None = None
+        writing = ""
+        whole: dict[str, Unit] = {}
+        for unit in sorted(self.units.values(), key=lambda one: one.last_s):
+            before = whole.get(unit.kind)
+            rests_s = now_s - max(unit.last_s, unit.changed_at_s if before is None else unit.last_s)
+            if unit.temporary or rests_s < (FIRST_SETTLED_S if before is None else SETTLED_S):
+                # Left behind by a run that was killed, if it has rested for long.
+                writing = unit.name if rests_s < 10 * FIRST_SETTLED_S else writing
+                continue
+            if before is not None and (unit.files < before.files or unit.size_bytes < _SMALLER * before.size_bytes):
+                continue
+            whole[unit.kind] = durable = unit
+        return FolderView(writing, durable)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"listed_at_s": self.listed_at_s, "units": [asdict(one) for one in self.units.values()]}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> "FolderWatch":
+        """Raises KeyError, TypeError or ValueError for what ``to_dict`` did not write."""
+        watch = cls()
+        watch.listed_at_s = None if found["listed_at_s"] is None else float(found["listed_at_s"])
+        watch.units = {one["name"]: Unit(**one) for one in found["units"]}
+        return watch
+
+
+def _unit_of(fact: FileFact) -> str:
+    """The checkpoint that an entry belongs to: the first folder, or the file without what marks its parts."""
+    top, _, rest = fact.path.replace("\\", "/").strip("/").partition("/")
+    if _OTHER.search(top) or not _KIND.search(top) or (fact.is_folder and not rest):
+        return ""
+    return top if rest else _PART.sub("", top)
+
+
+def _joined(unit: Unit | None, name: str, fact: FileFact, at_s: float) -> Unit:
+    temporary = _TEMPORARY.search(fact.path) is not None
+    if unit is None:
+        return Unit(name, 1, fact.size_bytes, fact.modified_at_s, fact.modified_at_s, temporary, at_s)
+    return replace(
+        unit, files=unit.files + 1, size_bytes=unit.size_bytes + fact.size_bytes, temporary=unit.temporary or temporary,
+        first_s=min(unit.first_s, fact.modified_at_s), last_s=max(unit.last_s, fact.modified_at_s),
+    )  # fmt: skip

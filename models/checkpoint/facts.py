@@ -6,8 +6,8 @@ What a line *means* is learned (``lines``); numbers and names are read.
 import re
 
 _NAMED = re.compile(
-    r"(?:global[_ ]?steps?|num_updates|updates?|iterations?|iters?|steps?|timesteps?|итерация|шаг\w*|Schritt|étape"
-    r"|paso|passo|ステップ|스텝|步数|步|it)[\"'*]*\s?[=:#@_\-]?\s{0,6}[\"']?\[?(\d+)",
+    r"(?<![a-zA-Z])(?:global[_ ]?steps?|num_updates|updates?|iterations?|iters?|steps?|timesteps?|итерация|шаг\w*"
+    r"|Schritt|étape|paso|passo|ステップ|스텝|步数|步|it)[\"'*]*\s?[=:#@_\-]?\s{0,6}[\"']?\[?(\d+)",
     re.IGNORECASE,
 )
 _BEFORE = re.compile(r"(\d+)(?:\]|\s)?\s?(?:updates|steps|iterations|iters|步)\b")

@@ -7,12 +7,10 @@ same writer is. With arrival times the first such end also needs a pause, as a w
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-
-import numpy as np
-from numpy.typing import NDArray
 
 from kopt.core.checkpoint import JobState, LineLabel
 from kopt.models.checkpoint.facts import epoch_of, goes_on_aside, step_of_checkpoint, step_of_progress
@@ -58,7 +56,7 @@ class Said:
     """
 
     number: int
-    shares: NDArray[np.float32]
+    shares: Sequence[float]
     text: str
     at_s: float | None = None
     live: bool = False
@@ -200,7 +198,7 @@ class Machine:
     def _read(self, said: Said) -> LineLabel:
         """The label to act on. Beginnings are believed sooner than ends: holding costs less than a torn checkpoint."""
         shares = said.shares
-        best, write = int(shares.argmax()), _write_share(said)
+        best, write = shares.index(max(shares)), _write_share(said)
         known = self.open.get(said.writer)
         opens = known is None
         if best in _WRITES and write < self._needed(known):
@@ -210,12 +208,12 @@ class Machine:
         wanted = _END_IN_WRITE if not opens else _END_ALONE if self.step_lines else _END_UNTRAINED
         if best == _END and shares[_END] < wanted:
             best = _PROGRESS if not opens else _best_of(shares, (_BEGIN, _PROGRESS, *_RESTS))
-        active = float(shares[_STEP] + shares[_EVAL] + shares[_OVER])
-        # What ends a write by going on counts something, or says very clearly what it is.
-        enough = 0.5 if _NUMBER.search(said.text) else _CERTAIN
-        if not opens and LABELS[best] in _ACTIVITY and active < enough:
-            best = _AT[LineLabel.OTHER]
-        self.confidence = float(shares[best])
+        if not opens and LABELS[best] in _ACTIVITY:
+            active = shares[_STEP] + shares[_EVAL] + shares[_OVER]
+            # What ends a write by going on counts something, or says very clearly what it is.
+            if active < (0.5 if _NUMBER.search(said.text) else _CERTAIN):
+                best = _AT[LineLabel.OTHER]
+        self.confidence = shares[best]
         return LABELS[best]
 
     def _needed(self, known: OpenWrite | None) -> float:
@@ -441,8 +439,8 @@ class Machine:
 
 
 def _write_share(said: Said) -> float:
-    return float(said.shares[_BEGIN] + said.shares[_PROGRESS] + said.shares[_END])
+    return said.shares[_BEGIN] + said.shares[_PROGRESS] + said.shares[_END]
 
 
-def _best_of(shares: NDArray[np.float32], among: tuple[int, ...]) -> int:
-    return max(among, key=lambda one: float(shares[one]))
+def _best_of(shares: Sequence[float], among: tuple[int, ...]) -> int:
+    return max(among, key=shares.__getitem__)

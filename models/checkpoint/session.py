@@ -66,7 +66,7 @@ class Session:
         writers = [self._writer(f"{source}/{message.writer}" if source else message.writer) for message in messages]
         hidden, alone = self.classifier.alone(texts)
         within = self.classifier.within(hidden, self._before(alone, writers))
-        shares = 0.5 * (alone + within)
+        shares = (0.5 * (alone + within)).tolist()
         for number, message in enumerate(messages):
             arrived = arrivals_s[number] if arrivals_s else None
             at_s = arrived if arrived is not None else message.stamp.at_s if message.stamp else None

@@ -2,7 +2,6 @@
 
 from itertools import count
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +19,7 @@ def said(
     number: int, label: LineLabel, text: str = "", at_s: float | None = None, *, sure: float = 0.95, writer: str = "",
     live: bool = False,
 ) -> Said:  # fmt: skip
-    shares = np.full(len(LABELS), (1 - sure) / (len(LABELS) - 1), np.float32)
+    shares = [(1 - sure) / (len(LABELS) - 1)] * len(LABELS)
     shares[LABELS.index(label)] = sure
     return Said(number, shares, text, at_s, live, writer)
 

@@ -32,13 +32,14 @@ _STATE_OF = {
 _WRITES = (_BEGIN, _PROGRESS, _END)
 _RESTS = tuple(number for number in range(len(LABELS)) if number not in _WRITES)
 _OPENS = 0.6
-_END_IN_WRITE, _END_ALONE, _END_UNTRAINED = 0.45, 0.6, 0.85
+_END_IN_WRITE, _END_ASIDE, _END_ALONE, _END_UNTRAINED = 0.45, 0.7, 0.6, 0.85
 _CERTAIN = 0.75
 """Of a write that only other activity ended: below, it may have been no checkpoint at all."""
 _TRUSTED = 2
 """Ends that were told and turned out to be ends, after which the next one is believed at once."""
 _SETTLED_S = 2.0
 """Silence after a told end that shows that it was one."""
+_IDLE_LINES = 8
 _STEPS_AFTER_FILES = 3
 _ACTIVITY = frozenset({LineLabel.TRAIN_STEP, LineLabel.EVAL, LineLabel.END})
 _NUMBER = re.compile(r"\d")
@@ -78,6 +79,7 @@ class OpenWrite:
     begun: bool = False
     failed: bool = False
     activity: int = 0
+    idle_lines: int = 0
     ending: tuple[int, str, float | None] | None = None
 
 
@@ -151,6 +153,7 @@ class Machine:
             self.last_at_s = said.at_s
         label = self._read(said)
         ended = self._believe_end(said, label)
+        self._forget_idle(said, label)
         self._take(said, label)
         if ended and not self.open and self.state not in (JobState.CKPT_WRITING, JobState.CKPT_FAILED):
             self._before = self.state if self.state is not JobState.CKPT_DONE else self._before
@@ -187,6 +190,15 @@ class Machine:
         self._end(known)
         return True
 
+    def _forget_idle(self, said: Said, label: LineLabel) -> None:
+        """Before training has begun, a write that nothing more is said of was none; nothing is safe then, anyway."""
+        known = self.open.get(said.writer)
+        if known is None or self.step_lines or self.durable or _AT[label] in _WRITES:
+            return
+        known.idle_lines += bool(said.text.strip())
+        if known.idle_lines > _IDLE_LINES:
+            del self.open[said.writer]
+
     def _end(self, known: OpenWrite) -> None:
         """The end that was told is the write's."""
         assert known.ending is not None
@@ -205,7 +217,11 @@ class Machine:
             best = _best_of(shares, _RESTS)
         elif best not in _WRITES and write >= max(0.5, self._needed(known)):
             best = _best_of(shares, _WRITES)
-        wanted = _END_IN_WRITE if not opens else _END_ALONE if self.step_lines else _END_UNTRAINED
+        if known is None:
+            wanted = _END_ALONE if self.step_lines else _END_UNTRAINED
+        else:
+            # Beside training many things are said between a beginning and its end.
+            wanted = _END_ASIDE if known.aside or self.habits.aside else _END_IN_WRITE
         if best == _END and shares[_END] < wanted:
             best = _PROGRESS if not opens else _best_of(shares, (_BEGIN, _PROGRESS, *_RESTS))
         if not opens and LABELS[best] in _ACTIVITY:

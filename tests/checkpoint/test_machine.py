@@ -144,6 +144,15 @@ def test_every_rank_has_its_own_write() -> None:
     assert job.say(STEP, "step 11 loss 0.4", writer="rank1") is JobState.CKPT_DONE
 
 
+def test_before_training_a_write_that_nothing_more_is_said_of_is_forgotten() -> None:
+    job = Job()
+    job.say(B, "--save_model_at_end [SAVE_MODEL_AT_END]")
+    for _ in range(8):
+        assert job.say(OTHER, "--usage goes on") is JobState.CKPT_WRITING
+    assert job.say(LineLabel.DATA, "loading data") is JobState.DATA
+    assert not job.safe
+
+
 def test_an_end_that_more_follows_was_a_parts() -> None:
     job = Job()
     job.train(1, 10)

@@ -48,17 +48,18 @@ async def test_a_trainers_log_becomes_a_state(tmp_path: Path) -> None:
                     for step in range(save * 10 - 9, save * 10 + 1):
                         file.write(f"step {step}/400 loss 1.{step:03d} lr 0.0001\n")
                     file.write(f"Saving checkpoint to /out/checkpoint-{save * 10} ...\n")
-                await until(lambda lines=save * 12 - 1: job.answer.get("lines") == lines)
+                await until(lambda lines=save * 13 - 2: job.answer.get("lines") == lines)
                 assert (job.answer["state"], job.answer["safe"]) == ("CKPT_WRITING", False)
                 with log.open("a") as file:
                     file.write(
-                        f"successfully saved checkpoint at iteration {save * 10} to /out/checkpoint-{save * 10}\n"
+                        f"successfully saved checkpoint at iteration {save * 10} to /out/checkpoint-{save * 10}\n\n"
                     )
-                await until(lambda lines=save * 12: job.answer.get("lines") == lines)
+                # A told end is believed when the next line says nothing more of the write.
+                await until(lambda lines=save * 13: job.answer.get("lines") == lines)
                 assert job.answer["last_durable_step"] == save * 10
             assert job.answer["safe"] is True
             assert job.answer["missed"] == {}
-            assert job.answer["next"] == {SOURCE: 37}
+            assert job.answer["next"] == {SOURCE: 40}
             assert job.answer["work_at_risk_gpu_seconds"] >= 0
         finally:
             for task in tasks:

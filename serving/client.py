@@ -202,6 +202,10 @@ class AsyncPredictionClient:
         headers |= self._authorization()
         try:
             reply = await self._http.request(method, path, content=content, headers=headers, timeout=left_s)
+        except httpx.TimeoutException:
+            # All that is left of the deadline was waited for.
+            self._failed()
+            raise EndpointFailure("DEADLINE", f"No answer within {left_s * 1000:.0f} ms.", retry=False) from None
         except httpx.HTTPError as error:
             self._failed()
             raise EndpointFailure("ENDPOINT_UNREACHABLE", f"No connection: {type(error).__name__}.") from error

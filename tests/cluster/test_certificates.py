@@ -114,7 +114,8 @@ async def test_rotations_under_requests_of_the_real_api_server(kube: Kube, names
             serials.append(await shake_hands(kube, webhook, port))
             # Now and then long enough for the API server's own connection to have ended.
             await asyncio.sleep(0.3 if len(serials) % 20 == 0 else 0)
-        assert len(set(serials)) == first.rotations + 1 >= 4
+        # On a busy machine two rotations may lie between two handshakes.
+        assert 4 <= len(set(serials)) <= first.rotations + 1
         assert second.rotations == first.rotations
 
 

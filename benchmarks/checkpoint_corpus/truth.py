@@ -6,23 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from benchmarks.checkpoint_corpus.recording import KILLED, FileEvent, Happened, Recording
+from kopt.data.joblogs.labelled import Write
 from kopt.formats.joblog import LineSplitter
 
 # A saver may think between two files of one checkpoint, and a rename may follow the last of them.
 PAUSE_S = 0.4
 # A checkpoint that is named by its step is hardly ever written a second time: it was still being written.
 STEP_PAUSE_S = 2.0
-
-
-@dataclass(frozen=True)
-class Write:
-    """One checkpoint being written: ``step`` is what its name says, None where it says none."""
-
-    unit: str
-    start_s: float
-    end_s: float
-    step: int | None
-    complete: bool = True
 
 
 @dataclass(frozen=True)

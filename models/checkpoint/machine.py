@@ -141,7 +141,6 @@ class Machine:
     _stepped_at_s: float | None = None
     _stepped_since_end: bool = True
     _before: JobState = JobState.UNKNOWN
-    _label: LineLabel = LineLabel.OTHER
 
     @property
     def writing(self) -> bool:
@@ -154,18 +153,17 @@ class Machine:
         label = self._read(said)
         ended = self._believe_end(said, label)
         self._forget_idle(said, label)
-        self._take(said, label)
+        label = self._take(said, label)
         if ended and not self.open and self.state not in (JobState.CKPT_WRITING, JobState.CKPT_FAILED):
             self._before = self.state if self.state is not JobState.CKPT_DONE else self._before
             self.state = JobState.CKPT_DONE
-        return self._label
+        return label
 
-    def _take(self, said: Said, label: LineLabel) -> None:
-        self._label = label
+    def _take(self, said: Said, label: LineLabel) -> LineLabel:
         if label is LineLabel.CKPT_END:
             self._told_end(said)
         elif label in (LineLabel.CKPT_BEGIN, LineLabel.CKPT_PROGRESS):
-            self._label = self._write_goes_on(said, label)
+            label = self._write_goes_on(said, label)
         elif label in _ACTIVITY:
             self._active(said, label)
         elif label in (LineLabel.ERROR, LineLabel.OOM):
@@ -174,6 +172,7 @@ class Machine:
             self._rest(_STATE_OF[label], said)
         elif self.state in (JobState.CKPT_DONE, JobState.CKPT_FAILED):
             self._rest(self._before, said, keeps_evidence=True)
+        return label
 
     def _believe_end(self, said: Said, label: LineLabel) -> bool:
         """Whether the line shows that the end which was told in front of it was the whole checkpoint's.
@@ -238,6 +237,11 @@ class Machine:
             return _OPENS if self.step_lines else _CERTAIN
         return 0.5 if known.ending is None else _CERTAIN
 
+    def _note_state(self) -> None:
+        """What the job goes back to when the write is over."""
+        if self.state not in (JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAILED):
+            self._before = self.state
+
     def _rest(self, state: JobState, said: Said, *, keeps_evidence: bool = False) -> None:
         """A state that no write overrides."""
         if self.open:
@@ -274,8 +278,7 @@ class Machine:
         known.certainty = max(known.certainty, _write_share(said))
         known.aside = known.aside or aside
         known.step = step if known.step is None else known.step
-        if self.state not in (JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAILED):
-            self._before = self.state
+        self._note_state()
         self.state = JobState.CKPT_WRITING
         self.line, self.line_text = known.line, known.text
         return label
@@ -300,8 +303,7 @@ class Machine:
         step = step_of_checkpoint(said.text)
         step = self.step if step is None else step
         known = OpenWrite(said.number, said.text, said.at_s, step, self.step, False, 1.0, self.step_lines)
-        if self.state not in (JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAILED):
-            self._before = self.state
+        self._note_state()
         self._close(said.number, said.text, said.at_s, known, told=True)
 
     def _active(self, said: Said, label: LineLabel) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from kopt.core.checkpoint import JobState, LineLabel
+from kopt.core.checkpoint import JobState
 from kopt.models.checkpoint.machine import Durable, Habits, Machine, OpenWrite
 
 _LISTS = ("durations_s", "step_gaps_s", "saved_at_s", "saved_steps", "saved_counts", "steps_seen")
@@ -27,13 +27,12 @@ def machine_from(found: Mapping[str, Any]) -> Machine:
         **{**learned, **{name: deque(map(_entry, learned[name]), getattr(Habits(), name).maxlen) for name in _LISTS}}
     )
     machine = Machine(
-        **{name: found[name] for name in names - {"habits", "open", "durable", "state", "_before", "_label", "writers"}}
+        **{name: found[name] for name in names - {"habits", "open", "durable", "state", "_before", "writers"}}
     )
     machine.habits, machine.writers = habits, set(found["writers"])
     machine.state, machine._before = JobState(found["state"]), JobState(found["_before"])
     machine.durable = Durable(**found["durable"]) if found["durable"] else None
     machine.open = {writer: _open(one) for writer, one in found["open"].items()}
-    machine._label = LineLabel(found["_label"])
     return machine
 
 

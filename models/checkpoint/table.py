@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -91,7 +91,3 @@ def _made_up(jobs: int, seed: int) -> Iterator[Lines]:
         if said:
             texts = tuple(spoken(read_message(text)) for text, _ in said)
             yield Lines(texts, tuple(label for _, label in said), (1.0,) * len(said))
-
-
-def frameworks(logs: Iterable[LabelledLog]) -> Sequence[str]:
-    return sorted({log.framework for log in logs})

@@ -14,10 +14,11 @@ from kopt.agents.logtail.following import FileSource, Source
 from kopt.agents.logtail.jobs import Jobs
 from kopt.agents.logtail.notes import Annotator, NoteSettings
 from kopt.agents.logtail.notices import Notices
-from kopt.agents.logtail.pods import Container, NamespaceView, PodView, mode_of
+from kopt.agents.logtail.pods import Container, PodView, mode_of
 from kopt.agents.logtail.streams import Instance, StreamSource
 from kopt.cluster.api import Kube
 from kopt.cluster.informer import Change
+from kopt.cluster.namespaces import NamespaceView
 from kopt.cluster.resources import Key
 from kopt.core.decision import Mode
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.agents.logtail.notes import LAST_STEP, LAST_TIME, MODEL
+from kopt.cluster.namespaces import MODE_ANNOTATION, NamespaceView
 from kopt.cluster.resources import Key, Object
 from kopt.core.decision import Mode
 
@@ -13,8 +14,6 @@ FOLLOW_ANNOTATION = "kaiwo.ai/checkpoint-logs"
 """``true`` follows a pod that would not be, ``false`` leaves one alone; a label of that name says the same."""
 JOB_ANNOTATION = "kaiwo.ai/job"
 """The job that a pod belongs to, where its owner does not say."""
-MODE_ANNOTATION = "kaiwo.ai/mode"
-MANAGED_LABEL = "kaiwo.ai/managed"
 
 _JOB_LABELS = (
     "jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "leaderworkerset.sigs.k8s.io/name",
@@ -55,20 +54,6 @@ class PodView:
     """Asked for by name: followed wherever it is."""
     recorded: tuple[tuple[str, str], ...] = ()
     """Annotations by which others say what they know of its checkpoints."""
-
-
-@dataclass(frozen=True)
-class NamespaceView:
-    """What a namespace says about the pods in it."""
-
-    managed: bool = False
-    mode: str = ""
-
-
-def namespace_view(document: Object) -> NamespaceView:
-    metadata = document["metadata"]
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    return NamespaceView(labels.get(MANAGED_LABEL) == "true", str(annotations.get(MODE_ANNOTATION, "")))
 
 
 def pod_view(document: Object) -> PodView | None:

@@ -18,9 +18,10 @@ from kopt.agents.logtail.metrics import serve_metrics
 from kopt.agents.logtail.notes import Annotator
 from kopt.agents.logtail.notices import Notices
 from kopt.agents.logtail.places import Files, Pods, PodSettings, node_sources, stream_sources, watch_folder
-from kopt.agents.logtail.pods import MODE_ANNOTATION, NamespaceView, PodView, namespace_view, pod_view
+from kopt.agents.logtail.pods import PodView, pod_view
 from kopt.cluster.api import ApiError, Kube, KubeSettings, connect
 from kopt.cluster.informer import Informer
+from kopt.cluster.namespaces import MODE_ANNOTATION, NamespaceView, namespace_view
 from kopt.cluster.resources import NAMESPACES, PODS, Object
 from kopt.core.decision import Mode
 from kopt.serving.client import AsyncPredictionClient

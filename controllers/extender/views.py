@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 
+from kopt.cluster.namespaces import MODE_ANNOTATION
 from kopt.cluster.resources import Key, Object
 from kopt.controllers.extender.asks import NO_WISH, WORKLOAD_LABEL, Ask, Wish, ask_of
 from kopt.controllers.extender.binding import INDICES_ANNOTATION
 from kopt.controllers.tracing import TRACEPARENT_ANNOTATION
-from kopt.controllers.webhook.facts import MODE_ANNOTATION
 from kopt.controllers.webhook.live import namespace_facts
 
 _DECIDE_NODES = ("schedulerName", "priority", "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")

@@ -14,12 +14,12 @@ from kopt.cluster.api import Kube
 from kopt.cluster.errors import ApiError
 from kopt.cluster.held import marks, parked, queue_of
 from kopt.cluster.informer import Change, Informer
+from kopt.cluster.namespaces import NamespaceView
 from kopt.cluster.requests import request_of
 from kopt.cluster.resources import JOBS, KUEUE_WORKLOADS, LEASES
 from kopt.controllers.sizing.jobs import (
     HOLDER,
     STATE_ANNOTATION,
-    NamespaceView,
     State,
     as_written,
     facts_of,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kopt.cluster.lease import Fence
+from kopt.cluster.namespaces import NamespaceView
 from kopt.cluster.resources import Key, Object
-from kopt.controllers.sizing.jobs import NamespaceView
 from kopt.controllers.sizing.pods import PodView
 from kopt.controllers.sizing.profiles import Learned
 from kopt.core.decision import Mode

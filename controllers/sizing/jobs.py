@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kopt.cluster.held import holder_of, queue_of
+from kopt.cluster.namespaces import MODE_ANNOTATION, NamespaceView
 from kopt.cluster.requests import FRACTION_ANNOTATION, with_request
 from kopt.cluster.resources import Object
 from kopt.controllers.sizing.offers import PRODUCT_LABELS
 from kopt.controllers.sizing.pods import PodView
 from kopt.controllers.sizing.selection import wanted_labels
-from kopt.controllers.webhook.facts import MODE_ANNOTATION, OPT_OUT_ANNOTATION
+from kopt.controllers.webhook.facts import OPT_OUT_ANNOTATION
 from kopt.controllers.webhook.gpus import FRACTION_ANNOTATIONS, memory_of, milli_of
 from kopt.controllers.webhook.objects import at, count, items, mapping, text, texts
 from kopt.core.decision import Mode
@@ -28,24 +29,9 @@ REASON_ANNOTATION = "kaiwo.ai/recommended-reason"
 """On a Job: why it has the request that it has."""
 PROFILING_OPT_OUT = "kaiwo.ai/profiling"
 """``false`` keeps a Job from being held and profiled."""
-_MANAGED = "kaiwo.ai/managed"
 _MOST_SEEN = 50
 _STOPPING = "kueue.x-k8s.io/stopping"
 """On a Job while Kueue stops it and puts its template back."""
-
-
-@dataclass(frozen=True)
-class NamespaceView:
-    """What a namespace says about the jobs in it."""
-
-    managed: bool = False
-    mode: str = ""
-
-
-def namespace_view(document: Object) -> NamespaceView:
-    metadata = document["metadata"]
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    return NamespaceView(labels.get(_MANAGED) == "true", str(annotations.get(MODE_ANNOTATION, "")))
 
 
 @dataclass(frozen=True)

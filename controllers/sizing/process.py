@@ -17,11 +17,12 @@ from kopt.cluster.events import EventRecorder
 from kopt.cluster.held import holder_of
 from kopt.cluster.informer import Change, Informer
 from kopt.cluster.lease import Deposed, Fence, Leader, LeaseSettings
+from kopt.cluster.namespaces import NamespaceView, namespace_view
 from kopt.cluster.resources import JOBS, NAMESPACES, NODES, PODS, Key, Object
 from kopt.controllers.http import HttpServer, Reply, Request
 from kopt.controllers.lifetime import end_signals, run_until
 from kopt.controllers.sizing.given import AskEndpoint, SizingSettings
-from kopt.controllers.sizing.jobs import HOLDER, STATE_ANNOTATION, NamespaceView, gpu_container, namespace_view
+from kopt.controllers.sizing.jobs import HOLDER, STATE_ANNOTATION, gpu_container
 from kopt.controllers.sizing.offers import NodeOffers, all_offers, offers_of
 from kopt.controllers.sizing.pods import JOB_NAME_LABEL, PodView, pod_view
 from kopt.controllers.sizing.profiles import SIZING_PROFILES, Learned, learned_of

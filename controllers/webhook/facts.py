@@ -13,7 +13,6 @@ from kopt.core.units import Bytes, MilliGpu
 from kopt.policies.conformance import Framework, Submission
 from kopt.policies.scheduler_choice import DEFAULT_SCHEDULER, WorkloadShape
 
-MODE_ANNOTATION = "kaiwo.ai/mode"
 OPT_OUT_ANNOTATION = "kaiwo.ai/opt-out"
 
 

@@ -4,10 +4,10 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kopt.cluster.namespaces import MODE_ANNOTATION
 from kopt.cluster.resources import Object
 from kopt.controllers.webhook.elsewhere import Place
 from kopt.controllers.webhook.facts import (
-    MODE_ANNOTATION,
     NamespaceFacts,
     Workload,
     shape_of,

@@ -10,6 +10,7 @@ from typing import Any
 
 from kopt.cluster.api import ApiError, Kube, NotFound
 from kopt.cluster.informer import Informer
+from kopt.cluster.namespaces import MODE_ANNOTATION
 from kopt.cluster.resources import (
     CONFORMANCE_POLICIES,
     DEPLOYMENTS,
@@ -21,7 +22,7 @@ from kopt.cluster.resources import (
     key_of,
 )
 from kopt.controllers.webhook.elsewhere import CLAIM_TEMPLATES, DEVICE_CLASSES, Place, read_object
-from kopt.controllers.webhook.facts import MODE_ANNOTATION, NamespaceFacts
+from kopt.controllers.webhook.facts import NamespaceFacts
 from kopt.controllers.webhook.judging import FixedView, names_in
 from kopt.controllers.webhook.objects import at, count, text
 from kopt.controllers.webhook.policy import POLICY_NAME, ConformancePolicy, Evidence, PolicyError, parse_policy

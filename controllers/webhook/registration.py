@@ -14,6 +14,7 @@ import logging
 from dataclasses import dataclass
 
 from kopt.cluster.api import AlreadyExists, Conflict, Kube, NotFound
+from kopt.cluster.namespaces import MANAGED_LABEL
 from kopt.cluster.resources import (
     COMPONENT_LABEL,
     MUTATING_WEBHOOKS,
@@ -37,7 +38,6 @@ from kopt.controllers.webhook.policy import ConformancePolicy, Namespaces
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 5
 CONFIGURATION_NAME = "00-kaiwo-optimizer"
-MANAGED_LABEL = "kaiwo.ai/managed"
 TIMEOUT_S = 1
 SYSTEM_NAMESPACES = (
     "kube-system", "kube-public", "kube-node-lease", "kueue-system", "kai-scheduler", "kai-resource-reservation",

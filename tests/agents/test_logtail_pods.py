@@ -8,8 +8,9 @@ import pytest
 from controlplane.processes import until
 
 from kopt.agents.logtail.notes import Annotator, NoteSettings, annotations_of, rfc3339, unknown
-from kopt.agents.logtail.pods import Container, NamespaceView, PodView, mode_of, namespace_view, pod_view
+from kopt.agents.logtail.pods import Container, PodView, mode_of, pod_view
 from kopt.cluster.api import ApiError, Conflict, Forbidden, NotFound, Unreachable
+from kopt.cluster.namespaces import NamespaceView, namespace_view
 from kopt.core.decision import Mode
 
 Object = dict[str, Any]

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from kopt.cluster.api import AlreadyExists
 from kopt.cluster.held import PARKED, QUEUE_LABEL, holder_of
+from kopt.cluster.namespaces import NamespaceView
 from kopt.cluster.resources import JOBS, Key, Object, Resource
 from kopt.controllers.sizing.given import SizingSettings
-from kopt.controllers.sizing.jobs import NamespaceView, state_of
+from kopt.controllers.sizing.jobs import state_of
 from kopt.controllers.sizing.pods import PodView
 from kopt.controllers.sizing.profiles import Learned, learned_of
 from kopt.controllers.sizing.reconciler import Reconciler

@@ -9,10 +9,11 @@ import pytest
 
 from kopt.cluster.api import Invalid
 from kopt.cluster.held import PARKED, hold, holder_of, parked, queue_of
+from kopt.cluster.namespaces import NamespaceView
 from kopt.cluster.requests import request_of
 from kopt.cluster.resources import JOBS, Key, Object, Resource
 from kopt.controllers.sizing.given import SizingSettings
-from kopt.controllers.sizing.jobs import STATE_ANNOTATION, NamespaceView, State, job_type_of
+from kopt.controllers.sizing.jobs import STATE_ANNOTATION, State, job_type_of
 from kopt.controllers.sizing.offers import all_offers, offers_of
 from kopt.controllers.sizing.pods import PodView, pod_view
 from kopt.controllers.sizing.profiles import Learned

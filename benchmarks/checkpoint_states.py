@@ -34,6 +34,8 @@ from kopt.training.default_models import RECORDED
 
 _QUERY_S = 0.02
 _THROUGHPUT_LINES = 200_000
+_NAMED_WITHIN = 200
+_NUMBER = re.compile(r"\d{1,12}")
 _L = LineLabel
 _RULES = (
     (_L.OOM, re.compile(r"out of memory|OutOfMemory|RESOURCE_EXHAUSTED", re.IGNORECASE)),
@@ -176,8 +178,17 @@ def moments(log: LabelledLog, model: CheckpointPredictor) -> Counter[str]:
             if durable is not None and durable.step is not None and before:
                 found["told"] += 1
                 found["exact"] += durable.step == before[-1]
+                ended_s = max(one.end_s for one in writes[:upcoming] if one.complete and one.step is not None)
+                if read and log.arrivals_s[read - 1] > ended_s and _named(log.lines[:read], before[-1]):
+                    found["knowable"] += 1
+                    found["known"] += durable.step == before[-1]
     found["writes"], found["unsafe_writes"] = len(writes), len(bad)
     return found
+
+
+def _named(lines: Sequence[str], step: int) -> bool:
+    """Whether any of the last lines names the step."""
+    return any(int(number) == step for line in lines[-_NAMED_WITHIN:] for number in _NUMBER.findall(line))
 
 
 def _tell_seen(excerpts: Sequence[LabelledLog], recorded: Sequence[LabelledLog]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from kopt.core.checkpoint import Estimate, JobState, JobStatus
 from kopt.models.checkpoint.files import FileFact, FolderWatch
 from kopt.models.checkpoint.lines import LineClassifier
-from kopt.models.checkpoint.machine import Durable
+from kopt.models.checkpoint.writes import Durable
 from kopt.models.checkpoint.session import Session
 from kopt.serving.checkpoint_texts import kept_text
 

@@ -13,6 +13,7 @@ RESTART_S = Estimate(120.0, 30.0, 600.0)
 """Until a job that starts again trains, where its own start was not seen."""
 _STALLED_S = 600.0
 _LONGEST_TEXT = 400
+_LATELY, _LONGER = 4, 1.2
 _EARLY = 0.02
 """Of the steps between two saves: how much before one is due it is reckoned with."""
 
@@ -42,7 +43,7 @@ def judge(machine: Machine, now_s: float | None = None, gpus: int = 1, *, live: 
         evidence_line=machine.line or None,
         evidence_text=machine.line_text[:_LONGEST_TEXT],
         reason=doubt or _why_safe(machine),
-        writers=max(1, len(machine.writers)),
+        writers=machine.processes,
     )
 
 
@@ -68,6 +69,8 @@ def _doubt(machine: Machine, now_s: float | None, *, live: bool) -> str:
         return f"A save is due at step {due}, as this job has saved so far; it may have begun."
     if _lines_due(machine):
         return "A save is due after so many lines of steps, as this job has saved so far; it may have begun."
+    if live and _time_due(machine, now_s):
+        return "A save is due, as this job has saved so far, and it tells of saves only when they are over."
     silence = _silence_s(machine, now_s)
     if live and _tells_late(machine) and silence > 3 * _longest_gap_s(machine) + 0.05:
         usual = _longest_gap_s(machine)
@@ -102,12 +105,22 @@ def _save_due(machine: Machine, now_s: float | None) -> int | None:
 
 
 def _lines_due(machine: Machine) -> bool:
-    """The same, by the number of lines about steps, of a job that does not number its steps."""
+    """The same, by the number of lines about steps, of a job that does not number its steps or tells late."""
     counts = machine.habits.saved_counts
-    if machine.step is not None or len(counts) < 2:
+    if len(counts) < 2 or (machine.step is not None and not _tells_late(machine)):
         return False
     interval = counts[-1] - counts[-2]
     return interval > 1 and machine.step_lines == counts[-1] + interval
+
+
+def _time_due(machine: Machine, now_s: float | None) -> bool:
+    """The same, by time, of a job that tells late: a write takes at most as long as the silence that it ended."""
+    habits = machine.habits
+    gaps = [after - before for before, after in pairwise(habits.saved_at_s) if after > before][-_LATELY:]
+    if not _tells_late(machine) or not habits.quiet_s or len(gaps) < 2 or now_s is None:
+        return False
+    since = now_s - habits.saved_at_s[-1]
+    return min(gaps) - _LONGER * max(habits.quiet_s) <= since <= 2 * max(gaps)
 
 
 def _step_by(machine: Machine, now_s: float | None) -> float:

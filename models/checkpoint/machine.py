@@ -5,20 +5,17 @@ Where a job says the end of its writes, nothing but that is believed to be one; 
 same writer is. With arrival times the first such end also needs a pause, as a write that stops training makes one.
 """
 
-import re
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
 from kopt.core.checkpoint import JobState, LineLabel
 from kopt.models.checkpoint.facts import epoch_of, goes_on_aside, step_of_checkpoint, step_of_progress
+from kopt.models.checkpoint.reading import ABOUT_WRITES, ACTIVITY, CERTAIN, read, speaks_of_step, write_share
+from kopt.models.checkpoint.refrains import Refrain, Refrains
+from kopt.models.checkpoint.words import template
+from kopt.models.checkpoint.writes import Durable, Habits, OpenWrite, Said
 
-LABELS = tuple(LineLabel)
-_AT = {label: number for number, label in enumerate(LABELS)}
-_BEGIN, _PROGRESS, _END = _AT[LineLabel.CKPT_BEGIN], _AT[LineLabel.CKPT_PROGRESS], _AT[LineLabel.CKPT_END]
-_STEP, _EVAL, _OVER = _AT[LineLabel.TRAIN_STEP], _AT[LineLabel.EVAL], _AT[LineLabel.END]
 _STATE_OF = {
     LineLabel.STARTUP: JobState.STARTING,
     LineLabel.DATA: JobState.DATA,
@@ -29,95 +26,17 @@ _STATE_OF = {
     LineLabel.ERROR: JobState.CRASHED,
     LineLabel.END: JobState.FINISHED,
 }
-_WRITES = (_BEGIN, _PROGRESS, _END)
-_RESTS = tuple(number for number in range(len(LABELS)) if number not in _WRITES)
-_OPENS = 0.6
-_END_IN_WRITE, _END_ASIDE, _END_ALONE, _END_UNTRAINED = 0.45, 0.7, 0.6, 0.85
-_CERTAIN = 0.75
-"""Of a write that only other activity ended: below, it may have been no checkpoint at all."""
 _TRUSTED = 2
 """Ends that were told and turned out to be ends, after which the next one is believed at once."""
+_RANKS_SEEN = 3
+"""Lines with the same number in front that make it a rank's."""
 _SETTLED_S = 2.0
 """Silence after a told end that shows that it was one."""
 _IDLE_LINES = 8
 _STEPS_AFTER_FILES = 3
-_ACTIVITY = frozenset({LineLabel.TRAIN_STEP, LineLabel.EVAL, LineLabel.END})
-_NUMBER = re.compile(r"\d")
-_KEPT = 32
 QUARANTINE_S = 60.0
 """A write without a seen end and without a pause is believed to have ended after so long, if training went on."""
 _OVERDUE_LINES = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """One line: its number, what it says (``shares`` of the labels), its text, when, and which process said it.
-
-    ``at_s`` is None where neither log nor transport tell; ``live``: it is the moment at which the line came.
-    """
-
-    number: int
-    shares: Sequence[float]
-    text: str
-    at_s: float | None = None
-    live: bool = False
-    writer: str = ""
-
-
-@dataclass(slots=True)
-class OpenWrite:
-    """A checkpoint being written by one writer."""
-
-    line: int
-    text: str
-    at_s: float | None
-    step: int | None
-    last_step: int | None
-    aside: bool
-    certainty: float
-    step_lines: int = 0
-    begun: bool = False
-    failed: bool = False
-    activity: int = 0
-    idle_lines: int = 0
-    ending: tuple[int, str, float | None] | None = None
-
-
-@dataclass(slots=True)
-class Durable:
-    """The last durable checkpoint: its step, when it began (what came after is lost), and the line that said so."""
-
-    step: int | None
-    at_s: float | None
-    line: int | None
-    text: str = ""
-
-
-@dataclass(slots=True)
-class Habits:
-    """What this job's saves so far have taught. Times in seconds."""
-
-    told_ends: int = 0
-    ends_alone: int = 0
-    early_ends: int = 0
-    implied_ends: int = 0
-    aside: bool = False
-    pauses: int = 0
-    durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    step_gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    saved_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    saved_steps: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    saved_counts: deque[int] = field(default_factory=lambda: deque(maxlen=4))
-    steps_seen: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=8))
-
-    @property
-    def step_gap_s(self) -> float | None:
-        """Between two steps' lines, as a rule."""
-        return median(self.step_gaps_s) if len(self.step_gaps_s) >= 3 else None
-
-    @property
-    def longest_write_s(self) -> float | None:
-        return max(self.durations_s, default=None)
 
 
 @dataclass(slots=True)
@@ -128,8 +47,11 @@ class Machine:
     step: int | None = None
     durable: Durable | None = None
     habits: Habits = field(default_factory=Habits)
+    refrains: Refrains = field(default_factory=Refrains)
     open: dict[str, OpenWrite] = field(default_factory=dict)
-    writers: set[str] = field(default_factory=set)
+    writers: dict[str, int] = field(default_factory=dict)
+    lone: str = ""
+    several: bool = False
     line: int = 0
     line_text: str = ""
     confidence: float = 0.0
@@ -138,6 +60,7 @@ class Machine:
     began_at_s: float | None = None
     first_step_at_s: float | None = None
     last_at_s: float | None = None
+    _silence_s: float | None = None
     _stepped_at_s: float | None = None
     _stepped_since_end: bool = True
     _before: JobState = JobState.UNKNOWN
@@ -146,25 +69,59 @@ class Machine:
     def writing(self) -> bool:
         return bool(self.open)
 
+    @property
+    def processes(self) -> int:
+        """How many write the log, as far as it tells."""
+        return max(1, sum(self._is_process(name) for name in self.writers)) if self.several else 1
+
+    def _is_process(self, name: str) -> bool:
+        """A number in front of a line may be a step's; a rank's comes again."""
+        return bool(name) and (not name.isdecimal() or self.writers[name] >= _RANKS_SEEN)
+
     def advance(self, said: Said) -> LineLabel:
+        self._silence_s = None if None in (said.at_s, self.last_at_s) else said.at_s - self.last_at_s  # type: ignore[operator]
         if said.at_s is not None:
             self.began_at_s = said.at_s if self.began_at_s is None else self.began_at_s
             self.last_at_s = said.at_s
-        label = self._read(said)
+        said = self._as_one_writer(said)
+        refrain = self._hear(said)
+        found = read(said, refrain, self.open.get(said.writer), self.habits, trained=self.step_lines > 0)
+        label, self.confidence = found.label, found.confidence
+        self.habits.early_ends += found.lies
         ended = self._believe_end(said, label)
         self._forget_idle(said, label)
-        label = self._take(said, label)
+        label = self._take(said, label, refrain)
         if ended and not self.open and self.state not in (JobState.CKPT_WRITING, JobState.CKPT_FAILED):
             self._before = self.state if self.state is not JobState.CKPT_DONE else self._before
             self.state = JobState.CKPT_DONE
         return label
 
-    def _take(self, said: Said, label: LineLabel) -> LineLabel:
+    def _as_one_writer(self, said: Said) -> Said:
+        """A job of one process names it on some lines and not on others, and not each number in front is a rank."""
+        name = said.writer
+        self.writers[name] = self.writers.get(name, 0) + 1
+        if not self.several and self._is_process(name):
+            self.lone = self.lone or name
+            self.several = name != self.lone
+            if self.several and "" in self.open:
+                self.open[self.lone] = self.open.pop("")
+        return said if self.several or not name else replace(said, writer="")
+
+    def _hear(self, said: Said) -> Refrain:
+        write = write_share(said)
+        kind, at_s = said.template or template(said.text), said.at_s if said.live else None
+        step = speaks_of_step(said)
+        refrain = self.refrains.hear(kind, said.text, said.writer, at_s, write=write >= 0.5, step=step)
+        if write >= 0.5:
+            refrain.counts = [*refrain.counts[-2:], self.step_lines]
+        return refrain
+
+    def _take(self, said: Said, label: LineLabel, refrain: Refrain) -> LineLabel:
         if label is LineLabel.CKPT_END:
-            self._told_end(said)
+            self._told_end(said, refrain)
         elif label in (LineLabel.CKPT_BEGIN, LineLabel.CKPT_PROGRESS):
-            label = self._write_goes_on(said, label)
-        elif label in _ACTIVITY:
+            label = self._write_goes_on(said, label, refrain)
+        elif label in ACTIVITY:
             self._active(said, label)
         elif label in (LineLabel.ERROR, LineLabel.OOM):
             self._failed(said, label)
@@ -192,7 +149,7 @@ class Machine:
     def _forget_idle(self, said: Said, label: LineLabel) -> None:
         """Before training has begun, a write that nothing more is said of was none; nothing is safe then, anyway."""
         known = self.open.get(said.writer)
-        if known is None or self.step_lines or self.durable or _AT[label] in _WRITES:
+        if known is None or self.step_lines or self.durable or label in ABOUT_WRITES:
             return
         known.idle_lines += bool(said.text.strip())
         if known.idle_lines > _IDLE_LINES:
@@ -205,37 +162,6 @@ class Machine:
         self.habits.told_ends += 1
         self.habits.aside = self.habits.aside or known.activity > 0
         self._close(line, text, at_s, known, told=True)
-
-    def _read(self, said: Said) -> LineLabel:
-        """The label to act on. Beginnings are believed sooner than ends: holding costs less than a torn checkpoint."""
-        shares = said.shares
-        best, write = shares.index(max(shares)), _write_share(said)
-        known = self.open.get(said.writer)
-        opens = known is None
-        if best in _WRITES and write < self._needed(known):
-            best = _best_of(shares, _RESTS)
-        elif best not in _WRITES and write >= max(0.5, self._needed(known)):
-            best = _best_of(shares, _WRITES)
-        if known is None:
-            wanted = _END_ALONE if self.step_lines else _END_UNTRAINED
-        else:
-            # Beside training many things are said between a beginning and its end.
-            wanted = _END_ASIDE if known.aside or self.habits.aside else _END_IN_WRITE
-        if best == _END and shares[_END] < wanted:
-            best = _PROGRESS if not opens else _best_of(shares, (_BEGIN, _PROGRESS, *_RESTS))
-        if not opens and LABELS[best] in _ACTIVITY:
-            active = shares[_STEP] + shares[_EVAL] + shares[_OVER]
-            # What ends a write by going on counts something, or says very clearly what it is.
-            if active < (0.5 if _NUMBER.search(said.text) else _CERTAIN):
-                best = _AT[LineLabel.OTHER]
-        self.confidence = shares[best]
-        return LABELS[best]
-
-    def _needed(self, known: OpenWrite | None) -> float:
-        """How certain it must be that a line is about a write."""
-        if known is None:
-            return _OPENS if self.step_lines else _CERTAIN
-        return 0.5 if known.ending is None else _CERTAIN
 
     def _note_state(self) -> None:
         """What the job goes back to when the write is over."""
@@ -251,7 +177,7 @@ class Machine:
         if not keeps_evidence:
             self.line, self.line_text = said.number, said.text
 
-    def _write_goes_on(self, said: Said, label: LineLabel) -> LineLabel:
+    def _write_goes_on(self, said: Said, label: LineLabel, refrain: Refrain) -> LineLabel:
         step = step_of_checkpoint(said.text)
         aside = goes_on_aside(said.text)
         self.habits.aside = self.habits.aside or aside
@@ -261,33 +187,54 @@ class Machine:
         known = self.open.get(said.writer)
         another = (
             known is not None
-            and label is LineLabel.CKPT_BEGIN
-            and None not in (step, known.step)
-            and step != known.step
+            and step is not None
+            and known.step is not None
+            and (known.named or known.activity > 0)
+            and (step != known.step if label is LineLabel.CKPT_BEGIN else step > known.step and known.activity > 0)
         )
-        if known is not None and another and not known.failed:
-            self._close(said.number, said.text, said.at_s, known, told=False)
+        again = known is not None and known.refrain == refrain.number and known.activity > 0
+        if known is not None and (another or again):
+            self._give_way(said, known)
             known = None
         if known is None:
-            step = self.step if step is None else step
-            known = OpenWrite(said.number, said.text, said.at_s, step, self.step, aside, 0.0, self.step_lines)
+            known = OpenWrite(
+                said.number,
+                said.text,
+                said.at_s,
+                self.step,
+                self.step,
+                aside,
+                0.0,
+                self.step_lines,
+                refrain=refrain.number,
+            )
             self.open[said.writer] = known
         elif label is LineLabel.CKPT_BEGIN:
             label = LineLabel.CKPT_PROGRESS
         known.begun = known.begun or label is LineLabel.CKPT_BEGIN
-        known.certainty = max(known.certainty, _write_share(said))
+        known.certainty = max(known.certainty, 1.0 if refrain.regular else write_share(said))
         known.aside = known.aside or aside
-        known.step = step if known.step is None else known.step
+        known.name_step(step)
         self._note_state()
         self.state = JobState.CKPT_WRITING
         self.line, self.line_text = known.line, known.text
         return label
 
-    def _told_end(self, said: Said) -> None:
+    def _give_way(self, said: Said, known: OpenWrite) -> None:
+        """Another write begins: the one before has ended, or failed without a word where ends are told."""
+        if known.failed or (known.activity and self.habits.told_ends > self.habits.implied_ends):
+            del self.open[said.writer]
+        else:
+            self._close(said.number, said.text, said.at_s, known, told=False)
+
+    def _told_end(self, said: Said, refrain: Refrain) -> None:
         known = self.open.get(said.writer) or (next(iter(self.open.values())) if len(self.open) == 1 else None)
+        if known is not None and known.refrain == refrain.number and known.activity:
+            # The same words were taken for a beginning: they are those of an end, and that one's was long ago.
+            self._close(known.line, known.text, known.at_s, known, told=False)
+            self._stepped_since_end, known = True, None
         if known is not None:
-            step = step_of_checkpoint(said.text)
-            known.step = step if known.step is None else known.step
+            known.name_step(step_of_checkpoint(said.text))
             known.ending = (said.number, said.text, said.at_s)
             if self.habits.told_ends >= _TRUSTED and not self.habits.early_ends:
                 self._end(known)
@@ -297,6 +244,8 @@ class Machine:
             self.state = JobState.CKPT_WRITING if self.open else JobState.CKPT_DONE
             return
         self.habits.ends_alone += 1
+        if said.live and self._silence_s is not None:
+            self.habits.quiet_s.append(self._silence_s)
         # Its beginning was believed to have ended with the next step: training goes on beside the writes.
         if self.habits.implied_ends and not self.habits.told_ends:
             self.habits.aside = True
@@ -319,7 +268,7 @@ class Machine:
                 del self.open[said.writer]
                 self.state, self._before = JobState.CKPT_FAILED, _STATE_OF[label]
                 return
-            doubtful = known.certainty < _CERTAIN
+            doubtful = known.certainty < CERTAIN
             if (doubtful and not known.begun) or self._ends_with(said, known):
                 if doubtful:
                     del self.open[said.writer]
@@ -367,15 +316,12 @@ class Machine:
                 passed is not None and longest is not None and passed > max(QUARANTINE_S, 10 * longest)
             )
             return False
+        if said.live and passed is not None and known.activity == 1:
+            habits.pauses += self.refrains.is_pause(passed)
         if not known.begun and known.activity < _STEPS_AFTER_FILES:
             # Only files of it were named: there may be more to come.
             return False
         if not said.live or passed is None or habits.pauses or self.first_step_at_s is None:
-            return True
-        usual = habits.step_gap_s
-        paused = usual is not None and known.activity == 1
-        if usual is not None and paused and passed > max(3 * usual, 1.5 * max(habits.step_gaps_s)) + 0.002:
-            habits.pauses += 1
             return True
         return passed > self._quarantine_s()
 
@@ -394,7 +340,7 @@ class Machine:
                 continue
             waits = known.aside or self.habits.aside or known.failed or not known.activity or not known.begun
             told = self.habits.told_ends > self.habits.implied_ends
-            if waits or told or known.at_s is None or known.certainty < _CERTAIN:
+            if waits or told or known.at_s is None or known.certainty < CERTAIN:
                 continue
             if now_s - known.at_s > self._quarantine_s():
                 self.durable = Durable(known.step, known.at_s, known.line, known.text)
@@ -448,17 +394,9 @@ class Machine:
 
     def _failed(self, said: Said, label: LineLabel) -> None:
         for known in self.open.values():
-            known.failed = known.failed or self.confidence >= _CERTAIN
+            known.failed = known.failed or self.confidence >= CERTAIN
         if self.open:
             self.state = JobState.CKPT_WRITING
             self.line, self.line_text = said.number, said.text
             return
         self._rest(_STATE_OF[label], said)
-
-
-def _write_share(said: Said) -> float:
-    return said.shares[_BEGIN] + said.shares[_PROGRESS] + said.shares[_END]
-
-
-def _best_of(shares: Sequence[float], among: tuple[int, ...]) -> int:
-    return max(among, key=shares.__getitem__)

@@ -14,9 +14,10 @@ from kopt.core.checkpoint import JobStatus, LineLabel
 from kopt.formats.joblog import read_message
 from kopt.models.checkpoint.judgement import is_safe, judge
 from kopt.models.checkpoint.lines import CONTEXT_LINES, LABELS, Array, LineClassifier
-from kopt.models.checkpoint.machine import Machine, Said
+from kopt.models.checkpoint.machine import Machine
 from kopt.models.checkpoint.saved import machine_from, machine_to
 from kopt.models.checkpoint.words import spoken
+from kopt.models.checkpoint.writes import Said
 
 BATCH = 1000
 _MOST_WRITERS = 4096
@@ -81,7 +82,7 @@ class Session:
         known = self.machine.writers
         if name not in known and len(known) >= _MOST_WRITERS:
             return ""
-        known.add(name)
+        known.setdefault(name, 0)
         return name
 
     def _before(self, alone: Array, writers: Sequence[str]) -> Array:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from kopt.core.checkpoint import JobState, LineLabel
 from kopt.models.checkpoint.judgement import is_safe, judge
-from kopt.models.checkpoint.machine import LABELS, Machine, Said
+from kopt.models.checkpoint.machine import Machine
 from kopt.models.checkpoint.saved import machine_from, machine_to
+from kopt.models.checkpoint.writes import LABELS, Said
 
 B, P, E = LineLabel.CKPT_BEGIN, LineLabel.CKPT_PROGRESS, LineLabel.CKPT_END
 STEP, EVAL, OTHER, OVER = LineLabel.TRAIN_STEP, LineLabel.EVAL, LineLabel.OTHER, LineLabel.END

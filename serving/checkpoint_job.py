@@ -9,11 +9,11 @@ from typing import Any
 from kopt.core.checkpoint import Estimate, JobState, JobStatus
 from kopt.models.checkpoint.files import FileFact, FolderWatch
 from kopt.models.checkpoint.lines import LineClassifier
-from kopt.models.checkpoint.writes import Durable
 from kopt.models.checkpoint.session import Session
+from kopt.models.checkpoint.writes import Durable
 from kopt.serving.checkpoint_texts import kept_text
 
-_FORM = 2
+_FORM = 3
 MOST_CHANGES = 150
 MOST_SOURCES = 4096
 MAX_DOCUMENT = 1 << 20

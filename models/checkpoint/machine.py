@@ -222,7 +222,7 @@ class Machine:
 
     def _give_way(self, said: Said, known: OpenWrite) -> None:
         """Another write begins: the one before has ended, or failed without a word where ends are told."""
-        if known.failed or (known.activity and self.habits.told_ends > self.habits.implied_ends):
+        if known.failed or (known.activity and self.habits.tells_ends):
             del self.open[said.writer]
         else:
             self._close(said.number, said.text, said.at_s, known, told=False)
@@ -246,14 +246,20 @@ class Machine:
         self.habits.ends_alone += 1
         if said.live and self._silence_s is not None:
             self.habits.quiet_s.append(self._silence_s)
-        # Its beginning was believed to have ended with the next step: training goes on beside the writes.
-        if self.habits.implied_ends and not self.habits.told_ends:
-            self.habits.aside = True
         step = step_of_checkpoint(said.text)
+        self._note_late_end(step)
         step = self.step if step is None else step
         known = OpenWrite(said.number, said.text, said.at_s, step, self.step, False, 1.0, self.step_lines)
         self._note_state()
         self._close(said.number, said.text, said.at_s, known, told=True)
+
+    def _note_late_end(self, step: int | None) -> None:
+        """Whether the beginning was believed to have ended with the next step: training goes on beside the writes."""
+        habits, known = self.habits, self.durable
+        if not habits.implied_ends or habits.told_ends:
+            return
+        same = known is not None and step is not None and step == known.step
+        habits.aside = habits.aside or same or (habits.ends_alone > 1 and 2 * habits.ends_alone > habits.implied_ends)
 
     def _active(self, said: Said, label: LineLabel) -> None:
         at = step_of_progress(said.text) if label is LineLabel.TRAIN_STEP else None
@@ -309,7 +315,7 @@ class Machine:
         """Whether activity of the writer means that its write has ended."""
         habits = self.habits
         passed = None if None in (said.at_s, known.at_s) else said.at_s - known.at_s  # type: ignore[operator]
-        if known.aside or habits.aside or (habits.told_ends > habits.implied_ends and not habits.early_ends):
+        if known.aside or habits.aside or habits.tells_ends:
             # Ends of this job are told. One that never comes is a write that failed without a word.
             longest = habits.longest_write_s
             known.failed = known.activity > _OVERDUE_LINES or (
@@ -339,8 +345,7 @@ class Machine:
                 self._end(known)
                 continue
             waits = known.aside or self.habits.aside or known.failed or not known.activity or not known.begun
-            told = self.habits.told_ends > self.habits.implied_ends
-            if waits or told or known.at_s is None or known.certainty < CERTAIN:
+            if waits or self.habits.tells_ends or known.at_s is None or known.certainty < CERTAIN:
                 continue
             if now_s - known.at_s > self._quarantine_s():
                 self.durable = Durable(known.step, known.at_s, known.line, known.text)

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from kopt.core.checkpoint import LineLabel
 
@@ -84,9 +83,9 @@ class Habits:
     steps_seen: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=8))
 
     @property
-    def step_gap_s(self) -> float | None:
-        """Between two steps' lines, as a rule."""
-        return median(self.step_gaps_s) if len(self.step_gaps_s) >= 3 else None
+    def tells_ends(self) -> bool:
+        """Whether this job says when its writes have ended, and says it then."""
+        return self.told_ends > self.implied_ends and not self.early_ends
 
     @property
     def longest_write_s(self) -> float | None:

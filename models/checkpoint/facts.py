@@ -4,6 +4,9 @@ What a line *means* is learned (``lines``); numbers and names are read.
 """
 
 import re
+from functools import lru_cache
+
+from kopt.models.checkpoint.shapes import shape_of, text_of
 
 _NAMED = re.compile(
     r"(?<![a-zA-Z])(?:global[_ ]?steps?|num_updates|updates?|iterations?|iters?|steps?|timesteps?|итерация|шаг\w*"
@@ -31,18 +34,33 @@ _LOOKED_AT = 600
 def step_of_progress(text: str) -> int | None:
     """Where training is: a step by name, else how much of a bar is done, else the epoch."""
     text = text[:_LOOKED_AT]
-    found = _NAMED.search(text) or _BEFORE.search(text)
-    if found:
-        return int(found[1][:18])
-    of = next((one for one in _OF.finditer(text) if int(one[2][:18]) >= int(one[1][:18])), None)
-    found = of or _EPOCH.search(text)
-    return int(found[1][:18]) if found else None
+    named, fractions, epoch = _places(shape_of(text))
+    if named:
+        return _number(text[named])
+    for part, whole in fractions:
+        if _number(text[whole]) >= _number(text[part]):
+            return _number(text[part])
+    return _number(text[epoch].lstrip("0")) if epoch else None
 
 
 def epoch_of(text: str) -> int | None:
     """Which epoch a message speaks of."""
-    found = _EPOCH.search(text[:_LOOKED_AT])
-    return int(found[1][:18]) if found else None
+    text = text[:_LOOKED_AT]
+    epoch = _places(shape_of(text))[2]
+    return _number(text[epoch].lstrip("0")) if epoch else None
+
+
+def _number(digits: str) -> int:
+    return int(digits[:18] or 0)
+
+
+@lru_cache(maxsize=1024)
+def _places(shape: bytes) -> tuple[slice | None, tuple[tuple[slice, slice], ...], slice | None]:
+    """Where texts of the shape have the number of a named step, else fractions; and that of an epoch, zeros and all."""
+    text = text_of(shape)
+    named, epoch = _NAMED.search(text) or _BEFORE.search(text), _EPOCH.search(text)
+    fractions = () if named else tuple((slice(*one.span(1)), slice(*one.span(2))) for one in _OF.finditer(text))
+    return named and slice(*named.span(1)), fractions, epoch and slice(*epoch.span(1))
 
 
 def step_of_checkpoint(text: str) -> int | None:

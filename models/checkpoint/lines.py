@@ -19,6 +19,8 @@ CONTEXT_LINES = 3
 """How many lines before a line say what it means."""
 _MOST_TEMPLATES = 50_000
 _MOST_WORDS = 100_000
+_PIECE = 32
+"""Rows of a product: OpenBLAS is single-threaded below 2^18 multiplications."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class LineClassifier:
         """Shares of the labels (n, labels); ``before``: shares of the lines before (n, CONTEXT_LINES, labels)."""
         weights, biases = self.parameters.weights, self.parameters.biases
         seen = np.concatenate([hidden, before.reshape(len(hidden), -1)], axis=1)
-        return _shares(np.maximum(seen @ weights[2] + biases[2], 0.0) @ weights[3] + biases[3])
+        return _shares(_times(np.maximum(_times(seen, weights[2]) + biases[2], 0.0), weights[3]) + biases[3])
 
     def _learn(self, fresh: list[str]) -> None:
         """Runs templates that were not seen before through the first layer, and keeps what it says."""
@@ -83,12 +85,12 @@ class LineClassifier:
         mean = np.add.reduceat(vectors, starts) / np.sqrt(counts)[:, None].astype(np.float32)
         pooled = np.concatenate([mean, np.maximum.reduceat(vectors, starts)], axis=1)
         weights, biases = self.parameters.weights, self.parameters.biases
-        hidden = np.maximum(pooled @ weights[0] + biases[0], 0.0)
+        hidden = np.maximum(_times(pooled, weights[0]) + biases[0], 0.0)
         first = len(self._numbers)
         self._hidden = _holding(self._hidden, first + len(fresh))
         self._alone = _holding(self._alone, first + len(fresh))
         self._hidden[first : first + len(fresh)] = hidden
-        self._alone[first : first + len(fresh)] = _shares(hidden @ weights[1] + biases[1])
+        self._alone[first : first + len(fresh)] = _shares(_times(hidden, weights[1]) + biases[1])
         self._numbers.update(zip(fresh, range(first, first + len(fresh)), strict=True))
 
     def _places(self, words: list[str]) -> list[int]:
@@ -106,7 +108,8 @@ class LineClassifier:
     def _add(self, word: str, rows: tuple[int, ...]) -> None:
         place = len(self._words)
         self._vectors = _holding(self._vectors, place + 1)
-        self._vectors[place] = self.parameters.table[list(rows)].mean(axis=0)
+        table = self.parameters.table
+        self._vectors[place] = table[rows[0]] if len(rows) == 1 else table[list(rows)].mean(axis=0)
         self._words[word] = place
 
 
@@ -117,6 +120,14 @@ def _holding(array: Array, rows: int) -> Array:
     grown = np.zeros((max(rows, 2 * len(array)), array.shape[1]), np.float32)
     grown[: len(array)] = array
     return grown
+
+
+def _times(rows: Array, weights: Array) -> Array:
+    """``rows @ weights`` in pieces so small that BLAS starts no threads: they would spend more on each other."""
+    found = np.empty((len(rows), weights.shape[1]), np.float32)
+    for start in range(0, len(rows), _PIECE):
+        np.matmul(rows[start : start + _PIECE], weights, out=found[start : start + _PIECE])
+    return found
 
 
 def _shares(logits: Array) -> Array:

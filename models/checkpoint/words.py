@@ -10,6 +10,7 @@ import zlib
 from functools import lru_cache
 
 from kopt.formats.joblog import Message
+from kopt.models.checkpoint.shapes import shape_of, text_of
 
 ROWS = 1 << 15
 """Of the table of vectors; words and parts share rows by their hash. Row 0 is nothing."""
@@ -58,6 +59,12 @@ def template(text: str) -> str:
     """
     if len(text) > _LOOKED_AT + _LOOKED_AT_END:
         text = f"{text[:_LOOKED_AT]} … {text[-_LOOKED_AT_END:]}"
+    return _template(shape_of(text))
+
+
+@lru_cache(maxsize=4096)
+def _template(shape: bytes) -> str:
+    text = text_of(shape)
     if not text.isascii():
         text = _BLOCKS.sub("█", text.translate(_PARTIAL_BLOCKS))
     if text.count("/") + text.count("\\") > 1:

@@ -36,6 +36,8 @@ class Reading:
 
 def read(said: Said, refrain: Refrain, known: OpenWrite | None, habits: Habits, *, trained: bool) -> Reading:
     """``known``: the write that the line's writer has open; ``trained``: lines about steps have been seen."""
+    if not said.text or said.text.isspace():
+        return Reading(LineLabel.OTHER, 1.0)
     shares = said.shares
     repeated = hint(refrain, shares[_BEGIN], shares[_PROGRESS], write_share(said), opened=known is not None)
     if repeated is Hint.END:

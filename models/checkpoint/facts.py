@@ -10,14 +10,16 @@ from kopt.models.checkpoint.shapes import shape_of, text_of
 
 _NAMED = re.compile(
     r"(?<![a-zA-Z])(?:global[_ ]?steps?|num_updates|updates?|iterations?|iters?|steps?|timesteps?|итерация|шаг\w*"
-    r"|Schritt|étape|paso|passo|ステップ|스텝|步数|步|it)[\"'*]*\s?[=:#@_\-]?\s{0,6}[\"']?\[?(\d+)",
+    r"|Schritt|étape|paso|passo|ステップ|스텝|步数|步|it)[\"'*]*\s?[=:#@_\-]?\s{0,6}[\"']?\[?(\d+)(?!\d*\s?%)",
     re.IGNORECASE,
 )
 _BEFORE = re.compile(r"(\d+)(?:\]|\s)?\s?(?:updates|steps|iterations|iters|步)\b")
 _OF = re.compile(r"(?<![\d.:/])(\d+)\s?/\s?(\d+)(?![\d/]|\.\d)")
+_IN_NAME = re.compile(r"(?<![a-zA-Z])(?:step|iter|batch|ba)[-_.=]?0*(\d+)(?!\d*[a-zA-Z])")
 _SAVED = re.compile(
-    r"(?:checkpoints?|ckpt|chkpt|model|snapshot|state|weights|epoch|ep|iter|step|updates?|w)[-_.=/]?(?:step|iter|epoch|ckpt)?"
-    r"[-_.=]?0*(\d+)(?![\d.]*\s?(?:[GMK]i?B|s\b|%))",
+    r"(?:checkpoints? ?|ckpt ?|chkpt|model|snapshot ?|state|weights|epoch|ep|iter|step|updates?|w)[-_.=/]?"
+    r"(?:step|iter|epoch|ckpt)?"
+    r"[-_.=]?0*(\d+)(?!\d*[a-zA-Z])(?![\d.]*\s?(?:[GMK]i?B|s\b|%))",
     re.IGNORECASE,
 )
 _FOR = re.compile(r"\b(?:for|at|of|@)\s(?:step|iteration|epoch|update)?\s?0*(\d+)\b")
@@ -67,7 +69,12 @@ def step_of_checkpoint(text: str) -> int | None:
     """Which step a message about a checkpoint speaks of: by name, in the file's name, or "for 100"; None otherwise."""
     text = text[-_LOOKED_AT:]
     found = (
-        _NAMED.search(text) or _BEFORE.search(text) or _SAVED.search(text) or _FOR.search(text) or _EPOCH.search(text)
+        _NAMED.search(text)
+        or _BEFORE.search(text)
+        or _IN_NAME.search(text)
+        or _SAVED.search(text)
+        or _FOR.search(text)
+        or _EPOCH.search(text)
     )
     return int(found[1][:18]) if found else None
 

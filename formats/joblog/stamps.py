@@ -51,7 +51,7 @@ def _midnight(year: int, month: int, day: int) -> float | None:
 
 
 def _seconds(date: float | None, clock: tuple[str | None, ...], zone: str | None = None) -> float | None:
-    hour, minute, second = (int(part or 0) for part in clock[:3])
+    hour, minute, second = int(clock[0] or 0), int(clock[1] or 0), int(clock[2] or 0)
     # Leap seconds are written as 60.
     if date is None or hour > 23 or minute > 59 or second > 60:
         return None
@@ -104,7 +104,8 @@ _STYLES: tuple[tuple[re.Pattern[str], _Reader, Precision], ...] = (
      _named, Precision.FULL),
     (re.compile(rf"(?<!\d)(\d{{1,2}})[ /-]{_NAMES}[ /-](\d{{4}})[ :]{_CLOCK}"), _day_named, Precision.FULL),
 )  # fmt: skip
-_HAS_CLOCK = re.compile(r"\d\d:\d\d:\d\d")
+# A colon first: what begins with a letter of its own is found much quicker.
+_HAS_CLOCK = re.compile(r":(?<=\d\d:)\d\d:\d\d")
 _AT_START = re.compile(rf"\W{{0,2}}{_CLOCK}(?![\d<:/%])")
 _UNIX = re.compile(r"\W?(1\d{9}\.\d{1,9}|1[4-9]\d{8})\b(?!\s*[/|%])")
 
@@ -121,7 +122,7 @@ def find_stamp(text: str) -> Stamp | None:
         return Stamp(float(seconds[1]), Precision.FULL, seconds.start(), seconds.end()) if seconds else None
     # Bars may show durations before the message's date follows.
     for pattern, read, precision in _STYLES:
-        found = pattern.search(text, max(0, clock.start() - 30), _LOOKED_AT)
+        found = pattern.search(text, max(0, clock.start() - 32), _LOOKED_AT)
         at_s = read(found) if found else None
         if found and at_s is not None:
             yearless = read is _named and not (found[3] or found[8])

@@ -18,6 +18,7 @@ from kopt.models.checkpoint.lines import LABELS, LineClassifier, Parameters
 from kopt.models.checkpoint.session import Session
 from kopt.models.checkpoint.settings import FitSettings
 from kopt.models.checkpoint.table import LogTable
+from kopt.models.checkpoint.words import template
 
 UNREGISTERED = ModelVersion("checkpoint", "unregistered")
 UNIT = "gpu_seconds"
@@ -89,7 +90,7 @@ class CheckpointPredictor(Predictor):
     def explain(self, request: LogQuestion) -> tuple[Reason, ...]:
         """The state with its evidence, and what else that line could have meant."""
         status = self.status(request)
-        _, shares = self.classifier.alone([status.evidence_text])
+        _, shares = self.classifier.alone([template(status.evidence_text)])
         likely = sorted(zip(LABELS, shares[0].tolist(), strict=True), key=lambda one: -one[1])[:3]
         text = ", ".join(f"{label.value} {share:.0%}" for label, share in likely)
         numbers = {label.value: share for label, share in likely}

@@ -16,7 +16,7 @@ from kopt.models.checkpoint.judgement import is_safe, judge
 from kopt.models.checkpoint.lines import CONTEXT_LINES, LABELS, Array, LineClassifier
 from kopt.models.checkpoint.machine import Machine
 from kopt.models.checkpoint.saved import machine_from, machine_to
-from kopt.models.checkpoint.words import spoken
+from kopt.models.checkpoint.words import spoken, template
 from kopt.models.checkpoint.writes import Said
 
 BATCH = 1000
@@ -64,8 +64,9 @@ class Session:
     ) -> Iterator[LineLabel]:
         messages = [read_message(line) for line in lines]
         texts = [spoken(message) for message in messages]
+        templates = [template(text) for text in texts]
         writers = [self._writer(f"{source}/{message.writer}" if source else message.writer) for message in messages]
-        hidden, alone = self.classifier.alone(texts)
+        hidden, alone = self.classifier.alone(templates)
         within = self.classifier.within(hidden, self._before(alone, writers))
         shares = (0.5 * (alone + within)).tolist()
         for number, message in enumerate(messages):
@@ -74,7 +75,7 @@ class Session:
             self.live = arrived is not None
             self.lines += 1
             yield self.machine.advance(
-                Said(self.lines, shares[number], texts[number], at_s, arrived is not None, writers[number])
+                Said(self.lines, shares[number], texts[number], at_s, self.live, writers[number], templates[number])
             )
 
     def _writer(self, name: str) -> str:

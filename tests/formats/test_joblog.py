@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.formats.joblog import LineSplitter, Message, Precision, find_stamp, read_message
+from kopt.formats.joblog import LineSplitter, Message, Precision, find_stamp, read_message, stamps
 from kopt.formats.joblog.lines import KEPT_BYTES
 
 
@@ -106,6 +106,16 @@ def test_a_zone_is_taken_into_account(quarters: int, form: str) -> None:
 )  # fmt: skip
 def test_what_is_no_time_is_not_taken_for_one(text: str) -> None:
     assert find_stamp(text) is None
+
+
+@given(
+    st.lists(st.sampled_from(["1", "10", "٣٣", ":", ":", "59:", "x", " ", "9:10:11", "10:11:12"]), max_size=9).map(
+        "".join
+    )
+)
+def test_the_quick_look_for_a_time_of_day_finds_the_first_one(text: str) -> None:
+    quick, plain = stamps._HAS_CLOCK.search(text), re.search(r"\d\d:\d\d:\d\d", text)
+    assert (quick and (quick.start() - 2, quick.end())) == (plain and plain.span())
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """What links the GPUs of one node to one another and to its network cards, as discovered on it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 from kopt.core.units import Bytes
+
+SCHEMA = "kopt/v1"
 
 
 class LinkType(StrEnum):
@@ -34,7 +36,11 @@ class TopologyError(ValueError):
 
 @dataclass(frozen=True)
 class TopologyGpu:
-    """One GPU or partition of a node."""
+    """One GPU or partition of a node.
+
+    ``partition`` says how an AMD GPU is divided (``CPX/NPS4``); ``instances`` are the MIG profiles on an NVIDIA one.
+    ``ports`` counts its NVLink or XGMI links, ``port_gigabytes_per_s`` (1e9, per direction) is the speed of each.
+    """
 
     index: int
     name: str = ""
@@ -42,6 +48,10 @@ class TopologyGpu:
     numa: int | None = None
     memory_bytes: Bytes = Bytes(0)
     partition: str = ""
+    uuid: str = ""
+    instances: tuple[str, ...] = ()
+    ports: int | None = None
+    port_gigabytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,10 +78,15 @@ class TopologySwitch:
 
 @dataclass(frozen=True)
 class TopologyNic:
+    """One port of a network card. ``state`` and ``link_layer`` are in the tool's words: ACTIVE, InfiniBand."""
+
     name: str
     pci: str = ""
     numa: int | None = None
     gbit_per_s: float | None = None
+    state: str = ""
+    link_layer: str = ""
+    interface: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,8 +99,32 @@ class NicAffinity:
 
 
 @dataclass(frozen=True)
+class PeerAccess:
+    """May GPU ``a`` reach the memory of GPU ``b``? ``status`` is the tool's word: OK, NS, ENABLED, DISABLED."""
+
+    a: int
+    b: int
+    status: str
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """A PCI function that is of interest here. ``kind``: gpu, nic, switch (NVSwitch), bridge or other; ``parent`` is
+    the bridge above it."""
+
+    pci: str
+    kind: str
+    name: str = ""
+    numa: int | None = None
+    parent: str = ""
+
+
+@dataclass(frozen=True)
 class NodeTopology:
-    """One node. Raises TopologyError for links of unknown GPUs, to themselves, or twice for a pair."""
+    """One node, or the part of it that a tool shows. ``warnings`` say what is unknown or was left out.
+
+    Raises TopologyError for links of unknown GPUs, to themselves, or twice for a pair.
+    """
 
     node: str
     gpus: tuple[TopologyGpu, ...]
@@ -95,20 +134,24 @@ class NodeTopology:
     switches: tuple[TopologySwitch, ...] = ()
     tool: str = ""
     vendor: str = ""
+    warnings: tuple[str, ...] = ()
+    peers: tuple[PeerAccess, ...] = ()
+    devices: tuple[PciDevice, ...] = ()
 
     def __post_init__(self) -> None:
         known = [gpu.index for gpu in self.gpus]
         if len(set(known)) != len(known) or min(known, default=0) < 0:
             raise TopologyError(f"node {self.node!r} names a GPU twice, or by a negative index")
-        pairs = set()
-        for link in self.links:
-            pair = (min(link.a, link.b), max(link.a, link.b))
-            if link.a == link.b or pair in pairs or not set(pair) <= set(known):
-                raise TopologyError(f"node {self.node!r}: link {link.a}-{link.b} is a second one or of no known GPU")
-            pairs.add(pair)
+        _pairs(self.node, self.links, set(known))
+        _pairs(self.node, self.peers, set(known))
         behind = [gpu for switch in self.switches for gpu in switch.gpus]
         if not {*behind, *(one.gpu for one in self.nic_affinity)} <= set(known):
             raise TopologyError(f"node {self.node!r}: a switch or a network card names a GPU that is not there")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of ``kopt topology parse``."""
+        found = asdict(self)
+        return {"schema": SCHEMA, "kind": "node", **{name: found[name] for name in _ORDER}}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "NodeTopology":
@@ -118,13 +161,16 @@ class NodeTopology:
                 str(document.get("node", "")),
                 tuple(_gpu(one) for one in _list(document, "gpus")),
                 tuple(_link(one) for one in _list(document, "links")),
-                tuple(TopologyNic(str(one["name"]), str(one.get("pci") or ""), one.get("numa"), one.get("gbit_per_s"))
-                      for one in _list(document, "nics")),
+                tuple(_nic(one) for one in _list(document, "nics")),
                 tuple(NicAffinity(int(one["gpu"]), str(one["nic"]), LinkType(one["type"]))
                       for one in _list(document, "nic_affinity")),
                 tuple(TopologySwitch(str(one.get("name") or ""), tuple(map(int, one["gpus"])))
                       for one in _list(document, "switches")),
                 str(document.get("tool") or ""), str(document.get("vendor") or ""),
+                tuple(map(str, document.get("warnings") or ())),
+                tuple(PeerAccess(int(one["a"]), int(one["b"]), str(one["status"])) for one in _list(document, "peers")),
+                tuple(PciDevice(str(one["pci"]), str(one["kind"]), str(one.get("name") or ""), one.get("numa"),
+                                str(one.get("parent") or "")) for one in _list(document, "devices")),
             )  # fmt: skip
         except TopologyError:
             raise
@@ -132,9 +178,31 @@ class NodeTopology:
             raise TopologyError(f"node {document.get('node', '')!r}: not a topology ({error!r})") from error
 
 
+_ORDER = ("node", "tool", "vendor", "gpus", "links", "nics", "nic_affinity", "switches", "peers", "devices", "warnings")
+
+
+def _pairs(node: str, links: Sequence[TopologyLink | PeerAccess], known: set[int]) -> None:
+    seen = set()
+    for link in links:
+        pair = (min(link.a, link.b), max(link.a, link.b))
+        if link.a == link.b or pair in seen or not set(pair) <= known:
+            raise TopologyError(f"node {node!r}: link {link.a}-{link.b} is a second one or of no known GPU")
+        seen.add(pair)
+
+
 def _gpu(one: Mapping[str, Any]) -> TopologyGpu:
-    return TopologyGpu(int(one["index"]), str(one.get("name") or ""), str(one.get("pci") or ""), one.get("numa"),
-                       Bytes(int(one.get("memory_bytes") or 0)), str(one.get("partition") or ""))  # fmt: skip
+    return TopologyGpu(
+        int(one["index"]), str(one.get("name") or ""), str(one.get("pci") or ""), one.get("numa"),
+        Bytes(int(one.get("memory_bytes") or 0)), str(one.get("partition") or ""), str(one.get("uuid") or ""),
+        tuple(map(str, one.get("instances") or ())), one.get("ports"), one.get("port_gigabytes_per_s"),
+    )  # fmt: skip
+
+
+def _nic(one: Mapping[str, Any]) -> TopologyNic:
+    return TopologyNic(
+        str(one["name"]), str(one.get("pci") or ""), one.get("numa"), one.get("gbit_per_s"),
+        str(one.get("state") or ""), str(one.get("link_layer") or ""), str(one.get("interface") or ""),
+    )  # fmt: skip
 
 
 def _link(one: Mapping[str, Any]) -> TopologyLink:

@@ -1,0 +1,116 @@
+"""``nvidia-smi -L`` with MIG devices, and ``nvidia-smi nvlink --status``, which lists links below the same lines.
+
+A list that leaves something out says so (``...``, ``[...]``): it is read as an excerpt and told as one.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from kopt.core.topology import NodeTopology, TopologyGpu
+from kopt.formats.topology.text import FormatError, Line, Source, unbroken
+from kopt.formats.topology.values import indexes_follow, number_of
+
+TOOL = "nvidia-smi -L"
+NVLINK_TOOL = "nvidia-smi nvlink --status"
+
+_GPU = re.compile(r"\s*GPU (\d{1,4}): (.+?) \(UUID: ((?:GPU|MIG)-[\w-]+)\)\s*$")
+_GPU_LIKE = re.compile(r"\s*GPU \d{1,4}:(?! \(Topology\))\s*\S.*UUID|\s*GPU \d{1,4}: \S.*[^)\s]\s*$")
+_MIG = re.compile(r"\s*MIG (\d+[a-z]\.[\w.+]*)\s+Device\s+(\d{1,3}):\s*\(UUID: (MIG-[\w/-]+)\)\s*$")
+_MIG_LIKE = re.compile(r"\s*MIG\s+\d+\w?\.")
+_LINK = re.compile(r"\s*Link (\d{1,3}):\s*(?:([\d.]{1,10}) GB/s|<?(inactive)>?)\s*$", re.IGNORECASE)
+_LINK_LIKE = re.compile(r"\s*Link\s*\d")
+_NO_LINKS = re.compile(r".*(?:Unable to retrieve Nvlink information|does not have or support Nvlink)", re.IGNORECASE)
+_EXCERPT = re.compile(r"\s*(?:\.\.\.|\[\.\.\.\]|…|\[output truncated\])\s*$")
+
+
+@dataclass
+class _Gpu:
+    line: Line
+    index: int
+    name: str
+    uuid: str
+    instances: list[str] = field(default_factory=list)
+    links: dict[int, float] = field(default_factory=dict)
+    """Speed in GB/s by number, 0 where inactive."""
+
+
+def recognises(source: Source) -> bool:
+    return source.has(_GPU) or source.has(_LINK) or source.has(_MIG)
+
+
+def parse(source: Source) -> NodeTopology:
+    """Raises FormatError."""
+    gpus: list[_Gpu] = []
+    excerpts: list[Line] = []
+    last, linked = source.lines[0], False
+    for line in source.lines:
+        if found := _GPU.match(line.text):
+            gpus.append(_Gpu(line, int(found[1]), found[2], found[3]))
+        elif found := _LINK.match(line.text):
+            linked = True
+            _add_link(gpus, line, found, [*excerpts])
+        elif found := _MIG.match(line.text):
+            _add_instance(gpus, line, found)
+        elif _NO_LINKS.match(line.text):
+            linked = True
+        elif _EXCERPT.match(line.text):
+            excerpts.append(line)
+            continue
+        elif gpus and (_GPU_LIKE.match(line.text) or _MIG_LIKE.match(line.text) or _LINK_LIKE.match(line.text)):
+            raise line.error("this is no whole line of a GPU, a MIG device or a link")
+        else:
+            continue
+        last = line
+    unbroken(last, "the last line of the list")
+    if not gpus:
+        raise source.lines[0].error("links or MIG devices without the GPU that they belong to")
+    if not excerpts:
+        indexes_follow([gpu.index for gpu in gpus], gpus[0].line.number)
+        _same_links(gpus)
+    if len({gpu.uuid for gpu in gpus}) != len(gpus) and not all(_is_blank(gpu.uuid) for gpu in gpus):
+        raise gpus[0].line.error("two GPUs have one UUID")
+    warnings = tuple(f"an excerpt: line {line.number} says that something was left out" for line in excerpts)
+    found_gpus = tuple([_core(gpu, linked) for gpu in gpus])
+    return NodeTopology("", found_gpus, tool=NVLINK_TOOL if linked else TOOL, vendor="nvidia", warnings=warnings)
+
+
+def _is_blank(uuid: str) -> bool:
+    return not uuid.removeprefix("GPU-").strip("0-")
+
+
+def _add_link(gpus: list[_Gpu], line: Line, found: "re.Match[str]", excerpts: list[Line]) -> None:
+    if not gpus:
+        raise line.error("a link without its GPU above it")
+    links, number = gpus[-1].links, int(found[1])
+    left_out = any(one.number > gpus[-1].line.number for one in excerpts)
+    if number in links or (number != len(links) and not left_out):
+        raise line.error(f"link {len(links)} of GPU {gpus[-1].index} is expected, not {number}")
+    links[number] = number_of(found[2], "a speed", line.number) if found[2] else 0.0
+
+
+def _add_instance(gpus: list[_Gpu], line: Line, found: "re.Match[str]") -> None:
+    if not gpus:
+        raise line.error("a MIG device without its GPU above it")
+    if int(found[2]) != len(gpus[-1].instances):
+        raise line.error(f"MIG device {len(gpus[-1].instances)} of GPU {gpus[-1].index} is expected, not {found[2]}")
+    gpus[-1].instances.append(found[1])
+
+
+def _same_links(gpus: list[_Gpu]) -> None:
+    """GPUs of one product have equally many links, also where some are inactive."""
+    counts: dict[str, _Gpu] = {}
+    for gpu in gpus:
+        first = counts.setdefault(gpu.name, gpu)
+        if len(first.links) != len(gpu.links):
+            told = f"GPU {gpu.index} has {len(gpu.links)} links and GPU {first.index} {len(first.links)}"
+            raise FormatError(f"{told}: lines are missing", gpu.line.number)
+
+
+def _core(gpu: _Gpu, linked: bool) -> TopologyGpu:
+    active = [speed for speed in gpu.links.values() if speed]
+    linked = linked and list(gpu.links) == list(range(len(gpu.links)))
+    speed = active[0] if active and len(set(active)) == 1 else None
+    return TopologyGpu(
+        gpu.index, gpu.name, uuid="" if _is_blank(gpu.uuid) else gpu.uuid, instances=tuple(gpu.instances),
+        partition="MIG" if gpu.instances else "", ports=len(active) if linked else None, port_gigabytes_per_s=speed,
+    )  # fmt: skip

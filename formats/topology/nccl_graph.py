@@ -1,0 +1,70 @@
+"""NCCL's and RCCL's graph XML (``NCCL_GRAPH_DUMP_FILE``): the channels that the search found for each pattern."""
+
+import math
+
+from kopt.core.collectives import CollectiveGraph, CollectiveGraphs
+from kopt.formats.topology.text import Source
+from kopt.formats.topology.xml import Element, begins, read
+
+TOOL = "nccl graph xml"
+ROOT = "graphs"
+
+
+def recognises(source: Source) -> bool:
+    return begins(source, ROOT)
+
+
+def parse(source: Source) -> CollectiveGraphs:
+    """Raises FormatError, also when a graph does not hold as many channels as it says."""
+    root = read(source, ROOT)
+    graphs = []
+    for graph in root.children:
+        if graph.tag != "graph":
+            raise graph.error("stands where a <graph> is expected")
+        graphs.append(_graph(graph))
+    if len({one.id for one in graphs}) != len(graphs) or not graphs:
+        raise root.error("holds no graph, or one id twice")
+    return CollectiveGraphs(TOOL, tuple(graphs))
+
+
+def _graph(graph: Element) -> CollectiveGraph:
+    number, pattern, count = graph.whole("id"), graph.whole("pattern"), graph.whole("nchannels")
+    if number is None or pattern is None or count is None:
+        raise graph.error("lacks its id, pattern or nchannels")
+    channels = tuple([_channel(one) for one in graph.children])
+    if len(channels) != count:
+        raise graph.error(f"holds {len(channels)} channels, but says nchannels={count}")
+    devices = {tuple(sorted(name for name in one if name.startswith("gpu"))) for one in channels}
+    if len(devices) > 1:
+        raise graph.error("has channels of different GPUs")
+    return CollectiveGraph(
+        number, pattern, _speed(graph, "speedintra"), _speed(graph, "speedinter"),
+        graph.attributes.get("typeintra", ""), graph.attributes.get("typeinter", ""), channels,
+    )  # fmt: skip
+
+
+def _channel(channel: Element) -> tuple[str, ...]:
+    if channel.tag != "channel":
+        raise channel.error("stands where a <channel> is expected")
+    found = []
+    for one in channel.children:
+        text = one.attributes.get("dev", "")
+        try:
+            number = int(text, 16 if text.lower().startswith("0x") else 10)
+        except ValueError:
+            number = -1
+        if one.tag not in ("gpu", "net") or number < 0:
+            raise one.error(f"with dev={text[:40]!r} is neither a GPU nor a network card")
+        found.append(f"{one.tag} {number}")
+    return tuple(found)
+
+
+def _speed(graph: Element, name: str) -> float:
+    text = graph.attributes.get(name, "")
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < 1e6:
+        raise graph.error(f"{name}={text[:40]!r} is no speed")
+    return found

@@ -1,0 +1,201 @@
+"""Logs of nccl-tests and rccl-tests (``all_reduce_perf`` and its like), one or several runs, among NCCL's own messages.
+
+Source: ``src/common.cu`` of nccl-tests. Columns are found by their headings. A run ends with its average bus bandwidth,
+the mean over all rows out of place and in place: a row that got lost shows in it.
+"""
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from kopt.core.collectives import CollectiveLog, CollectiveMeasurement, CollectiveRank, CollectiveRun
+from kopt.core.units import Bytes
+from kopt.formats.topology.text import FormatError, Line, Source, Word, unbroken
+
+TOOL = "nccl-tests"
+
+_STARTING = re.compile(r"#?\s*Collective test starting:\s*(\w+?)(?:_perf)?\s*$")
+_PARAMETERS = re.compile(
+    r"#\s*nThread\s+\d+\s+nGpus\s+\d+\s+minBytes\s+(\d{1,15})\s+maxBytes\s+(\d{1,15})\s+step:\s+(\d{1,15})\((factor|bytes)\)"
+)
+_REDUCED = re.compile(r"#\s*Reducing maxBytes to (\d{1,15}) due to memory limitation")
+_COMMAND = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|reduce|broadcast|alltoallv?|sendrecv|scatter|gather|hypercube)_perf\b"
+)
+_RANK = re.compile(
+    r"#\s*Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+(?:on\s+(\S+)\s+)?device\s+(\d+)\s+\[([0-9a-fA-Fx:.]+)\]\s*(.*?)\s*$"
+)
+_RANK_LIKE = re.compile(r"#\s*Rank\s+\d")
+_HEADING = re.compile(r"#\s+size\s+count\s")
+_ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]")
+_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)\s*$")
+_TYPES = {"int8", "uint8", "char", "int32", "uint32", "int", "int64", "uint64", "half", "float16", "float", "double",
+          "bfloat16", "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2"}  # fmt: skip
+
+
+@dataclass
+class _Run:
+    collective: str
+    line: Line
+    ranks: list[CollectiveRank] = field(default_factory=list)
+    least: int = 0
+    most: int = 0
+    step: int = 0
+    is_factor: bool = True
+    columns: tuple[str, ...] = ()
+    sizes: list[int] = field(default_factory=list)
+    rows: list[CollectiveMeasurement] = field(default_factory=list)
+    average: float | None = None
+
+
+def recognises(source: Source) -> bool:
+    return source.has(_PARAMETERS) or source.has(_HEADING) or source.has(_RANK) or source.has(_AVERAGE)
+
+
+def parse(source: Source) -> CollectiveLog:
+    """Raises FormatError."""
+    runs: list[_Run] = []
+    name = ""
+    for line in source.lines:
+        if started := _STARTING.match(line.text):
+            name = started[1]
+        elif found := _PARAMETERS.match(line.text):
+            _finished(runs)
+            runs.append(_Run(name, line, [], int(found[1]), int(found[2]), int(found[3]), found[4] == "factor"))
+        elif (reduced := _REDUCED.match(line.text)) and runs:
+            runs[-1].most = int(reduced[1])
+        elif command := _COMMAND.search(line.text):
+            name = command[1] if "concluded" not in line.text else ""
+        else:
+            _read(line, runs, name)
+    if not runs:
+        raise FormatError("there is no run in it: no line '# nThread …'")
+    _finished(runs)
+    return CollectiveLog(TOOL, tuple([CollectiveRun(run.collective, tuple(run.ranks), tuple(run.rows), run.average)
+                                      for run in runs]))  # fmt: skip
+
+
+def _read(line: Line, runs: list[_Run], name: str) -> None:
+    run = runs[-1] if runs else None
+    if _RANK_LIKE.match(line.text):
+        if run is None or run.rows:
+            raise line.error("a rank outside of a run; the line '# nThread …' is missing")
+        run.ranks.append(_rank(line, len(run.ranks)))
+    elif _HEADING.match(line.text):
+        if run is None or run.columns:
+            raise line.error("headings outside of a run; the line '# nThread …' is missing")
+        run.columns = tuple([word.text for word in line.words()][1:])
+    elif average := _AVERAGE.match(line.text):
+        if run is None or run.average is not None:
+            raise line.error("an average outside of a run")
+        unbroken(line, "the average")
+        run.average = _number(line.word(average.start(1), average[1]))
+        _check(run, line)
+    elif _ROW.match(line.text):
+        if run is None or not run.columns or run.average is not None:
+            raise line.error("a row of figures without headings above it")
+        run.rows += _row(line, run.columns)
+        run.sizes.append(_whole(line.words()[0]))
+
+
+def _finished(runs: list[_Run]) -> None:
+    run = runs[-1] if runs else None
+    if run is None:
+        return
+    if run.average is None:
+        raise run.line.error("the run that begins here has no average at its end: the log is cut")
+    if not run.ranks:
+        raise run.line.error("the run that begins here does not list its ranks")
+
+
+def _rank(line: Line, expected: int) -> CollectiveRank:
+    found = _RANK.match(line.text)
+    if found is None or len(found[1]) > 7 or len(found[3]) > 4:
+        raise line.error("this is no line of a rank")
+    if int(found[1]) != expected:
+        raise line.error(f"rank {expected} is expected, not {int(found[1])}")
+    pci = found[4].lower()
+    return CollectiveRank(expected, found[2] or "", int(found[3]), pci if ":" in pci else "", found[5])
+
+
+def _row(line: Line, columns: tuple[str, ...]) -> list[CollectiveMeasurement]:
+    words = line.words()
+    if len(words) != len(columns):
+        raise line.error(f"{len(words)} figures under {len(columns)} headings")
+    cells = dict(zip(columns, words, strict=False))
+    size = _whole(words[0])
+    if "type" not in cells or cells["type"].text not in _TYPES:
+        raise line.error("the type of the elements is unknown")
+    places = [n for n, column in enumerate(columns) if column == "time"]
+    found = []
+    for n, place in enumerate(places):
+        group = words[place : place + 4]
+        if columns[place : place + 3] != ("time", "algbw", "busbw"):
+            raise line.error("the headings are not time, algbw, busbw")
+        if all(word.text == "N/A" for word in group[:3]):
+            continue
+        time, algbw, busbw = (_number(word) for word in group[:3])
+        wrong = group[3].text if len(group) > 3 and columns[place + 3] == "#wrong" else "N/A"
+        _plausible(line, size, time, algbw, busbw)
+        redop = cells["redop"].text if "redop" in cells else ""
+        found.append(CollectiveMeasurement(
+            Bytes(size), cells["type"].text, "" if redop == "none" else redop, n > 0, time, algbw, busbw,
+            None if wrong == "N/A" else _whole(group[3]),
+        ))  # fmt: skip
+    return found
+
+
+def _plausible(line: Line, size: int, time_us: float, algbw: float, busbw: float) -> None:
+    """Bandwidth is size by time, but for rounding and for collectives that count the ranks in."""
+    if time_us <= 0:
+        raise line.error("a time that is not above 0")
+    expected = size / time_us / 1000
+    if abs(algbw - expected) > 0.011 + 0.02 * expected:
+        raise line.error(f"{size} bytes in {time_us:g} us are {expected:.2f} GB/s, not {algbw:g}")
+    if busbw > 2 * algbw + 0.02:
+        raise line.error(f"a bus bandwidth of {busbw:g} GB/s cannot come from {algbw:g}")
+
+
+def _check(run: _Run, line: Line) -> None:
+    """The mean of all rows. Raises FormatError."""
+    if not run.rows or run.average is None:
+        raise line.error("an average without a row above it")
+    _check_sizes(run, line)
+    mean = sum(row.busbw_gigabytes_per_s for row in run.rows) / len(run.rows)
+    if abs(mean - run.average) > 0.01 + 0.002 * run.average:
+        raise line.error(
+            f"the average is {run.average:g} GB/s, but that of the rows above is {mean:.4g}: a row is missing"
+        )
+
+
+_SMALL = 1 << 16
+"""Below it sizes are rounded to whole elements per rank, to nothing at the least."""
+
+
+def _check_sizes(run: _Run, line: Line) -> None:
+    """Sizes go from the least to the most by the step. Raises FormatError where one is missing."""
+    for size, following in zip(run.sizes, [*run.sizes[1:], run.most], strict=True):
+        last = following == run.most and size == run.sizes[-1]
+        expected = size * run.step if run.is_factor else size + run.step
+        if size > following or (size == following and not last and size >= _SMALL):
+            raise line.error(f"{following} bytes do not follow {size} bytes")
+        if size >= _SMALL and (following > expected * 1.3 or (last and following >= expected)):
+            raise line.error(f"a row is missing behind that of {size} bytes")
+    if run.sizes[0] > max(run.least, _SMALL) * 1.3:
+        raise line.error(f"the rows begin with {run.sizes[0]} bytes, not with {run.least}")
+
+
+def _number(word: Word) -> float:
+    try:
+        found = float(word.text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found) or found < 0 or "_" in word.text:
+        raise word.error(f"{word.text[:40]!r} is no figure")
+    return found
+
+
+def _whole(word: Word) -> int:
+    if not word.text.isascii() or not word.text.isdigit() or len(word.text) > 15:
+        raise word.error(f"{word.text[:40]!r} is no whole number")
+    return int(word.text)

@@ -1,0 +1,290 @@
+"""NCCL's and RCCL's topology XML (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``).
+
+Source: ``src/graph/xml.cc`` and ``topo.cc`` of NCCL: processors hold PCI devices, PCI bridges hold more of them, a GPU
+lists its NVLink or XGMI links by the address of the other end. A dump holds the GPUs of one job only: links may lead to
+GPUs that are not in it, but a link between two that are must be there from both ends.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from kopt.core.topology import (
+    LinkType,
+    NicAffinity,
+    NodeTopology,
+    PciDevice,
+    TopologyGpu,
+    TopologyLink,
+    TopologyNic,
+    TopologySwitch,
+)
+from kopt.formats.topology.text import FormatError, Source
+from kopt.formats.topology.xml import Element, begins, read
+
+TOOL = "nccl topology xml"
+ROOT = "system"
+
+_BUS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]")
+_LINKS = {"nvlink": LinkType.NVLINK, "xgmi": LinkType.XGMI}
+_KNOWN = {ROOT, "cpu", "pci", "gpu", "nic", "net", "c2c", "pcilink", *_LINKS}
+_GPU_CLASS, _SWITCH_CLASS = ("0x03", "0x12"), "0x0680"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an element hangs: its processor and the PCI functions above it, the nearest last."""
+
+    cpu: Element
+    above: tuple[Element, ...] = ()
+
+    @property
+    def pci(self) -> str:
+        return _bus(self.above[-1]) if self.above else ""
+
+    @property
+    def numa(self) -> int | None:
+        found = self.cpu.whole("numaid", -1, 4095)
+        return None if found == -1 else found
+
+
+@dataclass
+class _Parts:
+    gpus: list[tuple[Element, _Place]] = field(default_factory=list)
+    nets: list[tuple[Element, _Place]] = field(default_factory=list)
+    devices: list[PciDevice] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def recognises(source: Source) -> bool:
+    return begins(source, ROOT) and (begins(source, "cpu") or begins(source, "gpu"))
+
+
+def parse(source: Source) -> NodeTopology:
+    """Raises FormatError."""
+    system = read(source, ROOT)
+    parts = _Parts()
+    _check_processors(system)
+    for cpu in system.children:
+        _collect(cpu, _Place(cpu), parts)
+    gpus = _gpus(parts)
+    by_bus = {gpu.pci: gpu.index for gpu in gpus}
+    if len(by_bus) != len(gpus):
+        raise system.error("holds a PCI address of a GPU twice")
+    direct, switched = _direct(parts, by_bus), _switched(parts)
+    links = tuple(_pairs(parts, gpus, direct, switched))
+    nics = _nics(parts)
+    affinity = tuple([NicAffinity(gpu.index, nic.name, _way(place, there))
+                      for gpu, (_, place) in zip(gpus, parts.gpus, strict=True)
+                      for nic, (_, there) in zip(nics, parts.nets, strict=True)])  # fmt: skip
+    switches = (TopologySwitch("NVSwitch", tuple(sorted(switched))),) if switched else ()
+    vendor = "amd" if any("gcn" in one.attributes for one, _ in parts.gpus) else "nvidia" if parts.gpus else ""
+    _devices_without_gpu(parts)
+    return NodeTopology("", gpus, links, nics, affinity, switches, TOOL, vendor, tuple(parts.warnings),
+                        (), tuple(parts.devices))  # fmt: skip
+
+
+def _check_processors(system: Element) -> None:
+    hosts, seen = set(), set()
+    if not system.children:
+        raise system.error("holds no processor")
+    for cpu in system.children:
+        if cpu.tag != "cpu":
+            raise cpu.error("stands where a <cpu> is expected")
+        hosts.add(cpu.attributes.get("host_hash", ""))
+        number = cpu.whole("numaid", -1, 4095)
+        if number is None or (number in seen and len(hosts) == 1):
+            raise cpu.error("has no numaid, or the one of another")
+        seen.add(number)
+    if len(hosts) > 1:
+        raise system.error(f"holds the processors of {len(hosts)} hosts; give the file of one")
+
+
+def _collect(element: Element, place: _Place, parts: _Parts) -> None:
+    for child in element.children:
+        if child.tag not in _KNOWN:
+            parts.warnings.append(f"line {child.line}: <{child.tag[:40]}> is unknown and was left out")
+        elif child.tag == "pci":
+            if element.tag not in ("cpu", "pci"):
+                raise child.error(f"stands in a <{element.tag}>")
+            below = _Place(place.cpu, (*place.above, child))
+            parts.devices.append(PciDevice(_bus(child), _kind(child), "", place.numa, place.pci))
+            _collect(child, below, parts)
+        elif child.tag == "gpu":
+            if element.tag != "pci" or sum(1 for one in element.children if one.tag == "gpu") > 1:
+                raise child.error("does not stand alone in a <pci>")
+            parts.gpus.append((child, place))
+        elif child.tag == "nic":
+            _collect(child, place, parts)
+        elif child.tag == "net":
+            if element.tag != "nic":
+                raise child.error(f"stands in a <{element.tag}>")
+            parts.nets.append((child, place))
+        elif child.tag not in ("pcilink", "c2c"):
+            raise child.error(f"stands in a <{element.tag}>")
+
+
+def _bus(pci: Element, name: str = "busid") -> str:
+    text = pci.attributes.get(name, "")
+    if not _BUS.fullmatch(text):
+        raise pci.error(f"{name}={text[:60]!r} is no PCI address")
+    return text.lower()
+
+
+def _kind(pci: Element) -> str:
+    kind = pci.attributes.get("class", "")
+    if kind.startswith(_GPU_CLASS):
+        return "gpu"
+    names = {"0x02": "nic", "0x0604": "bridge", _SWITCH_CLASS: "switch"}
+    return next((name for prefix, name in names.items() if kind.startswith(prefix)), "other")
+
+
+def _gpus(parts: _Parts) -> tuple[TopologyGpu, ...]:
+    found, ranks = [], []
+    for number, (gpu, place) in enumerate(parts.gpus):
+        index = gpu.whole("dev", 0, 4095)
+        rank = gpu.whole("rank", -1)
+        if rank is not None and rank >= 0:
+            ranks.append(rank)
+        gcn, sm = gpu.attributes.get("gcn"), gpu.attributes.get("sm")
+        name = (gcn if gcn.startswith("gfx") else f"gfx{gcn}") if gcn else f"sm_{sm}" if sm else ""
+        ports = sum(_count(link) for link in gpu.children if link.tag in _LINKS) or None
+        found.append(TopologyGpu(number if index is None else index, name, place.pci, place.numa, ports=ports))
+    if len({gpu.index for gpu in found}) != len(found):
+        raise FormatError("two GPUs have one dev number", parts.gpus[0][0].line)
+    addresses = [(device.kind, device.pci) for device in parts.devices]
+    if len(set(addresses)) != len(addresses):
+        twice = next(one for one in addresses if addresses.count(one) > 1)
+        raise FormatError(f"the {twice[0]} at {twice[1]} stands twice")
+    _check_ranks(sorted(ranks), len(found))
+    return tuple(found)
+
+
+def _check_ranks(ranks: Sequence[int], gpus: int) -> None:
+    """Ranks of a job on one node follow each other, or leave equal gaps where nodes take turns."""
+    steps = {b - a for a, b in pairwise(ranks)}
+    if ranks and (len(ranks) != gpus or len(steps) > 1 or 0 in steps):
+        raise FormatError(f"the ranks of the GPUs are {list(ranks)}: one is missing or stands twice")
+
+
+def _count(link: Element) -> int:
+    found = link.whole("count", 1, 256)
+    if found is None:
+        raise link.error("has no count")
+    return found
+
+
+def _direct(parts: _Parts, by_bus: Mapping[str, int]) -> dict[tuple[int, int], tuple[LinkType, int]]:
+    """Links between two GPUs by (from, to), the same from both ends."""
+    found: dict[tuple[int, int], tuple[LinkType, int]] = {}
+    outside: set[str] = set()
+    for gpu, place in parts.gpus:
+        here = by_bus[place.pci]
+        seen = set()
+        for link in gpu.children:
+            if link.tag not in _LINKS:
+                continue
+            target = _bus(link, "target")
+            if target in seen:
+                raise link.error(f"leads to {target} a second time")
+            seen.add(target)
+            if not link.attributes.get("tclass", "").startswith(_GPU_CLASS):
+                continue
+            if target == place.pci:
+                parts.warnings.append(f"GPU {here} names itself as the end of its {link.tag}: not taken for a link")
+            elif target not in by_bus:
+                outside.add(target)
+            else:
+                found[here, by_bus[target]] = (_LINKS[link.tag], _count(link))
+    for (a, b), facts in found.items():
+        if found.get((b, a)) != facts:
+            there = found.get((b, a))
+            raise FormatError(f"GPU {a} to GPU {b} is {_told(facts)}, but {_told(there)} the other way")
+    _check_outside(outside, parts, by_bus)
+    return found
+
+
+def _told(facts: tuple[LinkType, int] | None) -> str:
+    return f"{facts[1]} {facts[0].value}" if facts else "nothing"
+
+
+def _check_outside(outside: set[str], parts: _Parts, by_bus: Mapping[str, int]) -> None:
+    """Ends that are not in the file: other GPUs of the node, which a job did not use."""
+    if not outside:
+        return
+    if any(device.pci in outside for device in parts.devices):
+        raise FormatError(f"a link leads to {min(outside & {one.pci for one in parts.devices})}, which is no GPU here")
+    if len(outside) == 1 and len(by_bus) > 2:
+        raise FormatError(f"links of GPUs lead to {min(outside)}, which is not in the file: a GPU is missing")
+    parts.warnings.append(
+        f"links lead to {len(outside)} more GPUs that are not in the file: it shows a part of the node"
+    )
+
+
+def _switched(parts: _Parts) -> dict[int, int]:
+    """Links into NVSwitches by GPU."""
+    found = {}
+    for number, (gpu, _) in enumerate(parts.gpus):
+        index = gpu.whole("dev", 0, 4095)
+        links = [link for link in gpu.children if link.tag == "nvlink"]
+        count = sum(_count(link) for link in links if link.attributes.get("tclass", "").startswith(_SWITCH_CLASS))
+        if count:
+            found[number if index is None else index] = count
+        for link in gpu.children:
+            known = link.attributes.get("tclass", "").startswith((*_GPU_CLASS, _SWITCH_CLASS))
+            if link.tag in _LINKS and not known:
+                parts.warnings.append(f"line {link.line}: a link to neither GPU nor NVSwitch was left out")
+    return found
+
+
+def _pairs(
+    parts: _Parts, gpus: Sequence[TopologyGpu], direct: Mapping[tuple[int, int], tuple[LinkType, int]],
+    switched: Mapping[int, int],
+) -> Iterator[TopologyLink]:  # fmt: skip
+    for i, one in enumerate(gpus):
+        for j in range(i + 1, len(gpus)):
+            a, b = one.index, gpus[j].index
+            if facts := direct.get((a, b)):
+                yield TopologyLink(a, b, *facts)
+            elif a in switched and b in switched:
+                yield TopologyLink(a, b, LinkType.NVLINK, min(switched[a], switched[b]))
+            else:
+                yield TopologyLink(a, b, _way(parts.gpus[i][1], parts.gpus[j][1]))
+
+
+def _way(a: _Place, b: _Place) -> LinkType:
+    """The way through PCIe, in NCCL's terms: one bridge, several, the processor, or two of them."""
+    if a.cpu is not b.cpu:
+        return LinkType.SYS
+    left, right = a.above[:-1], b.above[:-1]
+    common = sum(1 for x, y in zip(left, right, strict=False) if x is y)
+    if not common:
+        return LinkType.PHB
+    return LinkType.PIX if len(left) == len(right) == common else LinkType.PXB
+
+
+def _nics(parts: _Parts) -> tuple[TopologyNic, ...]:
+    names = [net.attributes.get("name", "") for net, _ in parts.nets]
+    found: list[TopologyNic] = []
+    for (net, place), name in zip(parts.nets, names, strict=True):
+        if not name:
+            raise net.error("has no name")
+        port = net.attributes.get("port", "")
+        speed = net.whole("speed", -1)
+        shown = f"{name}:{port}" if names.count(name) > 1 else name
+        if shown in (one.name for one in found):
+            raise net.error(f"{shown} stands twice")
+        found.append(TopologyNic(shown, place.pci, place.numa, speed / 1000 if speed and speed > 0 else None))
+    return tuple(found)
+
+
+def _devices_without_gpu(parts: _Parts) -> None:
+    held = {place.pci for _, place in parts.gpus}
+    bare = [device.pci for device in parts.devices if device.kind == "gpu" and device.pci not in held]
+    if bare and held:
+        raise FormatError(f"the PCI device {bare[0]} is a GPU, but holds no <gpu>")
+    if bare:
+        parts.warnings.append(
+            f"{len(bare)} GPUs are given as PCI devices only, without <gpu>: nothing is known of links"
+        )

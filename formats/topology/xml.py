@@ -1,0 +1,98 @@
+"""XML with the place of every element. Declarations of document types and entities are refused: no tool of ours prints
+them, and entities that expand each other fill any memory.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from kopt.formats.topology.text import FormatError, Source
+
+DEEPEST = 100
+MOST_ELEMENTS = 500_000
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element. Text between elements says nothing in the formats that are read here."""
+
+    tag: str
+    attributes: dict[str, str]
+    line: int
+    column: int
+    children: "list[Element]" = field(default_factory=list)
+
+    def error(self, message: str) -> FormatError:
+        return FormatError(f"<{self.tag}> {message}", self.line, self.column)
+
+    def whole(self, name: str, least: int = 0, most: int = 1 << 31) -> int | None:
+        """A number, None where the attribute is missing. Raises FormatError."""
+        text = self.attributes.get(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"-?\d{1,12}", text, re.ASCII) or not least <= int(text) <= most:
+            raise self.error(f"{name}={text[:60]!r} is no number from {least} to {most}")
+        return int(text)
+
+    def walk(self) -> "Iterator[Element]":
+        """The element and all below it."""
+        waiting = [self]
+        while waiting:
+            one = waiting.pop()
+            yield one
+            waiting += reversed(one.children)
+
+
+def begins(source: Source, tag: str) -> bool:
+    return f"<{tag}" in source.text and bool(re.search(rf"<{tag}[\s>/]", source.text))
+
+
+def read(source: Source, tag: str) -> Element:
+    """The document whose root is ``tag``; text before and behind it is left out. Raises FormatError."""
+    text = source.text
+    opening = re.search(r"<\?xml\s|<!|<(?=[A-Za-z])", text)
+    start = opening.start() if opening else 0
+    end = text.rfind(f"</{tag}>")
+    if end < 0:
+        raise FormatError(f"there is no </{tag}>: the output is cut", text.count("\n") + 1)
+    if len(re.findall(rf"<{tag}[\s>]", text)) > 1:
+        raise FormatError(f"<{tag}> begins twice; give one output")
+    line = text.count("\n", 0, start)
+    shift = start - (text.rfind("\n", 0, start) + 1)
+    return _parsed(text[start : end + len(tag) + 3], tag, line, shift)
+
+
+def _parsed(text: str, tag: str, line: int, shift: int) -> Element:
+    parser = expat.ParserCreate()
+    top = Element("", {}, 0, 0)
+    open_: list[Element] = [top]
+    count = 0
+
+    def place() -> tuple[int, int]:
+        row, column = parser.CurrentLineNumber, parser.CurrentColumnNumber
+        return line + row, column + 1 + (shift if row == 1 else 0)
+
+    def begin(name: str, attributes: dict[str, str]) -> None:
+        nonlocal count
+        count += 1
+        if len(open_) > DEEPEST or count > MOST_ELEMENTS:
+            raise FormatError("nested too deeply or with too many elements", *place())
+        open_.append(Element(name, attributes, *place()))
+        open_[-2].children.append(open_[-1])
+
+    def refuse(*_: object) -> None:
+        raise FormatError("a declaration of a document type or an entity is not accepted", *place())
+
+    parser.StartElementHandler = begin
+    parser.EndElementHandler = lambda _: open_.pop()
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(text, True)
+    except expat.ExpatError as error:
+        row = error.lineno
+        message = expat.ErrorString(error.code)
+        raise FormatError(f"not XML ({message})", line + row, error.offset + 1 + (shift if row == 1 else 0)) from error
+    if len(top.children) != 1 or top.children[0].tag != tag:
+        raise FormatError(f"the document is no <{tag}>", line + 1)
+    return top.children[0]

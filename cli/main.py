@@ -16,6 +16,7 @@ from kopt.cli import (
     recommend,
     simulate,
     sizes,
+    topology,
     train,
     up,
     webhook,
@@ -54,6 +55,7 @@ app.command("explain")(sizes.explain)
 app.command("diff")(sizes.diff)
 app.command("apply")(sizes.apply)
 app.command("profile")(profile.profile)
+app.add_typer(topology.app, name="topology")
 app.add_typer(simulate.app, name="simulate")
 app.command("webhook")(webhook.webhook)
 app.command("audit")(webhook.audit)

@@ -1,0 +1,123 @@
+"""``kopt topology``: what links a node's GPUs, read from the outputs of tools, without a server."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kopt.cli.edge import Refused, usage_error
+from kopt.cli.options import Output
+from kopt.cli.output import Format, show
+from kopt.cli.progress import say
+
+if TYPE_CHECKING:
+    from kopt.formats.topology import Parsed
+
+app = typer.Typer(no_args_is_help=True, help="What links a node's GPUs to one another and to its network cards.")
+_STDIN = "-"
+_LARGEST_BYTES = 64 << 20
+
+Files = Annotated[
+    list[str],
+    typer.Argument(metavar="FILE...", help="Outputs of tools, folders copied from /sys; - is standard input."),
+]
+
+
+@app.callback()
+def topology() -> None:
+    """What links a node's GPUs to one another and to its network cards."""
+
+
+@app.command("parse")
+def parse_command(files: Files, output: Output = Format.TABLE) -> None:
+    """Any topology tool's output as one node: GPUs, links, network cards, switches.
+
+    The tool is found by what it prints: nvidia-smi (topo -m, topo -p2p, nvlink -s, -q, -L, mig, csv), rocm-smi,
+    amd-smi, NCCL's and RCCL's XML, KFD, PCI and InfiniBand folders of /sys, lspci, ibv_devinfo, ibstat, rdma link,
+    ibdev2netdev, dcgm-exporter, AMD's exporter, gpustack-runtime; also fabrics (ibnetdiscover, topograph) and logs of
+    nccl-tests.
+
+    Several files are one node: GPUs are the same when their PCI addresses are. Colours, time stamps and messages around
+    an output do no harm; an output that is cut or contradicts itself is refused with its line.
+
+    Examples:
+
+        nvidia-smi topo -m | kopt topology parse -
+
+        kopt topology parse topo.txt nvlink.txt nvidia-smi-q.txt -o json
+
+        rocm-smi --showtopo | kopt topology parse - -o json | jq '.links[] | select(.type == "XGMI")'
+
+        kopt topology parse /sys/class/kfd/kfd/topology
+    """
+    if files.count(_STDIN) > 1:
+        usage_error("standard input (-) can be read only once", "FILE")
+    found = [(_named(name), _parsed(name)) for name in files]
+    whole = found[0][1] if len(found) == 1 else _merged(found)
+    from kopt.cli.topology_view import answer
+
+    if output is not Format.TABLE:
+        for warning in whole.warnings:
+            say(f"kopt: warning: {warning}")
+    show(answer(whole), output)
+
+
+def _named(name: str) -> str:
+    return "standard input" if name == _STDIN else name
+
+
+def _parsed(name: str) -> "Parsed":
+    """Raises Refused with the name of the file."""
+    from kopt.formats.topology import FormatError, parse, parse_tree
+
+    try:
+        if name != _STDIN and Path(name).is_dir():
+            return parse_tree(_tree(Path(name)))
+        return parse(_text(name), _yaml)
+    except FormatError as error:
+        raise Refused(f"{_named(name)}: {error}") from error
+
+
+def _merged(found: "list[tuple[str, Parsed]]") -> "Parsed":
+    from kopt.core.topology import NodeTopology, TopologyError
+    from kopt.formats.topology import merged
+
+    nodes = []
+    for name, one in found:
+        if not isinstance(one, NodeTopology):
+            raise Refused(f"{name}: only what tools say of one node can be put together; give this file alone")
+        nodes.append(one)
+    try:
+        return merged(nodes)
+    except TopologyError as error:
+        raise Refused(str(error)) from error
+
+
+def _text(name: str) -> str:
+    if name == _STDIN:
+        data = sys.stdin.buffer.read(_LARGEST_BYTES + 1)
+    else:
+        path = Path(name)
+        if not path.exists():
+            raise Refused(f"{path}: there is no such file; name a tool's output, or - for standard input")
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_BYTES + 1)
+    if len(data) > _LARGEST_BYTES:
+        raise Refused(f"{_named(name)}: more than {_LARGEST_BYTES >> 20} MiB; give the output of one tool")
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        # PowerShell writes what it redirects in UTF-16.
+        return data.decode("utf-16", errors="replace")
+    return data.decode("utf-8", errors="replace")
+
+
+def _tree(folder: Path) -> dict[str, str]:
+    from kopt.cli.topology_tree import read
+
+    return read(folder)
+
+
+def _yaml(text: str) -> Any:
+    from kopt.cli.topology_tree import load_yaml
+
+    return load_yaml(text)

@@ -1,0 +1,134 @@
+"""Questions about collectives between GPUs, and their answers.
+
+A bandwidth is one of three kinds and always named: *algorithm* (message by time), *bus* (what nccl-tests prints
+beside it: scaled so that it can be held against a link) and *link* (the specification of the wires). GB/s = 1e9.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from kopt.core.prediction import ModelVersion
+from kopt.core.reason import Reason
+from kopt.core.topology import SCHEMA
+
+MAX_BYTES = 2**44
+"""Larger messages than 16 TiB are a slip of the unit."""
+
+
+class BandwidthError(ValueError):
+    """A question that cannot be asked; the message names the field."""
+
+
+class BandwidthKind(StrEnum):
+    ALGORITHM = "algorithm"
+    BUS = "bus"
+    LINK = "link"
+
+
+class Collective(StrEnum):
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    ALL_TO_ALL = "all_to_all"
+    SENDRECV = "sendrecv"
+
+    def bus_factor(self, ranks: int) -> float:
+        """Bus by algorithm bandwidth, as nccl-tests' PERFORMANCE.md derives it. ``message`` is the whole buffer: what
+        all ranks together hold for all-gather, what each begins with otherwise."""
+        if self is Collective.ALL_REDUCE:
+            return 2 * (ranks - 1) / ranks
+        if self in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL):
+            return (ranks - 1) / ranks
+        return 1.0
+
+
+def collective(name: str) -> Collective:
+    """``all_reduce``, ``AllReduce`` and ``all-reduce`` alike. Raises BandwidthError with the names there are."""
+    key = name.strip().lower().replace("-", "").replace("_", "").replace(" ", "")
+    for one in Collective:
+        if one.value.replace("_", "") == key:
+            return one
+    names = ", ".join(one.value for one in Collective)
+    raise BandwidthError(f"collective {name[:60]!r} is none of {names}")
+
+
+class Transport(StrEnum):
+    """How GPUs of different nodes reach each other."""
+
+    RDMA = "rdma"
+    """InfiniBand or RoCE verbs, with GPUDirect."""
+    PLUGIN = "plugin"
+    """A network plugin of the vendor: OFI on Slingshot and EFA."""
+    TCPX = "tcpx"
+    """GPUDirect over TCP."""
+    SOCKETS = "sockets"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Software:
+    """The software profile: settings alone can change a result five- to tenfold.
+
+    ``tuned`` says that settings were fitted to the machine; ``version`` is the library's (0, 0) where not known;
+    ``algorithm`` a forced one (ring, tree); ``in_process``: one process drives all GPUs of a node.
+    """
+
+    transport: Transport = Transport.UNKNOWN
+    tuned: bool | None = None
+    version: tuple[int, int] = (0, 0)
+    algorithm: str = ""
+    in_process: bool = False
+
+
+@dataclass(frozen=True)
+class BandwidthEstimate:
+    """The answer for one set of GPUs, collective and size; ``low`` and ``high`` hold the bus bandwidth with
+    ``probability``, ``latency_low_us`` and ``latency_high_us`` the time. ``link`` is the specification per GPU and
+    direction, ``unknown`` says that the GPU, link or network is not known and the interval is wide for that."""
+
+    gpus: tuple[int, ...]
+    nodes: int
+    collective: Collective
+    bytes: int
+    latency_us: float
+    latency_low_us: float
+    latency_high_us: float
+    algorithm_gigabytes_per_s: float
+    bus_gigabytes_per_s: float
+    bus_low_gigabytes_per_s: float
+    bus_high_gigabytes_per_s: float
+    link_gigabytes_per_s: float
+    probability: float
+    algorithm: str
+    unknown: bool
+    model: ModelVersion
+    reasons: tuple[Reason, ...] = ()
+
+    def meets(self, minimum_gigabytes_per_s: float, kind: BandwidthKind = BandwidthKind.BUS) -> bool:
+        """Is the expected bandwidth of this kind at least the minimum?"""
+        found: Mapping[BandwidthKind, float] = {
+            BandwidthKind.ALGORITHM: self.algorithm_gigabytes_per_s,
+            BandwidthKind.BUS: self.bus_gigabytes_per_s,
+            BandwidthKind.LINK: self.link_gigabytes_per_s,
+        }
+        return found[kind] >= minimum_gigabytes_per_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of ``kopt bandwidth estimate``."""
+        found = asdict(self)
+        found["model"] = self.model.to_dict()
+        found["reasons"] = [one.to_dict() for one in self.reasons]
+        return {"schema": SCHEMA, **found}
+
+    def _repr_html_(self) -> str:
+        """A line for notebooks."""
+        return (
+            f"<p>{self.collective} of {self.bytes:,} bytes on {len(self.gpus)} GPUs of {self.nodes} node(s): "
+            f"<b>{self.bus_gigabytes_per_s:.4g} GB/s</b> bus bandwidth "
+            f"({self.bus_low_gigabytes_per_s:.4g} to {self.bus_high_gigabytes_per_s:.4g}), "
+            f"{self.latency_us:.4g} µs</p>"
+        )

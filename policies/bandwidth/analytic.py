@@ -1,0 +1,174 @@
+"""How long a collective takes by what is known of wires and algorithms: the minimum over algorithms and protocols of
+alpha + beta × message.
+
+Latencies are those of NCCL's own tuning table (src/graph/tuning.cc: a base by algorithm and protocol, and so much per
+step within and between nodes); traffic per wire follows from the algorithms (nccl-tests' PERFORMANCE.md).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kopt.core.bandwidth import Collective, Transport
+from kopt.policies.bandwidth.sets import GpuSet, Way
+
+MIB = 2**20
+_C = Collective
+_PROTOCOLS = ("LL", "LL128", "Simple")
+_BASE_US = {"ring": (6.6, 14.0, 8.4), "tree": (6.8, 14.0, 8.4), "pairwise": (6.6, 14.0, 8.4)}
+_HOP_US = {
+    Way.SWITCH: {"ring": (0.6, 1.9, 3.4), "tree": (0.6, 1.25, 4.0)},
+    Way.PCIE: {"ring": (1.0, 2.5, 5.7), "tree": (1.0, 1.9, 4.0)},
+    "net": {"ring": (2.7, 4.0, 14.0), "tree": (5.0, 8.5, 14.0)},
+}
+_SHARE = {"LL": 0.4, "LL128": 0.9, "Simple": 1.0}
+"""Of the wire that carries data: LL sends a flag with every four bytes, LL128 with every 120."""
+_NVLS_US = 18.0
+_SLOW = {Transport.RDMA: 1.2, Transport.PLUGIN: 2.0, Transport.TCPX: 3.0, Transport.SOCKETS: 3.5,
+         Transport.UNKNOWN: 2.0}  # fmt: skip
+"""Times the latencies of the table, which are those of InfiniBand at its best."""
+_NET_BASE_US = 10.0
+"""To enter the network and leave it, times the same."""
+_LAUNCH_US = 12.0
+"""More where each GPU has a process of its own and they start when they get there."""
+_NET_SHARE = {Transport.RDMA: 0.9, Transport.PLUGIN: 0.75, Transport.TCPX: 0.45, Transport.SOCKETS: 0.9,
+              Transport.UNKNOWN: 0.75}  # fmt: skip
+_SOCKET_MOST_GBPS = 4.5
+"""What one card's sockets carry, whatever the card; several cards wait for the same cores."""
+_WIRE_SHARE = {Way.SWITCH: 0.82, Way.MESH: 0.82, Way.PCIE: 1.0, Way.ALONE: 1.0}
+_XGMI_SHARE = 0.70
+_NVLS_SHARE = 0.69
+_RAMP_BYTES_PER_GBPS = 8 * MIB / 300
+"""Pipelines fill: at this size by bandwidth a message reaches half of it, and more with the root of the size."""
+
+
+_SCATTERED = 0.8
+"""Of the cards' bandwidth where everybody sends to everybody."""
+
+
+@dataclass(frozen=True)
+class Analytic:
+    """``algorithm`` is the one that was fastest (``ring/LL128``)."""
+
+    latency_us: float
+    algorithm: str
+    gigabytes_per_s: float
+    """Of the wires that bound it, per GPU or node."""
+
+
+def analytic(gpus: GpuSet, kind: Collective, size_bytes: int) -> Analytic:
+    """The fastest way. A forced algorithm of the software profile is obeyed."""
+    ways = list(_ways(gpus, kind, max(1, size_bytes)))
+    forced = [one for one in ways if one.algorithm.startswith(gpus.software.algorithm)]
+    return min(forced or ways, key=lambda one: one.latency_us)
+
+
+def _ways(gpus: GpuSet, kind: Collective, m: int) -> Iterator[Analytic]:
+    if kind is _C.ALL_TO_ALL:
+        yield from _pairwise(gpus, m)
+        return
+    wire = kind.bus_factor(gpus.ranks)
+    yield from _protocols(gpus, kind, "ring", m, wire, ring_bus_gbps(gpus, kind))
+    if kind is not _C.ALL_REDUCE:
+        return
+    if gpus.nodes > 1:
+        yield from _protocols(gpus, kind, "tree", m, wire, 0.9 * ring_bus_gbps(gpus, kind))
+    if gpus.in_network and gpus.count >= 3 and gpus.software.version in ((0, 0), *_NVLS_VERSIONS):
+        gbps = nvls_bus_gbps(gpus)
+        hops = math.log2(gpus.nodes) * _net_us(gpus, "tree", 2) * 2 if gpus.nodes > 1 else 0.0
+        yield _timed("nvls", _NVLS_US + _start_us(gpus) + hops, m, wire, gbps)
+
+
+_NVLS_VERSIONS = tuple((2, minor) for minor in range(17, 60))
+
+
+def wire_share(gpus: GpuSet, kind: Collective) -> float:
+    """What of the links' specification a ring reaches: headers, and a copy of each GPU's own part, which weighs more
+    the fewer there are."""
+    if gpus.way in (Way.PCIE, Way.ALONE):
+        return 1.0
+    if gpus.gpu.vendor == "amd":
+        return _XGMI_SHARE
+    copied = 0.35 if kind is _C.ALL_REDUCE else 0.0 if kind in (_C.BROADCAST, _C.REDUCE) else 0.5
+    return _WIRE_SHARE[gpus.way] * (1 - copied / gpus.count)
+
+
+def network_gbps(gpus: GpuSet) -> float:
+    """What the set gets through a node's cards."""
+    transport = gpus.software.transport
+    assert gpus.network is not None
+    total = gpus.network_gbps * _NET_SHARE[transport]
+    if transport is Transport.TCPX and "tcpxo" in gpus.network.name.lower():
+        total = gpus.network_gbps * 0.75
+    if transport is Transport.SOCKETS:
+        cards = max(1.0, gpus.network_gbps / gpus.network.card_gbps)
+        total = min(total, _SOCKET_MOST_GBPS * math.sqrt(cards))
+    return total
+
+
+def ring_bus_gbps(gpus: GpuSet, kind: Collective) -> float:
+    """Bus bandwidth of rings: the least of what the links and the cards carry."""
+    within = gpus.ring_gbps * wire_share(gpus, kind) if gpus.count > 1 else math.inf
+    if kind is _C.SENDRECV:
+        within = gpus.pair_gbps * wire_share(gpus, kind) if gpus.count > 1 else math.inf
+        outside = min(network_gbps(gpus), gpus.card_gbps) if gpus.nodes > 1 else math.inf
+        return max(1e-3, min(within, outside))
+    outside = network_gbps(gpus) if gpus.nodes > 1 else math.inf
+    return max(1e-3, min(within, outside))
+
+
+def nvls_bus_gbps(gpus: GpuSet) -> float:
+    """The switches add up: a GPU sends its message and a k-th of it back. Between nodes a tree."""
+    k, n = gpus.count, gpus.nodes
+    factor = _C.ALL_REDUCE.bus_factor(gpus.ranks)
+    within = factor * gpus.ring_gbps * _NVLS_SHARE / (1 + 1 / k)
+    if n == 1:
+        return within
+    return min(within, factor * network_gbps(gpus) / (2 * (n - 1) / n))
+
+
+def _protocols(
+    gpus: GpuSet, kind: Collective, algorithm: str, m: int, wire: float, gbps: float
+) -> Iterator[Analytic]:
+    for number, protocol in enumerate(_PROTOCOLS):
+        alpha = _BASE_US[algorithm][number] + _start_us(gpus) + _steps_us(gpus, kind, algorithm, number)
+        yield _timed(f"{algorithm}/{protocol}", alpha, m, wire, gbps * _SHARE[protocol], ramped=number == 2)
+
+
+def _steps_us(gpus: GpuSet, kind: Collective, algorithm: str, protocol: int) -> float:
+    k, n = gpus.count, gpus.nodes
+    hop = _HOP_US[Way.PCIE if gpus.way is Way.PCIE else Way.SWITCH][algorithm][protocol]
+    net = _net_us(gpus, algorithm, protocol)
+    if algorithm == "tree":
+        return 2 * ((k - 1) * hop + math.log2(n) * net)
+    if kind in (_C.SENDRECV, _C.BROADCAST, _C.REDUCE):
+        return net if n > 1 else hop
+    rounds = 2 if kind is _C.ALL_REDUCE else 1
+    within, across = (k - 1, 0) if n == 1 else ((k - 1) * n, n)
+    return rounds * (within * hop + across * net)
+
+
+def _start_us(gpus: GpuSet) -> float:
+    network = _NET_BASE_US * _SLOW[gpus.software.transport] if gpus.nodes > 1 else 0.0
+    return network + (0.0 if gpus.software.in_process else _LAUNCH_US)
+
+
+def _net_us(gpus: GpuSet, algorithm: str, protocol: int) -> float:
+    return _HOP_US["net"][algorithm][protocol] * _SLOW[gpus.software.transport]
+
+
+def _pairwise(gpus: GpuSet, m: int) -> Iterator[Analytic]:
+    """Everybody sends to everybody: what stays in the node by its links, the rest by each GPU's share of the cards."""
+    k, n, ranks = gpus.count, gpus.nodes, gpus.ranks
+    inside = m * (k - 1) / ranks / (gpus.spread_gbps * wire_share(gpus, _C.ALL_TO_ALL)) if k > 1 else 0.0
+    outside = m * (n - 1) / n / (_SCATTERED * network_gbps(gpus) / k) if n > 1 else 0.0
+    wire = _C.ALL_TO_ALL.bus_factor(ranks)
+    gbps = m * wire / max(inside, outside, 1e-12)
+    hop = 1.5 if gpus.way is Way.PCIE else 0.5
+    alpha = 6.6 + _start_us(gpus) + hop * (k - 1) + (_net_us(gpus, "ring", 1) * (1 + 0.5 * (ranks - k)) if n > 1 else 0.0)
+    yield _timed("pairwise", alpha, m, wire, gbps, ramped=True)
+
+
+def _timed(name: str, alpha_us: float, m: int, wire: float, gbps: float, *, ramped: bool = True) -> Analytic:
+    filling = 1 + math.sqrt(_RAMP_BYTES_PER_GBPS * min(gbps, 900.0) / m) if ramped and m > 65536 else 1.0
+    return Analytic(alpha_us + m * wire / (gbps * 1e3) * filling, name, gbps)

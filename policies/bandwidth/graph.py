@@ -1,0 +1,142 @@
+"""The typed multigraph of a node, and the machine of such nodes."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from kopt.core.bandwidth import Software
+
+
+class DeviceKind(StrEnum):
+    GPU = "gpu"
+    LINK_SWITCH = "link switch"
+    """NVSwitch."""
+    PCIE_SWITCH = "pcie switch"
+    NUMA = "numa"
+    NIC = "nic"
+
+
+class EdgeKind(StrEnum):
+    NVLINK = "NVLINK"
+    XGMI = "XGMI"
+    C2C = "C2C"
+    PCIE = "PCIE"
+    SOCKET = "SOCKET"
+    """Between the sockets of a node."""
+
+    @property
+    def direct(self) -> bool:
+        """The GPUs' own links."""
+        return self in (EdgeKind.NVLINK, EdgeKind.XGMI, EdgeKind.C2C)
+
+
+@dataclass(frozen=True, order=True)
+class Device:
+    kind: DeviceKind
+    index: int
+
+
+@dataclass(frozen=True)
+class Edge:
+    """``count`` parallel links of ``gbps`` GB/s per direction each."""
+
+    a: Device
+    b: Device
+    kind: EdgeKind
+    gbps: float
+    count: int = 1
+
+    @property
+    def total_gbps(self) -> float:
+        return self.gbps * self.count
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What the catalogue or the links say of the GPUs of a node. ``link_gbps`` per GPU and direction, all links
+    together; 0 where a figure is not known. ``generation`` of NVLink or Infinity Fabric, 0 without."""
+
+    name: str
+    vendor: str
+    link_gbps: float = 0.0
+    pcie_gbps: float = 0.0
+    memory_gbps: float = 0.0
+    compute_units: int = 0
+    generation: int = 0
+    known: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceGraph:
+    """GPUs, switches, NUMA nodes and network cards of one node. Compared by identity: a graph is built once and asked
+    often. ``unknown`` names what could not be told."""
+
+    gpu: GpuFacts
+    gpus: tuple[int, ...]
+    edges: tuple[Edge, ...]
+    peer_access: bool = True
+    """May GPUs read each other's memory over PCIe? Consumer cards may not and go through the host's."""
+    unknown: tuple[str, ...] = ()
+
+    @cached_property
+    def between(self) -> Mapping[tuple[int, int], float]:
+        """GB/s per direction of the GPUs' own links between a pair, both orders."""
+        found: dict[tuple[int, int], float] = defaultdict(float)
+        for edge in self.edges:
+            if edge.kind.direct and edge.a.kind == edge.b.kind == DeviceKind.GPU:
+                found[edge.a.index, edge.b.index] += edge.total_gbps
+                found[edge.b.index, edge.a.index] += edge.total_gbps
+        return dict(found)
+
+    @cached_property
+    def switched(self) -> Mapping[int, float]:
+        """GB/s per direction from each GPU into link switches."""
+        found: dict[int, float] = defaultdict(float)
+        for edge in self.edges:
+            ends = {edge.a.kind: edge.a, edge.b.kind: edge.b}
+            if edge.kind.direct and set(ends) == {DeviceKind.GPU, DeviceKind.LINK_SWITCH}:
+                found[ends[DeviceKind.GPU].index] += edge.total_gbps
+        return dict(found)
+
+    @cached_property
+    def parents(self) -> Mapping[Device, Edge]:
+        """The PCIe way up from each GPU, switch and card."""
+        found = {}
+        for edge in self.edges:
+            if edge.kind is EdgeKind.PCIE:
+                found[edge.a] = edge
+        return found
+
+    def way_up(self, device: Device) -> list[Device]:
+        """From a device to its NUMA node."""
+        way = [device]
+        while way[-1] in self.parents and len(way) < 16:
+            way.append(self.parents[way[-1]].b)
+        return way
+
+
+@dataclass(frozen=True)
+class Network:
+    """What links nodes: ``cards`` of ``card_gbps`` GB/s per direction in each node. ``name`` as it was described."""
+
+    cards: int
+    card_gbps: float
+    name: str = ""
+    known: bool = True
+
+    @property
+    def total_gbps(self) -> float:
+        return self.cards * self.card_gbps
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """Nodes that are alike, the network between them (None: one node alone) and the software profile."""
+
+    node: DeviceGraph
+    network: Network | None = None
+    software: Software = field(default_factory=Software)
+    installed: int = 0
+    """GPUs in a node, whether they are asked about or not."""

@@ -1,0 +1,142 @@
+"""What the links of a chosen set of GPUs carry, read off the graph: the analytic layer's and the residual's input."""
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from weakref import WeakKeyDictionary
+
+from kopt.core.bandwidth import BandwidthError, Software
+from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, EdgeKind, GpuFacts, Machine, Network
+from kopt.policies.bandwidth.rings import ring_gbps
+
+_MOST_CACHED = 4096
+
+
+class Way(StrEnum):
+    """How the GPUs of the set reach each other within a node."""
+
+    ALONE = "alone"
+    SWITCH = "switch"
+    MESH = "mesh"
+    PCIE = "pcie"
+
+
+@dataclass(frozen=True)
+class GpuSet:
+    """``count`` GPUs in each of ``nodes`` nodes. GB/s per GPU and direction, of the wires: ``ring_gbps`` along rings
+    over all of them, ``spread_gbps`` to all others at once, ``pair_gbps`` over the weakest hop from one to the next.
+    ``network_gbps`` is what the set may use of a node's network cards, ``card_gbps`` what one GPU may of them.
+    """
+
+    gpu: GpuFacts
+    way: Way
+    count: int
+    nodes: int
+    ring_gbps: float
+    spread_gbps: float
+    pair_gbps: float
+    in_network: bool
+    """The link switches reduce and multicast (NVLS)."""
+    network: Network | None
+    network_gbps: float
+    card_gbps: float
+    software: Software
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        return self.count * self.nodes
+
+
+_cached: "WeakKeyDictionary[Machine, dict[tuple[tuple[int, ...], int], GpuSet]]" = WeakKeyDictionary()
+
+
+def gpu_set(machine: Machine, gpus: Sequence[int], nodes: int = 1) -> GpuSet:
+    """The same GPUs in each of ``nodes`` nodes. Raises BandwidthError for GPUs that are not there, for one rank alone
+    and for several nodes without a network."""
+    chosen = tuple(sorted(gpus))
+    known = _cached.setdefault(machine, {})
+    if (chosen, nodes) not in known:
+        if len(known) >= _MOST_CACHED:
+            known.clear()
+        known[chosen, nodes] = _read(machine, chosen, nodes)
+    return known[chosen, nodes]
+
+
+def _read(machine: Machine, gpus: tuple[int, ...], nodes: int) -> GpuSet:
+    missing = sorted(set(gpus) - set(machine.node.gpus))
+    if missing:
+        there = ", ".join(map(str, machine.node.gpus))
+        raise BandwidthError(f"GPU {missing[0]} is not there; the node has {there or 'none'}")
+    if len(set(gpus)) != len(gpus):
+        raise BandwidthError("a GPU is named twice")
+    if nodes < 1 or len(gpus) * nodes < 2:
+        raise BandwidthError("a collective needs two GPUs at least")
+    if nodes > 1 and machine.network is None:
+        raise BandwidthError("several nodes, but no network card is known; say which with --nics")
+    way, ring, spread, pair = _within(machine.node, gpus)
+    network = machine.network if nodes > 1 else None
+    total, card = _outside(network, len(gpus), machine.installed or len(machine.node.gpus))
+    unknown = list(machine.node.unknown)
+    if network is not None and not network.known:
+        unknown.append(f"speed of network {network.name!r}")
+    if way is not Way.ALONE and ring <= 0:
+        unknown.append("links between these GPUs")
+    return GpuSet(
+        machine.node.gpu, way, len(gpus), nodes, ring, spread, pair,
+        way is Way.SWITCH and machine.node.gpu.generation >= 4, network, total, card, machine.software, tuple(unknown),
+    )  # fmt: skip
+
+
+def _outside(network: Network | None, count: int, installed: int) -> tuple[float, float]:
+    """Cards are shared out evenly among a node's GPUs, and a GPU has one at least."""
+    if network is None:
+        return 0.0, 0.0
+    each = max(network.total_gbps / max(installed, 1), min(network.card_gbps, network.total_gbps))
+    return min(network.total_gbps, each * count), each
+
+
+def _within(node: DeviceGraph, gpus: tuple[int, ...]) -> tuple[Way, float, float, float]:
+    if len(gpus) == 1:
+        return Way.ALONE, 0.0, 0.0, 0.0
+    if all(one in node.switched for one in gpus):
+        least = min(node.switched[one] for one in gpus)
+        return Way.SWITCH, least, least, least
+    ring = ring_gbps(gpus, node.between)
+    if ring > 0:
+        links = [node.between.get(pair, 0.0) for pair in itertools.permutations(gpus, 2)]
+        direct = [one for one in links if one > 0]
+        spread = min(sum(node.between.get((a, b), 0.0) for b in gpus if b != a) for a in gpus)
+        # Pairs without a link of their own forward through others: everybody's share falls by the longer way.
+        return Way.MESH, ring, spread * (len(direct) / len(links)) ** 2, min(direct)
+    gbps = _pcie_gbps(node, gpus)
+    return Way.PCIE, gbps, gbps, gbps
+
+
+_BRIDGE, _STAGED, _SOCKET_SHARE = 0.6, 0.5, 0.75
+"""Share of a PCIe link that passes the host bridge; and where GPUs may not read each other's memory; and from one
+socket to the other."""
+_FALL, _FALL_BRIDGED = 0.8, 0.3
+"""Exponents by which bandwidth through host bridges falls with the GPUs that share them; cards that take NVLink bridges
+sit behind PCIe switches, as a rule."""
+
+
+def _pcie_gbps(node: DeviceGraph, gpus: tuple[int, ...]) -> float:
+    """GB/s per direction along a ring through switches, host bridges and sockets; what is shared is divided."""
+    ways = {one: node.way_up(Device(DeviceKind.GPU, one)) for one in gpus}
+    link = min((node.parents[Device(DeviceKind.GPU, one)].total_gbps if len(ways[one]) > 1 else node.gpu.pcie_gbps)
+               for one in gpus)  # fmt: skip
+    common = Counter(device for way in ways.values() for device in set(way[1:]))
+    if any(many == len(gpus) and one.kind is DeviceKind.PCIE_SWITCH for one, many in common.items()):
+        return link * (0.85 if node.peer_access else _STAGED * _BRIDGE)
+    # Behind one switch only the ends of a chain go up; the bridge sees as many ways as there are switches or GPUs.
+    tops = {way[-2] if len(way) > 2 else way[0] for way in ways.values()}
+    through = link * _BRIDGE * (1.0 if node.peer_access else _STAGED)
+    shared = (2 / max(2, len(tops))) ** (_FALL_BRIDGED if node.gpu.link_gbps > 0 else _FALL)
+    sockets = {way[-1] for way in ways.values() if way[-1].kind is DeviceKind.NUMA}
+    if len(sockets) < 2:
+        return through * shared
+    across = min((e.total_gbps for e in node.edges if e.kind is EdgeKind.SOCKET), default=link)
+    return min(through * shared * _SOCKET_SHARE ** (len(tops) == 2), across)

@@ -1,0 +1,87 @@
+"""Measured rows become residual curves: per descriptor the mean of log(measured / analytic) at each knot."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kopt.core.bandwidth import Collective
+from kopt.models.bandwidth.features import KNOTS, Vector, describe, weights_at
+from kopt.models.bandwidth.residual import Curves
+from kopt.models.bandwidth.rows import MeasuredRow
+from kopt.policies.bandwidth.analytic import analytic
+from kopt.policies.bandwidth.sets import GpuSet
+
+_LEAST_WEIGHT = 0.4
+_REACH = 0.12
+"""Standard deviation, per knot, of carrying a residual to sizes that were not measured."""
+_SMOOTH = 0.3
+_SPREAD_LEAST = 0.03
+
+
+@dataclass(frozen=True)
+class Point:
+    """A row in the residual's terms. ``cell`` is what rows are averaged over: machine, GPUs, nodes and collective."""
+
+    group: str
+    cell: tuple[str, int, int, Collective]
+    descriptor: Vector
+    knot: int
+    share: float
+    bytes: int
+    value: float
+    gpus: GpuSet
+
+
+def points(rows: Iterable[MeasuredRow]) -> list[Point]:
+    """Descriptor and residual of each row."""
+    known: dict[tuple[GpuSet, Collective], Vector] = {}
+    found = []
+    for row in rows:
+        gpus, kind = row.asked.gpus(), row.asked.collective
+        if (gpus, kind) not in known:
+            known[gpus, kind] = describe(gpus, kind)
+        below, share = weights_at(row.asked.bytes)
+        value = float(np.log(row.latency_us / analytic(gpus, kind, row.asked.bytes).latency_us))
+        cell = (row.machine, gpus.count, gpus.nodes, kind)
+        found.append(Point(row.machine_class, cell, known[gpus, kind], below, share, row.asked.bytes, value, gpus))
+    return found
+
+
+def curves(rows: Sequence[Point]) -> Curves:
+    """One curve per cell and descriptor. Raises ValueError without any row."""
+    if not rows:
+        raise ValueError("no measured collective to learn from")
+    cells: dict[tuple[object, bytes], list[Point]] = defaultdict(list)
+    for one in rows:
+        cells[one.cell, one.descriptor.tobytes()].append(one)
+    fitted = [_curve(part) for part in cells.values()]
+    descriptors = np.array([part[0].descriptor for part in cells.values()])
+    return Curves(descriptors, np.array([v for v, _ in fitted]), np.array([s for _, s in fitted]))
+
+
+def _curve(rows: Sequence[Point]) -> tuple[Vector, Vector]:
+    """Straight pieces through the medians of each size, smoothed a little; beyond what was measured, flat."""
+    sizes: dict[int, list[Point]] = defaultdict(list)
+    for one in rows:
+        sizes[one.bytes].append(one)
+    hats = np.zeros((len(sizes), len(KNOTS)))
+    values, spreads = np.zeros(len(sizes)), np.zeros(len(sizes))
+    for n, part in enumerate(sizes.values()):
+        found = np.array([one.value for one in part])
+        hats[n, part[0].knot], hats[n, part[0].knot + 1] = 1 - part[0].share, part[0].share
+        values[n] = np.median(found)
+        spreads[n] = np.median(np.abs(found - values[n])) * 1.48
+    mass = hats.sum(0)
+    covered = np.flatnonzero(mass >= min(_LEAST_WEIGHT, mass.max()))
+    second = np.diff(np.eye(len(KNOTS)), 2, axis=0) * _SMOOTH
+    ridge = np.eye(len(KNOTS)) * 1e-6
+    curve = np.linalg.solve(hats.T @ hats + second.T @ second + ridge, hats.T @ values)
+    error = max(_SPREAD_LEAST, float(np.std(values - hats @ curve)), float(np.median(spreads))) ** 2
+    variance = error / np.maximum(1.0, mass)
+    for n in range(len(KNOTS)):
+        nearest = covered[np.abs(covered - n).argmin()]
+        if nearest != n:
+            curve[n], variance[n] = curve[nearest], variance[nearest] + (_REACH * abs(n - nearest)) ** 2
+    return curve, variance

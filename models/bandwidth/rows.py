@@ -1,0 +1,120 @@
+"""Rows of measured or asked collectives: CSV with the hardware described in words."""
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kopt.core.bandwidth import MAX_BYTES, BandwidthError, Collective, collective
+from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
+from kopt.policies.bandwidth.sets import GpuSet, gpu_set
+
+NEEDED = ("gpu", "n_nodes", "gpus_per_node", "collective", "message_bytes")
+_MOST_RANKS = 2**20
+_MOST_GPUS = 256
+_TEXT = 500
+
+
+@dataclass(frozen=True)
+class AskedRow:
+    """One question of a table."""
+
+    hardware: HardwareRow
+    which_gpus: tuple[int, ...]
+    collective: Collective
+    bytes: int
+
+    def gpus(self) -> GpuSet:
+        return gpu_set(machine_of(self.hardware), self.which_gpus, self.hardware.n_nodes)
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """And what was measured. ``machine_class`` and ``machine`` are labels to group by, ``source`` names its origin."""
+
+    asked: AskedRow
+    latency_us: float
+    machine: str
+    machine_class: str
+    source: str = ""
+    which: str = ""
+
+
+def read_asked(path: Path) -> list[AskedRow]:
+    """Raises BandwidthError with the line and column of what cannot be understood."""
+    return [_asked(line, row) for line, row in _rows(path, NEEDED)]
+
+
+def read_measured(path: Path) -> list[MeasuredRow]:
+    """The same with ``latency_us``, ``machine`` and ``machine_class``; rows without a positive latency are refused."""
+    found = []
+    for line, row in _rows(path, (*NEEDED, "latency_us", "machine_class")):
+        latency_us = _number(line, row, "latency_us")
+        if not 0 < latency_us < float("inf"):
+            raise BandwidthError(f"line {line}, latency_us: {row['latency_us']!r} is no time")
+        label = row["machine_class"]
+        source, which = row.get("source", ""), row.get("which_gpus", "")
+        found.append(MeasuredRow(_asked(line, row), latency_us, row.get("machine") or label, label, source, which))
+    return found
+
+
+def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
+    import gzip
+
+    try:
+        opened = gzip.open(path, "rt", encoding="utf-8", newline="") if path.suffix == ".gz" else path.open(
+            encoding="utf-8-sig", newline=""
+        )  # fmt: skip
+        with opened as file:
+            reader = csv.DictReader(file, strict=True)
+            names = reader.fieldnames or []
+            missing = [name for name in needed if name not in names]
+            if missing:
+                raise BandwidthError(f"{path.name}: no column {missing[0]!r}; columns are {', '.join(names) or 'none'}")
+            for row in reader:
+                if None in row or any(value is None for value in row.values()):
+                    raise BandwidthError(f"line {reader.line_num}: {len(names)} columns are expected")
+                yield reader.line_num, row
+    except (OSError, UnicodeDecodeError, csv.Error, EOFError) as error:
+        raise BandwidthError(f"{path}: cannot be read as CSV ({error})") from error
+
+
+def _asked(line: int, row: Mapping[str, str]) -> AskedRow:
+    nodes, count = _whole(line, row, "n_nodes", _MOST_RANKS), _whole(line, row, "gpus_per_node", _MOST_GPUS)
+    if nodes * count < 2:
+        raise BandwidthError(f"line {line}: one GPU alone has nobody to talk to")
+    hardware = HardwareRow(
+        row["gpu"][:_TEXT], row.get("vendor", "")[:_TEXT], row.get("intra_link", "")[:_TEXT], nodes, count,
+        row.get("nic_config", "")[:_TEXT], row.get("software", "")[:_TEXT], row.get("condition", "")[:_TEXT],
+    )  # fmt: skip
+    try:
+        kind = collective(row["collective"])
+    except BandwidthError as error:
+        raise BandwidthError(f"line {line}: {error}") from error
+    size_bytes = _whole(line, row, "message_bytes", MAX_BYTES)
+    return AskedRow(hardware, _which(row.get("which_gpus", ""), count), kind, size_bytes)
+
+
+def _which(text: str, count: int) -> tuple[int, ...]:
+    """``0 1 2 3``, ``0,1`` or ``0..7``; where it says anything else (hosts), the first GPUs."""
+    words = text.replace(",", " ").split()
+    found = tuple(map(int, words)) if words and all(one.isdigit() and len(one) < 4 for one in words) else ()
+    inside = len(set(found)) == count == len(found) and max(found) < 8
+    return found if inside else tuple(range(count))
+
+
+def _whole(line: int, row: Mapping[str, str], name: str, most: int) -> int:
+    value = _number(line, row, name)
+    if value != int(value) or not 1 <= value <= most:
+        raise BandwidthError(f"line {line}, {name}: {row[name][:40]!r} is not a whole number from 1 to {most:,}")
+    return int(value)
+
+
+def _number(line: int, row: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(row[name])
+    except ValueError as error:
+        raise BandwidthError(f"line {line}, {name}: {row[name][:40]!r} is not a number") from error
+    if value != value or abs(value) == float("inf"):
+        raise BandwidthError(f"line {line}, {name}: {row[name][:40]!r} is not a number")
+    return value

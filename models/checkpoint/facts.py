@@ -4,7 +4,10 @@ What a line *means* is learned (``lines``); numbers and names are read.
 """
 
 import re
+from array import array
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 
 from kopt.models.checkpoint.shapes import shape_of, text_of
 
@@ -39,9 +42,10 @@ def step_of_progress(text: str) -> int | None:
     named, fractions, epoch = _places(shape_of(text))
     if named:
         return _number(text[named])
-    for part, whole in fractions:
-        if _number(text[whole]) >= _number(text[part]):
-            return _number(text[part])
+    place = iter(fractions)
+    for start, end, whole, last in zip(place, place, place, place, strict=True):
+        if _number(text[whole:last]) >= _number(text[start:end]):
+            return _number(text[start:end])
     return _number(text[epoch].lstrip("0")) if epoch else None
 
 
@@ -56,12 +60,16 @@ def _number(digits: str) -> int:
     return int(digits[:18] or 0)
 
 
-@lru_cache(maxsize=1024)
-def _places(shape: bytes) -> tuple[slice | None, tuple[tuple[slice, slice], ...], slice | None]:
-    """Where texts of the shape have the number of a named step, else fractions; and that of an epoch, zeros and all."""
+@lru_cache(maxsize=8192)
+def _places(shape: bytes) -> tuple[slice | None, Sequence[int], slice | None]:
+    """Where texts of the shape have the number of a named step, else those of fractions; and an epoch's, zeros and all.
+
+    Of each fraction both spans follow each other, packed: a hostile log has many, and much is kept.
+    """
     text = text_of(shape)
     named, epoch = _NAMED.search(text) or _BEFORE.search(text), _EPOCH.search(text)
-    fractions = () if named else tuple((slice(*one.span(1)), slice(*one.span(2))) for one in _OF.finditer(text))
+    found = () if named else _OF.finditer(text)
+    fractions = array("H", chain.from_iterable((*one.span(1), *one.span(2)) for one in found))
     return named and slice(*named.span(1)), fractions, epoch and slice(*epoch.span(1))
 
 

@@ -62,7 +62,7 @@ def template(text: str) -> str:
     return _template(shape_of(text))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=8192)
 def _template(shape: bytes) -> str:
     text = text_of(shape)
     if not text.isascii():

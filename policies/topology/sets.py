@@ -1,0 +1,114 @@
+"""The best set of so many free GPUs of one node.
+
+Among sets as fast as the fastest one, that with the most links of its own, then that which leaves the fastest set for
+the next request of its size, then the one on the fewest NUMA nodes, then the one of the lowest indexes, so that one
+question always has one answer.
+Every set is looked at, one for all that differ by twins only; where there are too many of them, sets are grown from
+every GPU and improved by single swaps, and the answer says that it may not be the best.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+
+from kopt.core.reason import Reason
+from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind
+from kopt.policies.topology.symmetry import Classes, how_many, representatives, twins
+
+Value = Callable[[tuple[int, ...]], float]
+"""GB/s that a set of GPUs, in ascending order, reaches."""
+_MOST_SETS = 5_000
+_AS_FAST = 0.99
+"""Of the fastest: closer than any prediction tells apart."""
+
+
+@dataclass(frozen=True)
+class SetChoice:
+    """``gpus`` reach ``gbps``; ``rest_gbps`` is what the next request of this size would, 0 where none fits.
+
+    ``slowest_gbps`` is the worst set that could have been taken, ``exact`` whether every set was looked at.
+    """
+
+    gpus: tuple[int, ...]
+    gbps: float
+    rest_gbps: float
+    slowest_gbps: float
+    considered: int
+    exact: bool = True
+
+    def reason(self, free: int) -> Reason:
+        """Why these."""
+        gpus = ", ".join(map(str, self.gpus))
+        sentence = f"GPUs {gpus} of {free} free ones reach {self.gbps:.3g} GB/s; the worst set {self.slowest_gbps:.3g}"
+        if self.rest_gbps:
+            sentence += f"; as many of the rest still {self.rest_gbps:.3g}"
+        return Reason("BEST_SET" if self.exact else "GOOD_SET", sentence + ".")
+
+
+def best_set(graph: DeviceGraph, free: Sequence[int], count: int, value: Value) -> SetChoice | None:
+    """The best ``count`` of the ``free`` GPUs by ``value``; None where there are not so many.
+
+    Raises ValueError for a count below one or for GPUs that the node does not have.
+    """
+    unknown = set(free) - set(graph.gpus)
+    if count < 1 or unknown:
+        raise ValueError(f"a set of {count} GPUs among {sorted(free)}: the node has {sorted(graph.gpus)}")
+    free = tuple(sorted(set(free)))
+    if len(free) < count:
+        return None
+    classes, known = twins(graph), cache(value)
+    exact = how_many(classes, free, count) <= _MOST_SETS
+    sets = set(representatives(classes, free, count) if exact else _grown(free, count, known))
+    fastest = max(map(known, sets))
+    near = [one for one in sets if known(one) >= _AS_FAST * fastest]
+    rest = {one: _rest(classes, free, one, known, exact=exact and len(near) <= _MOST_SETS // 10) for one in near}
+    chosen = min(near, key=lambda one: (-_linked(graph, one), -round(rest[one], 6), _spread(graph, one), one))
+    return SetChoice(chosen, known(chosen), rest[chosen], min(map(known, sets)), len(sets), exact)
+
+
+def _rest(classes: Classes, free: Sequence[int], taken: Sequence[int], value: Value, *, exact: bool) -> float:
+    """What the best set of the same size reaches among those that are left, or the best pair where that is less."""
+    left = tuple(gpu for gpu in free if gpu not in taken)
+    count = min(len(taken), len(left))
+    if count < 2:
+        return 0.0
+    sets: Iterable[tuple[int, ...]]
+    if exact and how_many(classes, left, count) <= _MOST_SETS:
+        sets = representatives(classes, left, count)
+    else:
+        sets = _grown(left, count, value)
+    return max(map(value, sets))
+
+
+def _linked(graph: DeviceGraph, gpus: Sequence[int]) -> float:
+    """GB/s of the direct links within the set."""
+    return round(sum(graph.between.get(pair, 0.0) for pair in combinations(gpus, 2)), 3)
+
+
+def _spread(graph: DeviceGraph, gpus: Sequence[int]) -> int:
+    """On how many NUMA nodes the GPUs hang."""
+    return len({graph.way_up(Device(DeviceKind.GPU, gpu))[-1] for gpu in gpus})
+
+
+def _grown(free: Sequence[int], count: int, value: Value) -> Iterable[tuple[int, ...]]:
+    """From each GPU a set that takes the best next one until it is full, then the best single swaps."""
+    for first in free:
+        chosen = (first,)
+        while len(chosen) < count:
+            chosen = max((_with(chosen, gpu) for gpu in free if gpu not in chosen), key=value)
+        yield _improved(free, chosen, value)
+
+
+def _improved(free: Sequence[int], chosen: tuple[int, ...], value: Value) -> tuple[int, ...]:
+    while True:
+        rest = [gpu for gpu in free if gpu not in chosen]
+        swaps = [_with(tuple(one for one in chosen if one != out), gpu) for out in chosen for gpu in rest]
+        better = max(swaps, key=value, default=chosen)
+        if value(better) <= value(chosen):
+            return chosen
+        chosen = better
+
+
+def _with(chosen: Sequence[int], gpu: int) -> tuple[int, ...]:
+    return tuple(sorted((*chosen, gpu)))

@@ -1,0 +1,50 @@
+"""The best set of a node by what the analytic layer says of a collective on it; what was worked out is kept."""
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+from kopt.core.bandwidth import Collective
+from kopt.policies.bandwidth.analytic import analytic
+from kopt.policies.bandwidth.graph import Machine
+from kopt.policies.bandwidth.sets import gpu_set
+from kopt.policies.topology.sets import SetChoice, best_set
+
+GIB = 2**30
+_MOST_KEPT = 4096
+_Question = tuple[tuple[int, ...], int, Collective, int]
+_kept: "WeakKeyDictionary[Machine, dict[_Question, SetChoice | None]]" = WeakKeyDictionary()
+
+
+def choose_gpus(
+    machine: Machine, free: Sequence[int], count: int, kind: Collective = Collective.ALL_REDUCE, size_bytes: int = GIB
+) -> SetChoice | None:
+    """The best ``count`` of the ``free`` GPUs of one node for a collective; None where there are not so many.
+
+    ``gbps`` of the answer is bus bandwidth. Raises ValueError as ``best_set`` does.
+    """
+    known = _kept.setdefault(machine, {})
+    question = (tuple(sorted(set(free))), count, kind, size_bytes)
+    if question not in known:
+        if len(known) >= _MOST_KEPT:
+            known.clear()
+        known[question] = best_set(
+            machine.node, free, count, lambda gpus: bus_gbps(machine, gpus, kind=kind, size_bytes=size_bytes)
+        )
+    return known[question]
+
+
+def bus_gbps(
+    machine: Machine, gpus: Sequence[int], nodes: int = 1, *, kind: Collective = Collective.ALL_REDUCE,
+    size_bytes: int = GIB,
+) -> float:  # fmt: skip
+    """GB/s of bus bandwidth of a collective on these GPUs of each of ``nodes`` nodes; 0 where no network is known.
+
+    One rank alone waits for nobody and has its memory's.
+    """
+    ranks = len(gpus) * nodes
+    if nodes > 1 and machine.network is None:
+        return 0.0
+    if ranks < 2:
+        return machine.node.gpu.memory_gbps or 1.0
+    took_us = analytic(gpu_set(machine, gpus, nodes), kind, size_bytes).latency_us
+    return size_bytes / took_us / 1e3 * kind.bus_factor(ranks)

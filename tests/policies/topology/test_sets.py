@@ -1,0 +1,131 @@
+"""The best set of free GPUs of a node: exact, the same for twins, and leaving the best rest."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuFacts
+from kopt.policies.bandwidth.rings import ring_gbps
+from kopt.policies.topology.sets import best_set
+from kopt.policies.topology.symmetry import representatives, twins
+
+# Links of the DGX-1 with V100s (NVIDIA DGX-1 white paper, figure 4), 25 GB/s each.
+CUBE_MESH = {
+    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2, (2, 6): 1, (3, 7): 1,
+    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
+}  # fmt: skip
+
+
+def gpu(index: int) -> Device:
+    return Device(DeviceKind.GPU, index)
+
+
+def node(links: dict[tuple[int, int], int], numa: dict[int, int], bridges: dict[int, int] | None = None) -> DeviceGraph:
+    """GPUs by the NUMA node that each hangs on, through the PCIe switch in ``bridges`` where it has one."""
+    edges = [Edge(gpu(a), gpu(b), EdgeKind.NVLINK, 25.0, count) for (a, b), count in links.items()]
+    for index, home in numa.items():
+        up = Device(DeviceKind.NUMA, home)
+        if bridges and index in bridges:
+            bridge = Device(DeviceKind.PCIE_SWITCH, bridges[index])
+            edges += [Edge(gpu(index), bridge, EdgeKind.PCIE, 16.0)]
+            if Edge(bridge, up, EdgeKind.PCIE, 16.0) not in edges:
+                edges += [Edge(bridge, up, EdgeKind.PCIE, 16.0)]
+        else:
+            edges += [Edge(gpu(index), up, EdgeKind.PCIE, 16.0)]
+    return DeviceGraph(GpuFacts("V100-SXM2-16GB", "nvidia"), tuple(sorted(numa)), tuple(edges))
+
+
+def rings(graph: DeviceGraph):  # type: ignore[no-untyped-def]
+    return lambda gpus: ring_gbps(gpus, graph.between) or 5.0
+
+
+DGX1 = node(CUBE_MESH, {n: n // 4 for n in range(8)})
+
+
+def test_four_of_a_cube_mesh_are_a_side_of_the_cube() -> None:
+    choice = best_set(DGX1, range(8), 4, rings(DGX1))
+    assert choice is not None
+    assert choice.exact
+    assert choice.gbps == max(rings(DGX1)(one) for one in combinations(range(8), 4))
+    assert choice.rest_gbps == choice.gbps
+    assert "GPUs 0, 1, 2, 3 of 8" in choice.reason(8).message
+
+
+def test_a_pair_is_taken_so_that_another_good_pair_stays() -> None:
+    links = {(0, 1): 2, (1, 2): 2, (2, 3): 2}
+    chain = node(links, dict.fromkeys(range(4), 0))
+    choice = best_set(chain, range(4), 2, lambda gpus: chain.between.get((gpus[0], gpus[1]), 1.0))
+    assert choice is not None
+    assert choice.gpus in ((0, 1), (2, 3))
+    assert choice.rest_gbps == 50.0
+
+
+def test_twins_hang_on_one_bridge_and_are_looked_at_once() -> None:
+    boxes = node({}, {n: n // 4 for n in range(8)}, {n: n // 2 for n in range(8)})
+    assert twins(boxes) == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert len(list(representatives(twins(boxes), range(8), 2))) == 10
+    assert twins(DGX1) == tuple((n,) for n in range(8))
+
+
+def test_there_is_no_set_of_more_gpus_than_are_free() -> None:
+    assert best_set(DGX1, (0, 5), 3, rings(DGX1)) is None
+
+
+@pytest.mark.parametrize(("free", "count"), [((0, 9), 2), ((0, 1), 0)])
+def test_a_question_that_makes_no_sense_is_refused(free: tuple[int, ...], count: int) -> None:
+    with pytest.raises(ValueError, match="the node has"):
+        best_set(DGX1, free, count, rings(DGX1))
+
+
+def test_sixteen_gpus_behind_one_switch_need_one_look() -> None:
+    switch = Device(DeviceKind.LINK_SWITCH, 0)
+    flat = DeviceGraph(
+        GpuFacts("V100-SXM3-32GB", "nvidia"), tuple(range(16)),
+        tuple(Edge(gpu(n), switch, EdgeKind.NVLINK, 150.0) for n in range(16)),
+    )  # fmt: skip
+    asked: list[tuple[int, ...]] = []
+
+    def value(gpus: tuple[int, ...]) -> float:
+        asked.append(gpus)
+        return 150.0
+
+    choice = best_set(flat, range(16), 8, value)
+    assert choice is not None
+    assert choice.gpus == tuple(range(8))
+    assert len(asked) == 2
+
+
+graphs = st.builds(
+    node,
+    st.dictionaries(
+        st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(lambda pair: pair[0] < pair[1]), st.integers(1, 3)
+    ),
+    st.just({n: n // 4 for n in range(7)}),
+    st.sampled_from([None, {n: n // 2 for n in range(7)}]),
+)
+
+
+@given(graphs, st.sets(st.integers(0, 6), min_size=2), st.integers(2, 4))
+@settings(max_examples=150)
+def test_no_set_is_faster_than_the_chosen_one(graph: DeviceGraph, free: set[int], count: int) -> None:
+    def value(gpus: tuple[int, ...]) -> float:
+        pairs = [graph.between.get(pair, 0.0) for pair in combinations(gpus, 2)]
+        above = len({graph.way_up(gpu(one))[1] for one in gpus})
+        return sum(pairs) + 10 * min(pairs) - above + 20
+
+    choice = best_set(graph, sorted(free), count, value)
+    every = list(combinations(sorted(free), count))
+    if not every:
+        assert choice is None
+        return
+    assert choice is not None
+    best = max(map(value, every))
+    assert choice.gbps >= 0.99 * best
+    assert set(choice.gpus) <= free
+    assert choice.slowest_gbps == min(map(value, every))
+    near = [one for one in every if value(one) >= 0.99 * best]
+    left = [max(map(value, combinations(sorted(free - set(one)), count)), default=0.0) for one in near]
+    if len(free) >= 2 * count:
+        assert choice.rest_gbps == pytest.approx(max(left))

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli import agent_logtail
+from kopt.cli import agent_logtail, agent_topology
 
 app = typer.Typer(no_args_is_help=True, help="What runs on nodes and inside pods.")
 app.add_typer(agent_logtail.app, name="logtail")
+app.command("topology")(agent_topology.topology)
 
 
 @app.command("install")

@@ -168,7 +168,8 @@ def _settings(
 ) -> "ProcessSettings":
     from kopt.agents.logtail.jobs import JobSettings
     from kopt.agents.logtail.pace import PaceSettings
-    from kopt.agents.logtail.process import ProcessSettings, log_to_stderr
+    from kopt.agents.logtail.process import ProcessSettings
+    from kopt.agents.running import log_to_stderr
 
     if not url.startswith(("http://", "https://")):
         usage_error(f"{url!r} is no address; write it like http://HOST:PORT", "--predictions")

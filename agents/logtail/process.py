@@ -2,11 +2,8 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import resource
-import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +16,7 @@ from kopt.agents.logtail.notes import Annotator
 from kopt.agents.logtail.notices import Notices
 from kopt.agents.logtail.places import Files, Pods, PodSettings, node_sources, stream_sources, watch_folder
 from kopt.agents.logtail.pods import PodView, pod_view
+from kopt.agents.running import beside, end_signals
 from kopt.cluster.api import ApiError, Kube, KubeSettings, connect
 from kopt.cluster.informer import Informer
 from kopt.cluster.namespaces import MODE_ANNOTATION, NamespaceView, namespace_view
@@ -77,7 +75,7 @@ async def serve_sidecar(settings: ProcessSettings, sidecar: SidecarSettings,
         if sidecar.pod is not None and sidecar.mode is not Mode.OBSERVE:
             kube = await stack.enter_async_context(connect(settings.kubeconfig, _kube_settings()))
             work.append(_annotate_own(jobs, kube, sidecar, settings))
-        async with _tasks(work):
+        async with beside(work):
             await ending.wait()
             files.finish()
             with contextlib.suppress(TimeoutError):
@@ -97,34 +95,6 @@ async def serve_cluster(settings: ProcessSettings, pods: PodSettings, namespace:
     """Follow GPU pods through the API server."""
     await _serve_pods(settings, pods, "", namespace, selector, stop,
                       lambda kube, jobs, _: stream_sources(kube, jobs))  # fmt: skip
-
-
-def end_signals(stop: asyncio.Event | None = None) -> asyncio.Event:
-    """``stop``, or a new event, that SIGTERM and SIGINT set."""
-    ending = stop or asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        # Outside of the main thread there are no signals to have.
-        with contextlib.suppress(RuntimeError, ValueError):
-            asyncio.get_running_loop().add_signal_handler(name, ending.set)
-    return ending
-
-
-def log_to_stderr(level: int = logging.INFO) -> None:
-    """One JSON object per line on standard error, for whatever collects them."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    # One line for each request would be more than what is followed.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-
-
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {"at_s": round(record.created, 3), "level": record.levelname, "logger": record.name,
-                "message": record.getMessage()}  # fmt: skip
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)
 
 
 async def _serve_pods(
@@ -149,7 +119,7 @@ async def _serve_pods(
             found.subscribe(pods.pod_changed)
             await found.run()
 
-        async with _tasks([namespaces.run(), begin()]):
+        async with beside([namespaces.run(), begin()]):
             await ending.wait()
 
 
@@ -167,23 +137,11 @@ async def _running(settings: ProcessSettings) -> AsyncIterator[tuple[Jobs, Notic
         jobs, notices = Jobs(post, Ledger(settings.state), settings.jobs), Notices()
         with serve_metrics(jobs, settings.host, settings.port):
             try:
-                async with _tasks([jobs.run(), notices.run()]):
+                async with beside([jobs.run(), notices.run()]):
                     await jobs.started()
                     yield jobs, notices
             finally:
                 jobs.ledger.save()
-
-
-@contextlib.asynccontextmanager
-async def _tasks(work: Sequence[Any]) -> AsyncIterator[None]:
-    """The coroutines run beside the block, and end with it; what breaks one breaks the block."""
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(one) for one in work]
-        try:
-            yield
-        finally:
-            for one in running:
-                one.cancel()
 
 
 async def _annotate_own(jobs: Jobs, kube: Kube, sidecar: SidecarSettings, settings: ProcessSettings) -> None:

@@ -1,0 +1,110 @@
+"""Runs a vendor's tool: no shell, a limit on time and on text, and nothing of it left behind.
+
+A tool that asks a broken driver may wait in the kernel, where no signal reaches it. It is left there and not started
+again before it has ended: otherwise every scan would add a process.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kopt.agents.topology.readings import CollectorError, Trouble
+
+_SAID_BYTES = 2000
+_CHUNK_BYTES = 1 << 16
+_ENDING_S = 2.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one call of a tool."""
+
+    time_s: float = 20.0
+    """``nvidia-smi`` without persistence mode initialises every GPU first: seconds on a large node."""
+    text_bytes: int = 2 << 20
+    """The longest real output, ``nvidia-smi -q`` of 16 GPUs in 7 instances each, has less than one MiB."""
+    path: str = ""
+    """Folders in which tools are looked for, beside PATH."""
+
+
+class Tool:
+    """One command and its arguments. ``fine`` are exit statuses that come with a whole output, ``absent`` those that
+    say that the hardware is not there."""
+
+    def __init__(self, name: str, command: Sequence[str], limits: Limits, fine: Sequence[int] = (0,),
+                 absent: Sequence[int] = ()) -> None:  # fmt: skip
+        self.name = name
+        self._command, self._limits = tuple(command), limits
+        self._fine, self._absent = frozenset(fine), frozenset(absent)
+        self._left: asyncio.subprocess.Process | None = None
+
+    async def collect(self) -> str:
+        """What it prints. Raises CollectorError."""
+        if self._left is not None and self._left.returncode is None:
+            raise CollectorError(Trouble.STUCK, "does not end, not even when killed; not started again")
+        self._left = None
+        process = await self._start()
+        try:
+            async with asyncio.timeout(self._limits.time_s):
+                text, said = await asyncio.gather(self._read(process), _last_words(process))
+                status = await process.wait()
+        except TimeoutError as error:
+            raise CollectorError(Trouble.TIMEOUT, f"no answer within {self._limits.time_s:g} s") from error
+        finally:
+            await self._end(process)
+        if status not in self._fine:
+            reason = (said or text[-_SAID_BYTES:]).decode(errors="replace").strip()[-300:]
+            trouble = Trouble.ABSENT if status in self._absent else Trouble.FAILED
+            raise CollectorError(trouble, f"ended with {status}: {reason}" if reason else f"ended with {status}")
+        if not text.strip():
+            raise CollectorError(Trouble.ABSENT, "prints nothing")
+        return text.decode(errors="replace")
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        search = os.pathsep.join(filter(None, (os.environ.get("PATH", os.defpath), self._limits.path)))
+        path = shutil.which(self._command[0], path=search)
+        if path is None:
+            raise CollectorError(Trouble.ABSENT, f"{self._command[0]} is not there")
+        pipe = asyncio.subprocess.PIPE
+        try:
+            return await asyncio.create_subprocess_exec(
+                path, *self._command[1:], stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe,
+                start_new_session=True, env={**os.environ, "PATH": search, "LC_ALL": "C", "COLUMNS": "1000"},
+            )  # fmt: skip
+        except OSError as error:
+            raise CollectorError(Trouble.FAILED, f"cannot be started: {error.strerror}") from error
+
+    async def _read(self, process: asyncio.subprocess.Process) -> bytes:
+        assert process.stdout is not None
+        found = bytearray()
+        while chunk := await process.stdout.read(_CHUNK_BYTES):
+            found += chunk
+            if len(found) > self._limits.text_bytes:
+                most = self._limits.text_bytes >> 10
+                raise CollectorError(Trouble.TOO_LARGE, f"prints more than {most} KiB")
+        return bytes(found)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        """Its whole group: tools start others, which may hold the pipes open."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode is not None:
+            return
+        try:
+            async with asyncio.timeout(_ENDING_S):
+                await process.wait()
+        except TimeoutError:
+            self._left = process
+
+
+async def _last_words(process: asyncio.subprocess.Process) -> bytes:
+    """The end of standard error; read to its end, so that the tool is not held up."""
+    assert process.stderr is not None
+    kept = b""
+    while chunk := await process.stderr.read(_CHUNK_BYTES):
+        kept = (kept + chunk)[-_SAID_BYTES:]
+    return kept

@@ -76,15 +76,19 @@ def _places(shape: bytes) -> tuple[slice | None, Sequence[int], slice | None]:
 def step_of_checkpoint(text: str) -> int | None:
     """Which step a message about a checkpoint speaks of: by name, in the file's name, or "for 100"; None otherwise."""
     text = text[-_LOOKED_AT:]
-    found = (
-        _NAMED.search(text)
-        or _BEFORE.search(text)
-        or _IN_NAME.search(text)
-        or _SAVED.search(text)
-        or _FOR.search(text)
-        or _EPOCH.search(text)
-    )
-    return int(found[1][:18]) if found else None
+    place, padded = _saved_place(shape_of(text))
+    if place is None:
+        return None
+    return _number(text[place].lstrip("0") if padded else text[place])
+
+
+@lru_cache(maxsize=8192)
+def _saved_place(shape: bytes) -> tuple[slice | None, bool]:
+    """Where texts of the shape have the number of a checkpoint's step, and whether zeros in front are none of it."""
+    text = text_of(shape)
+    named = _NAMED.search(text) or _BEFORE.search(text)
+    found = named or _IN_NAME.search(text) or _SAVED.search(text) or _FOR.search(text) or _EPOCH.search(text)
+    return found and slice(*found.span(1)), not named
 
 
 def goes_on_aside(text: str) -> bool:

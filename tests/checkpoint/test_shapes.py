@@ -24,7 +24,7 @@ _PARTS = (
     "]", " ", "  ", "/", " / ", "\\", "a/b/", "ckpt-", ":", ".", "=", "-", "====", "....", "|", "█", "▏▎", "%", "e-",
     "0", "00", "007", "1", "9", "12", "30", "999999", "000000000000000000000", "12345678901234567890", "٣", "९", "²",
     "4/4", " 12/30 ", " 9/4 ", "epoch 03", "½", "\ud800", "\udfff", "\udc9f", "😀", "é", "\x00", "\n", "it/s",
-    "10:00:00", "run1/", "/0/",
+    "10:00:00", "run1/", "/0/", "ckpt", "model_", "state-", " for step ", " at ", "GB", "s", "MB ",
 )  # fmt: skip
 _ANY = st.characters(codec=None, exclude_categories=())
 LINES = st.lists(st.sampled_from(_PARTS) | _ANY, max_size=16).map("".join)
@@ -51,6 +51,12 @@ def plain_step(text: str) -> int | None:
     return int(done[0][:18]) if done else plain_epoch(text)
 
 
+def plain_saved(text: str) -> int | None:
+    ways = (facts._NAMED, facts._BEFORE, facts._IN_NAME, facts._SAVED, facts._FOR, facts._EPOCH)
+    found = next((one for one in (way.search(text) for way in ways) if one), None)
+    return int(found[1][:18]) if found else None
+
+
 @given(LINES)
 def test_a_shape_is_a_text_as_long_with_the_same_characters_but_for_digits(line: str) -> None:
     text = text_of(shape_of(line))
@@ -74,14 +80,17 @@ def test_of_a_long_line_both_ends_make_the_template(head: str, tail: str) -> Non
 def test_numbers_are_read_where_the_shape_has_them(line: str) -> None:
     assert facts.step_of_progress(line) == plain_step(line)
     assert facts.epoch_of(line) == plain_epoch(line)
+    assert facts.step_of_checkpoint(line) == plain_saved(line)
 
 
 def test_recorded_lines_with_any_digits_say_what_they_say_by_themselves() -> None:
     rng = random.Random(11)
     for line in rng.sample([line for log in read_logs(RECORDED) for line in log.lines], 4000):
-        text = re.sub("[0-9]", lambda _: rng.choice("0123456789٣"), line)[:600]
+        digits = rng.choice(("0", "01", "0123456789٣"))
+        text = re.sub("[0-9]", lambda _, digits=digits: rng.choice(digits), line)[:600]
         assert words.template(text) == plain_template(text)
         assert (facts.step_of_progress(text), facts.epoch_of(text)) == (plain_step(text), plain_epoch(text))
+        assert facts.step_of_checkpoint(text) == plain_saved(text)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +111,22 @@ def test_recorded_lines_with_any_digits_say_what_they_say_by_themselves() -> Non
 )
 def test_lines_of_one_shape_keep_their_own_numbers(line: str, step: int | None, epoch: int | None) -> None:
     assert (facts.step_of_progress(line), facts.epoch_of(line)) == (step, epoch)
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("saved model-0012.pt", 12),
+        ("saved model-9999.pt", 9999),
+        ("saved model-0000.pt", 0),
+        ("saved ckpt_000000000000000000123", 123),
+        ("saved at iteration 000000000000000000123", 0),
+        ("saved at 007", 7),
+        ("saved " + "x" * 600, None),
+    ],
+)
+def test_checkpoints_of_one_shape_keep_their_own_steps(line: str, step: int | None) -> None:
+    assert facts.step_of_checkpoint(line) == step
 
 
 @pytest.fixture(scope="module")

@@ -38,12 +38,12 @@ from kopt.formats.topology import (
     topograph,
 )
 from kopt.formats.topology.merge import merged
-from kopt.formats.topology.text import FormatError, Source, source_of
+from kopt.formats.topology.text import LONGEST_LINE, FormatError, Source, short_lines, source_of
 
 Parsed = NodeTopology | Fabric | CollectiveLog | CollectiveGraphs | PortTests
 
 _TEXTS: tuple[ModuleType, ...] = (
-    nccl_topo, nccl_graph, nccl_tests, rocm_topo, amd_smi_topo, nvidia_topo, nvidia_full, nvidia_table, nvidia_mig,
+    nccl_tests, rocm_topo, amd_smi_topo, nvidia_topo, nvidia_full, nvidia_table, nvidia_mig,
     nvidia_list, amd_smi_gpus, rocm_gpus, ibnetdiscover, rdma, lspci, exporters, nvidia_query,
 )  # fmt: skip
 """In the order in which they are asked: what tells of links comes before what lists devices."""
@@ -67,14 +67,22 @@ def parse(text: str, load_yaml: Callable[[str], Any] | None = None) -> Parsed:
     Raises FormatError.
     """
     source = source_of(text)
-    if documents.looks_like(source) and not nccl_tests.recognises(source):
+    if documents.looks_like(source):
         return _checked(lambda: _document(documents.decode(source)))
+    for parser in (nccl_topo, nccl_graph):
+        if parser.recognises(source):
+            return _checked(lambda: parser.parse(source))
+    if any(len(line.text) > LONGEST_LINE for line in source.lines) and documents.begins(source):
+        return _checked(lambda: _document(documents.decode(source)))
+    short_lines(source)
     known = [parser for parser in _TEXTS if parser.recognises(source)]
     if known:
         found = _checked(lambda: known[0].parse(source))
         return _with_others(found, known[1:])
     if load_yaml is not None and topograph.recognises(source):
-        return _checked(lambda: topograph.parse(load_yaml(source.text)))
+        return _checked(lambda: topograph.parse(load_yaml(topograph.document(source))))
+    if documents.begins(source):
+        return _checked(lambda: _document(documents.decode(source)))
     raise unknown(source)
 
 

@@ -28,6 +28,11 @@ def looks_like(source: Source) -> bool:
     return first is not None and bool(_OPENING.match(first.text))
 
 
+def begins(source: Source) -> bool:
+    """Does any line open a JSON document?"""
+    return source.has(_OPENING)
+
+
 def decode(source: Source) -> Document:
     """Raises FormatError, also for a key that stands twice and for a second document."""
     start, number = 0, 1
@@ -60,7 +65,7 @@ def text_of(value: Any) -> str:
 
 def whole(value: Any, what: str, line: int = 0, most: int = 1 << 31) -> int | None:
     """A number without sign of a JSON number or string; None for null, N/A and -1. Raises FormatError."""
-    if value is None or (isinstance(value, str) and value.strip().upper() in ("N/A", "", "-1", "NONE")):
+    if value is None or (isinstance(value, str) and value.strip().upper() in ("N/A", "-1", "NONE")):
         return None
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise FormatError(f"{what} is {str(value)[:60]!r}, not a whole number", line)

@@ -99,7 +99,7 @@ def _square(document: Document, matrix: Any) -> int:
         if len(row) != count:
             raise document.error(f"row {a} of devices_distances has {len(row)} of {count} entries")
         for b, value in enumerate(row):
-            if isinstance(value, bool) or value not in _DISTANCES:
+            if isinstance(value, bool) or not isinstance(value, int) or value not in _DISTANCES:
                 raise document.error(f"the distance {str(value)[:40]!r} from {a} to {b} is unknown")
             if (a == b and value != 0) or (b < a and value != matrix[b][a]):
                 raise document.error(f"the distance from {a} to {b} is {value}, but {matrix[b][a]} back")

@@ -34,9 +34,9 @@ def _graph(graph: Element) -> CollectiveGraph:
     channels = tuple([_channel(one) for one in graph.children])
     if len(channels) != count:
         raise graph.error(f"holds {len(channels)} channels, but says nchannels={count}")
-    devices = {tuple(sorted(name for name in one if name.startswith("gpu"))) for one in channels}
+    devices = {tuple(sorted(name if name.startswith("gpu") else "net" for name in one)) for one in channels}
     if len(devices) > 1:
-        raise graph.error("has channels of different GPUs")
+        raise graph.error("has channels of different devices")
     return CollectiveGraph(
         number, pattern, _speed(graph, "speedintra"), _speed(graph, "speedinter"),
         graph.attributes.get("typeintra", ""), graph.attributes.get("typeinter", ""), channels,

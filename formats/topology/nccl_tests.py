@@ -29,6 +29,7 @@ _RANK_LIKE = re.compile(r"#\s*Rank\s+\d")
 _HEADING = re.compile(r"#\s+size\s+count\s")
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]")
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)\s*$")
+_REDUCTIONS = {"", "none", "sum", "prod", "max", "min", "avg", "mulsum", "all"}
 _TYPES = {"int8", "uint8", "char", "int32", "uint32", "int", "int64", "uint64", "half", "float16", "float", "double",
           "bfloat16", "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2"}  # fmt: skip
 
@@ -65,7 +66,7 @@ def parse(source: Source) -> CollectiveLog:
         elif (reduced := _REDUCED.match(line.text)) and runs:
             runs[-1].most = int(reduced[1])
         elif command := _COMMAND.search(line.text):
-            name = command[1] if "concluded" not in line.text else ""
+            name = _concluded(line, command[1], runs) if "concluded" in line.text else command[1]
         else:
             _read(line, runs, name)
     if not runs:
@@ -98,6 +99,15 @@ def _read(line: Line, runs: list[_Run], name: str) -> None:
         run.sizes.append(_whole(line.words()[0]))
 
 
+def _concluded(line: Line, name: str, runs: list[_Run]) -> str:
+    """What a run says at its end that it was. Nothing is known of the next run by it."""
+    if runs:
+        if runs[-1].collective not in ("", name):
+            raise line.error(f"the run of {runs[-1].collective} ends as one of {name}")
+        runs[-1].collective = name
+    return ""
+
+
 def _finished(runs: list[_Run]) -> None:
     run = runs[-1] if runs else None
     if run is None:
@@ -106,6 +116,18 @@ def _finished(runs: list[_Run]) -> None:
         raise run.line.error("the run that begins here has no average at its end: the log is cut")
     if not run.ranks:
         raise run.line.error("the run that begins here does not list its ranks")
+    ranks = len(run.ranks)
+    per_host = {sum(1 for one in run.ranks if one.host == host) for host in {one.host for one in run.ranks}}
+    if len(per_host) == 2 and max(per_host) - min(per_host) == 1:
+        raise run.line.error("a host of the run that begins here has a rank less than the others: a line is missing")
+    factors = {"all_reduce": 2 * (ranks - 1) / ranks}
+    factors |= dict.fromkeys(("all_gather", "reduce_scatter", "alltoall"), (ranks - 1) / ranks)
+    factor = factors.get(run.collective)
+    for row in run.rows if factor is not None else ():
+        expected = row.algbw_gigabytes_per_s * factor  # type: ignore[operator]
+        if abs(row.busbw_gigabytes_per_s - expected) > 0.02 + 0.0008 * expected:
+            told = f"{row.busbw_gigabytes_per_s:g} GB/s on the bus are not those of {ranks} ranks ({expected:.2f})"
+            raise run.line.error(f"{told} in the run that begins here: ranks or figures are damaged")
 
 
 def _rank(line: Line, expected: int) -> CollectiveRank:
@@ -138,6 +160,8 @@ def _row(line: Line, columns: tuple[str, ...]) -> list[CollectiveMeasurement]:
         wrong = group[3].text if len(group) > 3 and columns[place + 3] == "#wrong" else "N/A"
         _plausible(line, size, time, algbw, busbw)
         redop = cells["redop"].text if "redop" in cells else ""
+        if redop not in _REDUCTIONS:
+            raise line.error(f"{redop[:40]!r} is no reduction")
         found.append(CollectiveMeasurement(
             Bytes(size), cells["type"].text, "" if redop == "none" else redop, n > 0, time, algbw, busbw,
             None if wrong == "N/A" else _whole(group[3]),

@@ -8,7 +8,6 @@ GPUs that are not in it, but a link between two that are must be there from both
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from kopt.core.topology import (
     LinkType,
@@ -116,6 +115,8 @@ def _collect(element: Element, place: _Place, parts: _Parts) -> None:
                 raise child.error("does not stand alone in a <pci>")
             parts.gpus.append((child, place))
         elif child.tag == "nic":
+            if not any(one.tag == "net" for one in child.children):
+                raise child.error("holds no <net>")
             _collect(child, place, parts)
         elif child.tag == "net":
             if element.tag != "nic":
@@ -157,14 +158,14 @@ def _gpus(parts: _Parts) -> tuple[TopologyGpu, ...]:
     if len(set(addresses)) != len(addresses):
         twice = next(one for one in addresses if addresses.count(one) > 1)
         raise FormatError(f"the {twice[0]} at {twice[1]} stands twice")
-    _check_ranks(sorted(ranks), len(found))
+    _check_ranks(sorted(ranks))
     return tuple(found)
 
 
-def _check_ranks(ranks: Sequence[int], gpus: int) -> None:
-    """Ranks of a job on one node follow each other, or leave equal gaps where nodes take turns."""
-    steps = {b - a for a, b in pairwise(ranks)}
-    if ranks and (len(ranks) != gpus or len(steps) > 1 or 0 in steps):
+def _check_ranks(ranks: Sequence[int]) -> None:
+    """Ranks of a job on one node follow each other, or leave gaps where nodes take turns; one alone is a loss."""
+    gaps = ranks[-1] - ranks[0] + 1 - len(ranks) if ranks else 0
+    if len(set(ranks)) != len(ranks) or (gaps == 1 and len(ranks) > 2):
         raise FormatError(f"the ranks of the GPUs are {list(ranks)}: one is missing or stands twice")
 
 
@@ -215,7 +216,9 @@ def _check_outside(outside: set[str], parts: _Parts, by_bus: Mapping[str, int]) 
         return
     if any(device.pci in outside for device in parts.devices):
         raise FormatError(f"a link leads to {min(outside & {one.pci for one in parts.devices})}, which is no GPU here")
-    if len(outside) == 1 and len(by_bus) > 2:
+    ranks = sorted(rank for gpu, _ in parts.gpus if (rank := gpu.whole("rank", -1)) is not None)
+    has_gap = bool(ranks) and ranks[-1] - ranks[0] >= len(ranks)
+    if (len(outside) == 1 and len(by_bus) > 2) or (len(outside) <= 3 and has_gap):
         raise FormatError(f"links of GPUs lead to {min(outside)}, which is not in the file: a GPU is missing")
     parts.warnings.append(
         f"links lead to {len(outside)} more GPUs that are not in the file: it shows a part of the node"
@@ -235,6 +238,9 @@ def _switched(parts: _Parts) -> dict[int, int]:
             known = link.attributes.get("tclass", "").startswith((*_GPU_CLASS, _SWITCH_CLASS))
             if link.tag in _LINKS and not known:
                 parts.warnings.append(f"line {link.line}: a link to neither GPU nor NVSwitch was left out")
+    if len(set(found.values())) > 1 or (found and len(found) != len(parts.gpus)):
+        told = ", ".join(f"GPU {gpu}: {count}" for gpu, count in sorted(found.items()))
+        raise FormatError(f"the GPUs have different numbers of links into NVSwitches ({told}): some are missing")
     return found
 
 
@@ -266,6 +272,9 @@ def _way(a: _Place, b: _Place) -> LinkType:
 
 def _nics(parts: _Parts) -> tuple[TopologyNic, ...]:
     names = [net.attributes.get("name", "") for net, _ in parts.nets]
+    numbers = {number for net, _ in parts.nets if (number := net.whole("dev")) is not None}
+    if numbers and max(numbers) >= len(numbers):
+        raise FormatError(f"the network devices are numbered {sorted(numbers)[:32]}: one is missing")
     found: list[TopologyNic] = []
     for (net, place), name in zip(parts.nets, names, strict=True):
         if not name:

@@ -73,6 +73,8 @@ def _check(sections: list[tuple[Line, dict[str, str]]]) -> None:
         missing = set(sections[0][1]) ^ set(facts)
         if missing:
             raise line.error(f"the sections of the GPUs differ in {', '.join(sorted(missing))}: lines are missing")
+        if "name" in facts and (lacks := sorted({"uuid", "bus", "memory"} - set(facts))):
+            raise line.error(f"the section of {facts['address']} does not tell its {lacks[0]}: the output is cut")
         if "bus" in facts and pci_address(facts["bus"], line.number) != facts["address"]:
             raise line.error(f"the section of {facts['address']} says that it is at {facts['bus']}")
     for what in ("address", "uuid"):

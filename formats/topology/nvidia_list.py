@@ -13,10 +13,13 @@ from kopt.formats.topology.values import indexes_follow, number_of
 TOOL = "nvidia-smi -L"
 NVLINK_TOOL = "nvidia-smi nvlink --status"
 
-_GPU = re.compile(r"\s*GPU (\d{1,4}): (.+?) \(UUID: ((?:GPU|MIG)-[\w-]+)\)\s*$")
+_ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_GPU = re.compile(rf"\s*GPU (\d{{1,4}}): (.+?) \(UUID: (GPU-{_ID})\)\s*$")
 _GPU_LIKE = re.compile(r"\s*GPU \d{1,4}:(?! \(Topology\))\s*\S.*UUID|\s*GPU \d{1,4}: \S.*[^)\s]\s*$")
-_MIG = re.compile(r"\s*MIG (\d+[a-z]\.[\w.+]*)\s+Device\s+(\d{1,3}):\s*\(UUID: (MIG-[\w/-]+)\)\s*$")
-_MIG_LIKE = re.compile(r"\s*MIG\s+\d+\w?\.")
+_MIG = re.compile(
+    rf"\s*MIG (\d+[a-z]\.[\w.+]*)\s+Device\s+(\d{{1,3}}):\s*\(UUID: (MIG-(?:GPU-)?{_ID}(?:/\d+/\d+)?)\)\s*$"
+)
+_MIG_LIKE = re.compile(r"\s*MIG\s+\d+\w?\.|.*\bDevice\s+\d+:\s*\(UUID")
 _LINK = re.compile(r"\s*Link (\d{1,3}):\s*(?:([\d.]{1,10}) GB/s|<?(inactive)>?)\s*$", re.IGNORECASE)
 _LINK_LIKE = re.compile(r"\s*Link\s*\d")
 _NO_LINKS = re.compile(r".*(?:Unable to retrieve Nvlink information|does not have or support Nvlink)", re.IGNORECASE)

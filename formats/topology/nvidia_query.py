@@ -96,7 +96,7 @@ def _gpu(line: Line, row: Mapping[str, str], units: Mapping[str, str], count: in
 def _uuid(line: Line, text: str) -> str:
     if is_absent(text) or not text.removeprefix("GPU-").strip("0-"):
         return ""
-    if not re.fullmatch(r"(?:GPU|MIG)-[\w/-]{4,120}", text):
+    if not re.fullmatch(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", text):
         raise line.error(f"{text[:60]!r} is no UUID of a GPU")
     return text
 

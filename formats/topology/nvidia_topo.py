@@ -180,14 +180,16 @@ def _excerpt(header: _Header, following: Sequence[Line]) -> tuple[str, ...]:
     """
     first = header.line.words()[0].column
     labels = []
-    for line in following:
+    if any(_LEGEND.match(line.text) for line in following):
+        return ()
+    for line in filter(None, following):
         words = line.words()
-        if words and (not _is_row(line, {"X", *_PATHS}) or words[0].column != first):
-            return ()
-        labels += [words[0].text] if words else []
+        if not _is_row(line, {"X", *_PATHS}) or words[0].column != first:
+            break
+        labels.append(words[0].text)
     count = len(header.devices)
     shown = tuple(labels[count:])
-    if header.line.underlined or tuple(labels[:count]) != header.devices or header.gpus != count:
+    if header.line.underlined or tuple(labels[:count]) != header.devices or header.gpus != count or count < 2:
         return ()
     return shown if len(set(labels)) == len(labels) else ()
 
@@ -320,6 +322,8 @@ def _affinity(header: _Header, row: _Row) -> dict[str, str]:
     names = header.affinities
     if len(row.rest) == len(names):
         return dict(zip(names, [word.text for word in row.rest], strict=True))
+    if row.rest and len(row.rest) < len(names) and all(word.text == "N/A" for word in row.rest):
+        return {}
     fields = row.line.text[row.cells[-1].column - row.line.shift - 1 :].split("\t")[1:]
     if len(fields) == len(names) + 1 and names[-1] == "GPU NUMA ID" and not fields[-2].strip():
         # The tool puts two tabs before the last column.

@@ -137,6 +137,7 @@ _HEAD = re.compile(
     r"\s*#bytes\s+#iterations\s+BW peak\[(Gb/sec|MB/sec|MiB/sec)\]\s+BW average\[(?:Gb/sec|MB/sec|MiB/sec)\]"
 )
 _FIGURES = re.compile(r"\s*(\d{1,12})\s+(\d{1,12})\s+([\d.]{1,15})\s+([\d.]{1,15})(?:\s+[\d.]{1,15})?\s*$")
+_COLUMN = re.compile(r"#bytes|#iterations|BW peak|BW average|MsgRate")
 _TO_GBIT = {"Gb/sec": 1.0, "MB/sec": 0.008388608, "MiB/sec": 0.008388608}
 
 
@@ -146,19 +147,21 @@ def _tests(source: Source) -> PortTests:
         raise operations[1][0].error("a second test begins here; give one log")
     device = next((found[1] for _, found in source.matching(_DEVICE)), "")
     layer = next((found[1] for _, found in source.matching(_LAYER)), "")
-    unit = ""
+    unit, columns = "", 0
     found: list[PortTest] = []
     for line in source.lines:
         if head := _HEAD.match(line.text):
-            unit = head[1]
+            unit, columns = head[1], len(_COLUMN.findall(line.text))
         elif unit and (row := _FIGURES.match(line.text)):
             unbroken(line, "the last row")
+            if len(line.words()) != columns or any(int(row[1]) == one.bytes for one in found):
+                raise line.error("this row has too few figures, or stands twice")
             peak, mean = (number_of(row[n], "a bandwidth", line.number) * _TO_GBIT[unit] for n in (3, 4))
             if mean > peak * 1.001 + 0.01 and peak:
                 raise line.error(f"the average of {row[4]} is above the peak of {row[3]}")
             found.append(PortTest(device, operations[0][1], Bytes(int(row[1])), int(row[2]), peak, mean, layer))
-        elif unit and re.match(r"\s*\d", line.text):
+        elif unit and re.match(r"\s*\d+\s+\d", line.text):
             raise line.error("this is no row of figures")
-    if not found:
-        raise FormatError("the test has no result: the log is cut")
+    if not found or not device:
+        raise FormatError("the test has no result, or does not name its device: the log is cut")
     return PortTests(WRITE_TOOL, tuple(found))

@@ -19,6 +19,7 @@ _BEGIN = re.compile(r"\s*=+\s*ROCm System Management Interface\s*=+\s*$")
 _END = re.compile(r"\s*=+\s*End of ROCm SMI Log\s*=+\s*$")
 _FACT = re.compile(r"\s*GPU\s?\[?(\d{1,4})\]?\s*:\s*(\S[^:]*?)\s*:\s*(.*?)\s*$")
 _HEAD = re.compile(r"\s*(?:Device\s+(?:\[Model\s*:\s*Revision\]\s+|Node\s+)|GPU\s+Temp)")
+_CONCISE = re.compile(r"\s*=+\s*Concise (?:Info|Hardware Info)\s*=+\s*$")
 _RULE = re.compile(r"\s*=+\s*$")
 _ROW = re.compile(r"\s*(\d{1,4})\s+\S")
 _PARTITION = re.compile(r"\b(NPS\d),\s*([A-Z]{2,4}),\s*\d+")
@@ -78,19 +79,30 @@ def _rows(source: Source) -> dict[int, str]:
     found: dict[int, str] = {}
     inside = False
     head: Line | None = None
+    width, count = 0, 0
     for line in source.lines:
-        if _HEAD.match(line.text):
-            head, inside = line, False
+        if _CONCISE.match(line.text) or _HEAD.match(line.text):
+            if head is not None and inside:
+                raise line.error("the table above is not closed")
+            head = line if _HEAD.match(line.text) else head
+            inside, count = False, 0
         elif _RULE.match(line.text) and head:
+            if inside and not count:
+                raise line.error("the table has no row")
             inside, head = not inside, head if not inside else None
-        elif inside and line:
+        elif inside and line and head:
             row = _ROW.match(line.text)
             partition = _PARTITION.search(line.text)
             text = f"{partition[2]}/{partition[1]}" if partition else ""
-            if row is None or found.setdefault(int(row[1]), text) != text:
+            width = width if count else len(line.words())
+            count += 1
+            lacks = len(line.words()) != width or ("Partitions" in head.text and not partition)
+            if row is None or lacks or found.setdefault(int(row[1]), text) != text:
                 raise line.error("this is no row of a GPU, or contradicts another one")
     if head is not None:
         raise head.error("the table below is not closed: the output is cut")
+    if not found and source.has(_CONCISE):
+        raise FormatError("the head of the table of all GPUs is missing")
     return found
 
 

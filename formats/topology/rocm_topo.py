@@ -27,6 +27,7 @@ _NUMA_LINE = re.compile(r"\s*GPU\s?\[?(\d{1,4})\]?\s*:\s*\(Topology\) Numa (Node
 _NUMA = re.compile(r".*\(Topology\)")
 _END = re.compile(r"\s*=+\s*End of ROCm SMI Log\s*=+\s*$")
 _NAME = re.compile(r"GPU\d{1,4}")
+_CELL = re.compile(r"\d+(?:-\d+)?|GPU\d{1,4}|True|False|[A-Z/]{3,7}")
 _RANGE = re.compile(r"\d{1,9}-(\d{1,9})")
 
 _PARTS = ("Weight between two GPUs", "Hops between two GPUs", "Link Type between two GPUs")
@@ -110,8 +111,8 @@ def _tables(source: Source) -> tuple[dict[str, Table], int | None]:
 
 
 def _stray(line: Line) -> bool:
-    words = line.text.split(None, 1) if "GPU" in line.text else []
-    return len(words) == 2 and bool(_NAME.fullmatch(words[0])) and words[1].split()[0] not in (":",)
+    words = line.text.split(None, 2)[:2] if "GPU" in line.text else []
+    return len(words) == 2 and all(one.fullmatch(word) for one, word in zip((_NAME, _CELL), words, strict=True))
 
 
 def _numa(source: Source) -> dict[int, int | None]:

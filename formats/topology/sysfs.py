@@ -107,11 +107,15 @@ def _check_nodes(nodes: Mapping[int, Mapping[str, int]], counted: Mapping[int, M
     for node, found in counted.items():
         if node not in nodes:
             raise FormatError(f"nodes/{node}/properties is missing")
-        for kind in ("io_links", "p2p_links"):
+        for kind in ("io_links", "p2p_links", *(("mem_banks",) if "mem_banks" in counted.get(0, {}) else ())):
             said = nodes[node].get(f"{kind}_count")
             if said is not None and said != found.get(kind, 0):
                 raise FormatError(f"node {node} says that it has {said} {kind}, but {found.get(kind, 0)} are there")
-    for node, properties in nodes.items():
+    first = next((nodes[node] for node in sorted(nodes) if nodes[node].get("simd_count")), {})
+    for node, properties in sorted(nodes.items()):
+        odd = set(first) ^ set(properties)
+        if properties.get("simd_count") and odd:
+            raise FormatError(f"nodes/{node}/properties and that of another GPU differ in {min(odd)}")
         if "simd_count" not in properties:
             raise FormatError(f"nodes/{node}/properties does not say simd_count")
         if properties.get("io_links_count") and node not in counted:

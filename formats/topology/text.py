@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 LONGEST_TEXT = 64 << 20
 """Characters of one output that are read."""
 MOST_LINES = 1_000_000
+LONGEST_LINE = 16 << 10
+"""Characters of a line; JSON and XML may have longer ones."""
 
 _COLOUR = re.compile(
-    r"(?:\x1b|\^\[|\u241b)\[[0-9;]{0,16}m|\[[0-9;]{1,16}m(?!s?[\]\s])"
+    r"(?:\x1b|\^\[|\u241b)\[[0-9;]{0,16}m|\[[0-9;]{1,16}m(?!s?\])"
     r"|\x1b\[[0-9;?]*[A-Za-ln-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]"
 )
 """Escape sequences, also those of which copying took the escape character."""
@@ -29,7 +31,8 @@ _PREFIX = re.compile(
     r")(?: |(?=\t)|$)"
 )
 """What log collectors put before a line, with the one blank that they add."""
-_COMMON = (re.compile(r"\d{1,5}: ?"), re.compile(r"> ?"), re.compile(r"[\w.-]{1,100} +\| ?"))
+_MOST_PREFIXES = 4
+_COMMON = (re.compile(r"[\w.-]{1,100}:(?: |$)"), re.compile(r"> ?"), re.compile(r"[\w.-]{1,100} +\| ?"))
 """Labels that are only taken off when every line has the same one."""
 
 
@@ -117,6 +120,15 @@ def source_of(text: str) -> Source:
     return Source(tuple(lines), "\n".join(line.text for line in lines))
 
 
+def short_lines(source: Source) -> None:
+    """Raises FormatError for a line that no tool prints as text."""
+    for line in source.lines:
+        if len(line.text) > LONGEST_LINE:
+            raise line.error(
+                f"a line of {len(line.text)} characters: this is not the output of a tool that is known here"
+            )
+
+
 def unbroken(line: Line, what: str) -> None:
     """Raises FormatError when the text ends within ``line``: the last word of a cut file reads as a shorter one."""
     if not line.ended:
@@ -128,23 +140,27 @@ def _line(number: int, raw: str, ended: bool) -> Line:
     text = _COLOUR.sub("", raw) if "[" in raw or "\x1b" in raw else raw
     text = text.replace("\u00a0", " ")
     start = 0
-    while found := _PREFIX.match(text, start):
+    for _ in range(_MOST_PREFIXES):
+        found = _PREFIX.match(text, start)
+        if found is None:
+            break
         start = found.end()
-    return Line(number, text[start:], start, ended, underlined)
+    return Line(number, text[start:].rstrip(), start, ended, underlined)
 
 
 def _without_labels(lines: list[Line]) -> list[Line]:
     filled = [line for line in lines if line]
     for label in _COMMON:
-        first = label.match(filled[0].text) if len(filled) > 2 else None
+        first = label.match(filled[0].text)
         text = first[0].rstrip() if first else ""
         if text and all(line.text.startswith(text) for line in filled):
-            lines = [_cut(line, label) for line in lines]
+            lines = [_cut(line, found.end() if (found := label.match(line.text)) else 0) for line in lines]
             break
-    return lines
+    # An output that somebody moved to the right, as documents do.
+    indents = {line.text[: len(line.text) - len(line.text.lstrip(" "))] for line in lines if line}
+    shortest = min(indents, key=len, default="")
+    return [_cut(line, min(len(shortest), len(line.text))) for line in lines] if shortest else lines
 
 
-def _cut(line: Line, label: "re.Pattern[str]") -> Line:
-    found = label.match(line.text)
-    end = found.end() if found else 0
+def _cut(line: Line, end: int) -> Line:
     return Line(line.number, line.text[end:], line.shift + end, line.ended, line.underlined)

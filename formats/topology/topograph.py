@@ -13,6 +13,7 @@ from kopt.formats.topology.text import FormatError, Source
 TOOL = "topograph model"
 
 _SECTION = re.compile(r"(switches|blocks):\s*(?:#.*)?$")
+_LINE = re.compile(r"\s|#|- |-$|[A-Za-z_][\w-]*:(?:\s|$)")
 _LIST = re.compile(r"([^\[\],\s]*)\[([\d,\-]+)\]([^\[\],\s]*)$")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?$")
 _MOST = 100_000
@@ -21,6 +22,15 @@ _DOMAIN = re.compile(r".*/domain$|.*nvlink.*", re.IGNORECASE)
 
 def recognises(source: Source) -> bool:
     return {found[1] for _, found in source.matching(_SECTION)} == {"switches", "blocks"}
+
+
+def document(source: Source) -> str:
+    """The lines of the model, without messages around them."""
+    start = next((n for n, line in enumerate(source.lines) if _SECTION.match(line.text)), 0)
+    end = start
+    while end < len(source.lines) and (not source.lines[end] or _LINE.match(source.lines[end].text)):
+        end += 1
+    return "\n".join([""] * start + [line.text for line in source.lines[start:end]]) + "\n"
 
 
 def parse(model: Any) -> Fabric:

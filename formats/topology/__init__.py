@@ -8,7 +8,7 @@ an output that is cut, wrapped or contradicts itself raises ``FormatError`` with
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from kopt.core.collectives import CollectiveGraphs, CollectiveLog, PortTests
 from kopt.core.fabric import Fabric
@@ -40,6 +40,8 @@ from kopt.formats.topology import (
 from kopt.formats.topology.merge import merged
 from kopt.formats.topology.text import LONGEST_LINE, FormatError, Source, short_lines, source_of
 
+A = TypeVar("A")
+T = TypeVar("T")
 Parsed = NodeTopology | Fabric | CollectiveLog | CollectiveGraphs | PortTests
 
 _TEXTS: tuple[ModuleType, ...] = (
@@ -68,27 +70,26 @@ def parse(text: str, load_yaml: Callable[[str], Any] | None = None) -> Parsed:
     """
     source = source_of(text)
     if documents.looks_like(source):
-        return _checked(lambda: _document(documents.decode(source)))
+        return _checked(_json, source)
     for parser in (nccl_topo, nccl_graph):
         if parser.recognises(source):
-            return _checked(lambda: parser.parse(source))
+            return _checked(parser.parse, source)
     if any(len(line.text) > LONGEST_LINE for line in source.lines) and documents.begins(source):
-        return _checked(lambda: _document(documents.decode(source)))
+        return _checked(_json, source)
     short_lines(source)
     known = [parser for parser in _TEXTS if parser.recognises(source)]
     if known:
-        found = _checked(lambda: known[0].parse(source))
-        return _with_others(found, known[1:])
+        return _with_others(_checked(known[0].parse, source), known[1:])
     if load_yaml is not None and topograph.recognises(source):
-        return _checked(lambda: topograph.parse(load_yaml(topograph.document(source))))
+        return _checked(topograph.parse, load_yaml(topograph.document(source)))
     if documents.begins(source):
-        return _checked(lambda: _document(documents.decode(source)))
+        return _checked(_json, source)
     raise unknown(source)
 
 
 def parse_tree(tree: Mapping[str, str]) -> NodeTopology:
     """A folder of ``/sys`` by paths. Raises FormatError."""
-    return _checked(lambda: sysfs.parse(tree))  # type: ignore[return-value]
+    return _checked(sysfs.parse, tree)
 
 
 def unknown(source: Source) -> FormatError:
@@ -97,14 +98,16 @@ def unknown(source: Source) -> FormatError:
     return FormatError(f"not the output of a tool that is known here: {first[:80]!r}; known are {_KNOWN}", 1)
 
 
-def _checked(parse_it: Callable[[], Parsed]) -> Parsed:
+def _checked(parser: Callable[[A], T], given: A) -> T:
+    """What a parser finds; a topology that contradicts itself is an output that does."""
     try:
-        return parse_it()
+        return parser(given)
     except TopologyError as error:
         raise FormatError(str(error)) from error
 
 
-def _document(document: documents.Document) -> NodeTopology:
+def _json(source: Source) -> NodeTopology:
+    document = documents.decode(source)
     value = document.value
     for recognises, parser in _JSON:
         if recognises(document):

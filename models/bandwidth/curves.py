@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kopt.core.bandwidth import Collective
 from kopt.models.bandwidth.features import KNOTS, Vector, describe, weights_at
@@ -49,16 +50,37 @@ def points(rows: Iterable[MeasuredRow]) -> list[Point]:
     return found
 
 
-def curves(rows: Sequence[Point]) -> Curves:
+@dataclass(frozen=True)
+class Labelled:
+    """Curves with the machine class and the (class, collective, GPUs) that each was measured on."""
+
+    curves: Curves
+    groups: NDArray[np.str_]
+    cells: NDArray[np.str_]
+
+    def only(self, keep: NDArray[np.bool_]) -> Curves:
+        found = self.curves
+        return Curves(found.descriptors[keep], found.values[keep], found.variances[keep])
+
+
+def held_out(point: Point) -> str:
+    """What is left out together where the machine is known: (class, collective, GPUs per node)."""
+    return f"{point.group}\0{point.cell[3]}\0{point.cell[1]}"
+
+
+def curves(rows: Sequence[Point]) -> Labelled:
     """One curve per cell and descriptor. Raises ValueError without any row."""
     if not rows:
         raise ValueError("no measured collective to learn from")
     cells: dict[tuple[object, bytes], list[Point]] = defaultdict(list)
     for one in rows:
         cells[one.cell, one.descriptor.tobytes()].append(one)
-    fitted = [_curve(part) for part in cells.values()]
-    descriptors = np.array([part[0].descriptor for part in cells.values()])
-    return Curves(descriptors, np.array([v for v, _ in fitted]), np.array([s for _, s in fitted]))
+    parts = list(cells.values())
+    fitted = [_curve(part) for part in parts]
+    descriptors = np.array([part[0].descriptor for part in parts])
+    found = Curves(descriptors, np.array([v for v, _ in fitted]), np.array([s for _, s in fitted]))
+    groups, labels = np.array([part[0].group for part in parts]), np.array([held_out(part[0]) for part in parts])
+    return Labelled(found, groups, labels)
 
 
 def _curve(rows: Sequence[Point]) -> tuple[Vector, Vector]:

@@ -24,8 +24,8 @@ class KernelSettings:
     and length scales in units of the descriptors. Physics is nearly right at large messages, so that little is carried
     over between machines there; latencies have much in common."""
 
-    broad: tuple[float, float] = (0.45, 0.07)
-    hardware: tuple[float, float] = (0.30, 0.20)
+    broad: tuple[float, float] = (0.35, 0.07)
+    hardware: tuple[float, float] = (0.35, 0.25)
     count: tuple[float, float] = (0.20, 0.20)
     kind: tuple[float, float] = (0.20, 0.12)
     broad_length: float = 1.0
@@ -33,7 +33,7 @@ class KernelSettings:
     shape_length: float = 1.5
     count_length: float = 0.3
     kind_length: float = 0.8
-    noise: float = 0.04
+    noise: float = 0.06
     inducing: int = 128
 
 

@@ -42,10 +42,6 @@ _RAMP_BYTES_PER_GBPS = 8 * MIB / 300
 """Pipelines fill: at this size by bandwidth a message reaches half of it, and more with the root of the size."""
 
 
-_SCATTERED = 0.8
-"""Of the cards' bandwidth where everybody sends to everybody."""
-
-
 @dataclass(frozen=True)
 class Analytic:
     """``algorithm`` is the one that was fastest (``ring/LL128``)."""
@@ -132,7 +128,10 @@ def _protocols(
 ) -> Iterator[Analytic]:
     for number, protocol in enumerate(_PROTOCOLS):
         alpha = _BASE_US[algorithm][number] + _start_us(gpus) + _steps_us(gpus, kind, algorithm, number)
-        yield _timed(f"{algorithm}/{protocol}", alpha, m, wire, gbps * _SHARE[protocol], ramped=number == 2)
+        # A ring passes on one part per rank: the more ranks, the smaller, and the slower it fills the wire.
+        filling = max(1.0, gpus.ranks / 8) if algorithm == "ring" and number == 2 and gpus.nodes > 1 else 1.0
+        gbps_now = gbps * _SHARE[protocol]
+        yield _timed(f"{algorithm}/{protocol}", alpha, m, wire, gbps_now, filling=filling if number == 2 else 0.0)
 
 
 def _steps_us(gpus: GpuSet, kind: Collective, algorithm: str, protocol: int) -> float:
@@ -145,12 +144,17 @@ def _steps_us(gpus: GpuSet, kind: Collective, algorithm: str, protocol: int) -> 
         return net if n > 1 else hop
     rounds = 2 if kind is _C.ALL_REDUCE else 1
     within, across = (k - 1, 0) if n == 1 else ((k - 1) * n, n)
-    return rounds * (within * hop + across * net)
+    return rounds * (within * hop + across * net * _farther(gpus))
 
 
 def _start_us(gpus: GpuSet) -> float:
     network = _NET_BASE_US * _SLOW[gpus.software.transport] if gpus.nodes > 1 else 0.0
     return network + (0.0 if gpus.software.in_process else _LAUNCH_US)
+
+
+def _farther(gpus: GpuSet) -> float:
+    """Many nodes are more switches apart, and a chain over all of them waits for the last."""
+    return min(4.0, (gpus.nodes / 2) ** 0.35)
 
 
 def _net_us(gpus: GpuSet, algorithm: str, protocol: int) -> float:
@@ -161,14 +165,21 @@ def _pairwise(gpus: GpuSet, m: int) -> Iterator[Analytic]:
     """Everybody sends to everybody: what stays in the node by its links, the rest by each GPU's share of the cards."""
     k, n, ranks = gpus.count, gpus.nodes, gpus.ranks
     inside = m * (k - 1) / ranks / (gpus.spread_gbps * wire_share(gpus, _C.ALL_TO_ALL)) if k > 1 else 0.0
-    outside = m * (n - 1) / n / (_SCATTERED * network_gbps(gpus) / k) if n > 1 else 0.0
+    outside = m * (n - 1) / n / (_scattered(n) * network_gbps(gpus) / k) if n > 1 else 0.0
     wire = _C.ALL_TO_ALL.bus_factor(ranks)
     gbps = m * wire / max(inside, outside, 1e-12)
     hop = 1.5 if gpus.way is Way.PCIE else 0.5
-    alpha = 6.6 + _start_us(gpus) + hop * (k - 1) + (_net_us(gpus, "ring", 1) * (1 + 0.5 * (ranks - k)) if n > 1 else 0.0)
-    yield _timed("pairwise", alpha, m, wire, gbps, ramped=True)
+    alpha = 6.6 + _start_us(gpus) + hop * (k - 1) + (
+        _net_us(gpus, "ring", 1) * (1 + 0.5 * (ranks - k)) * _farther(gpus) if n > 1 else 0.0
+    )
+    yield _timed("pairwise", alpha, m, wire, gbps)
 
 
-def _timed(name: str, alpha_us: float, m: int, wire: float, gbps: float, *, ramped: bool = True) -> Analytic:
-    filling = 1 + math.sqrt(_RAMP_BYTES_PER_GBPS * min(gbps, 900.0) / m) if ramped and m > 65536 else 1.0
-    return Analytic(alpha_us + m * wire / (gbps * 1e3) * filling, name, gbps)
+def _scattered(nodes: int) -> float:
+    """What of the cards' bandwidth is left where everybody sends to everybody: ways cross, the more the more nodes."""
+    return 0.8 * float((2 / nodes) ** 0.15)
+
+
+def _timed(name: str, alpha_us: float, m: int, wire: float, gbps: float, *, filling: float = 1.0) -> Analytic:
+    slower = 1 + math.sqrt(filling * _RAMP_BYTES_PER_GBPS * min(gbps, 900.0) / m) if m > 65536 else 1.0
+    return Analytic(alpha_us + m * wire / (gbps * 1e3) * slower, name, gbps)

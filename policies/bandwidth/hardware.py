@@ -166,12 +166,12 @@ def software_of(row: HardwareRow, network: Network | None) -> Software:
 
 def _transport(network: str, said: str) -> Transport:
     fabric = bool(re.search(r"slingshot|efa|\bena\b|cxi|omni", network, re.IGNORECASE))
-    plugin = re.search(r"ofi|cxi|plugin|tuner|efa\b|libfabric|infnet", f"{said} {network}", re.IGNORECASE)
+    plugin = re.search(r"\bofi|-ofi-|cxi|plugin|tuner|\befa\b|libfabric|infnet", f"{said} {network}", re.IGNORECASE)
     if re.search(r"tcpx", network + said, re.IGNORECASE):
         return Transport.TCPX
     if re.search(r"sockets|tcp default|\bTCP\b", said) and (fabric or not _verbs(network)):
         return Transport.SOCKETS
-    if re.search(r"\bENA\b", network) and not re.search(r"infnet|plugin|ofi|efa", said, re.IGNORECASE):
+    if re.search(r"\bENA\b", network) and not re.search(r"infnet|plugin|\bofi|\befa\b", said, re.IGNORECASE):
         return Transport.SOCKETS
     if fabric:
         return Transport.PLUGIN if plugin else Transport.SOCKETS

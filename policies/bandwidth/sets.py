@@ -115,7 +115,7 @@ def _within(node: DeviceGraph, gpus: tuple[int, ...]) -> tuple[Way, float, float
     return Way.PCIE, gbps, gbps, gbps
 
 
-_BRIDGE, _STAGED, _SOCKET_SHARE = 0.6, 0.5, 0.75
+_BRIDGE, _STAGED, _SOCKET_SHARE = 0.6, 0.7, 0.75
 """Share of a PCIe link that passes the host bridge; and where GPUs may not read each other's memory; and from one
 socket to the other."""
 _FALL, _FALL_BRIDGED = 0.8, 0.3

@@ -11,6 +11,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from kopt.agents.topology.readings import CollectorError, Trouble
 
@@ -33,12 +34,12 @@ class Limits:
 
 class Tool:
     """One command and its arguments. ``fine`` are exit statuses that come with a whole output, ``absent`` those that
-    say that the hardware is not there."""
+    say that the hardware is not there, as does a folder ``needs`` with nothing in it."""
 
     def __init__(self, name: str, command: Sequence[str], limits: Limits, fine: Sequence[int] = (0,),
-                 absent: Sequence[int] = ()) -> None:  # fmt: skip
+                 absent: Sequence[int] = (), needs: Path | None = None) -> None:  # fmt: skip
         self.name = name
-        self._command, self._limits = tuple(command), limits
+        self._command, self._limits, self._needs = tuple(command), limits, needs
         self._fine, self._absent = frozenset(fine), frozenset(absent)
         self._left: asyncio.subprocess.Process | None = None
 
@@ -47,6 +48,8 @@ class Tool:
         if self._left is not None and self._left.returncode is None:
             raise CollectorError(Trouble.STUCK, "does not end, not even when killed; not started again")
         self._left = None
+        if self._needs is not None and not (self._needs.is_dir() and any(self._needs.iterdir())):
+            raise CollectorError(Trouble.ABSENT, f"nothing in {self._needs}")
         process = await self._start()
         try:
             async with asyncio.timeout(self._limits.time_s):
@@ -92,13 +95,15 @@ class Tool:
         """Its whole group: tools start others, which may hold the pipes open."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        if process.returncode is not None:
-            return
         try:
-            async with asyncio.timeout(_ENDING_S):
-                await process.wait()
+            if process.returncode is None:
+                async with asyncio.timeout(_ENDING_S):
+                    await process.wait()
         except TimeoutError:
             self._left = process
+        finally:
+            # Pipes of what does not end would stay open with it; asyncio has no public word for this.
+            process._transport.close()  # type: ignore[attr-defined]
 
 
 async def _last_words(process: asyncio.subprocess.Process) -> bytes:

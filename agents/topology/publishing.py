@@ -138,9 +138,9 @@ class Publisher:
         if wait_s > 0:
             asyncio.get_running_loop().call_later(wait_s, self._wake.set)
             return
-        self._paced()
         self._live = await self._apply("object", NODE_TOPOLOGIES, wanted, force=True)
         self._applied = (wanted, self._live)
+        self._paced()
 
     async def _write_labels(self, found: Found, node: NodeView) -> None:
         wanted = labels_of(found.topology, found.facts.domain, found.fabric, self._name, node.labels, self._labels)

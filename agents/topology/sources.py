@@ -31,6 +31,8 @@ SYSFS = {"kfd": "kfd", "infiniband": "infiniband", "pci": "pci", "driver-version
 NVML, FABRIC = "nvml", "fabric"
 NAMES = (*TOOLS, *SYSFS, NVML, FABRIC)
 
+_OF_RDMA = ("ibv-devinfo", "ibdev2netdev", "rdma-link")
+"""They fail where there is no RDMA."""
 _NOT_THERE = 3
 _CORRUPT_INFOROM = 14
 """``nvidia-smi`` warns with this status and prints everything all the same."""
@@ -64,7 +66,8 @@ class Sources:
         if name == FABRIC:
             return Recorded(name, self.fabric or Path("/nowhere"), self.limits)
         if name in TOOLS:
-            return Tool(name, TOOLS[name], self.limits, fine=(0, _CORRUPT_INFOROM))
+            needs = self.root / "sys/class/infiniband" if name in _OF_RDMA else None
+            return Tool(name, TOOLS[name], self.limits, fine=(0, _CORRUPT_INFOROM), needs=needs)
         program = "nvml" if name == NVML else "sysfs"
         arguments = [] if name == NVML else [SYSFS[name], str(self.root)]
         command = [sys.executable, "-P", "-m", f"kopt.agents.topology.{program}", *arguments]

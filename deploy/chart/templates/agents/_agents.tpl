@@ -1,0 +1,16 @@
+{{/* Where the topology agent runs: a privileged container needs a namespace that allows it. */}}
+{{- define "kopt.topologyNamespace" -}}
+{{- ternary .Values.topology.namespace .Release.Namespace .Values.topology.privileged -}}
+{{- end }}
+
+{{/* JSON: namespaces of DaemonSets that need more than the restricted standard, and whether each is to be made. */}}
+{{- define "kopt.agentNamespaces" -}}
+{{- $found := dict -}}
+{{- if and .Values.logtail.enabled (eq .Values.logtail.form "node") -}}
+{{- $_ := set $found .Values.logtail.namespace .Values.logtail.createNamespace -}}
+{{- end -}}
+{{- if and .Values.topology.enabled .Values.topology.privileged -}}
+{{- $_ := set $found .Values.topology.namespace (or .Values.topology.createNamespace (get $found .Values.topology.namespace)) -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end }}

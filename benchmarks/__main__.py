@@ -4,6 +4,7 @@ import importlib
 import sys
 
 BENCHMARKS = {
+    "bandwidth": "benchmarks.bandwidth",
     "checkpoint": "benchmarks.checkpoint_states",
     "demand": "benchmarks.demand_accuracy",
     "serving": "benchmarks.serving_latency",

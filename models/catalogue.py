@@ -8,6 +8,7 @@ from kopt.models.base import Predictor
 
 PREDICTORS: Mapping[str, str] = MappingProxyType(
     {
+        "bandwidth": "kopt.models.bandwidth.predictor:BandwidthPredictor",
         "checkpoint": "kopt.models.checkpoint.predictor:CheckpointPredictor",
         "demand": "kopt.models.demand.predictor:DemandPredictor",
         "sizing": "kopt.models.sizing.predictor:SizingPredictor",

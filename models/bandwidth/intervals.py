@@ -39,7 +39,7 @@ def regime(size_bytes: int) -> Regime:
 class Score:
     machine: str
     cell: object
-    key: tuple[str, bool]
+    key: tuple[str, float]
     value: float
 
 
@@ -55,9 +55,15 @@ class Widths:
 
 def fit_widths(points: Sequence[Point], labelled: Labelled, settings: KernelSettings) -> Widths:
     """Refits without some of the data and scores the answers to it."""
-    scores = list(_left_out(points, labelled, settings))
-    keys = sorted({one.key for one in scores})
-    return Widths({key: _quantile([one for one in scores if one.key == key]) for key in keys})
+    return widths_of(list(_left_out(points, labelled, settings)))
+
+
+def widths_of(scores: Sequence[Score]) -> Widths:
+    """``key`` of a score is the regime and how alike the hardware was."""
+    keyed = defaultdict(list)
+    for one in scores:
+        keyed[one.key[0], one.key[1] >= _NEAR].append(one)
+    return Widths({key: _quantile(part) for key, part in sorted(keyed.items())})
 
 
 def _left_out(points: Sequence[Point], labelled: Labelled, settings: KernelSettings) -> Iterator[Score]:
@@ -82,8 +88,7 @@ def _scores(residual: Residual, points: Iterable[Point]) -> Iterator[Score]:
         if key not in known:
             known[key] = residual.at(one.descriptor, one.knot, one.share)
         mean, deviation, near = known[key]
-        where = (regime(one.bytes).value, near >= _NEAR)
-        yield Score(one.group, one.cell, where, abs(one.value - mean) / deviation)
+        yield Score(one.group, one.cell, (regime(one.bytes).value, near), abs(one.value - mean) / deviation)
 
 
 def _quantile(scores: Sequence[Score]) -> float:

@@ -14,13 +14,13 @@ from safetensors.numpy import load_file, save_file
 from kopt.core.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, Collective
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
-from kopt.models.base import Predictor
 from kopt.models.bandwidth.calibration import Calibration, Probe
 from kopt.models.bandwidth.curves import curves, points
 from kopt.models.bandwidth.features import NAMES, describe, weights_at
 from kopt.models.bandwidth.intervals import PROBABILITY, Widths, fit_widths
 from kopt.models.bandwidth.residual import KernelSettings, Residual
 from kopt.models.bandwidth.rows import MeasuredRow
+from kopt.models.base import Predictor
 from kopt.policies.bandwidth.analytic import Analytic, analytic
 from kopt.policies.bandwidth.graph import Machine
 from kopt.policies.bandwidth.sets import GpuSet, gpu_set

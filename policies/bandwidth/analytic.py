@@ -123,9 +123,7 @@ def nvls_bus_gbps(gpus: GpuSet) -> float:
     return min(within, factor * network_gbps(gpus) / (2 * (n - 1) / n))
 
 
-def _protocols(
-    gpus: GpuSet, kind: Collective, algorithm: str, m: int, wire: float, gbps: float
-) -> Iterator[Analytic]:
+def _protocols(gpus: GpuSet, kind: Collective, algorithm: str, m: int, wire: float, gbps: float) -> Iterator[Analytic]:
     for number, protocol in enumerate(_PROTOCOLS):
         alpha = _BASE_US[algorithm][number] + _start_us(gpus) + _steps_us(gpus, kind, algorithm, number)
         # A ring passes on one part per rank: the more ranks, the smaller, and the slower it fills the wire.
@@ -169,8 +167,11 @@ def _pairwise(gpus: GpuSet, m: int) -> Iterator[Analytic]:
     wire = _C.ALL_TO_ALL.bus_factor(ranks)
     gbps = m * wire / max(inside, outside, 1e-12)
     hop = 1.5 if gpus.way is Way.PCIE else 0.5
-    alpha = 6.6 + _start_us(gpus) + hop * (k - 1) + (
-        _net_us(gpus, "ring", 1) * (1 + 0.5 * (ranks - k)) * _farther(gpus) if n > 1 else 0.0
+    alpha = (
+        6.6
+        + _start_us(gpus)
+        + hop * (k - 1)
+        + (_net_us(gpus, "ring", 1) * (1 + 0.5 * (ranks - k)) * _farther(gpus) if n > 1 else 0.0)
     )
     yield _timed("pairwise", alpha, m, wire, gbps)
 

@@ -19,6 +19,11 @@ NO_PEERS = re.compile(r"RTX[- ]?(2080|30[6789]0|40[6789]0|50[6789]0)", re.IGNORE
 """Cards whose driver does not let them read each other's memory over PCIe."""
 XGMI_GBPS = {"MI100": 46.0, "MI210": 50.0, "MI250": 50.0, "MI300": 64.0, "MI325": 64.0, "MI350": 76.8, "MI355": 76.8}
 """GB/s per direction of one Infinity Fabric link; a link between two MI300 and later is sixteen lanes wide."""
+_ARCHITECTURES = {
+    "gfx908": "MI100", "gfx90a": "MI250X", "gfx910": "MI250X", "gfx942": "MI300X", "gfx950": "MI355X",
+    "sm_70": "V100-SXM2-32GB", "sm_80": "A100-SXM4-80GB", "sm_90": "H100-SXM5-80GB", "sm_100": "B200",
+}  # fmt: skip
+"""The model whose links an architecture is known for, where a tool names no other."""
 
 
 @lru_cache(maxsize=1024)
@@ -45,7 +50,7 @@ def xgmi_gbps(name: str) -> float:
 
 
 def _model(name: str) -> GpuModel | None:
-    for tried in (name, re.sub(r"^RTX ?", "RTX-", name), name.split("/")[0]):
+    for tried in (_ARCHITECTURES.get(name, name), re.sub(r"^RTX ?", "RTX-", name), name.split("/")[0]):
         try:
             return find_gpu(tried)
         except UnknownGpuError:

@@ -2,8 +2,9 @@
 
 In: the waiting workload, the running gangs with what their logs say (`JobStatus`), queue shares, free GPUs, the state
 of the last call. Out: a decision with a reason for every candidate, and the state for the next call. Victims are the
-set that loses least work; where a cheaper moment is expected within the waiting budget, the answer is to wait for it. A
-gang in a checkpoint write or without evidence of checkpoints is never a victim; no queue falls below its guarantee.
+set that loses least work; where a cheaper moment is expected within the waiting budget, the answer is to wait for it,
+and where the native scheduler's own rule is expected to lose less, to leave it alone. A gang in a checkpoint write or
+without evidence of checkpoints is never a victim; no queue falls below its guarantee.
 """
 
 from kopt.policies.preemption.decide import decide

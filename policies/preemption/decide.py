@@ -12,6 +12,7 @@ from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU, format_gpus
 from kopt.policies.preemption.decision import CandidateNote, PreemptionDecision, Verdict
 from kopt.policies.preemption.evidence import Outlook, outlook
+from kopt.policies.preemption.native import OUT_OF_REACH, kept_from_it, native_choice
 from kopt.policies.preemption.rules import forbidden, too_soon
 from kopt.policies.preemption.search import Found, Need, Option, cheapest
 from kopt.policies.preemption.settings import PreemptionSettings
@@ -21,11 +22,15 @@ from kopt.policies.preemption.words import RunningGang, Scene
 
 @dataclass(frozen=True)
 class _Plan:
-    """Whom to take at ``at_s``; ``price`` is the work lost then and the waiting until then, in milli-GPU-seconds."""
+    """Whom to take at ``at_s``; ``price`` is the work lost then and the waiting until then, in milli-GPU-seconds.
+
+    ``aside``: not ours to take, but what the native scheduler is expected to.
+    """
 
     at_s: float
     found: Found
     price: float
+    aside: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class _View:
     barred: Mapping[str, Reason]
     outlooks: Mapping[str, Outlook]
     need: Need
+    guarded: tuple[str, ...]
+    unguarded: tuple[str, ...]
 
     @property
     def allowed(self) -> tuple[Outlook, ...]:
@@ -66,32 +73,35 @@ def _look(scene: Scene, state: PreemptionState, settings: PreemptionSettings) ->
         # Who was told to go still counts as used.
         for name in scene.lenders(gang) if gang.name in barred and barred[gang.name].code == "GOING" else ():
             slack[name] -= gang.gpus
-    return _View(scene, barred, outlooks, Need(scene.waiting.pods, scene.waiting.gpus_per_pod, scene.free, slack))
+    need = Need(scene.waiting.pods, scene.waiting.gpus_per_pod, scene.free, slack)
+    return _View(scene, barred, outlooks, need, *kept_from_it(outlooks.values(), state, scene.now_s, settings))
 
 
 def _decided(view: _View, state: PreemptionState, settings: PreemptionSettings) -> PreemptionDecision:
     scene, need = view.scene, view.need
+    again_s = scene.now_s + settings.recheck_s
     if need.met_by(scene.free):
         text = f"{scene.waiting.name} asks for {format_gpus(need.gpus)} GPUs, which are free."
-        return _say(view, Verdict.FITS, Reason("FITS", text), state, settings)
+        return _say(view, Verdict.FITS, Reason("FITS", text))
     if reason := _over_limit(scene):
-        return _say(view, Verdict.LEAVE, reason, state, settings)
+        return _say(view, Verdict.LEAVE, reason)
     if need.met_by(_with_leavers(scene, state, settings)):
         text = f"Gangs that were told to make room for {scene.waiting.name} are on their way out."
-        return _say(
-            view, Verdict.WAIT, Reason("GOING", text), state, settings, until_s=scene.now_s + settings.recheck_s
-        )
+        return _say(view, Verdict.WAIT, Reason("GOING", text), until_s=again_s)
     plan = _plan(view, settings)
     if plan is None:
-        return _nobody(view, state, settings)
+        return _nobody(view, settings)
     if plan.at_s > scene.now_s:
-        return _wait(view, plan, state, settings)
+        return _wait(view, plan, settings)
     if hope := _hope(view, plan, settings):
-        until_s = scene.now_s + settings.recheck_s
-        return _say(view, Verdict.WAIT, hope, state, settings, plan, until_s=until_s)
+        return _say(view, Verdict.WAIT, hope, plan, until_s=again_s)
+    if plan.aside and (soon := _soon(view, plan, settings)):
+        return _say(view, Verdict.WAIT, soon, plan, until_s=again_s)
+    if plan.aside:
+        return _say(view, Verdict.LEAVE, _aside_reason(view, plan), plan)
     if held := too_soon(scene, state, len(plan.found.names), settings):
-        return _say(view, Verdict.WAIT, held[0], state, settings, plan, until_s=held[1])
-    return _say(view, Verdict.PREEMPT, _chosen_reason(view, plan), state, settings, plan)
+        return _say(view, Verdict.WAIT, held[0], plan, until_s=held[1])
+    return _say(view, Verdict.PREEMPT, _chosen_reason(view, plan), plan)
 
 
 def _over_limit(scene: Scene) -> Reason | None:
@@ -118,7 +128,7 @@ def _with_leavers(scene: Scene, state: PreemptionState, settings: PreemptionSett
 
 
 def _plan(view: _View, settings: PreemptionSettings) -> _Plan | None:
-    """The cheapest moment and its victims; the earliest of equals."""
+    """The cheapest moment and its victims, or what the native scheduler would take now; the earliest of equals."""
     scene = view.scene
     ends_s = scene.waiting.since_s + scene.waiting.budget_s
     moments = {phase.from_s for one in view.allowed for phase in one.phases if scene.now_s < phase.from_s <= ends_s}
@@ -127,7 +137,22 @@ def _plan(view: _View, settings: PreemptionSettings) -> _Plan | None:
         if found := _victims(view, view.allowed, at_s, settings):
             waiting = settings.wait_price * scene.waiting.gpus * (at_s - scene.now_s)
             plans.append(_Plan(at_s, found, found.cost + waiting))
-    return min(plans, key=lambda plan: (plan.price, plan.at_s), default=None)
+    patient = scene.now_s <= ends_s + settings.settle_s
+    if patient and (found := _native(view, settings)):
+        plans.append(_Plan(scene.now_s, found, found.cost, aside=True))
+    return min(plans, key=lambda plan: (plan.price, plan.at_s, plan.aside), default=None)
+
+
+def _native(view: _View, settings: PreemptionSettings) -> Found | None:
+    """What the native scheduler would take, where there is nobody among them whom we would not leave to it.
+
+    That is who may be in a write although it is no longer guarded, and whom our rules spare from going again.
+    """
+    beyond = {name for name, why in view.barred.items() if why.code in OUT_OF_REACH} | set(view.guarded)
+    reach = [one for name, one in view.outlooks.items() if name not in beyond]
+    found = native_choice(view.scene, view.need, reach, settings)
+    spared = {*view.barred, *view.unguarded}
+    return found if found and spared.isdisjoint(found.names) else None
 
 
 def _hope(view: _View, plan: _Plan, settings: PreemptionSettings) -> Reason | None:
@@ -151,6 +176,21 @@ def _hope(view: _View, plan: _Plan, settings: PreemptionSettings) -> Reason | No
     return Reason("MAY_GET_CHEAPER", text, {"saves_per_s": gain / WHOLE_GPU, "costs_per_s": grows / WHOLE_GPU})
 
 
+def _soon(view: _View, plan: _Plan, settings: PreemptionSettings) -> Reason | None:
+    """Worth looking again before it is left to the native scheduler: others may become safe that lose much less."""
+    scene = view.scene
+    if scene.now_s + settings.recheck_s > scene.waiting.since_s + scene.waiting.budget_s:
+        return None
+    fresh = [(one.gang, one.fresh_cost) for one in view.allowed if one.spared is None or one.passes]
+    found = _cheapest(view, fresh, settings)
+    if found is None or settings.aside * found.cost >= plan.found.cost:
+        return None
+    theirs, native = found.cost / WHOLE_GPU, plan.found.cost / WHOLE_GPU
+    text = (f"{', '.join(found.names)} would lose {theirs:.0f} GPU-seconds after fresh checkpoints, what the native "
+            f"scheduler should choose now {native:.0f}.")  # fmt: skip
+    return Reason("NOT_YET", text, {"lost_fresh_gpu_s": theirs, "lost_native_gpu_s": native})
+
+
 def _victims(view: _View, outlooks: Iterable[Outlook], at_s: float, settings: PreemptionSettings) -> Found | None:
     return _cheapest(view, [(one.gang, one.cost_at(at_s)) for one in outlooks], settings)
 
@@ -166,7 +206,7 @@ def _option(scene: Scene, gang: RunningGang, cost: int) -> Option:
     return Option(gang.name, cost, gang.gpus, gang.by_node, scene.lenders(gang))
 
 
-def _wait(view: _View, plan: _Plan, state: PreemptionState, settings: PreemptionSettings) -> PreemptionDecision:
+def _wait(view: _View, plan: _Plan, settings: PreemptionSettings) -> PreemptionDecision:
     now_s = view.scene.now_s
     lost = plan.found.cost / WHOLE_GPU
     text = (f"In {plan.at_s - now_s:.0f} s {', '.join(plan.found.names)} should have fresh checkpoints and lose "
@@ -177,10 +217,10 @@ def _wait(view: _View, plan: _Plan, state: PreemptionState, settings: Preemption
         numbers["lost_now_gpu_s"] = now.cost / WHOLE_GPU
         text += f"; now {now.cost / WHOLE_GPU:.0f} would be lost"
     until_s = min(plan.at_s, now_s + settings.recheck_s)
-    return _say(view, Verdict.WAIT, Reason("CHEAPER_LATER", f"{text}.", numbers), state, settings, plan, until_s)
+    return _say(view, Verdict.WAIT, Reason("CHEAPER_LATER", f"{text}.", numbers), plan, until_s)
 
 
-def _nobody(view: _View, state: PreemptionState, settings: PreemptionSettings) -> PreemptionDecision:
+def _nobody(view: _View, settings: PreemptionSettings) -> PreemptionDecision:
     """Nothing that may be taken suffices: worth waiting where evidence may still come, else not ours to decide."""
     scene = view.scene
     left_s = scene.waiting.since_s + scene.waiting.budget_s - scene.now_s
@@ -192,12 +232,12 @@ def _nobody(view: _View, state: PreemptionState, settings: PreemptionSettings) -
         text = (f"Gangs that could make room for {scene.waiting.name} are not safe to kill yet; "
                 f"{left_s:.0f} s of its budget are left.")  # fmt: skip
         until_s = min(scene.now_s + settings.recheck_s, scene.now_s + left_s)
-        return _say(view, Verdict.WAIT, Reason("NOT_YET", text, numbers), state, settings, until_s=until_s)
+        return _say(view, Verdict.WAIT, Reason("NOT_YET", text, numbers), until_s=until_s)
     code, why = ("BUDGET_SPENT", "its waiting budget is spent") if enough else ("NOT_ENOUGH", "they never free enough")
     text = (f"{scene.waiting.name} lacks {format_gpus(missing)} GPUs; those who may be chosen do not free them, and "
             f"{why}. The native scheduler goes by its own rules; a larger budget, or logs that tell of checkpoints, "
             "would let more gangs be chosen.")  # fmt: skip
-    return _say(view, Verdict.LEAVE, Reason(code, text, numbers), state, settings)
+    return _say(view, Verdict.LEAVE, Reason(code, text, numbers))
 
 
 def _chosen_reason(view: _View, plan: _Plan) -> Reason:
@@ -208,13 +248,24 @@ def _chosen_reason(view: _View, plan: _Plan) -> Reason:
     return Reason("LEAST_LOST", text, {"lost_gpu_s": lost, "waited_s": waited_s, "victims": len(plan.found.names)})
 
 
-def _say(view: _View, verdict: Verdict, reason: Reason, state: PreemptionState, settings: PreemptionSettings,
-         plan: _Plan | None = None, until_s: float | None = None) -> PreemptionDecision:  # fmt: skip
+def _aside_reason(view: _View, plan: _Plan) -> Reason:
+    lost = plan.found.cost / WHOLE_GPU
+    text = (
+        f"It is left to the native scheduler to make room for {view.scene.waiting.name}: it should take "
+        f"{', '.join(plan.found.names)} and lose {lost:.0f} GPU-seconds, less than those who may be chosen."
+    )
+    return Reason("NATIVE_LOSES_LESS", text, {"lost_gpu_s": lost})
+
+
+def _say(
+    view: _View, verdict: Verdict, reason: Reason, plan: _Plan | None = None, until_s: float | None = None
+) -> PreemptionDecision:
     victims = plan.found.names if plan and verdict is Verdict.PREEMPT else ()
-    guarded, unguarded = _guards(view, state, settings)
+    notes = tuple(_note(view, name, victims, plan) for name in view.outlooks)
+    lost = plan.found.cost / WHOLE_GPU if plan else None
+    exact = plan.found.exact if plan else True
     return PreemptionDecision(
-        verdict, (reason,), tuple(_note(view, name, victims, plan) for name in view.outlooks), victims,
-        plan.found.cost / WHOLE_GPU if plan else None, until_s, guarded, unguarded, plan.found.exact if plan else True,
+        verdict, (reason,), notes, victims, lost, until_s, view.guarded, view.unguarded, exact
     )  # fmt: skip
 
 
@@ -236,20 +287,3 @@ def _why(view: _View, one: Outlook, victims: Sequence[str], plan: _Plan | None, 
         return Reason("NOT_NOW", f"{name} could be chosen and would lose {lost:.0f} GPU-seconds now.", numbers)
     return Reason("DEARER", f"{name} would lose {lost:.0f} GPU-seconds; the chosen lose "
                   f"{plan.found.cost / WHOLE_GPU:.0f} in all.", numbers)  # fmt: skip
-
-
-def _guards(
-    view: _View, state: PreemptionState, settings: PreemptionSettings
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Gangs that are not to be killed now, and those that have been so for longer than is allowed."""
-    guarded: list[str] = []
-    unguarded: list[str] = []
-    since = {one.gang: one.safe_at_s for one in state.rhythms}
-    for name, one in view.outlooks.items():
-        if one.spared is None or one.spared.code == "ENDING":
-            continue
-        safe_at_s = since.get(name)
-        began_s = one.gang.started_at_s if safe_at_s is None else max(safe_at_s, one.gang.started_at_s)
-        late = view.scene.now_s - began_s >= settings.max_protection_s
-        (unguarded if late else guarded).append(name)
-    return tuple(guarded), tuple(unguarded)

@@ -43,8 +43,9 @@ class CandidateNote:
 class PreemptionDecision:
     """``victims`` only with PREEMPT, ``until_s`` only with WAIT. ``lost_gpu_s`` is what the victims lose, or would.
 
-    ``guarded`` are to be kept from the native scheduler too, for what their logs say or do not say; ``unguarded`` were
-    guarded for longer than is allowed and are its to take. ``exact``: no cheaper set exists at that moment.
+    With LEAVE it is what the native scheduler is expected to lose. ``guarded`` are to be kept from that too, for a
+    write that is or may be under way; ``unguarded`` were guarded for longer than is allowed and are its to take.
+    ``exact``: no cheaper set exists at that moment.
     """
 
     verdict: Verdict

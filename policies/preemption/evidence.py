@@ -67,7 +67,7 @@ def outlook(gang: RunningGang, rhythm: Rhythm | None, now_s: float, settings: Pr
     hazard = pace.hazard if passes and not later else 0.0
     if spared:
         return Outlook(gang, later, spared, passes, fresh, hazard)
-    cost = sum(_cost(member, now_s) for member in gang.members) + math.ceil(gang.gpus * pace.doubtful_s)
+    cost = sum(cost_of(member, now_s) for member in gang.members) + math.ceil(gang.gpus * pace.doubtful_s)
     return Outlook(gang, (Phase(now_s, pace.due_s, cost, gang.gpus), *later), None, passes, fresh, hazard)
 
 
@@ -123,14 +123,16 @@ def _doubts(gang: RunningGang, member: Member, age_s: float, settings: Preemptio
         yield "STALE", f"The last word of {name} is {age_s:.0f} s old, more than {settings.stale_s:g} s."
     if status.confidence < settings.min_confidence:
         yield "UNSURE", f"{name}'s state is only {status.confidence:.2f} sure, {settings.min_confidence:.2f} is needed."
-    if _risk_gpu_s(member) is None:
+    if risk_gpu_s(member) is None:
         yield "COST_UNKNOWN", f"Nothing says how much work {name} would lose."
 
 
 def _due(gang: RunningGang, pace: Pace) -> Reason:
-    when = "at any moment" if pace.next_s is None else f"complete at {pace.next_s:.0f} s"
+    code, when = "WRITE_POSSIBLE", "at any moment"
+    if pace.next_s is not None:
+        code, when = "WRITE_DUE", f"complete at {pace.next_s:.0f} s"
     text = f"{gang.name} may be about to write a checkpoint ({when}, from the {pace.known} intervals seen)."
-    return Reason("WRITE_DUE", text, {"intervals": pace.known})
+    return Reason(code, text, {"intervals": pace.known})
 
 
 def _write_ends(member: Member, now_s: float, settings: PreemptionSettings) -> float | None:
@@ -143,9 +145,9 @@ def _write_ends(member: Member, now_s: float, settings: PreemptionSettings) -> f
     return max(member.seen_at_s + status.next_safe_seconds.value, now_s + settings.recheck_s)
 
 
-def _cost(member: Member, now_s: float) -> int:
+def cost_of(member: Member, now_s: float) -> int:
     """Milli-GPU-seconds: what the status says, and what was computed since it was made."""
-    return math.ceil(WHOLE_GPU * (_risk_gpu_s(member) or 0.0)) + math.ceil(member.gpus * (now_s - member.seen_at_s))
+    return math.ceil(WHOLE_GPU * (risk_gpu_s(member) or 0.0)) + math.ceil(member.gpus * (now_s - member.seen_at_s))
 
 
 def _restart(gang: RunningGang) -> int:
@@ -154,13 +156,13 @@ def _restart(gang: RunningGang) -> int:
         return math.ceil(gang.gpus * gang.restart_s)
     found = 0
     for member in gang.members:
-        risk = _risk_gpu_s(member)
+        risk = risk_gpu_s(member)
         since = (member.status.seconds_since_durable if member.status else None) or 0.0
         found += 0 if risk is None else max(0, math.ceil(WHOLE_GPU * risk) - math.floor(member.gpus * since))
     return found
 
 
-def _risk_gpu_s(member: Member) -> float | None:
+def risk_gpu_s(member: Member) -> float | None:
     """What a member's status says would be lost; None where it does not say."""
     risk = member.status.work_at_risk_gpu_seconds if member.status else None
     return risk.value if risk is not None and math.isfinite(risk.value) else None

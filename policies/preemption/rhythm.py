@@ -4,21 +4,24 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from kopt.policies.preemption.settings import PreemptionSettings
 from kopt.policies.preemption.state import Rhythm
 
-_LEAST, _MISSED, _ANCHORS, _OFF = 2, 3, 3, 0.15
+_LEAST, _OVERDUE, _EARLY, _RARE = 3, 3, 0.2, 0.25
 
 
 @dataclass(frozen=True)
 class Beat:
-    """Seconds from one durable checkpoint to the next: the median, the upper quartile, the shortest."""
+    """Seconds from one durable checkpoint to the next: the median, the upper quartile, the shortest.
+
+    ``early_s`` is how long before the last checkpoint the last one was that fits: 0 where the last fits, too.
+    """
 
     period_s: float
     high_s: float
     shortest_s: float
+    early_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -38,40 +41,51 @@ class Pace:
 
 
 def pace_of(rhythm: Rhythm | None, now_s: float, settings: PreemptionSettings) -> Pace:
-    """The pace of a gang whose rhythm is known as far as ``rhythm`` says."""
+    """The pace of a gang whose rhythm is known as far as ``rhythm`` says.
+
+    A checkpoint that is overdue may come at any moment: it is not taken for one that was missed.
+    """
     if rhythm is None or rhythm.durable_at_s is None:
         return Pace(hazard=1 / settings.usual_s)
     durable_s, intervals = rhythm.durable_at_s, rhythm.intervals_s
-    guard_s, safe_share = settings.write_guard_s + settings.act_s, 1 - settings.caution
-    found = beat(intervals, settings.regular)
-    for number in range(1, _MISSED + 1) if found else ():
-        if found and now_s <= durable_s + number * found.high_s + guard_s:
-            doubtful_s = 0.0 if _on_beat(intervals, found.period_s) else intervals[-1]
-            due_s = durable_s + (number - 1) * found.period_s + safe_share * found.shortest_s - guard_s
-            return Pace(due_s, durable_s + number * found.period_s, 0.0, doubtful_s, len(intervals))
-    if intervals:
-        shortest, usual = min(intervals), statistics.fmean(intervals)
+    guard_s = settings.write_guard_s + settings.act_s
+    if found := beat(intervals, settings.regular):
+        fits_s = durable_s - found.early_s
+        due_s = fits_s + found.shortest_s - settings.early * found.period_s - guard_s
+        for number in range(1, _OVERDUE + 1):
+            if now_s <= fits_s + number * found.high_s + guard_s:
+                return Pace(due_s, fits_s + number * found.period_s, 0.0, found.early_s, len(intervals))
+    shortest, usual = min(intervals, default=math.inf), max(settings.usual_s, now_s - durable_s)
+    if len(intervals) < _LEAST:
+        # One or two may be of checkpoints that were not all seen.
+        shortest = min(shortest, settings.unpaced_s)
     else:
-        shortest, usual = settings.unpaced_s, max(settings.usual_s, now_s - durable_s)
-    return Pace(durable_s + safe_share * shortest - guard_s, None, 1 / usual, 0.0, len(intervals))
+        usual = statistics.fmean(intervals)
+    due_s = durable_s + (1 - settings.caution) * shortest - guard_s
+    return Pace(due_s, None, 1 / usual, 0.0, len(intervals))
 
 
 def beat(intervals_s: Sequence[float], regular: float) -> Beat | None:
-    """None for fewer than two intervals and for checkpoints that come irregularly.
+    """None for fewer than three intervals and for checkpoints that come irregularly.
 
-    A checkpoint whose end was not seen makes an interval twice as long; it counts as two.
+    A checkpoint whose end was not seen makes an interval twice as long; it counts as two. One that comes far too early,
+    most often a mistake, makes two short ones; they count as one, as long as that is rare.
     """
     if len(intervals_s) < _LEAST:
         return None
-    base = statistics.median_low(intervals_s)
-    single = sorted(interval / max(1, round(interval / base)) for interval in intervals_s)
-    period = statistics.median(single)
-    quarter = (len(single) - 1) // 4
+    usual = statistics.median_low(intervals_s)
+    single: list[float] = []
+    early_s, early = 0.0, 0
+    for interval in intervals_s:
+        early_s += interval
+        if early_s < (1 - _EARLY) * usual:
+            early += 1
+        else:
+            single.append(early_s / max(1, round(early_s / usual)))
+            early_s = 0.0
+    if early > _RARE * len(intervals_s):
+        return None
+    single.sort()
+    period, quarter = statistics.median(single), (len(single) - 1) // 4
     low, high = single[quarter], single[-1 - quarter]
-    return Beat(period, high, single[0]) if high - low <= regular * period else None
-
-
-def _on_beat(intervals_s: Sequence[float], period_s: float) -> bool:
-    """Whether the last checkpoint is a whole number of periods after one of those before it."""
-    back = accumulate(reversed(intervals_s[-_ANCHORS:]))
-    return any(abs(span / period_s - max(1, round(span / period_s))) <= _OFF for span in back)
+    return Beat(period, high, single[0], early_s) if high - low <= regular * period else None

@@ -12,7 +12,7 @@ from kopt.policies.preemption.settings import PreemptionSettings
 from kopt.policies.preemption.state import PreemptionState
 from kopt.policies.preemption.words import RunningGang, Scene
 
-HOUR_S = 3600.0
+HOUR_S, DAY_S = 3600.0, 86_400.0
 
 _Rule = Callable[[RunningGang, Scene, PreemptionState, PreemptionSettings], Reason | None]
 
@@ -63,18 +63,18 @@ def _going(gang: RunningGang, scene: Scene, state: PreemptionState, _: Preemptio
 
 def _resumed(gang: RunningGang, scene: Scene, state: PreemptionState, settings: PreemptionSettings) -> Reason | None:
     runs_s = scene.now_s - gang.started_at_s
-    if not preemptions(gang, state) or runs_s >= settings.resumed_s:
+    if not preemptions(gang, scene, state) or runs_s >= settings.resumed_s:
         return None
     text = (f"{gang.name} was pre-empted before and runs again for {max(0.0, runs_s) / 60:.0f} minutes; it is left "
             f"alone for {settings.resumed_s / 60:g}.")  # fmt: skip
     return Reason("RESUMED", text, {"runs_s": runs_s, "resumed_s": settings.resumed_s})
 
 
-def _limit(gang: RunningGang, _: Scene, state: PreemptionState, settings: PreemptionSettings) -> Reason | None:
-    count = preemptions(gang, state)
+def _limit(gang: RunningGang, scene: Scene, state: PreemptionState, settings: PreemptionSettings) -> Reason | None:
+    count = preemptions(gang, scene, state)
     if count < settings.most_per_gang:
         return None
-    text = f"{gang.name} was pre-empted {count} times, and {settings.most_per_gang} are the most for one gang."
+    text = f"{gang.name} was pre-empted {count} times within a day, and {settings.most_per_gang} are the most."
     return Reason("LIMIT", text, {"preemptions": count, "most": settings.most_per_gang})
 
 
@@ -91,9 +91,10 @@ RULES: Sequence[_Rule] = (_going, _preemptible, _priority, _quota, _reversal, _l
 """In the order in which they are told."""
 
 
-def preemptions(gang: RunningGang, state: PreemptionState) -> int:
-    """How often a gang was pre-empted, as far as anyone knows."""
-    return max(gang.preemptions, sum(one.gang == gang.name for one in state.evictions))
+def preemptions(gang: RunningGang, scene: Scene, state: PreemptionState) -> int:
+    """How often a gang was pre-empted within a day, as far as anyone knows."""
+    ours = sum(one.gang == gang.name and scene.now_s - one.at_s < DAY_S for one in state.evictions)
+    return max(gang.preemptions, ours)
 
 
 def too_soon(

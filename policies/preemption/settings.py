@@ -20,16 +20,23 @@ class PreemptionSettings:
     """While waiting for a better moment, look again at least so often."""
     act_s: float = 10.0
     """From a decision until its victims are gone: no write may be expected to begin within it."""
-    write_guard_s: float = 60.0
+    write_guard_s: float = 90.0
     """Before a checkpoint is expected to be durable, its write may be under way for so long."""
     unpaced_s: float = 750.0
-    """After a gang's first checkpoint nothing is known of its rhythm: no other write is expected for so long."""
+    """With fewer than three intervals seen no rhythm is known: no write is expected for so long after a checkpoint."""
     usual_s: float = 1800.0
     """Between two checkpoints of a gang of which no interval was seen."""
     caution: float = 0.4
-    """A write is held possible when this share of the shortest interval is still left."""
+    """A write is held possible when this share of the shortest interval is still left, where no rhythm is known."""
+    early: float = 0.15
+    """Of regular checkpoints one may come this share of their period sooner than any did so far."""
     regular: float = 0.3
     """Checkpoints count as regular where the middle half of their intervals spans at most this share of the median."""
+    aside: float = 2.0
+    """It is left to the native scheduler at once where that loses at most so many times what gangs would lose that may
+    still become safe within the waiting budget."""
+    restart_s: float = 120.0
+    """Starting again takes so long where nothing tells: of gangs of whose checkpoints nothing is known."""
     hold_s: float = 120.0
     """After victims were taken for a workload, no others are taken for it for so long."""
     settle_s: float = 120.0
@@ -39,7 +46,7 @@ class PreemptionSettings:
     reversal_s: float = 4 * 3600.0
     """Whoever made room for a workload does not take its place within this time."""
     most_per_gang: int = 3
-    """Pre-emptions of one gang, by anyone."""
+    """Pre-emptions of one gang within a day, by anyone."""
     most_per_hour: int = 60
     """Pre-emptions of ours, in any hour."""
     reclaims_any_priority: bool = False

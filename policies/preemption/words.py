@@ -49,7 +49,8 @@ class Member:
 
 @dataclass(frozen=True)
 class RunningGang:
-    """Pods that live and die together. ``started_at_s`` is the start of this run, ``preemptions`` are those by anyone.
+    """Pods that live and die together. ``started_at_s`` is the start of this run, ``preemptions`` are those by anyone
+    within the last day.
 
     ``restart_s`` is what starting again takes, where that is known; else it is read off the status.
     """

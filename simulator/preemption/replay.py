@@ -80,7 +80,7 @@ class _Cluster:
         self.events: list[tuple[float, int, int, int]] = []
         self.count = 0
         self.running: dict[int, Run] = {}
-        self.left: dict[int, tuple[float, int]] = {}
+        self.left: dict[int, tuple[float, tuple[float, ...]]] = {}
         self.queues: dict[int, list[int]] = {}
         self.urgents: dict[int, _Urgent] = {}
         self.outcome = Outcome()
@@ -158,19 +158,19 @@ class _Cluster:
         self._start_waiting()
 
     def _kill(self, run: Run) -> None:
-        self.left[run.index] = (run.durable_work_s(self.now_s), run.number + 1)
+        self.left[run.index] = (run.durable_work_s(self.now_s), (*run.killed_s, self.now_s))
         del self.running[run.index]
         self.free += run.job.gpus
         heapq.heappush(self.queues.setdefault(run.job.gpus, []), run.index)
 
     def _start(self, index: int) -> None:
         job = self.scenario.jobs[index]
-        done_s, number = self.left.get(index, (0.0, 0))
-        run = Run(index, job, self.scenario.habits[index], self.now_s, done_s, number)
+        done_s, killed_s = self.left.get(index, (0.0, ()))
+        run = Run(index, job, self.scenario.habits[index], self.now_s, done_s, len(killed_s), killed_s)
         self.running[index] = run
         self.free -= job.gpus
         self._push(run.finishes_s, _END, index)
-        if self.now_s >= self.scenario.warm_s and index not in self.scenario.urgent and not number:
+        if self.now_s >= self.scenario.warm_s and index not in self.scenario.urgent and not killed_s:
             self.outcome.started += 1
 
     def _end(self, index: int) -> None:

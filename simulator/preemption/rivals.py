@@ -64,21 +64,16 @@ def newest_first(ask: Ask) -> Told:
     return in_order(ask, lambda run: -run.started_s)
 
 
-def youngest_since_checkpoint(ask: Ask) -> Told:
-    """Knows the truth about the present: the least time since a checkpoint, or since the start where there is none."""
-
-    def since_s(run: Run) -> float:
-        number = run.last_durable(ask.now_s)
-        return ask.now_s - (run.ends_s[number] if number >= 0 else run.started_s)
-
-    return in_order(ask, since_s)
-
-
 @dataclass
 class Foresight:
-    """Knows the truth about the future too: the cheapest set at the best moment within the budget; the floor."""
+    """Knows the truth, about the future too: the cheapest set at the best moment within the budget; the floor.
+
+    ``promised``: as kopt promises, it takes nobody whose log is silent or who has no checkpoint yet, and leaves it to
+    the newest-first rule where that loses less now.
+    """
 
     budget_s: float
+    promised: bool = False
     moments: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, ask: Ask) -> Told:
@@ -86,19 +81,27 @@ class Foresight:
         if ask.name not in self.moments:
             later = (run.next_durable_s(ask.now_s) + 0.001 for run in ask.pool)
             tried = [ask.now_s, *(at for at in later if at <= ends_s)]
-            costs = [(found.cost, at) for at in tried if (found := _cheapest(ask, at))]
-            self.moments[ask.name] = min(costs, default=(0, ask.now_s))[1]
+            costs = [(found.cost, at) for at in tried if (found := self._cheapest(ask, at))]
+            self.moments[ask.name] = min([*costs, *self._aside(ask)], default=(0, ends_s))[1]
         if ask.now_s < self.moments[ask.name]:
             return Told(until_s=self.moments[ask.name])
-        found = _cheapest(ask, ask.now_s)
-        names = set(found.names) if found else set()
-        return Told(tuple(run for run in ask.pool if str(run.index) in names))
+        found, aside = self._cheapest(ask, ask.now_s), self._aside(ask)
+        if found is None or (aside and aside[0][0] < found.cost):
+            return Told()
+        return Told(tuple(run for run in ask.pool if str(run.index) in found.names))
 
+    def _aside(self, ask: Ask) -> list[tuple[int, float]]:
+        taken = newest_first(ask).victims if self.promised else ()
+        return [(sum(round(1000 * run.lost_gpu_s(ask.now_s)) for run in taken), ask.now_s)] if taken else []
 
-def _cheapest(ask: Ask, at_s: float) -> Found | None:
-    options = [Option(str(run.index), round(1000 * run.lost_gpu_s(at_s)), run.job.gpus, (("", run.job.gpus),))
-               for run in ask.pool if run.finishes_s > at_s and not run.writing(at_s)]  # fmt: skip
-    return cheapest(options, Need(1, ask.missing), 20_000)
+    def _cheapest(self, ask: Ask, at_s: float) -> Found | None:
+        options = [Option(str(run.index), round(1000 * run.lost_gpu_s(at_s)), run.job.gpus, (("", run.job.gpus),))
+                   for run in ask.pool if run.finishes_s > at_s and self._may(run, at_s)]  # fmt: skip
+        return cheapest(options, Need(1, ask.missing), 20_000)
+
+    def _may(self, run: Run, at_s: float) -> bool:
+        evidence = run.habits.observable and (run.number > 0 or run.last_durable(at_s) >= 0)
+        return not run.writing(at_s) and (evidence or not self.promised)
 
 
 @dataclass

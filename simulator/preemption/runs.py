@@ -11,7 +11,8 @@ from kopt.simulator.preemption.behaviour import Habits
 class Run:
     """One run of a job, from ``started_s`` until it ends or is killed; ``done_s`` of its work was done before.
 
-    ``number`` counts its runs from 0. A run after the first spends ``restart_s`` before it works.
+    ``number`` counts its runs from 0, ``killed_s`` says when those before ended. A run after the first spends
+    ``restart_s`` before it works.
     """
 
     index: int
@@ -20,6 +21,7 @@ class Run:
     started_s: float
     done_s: float = 0.0
     number: int = 0
+    killed_s: tuple[float, ...] = ()
     begins_s: list[float] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
 

@@ -18,7 +18,6 @@ from kopt.simulator.preemption.rivals import (
     Rival,
     newest_first,
     priority_only,
-    youngest_since_checkpoint,
 )
 from kopt.simulator.preemption.sight import Sight
 
@@ -49,11 +48,12 @@ RIVALS: Mapping[str, Callable[[Setup], Rival]] = {
     "priority-only": lambda setup: priority_only,
     "newest-first": lambda setup: newest_first,
     "kopt": lambda setup: Ours(setup.sight, setup.settings, setup.budget_s),
-    "oracle-now": lambda setup: youngest_since_checkpoint,
+    "oracle-promised": lambda setup: Foresight(setup.budget_s, promised=True),
+    "oracle-now": lambda setup: Foresight(0.0),
     "oracle-future": lambda setup: Foresight(setup.budget_s),
 }
-"""By name. ``oracle-now`` takes the youngest since its checkpoint by the truth about the present; ``oracle-future``
-knows the future too and waits for the best moment within the budget: the floor."""
+"""By name. ``oracle-now`` takes the cheapest set by the truth about the present; ``oracle-future`` knows the future too
+and waits for the best moment within the budget: the floor. ``oracle-promised`` is the floor under kopt's promises."""
 BASELINE = "newest-first"
 
 

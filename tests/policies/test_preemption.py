@@ -25,6 +25,9 @@ from kopt.policies.preemption import (
     decide,
     observe,
 )
+from kopt.policies.preemption.evidence import outlook
+from kopt.policies.preemption.native import expected_loss
+from kopt.policies.preemption.rhythm import beat
 from kopt.policies.preemption.search import Need, Option, cheapest
 from kopt.policies.preemption.state import Rhythm
 
@@ -374,7 +377,7 @@ def test_a_checkpoint_that_the_rhythm_promises_is_waited_for() -> None:
 
 def test_the_next_checkpoint_that_a_status_expects_is_waited_for_where_no_rhythm_was_seen() -> None:
     status = replace(training(1700, 300), next_checkpoint_seconds=Estimate(120, 100, 140))
-    decision = decided(gang("g", status), gang("other", training(1500)), ask=waiting(budget_s=300))
+    decision = decided(gang("g", status), gang("other", training(1600)), ask=waiting(budget_s=300))
     assert (decision.verdict, decision.reasons[0].code) == (Verdict.WAIT, "CHEAPER_LATER")
     assert decision.reasons[0].numbers["in_s"] == pytest.approx(120)
     soon = replace(status, next_checkpoint_seconds=Estimate(40, 30, 50))
@@ -383,19 +386,124 @@ def test_the_next_checkpoint_that_a_status_expects_is_waited_for_where_no_rhythm
     assert decided(replace(overdue, members=(replace(overdue.members[0], seen_at_s=NOW - 20),))).victims == ("g",)
 
 
+def test_a_checkpoint_that_was_none_leaves_the_rhythm_as_it_is() -> None:
+    steady, torn = (1800.0,) * 6, (1800.0, 1800.0, 500.0, 1300.0, 1800.0, 1800.0, 1800.0)
+    assert beat(steady, 0.3) == beat(torn, 0.3)
+    missed = beat((1800.0, 3600.0, 1800.0, 1800.0), 0.3)
+    assert missed is not None
+    assert missed.period_s == missed.shortest_s == 1800
+    assert beat((1800.0, 500.0, 1300.0, 500.0, 1300.0, 1800.0), 0.3) is None, "too often to be mistakes"
+    last = beat((*steady, 500.0), 0.3)
+    assert last is not None
+    assert (last.period_s, last.early_s) == (1800, 500)
+
+
+def test_a_checkpoint_too_early_counts_as_doubtful_and_the_next_is_due_as_if_it_were_none() -> None:
+    rhythm = Rhythm("g", NOW - 50_000, NOW - 60, NOW - 100, (1800.0,) * 5 + (900.0,))
+    decision = decided(gang("g", training(200, 100)), gang("sure", training(1000)), state=PreemptionState((rhythm,)))
+    assert decision.victims == ("sure",)
+    lost = {note.gang: note.lost_gpu_s for note in decision.notes}
+    assert lost["g"] == pytest.approx(200 + 900)
+    late = replace(rhythm, durable_at_s=NOW - 650)
+    decision = decided(gang("g", training(750, 650)), state=PreemptionState((late,)))
+    assert reason_for(decision, "g") == "WRITE_DUE", "1,550 s after the last that fits"
+
+
+@pytest.mark.parametrize(("intervals", "code"), [((), "WRITE_POSSIBLE"), ((5400.0,), "WRITE_POSSIBLE"),
+                                               ((5400.0,) * 3, "CHOSEN")])  # fmt: skip
+def test_one_interval_may_span_checkpoints_that_nobody_saw(intervals: tuple[float, ...], code: str) -> None:
+    state = PreemptionState((Rhythm("g", NOW - 50_000, NOW - 60, NOW - 900, intervals),))
+    assert reason_for(decided(gang("g", training(1000, 900)), state=state), "g") == code
+
+
+def test_an_overdue_checkpoint_may_come_at_any_moment() -> None:
+    """It is not taken for one that nobody saw, after which there would be time again."""
+
+    def spared(ago_s: float) -> str:
+        state = PreemptionState((Rhythm("g", NOW - 50_000, NOW - 60, NOW - ago_s, (1800.0,) * 5),))
+        return reason_for(decided(gang("g", training(ago_s, ago_s)), state=state), "g")
+
+    assert [spared(ago_s) for ago_s in (1000, 1700, 2500, 9000)] == [
+        "CHOSEN", "WRITE_DUE", "WRITE_DUE", "WRITE_POSSIBLE"
+    ]  # fmt: skip
+
+
 def test_where_checkpoints_may_come_at_any_moment_a_large_loss_is_worth_a_moment() -> None:
-    gangs = [gang(f"g{number}", training(400, 370)) for number in range(12)]
+    gangs = [gang(f"g{number}", training(400, 300)) for number in range(12)]
     ask = waiting(budget_s=300)
     assert decided(*gangs, ask=ask).reasons[0].code == "MAY_GET_CHEAPER"
     assert decided(*gangs, gang("fresh", training(80, 20)), ask=ask).victims == ("fresh",)
 
 
-def test_a_job_that_never_reports_loses_our_guard_in_time_but_is_never_chosen() -> None:
+def test_a_job_that_never_reports_is_never_chosen_but_not_kept_from_the_native_scheduler() -> None:
     young, old = gang("young", started_at_s=NOW - 3600), gang("old", started_at_s=NOW - 7 * 3600)
     decision = decided(young, old)
-    assert (decision.guarded, decision.unguarded) == (("young",), ("old",))
+    assert (decision.guarded, decision.unguarded, decision.victims) == ((), (), ())
     assert decision.verdict is Verdict.LEAVE
-    assert decision.reasons[0].code == "NOT_ENOUGH"
+    assert decision.reasons[0].code == "NATIVE_LOSES_LESS"
+    assert decision.lost_gpu_s == pytest.approx(3600 + PreemptionSettings().restart_s), "all since its start"
+    busy = decided(young, gang("busy", writing(), gpus=2, started_at_s=NOW - 3600), ask=waiting(2))
+    assert (busy.verdict, busy.guarded, busy.reasons[0].code) == (Verdict.LEAVE, ("busy",), "BUDGET_SPENT")
+
+
+@pytest.mark.parametrize(("ran_s", "left"), [(300, True), (700, False)])
+def test_the_native_rule_is_left_alone_where_it_loses_less(ran_s: float, left: bool) -> None:
+    """A gang of which nothing is known loses no more than its whole run so far."""
+    new, safe = gang("new", started_at_s=NOW - ran_s), gang("safe", training(600))
+    decision = decided(new, safe)
+    assert (decision.verdict, decision.victims) == ((Verdict.LEAVE, ()) if left else (Verdict.PREEMPT, ("safe",)))
+    large = replace(new, members=(replace(new.members[0], gpus=MilliGpu(8000)),))
+    assert decided(large, safe).victims == ("safe",)
+
+
+def test_it_is_not_left_alone_at_once_where_others_may_soon_lose_much_less() -> None:
+    """Silent for hours on 8 GPUs, beside one that is about to write: next in 600 s, as its rhythm goes."""
+    state = PreemptionState((Rhythm("g", NOW - 50_000, NOW - 60, NOW - 1200, (1800.0, 1800.0, 1800.0, 1500.0)),))
+    gangs = gang("silent", gpus=8, started_at_s=NOW - 20_000), gang("g", training(1300, 1200), gpus=8)
+    decision = decided(*gangs, ask=waiting(8, budget_s=300), state=state)
+    assert reason_for(decision, "g") == "WRITE_DUE"
+    assert (decision.verdict, decision.reasons[0].code) == (Verdict.WAIT, "NOT_YET")
+    assert decided(*gangs, ask=waiting(8, budget_s=300, since_s=NOW - 290), state=state).verdict is Verdict.LEAVE
+
+
+def test_the_native_scheduler_has_its_time_and_then_ours_is_taken() -> None:
+    gangs = gang("new", started_at_s=NOW - 60), gang("safe", training(600))
+    late = waiting(since_s=NOW - PreemptionSettings().settle_s - 1)
+    assert decided(*gangs, ask=late).victims == ("safe",)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({"preemptions": 3}, "LIMIT"), ({"preemptions": 1}, "RESUMED"), ({"priority": 10}, "PRIORITY"),
+     ({"preemptible": False}, "NOT_PREEMPTIBLE")],
+)  # fmt: skip
+def test_whom_our_rules_protect_is_not_left_to_the_native_scheduler(change: dict[str, object], code: str) -> None:
+    new, safe = gang("new", started_at_s=NOW - 60, **change), gang("safe", training(600))
+    decision = decided(new, safe)
+    assert decision.victims == ("safe",)
+    assert reason_for(decision, "new") == code
+
+
+@given(scenes(), states())
+def test_no_more_is_expected_to_be_lost_than_by_the_native_rule(scene: Scene, state: PreemptionState) -> None:
+    """Where it would take nobody who may be in a write or whom our rules protect, and nothing is waited for."""
+    how, ask = PreemptionSettings(), replace(scene.waiting, since_s=NOW, budget_s=0.0)
+    decision, _ = decide(replace(scene, waiting=ask), state, how)
+    rhythms = {one.gang: one for one in observe(state, scene.gangs, NOW).rhythms}
+    codes = {note.gang: note.reason.code for note in decision.notes}
+    free, chosen = dict(scene.free), list[RunningGang]()
+    for one in sorted(scene.gangs, key=lambda one: (one.priority, -one.started_at_s, one.name)):
+        in_reach = one.preemptible and one.priority < ask.priority and one.name not in decision.guarded
+        if in_reach and not _fits(free, ask.gpus_per_pod, ask.pods):
+            chosen.append(one)
+            for member in one.members:
+                free[member.node] = free.get(member.node, 0) + member.gpus
+    ours_to_protect = {"REVERSAL", "LIMIT", "RESUMED", "QUOTA", "QUEUE_UNKNOWN"}
+    left = not any(codes[one.name] in ours_to_protect or one.name in decision.unguarded for one in scene.gangs)
+    if left and chosen and _fits(free, ask.gpus_per_pod, ask.pods) and decision.reasons[0].code != "QUEUE_LIMIT":
+        most = sum(expected_loss(outlook(one, rhythms[one.name], NOW, how), NOW, how) for one in chosen)
+        assert decision.lost_gpu_s is not None
+        assert decision.lost_gpu_s <= most / 1000 + 1e-6
 
 
 def test_a_job_stuck_in_a_write_loses_our_guard_after_it_was_last_seen_safe() -> None:

@@ -16,9 +16,9 @@ from kopt.data.jobs.training import TraceJob, read_jobs
 from kopt.policies.preemption import PreemptionSettings
 from kopt.simulator.preemption.behaviour import STEADY, Habits, Manner, Scales, read_manners, sample
 from kopt.simulator.preemption.replay import Outcome, Room, Scenario, replay
-from kopt.simulator.preemption.rivals import Ask, Foresight, Ours, Told, newest_first, youngest_since_checkpoint
+from kopt.simulator.preemption.rivals import Ask, Foresight, Ours, Told, newest_first
 from kopt.simulator.preemption.runs import Run
-from kopt.simulator.preemption.sight import Sight, believed_durables, look, rhythm
+from kopt.simulator.preemption.sight import Sight, believed_durables, gang, look, next_checkpoint, rhythm
 from kopt.simulator.preemption.study import RIVALS, Setup, figures, study
 
 EVERY_10_MINUTES = Manner((1.0,), (1.0,))
@@ -123,6 +123,28 @@ def test_what_is_seen_is_late_and_may_be_wrong() -> None:
     assert blind.safe
 
 
+def test_the_next_checkpoint_is_reckoned_from_what_is_believed_and_not_from_the_truth() -> None:
+    told = next_checkpoint([0.0, 600.0, 1300.0, 1900.0], 2000.0)
+    assert told is not None
+    assert (told.value, told.low, told.high) == (500.0, 500.0, 600.0)
+    assert next_checkpoint([0.0, 600.0], 700.0) is None, "one gap tells nothing"
+    wrong = replace(CLEAR, false_done=1.0)
+    status = look(run(), 5000.0, wrong).status
+    assert status is not None
+    assert status.next_checkpoint_seconds is not None
+    truth_s = run().next_durable_s(5000.0) - 5000.0
+    assert abs(status.next_checkpoint_seconds.value - truth_s) > 60
+    clear = look(run(), 5000.0, CLEAR).status
+    assert clear is not None
+    assert clear.next_checkpoint_seconds is not None
+    assert clear.next_checkpoint_seconds.value == pytest.approx(truth_s, abs=60)
+
+
+def test_pre_emptions_count_for_a_day() -> None:
+    often = replace(run(100_000.0, number=3), killed_s=(1000.0, 50_000.0, 99_000.0), begins_s=[], ends_s=[])
+    assert [gang(often, at_s, CLEAR).preemptions for at_s in (100_000.0, 140_000.0, 190_000.0)] == [2, 1, 0]
+
+
 def test_the_corpus_tells_how_regular_savers_are(tmp_path: Path) -> None:
     def record(starts: Sequence[float], arrivals: Sequence[int]) -> str:
         writes = [{"unit": "u", "after": 0, "by": 0, "start_s": at, "end_s": at + 1, "step": 1} for at in starts]
@@ -158,10 +180,11 @@ def _ask(*pool: Run, missing: int = 1, now_s: float = 10_000.0) -> Ask:
 
 def test_each_rival_takes_whom_its_name_says() -> None:
     old, new = run(0.0, index=1), run(9000.0, index=2)
-    young = run(9350.0 - 6600, index=3)
-    assert newest_first(_ask(old, new, young)).victims == (new,)
-    fresh = youngest_since_checkpoint(_ask(old, new, young)).victims
-    assert fresh == (min((old, new, young), key=lambda one: 10_000 - one.ends_s[max(0, one.last_durable(10_000))]),)
+    fresh = run(9300.0 - 6600, index=3)
+    assert newest_first(_ask(old, new, fresh)).victims == (new,)
+    assert Foresight(0.0)(_ask(old, new, fresh)).victims == (
+        min((old, new, fresh), key=lambda one: one.lost_s(10_000.0)),
+    )
     assert newest_first(_ask(old, missing=2)) == Told()
 
 
@@ -175,6 +198,17 @@ def test_foresight_waits_for_the_best_moment_within_the_budget_only() -> None:
     soon = one.next_durable_s(10_000.0)
     assert Foresight(soon - 10_000 + 1)(_ask(one)).until_s == pytest.approx(soon, abs=0.01)
     assert Foresight(1.0)(_ask(one)).victims == (one,)
+
+
+def test_foresight_under_the_promises_takes_only_who_tells_of_checkpoints_or_leaves_it() -> None:
+    silent, early, telling = run(9800.0, index=1, observable=False), run(9500.0, index=2), run(2500.0, index=3)
+    promised, ask = Foresight(0.0, promised=True), _ask(silent, telling)
+    assert silent.lost_s(ask.now_s) < telling.lost_s(ask.now_s)
+    assert Foresight(0.0)(ask).victims == (silent,)
+    assert promised(ask) == Told(), "newest first loses less, and may take whom it likes"
+    assert Foresight(0.0, promised=True)(_ask(early, telling, run(9999.0, 4, index=4), missing=4)) == Told()
+    dear = _ask(telling, run(2000.0, gpus=8, index=4), missing=1, now_s=10_100.0)
+    assert Foresight(0.0, promised=True)(dear).victims == (telling,)
 
 
 # Replays.
@@ -203,13 +237,25 @@ def test_our_policy_waits_for_the_end_of_the_write_where_newest_first_tears_it()
     assert not ours.rooms[0].native
 
 
-def test_where_nobody_may_be_chosen_the_native_scheduler_decides_after_the_budget() -> None:
+def test_where_nobody_may_be_chosen_the_native_scheduler_decides() -> None:
     listed = [TraceJob("silent", 0, 90_000, 1), TraceJob("urgent", 30_000, 100, 1)]
     silent = replace(_scenario(listed, {1}, 1), habits=[habits(observable=False)] * 2)
-    room = replay(silent, Ours(CLEAR, PreemptionSettings(max_protection_s=3600), 300.0)).rooms[0]
-    assert room.native
-    held = replay(silent, Ours(CLEAR, PreemptionSettings(max_protection_s=35_000), 300.0)).rooms[0]
-    assert held.waited_s >= 4900, "until our guard is dropped"
+    room = replay(silent, Ours(CLEAR, PreemptionSettings(), 300.0)).rooms[0]
+    assert (room.native, room.waited_s) == (True, 0.0)
+    writes = [TraceJob("long", 0, 90_000, 1), TraceJob("urgent", 30 * 660 + 610, 100, 1)]
+    slow = replace(_scenario(writes, {1}, 1), habits=[habits(write_s=500.0, interval_s=1000.0)] * 2)
+    guarded = replay(slow, Ours(CLEAR, PreemptionSettings(), 0.0)).rooms[0]
+    assert guarded.torn == 0, "kept from it while it writes"
+    assert guarded.waited_s > 0
+
+
+def test_without_any_waiting_no_more_is_lost_than_by_newest_first() -> None:
+    found = study(setup(budget_s=0.0), ["newest-first", "kopt"], (4, 12), (0, 1), workers=1)
+    for pool in (4, 12):
+        base, ours = (next(one for one in found if (one.policy, one.pool) == (name, pool))
+                      for name in ("newest-first", "kopt"))  # fmt: skip
+        assert ours.lost_mean < base.lost_mean
+        assert ours.torn == 0
 
 
 def test_the_same_seed_gives_the_same_figures_and_no_rival_changes_the_arrivals() -> None:
@@ -217,13 +263,11 @@ def test_the_same_seed_gives_the_same_figures_and_no_rival_changes_the_arrivals(
     assert once == study(setup(), list(RIVALS), (4, 12), (0, 1), workers=2)
     by_policy = {one.policy: one for one in once if one.pool == 12}
     assert by_policy["kopt"].torn == 0
-    assert (
-        by_policy["oracle-future"].lost_per_ask
-        < by_policy["kopt"].lost_per_ask
-        < by_policy["newest-first"].lost_per_ask
-    )
+    order = ("oracle-future", "oracle-promised", "kopt", "newest-first")
+    lost = [by_policy[name].lost_per_ask for name in order]
+    assert lost == sorted(set(lost))
     assert by_policy["newest-first"].wait_p95_s == 0 < by_policy["kopt"].wait_mean_s
-    assert len({(one.policy, one.pool) for one in once}) == 10
+    assert len({(one.policy, one.pool) for one in once}) == 12
 
 
 def test_figures_are_counted_over_all_seeds() -> None:

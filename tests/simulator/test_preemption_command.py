@@ -30,7 +30,7 @@ def test_policies_stand_side_by_side_by_number_of_candidates(trace: list[str], t
     assert document["schema"] == "kopt/v1"
     assert document["observable"] == 0.7
     rows = {(one["candidates"], one["policy"]): one for one in document["policies"]}
-    assert len(rows) == 10
+    assert len(rows) == 12
     assert rows[12, "newest-first"]["of_newest_first"] == 1.0
     assert rows[12, "kopt"]["of_newest_first"] < 1.0
     assert rows[12, "kopt"]["torn"] == 0

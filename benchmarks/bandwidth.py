@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from benchmarks.tables import markdown
 from kopt.core.bandwidth import Collective
 from kopt.models.bandwidth.curves import Point, curves, held_out, points
-from kopt.models.bandwidth.intervals import Regime, Score, regime, widths_of
-from kopt.models.bandwidth.predictor import BandwidthPredictor
+from kopt.models.bandwidth.intervals import Regime, Score, doubted, regime, widths_of
+from kopt.models.bandwidth.predictor import BandwidthPredictor, spread_of
 from kopt.models.bandwidth.residual import KernelSettings, Residual
 from kopt.models.bandwidth.rows import MeasuredRow, read_measured
 from kopt.policies.bandwidth.analytic import analytic
@@ -46,7 +46,8 @@ class Answer:
     """log(measured / answered)."""
     deviation: float = 0.0
     near: float = 0.0
-    width: float = 1.645
+    spread: float = 0.0
+    """Half of the 90 % interval."""
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -60,8 +61,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     plain = [one for one in rows if "anomal" not in one.asked.hardware.condition]
     made = [one for one in plain if one.machine_class not in KEPT]
     kept = [one for one in plain if one.machine_class in KEPT]
-    print(f"{len(made)} rows of {len({r.machine for r in made})} machines, {len(kept)} rows of {len(KEPT)} classes kept "
-          f"apart, {len(odd)} anomalous rows.\n")  # fmt: skip
+    machines = len({one.machine for one in made})
+    print(f"{len(made)} rows of {machines} machines, {len(kept)} of classes kept apart, {len(odd)} anomalous.\n")
     found = points(made)
     unseen = _answers(found, lambda one: one.group)
     known = _answers(found, held_out)
@@ -74,12 +75,19 @@ def main(arguments: Sequence[str] = ()) -> int:
     predictor = BandwidthPredictor().fit(made)
     apart = points(kept)
     answers = _by_predictor(predictor, apart)
-    _tell("Classes kept apart, one node", "", [a for a in answers if a.point.gpus.nodes == 1], found)
-    _tell("Classes kept apart, several nodes", "", [a for a in answers if a.point.gpus.nodes > 1], found)
+    alone, together = _by_nodes(answers)
+    _tell("Classes kept apart, one node", "unseen, one node", alone, found)
+    _tell("Classes kept apart, several nodes", "unseen, several nodes", together, found)
     print(_classes([*unseen, *answers]))
     _tell("Anomalous rows (their source suspects the transport)", "", _by_predictor(predictor, points(odd)), found)
     _speed(predictor, made)
     return 0
+
+
+def _by_nodes(answers: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
+    several = [one.point.gpus.nodes > 1 for one in answers]
+    return ([one for one, many in zip(answers, several, strict=True) if not many],
+            [one for one, many in zip(answers, several, strict=True) if many])  # fmt: skip
 
 
 def _answers(found: Sequence[Point], of: Callable[[Point], str]) -> list[Answer]:
@@ -93,14 +101,16 @@ def _answers(found: Sequence[Point], of: Callable[[Point], str]) -> list[Answer]
     scores = [
         Score(a.point.group, a.point.cell, (regime(a.point.bytes).value, a.near), abs(a.lacking) / a.deviation)
         for a in answers
+        if not a.point.gpus.unknown
     ]
     widths = {
         group: widths_of([one for one in scores if one.machine != group]) for group in {s.machine for s in scores}
     }
     return [
-        Answer(a.point, a.lacking, a.deviation, a.near, widths[a.point.group].at(a.point.bytes, a.near))
+        Answer(a.point, a.lacking, a.deviation, a.near,
+               spread_of(a.deviation, widths[a.point.group].at(a.point.bytes, a.near), a.point.gpus))
         for a in answers
-    ]
+    ]  # fmt: skip
 
 
 def _asked(residual: Residual, rows: Sequence[Point]) -> Iterator[Answer]:
@@ -110,8 +120,7 @@ def _asked(residual: Residual, rows: Sequence[Point]) -> Iterator[Answer]:
         if key not in known:
             known[key] = residual.at(one.descriptor, one.knot, one.share)
         mean, deviation, near = known[key]
-        wider = 0.6 if one.gpus.unknown else 0.0
-        yield Answer(one, one.value - mean, float(np.hypot(deviation, wider)), near)
+        yield Answer(one, one.value - mean, doubted(deviation, near, one.gpus), near)
 
 
 def _by_predictor(predictor: BandwidthPredictor, rows: Sequence[Point]) -> list[Answer]:
@@ -121,7 +130,7 @@ def _by_predictor(predictor: BandwidthPredictor, rows: Sequence[Point]) -> list[
         said = predictor.estimate_set(one.gpus, kind, one.bytes)
         took_us = analytic(one.gpus, kind, one.bytes).latency_us * np.exp(one.value)
         spread = np.log(said.latency_high_us / said.latency_us)
-        found.append(Answer(one, float(np.log(took_us / said.latency_us)), float(spread), width=1.0))
+        found.append(Answer(one, float(np.log(took_us / said.latency_us)), spread=float(spread)))
     return found
 
 
@@ -161,7 +170,7 @@ _SIZES = {Regime.LARGE: "≥ 64 MiB", Regime.MIDDLE: "1-64 MiB", Regime.LATENCY:
 def _row(name: str, where: Regime, rows: Sequence[Answer], goal: str, *, intervals: bool) -> tuple[str, ...]:
     weights = _weights(rows)
     errors = np.array([_error(one) for one in rows])
-    inside = np.array([abs(one.lacking) <= one.width * one.deviation for one in rows])
+    inside = np.array([abs(one.lacking) <= one.spread for one in rows])
     covered = f"{float(weights @ inside):.0%}" if intervals else "–"
     met = "" if where is Regime.LATENCY else f"{_meets(rows, weights):.1%}"
     return (name, _SIZES[where], f"{_quantile(errors, weights, 0.5):.1%}", f"{_quantile(errors, weights, 0.9):.1%}",
@@ -280,7 +289,7 @@ def _classes(answers: Sequence[Answer]) -> str:
     for group in sorted({a.point.group for a in large}):
         mine = [a for a in large if a.point.group == group]
         weights, errors = _weights(mine), np.array([_error(a) for a in mine])
-        inside = float(weights @ np.array([abs(a.lacking) <= a.width * a.deviation for a in mine]))
+        inside = float(weights @ np.array([abs(a.lacking) <= a.spread for a in mine]))
         kept = "kept apart" if group in KEPT else ""
         lines.append((group, kept, f"{_quantile(errors, weights, 0.5):.1%}", f"{inside:.0%}"))
     return markdown(("class, unseen, ≥ 64 MiB", "", "median error", "inside 90 %"), lines) + "\n"
@@ -296,8 +305,8 @@ def _speed(predictor: BandwidthPredictor, rows: Sequence[MeasuredRow]) -> None:
         began = time.perf_counter()
         predictor.estimate_set(gpus, Collective(asked.collective), size)
         took.append(time.perf_counter() - began)
-    print(f"One set: P50 {np.quantile(took, 0.5) * 1e3:.2f} ms, P99 {np.quantile(took, 0.99) * 1e3:.2f} ms "
-          "(goal 1 ms).")  # fmt: skip
+    median, tail = np.quantile(took, 0.5) * 1e3, np.quantile(took, 0.99) * 1e3
+    print(f"One set: P50 {median:.2f} ms, P99 {tail:.2f} ms (goal 1 ms).")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import typer
 
 from kopt.cli import (
     agent,
+    bandwidth,
     controller,
     demand,
     doctor,
@@ -56,6 +57,7 @@ app.command("diff")(sizes.diff)
 app.command("apply")(sizes.apply)
 app.command("profile")(profile.profile)
 app.add_typer(topology.app, name="topology")
+app.add_typer(bandwidth.app, name="bandwidth")
 app.add_typer(simulate.app, name="simulate")
 app.command("webhook")(webhook.webhook)
 app.command("audit")(webhook.audit)

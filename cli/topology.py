@@ -51,16 +51,21 @@ def parse_command(files: Files, output: Output = Format.TABLE) -> None:
 
         kopt topology parse /sys/class/kfd/kfd/topology
     """
-    if files.count(_STDIN) > 1:
-        usage_error("standard input (-) can be read only once", "FILE")
-    found = [(_named(name), _parsed(name)) for name in files]
-    whole = found[0][1] if len(found) == 1 else _merged(found)
+    whole = parsed(files)
     from kopt.cli.topology_view import answer
 
     if output is not Format.TABLE:
         for warning in whole.warnings:
             say(f"kopt: warning: {warning}")
     show(answer(whole), output)
+
+
+def parsed(files: list[str]) -> "Parsed":
+    """The files as one node, or as whatever the only one shows. Raises Refused with the name of the file."""
+    if files.count(_STDIN) > 1:
+        usage_error("standard input (-) can be read only once", "FILE")
+    found = [(_named(name), _parsed(name)) for name in files]
+    return found[0][1] if len(found) == 1 else _merged(found)
 
 
 def _named(name: str) -> str:
@@ -74,9 +79,26 @@ def _parsed(name: str) -> "Parsed":
     try:
         if name != _STDIN and Path(name).is_dir():
             return parse_tree(_tree(Path(name)))
-        return parse(_text(name), _yaml)
+        text = _text(name)
+        return _read_before(text) or parse(text, _yaml)
     except FormatError as error:
         raise Refused(f"{_named(name)}: {error}") from error
+
+
+def _read_before(text: str) -> "Parsed | None":
+    """The node in what this command printed as JSON."""
+    if not text.lstrip().startswith("{") or '"kopt/v1"' not in text:
+        return None
+    import json
+
+    from kopt.core.topology import NodeTopology
+
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    ours = isinstance(document, dict) and document.get("schema") == "kopt/v1" and document.get("kind") == "node"
+    return NodeTopology.from_dict(document) if ours else None
 
 
 def _merged(found: "list[tuple[str, Parsed]]") -> "Parsed":

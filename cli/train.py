@@ -71,8 +71,20 @@ class LogRow:
     silent_safe: int = column("silent logs safe")
 
 
-ROWS: "dict[str, type[SummaryRow | SizeRow | LogRow]]" = {
-    "checkpoint": LogRow, "demand": SummaryRow, "sizing": SizeRow,
+@dataclass(frozen=True)
+class BandwidthRow:
+    """Scores of the new model on classes of machines it had not seen, per slice."""
+
+    slice: str = column("slice")
+    services: int = column("machines")
+    median_error: float = column("median error", show=lambda share: f"{share:.1%}")
+    p90_error: float = column("p90", show=lambda share: f"{share:.1%}")
+    coverage: float = column("inside", show=lambda share: f"{share:.1%}")
+    latency_error: float = column("latency's error", show=lambda share: f"{share:.1%}")
+
+
+ROWS: "dict[str, type[SummaryRow | SizeRow | LogRow | BandwidthRow]]" = {
+    "bandwidth": BandwidthRow, "checkpoint": LogRow, "demand": SummaryRow, "sizing": SizeRow,
 }  # fmt: skip
 
 Data = Annotated[
@@ -89,7 +101,7 @@ Promote = Annotated[bool, typer.Option("--promote/--no-promote", help="Make it c
 
 
 def train(
-    predictor: Annotated[str, typer.Argument(metavar="PREDICTOR", help="checkpoint, demand or sizing.")],
+    predictor: Annotated[str, typer.Argument(metavar="PREDICTOR", help="bandwidth, checkpoint, demand or sizing.")],
     data: Data = None, python: Python = None, prometheus: Prometheus = None, query: Query = "",
     label: Label = "service", since: Since = "30d", step: Step = "5m", folds: Folds = 3, trials: Trials = 0,
     promote: Promote = True, output: Output = Format.TABLE,
@@ -109,6 +121,8 @@ def train(
         kopt train sizing --data /data/memory --python /envs/train/bin/python
 
         kopt train checkpoint --data /data/logs
+
+        kopt train bandwidth --data /data/topology
     """
     from kopt.training.recipe import RECIPES
 
@@ -120,6 +134,8 @@ def train(
         source = _sized(settings, data, python, prometheus)
     elif predictor == "checkpoint":
         source = _logs(data, prometheus)
+    elif predictor == "bandwidth":
+        source = _measured(data, prometheus)
     else:
         source = _source(settings, data, prometheus, query, label, seconds(since, "--since"), seconds(step, "--step"))
     make_home(settings.home)
@@ -176,6 +192,14 @@ def _logs(data: str | None, prometheus: str | None) -> "Source":
     if prometheus or not data:
         usage_error("checkpoint is trained on a folder of labelled logs: give --data DIR", "--data")
     return LogFolders((inputs.readable(Path(data)),))
+
+
+def _measured(data: str | None, prometheus: str | None) -> "Source":
+    from kopt.training.bandwidth import BandwidthTables
+
+    if prometheus or not data:
+        usage_error("bandwidth is trained on tables of measured collectives: give --data DIR", "--data")
+    return BandwidthTables(inputs.readable(Path(data)))
 
 
 def _source(

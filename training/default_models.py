@@ -16,13 +16,15 @@ from kopt.core.settings import Settings
 from kopt.models.artefact import check_files, save_model
 from kopt.models.shipped import DIGESTS_FILE, shipped_folder
 from kopt.models.signing import folder_digest
+from kopt.training.bandwidth import LICENCES as REPOSITORIES
+from kopt.training.bandwidth import BandwidthDataset, BandwidthTables, licensed_rows, repository_of
 from kopt.training.checkpoint import LogDataset, LogFolders
 from kopt.training.progress import Event, Progress, silent
 from kopt.training.recipe import Dataset, recipe_of
 from kopt.training.sizing import MemoryRuns, SizingDataset
 from kopt.training.sources import DemandDataset, FileSource
 
-_FOLDERS = {"checkpoint": "logs", "demand": "demand", "sizing": "memory"}
+_FOLDERS = {"bandwidth": "topology", "checkpoint": "logs", "demand": "demand", "sizing": "memory"}
 """Predictor → folder of its data."""
 LICENCES = ("Apache-2.0", "MIT", "CC-BY-4.0", "CC-BY-3.0", "CC0-1.0", "BSD-3-Clause", "BSD")
 RECORDED = Path(__file__).resolve().parents[1] / "benchmarks" / "checkpoint_corpus" / "logs"
@@ -115,6 +117,9 @@ def _sources(data: Dataset) -> dict[str, object]:
         used = [{"source": one, "licence": licence_of(data.licences[one])} for one in sources]
     elif isinstance(data, LogDataset):
         used = [{"source": one.name, "licence": licence_of(one.licence)} for one in data.logs]
+    elif isinstance(data, BandwidthDataset):
+        found = sorted({repository_of(one.source) for one in data.rows})
+        used = [{"source": one, "licence": REPOSITORIES[one]} for one in found]
     else:
         assert isinstance(data, DemandDataset)
         used = _series(data)
@@ -148,6 +153,8 @@ def main() -> int:
         if name == "sizing":
             runs = MemoryRuns(folder, settings, keep=lambda run: licence_of(run.licence) is not None)
             data = licensed_runs(runs.read())
+        elif name == "bandwidth":
+            data = licensed_rows(BandwidthTables(folder).read())
         elif name == "checkpoint":
             data = licensed_logs(LogFolders((folder, RECORDED)).read())
         else:

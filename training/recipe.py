@@ -102,6 +102,7 @@ class Recipe(Protocol):
 
 
 RECIPES: Mapping[str, str] = {
+    "bandwidth": "kopt.training.bandwidth:BandwidthRecipe",
     "checkpoint": "kopt.training.checkpoint:CheckpointRecipe",
     "demand": "kopt.training.demand:DemandRecipe",
     "sizing": "kopt.training.sizing:SizingRecipe",

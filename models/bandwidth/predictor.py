@@ -17,7 +17,7 @@ from kopt.core.reason import Reason
 from kopt.models.bandwidth.calibration import Calibration, Probe
 from kopt.models.bandwidth.curves import curves, points
 from kopt.models.bandwidth.features import NAMES, describe, weights_at
-from kopt.models.bandwidth.intervals import PROBABILITY, Widths, fit_widths
+from kopt.models.bandwidth.intervals import PROBABILITY, Widths, doubted, fit_widths
 from kopt.models.bandwidth.residual import KernelSettings, Residual
 from kopt.models.bandwidth.rows import MeasuredRow
 from kopt.models.base import Predictor
@@ -28,8 +28,8 @@ from kopt.policies.bandwidth.sets import GpuSet, gpu_set
 UNREGISTERED = ModelVersion("bandwidth", "unregistered")
 _FACTS, _ARRAYS = "bandwidth.json", "residual.safetensors"
 _VERSION = 1
-_UNKNOWN_DEVIATION = 0.6
-"""More in log units where the GPU, a link or the network is not known."""
+_UNKNOWN_SPREAD = 1.0
+"""Half an interval in log units where the GPU, a link or the network is not known: a factor of 2.7 either way."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class _Answer:
     physics: Analytic
     log_latency: float
     deviation: float
-    width: float
+    spread: float
     near: float
     residual: float
 
@@ -142,16 +142,15 @@ class BandwidthPredictor(Predictor):
             raise ValueError("the bandwidth predictor has not been fitted; call fit or load first")
         physics = analytic(gpus, kind, size_bytes)
         mean, deviation, near = self._residual.at(describe(gpus, kind), *weights_at(size_bytes))
-        if gpus.unknown:
-            deviation = math.hypot(deviation, _UNKNOWN_DEVIATION)
-        width = self._widths.at(size_bytes, near)
+        deviation, width = doubted(deviation, near, gpus), self._widths.at(size_bytes, near)
         added = 0.0
         if self.calibration.probes:
             added, deviation = self.calibration.correction(
                 key, _software(gpus), kind, gpus.count, gpus.nodes, size_bytes, deviation
             )
         log_latency = math.log(physics.latency_us) + mean + added
-        return _Answer(gpus, physics, log_latency, deviation, width, near, mean + added)
+        spread = spread_of(deviation, width, gpus)
+        return _Answer(gpus, physics, log_latency, deviation, spread, near, mean + added)
 
     def save(self, folder: Path) -> None:
         if self._residual is None:
@@ -185,6 +184,11 @@ class BandwidthPredictor(Predictor):
         return loaded
 
 
+def spread_of(deviation: float, width: float, gpus: GpuSet) -> float:
+    """Half the interval in log units; what is not known of the hardware comes on top."""
+    return math.hypot(width * deviation, _UNKNOWN_SPREAD if gpus.unknown else 0.0)
+
+
 def settings_of(parameters: Mapping[str, Any]) -> KernelSettings:
     """From JSON, where tuples are lists."""
     return KernelSettings(**{name: tuple(v) if isinstance(v, list) else v for name, v in parameters.items()})
@@ -198,7 +202,7 @@ def _software(gpus: GpuSet) -> str:
 def _estimate(
     gpus: tuple[int, ...], kind: Collective, size_bytes: int, found: _Answer, version: ModelVersion
 ) -> BandwidthEstimate:
-    latency_us, spread = math.exp(found.log_latency), math.exp(found.width * found.deviation)
+    latency_us, spread = math.exp(found.log_latency), math.exp(found.spread)
     algorithm_gbps = size_bytes / latency_us / 1e3
     bus_gbps = algorithm_gbps * kind.bus_factor(found.gpus.ranks)
     return BandwidthEstimate(

@@ -1,9 +1,11 @@
 """Rows of measured or asked collectives: CSV with the hardware described in words."""
 
 import csv
+import gzip
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from kopt.core.bandwidth import MAX_BYTES, BandwidthError, Collective, collective
 from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
@@ -58,14 +60,15 @@ def read_measured(path: Path) -> list[MeasuredRow]:
     return found
 
 
-def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    import gzip
+def _opened(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
 
+
+def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
     try:
-        opened = gzip.open(path, "rt", encoding="utf-8", newline="") if path.suffix == ".gz" else path.open(
-            encoding="utf-8-sig", newline=""
-        )  # fmt: skip
-        with opened as file:
+        with _opened(path) as file:
             reader = csv.DictReader(file, strict=True)
             names = reader.fieldnames or []
             missing = [name for name in needed if name not in names]

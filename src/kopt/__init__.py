@@ -3,15 +3,18 @@
 ``kopt`` predicts what jobs and services will need and turns predictions into decisions.
 Importing this package loads none of the heavy libraries; each sub-package says in its own
 docstring what lives in it, what comes in and what goes out. ``kopt.forecast(frame)``,
-``kopt.estimate(script)`` and ``kopt.classify_log(lines)`` load them when they are first used.
+``kopt.estimate(script)``, ``kopt.bandwidth(topology, gpus)`` and ``kopt.classify_log(lines)`` load
+them when they are first used.
 """
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kopt.core.bandwidth import BandwidthEstimate
     from kopt.core.sizing import SizingEstimate
     from kopt.models.api import Forecast, forecast
+    from kopt.models.bandwidth.ask import bandwidth
     from kopt.models.logs import ClassifiedLog, classify_log
     from kopt.models.sizing.estimate import estimate
 
@@ -20,7 +23,10 @@ try:
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["ClassifiedLog", "Forecast", "SizingEstimate", "__version__", "classify_log", "estimate", "forecast"]
+__all__ = [
+    "BandwidthEstimate", "ClassifiedLog", "Forecast", "SizingEstimate", "__version__", "bandwidth", "classify_log",
+    "estimate", "forecast",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -39,6 +45,17 @@ def __getattr__(name: str) -> Any:
         from kopt.serving.environment import load_settings
 
         return partial(sizing.estimate, settings=load_settings())
+    if name == "bandwidth":
+        from functools import partial
+
+        from kopt.models.bandwidth import ask
+        from kopt.serving.environment import load_settings
+
+        return partial(ask.bandwidth, settings=load_settings())
+    if name == "BandwidthEstimate":
+        from kopt.core.bandwidth import BandwidthEstimate
+
+        return BandwidthEstimate
     if name == "classify_log":
         from functools import partial
 

@@ -1,0 +1,109 @@
+"""``kopt.bandwidth(topology, gpus)``: what a set of GPUs reaches together, without a server.
+
+    import kopt
+    found = kopt.bandwidth(open("topo.txt").read(), [0, 1, 2, 3], gpu="H100")
+    print(found.bus_gigabytes_per_s, found.bus_low_gigabytes_per_s, found.reasons[0].message)
+
+``kopt bandwidth estimate -o json`` prints ``to_dict()``.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kopt.core.bandwidth import BandwidthEstimate, Collective, Software
+from kopt.core.bandwidth import collective as collective_of
+from kopt.core.settings import Settings
+from kopt.core.topology import NodeTopology, TopologyError
+from kopt.policies.bandwidth.graph import Machine
+from kopt.policies.bandwidth.hardware import HardwareRow, network_of, software_of
+from kopt.policies.bandwidth.topology import machine_from
+
+if TYPE_CHECKING:
+    from kopt.models.bandwidth.predictor import BandwidthPredictor
+
+GIB = 2**30
+
+
+def load(model: str = "champion", settings: Settings | None = None) -> "BandwidthPredictor":
+    """The bandwidth predictor that ``model`` names, verified."""
+    from kopt.models.bandwidth.predictor import BandwidthPredictor
+    from kopt.models.loading import load_predictor
+
+    found = load_predictor("bandwidth", model, settings)
+    if not isinstance(found, BandwidthPredictor):
+        raise TypeError(f"{found} is no bandwidth predictor")
+    return found
+
+
+def bandwidth(
+    topology: NodeTopology | Mapping[str, Any] | str,
+    gpus: Sequence[int],
+    collective: Collective | str = Collective.ALL_REDUCE,
+    bytes: int = GIB,
+    *,
+    nodes: int = 1,
+    gpu: str = "",
+    nics: str = "",
+    software: str = "",
+    model: "str | BandwidthPredictor" = "champion",
+    settings: Settings | None = None,
+) -> BandwidthEstimate:
+    """Latency, algorithm and bus bandwidth of one collective on ``gpus`` of each of ``nodes`` nodes.
+
+    ``topology`` is a node, the document of ``kopt topology parse`` or a tool's output. ``gpu`` names the model where
+    the tool did not, ``nics`` the network cards (8x NDR400 IB), ``software`` the library and its settings (nccl 2.27,
+    aws-ofi-nccl). Raises BandwidthError for GPUs or sizes that are not there, TopologyError for what is no topology.
+    """
+    from kopt.models.bandwidth.predictor import BandwidthQuestion
+
+    predictor = load(model, settings) if isinstance(model, str) else model
+    kind = collective if isinstance(collective, Collective) else collective_of(collective)
+    machine = machine_of_node(node_of(topology), gpu=gpu, nics=nics, software=software)
+    return predictor.estimate(BandwidthQuestion(machine, tuple(gpus), kind, bytes, nodes))
+
+
+def machine_of_node(topology: NodeTopology, *, gpu: str = "", nics: str = "", software: str = "") -> Machine:
+    """The node as a machine of such nodes, with what the caller knows better."""
+    machine = machine_from(topology, gpu=gpu)
+    network = network_of(nics, len(topology.gpus)) if nics else machine.network
+    said = HardwareRow(gpu, "", "", 2 if network else 1, len(topology.gpus), nics, software)
+    told: Software = software_of(said, network) if nics or software else machine.software
+    if network is not None and not nics and software:
+        told = replace(told, transport=machine.software.transport)
+    return replace(machine, network=network, software=told)
+
+
+def node_of(topology: NodeTopology | Mapping[str, Any] | str) -> NodeTopology:
+    """Raises TopologyError for what is no node: a fabric, a log, a document of something else."""
+    if isinstance(topology, NodeTopology):
+        return topology
+    if isinstance(topology, str):
+        document = _document(topology)
+        if document is None:
+            return _parsed(topology)
+        topology = document
+    if not isinstance(topology, Mapping) or topology.get("kind", "node") != "node" or "gpus" not in topology:
+        raise TopologyError("this is no node's topology; give a tool's output or what `kopt topology parse` printed")
+    return NodeTopology.from_dict(topology)
+
+
+def _document(text: str) -> Mapping[str, Any] | None:
+    """What ``kopt topology parse -o json`` printed; None for anything else."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and found.get("schema") == "kopt/v1" else None
+
+
+def _parsed(text: str) -> NodeTopology:
+    from kopt.formats.topology import parse
+
+    found = parse(text)
+    if not isinstance(found, NodeTopology):
+        raise TopologyError("this tells of a fabric or of measurements, not of a node; give a node's topology")
+    return found

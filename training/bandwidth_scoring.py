@@ -1,0 +1,197 @@
+"""Scores of bandwidth predictions: errors by regime of sizes, machine by machine, and how often intervals held."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kopt.core.bandwidth import BandwidthEstimate
+from kopt.core.reason import Reason
+from kopt.models.bandwidth.intervals import Regime, regime
+from kopt.models.bandwidth.rows import MeasuredRow
+from kopt.training.gate import GateRules, Verdict, refuse
+from kopt.training.judging import Champion
+from kopt.training.recipe import KNOWN, Part
+from kopt.training.work import Backtest
+
+_FIRST_LIMIT = 0.5
+"""Median error from 64 MiB on that is accepted of a first model."""
+
+
+@dataclass(frozen=True)
+class MachineRun:
+    """One machine: per question and regime the error's median, the rows and how many lay inside."""
+
+    series: str
+    machine_class: str
+    nodes: int
+    cells: tuple[tuple[str, float, float, int, int], ...]
+    """(regime, median error, 90 % quantile, rows, inside)."""
+
+    def __len__(self) -> int:
+        return sum(rows for _, _, _, rows, _ in self.cells)
+
+
+def machine_run(name: str, rows: Sequence[MeasuredRow], said: Sequence[BandwidthEstimate]) -> MachineRun:
+    """Holds answers against measurements: the latency up to 64 KiB, the bus bandwidth above."""
+    parts: dict[tuple[str, object], list[tuple[float, bool]]] = defaultdict(list)
+    for row, answer in zip(rows, said, strict=True):
+        where = regime(row.asked.bytes)
+        ratio = answer.latency_us / row.latency_us
+        error = abs((ratio if where is Regime.LATENCY else 1 / ratio) - 1)
+        inside = answer.latency_low_us <= row.latency_us <= answer.latency_high_us
+        hardware = row.asked.hardware
+        cell = (hardware.gpus_per_node, hardware.n_nodes, row.asked.collective)
+        parts[where.value, cell].append((error, inside))
+    cells = tuple(
+        (where, float(np.median([e for e, _ in part])), float(np.quantile([e for e, _ in part], 0.9)), len(part),
+         sum(i for _, i in part)) for (where, _), part in parts.items()
+    )  # fmt: skip
+    return MachineRun(name, rows[0].machine_class, max(one.asked.hardware.n_nodes for one in rows), cells)
+
+
+@dataclass(frozen=True)
+class BandwidthSummary:
+    """Figures of a slice from 64 MiB on, and of latencies: means over machines of medians over their questions."""
+
+    slice: str
+    services: int
+    median_error: float
+    p90_error: float
+    coverage: float
+    latency_error: float
+
+    def metrics(self) -> dict[str, float]:
+        """Figures by name."""
+        return {key: float(value) for key, value in asdict(self).items() if key not in ("slice", "services")}
+
+
+def summary(label: str, runs: Sequence[MachineRun]) -> BandwidthSummary:
+    """Machines weigh alike; a figure that no machine has is 0. Raises ValueError without any."""
+    if not runs:
+        raise ValueError(f"no machine in {label!r}")
+    large = [[one for one in run.cells if one[0] == Regime.LARGE.value] for run in runs]
+    small = [[one for one in run.cells if one[0] == Regime.LATENCY.value] for run in runs]
+    every = [run.cells for run in runs if run.cells]
+
+    def of(parts: Sequence[Sequence[Any]], at: int) -> float:
+        found = [float(np.median([one[at] for one in part])) for part in parts if part]
+        return float(np.median(found)) if found else 0.0
+
+    inside = [float(np.mean([one[4] / one[3] for one in part])) for part in every]
+    return BandwidthSummary(label, len(runs), of(large, 1), of(large, 2), float(np.mean(inside)), of(small, 1))
+
+
+@dataclass(frozen=True)
+class MachineScore:
+    """A machine's run under the slices it counts for."""
+
+    run: MachineRun
+    slices: tuple[str, ...]
+
+
+class BandwidthScoring:
+    """See ``Scoring``."""
+
+    def key(self, forecast: MachineRun) -> str:
+        return forecast.series
+
+    def scores(
+        self, dataset: Any, parts: Sequence[Part], backtests: Mapping[str, Backtest]
+    ) -> tuple[MachineScore, ...]:
+        """Of unseen classes only."""
+        told = [part for part in parts if part.regime != KNOWN] or list(parts)
+        return tuple(
+            MachineScore(one, (part.regime, "one node" if one.nodes == 1 else "several nodes"))
+            for part in told for one in backtests[part.name].forecasts
+        )  # fmt: skip
+
+    def summarise(self, scores: Sequence[MachineScore]) -> tuple[BandwidthSummary, ...]:
+        groups: dict[str, list[MachineRun]] = {}
+        for one in scores:
+            for label in ("all", *one.slices):
+                groups.setdefault(label, []).append(one.run)
+        return tuple(summary(label, runs) for label, runs in sorted(groups.items()))
+
+    def metrics(self, summaries: Sequence[BandwidthSummary]) -> Mapping[str, float]:
+        return {f"{one.slice}/{key}": value for one in summaries for key, value in one.metrics().items()}
+
+    def verdict(
+        self, dataset: Any, parts: Sequence[Part], challenger: Sequence[MachineScore],
+        backtests: Mapping[str, Backtest], champion: Champion | None, rules: GateRules,
+    ) -> Verdict:  # fmt: skip
+        """Not worse than the champion beyond noise, on machines that neither has seen."""
+        if not challenger:
+            return refuse("TOO_LITTLE_DATA", "There is no unseen machine to test the model on.")
+        mine = summary("all", [one.run for one in challenger])
+        if champion is None:
+            if mine.median_error > _FIRST_LIMIT:
+                text = (
+                    f"Its median error on unseen machines is {mine.median_error:.0%}; {_FIRST_LIMIT:.0%} is the most."
+                )
+                return refuse("INACCURATE", text, median_error=mine.median_error)
+            text = f"First model; median error {mine.median_error:.0%} on unseen machines."
+            return Verdict(True, (Reason("BETTER", text, mine.metrics()),))
+        seen = {one.name for one in champion.card.training_data}
+        theirs = {key: one for key, one in champion.forecasts.items() if key not in seen}
+        return _compared([(one.run, theirs[one.run.series]) for one in challenger if one.run.series in theirs], rules)
+
+    def draw(
+        self, folder: Path, dataset: Any, parts: Sequence[Part], scores: Sequence[MachineScore],
+        backtests: Mapping[str, Backtest],
+    ) -> Sequence[Path]:  # fmt: skip
+        """Median errors of machines, as plotly bars beside their script."""
+        import plotly.graph_objects as go
+        from plotly.offline import get_plotlyjs
+
+        script = folder / "plotly.min.js"
+        script.write_text(get_plotlyjs(), encoding="utf-8")
+        runs = sorted((one.run for one in scores), key=lambda run: run.series)
+        figure = go.Figure([
+            go.Bar(name=where, x=[run.series for run in runs], y=[_error_of(run, where) for run in runs])
+            for where in (Regime.LARGE.value, Regime.LATENCY.value)
+        ])  # fmt: skip
+        figure.update_layout(title="Median error on unseen machines", template="plotly_white", height=560)
+        page = folder / "bandwidth.html"
+        figure.write_html(page, include_plotlyjs="directory", full_html=True, div_id="bandwidth")
+        return (script, page)
+
+    def write(self, forecasts: Sequence[MachineRun], path: Path) -> None:
+        path.write_text(json.dumps([asdict(one) for one in forecasts]), encoding="utf-8")
+
+    def read(self, path: Path) -> tuple[MachineRun, ...]:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return tuple(MachineRun(**{**one, "cells": tuple(map(tuple, one["cells"]))}) for one in found)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _error_of(run: MachineRun, where: str) -> float:
+    found = [one[1] for one in run.cells if one[0] == where]
+    return float(np.median(found)) if found else 0.0
+
+
+def _compared(pairs: Sequence[tuple[MachineRun, MachineRun]], rules: GateRules) -> Verdict:
+    if len(pairs) < 2:
+        text = "The champion was trained on every machine there is here. Train again when others were measured."
+        return refuse("TOO_LITTLE_DATA", text, machines=len(pairs))
+    rng = np.random.default_rng(rules.seed)
+    gains = [np.log((_whole(other) + 0.01) / (_whole(one) + 0.01)) for one, other in pairs]
+    drawn = [float(np.mean(rng.choice(gains, len(gains)))) for _ in range(rules.resamples)]
+    low, high = float(np.quantile(drawn, rules.level / 2)), float(np.quantile(drawn, 1 - rules.level / 2))
+    gain = float(np.mean(gains))
+    said = f"error × {np.exp(-gain):.2f} (between {np.exp(-high):.2f} and {np.exp(-low):.2f}) on {len(pairs)} machines"
+    if high < 0:
+        return refuse("WORSE", f"Worse than the champion: {said}.", log_gain=gain)
+    if low <= 0:
+        return refuse("NO_BETTER", f"Not better than the champion beyond noise: {said}.", log_gain=gain)
+    return Verdict(True, (Reason("BETTER", f"Better than the champion: {said}.", {"log_gain": gain}),))
+
+
+def _whole(run: MachineRun) -> float:
+    return float(np.mean([one[1] for one in run.cells])) if run.cells else 0.0

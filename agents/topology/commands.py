@@ -99,11 +99,21 @@ class Tool:
             if process.returncode is None:
                 async with asyncio.timeout(_ENDING_S):
                     await process.wait()
+            await _reap(process.pid)
         except TimeoutError:
             self._left = process
         finally:
             # Pipes of what does not end would stay open with it; asyncio has no public word for this.
             process._transport.close()  # type: ignore[attr-defined]
+
+
+async def _reap(group: int) -> None:
+    """Ends of what a tool had started: in a container this process inherits them, and nobody else asks for them."""
+    with contextlib.suppress(ChildProcessError, TimeoutError):
+        async with asyncio.timeout(_ENDING_S):
+            while True:
+                if os.waitpid(-group, os.WNOHANG) == (0, 0):
+                    await asyncio.sleep(0.01)
 
 
 async def _last_words(process: asyncio.subprocess.Process) -> bytes:

@@ -23,6 +23,7 @@ from kopt.cluster.resources import NODE_TOPOLOGIES, NODES, Object
 
 _LOG = logging.getLogger(__name__)
 FIELD_MANAGER = "kopt-topology"
+_LATE_NEWS_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Publisher:
             self._live = self._applied = None
             self._healthy_since.clear()
             self._wake.set()
-        elif not _is_older(change.new, self._live):
+        elif self._clock() - self._last_s > _LATE_NEWS_S or not _is_older(change.new, self._live):
             self._live = change.new
             self._wake.set()
 
@@ -130,6 +131,8 @@ class Publisher:
 
     async def _write_object(self, found: Found, node: NodeView) -> None:
         at_s = self._now()
+        if self._live is None:
+            self._live = await self._there()
         self.health = self._judged(found, at_s)
         wanted = document_of(self._name, node.uid, found, self.health, self._live, at_s)
         if same(self._live, wanted) or (self._applied is not None and self._is_applied(wanted)):
@@ -141,6 +144,12 @@ class Publisher:
         self._live = await self._apply("object", NODE_TOPOLOGIES, wanted, force=True)
         self._applied = (wanted, self._live)
         self._paced()
+
+    async def _there(self) -> Object | None:
+        """What the server has, asked again before the first write: while it starts, news of an object come later than
+        it takes one, and what the object says was best must not be lost."""
+        listed = await self._kube.list(NODE_TOPOLOGIES, field_selector=f"metadata.name={self._name}")
+        return listed.items[0] if listed.items else None
 
     async def _write_labels(self, found: Found, node: NodeView) -> None:
         wanted = labels_of(found.topology, found.facts.domain, found.fabric, self._name, node.labels, self._labels)
@@ -199,6 +208,7 @@ class Publisher:
 
 
 def _is_older(document: Object, than: Object | None) -> bool:
-    """News of a change that this agent's own write came after. Versions are numbers that grow (Kubernetes 1.35)."""
+    """News of a change that this agent's own write came after. Versions are numbers that grow (Kubernetes 1.35), but
+    for a server that was restored from a backup."""
     versions = [(one or {}).get("metadata", {}).get("resourceVersion", "") for one in (document, than)]
     return all(one.isdigit() for one in versions) and int(versions[0]) < int(versions[1])

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +68,22 @@ def test_a_child_that_keeps_the_output_open_is_ended_too(bin_folder: MakeTool, t
     bin_folder("nvidia-smi", f"echo table; sleep 1000 & echo $! > {started}")
     assert trouble_of(Tool("x", ("nvidia-smi",), Limits(time_s=0.5)))[0] is Trouble.TIMEOUT
     wait_for(lambda: not is_alive(int(started.read_text())), what="its child is gone")
+
+
+def test_as_the_first_process_of_a_container_it_leaves_no_zombies(bin_folder: MakeTool, tmp_path: Path) -> None:
+    bin_folder("nvidia-smi", "sleep 1000 & sleep 1000")
+    program = """if True:
+        import asyncio, ctypes, pathlib
+        from kopt.agents.topology.commands import Limits, Tool
+        from kopt.agents.topology.readings import CollectorError
+        ctypes.CDLL(None).prctl(36, 1)  # orphans become this process's children, as those of process 1 do
+        try:
+            asyncio.run(Tool("x", ("nvidia-smi",), Limits(time_s=0.5)).collect())
+        except CollectorError as error:
+            print(error.trouble, list(pathlib.Path("/proc/self/task").glob("*/children"))[0].read_text().split())
+    """
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["timeout", "[]"]
 
 
 def test_output_without_end_is_cut_off_where_it_gets_too_long(bin_folder: MakeTool) -> None:

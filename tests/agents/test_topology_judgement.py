@@ -17,7 +17,7 @@ from kopt.agents.topology.readings import Reading, Trouble
 from kopt.agents.topology.scanning import Found, Scanner
 from kopt.agents.topology.sources import Sources
 from kopt.agents.topology.ways import with_affinity
-from kopt.cluster.api import Conflict, Kube
+from kopt.cluster.api import Conflict, Kube, Listing
 from kopt.cluster.informer import Change, ChangeKind
 from kopt.core.fabric import Cable, Fabric, FabricHost, FabricSwitch
 from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
@@ -213,6 +213,7 @@ class FakeKube:
     def __init__(self) -> None:
         self.requests: list[Object] = []
         self.refuse: Exception | None = None
+        self.stored: Object | None = None
 
     async def patch(self, resource: Any, name: str, body: Object, **options: Any) -> Object:
         assert options["field_manager"] == "kopt-topology"
@@ -228,6 +229,10 @@ class FakeKube:
             **body,
             "metadata": {**body["metadata"], "uid": UID, "resourceVersion": version, "managedFields": managed},
         }
+
+    async def list(self, resource: Any, namespace: str = "", **selectors: str) -> Listing:
+        assert selectors == {"field_selector": f"metadata.name={NODE}"}
+        return Listing([self.stored] if self.stored else [], "1")
 
 
 class Bench:
@@ -293,6 +298,22 @@ async def test_a_server_that_keeps_fewer_fields_is_not_written_to_again_and_agai
     bench.kube.patch = pruning  # type: ignore[method-assign]
     assert "NodeTopology" in await bench.after(found_of(WHOLE))
     assert await bench.after(found_of(WHOLE), 300) == []
+
+
+async def test_an_agent_that_is_started_again_writes_nothing_anew() -> None:
+    first, again = Bench(), Bench()
+    await first.after(found_of(WHOLE))
+    again.kube.stored = first.publisher.live
+    assert await again.after(found_of(WHOLE), 3600) == ["Node"]
+
+
+async def test_what_the_object_said_was_best_is_not_lost_where_news_of_it_come_late() -> None:
+    bench = Bench()
+    bench.kube.stored = document(found_of(WHOLE))
+    await bench.after(found_of(mesh({(0, 1): 2})))
+    live = bench.publisher.live
+    assert live is not None
+    assert [one["part"] for one in live["status"]["degraded"]] == [PART]
 
 
 async def test_a_node_without_gpus_gets_no_object() -> None:

@@ -138,6 +138,24 @@ def test_it_publishes_what_it_replays_and_ends_when_told(api: Server, tmp_path: 
         assert agent.end() == 0
 
 
+def test_a_tool_that_hangs_does_not_hold_up_the_first_publication(api: Server, tmp_path: Path) -> None:
+    recorded = outputs.cube_mesh(tmp_path / "recorded")
+    (tmp_path / "nvidia-smi").write_text(f"""#!/bin/sh
+        [ "$*" = "topo -m" ] && exec cat {recorded}/nvidia-smi-topo.txt
+        sleep 1000""")
+    (tmp_path / "nvidia-smi").chmod(stat.S_IRWXU)
+    agent = Agent(api, tmp_path, "--timeout", "600", f"--root={tmp_path}", PATH=f"{tmp_path}:/usr/bin:/bin")
+    try:
+        wait_for(lambda: api.requests, timeout_s=90, what="a first write")
+        document = api.requests[0][1]
+        assert len(document["spec"]["links"]) == 28
+        sources = {one["name"]: one for one in document["status"]["sources"]}
+        assert sources["nvidia-smi-topo"]["state"] == "ok"
+        assert sources["nvidia-smi-q"]["message"] == "no answer within 5 s"
+    finally:
+        assert agent.end() == 0
+
+
 def test_it_stays_small_whatever_its_tools_print(api: Server, tmp_path: Path) -> None:
     recorded = outputs.cube_mesh(tmp_path / "recorded")
     tools = tmp_path / "bin"

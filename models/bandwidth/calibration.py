@@ -1,6 +1,6 @@
 """Online calibration: probes measured on this cluster pull answers about it towards them.
 
-The state is a value (JSON): up to ``MOST`` probes with what the model lacked at each, in its own standard deviations.
+The state is a value (JSON): up to ``MOST`` probes with what the model lacked at each and how sure it had been.
 An answer is the posterior of a Gaussian process over (collective, GPUs, nodes, size) given the probes of the same
 machine and software, so that a few shrink it a little, many of the same question wholly, and others stay as they were.
 """
@@ -53,13 +53,11 @@ class Calibration:
         if not known:
             return 0.0, deviation
         asked = Probe(machine, software, kind.value, gpus, nodes, math.log2(max(1, size_bytes)), 0.0, deviation)
-        between = np.array([[_alike(a, b) for b in known] for a in known])
-        noise = np.diag([(_ERROR / max(one.deviation, 1e-3)) ** 2 for one in known])
-        to = np.array([_alike(asked, one) for one in known])
-        solved = np.linalg.solve(between + noise, to)
-        values = np.array([one.lacking / max(one.deviation, 1e-3) for one in known])
-        left = max(0.02, 1 - float(solved @ to))
-        return float(solved @ values) * deviation, deviation * math.sqrt(left)
+        between = np.array([[_shared(a, b) for b in known] for a in known])
+        to = np.array([_shared(asked, one) for one in known])
+        solved = np.linalg.solve(between + _ERROR**2 * np.eye(len(known)), to)
+        left = max(0.02 * deviation**2, deviation**2 - float(solved @ to))
+        return float(solved @ np.array([one.lacking for one in known])), math.sqrt(left)
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": 1, "probes": [asdict(one) for one in self.probes]}
@@ -77,6 +75,11 @@ class Calibration:
         except (KeyError, TypeError, ValueError) as error:
             raise BandwidthError(f"not a calibration ({error})") from error
         return cls(found[-MOST:])
+
+
+def _shared(a: Probe, b: Probe) -> float:
+    """Covariance: what the surer of two answers may lack, as far as the questions are alike."""
+    return _alike(a, b) * min(a.deviation, b.deviation) ** 2
 
 
 def _alike(a: Probe, b: Probe) -> float:

@@ -99,13 +99,10 @@ def _scores(residual: Residual, points: Iterable[Point]) -> Iterator[Score]:
         if key not in known:
             known[key] = residual.at(one.descriptor, one.knot, one.share)
         mean, deviation, near = known[key]
-        if not one.gpus.unknown:
-            yield Score(
-                one.group,
-                one.cell,
-                (regime(one.bytes).value, near),
-                abs(one.value - mean) / doubted(deviation, near, one.gpus),
-            )
+        if one.gpus.unknown:
+            continue
+        score = abs(one.value - mean) / doubted(deviation, near, one.gpus)
+        yield Score(one.group, one.cell, (regime(one.bytes).value, near), score)
 
 
 def _quantile(scores: Sequence[Score]) -> float:

@@ -272,7 +272,8 @@ class Machine:
             known.activity += 1
             if known.failed:
                 del self.open[said.writer]
-                self.state, self._before = JobState.CKPT_FAILED, _STATE_OF[label]
+                self._before = _STATE_OF[label]
+                self.state = JobState.CKPT_WRITING if self.open else JobState.CKPT_FAILED
                 return
             doubtful = known.certainty < CERTAIN
             if (doubtful and not known.begun) or self._ends_with(said, known):

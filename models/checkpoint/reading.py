@@ -25,7 +25,7 @@ ABOUT_WRITES = frozenset({LineLabel.CKPT_BEGIN, LineLabel.CKPT_PROGRESS, LineLab
 _NUMBER = re.compile(r"\d")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reading:
     """``lies``: the words are those of an end, and this job says them before its writes have ended."""
 

@@ -30,25 +30,31 @@ _FRONT = re.compile(
     rf"|\[(?![^\]]*(?:{_TELLING}))[^\]]{{0,80}}\]:?\s*"
     rf"|{_LEVEL}\b(?:[:|]|(?=\s|$))\s*(?:[\w.\-/]{{1,60}}:)?\s*"
     r"|[\w.\-/]{1,60}\.(?:py|cc|cpp|go):\d+\]?:?\s*"
+    r"|[\w.\-]{1,40}\[\d{1,8}\]\[\w{1,40}\]:\s*"
     rf"|[\w.\-]{{1,60}}(?=\s+[-|]\s+{_LEVEL}\b)\s*"
     rf"|(?<=[-|] )[\w.\-]{{1,60}}(?:[:.]\w{{1,40}}){{0,3}}(?=\s+[-|]\s)\s*"
     r"|\d{4,18}(?=\s+[\w.]+:\d+\])\s*|(?:>>|[-|>:]{1,2}(?=\s))\s*)+",
 )
-_STAMP_IN_FRONT = 3
+# A bar ends without a line of its own, and what is said next stands behind it.
+_BAR = re.compile(rf"(?<=[a-z])/(?:s|it|ba|batch|step)[^\]]{{0,200}}\]\s*(?=\[\w+\||[-|]?\s*{_LEVEL}\b)")
+_STAMP_IN_FRONT, _FAR = 3, 12
 _IDEOGRAM = 0x2E80
 
 
 def spoken(message: Message) -> str:
     """What was said, without its time and without what loggers put in front: level, logger, file, process.
 
-    Errors keep their level: it says something. A bar in front stays, too.
+    Errors keep their level: it says something. A bar in front stays, too, if nothing but it is said.
     """
     stamp = message.stamp
     text = message.text[: stamp.start] + message.text[stamp.end :] if stamp else message.text
     if stamp and stamp.start < _STAMP_IN_FRONT:
         text = text.lstrip()
-    front = _FRONT.match(text)
-    return text[front.end() :] if front and front.end() < len(text) else text
+    bar = _BAR.search(text) if "/" in text and "]" in text else None
+    indent = len(text) - len(text.lstrip(" "))
+    start = bar.end() if bar else indent if indent >= _FAR else 0
+    front = _FRONT.match(text, start)
+    return text[front.end() :] if front and start < front.end() < len(text) else text
 
 
 def template(text: str) -> str:

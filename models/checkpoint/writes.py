@@ -10,7 +10,7 @@ LABELS = tuple(LineLabel)
 _KEPT = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Said:
     """One line: its number, what it says (``shares`` of the labels), its text, when, and which process said it.
 

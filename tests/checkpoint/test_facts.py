@@ -1,8 +1,10 @@
-"""Numbers read off messages: at which step a checkpoint is."""
+"""What is read off messages without a model: at which step a checkpoint is, and where the saying begins."""
 
 import pytest
 
+from kopt.formats.joblog import read_message
 from kopt.models.checkpoint.facts import step_of_checkpoint
+from kopt.models.checkpoint.words import spoken
 
 
 @pytest.mark.parametrize(
@@ -20,3 +22,22 @@ from kopt.models.checkpoint.facts import step_of_checkpoint
 )
 def test_the_step_of_a_checkpoint_is_the_one_that_its_message_names(text: str, step: int | None) -> None:
     assert step_of_checkpoint(text) == step
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Steps:  53%|#####4    | 132/250 [00:10<00:10, 11.41it/s, loss=0.303]11/22/2026 07:39:18 - INFO - a.main - {}",
+        " 10%|#         | 20/200 [00:01<00:18,  9.55it/s][INFO|trainer.py:4141] 2026-11-22 07:37:06,428 >> {}",
+        "                                        \x1b[A[INFO|trainer.py:4141] 2026-11-22 07:37:06,428 >> {}",
+        "2026-11-22 07:59:05,752: rank0[28240][MainThread]: DEBUG: composer.utils.checkpoint: {}",
+    ],
+)
+def test_what_is_said_behind_a_bar_or_a_logger_is_what_counts(line: str) -> None:
+    said = "Saving the model to out/checkpoint-20"
+    assert spoken(read_message(line.format(said))) == said
+
+
+@pytest.mark.parametrize("line", [" 73%|###  | 44/60 [00:15<00:04,  3.74it/s]", "        (self_attn): Attention("])
+def test_a_bar_and_an_indented_line_stay_as_they_are(line: str) -> None:
+    assert spoken(read_message(line)) == line

@@ -1,162 +1,309 @@
-"""Outputs of topology tools, rendered for machines that tests describe."""
+"""A made-up machine, and how each tool prints it. Layouts follow the tools' sources; nothing is a recording."""
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-Pair = tuple[int, int]
+from kopt.core.topology import NodeTopology
+from kopt.formats.topology import FormatError, parse
 
-#: NVLinks of the hybrid cube mesh (NVIDIA DGX-1 with V100, system guide): the other pairs go through the processors.
-CUBE_MESH: Mapping[Pair, int] = {
-    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2, (2, 6): 1, (3, 7): 1,
-    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
-}  # fmt: skip
+LEGEND = """
+Legend:
 
-
-def pci(index: int) -> str:
-    return f"0000:{0x1A + 0x10 * index:02x}:00.0"
-
-
-def uuid(index: int) -> str:
-    return f"GPU-00000000-0000-4000-8000-{index:012x}"
-
-
-def topo_m(gpus: int, links: Mapping[Pair, int], nics: Mapping[str, int] | None = None) -> str:
-    """``nvidia-smi topo -m``; ``nics``: name and the GPU that they lie beside."""
-    nics = nics or {}
-    names = [f"GPU{n}" for n in range(gpus)] + [f"NIC{n}" for n in range(len(nics))]
-    beside = list(nics.values())
-
-    def cell(a: int, b: int) -> str:
-        if a == b:
-            return " X "
-        low, high = min(a, b), max(a, b)
-        if high < gpus:
-            return f"NV{links[low, high]}" if links.get((low, high)) else "SYS"
-        return "PIX" if low < gpus and beside[high - gpus] == low else "SYS"
-
-    rows = ["\t" + "\t".join([*names, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])]
-    for a, name in enumerate(names):
-        last = [f"{0 if a < gpus // 2 else 20}-{19 if a < gpus // 2 else 39}", str(int(a >= gpus // 2)), "", "N/A"]
-        rows.append("\t".join([name, *(cell(a, b) for b in range(len(names))), *(last if a < gpus else ["", "", ""])]))
-    legend = [
-        "", "Legend:", "", "  X    = Self", "  SYS  = Connection traversing PCIe as well as the SMP interconnect",
-        "  PIX  = Connection traversing at most a single PCIe bridge",
-        "  NV#  = Connection traversing a bonded set of # NVLinks",
-    ]  # fmt: skip
-    if nics:
-        legend += ["", "NIC Legend:", "", *(f"  NIC{n}: {name}" for n, name in enumerate(nics))]
-    return "\n".join([*rows, *legend]) + "\n"
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
+  NODE = Connection traversing PCIe as well as the interconnect between PCIe Host Bridges within a NUMA node
+  PHB  = Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)
+  PXB  = Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)
+  PIX  = Connection traversing at most a single PCIe bridge
+  NV#  = Connection traversing a bonded set of # NVLinks
+"""
+WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS", "NV1", "NV4", "NV12", "NV18")
+NIC_WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
-def smi_list(gpus: int, name: str = "Tesla V100-SXM2-32GB") -> str:
-    """``nvidia-smi -L``."""
-    return "".join(f"GPU {n}: {name} (UUID: {uuid(n)})\n" for n in range(gpus))
+@dataclass(frozen=True)
+class Machine:
+    """``way[a][b]`` of every two GPUs as nvidia-smi names it, ``card[a][n]`` from GPU to card; symmetric."""
+
+    way: tuple[tuple[str, ...], ...]
+    card: tuple[tuple[str, ...], ...]
+
+    @property
+    def gpus(self) -> int:
+        return len(self.way)
+
+    @property
+    def cards(self) -> int:
+        return len(self.card[0]) if self.card else 0
+
+    def numa(self, gpu: int) -> int:
+        return 2 * gpu // self.gpus
+
+    def bdf(self, gpu: int) -> str:
+        return f"0000:{0x11 + 0x10 * gpu:02x}:00.0"
+
+    def is_xgmi(self, a: int, b: int) -> bool:
+        return self.way[a][b].startswith("NV")
 
 
-def nvlink(gpus: int, links: Mapping[Pair, int], name: str = "Tesla V100-SXM2-32GB") -> str:
-    """``nvidia-smi nvlink -s``; six ports, the last of them down where a GPU has fewer links."""
-    rows = []
-    for gpu in range(gpus):
-        active = sum(count for pair, count in links.items() if gpu in pair)
-        rows.append(f"GPU {gpu}: {name} (UUID: {uuid(gpu)})")
-        rows += [f"\t Link {n}: {'25.781 GB/s' if n < active else '<inactive>'}" for n in range(6)]
-    return "\n".join(rows) + "\n"
+def machine(seed: int, gpus: int = 4, cards: int = 2) -> Machine:
+    """Any machine; equal seeds, equal machines."""
+    draw = random.Random(seed)
+    way = [["X"] * gpus for _ in range(gpus)]
+    for a in range(gpus):
+        for b in range(a):
+            way[a][b] = way[b][a] = draw.choice(WAYS)
+    card = tuple(tuple(draw.choice(NIC_WAYS) for _ in range(cards)) for _ in range(gpus))
+    return Machine(tuple(map(tuple, way)), card)
 
 
-def query(gpus: int, driver: str = "580.65.06", cluster: str = "", clique: int = 0,
-          name: str = "Tesla V100-SXM2-32GB") -> str:  # fmt: skip
-    """``nvidia-smi -q``, the parts that are read."""
-    rows = [
-        "==============NVSMI LOG==============", "", _entry(0, "Driver Version", driver), "",
-        _entry(0, "Attached GPUs", gpus),
-    ]  # fmt: skip
-    for gpu in range(gpus):
-        address = f"0000{pci(gpu).upper()}"
-        rows += [f"GPU {address}", _entry(1, "Product Name", name), "    MIG Mode", _entry(2, "Current", "N/A"),
-                 _entry(1, "GPU UUID", uuid(gpu)), _entry(1, "Minor Number", gpu), "    PCI",
-                 _entry(2, "Bus Id", address), "    FB Memory Usage", _entry(2, "Total", "32768 MiB")]  # fmt: skip
-        if cluster:
-            rows += ["    Fabric", _entry(2, "State", "Completed"), _entry(2, "Status", "Success"),
-                     _entry(2, "CliqueId", clique), _entry(2, "ClusterUUID", cluster)]  # fmt: skip
-        rows.append(_entry(1, "Processes", "None"))
-    return "\n".join(rows) + "\n"
+def topo_m(m: Machine, *, legend: bool = True, raw: bool = True) -> str:
+    """As the tool writes it: tabs, an underlined header, the legends."""
+    names = [f"GPU{n}" for n in range(m.gpus)] + [f"NIC{n}" for n in range(m.cards)]
+    head = "\t".join(["", *names, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])
+    lines = [f"\t\x1b[4m{head[1:]}\x1b[0m" if raw else head]
+    for a in range(m.gpus):
+        cells = [" X " if a == b else m.way[a][b] for b in range(m.gpus)] + list(m.card[a])
+        node = m.numa(a)
+        lines.append("\t".join([f"GPU{a}", *cells, f"{node * 16}-{node * 16 + 15}", str(node), "", "N/A"]))
+    for n in range(m.cards):
+        cells = [m.card[a][n] for a in range(m.gpus)] + [" X " if n == k else "SYS" for k in range(m.cards)]
+        lines.append("\t".join([f"NIC{n}", *cells]))
+    cards = "".join(f"  NIC{n}: mlx5_{n}\n" for n in range(m.cards))
+    end = LEGEND + (f"\nNIC Legend:\n\n{cards}\n" if cards else "") if legend else ""
+    return "\n".join(lines) + "\n" + end
 
 
-def _entry(depth: int, name: str, value: object) -> str:
-    return f"{'    ' * depth}{name}".ljust(40) + f": {value}"
+def rocm_topo(m: Machine) -> str:
+    def table(title: str, cell: Callable[[int, int], object]) -> list[str]:
+        head = "       " + "".join(f"{f'GPU{b}':<13}" for b in range(m.gpus))
+        rows = [f"GPU{a}   " + "".join(f"{cell(a, b)!s:<13}" for b in range(m.gpus)) for a in range(m.gpus)]
+        return [f" {title} ".center(80, "="), head, *rows, ""]
+
+    lines = ["", " ROCm System Management Interface ".center(80, "=")]
+    lines += table("Weight between two GPUs", lambda a, b: 0 if a == b else weight(m, a, b))
+    lines += table("Hops between two GPUs", lambda a, b: 0 if a == b else hops(m, a, b))
+    lines += table("Link Type between two GPUs", lambda a, b: 0 if a == b else "XGMI" if m.is_xgmi(a, b) else "PCIE")
+    lines.append(" Numa Nodes ".center(80, "="))
+    for a in range(m.gpus):
+        lines += [f"GPU[{a}]\t\t: (Topology) Numa {what}: {m.numa(a)}" for what in ("Node", "Affinity")]
+    return "\n".join([*lines, " End of ROCm SMI Log ".center(80, "=")]) + "\n"
 
 
-def infiniband(cards: Mapping[str, int], gbit_per_s: int = 200) -> str:
-    """/sys/class/infiniband: names and the GPU whose bus they are on."""
-    found: dict[str, str] = {}
-    for name, gpu in cards.items():
-        found |= {f"{name}/ports/1/rate": f"{gbit_per_s} Gb/sec (4X HDR)\n", f"{name}/ports/1/state": "4: ACTIVE\n",
-                  f"{name}/ports/1/link_layer": "InfiniBand\n", f"{name}/device": card_pci(gpu),
-                  f"{name}/device/numa_node": "0\n"}  # fmt: skip
-    return json.dumps(found)
+def weight(m: Machine, a: int, b: int) -> int:
+    return 15 if m.is_xgmi(a, b) else 40 if m.numa(a) == m.numa(b) else 72
 
 
-def card_pci(gpu: int) -> str:
-    return pci(gpu).replace(":00.0", ":01.0")
+def hops(m: Machine, a: int, b: int) -> int:
+    return 1 if m.is_xgmi(a, b) else 2 if m.numa(a) == m.numa(b) else 3
 
 
-def pci_devices(gpus: int, width: int = 16, narrow: int = -1, cards: Mapping[str, int] | None = None) -> str:
-    """/sys/bus/pci/devices; ``narrow`` is a GPU whose link has half its lanes."""
-    found: dict[str, str] = {}
-    for gpu in range(gpus):
-        found |= _device(pci(gpu), "0x030200", "0x10de", width // 2 if gpu == narrow else width, gpu)
-    for gpu in (cards or {}).values():
-        found |= _device(card_pci(gpu), "0x020700", "0x15b3", 16, gpu)
-    return json.dumps(found)
+def rocm_topo_json(m: Machine) -> str:
+    pairs = [(a, b) for a in range(m.gpus) for b in range(a + 1, m.gpus)]
+    between = "(Topology) {} between DRM devices {} and {}"
+    system = {between.format("Weight", a, b): str(weight(m, a, b)) for a, b in pairs}
+    system |= {between.format("Hops", a, b): str(hops(m, a, b)) for a, b in pairs}
+    system |= {between.format("Link type", a, b): "XGMI" if m.is_xgmi(a, b) else "PCIE" for a, b in pairs}
+    cards = {
+        f"card{a}": {f"(Topology) Numa {what}": str(m.numa(a)) for what in ("Node", "Affinity")} for a in range(m.gpus)
+    }
+    return json.dumps({"system": system, **cards}) + "\n"
 
 
-def _device(address: str, kind: str, vendor: str, width: int, gpu: int) -> dict[str, str]:
-    bridge = f"0000:{0x10 + gpu:02x}:00.0"
-    return {
-        f"{address}/class": f"{kind}\n", f"{address}/vendor": f"{vendor}\n", f"{address}/device": "0x1db5\n",
-        f"{address}/numa_node": f"{gpu // 4}\n", f"{address}/current_link_width": f"{width}\n",
-        f"{address}/max_link_width": "16\n", f"{address}/current_link_speed": "8.0 GT/s PCIe\n",
-        f"{address}/max_link_speed": "8.0 GT/s PCIe\n", f"{address}/path": f"{bridge}/{address}",
-    }  # fmt: skip
+def amd_topo(m: Machine) -> str:
+    def table(title: str, cell: Callable[[int, int], object]) -> list[str]:
+        head = " " * 13 + " ".join(f"{m.bdf(b):<12}" for b in range(m.gpus))
+        rows = [f"{m.bdf(a)} " + " ".join(f"{cell(a, b)!s:<12}" for b in range(m.gpus)) for a in range(m.gpus)]
+        return [f"{title} TABLE:", head, *rows, ""]
+
+    lines = table("ACCESS", lambda a, b: "ENABLED")
+    lines += table("WEIGHT", lambda a, b: 0 if a == b else weight(m, a, b))
+    lines += table("HOPS", lambda a, b: 0 if a == b else hops(m, a, b))
+    lines += table("LINK TYPE", lambda a, b: "SELF" if a == b else "XGMI" if m.is_xgmi(a, b) else "PCIE")
+    lines += table("NUMA BW", lambda a, b: "50000-50000" if a != b and m.is_xgmi(a, b) else "N/A")
+    return "\n".join(lines) + "\n"
 
 
-def kfd(gpus: int, xgmi: Mapping[Pair, int] | None = None, weight: int = 15) -> str:
-    """AMD's /sys/class/kfd/kfd/topology: one processor, GPUs that are all linked unless ``xgmi`` names the pairs."""
-    pairs = set(xgmi) if xgmi is not None else {(a, b) for a in range(gpus) for b in range(a + 1, gpus)}
-    found = {"nodes/0/properties": "cpu_cores_count 64\nsimd_count 0\n"}
-    for gpu in range(gpus):
-        location = (0x63 + gpu) << 8
-        found[f"nodes/{gpu + 1}/properties"] = (
-            f"cpu_cores_count 0\nsimd_count 440\ngfx_target_version 90010\nlocation_id {location}\ndomain 0\n"
-        )
-        number = 0
-        for other in range(-1, gpus):
-            linked = other < 0 or (min(gpu, other), max(gpu, other)) in pairs
-            if other == gpu or not linked:
+def amd_topo_json(m: Machine) -> str:
+    def link(a: int, b: int) -> Mapping[str, object]:
+        kind = "SELF" if a == b else "XGMI" if m.is_xgmi(a, b) else "PCIE"
+        return {
+            "gpu": b, "bdf": m.bdf(b), "weight": 0 if a == b else weight(m, a, b), "link_status": "ENABLED",
+            "link_type": kind, "num_hops": 0 if a == b else hops(m, a, b),
+            "bandwidth": "50000-50000" if kind == "XGMI" else "N/A",
+        }  # fmt: skip
+
+    nodes = [{"gpu": a, "bdf": m.bdf(a), "links": [link(a, b) for b in range(m.gpus)]} for a in range(m.gpus)]
+    return json.dumps(nodes, indent=4) + "\n"
+
+
+def nccl_xml(m: Machine) -> str:
+    """Each GPU behind a bridge of its own; NVLinks where the machine has them."""
+    lines = ['<system version="1">']
+    for numa in sorted({m.numa(a) for a in range(m.gpus)}):
+        lines.append(f'  <cpu numaid="{numa}" affinity="ffff" arch="x86_64" vendor="AuthenticAMD">')
+        for a in range(m.gpus):
+            if m.numa(a) != numa:
                 continue
-            kind = 2 if other < 0 else 11
-            speed = 32000 if other < 0 else 50000
-            heavy = 20 if other < 0 else weight
-            found[f"nodes/{gpu + 1}/io_links/{number}/properties"] = (
-                f"type {kind}\nnode_from {gpu + 1}\nnode_to {other + 1}\nweight {heavy}\nmax_bandwidth {speed}\n"
-            )
-            number += 1
-        found[f"nodes/0/io_links/{gpu}/properties"] = (
-            f"type 2\nnode_from 0\nnode_to {gpu + 1}\nweight 20\nmax_bandwidth 32000\n"
+            lines.append(f'    <pci busid="{m.bdf(a)}" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">')
+            lines.append(f'      <gpu dev="{a}" sm="90" rank="{a}" gdr="1">')
+            for b in range(m.gpus):
+                if b != a and m.is_xgmi(a, b):
+                    count = m.way[a][b].removeprefix("NV")
+                    lines.append(f'        <nvlink target="{m.bdf(b)}" count="{count}" tclass="0x030200"/>')
+            lines += ["      </gpu>", "    </pci>"]
+        for n in range(m.cards if numa == 0 else 0):
+            lines.append(f'    <pci busid="0000:c{n}:00.0" class="0x020700">')
+            lines += [
+                "      <nic>",
+                f'        <net name="mlx5_{n}" dev="{n}" speed="400000" port="1"/>',
+                "      </nic>",
+                "    </pci>",
+            ]
+        lines.append("  </cpu>")
+    return "\n".join([*lines, "</system>"]) + "\n"
+
+
+def gpustack(m: Machine) -> str:
+    far = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
+    rows = [[0 if a == b else far.get(m.way[a][b], 5) for b in range(m.gpus)] for a in range(m.gpus)]
+    nodes = [str(m.numa(a)) for a in range(m.gpus)]
+    one = {"manufacturer": "nvidia", "devices_distances": rows, "devices_cpu_affinities": ["0-15"] * m.gpus,
+           "devices_numa_affinities": nodes, "appendices": [{} for _ in range(m.gpus)]}  # fmt: skip
+    return json.dumps([one], indent=2) + "\n"
+
+
+def kfd(m: Machine) -> dict[str, str]:
+    """``/sys/class/kfd/kfd/topology`` of two processors and the GPUs, which follow them."""
+
+    def link(a: int, b: int, kind: int, far: int, speed: int) -> str:
+        return (
+            f"type {kind}\nversion_major 0\nnode_from {a}\nnode_to {b}\nweight {far}\nmax_bandwidth {speed}\nflags 1\n"
         )
-    return json.dumps(found)
+
+    links: dict[int, list[str]] = {node: [] for node in range(m.gpus + 2)}
+    links[0].append(link(0, 1, 1, 32, 0))
+    links[1].append(link(1, 0, 1, 32, 0))
+    for a in range(m.gpus):
+        links[m.numa(a)].append(link(m.numa(a), a + 2, 2, 20, 32000))
+        links[a + 2].append(link(a + 2, m.numa(a), 2, 20, 32000))
+        links[a + 2] += [link(a + 2, b + 2, 11, 15, 50000) for b in range(m.gpus) if b != a and m.is_xgmi(a, b)]
+    tree = {}
+    for node, own in links.items():
+        simd, location = (0, 0) if node < 2 else (1216, (0x11 + 0x10 * (node - 2)) << 8)
+        tree[f"nodes/{node}/properties"] = (
+            f"simd_count {simd}\nio_links_count {len(own)}\nlocation_id {location}\ndomain 0\n"
+            "gfx_target_version 90402\n"
+        )
+        tree |= {f"nodes/{node}/io_links/{n}/properties": text for n, text in enumerate(own)}
+    return tree
 
 
-def record(folder: Path, **texts: str) -> Path:
-    """A folder for ``--replay``: file names with minus signs for underscores."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / f"{name.replace('_', '-')}.txt").write_text(text)
-    return folder
+def nvlink_status(gpus: int = 4, links: int = 12, speed: str = "25") -> str:
+    lines = []
+    for gpu in range(gpus):
+        lines.append(f"GPU {gpu}: NVIDIA A100-SXM4-80GB (UUID: {uuid(gpu)})")
+        lines += [f"\t Link {n}: {speed} GB/s" for n in range(links)]
+    return "\n".join(lines) + "\n"
 
 
-def cube_mesh(folder: Path, links: Mapping[Pair, int] = CUBE_MESH, **more: str) -> Path:
-    """An eight-GPU node with the hybrid cube mesh."""
-    return record(folder, nvidia_smi_topo=topo_m(8, links, {"mlx5_0": 0, "mlx5_1": 4}), nvidia_smi_list=smi_list(8),
-                  nvidia_smi_q=query(8), nvidia_smi_nvlink=nvlink(8, links), **more)  # fmt: skip
+def uuid(gpu: int) -> str:
+    return f"GPU-{gpu + 0xA0:08x}-1111-2222-3333-444444444444"
+
+
+def nccl_tests(ranks: int = 8, collective: str = "all_reduce") -> str:
+    """Sizes from 64 KiB to 1 MiB; in place as fast as out of place."""
+    figure = "   time   algbw   busbw  #wrong"
+    lines = [
+        f"# Collective test starting: {collective}_perf",
+        "# nThread 1 nGpus 1 minBytes 65536 maxBytes 1048576 step: 2(factor) warmup iters: 5 iters: 20",
+        "#",
+        "# Using devices",
+    ]
+    for n in range(ranks):
+        where = f"on node-1 device {n:2} [0000:{0x11 + n:02x}:00] NVIDIA H100 80GB HBM3"
+        lines.append(f"#  Rank {n:2} Group  0 Pid {4000 + n} {where}")
+    lines += ["#", f"#       size         count      type   redop    root  {figure}  {figure}"]
+    lines.append("#        (B)    (elements)                               (us)  (GB/s)  (GB/s)")
+    factor = 2 * (ranks - 1) / ranks if collective == "all_reduce" else (ranks - 1) / ranks
+    total, size = 0.0, 65536
+    while size <= 1048576:
+        time = 20 + size / 10000
+        algbw = size / time / 1000
+        figures = f"{time:8.2f} {algbw:7.2f} {algbw * factor:7.2f}       0"
+        lines.append(f"{size:12} {size // 4:13}     float     sum      -1 {figures} {figures}")
+        total += round(algbw * factor, 2)
+        size *= 2
+    lines += ["# Out of bounds values : 0 OK", f"# Avg bus bandwidth    : {total / 5:.6g} ", "#",
+              f"# Collective test concluded: {collective}_perf"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def fabric(hosts: int = 3) -> str:
+    """Two switches with cables between them, and cards below the first."""
+    lines = ["#", "# Topology file: generated on Mon Jan  5 10:00:00 2026", "#", ""]
+    for key, other in (("a", "b"), ("b", "a")):
+        lines += [
+            "vendid=0x2c9",
+            f"switchguid=0x{key}0(00)",
+            f'Switch\t40 "S-{key}0"\t\t# "leaf {key}" base port 0 lid 1 lmc 0',
+        ]
+        lines += [
+            f'[{n + 1}]\t"H-{n + 1:x}f"[1]({n + 1:x}f) \t\t# "node{n} mlx5_0" lid {n} 4xNDR'
+            for n in range(hosts if key == "a" else 0)
+        ]
+        lines += [f'[40]\t"S-{other}0"[40]\t\t# "leaf {other}" lid 9 4xNDR', ""]
+    for n in range(hosts):
+        lines += [f"caguid=0x{n + 1:x}f", f'Ca\t1 "H-{n + 1:x}f"\t\t# "node{n} mlx5_0"',
+                  f'[1]({n + 1:x}f) \t"S-a0"[{n + 1}]\t\t# lid {n} lmc 0 "leaf a" lid 1 4xNDR', ""]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def pasted(m: Machine) -> str:
+    """As people paste a matrix: blanks, no colours."""
+    return topo_m(m, raw=False).expandtabs(8)
+
+
+def bare(m: Machine) -> str:
+    """As people paste it without the legend; no cards, which the legend names."""
+    return topo_m(Machine(m.way, ((),) * m.gpus), raw=False, legend=False).expandtabs(8)
+
+
+def kfd_json(m: Machine) -> str:
+    return json.dumps(kfd(m), indent=0) + "\n"
+
+
+Printer = Callable[[Machine], str]
+PRINTERS: tuple[Printer, ...] = (
+    topo_m, pasted, bare, rocm_topo, amd_topo, amd_topo_json, gpustack, nccl_xml, kfd_json, rocm_topo_json,
+)  # fmt: skip
+TABLES = PRINTERS[:5]
+"""Tables that tell every pair from both ends, so that a changed cell shows."""
+
+
+def facts(found: NodeTopology) -> object:
+    """What a damaged output may not change: GPUs, links, cards, and the ways to them."""
+    return (
+        tuple(gpu.index for gpu in found.gpus),
+        tuple(sorted((one.a, one.b, one.type, one.count, one.weight, one.hops) for one in found.links)),
+        len(found.nics), tuple(sorted((one.gpu, one.type) for one in found.nic_affinity)),
+    )  # fmt: skip
+
+
+def read(text: str) -> object | None:
+    """Facts, or None where the output is refused; any other exception fails the test."""
+    try:
+        found = parse(text)
+    except FormatError:
+        return None
+    assert isinstance(found, NodeTopology)
+    return facts(found)
+
+
+def node(text: str) -> NodeTopology:
+    """What an output says of a node."""
+    found = parse(text)
+    assert isinstance(found, NodeTopology)
+    return found

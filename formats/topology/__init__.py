@@ -73,7 +73,8 @@ def parse(text: str, load_yaml: Callable[[str], Any] | None = None) -> Parsed:
         return _checked(_json, source)
     for parser in (nccl_topo, nccl_graph):
         if parser.recognises(source):
-            return _checked(parser.parse, source)
+            found: Parsed = _checked(parser.parse, source)
+            return found
     if any(len(line.text) > LONGEST_LINE for line in source.lines) and documents.begins(source):
         return _checked(_json, source)
     short_lines(source)

@@ -31,6 +31,8 @@ def recognises(document: Document) -> bool:
 def parse(document: Document) -> NodeTopology:
     """Raises FormatError."""
     entries: list[dict[str, Any]] = document.value
+    if not all(isinstance(one["manufacturer"], str) and one["manufacturer"] for one in entries):
+        raise document.error("a GPU has no manufacturer")
     if all("devices_distances" in one for one in entries):
         if len(entries) != 1:
             raise document.error("GPUs of several makers; give one at a time")

@@ -70,6 +70,10 @@ def _cables(
     nodes: dict[str, tuple[str, int, str, Line]], ends: dict[tuple[str, int], tuple[str, int, str, str, Line]]
 ) -> list[Cable]:
     found = []
+    joined = {key for key, _ in ends}
+    for key, (_, _, _, line) in nodes.items():
+        if key not in joined:
+            raise line.error(f"{key} has no port: lines are missing")
     for (a, a_port), (b, b_port, lanes, speed, line) in ends.items():
         if b not in nodes:
             raise line.error(f"a cable leads to {b}, which is not in the output: it is cut")

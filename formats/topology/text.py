@@ -116,6 +116,8 @@ def source_of(text: str) -> Source:
     ended = raw[-1] == ""
     raw = raw[:-1] if ended else raw
     lines = [_line(number, one, ended or number < len(raw)) for number, one in enumerate(raw, 1)]
+    if not any(lines):
+        raise FormatError("there is nothing in it but decoration; did the tool run?")
     lines = _without_labels(lines)
     return Source(tuple(lines), "\n".join(line.text for line in lines))
 
@@ -153,7 +155,9 @@ def _without_labels(lines: list[Line]) -> list[Line]:
     for label in _COMMON:
         first = label.match(filled[0].text)
         text = first[0].rstrip() if first else ""
-        if text and all(line.text.startswith(text) for line in filled):
+        # A single line with a word and a colon is a message, unless a document follows.
+        alone = len(filled) == 1 and label is _COMMON[0] and filled[0].text[len(text) :].lstrip()[:1] not in ("{", "[")
+        if text and not alone and all(line.text.startswith(text) for line in filled):
             lines = [_cut(line, found.end() if (found := label.match(line.text)) else 0) for line in lines]
             break
     # An output that somebody moved to the right, as documents do.

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from benchmarks.tables import markdown
 from kopt.core.bandwidth import Collective
-from kopt.models.bandwidth.curves import Point, curves, held_out, points
-from kopt.models.bandwidth.intervals import Regime, Score, doubted, regime, widths_of
+from kopt.models.bandwidth.curves import Point, answer, curves, held_out, points
+from kopt.models.bandwidth.intervals import Regime, Score, regime, widths_of
 from kopt.models.bandwidth.predictor import BandwidthPredictor, spread_of
 from kopt.models.bandwidth.residual import KernelSettings, Residual
 from kopt.models.bandwidth.rows import MeasuredRow, read_measured
@@ -118,9 +118,9 @@ def _asked(residual: Residual, rows: Sequence[Point]) -> Iterator[Answer]:
     for one in rows:
         key = (one.descriptor.tobytes(), one.bytes)
         if key not in known:
-            known[key] = residual.at(one.descriptor, one.knot, one.share)
+            known[key] = answer(residual, one.gpus, one.descriptor, one.knot, one.share)
         mean, deviation, near = known[key]
-        yield Answer(one, one.value - mean, doubted(deviation, near, one.gpus), near)
+        yield Answer(one, one.value - mean, deviation, near)
 
 
 def _by_predictor(predictor: BandwidthPredictor, rows: Sequence[Point]) -> list[Answer]:

@@ -13,7 +13,7 @@ from kopt.cli.edge import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, format_number, show
 from kopt.cli.progress import say
-from kopt.core.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, Collective, collective
+from kopt.core.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, BandwidthKind, Collective, collective
 from kopt.core.topology import NodeTopology
 from kopt.core.units import format_bytes, parse_bytes
 from kopt.serving.environment import load_settings
@@ -110,6 +110,60 @@ def predict(
     unknown = sum(one.unknown for one in said)
     told = f", {unknown} of them of unknown topology" if unknown else ""
     say(f"{len(said)} answers in {out}{told}")
+
+
+@app.command()
+def place(
+    files: Files,
+    count: Annotated[int, typer.Option("--count", min=1, help="How many GPUs the job needs.")],
+    free: Annotated[str, typer.Option("--free", metavar="LIST", help="Those that are free; without it, all.")] = "",
+    kind: Kind = "all_reduce", size: Size = "1GiB", gpu: Gpu = "",
+    minimum: Annotated[float, typer.Option("--minimum", min=0.0, metavar="GB/s", help="Refuse sets below it.")] = 0.0,
+    of: Annotated[BandwidthKind, typer.Option("--of", help="The bandwidth that --minimum means.")] = BandwidthKind.BUS,
+    output: Output = Format.TABLE,
+) -> None:  # fmt: skip
+    """The best set of free GPUs of a node: fastest together, and leaving a fast set for the next job.
+
+    By what the wires and algorithms are known to carry; every set is compared, one for all that are alike. --minimum
+    is held against bus bandwidth unless --of says link (the specification of a GPU's links) or algorithm (message by
+    time): 600 GB/s is the links of an A100, and no all-reduce of one.
+
+    Examples:
+
+        nvidia-smi topo -m | kopt bandwidth place - --count 4
+
+        kopt bandwidth place topo.txt --count 2 --free 0,2,3,5,6,7 -o json
+
+        kopt bandwidth place topo.txt --gpu H100 --count 4 --minimum 300
+    """
+    from kopt.policies.bandwidth.topology import machine_from
+    from kopt.policies.topology.within import choose_gpus, link_gbps
+
+    asked, size_bytes, node = _kind(kind), _size(size), _node(files)
+    there = tuple(sorted(one.index for one in node.gpus))
+    open_ = _indexes(free) if free else there
+    missing = sorted(set(open_) - set(there))
+    if missing:
+        usage_error(f"GPU {missing[0]} is not there; the node has {', '.join(map(str, there)) or 'none'}", "--free")
+    machine = machine_from(node, gpu=gpu)
+    found = choose_gpus(machine, open_, count, asked, size_bytes)
+    if found is None:
+        raise Refused(f"{count} GPUs are asked for, and {len(set(open_))} are free")
+    ranks = max(2, count)
+    reached = {BandwidthKind.BUS: found.gbps, BandwidthKind.ALGORITHM: found.gbps / asked.bus_factor(ranks),
+               BandwidthKind.LINK: link_gbps(machine, found.gpus)}  # fmt: skip
+    if reached[of] < minimum:
+        raise Refused(f"the best set reaches {reached[of]:.3g} GB/s of {of} bandwidth, {minimum:.3g} are asked for")
+    rows = [KindRow(one.value, reached[one], None, None, _KINDS[one.value]) for one in reached]
+    reason = found.reason(len(set(open_)))
+    document = {"schema": "kopt/v1", "gpus": list(found.gpus), "collective": asked.value, "bytes": size_bytes,
+                **{f"{one.value}_gigabytes_per_s": reached[one] for one in reached},
+                "worst_gigabytes_per_s": found.slowest_gbps, "rest_gigabytes_per_s": found.rest_gbps,
+                "considered": found.considered, "exact": found.exact, "unknown": list(machine.node.unknown),
+                "reasons": [reason.to_dict()]}  # fmt: skip
+    title = f"GPUs {','.join(map(str, found.gpus))}"
+    notes = [reason.message, *(f"unknown: {one}" for one in machine.node.unknown)]
+    show(Answer("placement", rows, title=title, notes=notes, document=document), output)
 
 
 def _write(path: Path, said: list[BandwidthEstimate]) -> None:

@@ -82,6 +82,8 @@ class Software:
     version: tuple[int, int] = (0, 0)
     algorithm: str = ""
     in_process: bool = False
+    direct: bool = False
+    """GPUDirect was asked for by a setting."""
 
 
 @dataclass(frozen=True)

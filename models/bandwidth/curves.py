@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.bandwidth import Collective
-from kopt.models.bandwidth.features import KNOTS, Vector, describe, weights_at
-from kopt.models.bandwidth.residual import Curves
+from kopt.models.bandwidth.features import KNOTS, Vector, describe, scale, weights_at
+from kopt.models.bandwidth.residual import Curves, Residual
 from kopt.models.bandwidth.rows import MeasuredRow
 from kopt.policies.bandwidth.analytic import analytic
 from kopt.policies.bandwidth.sets import GpuSet
@@ -48,6 +48,13 @@ def points(rows: Iterable[MeasuredRow]) -> list[Point]:
         cell = (row.machine, gpus.count, gpus.nodes, kind)
         found.append(Point(row.machine_class, cell, known[gpus, kind], below, share, row.asked.bytes, value, gpus))
     return found
+
+
+def answer(residual: Residual, gpus: GpuSet, descriptor: Vector, knot: int, share: float) -> tuple[float, float, float]:
+    """Mean and standard deviation of log(measured / analytic), and how alike the nearest known hardware is."""
+    mean, deviation, near = residual.at(descriptor, knot, share)
+    times = scale(gpus)
+    return times * mean, times * deviation, near
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ def _curve(rows: Sequence[Point]) -> tuple[Vector, Vector]:
     hats = np.zeros((len(sizes), len(KNOTS)))
     values, spreads = np.zeros(len(sizes)), np.zeros(len(sizes))
     for n, part in enumerate(sizes.values()):
-        found = np.array([one.value for one in part])
+        found = np.array([one.value / scale(one.gpus) for one in part])
         hats[n, part[0].knot], hats[n, part[0].knot + 1] = 1 - part[0].share, part[0].share
         values[n] = np.median(found)
         spreads[n] = np.median(np.abs(found - values[n])) * 1.48

@@ -13,9 +13,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.models.bandwidth.curves import Labelled, Point, held_out
+from kopt.models.bandwidth.curves import Labelled, Point, answer, held_out
 from kopt.models.bandwidth.residual import KernelSettings, Residual
-from kopt.policies.bandwidth.sets import GpuSet, Way
 
 PROBABILITY = 0.9
 _KNOWN_FOLDS = 8
@@ -54,16 +53,6 @@ class Widths:
         return self.scales.get((regime(size_bytes).value, near >= _NEAR), _DEFAULT)
 
 
-_DOUBT_PCIE, _DOUBT_NETWORK = 2.5, 1.3
-
-
-def doubted(deviation: float, near: float, gpus: GpuSet) -> float:
-    """Where hardware is not known, physics is surer of links than of PCIe, whose settings (access control, peers,
-    virtual machines) nobody sees, and of one node than of several."""
-    doubt = (_DOUBT_PCIE if gpus.way is Way.PCIE else 1.0) * (_DOUBT_NETWORK if gpus.nodes > 1 else 1.0)
-    return deviation * (1 + (doubt - 1) * (1 - near))
-
-
 def fit_widths(points: Sequence[Point], labelled: Labelled, settings: KernelSettings) -> Widths:
     """Refits without some of the data and scores the answers to it."""
     return widths_of(list(_left_out(points, labelled, settings)))
@@ -97,11 +86,11 @@ def _scores(residual: Residual, points: Iterable[Point]) -> Iterator[Score]:
     for one in points:
         key = (one.descriptor.tobytes(), one.bytes)
         if key not in known:
-            known[key] = residual.at(one.descriptor, one.knot, one.share)
+            known[key] = answer(residual, one.gpus, one.descriptor, one.knot, one.share)
         mean, deviation, near = known[key]
         if one.gpus.unknown:
             continue
-        score = abs(one.value - mean) / doubted(deviation, near, one.gpus)
+        score = abs(one.value - mean) / deviation
         yield Score(one.group, one.cell, (regime(one.bytes).value, near), score)
 
 

@@ -15,9 +15,9 @@ from kopt.core.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, Co
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.models.bandwidth.calibration import Calibration, Probe
-from kopt.models.bandwidth.curves import curves, points
+from kopt.models.bandwidth.curves import answer, curves, points
 from kopt.models.bandwidth.features import NAMES, describe, weights_at
-from kopt.models.bandwidth.intervals import PROBABILITY, Widths, doubted, fit_widths
+from kopt.models.bandwidth.intervals import PROBABILITY, Widths, fit_widths
 from kopt.models.bandwidth.residual import KernelSettings, Residual
 from kopt.models.bandwidth.rows import MeasuredRow
 from kopt.models.base import Predictor
@@ -141,8 +141,8 @@ class BandwidthPredictor(Predictor):
         if self._residual is None:
             raise ValueError("the bandwidth predictor has not been fitted; call fit or load first")
         physics = analytic(gpus, kind, size_bytes)
-        mean, deviation, near = self._residual.at(describe(gpus, kind), *weights_at(size_bytes))
-        deviation, width = doubted(deviation, near, gpus), self._widths.at(size_bytes, near)
+        mean, deviation, near = answer(self._residual, gpus, describe(gpus, kind), *weights_at(size_bytes))
+        width = self._widths.at(size_bytes, near)
         added = 0.0
         if self.calibration.probes:
             added, deviation = self.calibration.correction(

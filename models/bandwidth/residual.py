@@ -119,7 +119,7 @@ class Residual:
         return cls(settings, inducing, np.array(weights), np.array(reductions))
 
     def at(self, descriptor: Vector, knot: int, share: float) -> tuple[float, float, float]:
-        """Mean and standard deviation of log(measured / analytic), and how alike the nearest known hardware is."""
+        """Mean and standard deviation in the units of the curves, and how alike the nearest known hardware is."""
         kernel: Kernel = self._kernel  # type: ignore[attr-defined]
         parts = kernel.parts(descriptor[None], self.inducing)[:, 0]
         rows = kernel.amplitudes[:, knot : knot + 2].T @ parts

@@ -75,14 +75,18 @@ def _node(facts: GpuFacts, link: str, count: int) -> DeviceGraph:
     lower = link.lower()
     if "cube" in lower:
         direct = _mesh(CUBE_MESH, EdgeKind.NVLINK, NVLINK_GBPS[facts.generation or 2], count)
-    elif "xgmi" in lower or ("mi2" in facts.name.lower() and "pcie" not in lower):
+    elif "bridge" in lower or "pairs" in lower:
+        said = re.search(r"nv(\d{1,2})\b", lower)
+        gbps = NVLINK_GBPS[facts.generation or 3] * (int(said[1]) if said else 4)
+        direct = _mesh([(a, a + 1, 1) for a in gpus[::2]], EdgeKind.NVLINK, gbps, count)
+    elif "xgmi" in lower or "infinity" in lower or ("mi2" in facts.name.lower() and "pcie" not in lower):
         gbps = xgmi_gbps(facts.name)
         unknown += [] if gbps else [f"link {link!r}"]
         if "250" in facts.name or "1/2/4" in link:
             direct = _mesh(MI250X_NODE, EdgeKind.XGMI, gbps or 50.0, count)
         else:
             direct = _mesh([(a, b, 1) for a in gpus for b in gpus[a + 1 :]], EdgeKind.XGMI, gbps or 50.0, count)
-    elif "nvswitch" in lower or "nvl72" in lower:
+    elif "nvswitch" in lower or "nvl72" in lower or (lower.startswith("nvlink") and facts.link_gbps):
         direct = _switched(facts, link, gpus)
     elif said := re.search(r"nv(\d{1,2})\b", lower):
         gbps = NVLINK_GBPS[facts.generation or 3]
@@ -161,7 +165,8 @@ def software_of(row: HardwareRow, network: Network | None) -> Software:
     tuned = False if re.search(r"low performance|suboptimal|anomal", said, re.IGNORECASE) else tuned
     in_process = bool(re.search(r"in-process|single process|multi-GPU \(", said, re.IGNORECASE))
     transport = Transport.UNKNOWN if network is None else _transport(network.name, said)
-    return Software(transport, tuned, version, algorithm, in_process)
+    direct = bool(re.search(r"\bGDR\b|gpudirect", said, re.IGNORECASE))
+    return Software(transport, tuned, version, algorithm, in_process, direct)
 
 
 def _transport(network: str, said: str) -> Transport:

@@ -79,7 +79,7 @@ def _read(machine: Machine, gpus: tuple[int, ...], nodes: int) -> GpuSet:
     way, ring, spread, pair = _within(machine.node, gpus)
     network = machine.network if nodes > 1 else None
     total, card = _outside(network, len(gpus), machine.installed or len(machine.node.gpus))
-    unknown = list(machine.node.unknown)
+    unknown = [one for one in machine.node.unknown if way is not Way.ALONE or not one.startswith("link")]
     if network is not None and not network.known:
         unknown.append(f"speed of network {network.name!r}")
     if way is not Way.ALONE and ring <= 0:

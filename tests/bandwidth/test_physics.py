@@ -108,6 +108,13 @@ def test_all_links_between_every_two_gpus_lead_to_switches() -> None:
     assert (mesh.way.value, mesh.ring_gbps) == ("mesh", 300)
 
 
+def test_bridges_join_pairs_and_everybody_else_goes_over_pcie() -> None:
+    machine = machine_of(HardwareRow("A100-PCIE-40GB", "", "NV12 bridged pairs", 1, 4))
+    pair, strangers = gpu_set(machine, (2, 3)), gpu_set(machine, (1, 2))
+    assert (pair.way.value, pair.ring_gbps) == ("mesh", 300)
+    assert (strangers.way.value, gpu_set(machine, range(4)).way.value) == ("pcie", "pcie")
+
+
 def test_what_is_not_known_is_flagged() -> None:
     assert gpu_set(machine_of(HardwareRow("Foo 9000", "", "warp drive", 1, 4)), range(4)).unknown
     assert gpu_set(machine_of(HardwareRow("H100", "", "NVSwitch-NV18", 2, 8, "IB (unspecified)")), range(8), 2).unknown

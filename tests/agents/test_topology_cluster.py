@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import node_outputs as outputs
 import pytest
-import topology_outputs as outputs
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
@@ -178,3 +178,14 @@ def test_an_object_that_somebody_changed_is_put_right(
         agent.wait(bool)
         plane.api.patch(*KIND, nodes[0], {"spec": {"links": [{"a": 0, "b": 5, "type": "NVLINK", "count": 99}]}}, "")
         agent.wait(lambda one: len(one["spec"]["links"]) == 28)
+
+
+def test_the_largest_node_is_taken_and_not_written_twice(
+    plane: ControlPlane, kwok: Kwok, start: Callable[..., Agent], tmp_path: Path
+) -> None:
+    with kwok.nodes(1, gpus=64) as nodes:
+        agent = start(nodes[0], outputs.record(tmp_path / "partitions", kfd=outputs.kfd(64)))
+        assert len(agent.wait(bool)["spec"]["links"]) == 64 * 63 // 2
+        wait_for(agent.labels, what="labels")
+        agent.look()
+        assert agent.writes == {"object": 1, "labels": 1}

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import node_outputs as outputs
 import pytest
-import topology_outputs as outputs
 from controlplane.processes import wait_for
 
 from kopt.agents.topology import nvml

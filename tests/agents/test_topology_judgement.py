@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import node_outputs as outputs
 import pytest
-import topology_outputs as outputs
 
 from kopt.agents.topology.documents import document_of, health_of, same, spec_of
 from kopt.agents.topology.facts import Facts, PcieLink

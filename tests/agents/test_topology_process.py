@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import node_outputs as outputs
 import pytest
-import topology_outputs as outputs
 import yaml
 from controlplane.processes import free_port, wait_for
 from typer.testing import CliRunner

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import node_outputs as outputs
 import pytest
-import topology_outputs as outputs
 from controlplane.api import Api, Refused, kubeconfig
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, wait_for

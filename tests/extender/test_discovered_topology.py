@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import node_outputs as outputs
 import pytest
-import topology_outputs as outputs
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for

@@ -156,7 +156,8 @@ def _without_labels(lines: list[Line]) -> list[Line]:
         first = label.match(filled[0].text)
         text = first[0].rstrip() if first else ""
         # A single line with a word and a colon is a message, unless a document follows.
-        alone = len(filled) == 1 and label is _COMMON[0] and filled[0].text[len(text) :].lstrip()[:1] not in ("{", "[")
+        is_message = label is _COMMON[0] and not text[:-1].isdigit()
+        alone = len(filled) == 1 and is_message and filled[0].text[len(text) :].lstrip()[:1] not in ("{", "[")
         if text and not alone and all(line.text.startswith(text) for line in filled):
             lines = [_cut(line, found.end() if (found := label.match(line.text)) else 0) for line in lines]
             break

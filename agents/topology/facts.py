@@ -72,10 +72,7 @@ def _versions(texts: Mapping[str, str], nvml: Mapping[str, Any]) -> Iterator[tup
         for source in ("nvidia-smi-q", "nvidia-smi-version"):
             if found := pattern.search(texts.get(source, "")):
                 yield name, found[1]
-    try:
-        tools = json.loads(texts.get("amd-smi-version", "null"))
-    except ValueError:
-        return
+    tools = _json(texts.get("amd-smi-version", ""))
     for tool in tools if isinstance(tools, list) else [tools]:
         for name, key in (("amd-smi", "version"), ("rocm", "rocm_version")):
             if isinstance(tool, dict) and (found := _VERSION.match(str(tool.get(key) or ""))):
@@ -105,7 +102,8 @@ def _sysfs_links(tree: Mapping[str, Any]) -> Iterator[PcieLink]:
 
 def _nvml_links(nvml: Mapping[str, Any]) -> Iterator[PcieLink]:
     found = nvml.get("pcie")
-    for address, one in found.items() if isinstance(found, dict) else ():
+    told = found.items() if isinstance(found, dict) else ()
+    for address, one in ((address, one) for address, one in told if isinstance(one, dict)):
         width, generation = _whole(one.get("width")), _whole(one.get("generation"))
         if 0 < width <= _MOST_LANES and generation in _GT_PER_S:
             yield PcieLink(str(address), width, _GT_PER_S[generation], _whole(one.get("max_width")),
@@ -117,15 +115,19 @@ def _cards(tree: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, int | None
         name, _, rest = path.partition("/")
         if rest == "device":
             numa = str(tree.get(f"{name}/device/numa_node", "-1")).strip()
-            yield name, (str(text), int(numa) if numa.isascii() and numa.isdigit() else None)
+            yield name, (str(text), _whole(numa) if numa.isdigit() else None)
 
 
 def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text) if text else {}
-    except ValueError:
-        return {}
+    found = _json(text)
     return found if isinstance(found, dict) else {}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _whole(value: Any) -> int:

@@ -33,13 +33,17 @@ def read(name: str, text: str) -> NodeTopology | Fabric | None:
         return None
     if name == "nvml":
         try:
-            return NodeTopology.from_dict(json.loads(text))
-        except ValueError as error:
+            return NodeTopology.from_dict(json.loads(text, parse_constant=_refuse))
+        except (ValueError, OverflowError, RecursionError) as error:
             raise FormatError(f"not a topology: {error}") from error
     found = parse(text, _load_yaml)
     if not isinstance(found, NodeTopology | Fabric):
         raise FormatError(f"this is a {type(found).__name__}, not the topology of a node")
     return found
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no figure")
 
 
 def _load_yaml(text: str) -> Any:

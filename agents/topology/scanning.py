@@ -71,7 +71,8 @@ class Scanner:
 
     def _judged(self, reading: Reading) -> Reading:
         """The reading, or what is wrong with its text."""
-        if reading.trouble is not None or self._parsed.get(reading.name, ("", None))[0] == reading.text:
+        known = self._parsed.get(reading.name)
+        if reading.trouble is not None or (known is not None and known[0] == reading.text):
             return reading
         try:
             self._parsed[reading.name] = (reading.text, read(reading.name, reading.text))

@@ -279,11 +279,14 @@ def _nics(parts: _Parts) -> tuple[TopologyNic, ...]:
     for (net, place), name in zip(parts.nets, names, strict=True):
         if not name:
             raise net.error("has no name")
-        port = net.attributes.get("port", "")
         speed = net.whole("speed", -1)
-        shown = f"{name}:{port}" if names.count(name) > 1 else name
-        if shown in (one.name for one in found):
-            raise net.error(f"{shown} stands twice")
+        shown = f"{name}:{net.attributes.get('port', '')}" if names.count(name) > 1 else name
+        if any(one.name == shown for one in found):
+            # A card without a PCI address stands under every processor, in containers.
+            shown = f"{shown}@{place.numa}"
+            if place.above or any(one.name == shown for one in found):
+                raise net.error(f"{shown.partition('@')[0]} stands twice")
+            parts.warnings.append(f"{name} stands under several processors")
         found.append(TopologyNic(shown, place.pci, place.numa, speed / 1000 if speed and speed > 0 else None))
     return tuple(found)
 

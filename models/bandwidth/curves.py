@@ -106,9 +106,10 @@ def _curve(rows: Sequence[Point]) -> tuple[Vector, Vector]:
     covered = np.flatnonzero(mass >= min(_LEAST_WEIGHT, mass.max()))
     second = np.diff(np.eye(len(KNOTS)), 2, axis=0) * _SMOOTH
     ridge = np.eye(len(KNOTS)) * 1e-6
-    curve = np.linalg.solve(hats.T @ hats + second.T @ second + ridge, hats.T @ values)
+    solved = np.linalg.solve(hats.T @ hats + second.T @ second + ridge, hats.T @ values)
+    curve: Vector = np.asarray(solved, dtype=np.float64)
     error = max(_SPREAD_LEAST, float(np.std(values - hats @ curve)), float(np.median(spreads))) ** 2
-    variance = error / np.maximum(1.0, mass)
+    variance: Vector = np.asarray(error / np.maximum(1.0, mass), dtype=np.float64)
     for n in range(len(KNOTS)):
         nearest = covered[np.abs(covered - n).argmin()]
         if nearest != n:

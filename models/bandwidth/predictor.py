@@ -191,7 +191,8 @@ def spread_of(deviation: float, width: float, gpus: GpuSet) -> float:
 
 def settings_of(parameters: Mapping[str, Any]) -> KernelSettings:
     """From JSON, where tuples are lists."""
-    return KernelSettings(**{name: tuple(v) if isinstance(v, list) else v for name, v in parameters.items()})
+    read: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in parameters.items()}
+    return KernelSettings(**read)
 
 
 def _software(gpus: GpuSet) -> str:

@@ -152,7 +152,7 @@ def _start_us(gpus: GpuSet) -> float:
 
 def _farther(gpus: GpuSet) -> float:
     """Many nodes are more switches apart, and a chain over all of them waits for the last."""
-    return min(4.0, (gpus.nodes / 2) ** 0.35)
+    return min(4.0, float((gpus.nodes / 2) ** 0.35))
 
 
 def _net_us(gpus: GpuSet, algorithm: str, protocol: int) -> float:

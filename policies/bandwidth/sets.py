@@ -134,9 +134,10 @@ def _pcie_gbps(node: DeviceGraph, gpus: tuple[int, ...]) -> float:
     # Behind one switch only the ends of a chain go up; the bridge sees as many ways as there are switches or GPUs.
     tops = {way[-2] if len(way) > 2 else way[0] for way in ways.values()}
     through = link * _BRIDGE * (1.0 if node.peer_access else _STAGED)
-    shared = (2 / max(2, len(tops))) ** (_FALL_BRIDGED if node.gpu.link_gbps > 0 else _FALL)
+    fall = _FALL_BRIDGED if node.gpu.link_gbps > 0 else _FALL
+    shared = float((2 / max(2, len(tops))) ** fall)
     sockets = {way[-1] for way in ways.values() if way[-1].kind is DeviceKind.NUMA}
     if len(sockets) < 2:
         return through * shared
     across = min((e.total_gbps for e in node.edges if e.kind is EdgeKind.SOCKET), default=link)
-    return min(through * shared * _SOCKET_SHARE ** (len(tops) == 2), across)
+    return min(through * shared * (_SOCKET_SHARE if len(tops) == 2 else 1.0), across)

@@ -148,6 +148,7 @@ def _matrix(source: Source, header: _Header, at: int) -> _Matrix:
     excerpt = _excerpt(header, following)
     names = (*header.devices, *excerpt)
     rows: list[_Row] = []
+    missing = list(names)
     for offset, line in enumerate(following):
         words = line.words()
         if not words or (len(rows) < len(names) and _MESSAGE.match(line.text)):
@@ -155,8 +156,9 @@ def _matrix(source: Source, header: _Header, at: int) -> _Matrix:
         if len(rows) == len(names):
             end = at + 1 + offset
             break
-        if words[0].text != names[len(rows)]:
-            raise words[0].error(f"the row of {names[len(rows)]} is expected, not {words[0].text[:60]!r}")
+        if words[0].text not in missing:
+            raise words[0].error(f"the row of {missing[0]} is expected, not {words[0].text[:60]!r}")
+        missing.remove(words[0].text)
         rows.append(_row(line, words, len(names)))
     else:
         end = len(source.lines)
@@ -166,6 +168,7 @@ def _matrix(source: Source, header: _Header, at: int) -> _Matrix:
     more, end = _beyond(source.lines, end, header)
     if not any(_LEGEND.match(line.text) for line in source.lines[end:]) and header.line.underlined:
         raise rows[-1].line.error("the legend that the tool prints below the matrix is missing: the output is cut")
+    rows.sort(key=lambda row: names.index(row.label))
     _check(rows, names)
     if excerpt:
         rows = [_Row(row.line, row.label, row.cells[: -len(excerpt)], row.rest) for row in rows[: -len(excerpt)]]
@@ -350,7 +353,7 @@ def _legend(source: Source, matrix: _Matrix) -> set[str]:
 def _explained(source: Source, matrix: _Matrix) -> None:
     """The tool's legend explains every word that the matrix uses, and goes down to NV#. People shorten it."""
     known = _legend(source, matrix)
-    is_whole = {"X", "PHB", "PXB", "PIX", "NV#"} <= known or "OK" in known
+    is_whole = {"X", "PHB", "PXB", "NV#"} <= known or "OK" in known
     for row in matrix.rows if is_whole else ():
         for cell in row.cells:
             if cell.text not in known and not ("NV#" in known and _NVLINK.fullmatch(cell.text)):

@@ -40,6 +40,7 @@ def test_without_a_legend_cards_are_named_by_their_columns_and_it_is_told() -> N
         ("NV12     X      SYS", "NV12     X   ", "line 3, column 27: '16-31' in the row of GPU1 is no way"),
         ("NIC0    PIX     SYS      X\n", "", "line 1: 2 rows under a header of 3"),
         ("GPU1    NV12     X ", "GPU2    NV12     X ", "line 3, column 1: the row of GPU1 is expected, not 'GPU2'"),
+        ("GPU1    NV12     X ", "GPU0    NV12     X ", "line 3, column 1: the row of GPU1 is expected, not 'GPU0'"),
         (
             "     X      NV12",
             "    NV12    NV12",
@@ -60,6 +61,20 @@ def test_a_damaged_matrix_is_refused_with_its_place(old: str, new: str, message:
     assert old in MATRIX
     with pytest.raises(FormatError, match=message):
         parse(MATRIX.replace(old, new, 1))
+
+
+def test_rows_in_another_order_are_the_same_rows() -> None:
+    lines = MATRIX.splitlines(keepends=True)
+    assert node("".join([lines[0], *reversed(lines[1:])])).links == node(MATRIX).links
+
+
+def test_a_shortened_legend_and_blank_affinities() -> None:
+    legend = (
+        "\nLegend:\n  SYS  = Connection traversing PCIe as well as\n         the SMP interconnect\n  NV#  = NVLinks\n"
+    )
+    head = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    text = f"{head}GPU0\t X \tPIX\t\t0\t\tN/A\nGPU1\tPIX\t X \t1\t1\t\tN/A\n"
+    assert [gpu.numa for gpu in node(text + legend).gpus] == [0, 1]
 
 
 def test_a_matrix_straight_from_the_tool_has_its_legends() -> None:

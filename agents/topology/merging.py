@@ -33,7 +33,10 @@ def read(name: str, text: str) -> NodeTopology | Fabric | None:
         return None
     if name == "nvml":
         try:
-            return NodeTopology.from_dict(json.loads(text, parse_constant=_refuse))
+            document = json.loads(text, parse_constant=_refuse)
+            if not isinstance(document, dict):
+                raise ValueError("it is no object")
+            return NodeTopology.from_dict(document)
         except (ValueError, OverflowError, RecursionError) as error:
             raise FormatError(f"not a topology: {error}") from error
     found = parse(text, _load_yaml)
@@ -94,4 +97,5 @@ def _known_only(part: NodeTopology, whole: NodeTopology | None) -> NodeTopology:
     known = {gpu.pci for gpu in whole.gpus} if whole is not None else set()
     cards = {nic.pci for nic in whole.nics} if whole is not None else set()
     gpus = tuple(replace(gpu, name="") for gpu in part.gpus if gpu.pci in known)
-    return replace(part, gpus=gpus, nics=tuple(nic for nic in part.nics if nic.pci in cards))
+    nics = tuple(nic for nic in part.nics if nic.pci in cards)
+    return replace(part, gpus=gpus, links=(), nics=nics, nic_affinity=(), switches=(), peers=())

@@ -102,3 +102,11 @@ def test_nothing_that_is_nested_or_long_without_end_stops_a_scan() -> None:
         found = looked_at(dict.fromkeys(NAMES, text) | {"nvidia-smi-list": outputs.smi_list(2)})
         assert found.topology is not None
         assert len(found.topology.gpus) == 2
+
+
+def test_an_output_under_the_name_of_another_tool_stops_no_scan() -> None:
+    for name in NAMES:
+        for text in REAL.values():
+            found = looked_at({"nvidia-smi-topo": REAL["nvidia-smi-topo"], name: text})
+            if found.topology is not None:
+                json.dumps(written(found), allow_nan=False)

@@ -88,6 +88,7 @@ def _node(facts: GpuFacts, link: str, count: int) -> DeviceGraph:
             direct = _mesh([(a, b, 1) for a in gpus for b in gpus[a + 1 :]], EdgeKind.XGMI, gbps or 50.0, count)
     elif "nvswitch" in lower or "nvl72" in lower or (lower.startswith("nvlink") and facts.link_gbps):
         direct = _switched(facts, link, gpus)
+        unknown += [] if facts.generation else [f"speed of link {link!r}"]
     elif said := re.search(r"nv(\d{1,2})\b", lower):
         gbps = NVLINK_GBPS[facts.generation or 3]
         direct = _mesh([(a, b, int(said[1])) for a in gpus for b in gpus[a + 1 :]], EdgeKind.NVLINK, gbps, count)
@@ -100,7 +101,9 @@ def _node(facts: GpuFacts, link: str, count: int) -> DeviceGraph:
 def _switched(facts: GpuFacts, link: str, gpus: tuple[int, ...]) -> tuple[Edge, ...]:
     said = re.search(r"NV(\d{1,2})\b", link)
     count = int(said[1]) if said else 0
-    total = count * NVLINK_GBPS[facts.generation] if count and facts.generation else facts.link_gbps
+    total = count * NVLINK_GBPS.get(facts.generation, 25.0) or facts.link_gbps
+    if not total:
+        return ()
     return tuple(Edge(Device(_GPU, one), Device(_SWITCH, 0), EdgeKind.NVLINK, total) for one in gpus)
 
 
@@ -132,14 +135,14 @@ def network_of(text: str, installed: int = 8) -> Network:
     Where no speed stands it is 200 Gbit/s a GPU, and the network is not known.
     """
     total = re.search(r"(\d+(?:\.\d+)?) ?Tb(?:it)?(?:/s|ps)", text)
-    if total:
+    if total and float(total[1]) > 0:
         cards = installed if installed else 1
         gbit = float(total[1]) * 1000
         # A3 instances count the host's own card of 200 Gbit/s with those of the GPUs.
         return Network(cards, (gbit - 200 if "tcpx" in text.lower() and gbit > 400 else gbit) * GBIT / cards, text)
     many = re.search(r"\b(\d{1,2}) ?[x×]", text)
     used = re.search(r"\((\d{1,2}) used", text)
-    cards = int(used[1]) if used else int(many[1]) if many else 0
+    cards = (int(used[1]) if used else 0) or (int(many[1]) if many else 0)
     stated = re.search(r"(?:[x×] ?|\b|HDR|NDR|EDR)(\d{2,3}) ?(?:G|Gb|Gbps|Gbit)?\b(?!GB)", _without_count(text))
     named = next((gbit for word, gbit in _SPEEDS if word.lower() in text.lower()), 0)
     gbit = named or (int(stated[1]) if stated and int(stated[1]) in _GBITS else 0)

@@ -212,3 +212,17 @@ def test_its_token_cannot_speak_for_another_node(cluster: Cluster, credentials: 
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "00000000-0000-4000-8000-000000000000"}
     with pytest.raises(Refused, match="owned by its node"):
         stolen.patch(*KIND, NODE, {"metadata": {"ownerReferences": [owner]}}, "")
+
+
+def test_its_pod_is_let_into_a_restricted_namespace(cluster: Cluster, charts: Any) -> None:
+    template = named(rendered(charts), "DaemonSet")["spec"]["template"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "let-in", "namespace": SPACE},
+        "spec": template["spec"],
+    }
+    assert cluster.api.create(pod, dryRun="All")["metadata"]["name"] == "let-in"
+    privileged = named(rendered(charts, privileged=True), "DaemonSet")["spec"]["template"]["spec"]
+    with pytest.raises(Refused, match="restricted"):
+        cluster.api.create({**pod, "spec": privileged}, dryRun="All")

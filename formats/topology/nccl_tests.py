@@ -14,13 +14,13 @@ from kopt.formats.topology.text import FormatError, Line, Source, Word, unbroken
 
 TOOL = "nccl-tests"
 
-_STARTING = re.compile(r"#?\s*Collective test starting:\s*(\w+?)(?:_perf)?\s*$")
+_STARTING = re.compile(r"#?\s*Collective test starting:\s*(\w+?)(?:_perf(?:_mpi)?)?\s*$")
 _PARAMETERS = re.compile(
     r"#\s*nThread\s+\d+\s+nGpus\s+\d+\s+minBytes\s+(\d{1,15})\s+maxBytes\s+(\d{1,15})\s+step:\s+(\d{1,15})\((factor|bytes)\)"
 )
 _REDUCED = re.compile(r"#\s*Reducing maxBytes to (\d{1,15}) due to memory limitation")
 _COMMAND = re.compile(
-    r"\b(all_reduce|all_gather|reduce_scatter|reduce|broadcast|alltoallv?|sendrecv|scatter|gather|hypercube)_perf\b"
+    r"\b(all_reduce|all_gather|reduce_scatter|reduce|broadcast|alltoallv?|sendrecv|scatter|gather|hypercube)_perf(?:_mpi)?\b"
 )
 _RANK = re.compile(
     r"#\s*Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+(?:on\s+(\S+)\s+)?device\s+(\d+)\s+\[([0-9a-fA-Fx:.]+)\]\s*(.*?)\s*$"
@@ -28,7 +28,7 @@ _RANK = re.compile(
 _RANK_LIKE = re.compile(r"#\s*Rank\s+\d")
 _HEADING = re.compile(r"#\s+size\s+count\s")
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]")
-_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)\s*$")
+_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)(?:\s+(?:OK|FAILED))?\s*$")
 _REDUCTIONS = {"", "none", "sum", "prod", "max", "min", "avg", "mulsum", "all"}
 _TYPES = {"int8", "uint8", "char", "int32", "uint32", "int", "int64", "uint64", "half", "float16", "float", "double",
           "bfloat16", "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2"}  # fmt: skip

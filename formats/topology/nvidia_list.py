@@ -14,7 +14,10 @@ TOOL = "nvidia-smi -L"
 NVLINK_TOOL = "nvidia-smi nvlink --status"
 
 _ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_GPU = re.compile(rf"\s*GPU (\d{{1,4}}): (.+?) \(UUID: (GPU-{_ID})\)\s*$")
+_GPU = re.compile(r"\s*GPU (\d{1,4}): (\S[^()]*?(?: \([^()]*\))?) \(UUID: ((?:GPU|MIG)-[^\s()]+)\)\s*$")
+_UUID = re.compile(rf"GPU-{_ID}")
+_NAMED = re.compile(r"\s*GPU (\d{1,4}): ([A-Z][^(),:=|]*?)\s*$")
+"""A line of which somebody took the UUID."""
 _GPU_LIKE = re.compile(r"\s*GPU \d{1,4}:(?! \(Topology\))\s*\S.*UUID|\s*GPU \d{1,4}: \S.*[^)\s]\s*$")
 _MIG = re.compile(
     rf"\s*MIG (\d+[a-z]\.[\w.+]*)\s+Device\s+(\d{{1,3}}):\s*\(UUID: (MIG-(?:GPU-)?{_ID}(?:/\d+/\d+)?)\)\s*$"
@@ -35,6 +38,8 @@ class _Gpu:
     instances: list[str] = field(default_factory=list)
     links: dict[int, float] = field(default_factory=dict)
     """Speed in GB/s by number, 0 where inactive."""
+    has_none: bool = False
+    """The tool says that no link is active, and lists none."""
 
 
 def recognises(source: Source) -> bool:
@@ -45,17 +50,19 @@ def parse(source: Source) -> NodeTopology:
     """Raises FormatError."""
     gpus: list[_Gpu] = []
     excerpts: list[Line] = []
-    last, linked = source.lines[0], False
+    last, linked, may_lack_uuid = source.lines[0], False, source.has(_LINK)
     for line in source.lines:
         if found := _GPU.match(line.text):
             gpus.append(_Gpu(line, int(found[1]), found[2], found[3]))
+        elif (found := _NAMED.match(line.text)) and may_lack_uuid:
+            gpus.append(_Gpu(line, int(found[1]), found[2], ""))
         elif found := _LINK.match(line.text):
             linked = True
             _add_link(gpus, line, found, [*excerpts])
         elif found := _MIG.match(line.text):
             _add_instance(gpus, line, found)
-        elif _NO_LINKS.match(line.text):
-            linked = True
+        elif gpus and _NO_LINKS.match(line.text):
+            linked = gpus[-1].has_none = True
         elif _EXCERPT.match(line.text):
             excerpts.append(line)
             continue
@@ -70,15 +77,20 @@ def parse(source: Source) -> NodeTopology:
     if not excerpts:
         indexes_follow([gpu.index for gpu in gpus], gpus[0].line.number)
         _same_links(gpus)
-    if len({gpu.uuid for gpu in gpus}) != len(gpus) and not all(_is_blank(gpu.uuid) for gpu in gpus):
+    told = [gpu.uuid for gpu in gpus if not _is_blank(gpu.uuid)]
+    if len(set(told)) != len(told):
         raise gpus[0].line.error("two GPUs have one UUID")
     warnings = tuple(f"an excerpt: line {line.number} says that something was left out" for line in excerpts)
+    masked = tuple(f"the UUID of GPU {gpu.index} is not whole" for gpu in gpus if not _UUID.fullmatch(gpu.uuid))
     found_gpus = tuple([_core(gpu, linked) for gpu in gpus])
-    return NodeTopology("", found_gpus, tool=NVLINK_TOOL if linked else TOOL, vendor="nvidia", warnings=warnings)
+    return NodeTopology(
+        "", found_gpus, tool=NVLINK_TOOL if linked else TOOL, vendor="nvidia", warnings=(*warnings, *masked)
+    )
 
 
 def _is_blank(uuid: str) -> bool:
-    return not uuid.removeprefix("GPU-").strip("0-")
+    """Anonymous, or masked by somebody."""
+    return not uuid.removeprefix("GPU-").strip("0-") or not _UUID.fullmatch(uuid)
 
 
 def _add_link(gpus: list[_Gpu], line: Line, found: "re.Match[str]", excerpts: list[Line]) -> None:
@@ -103,6 +115,8 @@ def _same_links(gpus: list[_Gpu]) -> None:
     """GPUs of one product have equally many links, also where some are inactive."""
     counts: dict[str, _Gpu] = {}
     for gpu in gpus:
+        if gpu.has_none and not gpu.links:
+            continue
         first = counts.setdefault(gpu.name, gpu)
         if len(first.links) != len(gpu.links):
             told = f"GPU {gpu.index} has {len(gpu.links)} links and GPU {first.index} {len(first.links)}"

@@ -32,7 +32,7 @@ DECORATIONS: dict[str, Callable[[str], str]] = {
     "time stamps in brackets": _each(lambda n: f"[2026-03-14 08:12:{n % 60:02}] "),
     "docker compose": _each(lambda _: "agent-1  | "),
     "srun --label": _each(lambda _: "0: "),
-    "mpirun --tag-output": _each(lambda _: "[1,0]<stdout>: "),
+    "mpirun --tag-output": _each(lambda n: f"[1,{n % 2}]<stdout>:"),
     "pdsh": _each(lambda _: "gpu-node-1: "),
     "a quotation": _each(lambda _: "> "),
     "an indented block": _each(lambda _: "    "),

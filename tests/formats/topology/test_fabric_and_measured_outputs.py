@@ -1,5 +1,7 @@
 """NCCL's files, network tools, fabrics and measurements: what they say, and where a damaged one is wrong."""
 
+import re
+
 import pytest
 import topology_outputs as rendered
 from topology_outputs import Machine, machine, node
@@ -110,6 +112,14 @@ def test_measured_collectives() -> None:
     assert (run.collective, len(run.ranks), run.hosts, len(run.rows)) == ("all_gather", 8, 1, 10)
     assert (run.rows[0].bytes, run.rows[0].in_place, run.rows[0].wrong) == (65536, False, 0)
     assert run.ranks[3].pci == "0000:14:00"
+
+
+def test_logs_of_mpirun_and_of_a_least_bandwidth() -> None:
+    text = re.sub(r"(Avg bus bandwidth.*?) \n", r"\1 OK\n", rendered.nccl_tests().replace("_perf", "_perf_mpi"))
+    assert " OK\n#\n" in text
+    found = parse("".join(f"[1,0]<stdout>:{line}\n" for line in text.splitlines()))
+    assert isinstance(found, CollectiveLog)
+    assert (found.runs[0].collective, len(found.runs[0].rows)) == ("all_reduce", 10)
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,15 @@ def test_nvlink_status_gives_ports_and_their_speed() -> None:
     assert (inactive.gpus[0].ports, inactive.gpus[0].port_gigabytes_per_s) == (1, 25.0)
 
 
+def test_gpus_without_active_links_and_masked_uuids() -> None:
+    message = "NVML: Unable to retrieve NVLink information as all links are inActive\n"
+    lone = f"GPU 2: NVIDIA A100-SXM4-80GB (UUID: {rendered.uuid(2)})\n{message}"
+    assert [gpu.ports for gpu in node(rendered.nvlink_status(2) + lone).gpus] == [12, 12, 0]
+    masked = node(rendered.nvlink_status(1).replace(rendered.uuid(0), "GPU-000000a0-..."))
+    assert (masked.gpus[0].uuid, masked.warnings) == ("", ("the UUID of GPU 0 is not whole",))
+    assert node(rendered.nvlink_status(1).replace(f" (UUID: {rendered.uuid(0)})", "")).gpus[0].ports == 12
+
+
 def test_links_that_were_left_out_are_not_counted() -> None:
     text = rendered.nvlink_status(1, 2).replace("\t Link 1:", "\t [...]\n\t Link 17:")
     found = node(text)

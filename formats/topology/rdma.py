@@ -27,6 +27,8 @@ _NETDEV = re.compile(
 )
 _NETDEV_LIKE = re.compile(r".*\bport \d+.*==>")
 _TEST = re.compile(r"\s*(RDMA_Write|RDMA_Read|Send) (?:Bidirectional )?(?:BW|Latency) Test\s*$")
+_LAYERS = ("InfiniBand", "Ethernet", "IB", "Unspecified", "Unknown")
+_LAYER_LINE = re.compile(rf"\s+[Ll]ink[_ ]layer:\s+(?:{'|'.join(_LAYERS)})$")
 _WIDTH = re.compile(r"(\d{1,2})X")
 _SPEED = re.compile(r"([\d.]{1,8}) Gbps")
 
@@ -59,6 +61,9 @@ def _cards(source: Source) -> NodeTopology:
     for line in source.lines:
         if found := (_HCA if is_devinfo else _CA).match(line.text):
             cards.append(_Card(found[1], line))
+        elif cards and (_CA if is_devinfo else _HCA).match(line.text):
+            # The other tool's output follows.
+            break
         elif cards and (port := _PORT.match(line.text)):
             cards[-1].ports.append((int(port[1] or port[2]), {}))
         elif cards and (entry := _FIELD.match(line.text)):
@@ -70,7 +75,8 @@ def _cards(source: Source) -> NodeTopology:
         else:
             continue
         last = line
-    unbroken(last, "the last line of a card")
+    if not _LAYER_LINE.match(last.text):
+        unbroken(last, "the last line of a card")
     if len({card.name for card in cards}) != len(cards):
         raise cards[0].line.error("a card stands twice; give one output")
     nics = tuple([nic for card in cards for nic in _ports(card, is_devinfo)])
@@ -86,7 +92,7 @@ def _ports(card: _Card, is_devinfo: bool) -> list[TopologyNic]:
     found = []
     for number, facts in card.ports:
         state, layer = facts.get("state", ""), facts.get("link_layer", "")
-        if not state or not layer:
+        if not state or layer not in _LAYERS:
             raise card.line.error(f"port {number} of {card.name} lacks its state or link layer")
         name = f"{card.name}:{number}" if len(card.ports) > 1 else card.name
         state = re.sub(r"^PORT_| \(\d+\)$", "", state).upper()

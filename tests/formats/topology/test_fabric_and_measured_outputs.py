@@ -194,7 +194,8 @@ def test_cards_of_every_tool() -> None:
     ibstat = (
         "CA 'mlx5_1'\n\tNumber of ports: 1\n\tPort 1:\n\t\tState: Active\n\t\tRate: 200\n\t\tLink layer: Ethernet\n"
     )
-    assert nics(ibstat) == [("mlx5_1", 200.0, "ACTIVE", "")]
+    assert nics(ibstat) == nics(ibstat.rstrip()) == [("mlx5_1", 200.0, "ACTIVE", "")]
+    assert nics(DEVINFO + ibstat) == nics(DEVINFO)
     link = ("link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev ens1f0np0 \n"
             "link mlx5_0/2 state DOWN physical_state DISABLED \n")  # fmt: skip
     assert nics(link) == [("mlx5_0:1", None, "ACTIVE", "ens1f0np0"), ("mlx5_0:2", None, "DOWN", "")]

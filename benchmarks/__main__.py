@@ -15,6 +15,7 @@ BENCHMARKS = {
     "preemption": "benchmarks.preemption",
     "sizing": "benchmarks.sizing",
     "suite": "benchmarks.suite_estimates",
+    "topology": "benchmarks.topology_placement",
     "webhook": "benchmarks.webhook",
 }
 

@@ -146,7 +146,9 @@ def _tell_recorded(names: set[str], unseen: Sequence[Followed]) -> None:
         f"\nAsked every {_QUERY_S * 1000:.0f} ms: safe at {total['unsafe']} of {total['writing']} moments in writes "
         f"({total['unsafe_writes']} of {total['writes']} writes), at {total['safe'] / max(1, total['idle']):.1%} of "
         f"moments outside once a checkpoint exists. Last durable step exact before the next write: "
-        f"{total['exact'] / max(1, total['told']):.1%} of {total['told']} writes of jobs whose logs tell of saves.\n"
+        f"{total['exact'] / max(1, total['told']):.1%} of {total['told']} writes of jobs whose logs tell of saves; "
+        f"{total['known'] / max(1, total['knowable']):.1%} of the {total['knowable']} whose log names the step "
+        f"and says anything between the end of the write and the next one.\n"
     )
 
 

@@ -125,8 +125,8 @@ def place(
     """The best set of free GPUs of a node: fastest together, and leaving a fast set for the next job.
 
     By what the wires and algorithms are known to carry; every set is compared, one for all that are alike. --minimum
-    is held against bus bandwidth unless --of says link (the specification of a GPU's links) or algorithm (message by
-    time): 600 GB/s is the links of an A100, and no all-reduce of one.
+    is held against bus bandwidth unless --of says link (of the wires that the set uses, one way: the 600 GB/s of an
+    A100's data sheet are both ways of 300) or algorithm (message by time).
 
     Examples:
 

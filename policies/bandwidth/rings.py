@@ -44,7 +44,7 @@ def _packed(k: int, links: tuple[float, ...]) -> float:
     best of a few orders."""
     index = {pair: n for n, pair in enumerate(itertools.combinations(range(k), 2))}
     rings = [
-        ring for ring in _rings(k)
+        ring for ring in every_ring(k)
         if all(links[index[pair]] > 0 for pair in ring)
     ]  # fmt: skip
     if not rings:
@@ -68,7 +68,7 @@ def _greedy(rings: Sequence[Sequence[int]], links: Sequence[float], step: float)
 
 
 @lru_cache(maxsize=16)
-def _rings(k: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+def every_ring(k: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Every undirected ring over 0 .. k-1 once, as its pairs in ascending order."""
     found = []
     for way in itertools.permutations(range(1, k)):

@@ -1,8 +1,8 @@
 """The best set of so many free GPUs of one node.
 
-Among sets as fast as the fastest one, that with the most links of its own, then that which leaves the fastest set for
-the next request of its size, then the one on the fewest NUMA nodes, then the one of the lowest indexes, so that one
-question always has one answer.
+Among sets as fast as the fastest one, that whose ring has the best weakest hop, then that on the fewest NUMA nodes,
+then that with the most links of its own, then that which leaves the fastest set for the next request of its size, then
+the one of the lowest indexes, so that one question always has one answer.
 Every set is looked at, one for all that differ by twins only; where there are too many of them, sets are grown from
 every GPU and improved by single swaps, and the answer says that it may not be the best.
 """
@@ -14,11 +14,14 @@ from itertools import combinations
 
 from kopt.core.reason import Reason
 from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind
+from kopt.policies.bandwidth.rings import every_ring
 from kopt.policies.topology.symmetry import Classes, how_many, representatives, twins
 
 Value = Callable[[tuple[int, ...]], float]
 """GB/s that a set of GPUs, in ascending order, reaches."""
 _MOST_SETS = 5_000
+_MOST_RINGED, _MOST_IN_RING = 128, 7
+"""Sets whose rings are looked at, and GPUs in them."""
 _AS_FAST = 0.99
 """Of the fastest: closer than any prediction tells apart."""
 
@@ -63,7 +66,10 @@ def best_set(graph: DeviceGraph, free: Sequence[int], count: int, value: Value) 
     fastest = max(map(known, sets))
     near = [one for one in sets if known(one) >= _AS_FAST * fastest]
     rest = {one: _rest(classes, free, one, known, exact=exact and len(near) <= _MOST_SETS // 10) for one in near}
-    chosen = min(near, key=lambda one: (-_linked(graph, one), -round(rest[one], 6), _spread(graph, one), one))
+    hops = {one: _worst_hops(graph, one) if len(near) <= _MOST_RINGED else (0, 0) for one in near}
+    chosen = min(
+        near, key=lambda one: (hops[one], _spread(graph, one), -_linked(graph, one), -round(rest[one], 6), one)
+    )
     return SetChoice(chosen, known(chosen), rest[chosen], min(map(known, sets)), len(sets), exact)
 
 
@@ -79,6 +85,22 @@ def _rest(classes: Classes, free: Sequence[int], taken: Sequence[int], value: Va
     else:
         sets = _grown(left, count, value)
     return max(map(value, sets))
+
+
+def _worst_hops(graph: DeviceGraph, gpus: Sequence[int]) -> tuple[int, int]:
+    """Of the best ring through the set: how far its worst hop is (0 by a link, 1 under one bridge, 2 under one NUMA
+    node, 3 from one to another), and how many of these there are."""
+    if not 2 < len(gpus) <= _MOST_IN_RING:
+        return 0, 0
+    ways = [graph.way_up(Device(DeviceKind.GPU, gpu)) for gpu in gpus]
+    far = {}
+    for a, b in combinations(range(len(gpus)), 2):
+        shared = set(ways[a][1:]) & set(ways[b][1:])
+        bridged = any(one.kind is DeviceKind.PCIE_SWITCH for one in shared)
+        linked = graph.between.get((gpus[a], gpus[b])) or {gpus[a], gpus[b]} <= set(graph.switched)
+        far[a, b] = 0 if linked else 1 if bridged else 2 if shared else 3
+    rings = ([far[hop] for hop in ring] for ring in every_ring(len(gpus)))
+    return min((max(hops), hops.count(max(hops))) for hops in rings)
 
 
 def _linked(graph: DeviceGraph, gpus: Sequence[int]) -> float:

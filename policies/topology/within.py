@@ -48,3 +48,10 @@ def bus_gbps(
         return machine.node.gpu.memory_gbps or 1.0
     took_us = analytic(gpu_set(machine, gpus, nodes), kind, size_bytes).latency_us
     return size_bytes / took_us / 1e3 * kind.bus_factor(ranks)
+
+
+def link_gbps(machine: Machine, gpus: Sequence[int]) -> float:
+    """GB/s per direction by the specification of a GPU's links to the others of the set, or of its bus; the least."""
+    if len(gpus) < 2:
+        return 0.0
+    return gpu_set(machine, gpus).ring_gbps

@@ -33,7 +33,7 @@ def recognises(source: Source) -> bool:
 
 def recognises_json(document: Document) -> bool:
     entries = _entries(document)
-    return bool(entries) and all(isinstance(one, dict) and "links" in one for one in entries)
+    return any(isinstance(one, dict) and "links" in one for one in entries)
 
 
 def parse(source: Source) -> NodeTopology:
@@ -120,6 +120,8 @@ def parse_json(document: Document) -> NodeTopology:
     """Raises FormatError."""
     gpus: dict[int, str] = {}
     for one in _entries(document):
+        if not isinstance(one, dict) or not isinstance(one.get("links"), list):
+            raise document.error(f"GPU {len(gpus)} has no list of links")
         index = whole(one.get("gpu"), "the number of a GPU", document.line, 4095)
         bdf = text_of(one.get("bdf")).lower()
         if index is None or index in gpus or (bdf and (bdf in gpus.values() or not _BDF.fullmatch(bdf))):
@@ -138,7 +140,7 @@ def _links_of(
 ) -> None:
     source = int(one["gpu"])
     targets = set()
-    for link in one["links"] if isinstance(one["links"], list) else ():
+    for link in one["links"]:
         target = whole(link.get("gpu"), f"a link of GPU {source}", document.line) if isinstance(link, dict) else None
         if target is None or target not in gpus or target in targets:
             raise document.error(f"a link of GPU {source} leads to no GPU here, or a second one to the same")

@@ -11,6 +11,7 @@ from kopt.formats.topology.text import FormatError, Source
 
 DEEPEST = 100
 MOST_ELEMENTS = 500_000
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -49,18 +50,30 @@ def begins(source: Source, tag: str) -> bool:
 
 
 def read(source: Source, tag: str) -> Element:
-    """The document whose root is ``tag``; text before and behind it is left out. Raises FormatError."""
-    text = source.text
-    opening = re.search(r"<\?xml\s|<!|<(?=[A-Za-z])", text)
-    start = opening.start() if opening else 0
+    """The document whose root is ``tag``; text before and behind it is left out. Raises FormatError.
+
+    Comments are taken out before: NCCL's own reader passes over any, RCCL's files have some that are no XML.
+    """
+    text = _COMMENT.sub(_blank, source.text)
+    odd = re.search(r"<!--|<!DOCTYPE|<!ENTITY", text)
+    if odd:
+        what = "a comment does not end" if odd[0] == "<!--" else "a declaration of a document type is not accepted"
+        raise FormatError(what, text.count("\n", 0, odd.start()) + 1)
+    roots = list(re.finditer(rf"<{tag}[\s/>]", text))
     end = text.rfind(f"</{tag}>")
-    if end < 0:
+    if end < 0 or not roots:
         raise FormatError(f"there is no </{tag}>: the output is cut", text.count("\n") + 1)
-    if len(re.findall(rf"<{tag}[\s>]", text)) > 1:
-        raise FormatError(f"<{tag}> begins twice; give one output")
+    if len(roots) > 1:
+        raise FormatError(f"<{tag}> begins twice; give one output", text.count("\n", 0, roots[1].start()) + 1)
+    start = roots[0].start()
     line = text.count("\n", 0, start)
     shift = start - (text.rfind("\n", 0, start) + 1)
     return _parsed(text[start : end + len(tag) + 3], tag, line, shift)
+
+
+def _blank(comment: "re.Match[str]") -> str:
+    """As many lines and columns as it had."""
+    return re.sub(r"[^\n]", " ", comment[0])
 
 
 def _parsed(text: str, tag: str, line: int, shift: int) -> Element:

@@ -33,6 +33,21 @@ def test_gpus_behind_one_bridge_or_two() -> None:
     assert ways == {(0, 1): LinkType.PIX, (0, 2): LinkType.PXB, (1, 2): LinkType.PXB}
 
 
+def test_comments_are_passed_over_also_those_that_are_no_xml() -> None:
+    line = "-" * 70
+    text = f"<!--{line}\n - A licence -- of some kind: <system>\n {line}-->\n" + rendered.nccl_xml(PAIR)
+    assert node(text.replace("  <cpu", "  <!-- a -- b -->\n  <cpu", 1)).links == node(rendered.nccl_xml(PAIR)).links
+    with pytest.raises(FormatError, match="line 1: a comment does not end"):
+        parse(f"<!-- {rendered.nccl_xml(PAIR)}")
+    for deep in (
+        "<system>" + '<cpu numaid="0">' * 200 + "</cpu>" * 200 + "</system>",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+    ):
+        with pytest.raises(FormatError, match="deep"):
+            parse(deep)
+
+
 def test_nvswitches_link_every_pair() -> None:
     gpu = ('<pci busid="0000:0{0}:00.0" class="0x030200"><gpu dev="{0}" sm="90" rank="{0}">'
            '<nvlink target="0000:f0:00.0" count="8" tclass="0x068000"/>'
@@ -65,7 +80,8 @@ def test_a_dump_of_a_job_on_some_gpus_is_a_part_of_the_node() -> None:
         ('dev="1"', 'dev="0"', "two GPUs have one dev number"),
         ('busid="0000:21:00.0"', 'busid="0000:11:00.0"', "stands twice"),
         ('speed="400000"', 'speed="fast"', "speed='fast' is no number"),
-        ("<cpu", "<!DOCTYPE a [<!ENTITY b 'c'>]><cpu", "not XML|declaration"),
+        ("<cpu", "<!DOCTYPE a [<!ENTITY b 'c'>]><cpu", "line 2: a declaration of a document type"),
+        ("<cpu", "<cpu a='&b;'", "not XML"),
         (
             '<system version="1">',
             '<!DOCTYPE s [<!ENTITY a "b">]><system version="1">',

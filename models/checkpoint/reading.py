@@ -16,7 +16,7 @@ _BEGIN, _PROGRESS, _END = _AT[LineLabel.CKPT_BEGIN], _AT[LineLabel.CKPT_PROGRESS
 _STEP, _EVAL, _OVER = _AT[LineLabel.TRAIN_STEP], _AT[LineLabel.EVAL], _AT[LineLabel.END]
 _WRITES = (_BEGIN, _PROGRESS, _END)
 _RESTS = tuple(number for number in range(len(LABELS)) if number not in _WRITES)
-_OPENS = 0.6
+_OPENS, _COUNTS = 0.6, 0.5
 _END_IN_WRITE, _END_ASIDE, _END_ALONE, _END_UNTRAINED = 0.45, 0.7, 0.6, 0.85
 CERTAIN = 0.75
 """Of a write that only other activity ended: below, it may have been no checkpoint at all."""
@@ -49,12 +49,17 @@ def read(said: Said, refrain: Refrain, known: OpenWrite | None, habits: Habits, 
         return Reading(LABELS[_PROGRESS if known else _BEGIN], write_share(said), lies=True)
     if best == _END and shares[_END] < _needed_to_end(known, habits, trained=trained):
         best = _PROGRESS if known else _best_of(shares, (_BEGIN, _PROGRESS, *_RESTS))
-    if known is not None and LABELS[best] in ACTIVITY:
-        active = shares[_STEP] + shares[_EVAL] + shares[_OVER]
-        # What ends a write by going on counts something, or says very clearly what it is.
-        if active < (0.5 if _NUMBER.search(said.text) else CERTAIN):
-            best = _AT[LineLabel.OTHER]
+    if known is not None and LABELS[best] in ACTIVITY and not _goes_on(said, best):
+        best = _AT[LineLabel.OTHER]
     return Reading(LABELS[best], shares[best])
+
+
+def _goes_on(said: Said, best: int) -> bool:
+    """Whether a line shows that the job goes on after a write: it counts something, or says clearly that it trains."""
+    active = said.shares[_STEP] + said.shares[_EVAL] + said.shares[_OVER]
+    if _NUMBER.search(said.text):
+        return active >= _COUNTS
+    return best != _EVAL and active >= CERTAIN
 
 
 def write_share(said: Said) -> float:

@@ -77,6 +77,16 @@ def test_where_no_end_is_told_the_next_step_of_a_synchronous_saver_is_one() -> N
     assert judge(job.machine).last_durable_step == 10
 
 
+def test_what_counts_nothing_and_seems_to_be_an_evaluation_ends_no_write() -> None:
+    job = Job()
+    job.train(1, 10)
+    job.say(B, "Saving model to out/10.pt")
+    assert job.say(EVAL, '    "AnyForCausalLM"') is JobState.CKPT_WRITING
+    assert job.say(EVAL, "Joined...", sure=0.99) is JobState.CKPT_WRITING
+    assert not job.safe
+    assert job.say(EVAL, "eval loss 0.4") is JobState.CKPT_DONE
+
+
 def test_a_bar_drawn_again_is_no_next_step() -> None:
     job = Job()
     job.train(1, 10)

@@ -276,16 +276,19 @@ def _nics(parts: _Parts) -> tuple[TopologyNic, ...]:
     if numbers and max(numbers) >= len(numbers):
         raise FormatError(f"the network devices are numbered {sorted(numbers)[:32]}: one is missing")
     found: list[TopologyNic] = []
+    seen: dict[str, list[_Place]] = {}
     for (net, place), name in zip(parts.nets, names, strict=True):
         if not name:
             raise net.error("has no name")
         speed = net.whole("speed", -1)
         shown = f"{name}:{net.attributes.get('port', '')}" if names.count(name) > 1 else name
-        if any(one.name == shown for one in found):
+        before = seen.setdefault(shown, [])
+        before.append(place)
+        if len(before) > 1:
             # A card without a PCI address stands under every processor, in containers.
+            if any(one.above for one in before) or any(one.cpu is place.cpu for one in before[:-1]):
+                raise net.error(f"{shown} stands twice")
             shown = f"{shown}@{place.numa}"
-            if place.above or any(one.name == shown for one in found):
-                raise net.error(f"{shown.partition('@')[0]} stands twice")
             parts.warnings.append(f"{name} stands under several processors")
         found.append(TopologyNic(shown, place.pci, place.numa, speed / 1000 if speed and speed > 0 else None))
     return tuple(found)

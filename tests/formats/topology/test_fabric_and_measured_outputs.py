@@ -33,6 +33,21 @@ def test_gpus_behind_one_bridge_or_two() -> None:
     assert ways == {(0, 1): LinkType.PIX, (0, 2): LinkType.PXB, (1, 2): LinkType.PXB}
 
 
+def test_a_card_without_an_address_may_stand_under_each_processor_but_once() -> None:
+    text = rendered.nccl_xml(PAIR)
+    card = '    <nic>\n      <net name="eth0" dev="{}" speed="10000" port="0"/>\n    </nic>\n  </cpu>'
+    one, two = text.split("  </cpu>", 1)
+    both = one + card.format(1) + two.replace("  </cpu>", card.format(2), 1)
+    if "<cpu" not in two:
+        both = both.replace("</system>", '  <cpu numaid="1">\n' + card.format(2) + "\n</system>")
+    found = node(both)
+    assert [nic.name for nic in found.nics if "eth0" in nic.name] == ["eth0:0", "eth0:0@1"]
+    assert any("eth0 stands under several processors" in warning for warning in found.warnings)
+    line = '      <net name="eth0" dev="1" speed="10000" port="0"/>\n'
+    with pytest.raises(FormatError, match="stands twice"):
+        parse(both.replace(line, line * 2))
+
+
 def test_comments_are_passed_over_also_those_that_are_no_xml() -> None:
     line = "-" * 70
     text = f"<!--{line}\n - A licence -- of some kind: <system>\n {line}-->\n" + rendered.nccl_xml(PAIR)

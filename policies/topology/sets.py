@@ -116,7 +116,7 @@ def _spread(graph: DeviceGraph, gpus: Sequence[int]) -> int:
 def _grown(free: Sequence[int], count: int, value: Value) -> Iterable[tuple[int, ...]]:
     """From each GPU a set that takes the best next one until it is full, then the best single swaps."""
     for first in free:
-        chosen = (first,)
+        chosen: tuple[int, ...] = (first,)
         while len(chosen) < count:
             chosen = max((_with(chosen, gpu) for gpu in free if gpu not in chosen), key=value)
         yield _improved(free, chosen, value)

@@ -3,6 +3,7 @@
 import math
 
 from kopt.core.topology import LinkType, NodeTopology
+from kopt.policies.bandwidth.topology import machine_from
 from kopt.policies.placement.topology import GpuLinks
 
 # Per link and direction, where a tool counts links and does not say their speed: the oldest generation in use, as only
@@ -22,7 +23,7 @@ def links_of(topology: NodeTopology) -> GpuLinks:
             a, b = slot[link.a], slot[link.b]
             gbps[a][b] = gbps[b][a] = speed if math.isfinite(speed) and speed > 0 else 0.0
     numa = tuple(gpu.numa if gpu.numa is not None and gpu.numa >= 0 else -1 - slot[gpu.index] for gpu in gpus)
-    return GpuLinks(tuple(map(tuple, gbps)), _switches(topology, slot), numa)
+    return GpuLinks(tuple(map(tuple, gbps)), _switches(topology, slot), numa, machine_from(topology))
 
 
 def _switches(topology: NodeTopology, slot: dict[int, int]) -> tuple[int, ...]:

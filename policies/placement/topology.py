@@ -5,7 +5,7 @@ such pattern is judged once and remembered.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice
 
@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.placement import PodRequest, TopologyPreference
+from kopt.policies.bandwidth.graph import Machine
+from kopt.policies.bandwidth.sets import Way, gpu_set
 from kopt.policies.placement.state import FleetState
+from kopt.policies.topology.within import choose_gpus
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -30,6 +33,8 @@ class GpuLinks:
     gbps: tuple[tuple[float, ...], ...]
     switch: tuple[int, ...]
     numa: tuple[int, ...]
+    machine: Machine | None = field(default=None, compare=False, repr=False)
+    """What bandwidth is reckoned by; its GPUs in ascending order are the slots."""
 
     def __post_init__(self) -> None:
         count = len(self.gbps)
@@ -94,13 +99,26 @@ class Topologies:
 def best_set(links: GpuLinks, mask: int, count: int, preference: TopologyPreference) -> Fit:
     """The ``count`` GPUs among the free ones (bits of ``mask``) that keep the preference best.
 
-    Among equals the set with the fastest links in all, then the first. All sets are tried, up to twenty thousand.
+    Where links are known, NVLinkOptimal takes the set whose all-reduce is fastest (``policies.topology``). Else among
+    equals the set with the fastest links in all, then the first; all sets are tried, up to twenty thousand.
     """
     free = [slot for slot in range(len(links.gbps)) if mask >> slot & 1]
+    if preference is TopologyPreference.NVLINK_OPTIMAL and links.machine is not None and count > 1:
+        return _fastest(links.machine, free, count)
     sets = islice(combinations(free, count), _MOST_SETS)
     ranked = ((quality(links, chosen, preference), _total(links, chosen), chosen) for chosen in sets)
     best = max(ranked, key=lambda one: one[:2], default=None)
     return Fit(0.0) if best is None else Fit(best[0], best[2])
+
+
+def _fastest(machine: Machine, free: Sequence[int], count: int) -> Fit:
+    """By bandwidth, against the best set of an empty node; 0 where the GPUs' own links close no ring through it."""
+    gpus = machine.node.gpus
+    chosen = choose_gpus(machine, [gpus[slot] for slot in free], count)
+    best = choose_gpus(machine, gpus, count)
+    if chosen is None or best is None or gpu_set(machine, chosen.gpus).way is Way.PCIE:
+        return Fit(0.0)
+    return Fit(min(1.0, chosen.gbps / best.gbps), tuple(gpus.index(gpu) for gpu in chosen.gpus))
 
 
 def quality(links: GpuLinks, chosen: tuple[int, ...], preference: TopologyPreference) -> float:
@@ -119,7 +137,7 @@ def quality(links: GpuLinks, chosen: tuple[int, ...], preference: TopologyPrefer
 
 
 def kept(preference: TopologyPreference, rated: Floats) -> NDArray[np.bool_]:
-    """Is a required preference kept? NVLink: every pair has a direct link; the others: fully."""
+    """Is a required preference kept? NVLink: the GPUs' own links join them all; the others: fully."""
     if preference is TopologyPreference.ANY:
         return np.ones(len(rated), dtype=np.bool_)
     return rated > 0 if preference is TopologyPreference.NVLINK_OPTIMAL else rated >= 1

@@ -27,6 +27,15 @@ class BandwidthKind(StrEnum):
     LINK = "link"
 
 
+@dataclass(frozen=True)
+class BandwidthMinimum:
+    """What a set of GPUs must reach: for ``LINK`` by the specification of the links that a GPU has to the others of the
+    set, both directions added as data sheets do; else as predicted for an all-reduce of 1 GiB."""
+
+    kind: BandwidthKind
+    gigabytes_per_s: float
+
+
 class Collective(StrEnum):
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kopt.core.bandwidth import BandwidthMinimum
 from kopt.core.cluster import GpuRequest
 from kopt.core.units import Bytes
 
@@ -30,6 +31,9 @@ class PodRequest:
     gpus: GpuRequest = GpuRequest()
     topology: TopologyPreference = TopologyPreference.ANY
     topology_required: bool = False
+    minimum: BandwidthMinimum | None = None
+    """Nodes on which no set of free GPUs reaches it are refused, and with ``topology_required`` those of which that is
+    not known; of no meaning for a single GPU."""
 
     def __post_init__(self) -> None:
         if self.cpu_milli < 0 or self.memory_bytes < 0:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kopt.cluster.resources import Object
 from kopt.controllers.webhook.gpus import FRACTION_ANNOTATIONS, memory_of, milli_of
+from kopt.core.bandwidth import BandwidthMinimum
 from kopt.core.cluster import GpuRequest
 from kopt.core.placement import PodRequest, TopologyPreference
 from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, UnitError, parse_bytes, parse_milli_gpu
@@ -48,6 +49,7 @@ class Wish:
     memory_bytes: Bytes = Bytes(0)
     topology: TopologyPreference = TopologyPreference.ANY
     required: bool = False
+    minimum: BandwidthMinimum | None = None
 
 
 NO_WISH = Wish()
@@ -64,7 +66,8 @@ def ask_of(pod: Object, wish: Wish = NO_WISH) -> Ask:
     if not units:
         count, share, share_bytes = _by_annotation(annotations)
     gpus = GpuRequest(count, share, wish.memory_bytes if count else Bytes(0), _models(spec) if count else ())
-    request = PodRequest(totals.get("cpu", 0), Bytes(totals.get("memory", 0)), gpus, wish.topology, wish.required)
+    request = PodRequest(totals.get("cpu", 0), Bytes(totals.get("memory", 0)), gpus, wish.topology, wish.required,
+                         wish.minimum)  # fmt: skip
     return Ask(request, units, share_bytes)
 
 

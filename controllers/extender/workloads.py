@@ -9,6 +9,7 @@ from typing import Any
 from kopt.cluster.api import ApiError, Kube
 from kopt.cluster.resources import GPU_WORKLOADS, Key, Object
 from kopt.controllers.extender.asks import Wish
+from kopt.core.bandwidth import BandwidthKind, BandwidthMinimum
 from kopt.core.placement import TopologyPreference
 from kopt.core.units import Bytes
 
@@ -39,9 +40,16 @@ def workload_of(document: Object) -> WorkloadView:
         Bytes(round(_number(wanted.get("minMemoryGB")) * _GB)),
         TopologyPreference(topology.get("preference") or TopologyPreference.ANY),
         topology.get("required") is True,
+        _minimum(topology),
     )
     return WorkloadView(wish, int(_number(wanted.get("count"))), metadata["resourceVersion"],
                         metadata.get("generation", 0), document.get("status") or {})  # fmt: skip
+
+
+def _minimum(topology: Mapping[str, Any]) -> BandwidthMinimum | None:
+    asked = _number(topology.get("minBandwidthGBps"))
+    kind = BandwidthKind(str(topology.get("minBandwidthOf") or "Link").lower())
+    return BandwidthMinimum(kind, asked) if asked else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def choose(
     """The best of ``candidates`` (rows; None means every node) for ``request``; nothing is changed.
 
     ``cache`` belongs to this state and holds the typical pods. Without ``topologies`` no node's links are known: a
-    preferred topology counts for nothing then, and a required one is kept by no node.
+    preferred topology or a bandwidth counts for nothing then, and a required one is kept by no node.
     """
     outlook = cache.outlook(state, request)
     rows = np.flatnonzero(state.ready) if candidates is None else candidates
@@ -119,6 +119,8 @@ def _scored(
     state: FleetState, request: PodRequest, fits: Ints, outlook: Outlook, prices: Floats, topologies: Topologies | None
 ) -> Scored:
     rated: Floats | float = 0.0
+    if request.minimum is not None and request.gpus.count > 1:
+        fits = fits[(topologies or Topologies()).reach(state, request, fits)]
     if request.topology is not TopologyPreference.ANY and request.gpus.count > 1:
         rated = (topologies or Topologies()).rate(state, request, fits)
         if request.topology_required:

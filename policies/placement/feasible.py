@@ -39,7 +39,7 @@ SENTENCES: Mapping[Refusal, str] = {
     Refusal.GPU_MODEL: "another GPU model than asked for",
     Refusal.GPU_MEMORY: "GPUs with less memory than asked for",
     Refusal.GPU_COUNT: "fewer GPUs than asked for",
-    Refusal.TOPOLOGY: "free GPUs do not lie as required",
+    Refusal.TOPOLOGY: "free GPUs do not lie as required or lack the bandwidth",
     Refusal.CPU: "too little CPU left",
     Refusal.MEMORY: "too little memory left",
     Refusal.GPU_FREE: "too little GPU left",

@@ -6,17 +6,18 @@ such pattern is judged once and remembered.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kopt.core.bandwidth import BandwidthMinimum
 from kopt.core.placement import PodRequest, TopologyPreference
 from kopt.policies.bandwidth.graph import Machine
 from kopt.policies.bandwidth.sets import Way, gpu_set
 from kopt.policies.placement.state import FleetState
-from kopt.policies.topology.within import choose_gpus
+from kopt.policies.topology.within import choose_gpus, reaches
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -51,10 +52,12 @@ class GpuLinks:
 
 @dataclass(frozen=True)
 class Fit:
-    """The best GPUs of a pattern: how well they keep the preference (0-1) and their slots, empty if there is none."""
+    """The best GPUs of a pattern: how well they keep the preference (0-1), their slots, empty if there is none, and
+    whether they reach the bandwidth that is asked for."""
 
     quality: float
     slots: tuple[int, ...] = ()
+    reaches: bool = True
 
 
 @dataclass
@@ -62,18 +65,29 @@ class Topologies:
     """Links by the name that nodes carry in ``FleetNode.topology``; the caller holds it. Unknown names rank as 0."""
 
     links: Mapping[str, GpuLinks] = field(default_factory=dict)
-    _known: dict[tuple[str, int, int, TopologyPreference], Fit] = field(default_factory=dict)
+    _known: dict[tuple[str, int, int, TopologyPreference, BandwidthMinimum | None], Fit] = field(default_factory=dict)
 
     def rate(self, state: FleetState, request: PodRequest, rows: Ints) -> Floats:
         """Quality of the best free GPUs on each of ``rows``, shape (rows,)."""
+        fits, place = self._fits(state, request, rows)
+        rated: Floats = np.array([fit.quality for fit in fits])[place]
+        return rated
+
+    def reach(self, state: FleetState, request: PodRequest, rows: Ints) -> NDArray[np.bool_]:
+        """Whether the best free GPUs on each of ``rows`` have the bandwidth asked for; where links are unknown, as
+        long as the request does not insist on its topology."""
+        fits, place = self._fits(state, request, rows)
+        found: NDArray[np.bool_] = np.array([fit.reaches for fit in fits], np.bool_)[place]
+        return found
+
+    def _fits(self, state: FleetState, request: PodRequest, rows: Ints) -> tuple[list[Fit], Ints]:
+        """The fits of the patterns that are among ``rows``, and which of them each row has."""
         if state.slots > _MOST_SLOTS:
-            return np.zeros(len(rows))
+            return [_unknown(request)], np.zeros(len(rows), np.int64)
         free = state.gpu_free_milli[rows] >= request.gpus.share
         masks = free @ (np.int64(1) << np.arange(state.slots, dtype=np.int64))
         patterns, place = np.unique(masks * (len(state.topologies) + 1) + state.topology[rows] + 1, return_inverse=True)
-        found = [self._pattern(state, request, int(pattern)).quality for pattern in patterns]
-        rated: Floats = np.array(found)[place]
-        return rated
+        return [self._pattern(state, request, int(pattern)) for pattern in patterns], place
 
     def slots(self, state: FleetState, request: PodRequest, row: int) -> tuple[int, ...]:
         """The best free GPUs of one node; empty where its links are unknown."""
@@ -87,28 +101,46 @@ class Topologies:
     def _pattern(self, state: FleetState, request: PodRequest, pattern: int) -> Fit:
         mask, code = divmod(pattern, len(state.topologies) + 1)
         name = state.topologies[code - 1] if code else ""
-        key = (name, mask, request.gpus.count, request.topology)
+        key = (name, mask, request.gpus.count, request.topology, request.minimum)
         if key not in self._known:
             links = self.links.get(name)
-            self._known[key] = (
-                Fit(0.0) if links is None else best_set(links, mask, request.gpus.count, request.topology)
-            )
+            if links is None:
+                return _unknown(request)
+            else:
+                self._known[key] = best_set(links, mask, request.gpus.count, request.topology, request.minimum)
         return self._known[key]
 
 
-def best_set(links: GpuLinks, mask: int, count: int, preference: TopologyPreference) -> Fit:
+def _unknown(request: PodRequest) -> Fit:
+    return Fit(0.0, reaches=request.minimum is None or not request.topology_required)
+
+
+def best_set(
+    links: GpuLinks, mask: int, count: int, preference: TopologyPreference, minimum: BandwidthMinimum | None = None
+) -> Fit:
     """The ``count`` GPUs among the free ones (bits of ``mask``) that keep the preference best.
 
-    Where links are known, NVLinkOptimal takes the set whose all-reduce is fastest (``policies.topology``). Else among
-    equals the set with the fastest links in all, then the first; all sets are tried, up to twenty thousand.
+    Where links are known, NVLinkOptimal, and Any with a minimum, take the set whose all-reduce is fastest
+    (``policies.topology``). Else among equals the set with the fastest links in all, then the first; all sets are
+    tried, up to twenty thousand.
     """
     free = [slot for slot in range(len(links.gbps)) if mask >> slot & 1]
-    if preference is TopologyPreference.NVLINK_OPTIMAL and links.machine is not None and count > 1:
-        return _fastest(links.machine, free, count)
-    sets = islice(combinations(free, count), _MOST_SETS)
-    ranked = ((quality(links, chosen, preference), _total(links, chosen), chosen) for chosen in sets)
-    best = max(ranked, key=lambda one: one[:2], default=None)
-    return Fit(0.0) if best is None else Fit(best[0], best[2])
+    by_speed = preference is TopologyPreference.NVLINK_OPTIMAL or (preference is TopologyPreference.ANY and minimum)
+    if by_speed and links.machine is not None and count > 1:
+        fit = _fastest(links.machine, free, count)
+        fit = replace(fit, quality=1.0) if preference is TopologyPreference.ANY and fit.slots else fit
+    else:
+        sets = islice(combinations(free, count), _MOST_SETS)
+        ranked = ((quality(links, chosen, preference), _total(links, chosen), chosen) for chosen in sets)
+        best = max(ranked, key=lambda one: one[:2], default=None)
+        fit = Fit(0.0) if best is None else Fit(best[0], best[2])
+    return fit if minimum is None or count < 2 else replace(fit, reaches=_reaches(links, fit, minimum))
+
+
+def _reaches(links: GpuLinks, fit: Fit, minimum: BandwidthMinimum) -> bool:
+    if links.machine is None or not fit.slots:
+        return False
+    return reaches(links.machine, [links.machine.node.gpus[slot] for slot in fit.slots], minimum)
 
 
 def _fastest(machine: Machine, free: Sequence[int], count: int) -> Fit:
@@ -116,9 +148,11 @@ def _fastest(machine: Machine, free: Sequence[int], count: int) -> Fit:
     gpus = machine.node.gpus
     chosen = choose_gpus(machine, [gpus[slot] for slot in free], count)
     best = choose_gpus(machine, gpus, count)
-    if chosen is None or best is None or gpu_set(machine, chosen.gpus).way is Way.PCIE:
+    if chosen is None or best is None:
         return Fit(0.0)
-    return Fit(min(1.0, chosen.gbps / best.gbps), tuple(gpus.index(gpu) for gpu in chosen.gpus))
+    joined = gpu_set(machine, chosen.gpus).way is not Way.PCIE
+    slots = tuple(gpus.index(gpu) for gpu in chosen.gpus)
+    return Fit(min(1.0, chosen.gbps / best.gbps) if joined else 0.0, slots)
 
 
 def quality(links: GpuLinks, chosen: tuple[int, ...], preference: TopologyPreference) -> float:

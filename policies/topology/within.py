@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from kopt.core.bandwidth import Collective
+from kopt.core.bandwidth import BandwidthKind, BandwidthMinimum, Collective
 from kopt.policies.bandwidth.analytic import analytic
 from kopt.policies.bandwidth.graph import Machine
 from kopt.policies.bandwidth.sets import gpu_set
@@ -48,6 +48,16 @@ def bus_gbps(
         return machine.node.gpu.memory_gbps or 1.0
     took_us = analytic(gpu_set(machine, gpus, nodes), kind, size_bytes).latency_us
     return size_bytes / took_us / 1e3 * kind.bus_factor(ranks)
+
+
+def reaches(machine: Machine, gpus: Sequence[int], minimum: BandwidthMinimum) -> bool:
+    """Whether a set of two GPUs or more reaches what is asked for."""
+    if minimum.kind is BandwidthKind.LINK:
+        return 2 * link_gbps(machine, gpus) >= minimum.gigabytes_per_s
+    reached = bus_gbps(machine, gpus)
+    if minimum.kind is BandwidthKind.ALGORITHM:
+        reached /= Collective.ALL_REDUCE.bus_factor(len(gpus))
+    return reached >= minimum.gigabytes_per_s
 
 
 def link_gbps(machine: Machine, gpus: Sequence[int]) -> float:

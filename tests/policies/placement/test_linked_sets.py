@@ -2,12 +2,17 @@
 
 from itertools import combinations
 
+import numpy as np
 import pytest
 
-from kopt.core.placement import TopologyPreference
+from kopt.core.bandwidth import BandwidthKind, BandwidthMinimum
+from kopt.core.cluster import GpuRequest
+from kopt.core.placement import PodRequest, TopologyPreference
 from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.units import Bytes
 from kopt.policies.placement.links import links_of
-from kopt.policies.placement.topology import best_set
+from kopt.policies.placement.state import FleetNode, FleetState
+from kopt.policies.placement.topology import Topologies, best_set
 
 NVLINK = TopologyPreference.NVLINK_OPTIMAL
 # The DGX-1 with V100s (NVIDIA DGX-1 white paper, figure 4).
@@ -58,3 +63,33 @@ def test_gpus_that_no_link_joins_do_not_keep_the_preference() -> None:
     links = links_of(node(CUBE_MESH))
     assert best_set(links, 0b10000001, 2, NVLINK).quality == 0
     assert best_set(links_of(node({})), 0b11111111, 4, NVLINK).quality == 0
+
+
+@pytest.mark.parametrize(
+    ("minimum", "count", "reached"),
+    [
+        (BandwidthMinimum(BandwidthKind.LINK, 200.0), 4, True),
+        (BandwidthMinimum(BandwidthKind.LINK, 201.0), 4, False),
+        (BandwidthMinimum(BandwidthKind.BUS, 60.0), 4, True),
+        (BandwidthMinimum(BandwidthKind.ALGORITHM, 60.0), 4, False),
+        (BandwidthMinimum(BandwidthKind.BUS, 600.0), 8, False),
+        (BandwidthMinimum(BandwidthKind.BUS, 600.0), 1, True),
+    ],
+)
+@pytest.mark.parametrize("preference", [NVLINK, TopologyPreference.ANY])
+def test_a_minimum_is_held_against_the_bandwidth_it_means(
+    minimum: BandwidthMinimum, count: int, reached: bool, preference: TopologyPreference
+) -> None:
+    assert best_set(links_of(node(CUBE_MESH)), 0b11111111, count, preference, minimum).reaches is reached
+
+
+@pytest.mark.parametrize(("required", "placed"), [(True, False), (False, True)])
+def test_a_node_of_unknown_links_is_refused_a_minimum_only_where_topology_is_required(
+    required: bool, placed: bool
+) -> None:
+    minimum = BandwidthMinimum(BandwidthKind.LINK, 100.0)
+    asked = PodRequest(gpus=GpuRequest(2), topology=NVLINK, minimum=minimum, topology_required=required)
+    state = FleetState()
+    state.set_node(FleetNode("n1", 1000, Bytes(1 << 30), gpus=4))
+    found = Topologies().reach(state, asked, np.array([0]))
+    assert found.tolist() == [placed]

@@ -120,6 +120,25 @@ class PciDevice:
 
 
 @dataclass(frozen=True)
+class DegradedPart:
+    """A part of a node that is worse than the best seen of it: ``part`` is ``link A B``, ``ports A``, ``lanes A``,
+    ``nic NAME`` and the like, with PCI addresses (``GPU3`` where none is known); it had ``was`` and has ``now``."""
+
+    part: str
+    was: float
+    now: float
+
+    @property
+    def kind(self) -> str:
+        return self.part.split(" ", 1)[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the part belongs to: PCI addresses, or a card's name."""
+        return tuple(self.part.split()[1:])
+
+
+@dataclass(frozen=True)
 class NodeTopology:
     """One node, or the part of it that a tool shows. ``warnings`` say what is unknown or was left out.
 

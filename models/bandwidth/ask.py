@@ -9,16 +9,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kopt.core.bandwidth import BandwidthEstimate, Collective, Software
+from kopt.core.bandwidth import BandwidthEstimate, Collective
 from kopt.core.bandwidth import collective as collective_of
 from kopt.core.settings import Settings
 from kopt.core.topology import NodeTopology, TopologyError
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.bandwidth.hardware import HardwareRow, network_of, software_of
-from kopt.policies.bandwidth.topology import machine_from
+from kopt.policies.bandwidth.topology import machine_of_node
 
 if TYPE_CHECKING:
     from kopt.models.bandwidth.predictor import BandwidthPredictor
@@ -62,17 +59,6 @@ def bandwidth(
     kind = collective if isinstance(collective, Collective) else collective_of(collective)
     machine = machine_of_node(node_of(topology), gpu=gpu, nics=nics, software=software)
     return predictor.estimate(BandwidthQuestion(machine, tuple(gpus), kind, bytes, nodes))
-
-
-def machine_of_node(topology: NodeTopology, *, gpu: str = "", nics: str = "", software: str = "") -> Machine:
-    """The node as a machine of such nodes, with what the caller knows better."""
-    machine = machine_from(topology, gpu=gpu)
-    network = network_of(nics, len(topology.gpus)) if nics else machine.network
-    said = HardwareRow(gpu, "", "", 2 if network else 1, len(topology.gpus), nics, software)
-    told: Software = software_of(said, network) if nics or software else machine.software
-    if network is not None and not nics and software:
-        told = replace(told, transport=machine.software.transport)
-    return replace(machine, network=network, software=told)
 
 
 def node_of(topology: NodeTopology | Mapping[str, Any] | str) -> NodeTopology:

@@ -2,12 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from kopt.core.bandwidth import Software, Transport
 from kopt.core.topology import LinkType, NodeTopology, TopologyError, TopologyLink, TopologyNic
 from kopt.policies.bandwidth.facts import NO_PEERS, NVLINK_GBPS, gpu_facts, xgmi_gbps
 from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuFacts, Machine, Network
-from kopt.policies.bandwidth.hardware import GBIT, NIC_GUESS_GBPS, SOCKET_GBPS
+from kopt.policies.bandwidth.hardware import (
+    GBIT,
+    NIC_GUESS_GBPS,
+    SOCKET_GBPS,
+    HardwareRow,
+    network_of,
+    software_of,
+)
 
 _SWITCHED = (LinkType.PIX, LinkType.PXB)
 _BY_PORTS = {4: 3, 6: 2, 8: 3, 12: 3, 18: 4}
@@ -34,6 +42,17 @@ def machine_from(topology: NodeTopology, *, gpu: str = "", software: Software | 
         transport = Transport.RDMA if network is not None else Transport.UNKNOWN
         software = Software(transport)
     return Machine(node, network, software, len(indexes))
+
+
+def machine_of_node(topology: NodeTopology, *, gpu: str = "", nics: str = "", software: str = "") -> Machine:
+    """The node as a machine of such nodes, with what the caller knows better."""
+    machine = machine_from(topology, gpu=gpu)
+    network = network_of(nics, len(topology.gpus)) if nics else machine.network
+    said = HardwareRow(gpu, "", "", 2 if network else 1, len(topology.gpus), nics, software)
+    told: Software = software_of(said, network) if nics or software else machine.software
+    if network is not None and not nics and software:
+        told = replace(told, transport=machine.software.transport)
+    return replace(machine, network=network, software=told)
 
 
 def _facts(topology: NodeTopology, name: str) -> GpuFacts:

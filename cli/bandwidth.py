@@ -72,9 +72,9 @@ def estimate(
     """
     from kopt.models.bandwidth import ask
 
-    asked, size_bytes = _kind(kind), _size(size)
+    asked, size_bytes = asked_collective(kind), asked_bytes(size)
     node = _node(files)
-    chosen = _indexes(gpus) if gpus else tuple(sorted(one.index for one in node.gpus))
+    chosen = indexes(gpus) if gpus else tuple(sorted(one.index for one in node.gpus))
     found = ask.bandwidth(node, chosen, asked, size_bytes, nodes=nodes, gpu=gpu, nics=nics, software=software,
                           model=ask.load(model, load_settings()))  # fmt: skip
     show(_answer(found), output)
@@ -139,9 +139,9 @@ def place(
     from kopt.policies.bandwidth.topology import machine_from
     from kopt.policies.topology.within import choose_gpus, link_gbps
 
-    asked, size_bytes, node = _kind(kind), _size(size), _node(files)
+    asked, size_bytes, node = asked_collective(kind), asked_bytes(size), _node(files)
     there = tuple(sorted(one.index for one in node.gpus))
-    open_ = _indexes(free) if free else there
+    open_ = indexes(free) if free else there
     missing = sorted(set(open_) - set(there))
     if missing:
         usage_error(f"GPU {missing[0]} is not there; the node has {', '.join(map(str, there)) or 'none'}", "--free")
@@ -197,14 +197,14 @@ def _node(files: list[str]) -> NodeTopology:
     return found
 
 
-def _kind(name: str) -> Collective:
+def asked_collective(name: str) -> Collective:
     try:
         return collective(name)
     except BandwidthError as error:
         usage_error(str(error), "--collective")
 
 
-def _size(text: str) -> int:
+def asked_bytes(text: str) -> int:
     try:
         size_bytes = int(parse_bytes(text))
     except ValueError as error:
@@ -214,7 +214,7 @@ def _size(text: str) -> int:
     return size_bytes
 
 
-def _indexes(text: str) -> tuple[int, ...]:
+def indexes(text: str) -> tuple[int, ...]:
     """``0,1,2,3`` or ``0-3,6``."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):

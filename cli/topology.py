@@ -10,6 +10,7 @@ from kopt.cli.edge import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Format, show
 from kopt.cli.progress import say
+from kopt.cli.topology_show import show_command
 
 if TYPE_CHECKING:
     from kopt.formats.topology import Parsed
@@ -58,6 +59,9 @@ def parse_command(files: Files, output: Output = Format.TABLE) -> None:
         for warning in whole.warnings:
             say(f"kopt: warning: {warning}")
     show(answer(whole), output)
+
+
+app.command("show")(show_command)
 
 
 def parsed(files: list[str]) -> "Parsed":

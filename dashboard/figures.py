@@ -73,12 +73,12 @@ def _band(name: str, x: Sequence[float], low: Sequence[float | None], high: Sequ
     """An area between two lines as one closed outline; ``depth`` 0 is the darkest."""
     return go.Scatter(
         name=name, x=[*x, *reversed(x)], y=[*high, *reversed(low)], mode="lines", line={"width": 0}, fill="toself",
-        fillcolor=_faded(COLOURS["band"], BAND_OPACITY[min(depth, 3)]), hoverinfo="skip",
+        fillcolor=faded(COLOURS["band"], BAND_OPACITY[min(depth, 3)]), hoverinfo="skip",
         meta={"role": "band", "opacity": BAND_OPACITY[min(depth, 3)]},
     )  # fmt: skip
 
 
-def _faded(colour: str, opacity: float) -> str:
+def faded(colour: str, opacity: float) -> str:
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity:g})"
 

@@ -18,13 +18,18 @@
   const local = (ms) => ms - new Date(ms).getTimezoneOffset() * 60000;
 
   const painted = (trace) => {
-    const { role, opacity } = trace.meta || {};
+    const { role, opacity, text } = trace.meta || {};
+    if (text) trace = { ...trace, textfont: { ...trace.textfont, color: colour(text) } };
     if (!role || role === "none") return trace;
+    if (role === "heat") {
+      const scale = [[0, colour("raised")], [1, colour("median")]];
+      return { ...trace, colorscale: scale, colorbar: { ...trace.colorbar, tickfont: { color: colour("quiet") } } };
+    }
     if (role === "band") return { ...trace, fillcolor: colour("band", opacity) };
     if (trace.type === "bar") {
       return { ...trace, marker: { ...trace.marker, color: colour(role) }, textfont: { color: colour(`on-${role}`) } };
     }
-    return { ...trace, line: { ...trace.line, color: colour(role) }, marker: { color: colour(role), size: 6 } };
+    return { ...trace, line: { ...trace.line, color: colour(role) }, marker: { size: 6, ...trace.marker, color: colour(role) } };
   };
 
   const themed = (figure, width) => {

@@ -1,0 +1,88 @@
+"""Where the drawing of a node puts its network cards: beside the GPUs that reach them best."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kopt.core.topology import LinkType, NodeTopology, TopologyNic
+
+_NEAR = (LinkType.C2C, LinkType.PIX, LinkType.PXB, LinkType.PHB, LinkType.NODE)
+_MOST_NAMED = 8
+_ASIDE = 0.022
+"""Turns between a card and the way of the only GPU that it is beside."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One card at ``turn``; ``foot`` is where it hangs at its GPUs' way to the host, None where it has its own."""
+
+    name: str
+    pci: str
+    turn: float
+    foot: tuple[float, float] | None
+    """Between these two turns: along a PCIe switch, or beside one GPU."""
+    words: str
+
+
+@dataclass(frozen=True)
+class Cards:
+    beside: tuple[Beside, ...]
+    notes: tuple[str, ...]
+
+
+def place_cards(
+    node: NodeTopology, at: Mapping[int, float], numas: Mapping[int, tuple[float, float]],
+    homes: Mapping[int, tuple[int, int]], switches: Mapping[int, tuple[float, float]],
+) -> Cards:  # fmt: skip
+    """Cards of which no place is told are named in the notes."""
+    wanted: dict[int, list[Beside]] = {}
+    lost = []
+    for nic in node.nics:
+        near, kind = _nearest(node, nic.name)
+        numa = homes[near[0]][0] if near else nic.numa
+        if numa is None or numa not in numas:
+            lost.append(nic.name)
+            continue
+        start, end = numas[numa]
+        turn = sum(at[gpu] for gpu in near) / len(near) if near else (start + end) / 2
+        foot = None
+        if near and kind in (LinkType.PIX, LinkType.PXB):
+            foot = switches.get(homes[near[0]][1], (turn, turn))
+            turn += _ASIDE if foot[0] == foot[1] else 0.0
+        wanted.setdefault(numa, []).append(Beside(nic.name, nic.pci, turn, foot, _words(nic, near, kind)))
+    placed = [one for numa, cards in wanted.items() for one in _spread(cards, *numas[numa])]
+    more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+    notes = (f"cards beside no GPU that is known: {', '.join(lost[:_MOST_NAMED])}{more}",) if lost else ()
+    return Cards(tuple(placed), notes)
+
+
+def _nearest(node: NodeTopology, nic: str) -> tuple[list[int], LinkType | None]:
+    """The GPUs that reach the card best, and how; none where all go through the processors' link."""
+    ways = [(_NEAR.index(one.type), one.gpu) for one in node.nic_affinity if one.nic == nic and one.type in _NEAR]
+    best = min((way for way, _ in ways), default=None)
+    return ([], None) if best is None else ([gpu for way, gpu in ways if way == best], _NEAR[best])
+
+
+def _words(nic: TopologyNic, near: list[int], kind: LinkType | None) -> str:
+    speed = f"{nic.gbit_per_s:g} Gbit/s" if nic.gbit_per_s else ""
+    way = f"{kind} from GPU {', '.join(map(str, near))}" if kind else ""
+    return ", ".join(filter(None, [nic.name, speed, nic.state, nic.link_layer, way, nic.pci]))
+
+
+def _spread(cards: list[Beside], start: float, end: float) -> list[Beside]:
+    """Apart from one another, as near to where they belong as that allows."""
+    cards = sorted(cards, key=lambda one: (one.turn, one.name))
+    apart = min(0.032, 0.96 * (end - start) / max(1, len(cards) - 1)) if len(cards) > 1 else 0.0
+    # Equal wishes share the place evenly around it.
+    turns = [one.turn + apart * _offset(cards, number) for number, one in enumerate(cards)]
+    for number in range(1, len(turns)):
+        turns[number] = max(turns[number], turns[number - 1] + apart)
+    last = end
+    for number in reversed(range(len(turns))):
+        turns[number] = min(turns[number], last)
+        last = turns[number] - apart
+    return [replace(one, turn=turn) for one, turn in zip(cards, turns, strict=True)]
+
+
+def _offset(cards: list[Beside], number: int) -> float:
+    same = [n for n, one in enumerate(cards) if abs(one.turn - cards[number].turn) < 1e-9]
+    return number - same[0] - (len(same) - 1) / 2

@@ -1,0 +1,278 @@
+"""A node as a drawing: GPUs in a ring, by NUMA node and PCIe switch; links as lines as wide as their bandwidth.
+
+Places are in turns (0 is at the top, clockwise) and radii; a GPU's is 1. What draws it is ``topology_figure`` (pages,
+HTML) and ``topology_drawing`` (SVG, PNG).
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from kopt.core.topology import DegradedPart, NodeTopology
+from kopt.dashboard.topology_cards import Beside, place_cards
+from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind
+
+Point = tuple[float, float]
+GPU_R, SWITCH_R, CARD_R, EDGE_R, LABEL_R = 1.0, 1.2, 1.34, 1.46, 1.54
+INNER_R = 0.84
+_SWITCH_GAP, _NUMA_GAP = 0.35, 0.7
+_SWITCH_WORDS = {"NVLINK": "NVSwitch", "XGMI": "XGMI switch"}
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A line of ``gbps`` GB/s per direction; ``kind`` is in the legend beside it, ``words`` are told of this one."""
+
+    kind: str
+    gbps: float
+    points: tuple[Point, ...]
+    words: str
+    direct: bool = True
+    chosen: bool = False
+    degraded: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A device. ``kind``: gpu, card or switch."""
+
+    kind: str
+    at: Point
+    text: str
+    words: str
+    chosen: bool = False
+    degraded: bool = False
+
+
+@dataclass(frozen=True)
+class Label:
+    at: Point
+    text: str
+    quiet: bool = True
+
+
+@dataclass(frozen=True)
+class Box:
+    """A NUMA node: the outline of its part of the ring."""
+
+    outline: tuple[Point, ...]
+    words: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """``notes`` tell what the drawing cannot show."""
+
+    boxes: tuple[Box, ...]
+    wires: tuple[Wire, ...]
+    marks: tuple[Mark, ...]
+    labels: tuple[Label, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Ring:
+    """Where each GPU is, in turns; what each NUMA node and PCIe switch spans; the width of one GPU's place."""
+
+    at: Mapping[int, float]
+    numas: Mapping[int, tuple[float, float]]
+    switches: Mapping[int, tuple[float, float]]
+    width: float
+
+
+def polar(turn: float, radius: float) -> Point:
+    angle = 2 * math.pi * turn
+    return (radius * math.sin(angle), radius * math.cos(angle))
+
+
+def picture(
+    node: NodeTopology, graph: DeviceGraph, chosen: Collection[int] = (), degraded: Sequence[DegradedPart] = ()
+) -> Picture:
+    """``graph`` is the node's, with the catalogue's speeds where tools were silent."""
+    ring = _ring(graph)
+    worn = _Worn(node, degraded)
+    cards = place_cards(node, ring.at, ring.numas, _homes(graph), ring.switches)
+    wires = [*_pcie(graph, ring), *_direct(graph, ring, frozenset(chosen), worn), *_card_wires(cards.beside)]
+    marks = [*_gpus(node, ring, frozenset(chosen), worn), *_cards(cards.beside, worn), *_hub(graph, node)]
+    labels = [*_card_labels(cards.beside), *_numa_labels(node, ring)]
+    boxes = tuple(Box(_sector(*span), _numa_words(node, numa)) for numa, span in ring.numas.items())
+    return Picture(boxes, tuple(wires), tuple(marks), tuple(labels), (*cards.notes, *worn.notes()))
+
+
+class _Worn:
+    """What is degraded, by GPU, pair of GPUs and card."""
+
+    def __init__(self, node: NodeTopology, degraded: Sequence[DegradedPart]) -> None:
+        gpus = {gpu.pci or f"GPU{gpu.index}": gpu.index for gpu in node.gpus}
+        self.parts = tuple(degraded)
+        self.gpus: dict[int, str] = {}
+        self.pairs: dict[tuple[int, int], DegradedPart] = {}
+        self.cards: dict[str, str] = {}
+        for one in degraded:
+            known = [gpus[name] for name in one.names if name in gpus]
+            if one.kind == "link" and len(known) == 2:
+                self.pairs[min(known), max(known)] = one
+            elif known:
+                self.gpus[known[0]] = told(one)
+            elif one.names:
+                self.cards[one.names[0]] = told(one)
+
+    def notes(self) -> list[str]:
+        return [f"degraded: {told(one)}" for one in self.parts]
+
+
+def told(part: DegradedPart) -> str:
+    """``link A B: 1 of 2``."""
+    return f"{part.part}: {part.now:g} of {part.was:g}"
+
+
+def _homes(graph: DeviceGraph) -> dict[int, tuple[int, int]]:
+    """Each GPU's NUMA node and PCIe switch, -1 where there is none."""
+    found = {}
+    for gpu in graph.gpus:
+        way = graph.way_up(Device(DeviceKind.GPU, gpu))
+        switch = next((one.index for one in way if one.kind is DeviceKind.PCIE_SWITCH), -1)
+        found[gpu] = (way[-1].index if way[-1].kind is DeviceKind.NUMA else -1, switch)
+    return found
+
+
+def _ring(graph: DeviceGraph) -> _Ring:
+    homes = _homes(graph)
+    order = sorted(graph.gpus, key=lambda gpu: (homes[gpu][0], homes[gpu][1], gpu))
+    places: dict[int, float] = {}
+    at = 0.0
+    for number, gpu in enumerate(order):
+        if number:
+            numa, switch = homes[order[number - 1]]
+            at += 1 + (_NUMA_GAP if numa != homes[gpu][0] else _SWITCH_GAP if switch != homes[gpu][1] else 0)
+        places[gpu] = at
+    several = len({numa for numa, _ in homes.values()}) > 1
+    whole = at + 1 + (_NUMA_GAP if several else 0.0)
+    # The first gap is at the top, halved.
+    first = (_NUMA_GAP if several else 0.0) / 2 + 0.5
+    turns = {gpu: (place + first) / whole for gpu, place in places.items()}
+
+    def spans(which: int, reach: float) -> dict[int, tuple[float, float]]:
+        groups: dict[int, list[float]] = {}
+        for gpu, home in homes.items():
+            groups.setdefault(home[which], []).append(turns[gpu])
+        return {key: (min(t) - reach / whole, max(t) + reach / whole) for key, t in groups.items()}
+
+    switches = {key: span for key, span in spans(1, 0.3).items() if key >= 0}
+    return _Ring(turns, dict(sorted(spans(0, 0.55).items())), switches, 1 / whole)
+
+
+def _arc(start: float, end: float, radius: float) -> tuple[Point, ...]:
+    steps = max(3, round(abs(end - start) * 96))
+    return tuple(polar(start + (end - start) * step / steps, radius) for step in range(steps + 1))
+
+
+def _sector(start: float, end: float) -> tuple[Point, ...]:
+    outer = _arc(start, end, EDGE_R)
+    return (*outer, *_arc(end, start, INNER_R), outer[0])
+
+
+def _numa_words(node: NodeTopology, numa: int) -> str:
+    return f"NUMA node {numa}" if any(gpu.numa is not None for gpu in node.gpus) else "NUMA node not told"
+
+
+def _numa_labels(node: NodeTopology, ring: _Ring) -> list[Label]:
+    if all(gpu.numa is None for gpu in node.gpus) and len(ring.numas) < 2:
+        return []
+    return [Label(polar(start + 0.006, LABEL_R), f"NUMA {numa}") for numa, (start, _) in ring.numas.items()]
+
+
+def _pcie(graph: DeviceGraph, ring: _Ring) -> list[Wire]:
+    """From GPUs to their PCIe switch, or to the edge of the box, which is the host."""
+    found = []
+    switched = {gpu: home[1] for gpu, home in _homes(graph).items()}
+    for edge in graph.edges:
+        if edge.kind is not EdgeKind.PCIE:
+            continue
+        if edge.a.kind is DeviceKind.GPU and edge.a.index in ring.at:
+            turn, gpu = ring.at[edge.a.index], edge.a.index
+            top = SWITCH_R if switched[gpu] in ring.switches else EDGE_R
+            where = "its PCIe switch" if top == SWITCH_R else "the host"
+            words = f"GPU {gpu} to {where}: {edge.total_gbps:.3g} GB/s"
+            found.append(Wire("PCIe", edge.total_gbps, (polar(turn, GPU_R), polar(turn, top)), words, direct=False))
+        elif edge.a.kind is DeviceKind.PCIE_SWITCH and edge.a.index in ring.switches:
+            start, end = ring.switches[edge.a.index]
+            middle = (start + end) / 2
+            words = f"PCIe switch to the host: {edge.total_gbps:.3g} GB/s"
+            found += [
+                Wire("PCIe", edge.total_gbps, _arc(start, end, SWITCH_R), "PCIe switch", direct=False),
+                Wire("PCIe", edge.total_gbps, (polar(middle, SWITCH_R), polar(middle, EDGE_R)), words, direct=False),
+            ]
+    return found
+
+
+def _direct(graph: DeviceGraph, ring: _Ring, chosen: frozenset[int], worn: _Worn) -> list[Wire]:
+    found, seen = [], set()
+    for edge in graph.edges:
+        if not edge.kind.direct:
+            continue
+        ends = [one.index for one in (edge.a, edge.b) if one.kind is DeviceKind.GPU]
+        pair = (min(ends), max(ends))
+        seen.add(pair)
+        part = worn.pairs.get(pair) if len(ends) == 2 else None
+        found.append(_wire(edge, ends, ring, chosen, part))
+    # A link that is down leaves no edge: where it was is shown all the same.
+    for (a, b), part in worn.pairs.items():
+        if (a, b) not in seen and a in ring.at and b in ring.at and not graph.switched:
+            points = (polar(ring.at[a], GPU_R), polar(ring.at[b], GPU_R))
+            found.append(Wire("link that is down", 0.0, points, told(part), degraded=True))
+    return found
+
+
+def _wire(edge: Edge, ends: list[int], ring: _Ring, chosen: frozenset[int], part: DegradedPart | None) -> Wire:
+    points = tuple(polar(ring.at[gpu], GPU_R) for gpu in ends)
+    between = f"GPU {ends[0]} to GPU {ends[-1]}" if len(ends) == 2 else f"GPU {ends[0]} to the switches"
+    words = f"{between}: {edge.kind.value} {edge.total_gbps:.4g} GB/s" + (f", degraded: {told(part)}" if part else "")
+    whole = points if len(ends) == 2 else (*points, (0.0, 0.0))
+    return Wire(edge.kind.value, edge.total_gbps, whole, words, True, chosen >= set(ends), part is not None)
+
+
+def _card_wires(cards: Sequence[Beside]) -> list[Wire]:
+    """A card hangs at the PCIe switch of its GPUs, or at the host."""
+    found = []
+    for one in cards:
+        end = polar(one.turn, EDGE_R)
+        if one.foot is not None:
+            end = polar(min(max(one.turn, one.foot[0]), one.foot[1]), SWITCH_R)
+        found.append(Wire("PCIe", 0.0, (polar(one.turn, CARD_R), end), one.words, direct=False))
+    return found
+
+
+def _gpus(node: NodeTopology, ring: _Ring, chosen: frozenset[int], worn: _Worn) -> list[Mark]:
+    found = []
+    for gpu in node.gpus:
+        facts = [f"GPU {gpu.index}", gpu.name, gpu.pci, gpu.partition, worn.gpus.get(gpu.index, "")]
+        words = ", ".join(filter(None, facts))
+        found.append(Mark("gpu", polar(ring.at[gpu.index], GPU_R), str(gpu.index), words, gpu.index in chosen,
+                          gpu.index in worn.gpus))  # fmt: skip
+    return found
+
+
+def _cards(cards: Sequence[Beside], worn: _Worn) -> list[Mark]:
+    return [
+        Mark("card", polar(one.turn, CARD_R), "", ", ".join(filter(None, [one.words, _worn_card(one, worn)])),
+             degraded=bool(_worn_card(one, worn)))
+        for one in cards
+    ]  # fmt: skip
+
+
+def _worn_card(card: Beside, worn: _Worn) -> str:
+    return worn.cards.get(card.name) or worn.cards.get(card.pci) or ""
+
+
+def _hub(graph: DeviceGraph, node: NodeTopology) -> list[Mark]:
+    if not graph.switched:
+        return []
+    kind = next(edge.kind.value for edge in graph.edges if edge.kind.direct)
+    many = sum(one.kind == "switch" for one in node.devices)
+    name = _SWITCH_WORDS.get(kind, "switch")
+    return [Mark("switch", (0.0, 0.0), f"{many}× {name}" if many > 1 else name, f"{name}: every GPU to every other")]
+
+
+def _card_labels(cards: Sequence[Beside]) -> list[Label]:
+    return [Label(polar(one.turn, LABEL_R), one.name) for one in cards]

@@ -68,8 +68,8 @@ async def test_jobs_are_shown_with_their_timelines_and_what_is_at_risk(
     assert re.search(r"[\d.]+ GPU-(hours|minutes) \([\d.]+", html)
     one = (await pages.get("/jobs?q=vision")).text
     assert one.count("<article") == 1
-    # One end cannot be read, and this job tells its ends: that write lasts until the next one begins.
-    assert one.count('<rect class="state CKPT_WRITING"') == 7
+    # One end cannot be read: that write lasts until the next one begins, which is another.
+    assert one.count('<rect class="state CKPT_WRITING"') == 8
     assert "safe to kill" in one
     assert "of step 80" in one
     assert "line " in one

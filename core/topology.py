@@ -1,5 +1,6 @@
 """What links the GPUs of one node to one another and to its network cards, as discovered on it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -188,12 +189,11 @@ class NodeTopology:
                 str(document.get("tool") or ""), str(document.get("vendor") or ""),
                 tuple(map(str, document.get("warnings") or ())),
                 tuple(PeerAccess(int(one["a"]), int(one["b"]), str(one["status"])) for one in _list(document, "peers")),
-                tuple(PciDevice(str(one["pci"]), str(one["kind"]), str(one.get("name") or ""), one.get("numa"),
-                                str(one.get("parent") or "")) for one in _list(document, "devices")),
+                tuple(map(_device, _list(document, "devices"))),
             )  # fmt: skip
         except TopologyError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise TopologyError(f"node {document.get('node', '')!r}: not a topology ({error!r})") from error
 
 
@@ -211,23 +211,45 @@ def _pairs(node: str, links: Sequence[TopologyLink | PeerAccess], known: set[int
 
 def _gpu(one: Mapping[str, Any]) -> TopologyGpu:
     return TopologyGpu(
-        int(one["index"]), str(one.get("name") or ""), str(one.get("pci") or ""), one.get("numa"),
+        int(one["index"]), str(one.get("name") or ""), str(one.get("pci") or ""), _whole(one, "numa"),
         Bytes(int(one.get("memory_bytes") or 0)), str(one.get("partition") or ""), str(one.get("uuid") or ""),
-        tuple(map(str, one.get("instances") or ())), one.get("ports"), one.get("port_gigabytes_per_s"),
+        tuple(map(str, one.get("instances") or ())), _whole(one, "ports"),
+        _speed(one, "port_gigabytes_per_s"),
     )  # fmt: skip
 
 
 def _nic(one: Mapping[str, Any]) -> TopologyNic:
     return TopologyNic(
-        str(one["name"]), str(one.get("pci") or ""), one.get("numa"), one.get("gbit_per_s"),
+        str(one["name"]), str(one.get("pci") or ""), _whole(one, "numa"), _speed(one, "gbit_per_s"),
         str(one.get("state") or ""), str(one.get("link_layer") or ""), str(one.get("interface") or ""),
     )  # fmt: skip
 
 
+def _device(one: Mapping[str, Any]) -> PciDevice:
+    name, parent = str(one.get("name") or ""), str(one.get("parent") or "")
+    return PciDevice(str(one["pci"]), str(one["kind"]), name, _whole(one, "numa"), parent)
+
+
 def _link(one: Mapping[str, Any]) -> TopologyLink:
-    speed = one.get("gigabytes_per_s")
-    return TopologyLink(int(one["a"]), int(one["b"]), LinkType(one["type"]), one.get("count"), one.get("weight"),
-                        one.get("hops"), None if speed is None else float(speed))  # fmt: skip
+    return TopologyLink(int(one["a"]), int(one["b"]), LinkType(one["type"]), _whole(one, "count"),
+                        _whole(one, "weight"), _whole(one, "hops"), _speed(one, "gigabytes_per_s"))  # fmt: skip
+
+
+def _whole(one: Mapping[str, Any], name: str) -> int | None:
+    value = one.get(name)
+    if value is not None and not isinstance(value, int):
+        raise ValueError(f"{name}: {str(value)[:40]!r} is not a whole number")
+    return value
+
+
+def _speed(one: Mapping[str, Any], name: str) -> float | None:
+    value = one.get(name)
+    if value is None:
+        return None
+    speed = float(value)
+    if not (math.isfinite(speed) and speed >= 0):
+        raise ValueError(f"{name}: {speed} is no speed")
+    return speed
 
 
 def _list(document: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:

@@ -27,6 +27,8 @@ from kopt.models.loading import SHIPPED
 from kopt.models.registry import RegisteredModel, RegistryError
 from kopt.serving import inference_protocol
 from kopt.serving.advice import STALE_S
+from kopt.serving.bandwidth import BandwidthService
+from kopt.serving.bandwidth_schemas import BANDWIDTH_REQUEST, BandwidthRequest, BandwidthResponse
 from kopt.serving.checkpoint import CheckpointService
 from kopt.serving.checkpoint_schemas import (
     CHECKPOINT_REQUEST,
@@ -92,6 +94,7 @@ class Endpoint:
     reviewer: Reviewer | None = None
     sizing: SizingService | None = None
     checkpoint: CheckpointService | None = None
+    bandwidth: BandwidthService | None = None
 
     def __post_init__(self) -> None:
         self._ending = threading.Event()
@@ -109,6 +112,9 @@ class Endpoint:
         if self.checkpoint is not None:
             later = itertools.repeat(self.refresh_s * _SIZING_EVERY)
             self._follow("refresh-checkpoint", self.checkpoint.refresh, itertools.chain([self.refresh_s], later))
+        if self.bandwidth is not None:
+            later = itertools.repeat(self.refresh_s * _SIZING_EVERY)
+            self._follow("refresh-bandwidth", self.bandwidth.refresh, itertools.chain([self.refresh_s], later))
         threading.Thread(target=self.service.open_store, name="feature-store", daemon=True).start()
 
     def stop(self) -> None:
@@ -122,13 +128,15 @@ class Endpoint:
             self.sizing.close()
         if self.checkpoint is not None:
             self.checkpoint.close()
+        if self.bandwidth is not None:
+            self.bandwidth.close()
         if self.table is not None:
             self.table.close()
 
     @property
     def answering(self) -> tuple[Slot[Any], ...]:
         """The slots whose models answer callers, one per predictor."""
-        others = tuple(one.slot for one in (self.sizing, self.checkpoint) if one is not None)
+        others = tuple(one.slot for one in (self.sizing, self.checkpoint, self.bandwidth) if one is not None)
         return (self.champion, *others)
 
     @property
@@ -185,6 +193,7 @@ def create_app(endpoint: Endpoint, *, manage: bool = True) -> FastAPI:
     _predictions(app, endpoint)
     _sizing(app, endpoint)
     _checkpoint(app, endpoint)
+    _bandwidth(app, endpoint)
     _models(app, endpoint)
     _status(app, endpoint)
     inference_protocol.routes(app, endpoint.service)
@@ -287,6 +296,20 @@ def _checkpoint(app: FastAPI, endpoint: Endpoint) -> None:
         """The jobs that were heard of within a day, now and over time; ``job`` names one."""
         job = request.query_params.get("job")
         return _json(await service().jobs(deadline_of(request), seen_by(request), job))
+
+
+def _bandwidth(app: FastAPI, endpoint: Endpoint) -> None:
+    @app.post(
+        "/v1/bandwidth", response_model=BandwidthResponse, responses=_PROBLEMS, tags=["bandwidth"],
+        openapi_extra=_body_of(BandwidthRequest),
+    )  # fmt: skip
+    async def bandwidth(request: Request) -> Response:
+        """What sets of a node's GPUs reach together in one collective, and which to take of those that are free."""
+        if endpoint.bandwidth is None:
+            raise Problem(503, "This endpoint answers no questions about bandwidth.")
+        asked = await _asked(request, BANDWIDTH_REQUEST)
+        made = await endpoint.bandwidth.answer(asked, deadline_of(request).within(asked.deadline_ms))
+        return _json(made.to_dict())
 
 
 async def _asked(request: Request, kind: TypeAdapter[T]) -> T:
@@ -401,7 +424,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = document["components"]["schemas"]
         bodies: tuple[type[BaseModel], ...] = (
-            DemandRequest, SizingRequest, CheckpointRequest, inference_protocol.InferRequest,
+            DemandRequest, SizingRequest, CheckpointRequest, BandwidthRequest, inference_protocol.InferRequest,
         )  # fmt: skip
         for body in bodies:
             schema = body.model_json_schema(ref_template="#/components/schemas/{model}")

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kopt.core.settings import Settings
+from kopt.models.bandwidth.predictor import BandwidthPredictor
 from kopt.models.catalogue import PREDICTORS
 from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.registry import RegisteredModel, Registry
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.serving.advice import Adviser
 from kopt.serving.app import MOST_AT_ONCE, REFRESH_S, Endpoint
+from kopt.serving.bandwidth import BandwidthService, bandwidth_slot
 from kopt.serving.checkpoint import CheckpointService, checkpoint_slot
 from kopt.serving.checkpoint_table import JobTable
 from kopt.serving.engine import DemandService
@@ -36,6 +38,8 @@ class Parts:
     """Loads what answers while the registry has no sizing champion."""
     shipped_checkpoint: Callable[[], CheckpointPredictor] | None = None
     """The same for the checkpoint predictor."""
+    shipped_bandwidth: Callable[[], BandwidthPredictor] | None = None
+    """And for the bandwidth predictor."""
 
 
 def assemble(settings: Settings, parts: Parts | None = None) -> Endpoint:
@@ -68,4 +72,5 @@ def assemble(settings: Settings, parts: Parts | None = None) -> Endpoint:
         CheckpointService(
             checkpoint_slot(source, parts.shipped_checkpoint), metrics, JobTable(settings.home / "checkpoint.db")
         ),
+        BandwidthService(bandwidth_slot(source, parts.shipped_bandwidth), metrics),
     )

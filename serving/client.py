@@ -37,6 +37,8 @@ from kopt.serving.answers import (
     parse_recommendations,
     parse_sizes,
 )
+from kopt.serving.bandwidth_answers import BandwidthAnswer, BandwidthQuery, WrongQuestion, parse_bandwidth
+from kopt.serving.bandwidth_fallback import fallback_bandwidth
 from kopt.serving.checkpoint_answers import FollowedJobs, parse_jobs
 from kopt.serving.fallback import FALLBACK_MODEL, REACTIVE_MARGIN, fallback_forecast, recent
 from kopt.serving.gpus import gpus_prediction
@@ -50,6 +52,8 @@ __all__ = ["AsyncPredictionClient", "DemandQuery", "EndpointFailure", "History",
 DEADLINE_S = 1.0
 _SERVER_SHARE = 0.8
 """Of what is left of the deadline, told to the server, so that its own fallback still arrives in time."""
+_LINKS_S = 0.5
+"""So long the bandwidth fallback may take: sets without any symmetry take milliseconds each."""
 _LARGEST_ANSWER_BYTES = 64 << 20
 
 T = TypeVar("T")
@@ -132,6 +136,32 @@ class AsyncPredictionClient:
         """
         content = json.dumps(request, separators=(",", ":")).encode()
         return await self._call("POST", "/v1/checkpoint", deadline_s, content)
+
+    async def bandwidth(self, query: BandwidthQuery, *, deadline_s: float | None = None) -> BandwidthAnswer:
+        """What sets of GPUs reach together, within ``deadline_s``; by links and algorithms alone, marked as fallback
+        and with wide intervals, when the endpoint cannot say.
+
+        Raises RequestRefused when the query itself is wrong, EndpointFailure where even the fallback takes too long.
+        """
+        content = json.dumps(query.to_dict(), separators=(",", ":")).encode()
+        try:
+            return parse_bandwidth(await self._call("POST", "/v1/bandwidth", deadline_s, content))
+        except AnswerError as error:
+            return self._by_links(query, EndpointFailure("ENDPOINT_ERROR", str(error)))
+        except EndpointFailure as failure:
+            return self._by_links(query, failure)
+
+    def _by_links(self, query: BandwidthQuery, failure: EndpointFailure) -> BandwidthAnswer:
+        end_s = self._clock() + _LINKS_S
+
+        def still() -> None:
+            if self._clock() >= end_s:
+                raise failure
+
+        try:
+            return fallback_bandwidth(query, failure.reason, still)
+        except WrongQuestion as error:
+            raise RequestRefused(422, str(error)) from error
 
     async def jobs(self, *, deadline_s: float | None = None) -> FollowedJobs:
         """The jobs whose logs the endpoint follows. Raises as ``models`` does."""
@@ -288,6 +318,10 @@ class PredictionClient:
     def checkpoint(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
         """See AsyncPredictionClient.checkpoint."""
         return self._run(self._client.checkpoint(request, deadline_s=deadline_s))
+
+    def bandwidth(self, query: BandwidthQuery, *, deadline_s: float | None = None) -> BandwidthAnswer:
+        """See AsyncPredictionClient.bandwidth."""
+        return self._run(self._client.bandwidth(query, deadline_s=deadline_s))
 
     def jobs(self, *, deadline_s: float | None = None) -> FollowedJobs:
         """See AsyncPredictionClient.jobs."""

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from kopt.core.prediction import ModelVersion
 from kopt.core.sizing import SizingEstimate
 from kopt.serving.answers import SeriesForecast
+from kopt.serving.bandwidth_answers import BandwidthAnswer
 from kopt.serving.monitoring import PredictionTable, SeriesState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -45,6 +46,12 @@ class EndpointMetrics:
                                     registry=own)  # fmt: skip
         self.checkpoint_model = Gauge("kopt_checkpoint_model_serving", "1 for the version that answers.", ["version"],
                                       registry=own, multiprocess_mode="livemax")  # fmt: skip
+        self.bandwidths = Counter("kopt_bandwidth_answers", "Sets of GPUs answered by the model.", ["hardware"],
+                                  registry=own)  # fmt: skip
+        self.bandwidth_fallbacks = Counter("kopt_bandwidth_fallbacks", "Questions about sets answered without it.",
+                                           ["reason"], registry=own)  # fmt: skip
+        self.bandwidth_model = Gauge("kopt_bandwidth_model_serving", "1 for the version that answers.", ["version"],
+                                     registry=own, multiprocess_mode="livemax")  # fmt: skip
         self.reloads = Counter("kopt_model_reloads", "Models swapped in.", ["alias"], registry=own)
         self.dropped = Counter("kopt_observations_dropped", "Answers not compared, the queue was full.", registry=own)
         self.in_flight = Gauge("kopt_requests_in_flight", "Requests being answered.", registry=own,
@@ -86,6 +93,20 @@ class EndpointMetrics:
         for version, answers in ((before, 0), (now, 1)):
             if version is not None:
                 self.checkpoint_model.labels(version.version).set(answers)
+
+    def estimated(self, answer: BandwidthAnswer) -> None:
+        """Count one answer about sets of GPUs."""
+        if answer.fallback:
+            self.bandwidth_fallbacks.labels(answer.reasons[0].code).inc()
+            return
+        for one in (*answer.sets, *((answer.best.found,) if answer.best is not None else ())):
+            self.bandwidths.labels("unknown" if one.estimate.unknown else "known").inc()
+
+    def serving_bandwidth(self, before: ModelVersion | None, now: ModelVersion | None) -> None:
+        """Another bandwidth model answers from now on."""
+        for version, answers in ((before, 0), (now, 1)):
+            if version is not None:
+                self.bandwidth_model.labels(version.version).set(answers)
 
     def serving(self, alias: str, before: ModelVersion | None, now: ModelVersion | None) -> None:
         """A model was swapped in (or, a challenger, out)."""

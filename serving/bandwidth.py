@@ -1,0 +1,213 @@
+"""A validated question becomes bandwidths: the node, the model, the deadline. Behind ``/v1/bandwidth``.
+
+Nothing is kept but the last nodes that were asked about, read, with what was chosen on them: topologies are the same
+for every question about a node. Work that nobody waits for any more is given up between two sets.
+"""
+
+import copy
+import logging
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from kopt.core.bandwidth import BandwidthError, BandwidthEstimate, Collective
+from kopt.core.reason import Reason
+from kopt.core.topology import NodeTopology, TopologyError
+from kopt.models.bandwidth.ask import load
+from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
+from kopt.models.loading import SHIPPED
+from kopt.policies.bandwidth.graph import Machine
+from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
+from kopt.policies.bandwidth.topology import machine_of_node
+from kopt.serving.bandwidth_answers import BandwidthAnswer, BandwidthQuery, MeasuredCollective, WrongQuestion
+from kopt.serving.bandwidth_fallback import Choices, answer_sets, node_in, physical
+from kopt.serving.bandwidth_schemas import MAX_GPUS, BandwidthRequest, ToolOutputIn
+from kopt.serving.metrics import EndpointMetrics
+from kopt.serving.problems import Problem, invalid
+from kopt.serving.slot import ModelSource, Slot
+from kopt.serving.workers import Deadline, Workers
+
+_LOG = logging.getLogger(__name__)
+_MOST_HELD = 32
+_MOST_CHOICES = 1024
+_FALLBACK_S = 0.5
+"""So long may the fallback take when the deadline has passed: the client has one of its own."""
+
+
+def bandwidth_slot(
+    source: ModelSource, default: Callable[[], BandwidthPredictor] | None = None
+) -> Slot[BandwidthPredictor]:
+    """The registry's champion; the shipped model, verified, while there is none."""
+    return Slot(source, "bandwidth", "champion", warm_up=_warm_up, default=default or (lambda: load(SHIPPED)))
+
+
+def _warm_up(model: BandwidthPredictor) -> None:
+    """One question, so that a model that cannot answer never serves. Raises ValueError."""
+    machine = machine_of(HardwareRow("A100-SXM4-80GB", "nvidia", "NVSwitch-NV12", 1, 8))
+    found = model.estimate(BandwidthQuestion(machine, tuple(range(8)), Collective.ALL_REDUCE, 1 << 30))
+    if not (math.isfinite(found.latency_us) and 0 < found.bus_low_gigabytes_per_s < found.bus_high_gigabytes_per_s):
+        raise ValueError("its answer is no bandwidth")
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node as it was read, and what was chosen on it."""
+
+    machine: Machine
+    warnings: tuple[str, ...]
+    choices: Choices = field(default_factory=dict)
+
+
+class BandwidthService:
+    """Answers questions about sets of GPUs with the model in ``slot``. One per replica."""
+
+    def __init__(self, slot: Slot[BandwidthPredictor], metrics: EndpointMetrics, *, threads: int = 2) -> None:
+        self.slot = slot
+        self._metrics = metrics
+        self._workers, self._spare = Workers(threads, "bandwidth"), Workers(1, "bandwidth-fallback")
+        self._nodes: OrderedDict[Hashable, _Node] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        self._workers.close()
+        self._spare.close()
+
+    def refresh(self) -> None:
+        """Follow the alias once (blocks: registry and disk)."""
+        before = self.slot.version
+        if self.slot.refresh():
+            self._metrics.serving_bandwidth(before, self.slot.version)
+
+    async def answer(self, request: BandwidthRequest, deadline: Deadline) -> BandwidthAnswer:
+        """The answer within the deadline; past it, and without a model, the analytic layer's, marked.
+
+        Raises Problem 422 for invalid questions, and 503 where there is no time for the fallback either.
+        """
+        made = await self._in_time(request, deadline)
+        self._metrics.estimated(made)
+        return made
+
+    async def _in_time(self, request: BandwidthRequest, deadline: Deadline) -> BandwidthAnswer:
+        model = self.slot.current
+        if model is None:
+            why = self.slot.trouble or Reason("NO_MODEL", "No bandwidth model is loaded yet.")
+            return await self._fallback(request, why)
+        try:
+            return await self._workers.run(deadline, self._by_model, model, request, deadline)
+        except TimeoutError:
+            return await self._fallback(request, deadline.reason)
+        except Problem:
+            raise
+        except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
+            _LOG.exception("bandwidth failed")
+            text = f"The model failed ({type(error).__name__}); this is the fallback."
+            return await self._fallback(request, Reason("MODEL_ERROR", text))
+
+    async def _fallback(self, request: BandwidthRequest, why: Reason) -> BandwidthAnswer:
+        until = Deadline(time.monotonic() + _FALLBACK_S, _FALLBACK_S)
+        try:
+            return await self._spare.run(until, self._by_links, request, why, until)
+        except TimeoutError:
+            text = f"{why.message} The fallback takes too long as well; ask about fewer sets."
+            raise Problem(503, text, headers={"retry-after": "1"}) from None
+
+    def _by_model(self, model: BandwidthPredictor, request: BandwidthRequest, deadline: Deadline) -> BandwidthAnswer:
+        node, query = self._node(request), _query(request)
+        told, reasons = _calibrated(model, node.machine, query)
+
+        def estimate(gpus: tuple[int, ...]) -> BandwidthEstimate:
+            return told.estimate(BandwidthQuestion(node.machine, gpus, query.collective, query.bytes, query.nodes))
+
+        try:
+            sets, best = answer_sets(query, node.machine, estimate, _until(deadline), node.choices)
+        except WrongQuestion as error:
+            raise invalid(error.field, error.message) from None
+        return BandwidthAnswer(
+            query.collective, query.bytes, query.nodes, sets, best, model.version, False, reasons, node.warnings
+        )
+
+    def _by_links(self, request: BandwidthRequest, why: Reason, deadline: Deadline) -> BandwidthAnswer:
+        node = self._node(request)
+        try:
+            return physical(_query(request), node.machine, node.warnings, why, _until(deadline), node.choices)
+        except WrongQuestion as error:
+            raise invalid(error.field, error.message) from None
+
+    def _node(self, request: BandwidthRequest) -> _Node:
+        """Raises Problem for what is no node's topology."""
+        given = request.topology
+        told = given.text if isinstance(given, ToolOutputIn) else _topology(request)
+        key = (told, request.gpu, request.nics, request.software)
+        with self._lock:
+            held = self._nodes.get(key)
+            if held is not None and len(held.choices) < _MOST_CHOICES:
+                self._nodes.move_to_end(key)
+                return held
+        held = _read(request, told)
+        with self._lock:
+            self._nodes[key] = held
+            while len(self._nodes) > _MOST_HELD:
+                self._nodes.popitem(last=False)
+        return held
+
+
+def _until(deadline: Deadline) -> Callable[[], None]:
+    def still() -> None:
+        if deadline.left_s() <= 0:
+            raise TimeoutError
+
+    return still
+
+
+def _topology(request: BandwidthRequest) -> NodeTopology:
+    try:
+        return NodeTopology.from_dict(request.topology.model_dump())
+    except TopologyError as error:
+        raise invalid("topology", str(error)) from None
+
+
+def _read(request: BandwidthRequest, told: NodeTopology | str) -> _Node:
+    place = "topology.text" if isinstance(told, str) else "topology"
+    try:
+        node = node_in(told) if isinstance(told, str) else told
+        if len(node.gpus) > MAX_GPUS:
+            raise invalid(place, f"{len(node.gpus)} GPUs in a node; at most {MAX_GPUS} are understood")
+        machine = machine_of_node(node, gpu=request.gpu, nics=request.nics, software=request.software)
+    except WrongQuestion as error:
+        raise invalid(error.field, error.message) from None
+    except TopologyError as error:
+        raise invalid(place, str(error)) from None
+    return _Node(machine, node.warnings)
+
+
+def _query(request: BandwidthRequest) -> BandwidthQuery:
+    """The question without its topology, which is read on its own."""
+    probes = tuple(
+        MeasuredCollective(tuple(one.gpus), one.collective, one.bytes, one.latency_us, one.nodes)
+        for one in request.probes
+    )
+    return BandwidthQuery(
+        "", tuple(map(tuple, request.gpu_sets)), request.collective, request.bytes, request.nodes,
+        minimum_gigabytes_per_s=request.minimum_gigabytes_per_s, of=request.of, count=request.count,
+        free=request.free, probes=probes,
+    )  # fmt: skip
+
+
+def _calibrated(
+    model: BandwidthPredictor, machine: Machine, query: BandwidthQuery
+) -> tuple[BandwidthPredictor, tuple[Reason, ...]]:
+    """A copy of the model that has seen the question's measurements. Raises Problem for those that cannot be."""
+    if not query.probes:
+        return model, ()
+    told = copy.copy(model)
+    for number, one in enumerate(query.probes):
+        nodes = one.nodes or query.nodes
+        try:
+            told.observe(BandwidthQuestion(machine, one.gpus, one.collective, one.bytes, nodes), one.latency_us)
+        except BandwidthError as error:
+            raise invalid(f"probes.{number}", str(error)) from None
+    text = f"{len(query.probes)} measurement(s) of this machine pull the answers towards them."
+    return told, (Reason("CALIBRATED", text, {"probes": len(query.probes)}),)

@@ -1,0 +1,203 @@
+"""What callers of ``/v1/bandwidth`` ask and get, as frozen values. Standard library only."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kopt.core.bandwidth import BandwidthEstimate, BandwidthKind, Collective
+from kopt.core.prediction import ModelVersion
+from kopt.core.reason import Reason
+from kopt.core.topology import NodeTopology
+from kopt.core.units import GIB
+from kopt.serving.answers import AnswerError
+from kopt.serving.wire import SCHEMA
+
+GpuIndexes = tuple[int, ...]
+
+
+class WrongQuestion(ValueError):
+    """What cannot be answered; ``field`` is the path in the request."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field, self.message = field, message
+
+
+@dataclass(frozen=True)
+class MeasuredCollective:
+    """One collective as nccl-tests or rccl-tests timed it on this machine; ``nodes`` as in the question if None."""
+
+    gpus: GpuIndexes
+    collective: Collective
+    bytes: int
+    latency_us: float
+    nodes: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"gpus": list(self.gpus), "collective": self.collective.value, "bytes": self.bytes,
+                                 "latency_us": self.latency_us}  # fmt: skip
+        return found if self.nodes is None else found | {"nodes": self.nodes}
+
+
+@dataclass(frozen=True)
+class BandwidthQuery:
+    """A request to ``/v1/bandwidth``: what each of ``gpu_sets`` reaches, and, with ``count``, which are the best of the
+    ``free`` GPUs (of all, where they are not said).
+
+    ``topology`` is a node, the document of ``kopt topology parse`` or a tool's output. ``gpu``, ``nics`` and
+    ``software`` say what the tool did not: MI300X, 8x NDR400 IB, nccl 2.27. The minimum is of the ``of`` kind.
+    """
+
+    topology: NodeTopology | Mapping[str, Any] | str
+    gpu_sets: Sequence[GpuIndexes] = ()
+    collective: Collective = Collective.ALL_REDUCE
+    bytes: int = GIB
+    nodes: int = 1
+    gpu: str = ""
+    nics: str = ""
+    software: str = ""
+    minimum_gigabytes_per_s: float | None = None
+    of: BandwidthKind = BandwidthKind.BUS
+    count: int | None = None
+    free: Sequence[int] | None = None
+    probes: Sequence[MeasuredCollective] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object; what is not said is left out."""
+        node = self.topology
+        said = {"text": node} if isinstance(node, str) else node.to_dict() if isinstance(node, NodeTopology) else node
+        optional = {
+            "minimum_gigabytes_per_s": self.minimum_gigabytes_per_s, "count": self.count,
+            "free": None if self.free is None else list(self.free),
+            "probes": [one.to_dict() for one in self.probes] or None,
+        }  # fmt: skip
+        return {
+            "topology": dict(said), "gpu_sets": [list(one) for one in self.gpu_sets],
+            "collective": self.collective.value, "bytes": self.bytes, "nodes": self.nodes, "gpu": self.gpu,
+            "nics": self.nics, "software": self.software, "of": self.of.value,
+        } | {name: value for name, value in optional.items() if value is not None}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SetBandwidth:
+    """What one set reaches. ``meets``: the expected bandwidth is at least the minimum; None where no minimum was asked
+    for, and where too little is known to say."""
+
+    estimate: BandwidthEstimate
+    meets: bool | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        one = self.estimate
+        share = one.algorithm_gigabytes_per_s / one.bus_gigabytes_per_s
+        return {
+            "gpus": list(one.gpus), "latency_us": one.latency_us, "latency_low_us": one.latency_low_us,
+            "latency_high_us": one.latency_high_us,
+            "algorithm_gigabytes_per_s": one.algorithm_gigabytes_per_s,
+            "algorithm_low_gigabytes_per_s": share * one.bus_low_gigabytes_per_s,
+            "algorithm_high_gigabytes_per_s": share * one.bus_high_gigabytes_per_s,
+            "bus_gigabytes_per_s": one.bus_gigabytes_per_s, "bus_low_gigabytes_per_s": one.bus_low_gigabytes_per_s,
+            "bus_high_gigabytes_per_s": one.bus_high_gigabytes_per_s,
+            "link_gigabytes_per_s": one.link_gigabytes_per_s, "probability": one.probability,
+            "algorithm": one.algorithm, "unknown": one.unknown, "meets": self.meets,
+            "reasons": [reason.to_dict() for reason in one.reasons],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BestSet:
+    """The GPUs to take of those that are free, by what the wires carry: ``rest_gigabytes_per_s`` of bus bandwidth is
+    left for the next job of this size (0: none fits), ``worst_gigabytes_per_s`` the worst set would have had."""
+
+    found: SetBandwidth
+    worst_gigabytes_per_s: float
+    rest_gigabytes_per_s: float
+    considered: int
+    exact: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.found.to_dict(), "worst_gigabytes_per_s": self.worst_gigabytes_per_s,
+            "rest_gigabytes_per_s": self.rest_gigabytes_per_s, "considered": self.considered, "exact": self.exact,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BandwidthAnswer:
+    """Sets in the order asked. ``reasons`` say why the answer is the fallback, or what measurements did to it;
+    ``warnings`` what the topology leaves unknown."""
+
+    collective: Collective
+    bytes: int
+    nodes: int
+    sets: tuple[SetBandwidth, ...]
+    best: BestSet | None
+    model: ModelVersion
+    fallback: bool = False
+    reasons: tuple[Reason, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of ``/v1/bandwidth``."""
+        return {
+            "schema": SCHEMA, "collective": self.collective.value, "bytes": self.bytes, "nodes": self.nodes,
+            "sets": [one.to_dict() for one in self.sets],
+            "best": None if self.best is None else self.best.to_dict(), "model": self.model.to_dict(),
+            "fallback": self.fallback, "reasons": [one.to_dict() for one in self.reasons],
+            "warnings": list(self.warnings),
+        }  # fmt: skip
+
+
+def meets(found: BandwidthEstimate, minimum: float | None, kind: BandwidthKind, *, sure: bool = True) -> bool | None:
+    """Held against the expected value; None without a minimum, and where the hardware is unknown (or the answer not
+    ``sure``) and the interval does not decide it."""
+    if minimum is None:
+        return None
+    if kind is BandwidthKind.LINK:
+        return None if found.unknown or found.link_gigabytes_per_s <= 0 else found.meets(minimum, kind)
+    share = 1.0
+    if kind is BandwidthKind.ALGORITHM:
+        share = found.algorithm_gigabytes_per_s / found.bus_gigabytes_per_s
+    low, high = share * found.bus_low_gigabytes_per_s, share * found.bus_high_gigabytes_per_s
+    if (found.unknown or not sure) and low < minimum <= high:
+        return None
+    return found.meets(minimum, kind)
+
+
+def parse_bandwidth(document: Mapping[str, Any]) -> BandwidthAnswer:
+    """What ``/v1/bandwidth`` says. Raises AnswerError for anything else."""
+    if document.get("schema") != SCHEMA:
+        raise AnswerError(f"expected a {SCHEMA} document, got {str(document.get('schema'))[:40]!r}")
+    try:
+        model = ModelVersion(*(str(document["model"][name]) for name in ("name", "version", "digest")))
+        best = document["best"]
+        empty = BandwidthAnswer(
+            Collective(document["collective"]), int(document["bytes"]), int(document["nodes"]), (), None, model,
+            bool(document["fallback"]), _reasons(document), tuple(map(str, document["warnings"])),
+        )  # fmt: skip
+        return replace(
+            empty, sets=tuple(_set(one, empty) for one in document["sets"]),
+            best=None if best is None else BestSet(
+                _set(best, empty), float(best["worst_gigabytes_per_s"]), float(best["rest_gigabytes_per_s"]),
+                int(best["considered"]), bool(best["exact"]),
+            ),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise AnswerError(f"/v1/bandwidth answered something unexpected: {error!r}") from error
+
+
+def _set(one: Mapping[str, Any], answer: BandwidthAnswer) -> SetBandwidth:
+    numbers = (
+        float(one[name]) for name in (
+            "latency_us", "latency_low_us", "latency_high_us", "algorithm_gigabytes_per_s", "bus_gigabytes_per_s",
+            "bus_low_gigabytes_per_s", "bus_high_gigabytes_per_s", "link_gigabytes_per_s", "probability",
+        )
+    )  # fmt: skip
+    estimate = BandwidthEstimate(
+        tuple(map(int, one["gpus"])), answer.nodes, answer.collective, answer.bytes, *numbers,
+        str(one["algorithm"]), bool(one["unknown"]), answer.model, _reasons(one),
+    )  # fmt: skip
+    return SetBandwidth(estimate, one["meets"])
+
+
+def _reasons(document: Mapping[str, Any]) -> tuple[Reason, ...]:
+    return tuple(Reason(one["code"], one["message"], one["numbers"]) for one in document["reasons"])

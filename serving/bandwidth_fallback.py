@@ -1,0 +1,158 @@
+"""Sets of GPUs answered one after the other, by any estimate; and the estimate that needs no model.
+
+That one is the analytic layer of ``policies.bandwidth`` alone, with intervals that hold nine times in ten on measured
+machines of known hardware. No numpy: the client answers with it where the endpoint does not.
+"""
+
+import math
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+
+from kopt.core.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate
+from kopt.core.prediction import ModelVersion
+from kopt.core.reason import Reason
+from kopt.core.topology import NodeTopology, TopologyError
+from kopt.formats.topology import parse
+from kopt.policies.bandwidth.analytic import analytic
+from kopt.policies.bandwidth.graph import Machine
+from kopt.policies.bandwidth.sets import gpu_set
+from kopt.policies.bandwidth.topology import machine_of_node
+from kopt.policies.topology.sets import SetChoice, best_set
+from kopt.policies.topology.within import bus_gbps
+from kopt.serving.bandwidth_answers import BandwidthAnswer, BandwidthQuery, BestSet, SetBandwidth, WrongQuestion, meets
+
+FALLBACK_MODEL = ModelVersion("links", "1")
+PROBABILITY = 0.9
+_LARGE_BYTES = 64 << 20
+_SPREAD, _SPREAD_LARGE, _SPREAD_UNKNOWN = 1.3, 0.85, 1.0
+"""Half an interval in log units: 90 % quantiles of how far measured times lie from the analytic ones (machine classes
+weigh alike), below and from 64 MiB on; what is unknown of the hardware comes on top, as in the model's intervals."""
+
+Estimate = Callable[[tuple[int, ...]], BandwidthEstimate]
+Still = Callable[[], None]
+"""Raises TimeoutError when nobody waits for the answer any more."""
+Choices = MutableMapping[object, SetChoice | None]
+"""What was chosen before, of one machine."""
+
+
+def fallback_bandwidth(query: BandwidthQuery, why: Reason, still: Still = lambda: None) -> BandwidthAnswer:
+    """The query answered without a model, marked. Raises WrongQuestion for what no endpoint would answer."""
+    node = _node(query.topology)
+    try:
+        machine = machine_of_node(node, gpu=query.gpu, nics=query.nics, software=query.software)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise WrongQuestion("topology", str(error)) from error
+    return physical(query, machine, node.warnings, why, still)
+
+
+def physical(
+    query: BandwidthQuery, machine: Machine, warnings: Sequence[str], why: Reason, still: Still,
+    choices: Choices | None = None,
+) -> BandwidthAnswer:  # fmt: skip
+    """The marked fallback on a machine that was read before."""
+    sets, best = answer_sets(query, machine, lambda gpus: _estimate(query, machine, gpus), still, choices, sure=False)
+    return BandwidthAnswer(
+        query.collective, query.bytes, query.nodes, sets, best, FALLBACK_MODEL, True, (why,), tuple(warnings)
+    )
+
+
+def answer_sets(
+    query: BandwidthQuery, machine: Machine, estimate: Estimate, still: Still, choices: Choices | None = None, *,
+    sure: bool = True,
+) -> tuple[tuple[SetBandwidth, ...], BestSet | None]:  # fmt: skip
+    """Every set and the best one, each by ``estimate``. Raises WrongQuestion with the field, TimeoutError of
+    ``still``."""
+    if not query.gpu_sets and query.count is None:
+        raise WrongQuestion("gpu_sets", "name the sets of GPUs, or say with count how many are to be chosen")
+    if query.free is not None and query.count is None:
+        raise WrongQuestion("count", "say how many of the free GPUs are to be chosen")
+    if query.nodes > 1 and machine.network is None:
+        raise WrongQuestion("nics", "several nodes, but no network card is known; say which, like 8x NDR400 IB")
+    if not 1 <= query.bytes <= MAX_BYTES:
+        raise WrongQuestion("bytes", f"from 1 to {MAX_BYTES:,} bytes are understood")
+
+    def judged(gpus: tuple[int, ...], field: str) -> SetBandwidth:
+        still()
+        try:
+            found = estimate(tuple(gpus))
+        except BandwidthError as error:
+            raise WrongQuestion(field, str(error)) from None
+        return SetBandwidth(found, meets(found, query.minimum_gigabytes_per_s, query.of, sure=sure))
+
+    sets = tuple(judged(gpus, f"gpu_sets.{number}") for number, gpus in enumerate(query.gpu_sets))
+    choice, free = _choice(query, machine, still, {} if choices is None else choices)
+    if choice is None:
+        return sets, None
+    found = judged(choice.gpus, "count")
+    told = replace(found.estimate, reasons=(choice.reason(free), *found.estimate.reasons))
+    best = BestSet(
+        replace(found, estimate=told), choice.slowest_gbps, choice.rest_gbps, choice.considered, choice.exact
+    )  # fmt: skip
+    return sets, best
+
+
+def _choice(query: BandwidthQuery, machine: Machine, still: Still, choices: Choices) -> tuple[SetChoice | None, int]:
+    """What ``policies.topology.within.choose_gpus`` would take, given up when nobody waits; and how many are free."""
+    if query.count is None:
+        return None, 0
+    there = machine.node.gpus
+    free = tuple(sorted(set(there if query.free is None else query.free)))
+    missing = sorted(set(free) - set(there))
+    if missing:
+        raise WrongQuestion("free", f"GPU {missing[0]} is not there; the node has {', '.join(map(str, there))}")
+    if query.count < 1 or query.count * query.nodes < 2:
+        raise WrongQuestion("count", "a collective needs two GPUs at least")
+    if query.count > len(free):
+        raise WrongQuestion("count", f"{query.count} GPUs are asked for, and {len(free)} are free")
+
+    def value(gpus: tuple[int, ...]) -> float:
+        still()
+        return bus_gbps(machine, gpus, kind=query.collective, size_bytes=query.bytes)
+
+    asked = (free, query.count, query.collective, query.bytes)
+    if asked not in choices:
+        choices[asked] = best_set(machine.node, free, query.count, value)
+    return choices[asked], len(free)
+
+
+def _estimate(query: BandwidthQuery, machine: Machine, gpus: tuple[int, ...]) -> BandwidthEstimate:
+    """Raises BandwidthError."""
+    found = gpu_set(machine, gpus, query.nodes)
+    physics = analytic(found, query.collective, query.bytes)
+    known = _SPREAD_LARGE if query.bytes >= _LARGE_BYTES else _SPREAD
+    spread = math.exp(math.hypot(known, _SPREAD_UNKNOWN if found.unknown else 0.0))
+    took_us, algorithm_gbps = physics.latency_us, query.bytes / physics.latency_us / 1e3
+    gbps = algorithm_gbps * query.collective.bus_factor(found.ranks)
+    text = f"By links and algorithms alone: {physics.algorithm} at {physics.gigabytes_per_s:.3g} GB/s."
+    reasons = [Reason("ANALYTIC", text, {"analytic_us": took_us, "ring_gigabytes_per_s": found.ring_gbps})]
+    if found.unknown:
+        what = ", ".join(found.unknown)
+        reasons.append(Reason("UNKNOWN_TOPOLOGY", f"Unknown topology, so the interval is wide: {what}."))
+    return BandwidthEstimate(
+        gpus, query.nodes, query.collective, query.bytes, took_us, took_us / spread, took_us * spread, algorithm_gbps,
+        gbps, gbps / spread, gbps * spread, found.ring_gbps or found.network_gbps, PROBABILITY, physics.algorithm,
+        bool(found.unknown), FALLBACK_MODEL, tuple(reasons),
+    )  # fmt: skip
+
+
+def _node(topology: NodeTopology | Mapping[str, object] | str) -> NodeTopology:
+    """Raises WrongQuestion for what is no node's topology."""
+    if isinstance(topology, NodeTopology):
+        return topology
+    if isinstance(topology, str):
+        return node_in(topology)
+    try:
+        return NodeTopology.from_dict(topology)
+    except (TopologyError, ArithmeticError) as error:
+        raise WrongQuestion("topology", str(error)) from error
+
+
+def node_in(text: str) -> NodeTopology:
+    """The node that a tool's output tells of. Raises WrongQuestion."""
+    try:
+        found = parse(text)
+    except ValueError as error:
+        raise WrongQuestion("topology.text", str(error)) from error
+    if not isinstance(found, NodeTopology):
+        raise WrongQuestion("topology.text", "this tells of a fabric or of measurements, not of a node")
+    return found

@@ -1,0 +1,232 @@
+"""The typed requests and answers of ``/v1/bandwidth``, written before the code behind them; strict.
+
+Only the node's document may have fields that are not known here: agents newer than the endpoint write them.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+
+from kopt.core.bandwidth import MAX_BYTES, BandwidthKind, Collective, collective
+from kopt.core.topology import LinkType
+from kopt.serving.schemas import ModelOut, ReasonOut
+from kopt.serving.wire import SCHEMA
+
+MAX_SETS = 256
+MAX_GPUS = 128
+"""Of a node, partitions counted."""
+MAX_TEXT = 1 << 20
+"""Characters of a tool's output."""
+MAX_PROBES = 32
+_MOST_PAIRS = MAX_GPUS * (MAX_GPUS - 1) // 2
+
+
+def _named(value: Any) -> Any:
+    return collective(value) if isinstance(value, str) else value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+Index = Annotated[int, Field(ge=0, lt=4096)]
+Whole = Annotated[int, Field(ge=0, le=1_000_000)]
+Numa = Annotated[int, Field(ge=-1, lt=4096)]
+Speed = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+Word = Annotated[str, Field(max_length=256)]
+Kind = Annotated[Collective, BeforeValidator(_named)]
+"""``all_reduce``, ``AllReduce`` and ``all-reduce`` alike."""
+Message = Annotated[int, Field(ge=1, le=MAX_BYTES)]
+Nodes = Annotated[int, Field(ge=1, le=100_000)]
+# fail_fast: one error for a list of a million wrong items, not a million errors.
+GpuSetIn = Annotated[list[Index], Field(min_length=1, max_length=MAX_GPUS, fail_fast=True)]
+_GPUS = Field(max_length=MAX_GPUS, fail_fast=True)
+_PAIRS = Field(max_length=_MOST_PAIRS, fail_fast=True)
+
+
+class TopologyGpuIn(_Document):
+    index: Index
+    name: Word = ""
+    pci: Word = ""
+    numa: Numa | None = None
+    memory_bytes: Annotated[int, Field(ge=0, le=1 << 53)] = 0
+    partition: Word = ""
+    uuid: Word = ""
+    instances: Annotated[list[Word], _GPUS] = []
+    ports: Whole | None = None
+    port_gigabytes_per_s: Speed | None = None
+
+
+class TopologyLinkIn(_Document):
+    """GPU ``a`` to GPU ``b``, one per pair; GB/s (1e9) of all ``count`` links together, per direction."""
+
+    a: Index
+    b: Index
+    type: LinkType
+    count: Whole | None = None
+    weight: Whole | None = None
+    hops: Whole | None = None
+    gigabytes_per_s: Speed | None = None
+
+
+class TopologyNicIn(_Document):
+    name: Word
+    pci: Word = ""
+    numa: Numa | None = None
+    gbit_per_s: Speed | None = None
+    state: Word = ""
+    link_layer: Word = ""
+    interface: Word = ""
+
+
+class NicAffinityIn(_Document):
+    gpu: Index
+    nic: Word
+    type: LinkType
+
+
+class TopologySwitchIn(_Document):
+    name: Word = ""
+    gpus: Annotated[list[Index], _GPUS]
+
+
+class PeerAccessIn(_Document):
+    a: Index
+    b: Index
+    status: Word
+
+
+class NodeIn(_Document):
+    """The document of ``kopt topology parse -o json``, and what the topology agent publishes of a node."""
+
+    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
+    kind: Literal["node"] = "node"
+    node: Word = ""
+    tool: Word = ""
+    vendor: Word = ""
+    gpus: Annotated[list[TopologyGpuIn], Field(min_length=1, max_length=MAX_GPUS, fail_fast=True)]
+    links: Annotated[list[TopologyLinkIn], _PAIRS] = []
+    nics: Annotated[list[TopologyNicIn], Field(max_length=256, fail_fast=True)] = []
+    nic_affinity: Annotated[list[NicAffinityIn], Field(max_length=32_768, fail_fast=True)] = []
+    switches: Annotated[list[TopologySwitchIn], Field(max_length=256, fail_fast=True)] = []
+    peers: Annotated[list[PeerAccessIn], _PAIRS] = []
+    warnings: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=256, fail_fast=True)] = []
+
+
+class ToolOutputIn(_Strict):
+    """What a tool printed, ``nvidia-smi topo -m`` say; found by what it looks like."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+
+
+def _topology_kind(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return "output" if "text" in value else "node"
+    return "output" if isinstance(value, ToolOutputIn) else "node" if isinstance(value, NodeIn) else None
+
+
+AnyTopology = Annotated[
+    Annotated[NodeIn, Tag("node")] | Annotated[ToolOutputIn, Tag("output")], Discriminator(_topology_kind)
+]
+
+
+class ProbeIn(_Strict):
+    """A collective that was timed on this machine, as nccl-tests and rccl-tests print it."""
+
+    gpus: GpuSetIn
+    collective: Kind = Collective.ALL_REDUCE
+    bytes: Message
+    latency_us: Annotated[float, Field(gt=0, le=1e10, allow_inf_nan=False)]
+    nodes: Nodes | None = None
+    """As in the question if absent."""
+
+
+class BandwidthRequest(_Strict):
+    """What sets of a node's GPUs reach together, and which to take of those that are free."""
+
+    topology: AnyTopology
+    gpu_sets: Annotated[list[GpuSetIn], Field(max_length=MAX_SETS, fail_fast=True)] = []
+    """Indexes in the topology; all of a set do the collective together, on each of ``nodes`` nodes."""
+    collective: Kind = Collective.ALL_REDUCE
+    bytes: Message = 1 << 30
+    """The whole buffer: what all ranks together hold for all-gather, what each begins with otherwise."""
+    nodes: Nodes = 1
+    """So many nodes like this one."""
+    gpu: Word = ""
+    """The GPU model, where the tool does not name it: MI300X."""
+    nics: Word = ""
+    """Network cards of a node: 8x NDR400 IB."""
+    software: Word = ""
+    """The library and its settings: nccl 2.27, aws-ofi-nccl."""
+    minimum_gigabytes_per_s: Speed | None = None
+    of: BandwidthKind = BandwidthKind.BUS
+    """The bandwidth that the minimum means; ``link`` is the specification per GPU, one way."""
+    count: Annotated[int, Field(ge=1, le=MAX_GPUS)] | None = None
+    """Choose so many of the free GPUs: the fastest together, which leave a fast set for the next job."""
+    free: Annotated[list[Index], Field(min_length=1, max_length=MAX_GPUS, fail_fast=True)] | None = None
+    """All of the node's if absent."""
+    probes: Annotated[list[ProbeIn], Field(max_length=MAX_PROBES, fail_fast=True)] = []
+    """Pull these answers, and no others, towards what was measured."""
+    deadline_ms: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] | None = None
+    """As the header ``X-Kopt-Deadline-Ms``; the shorter counts."""
+
+
+BANDWIDTH_REQUEST = TypeAdapter(BandwidthRequest)
+
+
+class SetOut(BaseModel):
+    """What one set reaches. Bandwidths in GB/s (1e9): *algorithm* is message by time, *bus* what nccl-tests prints
+    beside it, *link* the specification per GPU and direction. Intervals hold with ``probability``."""
+
+    gpus: list[int]
+    latency_us: float
+    latency_low_us: float
+    latency_high_us: float
+    algorithm_gigabytes_per_s: float
+    algorithm_low_gigabytes_per_s: float
+    algorithm_high_gigabytes_per_s: float
+    bus_gigabytes_per_s: float
+    bus_low_gigabytes_per_s: float
+    bus_high_gigabytes_per_s: float
+    link_gigabytes_per_s: float
+    probability: float
+    algorithm: str
+    unknown: bool
+    """The GPU, a link or the network is not known, and the interval is wide for that."""
+    meets: bool | None
+    """The expected bandwidth is at least the minimum. Null without a minimum, and where the hardware is unknown or the
+    answer is the fallback and the interval does not decide it."""
+    reasons: list[ReasonOut]
+
+
+class BestSetOut(SetOut):
+    """The set to take. It is chosen by what links and algorithms are known to carry, on one node."""
+
+    worst_gigabytes_per_s: float
+    """Bus bandwidth of the worst set of so many free GPUs."""
+    rest_gigabytes_per_s: float
+    """Of the best set that is left for the next job of this size; 0 where none fits."""
+    considered: int
+    exact: bool
+    """Every set was looked at."""
+
+
+class BandwidthResponse(BaseModel):
+    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
+    collective: Collective
+    bytes: int
+    nodes: int
+    sets: list[SetOut]
+    """In the order asked."""
+    best: BestSetOut | None
+    """Null where ``count`` is not said."""
+    model: ModelOut
+    fallback: bool
+    reasons: list[ReasonOut]
+    """Why this is the fallback, or what measurements did to it."""
+    warnings: list[str]
+    """What the topology leaves unknown."""

@@ -1,0 +1,196 @@
+"""``bandwidth`` of the client: the endpoint's answer, and links alone, marked, where it has none."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import topology_outputs
+from bandwidth_nodes import cube_mesh, strange, without_symmetry
+
+from kopt.core.bandwidth import BandwidthKind, Collective
+from kopt.core.settings import Settings
+from kopt.models.bandwidth.ask import load
+from kopt.models.bandwidth.predictor import BandwidthPredictor
+from kopt.serving.app import Endpoint, create_app
+from kopt.serving.bandwidth_answers import BandwidthQuery, MeasuredCollective, WrongQuestion, parse_bandwidth
+from kopt.serving.bandwidth_fallback import fallback_bandwidth
+from kopt.serving.bandwidth_schemas import BANDWIDTH_REQUEST
+from kopt.serving.build import Parts, assemble
+from kopt.serving.client import AsyncPredictionClient, EndpointFailure, PredictionClient, RequestRefused
+from kopt.serving.deploy import free_port
+from kopt.serving.stored import StoredFeatures
+from tests.serving.conftest import URL, MemorySource, no_store
+
+QUERY = BandwidthQuery(
+    cube_mesh(), [(0, 1, 2, 3), (0, 5)], Collective.ALL_REDUCE, 1 << 28, gpu="V100-SXM2-32GB",
+    minimum_gigabytes_per_s=20.0, of=BandwidthKind.ALGORITHM, count=4, free=range(8),
+    probes=[MeasuredCollective((0, 1), Collective.BROADCAST, 1 << 20, 60.0)],
+)  # fmt: skip
+PATIENT_S = 60.0
+
+
+@pytest.fixture
+def endpoint(source: MemorySource, tmp_path: Path) -> Iterator[Endpoint]:
+    shipped = load("shipped")
+    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped_bandwidth=lambda: shipped)
+    built = assemble(Settings(home=tmp_path), parts)
+    built.start()
+    assert built.bandwidth is not None
+    built.bandwidth.refresh()
+    yield built
+    built.stop()
+
+
+@pytest.fixture
+def served(endpoint: Endpoint) -> AsyncPredictionClient:
+    return AsyncPredictionClient(URL, transport=httpx.ASGITransport(create_app(endpoint, manage=False)))
+
+
+def client_of(answer: Callable[[httpx.Request], httpx.Response]) -> AsyncPredictionClient:
+    return AsyncPredictionClient(URL, transport=httpx.MockTransport(answer))
+
+
+async def test_it_asks_and_understands_the_real_endpoint(served: AsyncPredictionClient) -> None:
+    found = await served.bandwidth(QUERY, deadline_s=PATIENT_S)
+    assert not found.fallback
+    assert found.model.version == "shipped"
+    assert [one.estimate.gpus for one in found.sets] == [(0, 1, 2, 3), (0, 5)]
+    assert found.sets[0].meets is not None
+    assert found.best is not None
+    assert found.best.exact
+    assert [reason.code for reason in found.reasons] == ["CALIBRATED"]
+    assert parse_bandwidth(found.to_dict()) == found
+    text = topology_outputs.topo_m(topology_outputs.machine(3))
+    of_four = replace(QUERY, gpu_sets=[(0, 1, 2, 3)], free=None)
+    by_text = await served.bandwidth(replace(of_four, topology=text), deadline_s=PATIENT_S)
+    by_document = await served.bandwidth(
+        replace(of_four, topology=topology_outputs.node(text).to_dict()), deadline_s=PATIENT_S
+    )  # fmt: skip
+    assert by_text == by_document
+
+
+@pytest.mark.parametrize("topology", ["document", "node", "text"])
+async def test_with_nobody_there_links_alone_answer_and_say_why(topology: str) -> None:
+    text = topology_outputs.rocm_topo(topology_outputs.machine(5))
+    node = topology_outputs.node(text)
+    given: Any = {"document": node.to_dict(), "node": node, "text": text}[topology]
+    query = replace(QUERY, topology=given, gpu_sets=[(0, 1), (1, 2, 3)], count=2, free=None, gpu="MI250X")
+    async with AsyncPredictionClient(f"http://127.0.0.1:{free_port()}", deadline_s=0.3) as client:
+        found = await client.bandwidth(query)
+    assert found.fallback
+    assert [reason.code for reason in found.reasons] == ["ENDPOINT_UNREACHABLE"]
+    assert found.model.name == "links"
+    assert found.warnings == node.warnings
+    for one in found.sets:
+        low, high = one.estimate.bus_low_gigabytes_per_s, one.estimate.bus_high_gigabytes_per_s
+        assert high / low > 4
+    assert found.best is not None
+    assert parse_bandwidth(found.to_dict()) == found
+
+
+async def test_the_fallback_is_wider_than_the_model_and_holds_its_answer(served: AsyncPredictionClient) -> None:
+    for kind in Collective:
+        for size in (1 << 12, 1 << 22, 1 << 30):
+            query = replace(QUERY, collective=kind, bytes=size, probes=(), count=None, free=None)
+            told = await served.bandwidth(query, deadline_s=PATIENT_S)
+            (alone, *_), (model, *_) = _fallback(query).sets, told.sets
+            assert alone.estimate.bus_low_gigabytes_per_s < model.estimate.bus_gigabytes_per_s
+            assert model.estimate.bus_gigabytes_per_s < alone.estimate.bus_high_gigabytes_per_s
+
+
+def _fallback(query: BandwidthQuery) -> Any:
+    return fallback_bandwidth(query, EndpointFailure("DEADLINE", "Late.").reason)
+
+
+async def test_an_unknown_node_is_answered_more_widely_still() -> None:
+    (known,), (unknown,) = (
+        _fallback(BandwidthQuery(node, [(0, 1, 2)], minimum_gigabytes_per_s=1.0, of=BandwidthKind.LINK)).sets
+        for node in (cube_mesh(), strange())
+    )
+    assert unknown.estimate.unknown
+    widths = [one.estimate.bus_high_gigabytes_per_s / one.estimate.bus_low_gigabytes_per_s for one in (known, unknown)]
+    assert widths[1] > 1.5 * widths[0]
+    assert (known.meets, unknown.meets) == (True, None)
+
+
+NOT_A_SPEED = {"a": 0, "b": 1, "type": "NVLINK", "gigabytes_per_s": float("nan")}
+WRONG = [
+    (replace(QUERY, gpu_sets=[(0, 9)]), "gpu_sets.0"),
+    (replace(QUERY, gpu_sets=[(0,)]), "gpu_sets.0"),
+    (replace(QUERY, gpu_sets=(), count=None, free=None), "gpu_sets"),
+    (replace(QUERY, count=7, free=[0, 1]), "count"),
+    (replace(QUERY, count=2, free=[0, 99]), "free"),
+    (replace(QUERY, bytes=1 << 60), "bytes"),
+    (replace(QUERY, topology=strange(), nodes=4), "nics"),
+    (replace(QUERY, topology="what is this"), "topology.text"),
+    (replace(QUERY, topology=topology_outputs.fabric()), "topology.text"),
+    (replace(QUERY, topology={"gpus": [{"index": 0}, {"index": 0}]}), "topology"),
+]
+
+
+@pytest.mark.parametrize(("query", "field"), WRONG)
+async def test_a_wrong_query_is_refused_alike_with_and_without_an_endpoint(
+    served: AsyncPredictionClient, query: BandwidthQuery, field: str
+) -> None:
+    # At an endpoint each, to hear of one mistake only.
+    query = replace(query, probes=())
+    with pytest.raises(RequestRefused, match=rf"422: .*{field}"):
+        await served.bandwidth(query, deadline_s=PATIENT_S)
+    async with client_of(lambda _: httpx.Response(500)) as client:
+        with pytest.raises(RequestRefused, match=rf"422: {field}"):
+            await client.bandwidth(query, deadline_s=0.1)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [{"gpus": [{"index": 0}, {"index": 1, "numa": [7]}]}, {"gpus": [{"index": 1e999}]}, {"gpus": [7]}, {"gpus": "abc"},
+     {"gpus": []}, {"links": 3}, {}, {"gpus": [{"index": 0}, {"index": 1}], "links": [NOT_A_SPEED]}],
+)  # fmt: skip
+def test_documents_that_no_endpoint_saw_are_refused_not_crashed_on(node: Any) -> None:
+    with pytest.raises(WrongQuestion):
+        _fallback(BandwidthQuery(node, [(0, 1)]))
+
+
+@pytest.mark.parametrize("answer", [{"schema": "kopt/v1"}, {"schema": "kopt/v9"}, {"schema": "kopt/v1", "sets": 3}])
+async def test_an_endpoint_that_lies_is_not_believed(answer: dict[str, Any]) -> None:
+    async with client_of(lambda _: httpx.Response(200, json=answer)) as client:
+        found = await client.bandwidth(QUERY)
+    assert (found.fallback, found.reasons[0].code) == (True, "ENDPOINT_ERROR")
+
+
+async def test_a_fallback_that_takes_too_long_is_given_up() -> None:
+    query = BandwidthQuery(without_symmetry(64), count=8)
+    async with client_of(lambda _: httpx.Response(500)) as client:
+        with pytest.raises(EndpointFailure):
+            await client.bandwidth(query, deadline_s=0.1)
+
+
+def test_the_synchronous_client_does_the_same() -> None:
+    with PredictionClient(f"http://127.0.0.1:{free_port()}", deadline_s=0.2) as client:
+        found = client.bandwidth(QUERY)
+    assert found.fallback
+    assert found.sets == _fallback(QUERY).sets
+
+
+def test_a_query_says_what_the_schema_asks_for() -> None:
+    import json
+
+    read = BANDWIDTH_REQUEST.validate_json(json.dumps(QUERY.to_dict()))
+    assert (read.count, read.free, read.bytes, len(read.probes)) == (4, list(range(8)), 1 << 28, 1)
+    bare = BandwidthQuery(cube_mesh(), [(0, 1)])
+    assert BANDWIDTH_REQUEST.validate_json(json.dumps(bare.to_dict())).minimum_gigabytes_per_s is None
+
+
+async def test_many_questions_at_once_are_answered_each_on_their_own(served: AsyncPredictionClient) -> None:
+    queries = [replace(QUERY, gpu_sets=[(0, n)], count=None, free=None, probes=()) for n in range(1, 8)]
+    found = await asyncio.gather(*(served.bandwidth(one, deadline_s=PATIENT_S) for one in queries))
+    assert [one.sets[0].estimate.gpus for one in found] == [(0, n) for n in range(1, 8)]
+
+
+def test_the_shipped_model_is_what_is_served(endpoint: Endpoint) -> None:
+    assert endpoint.bandwidth is not None
+    assert isinstance(endpoint.bandwidth.slot.current, BandwidthPredictor)

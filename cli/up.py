@@ -211,7 +211,7 @@ def services(settings: Settings, *, train: bool, on_line: Callable[[str], None])
     platform = (*python, "kopt.cli.platform") if train else again
     return [
         Service("platform", platform, f"{where['api']}/healthz", logs / "platform.log", environ, 900.0, on_line, again),
-        Service("pages", (*python, "kopt.dashboard"), f"{where['pages']}/healthz", logs / "pages.log", environ),
+        Service("pages", (*python, "kopt.cli.pages"), f"{where['pages']}/healthz", logs / "pages.log", environ),
         Service("mlflow", mlflow, f"{where['mlflow']}/health", logs / "mlflow.log", environ, nice=10, held=True),
     ]
 

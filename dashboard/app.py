@@ -1,7 +1,7 @@
 """The web application of the pages.
 
-Read only: no form changes anything, no cookie, no session. ``serve`` is the process that ``kopt up`` starts,
-``create_app`` the application for tests and for mounting.
+Read only: no form changes anything (one sends a text to be drawn), no cookie, no session. ``serve`` is the process
+that ``kopt up`` starts, ``create_app`` the application for tests and for mounting.
 """
 
 import asyncio
@@ -14,11 +14,12 @@ from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from kopt.core.settings import Settings
+from kopt.dashboard.bandwidth_model import BandwidthModel
 from kopt.dashboard.guard import Guard, PageMetrics, allowed_hosts
 from kopt.dashboard.histories import FolderHistories
 from kopt.dashboard.live import UNWELL_REFRESH_S, LiveSource
 from kopt.dashboard.pages import Pages
-from kopt.dashboard.sources import Source
+from kopt.dashboard.sources import Cluster, Source
 from kopt.models.registry import Registry
 from kopt.serving.client import AsyncPredictionClient
 
@@ -35,23 +36,27 @@ def pages_client(url: str, **options: Any) -> AsyncPredictionClient:
 
 
 def create_app(
-    settings: Settings, *, source: Source | None = None, hosts: Sequence[str] = (), refresh_s: float = REFRESH_S
-) -> FastAPI:
+    settings: Settings, *, source: Source | None = None, hosts: Sequence[str] = (), refresh_s: float = REFRESH_S,
+    cluster: Cluster | None = None,
+) -> FastAPI:  # fmt: skip
     """The pages over ``source``; by default over the endpoint, registry and home that ``settings`` name.
 
-    ``hosts`` are further names under which the pages may be opened.
+    ``hosts`` are further names under which the pages may be opened; ``cluster`` reads the nodes' topologies.
     """
     background: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
     if source is None:
         client = pages_client(settings.endpoint)
         live = LiveSource(FolderHistories(settings.home / "demand"), client, Registry(settings),
-                          url=settings.endpoint, home=settings.home)  # fmt: skip
+                          url=settings.endpoint, home=settings.home, cluster=cluster)  # fmt: skip
         source = live
 
         @contextlib.asynccontextmanager
         async def background() -> AsyncIterator[None]:
-            async with client, refreshing(live, refresh_s):
-                yield
+            async with client, contextlib.AsyncExitStack() as leaving:
+                if cluster is not None:
+                    leaving.push_async_callback(cluster.close)
+                async with refreshing(live, refresh_s):
+                    yield
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -61,7 +66,7 @@ def create_app(
     # FastAPI's own documentation pages load scripts from a CDN.
     app = FastAPI(title="kopt pages", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
     metrics = PageMetrics()
-    Pages(source, refresh_s).add_to(app)
+    Pages(source, refresh_s, BandwidthModel(settings)).add_to(app)
     app.add_api_route("/metrics", _reading(metrics), methods=["GET"])
     app.add_middleware(Guard, hosts=allowed_hosts(settings.api_host, hosts), metrics=metrics)
     return app
@@ -86,10 +91,12 @@ def _reading(metrics: PageMetrics) -> Callable[[], Response]:
     return read
 
 
-def serve(settings: Settings, port: int | None = None, hosts: Sequence[str] = ()) -> None:
+def serve(
+    settings: Settings, port: int | None = None, hosts: Sequence[str] = (), cluster: Cluster | None = None
+) -> None:
     """Serve the pages until the process is told to end; loopback unless the settings name another interface."""
     uvicorn.run(
-        create_app(settings, hosts=hosts),
+        create_app(settings, hosts=hosts, cluster=cluster),
         host=settings.api_host,
         port=settings.pages_port if port is None else port,
         log_level="warning",

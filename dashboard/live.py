@@ -14,7 +14,7 @@ from kopt.dashboard.capacity import FILE, Capacity, CapacityError, assumed_capac
 from kopt.dashboard.forecasting import Asks, Forecasts
 from kopt.dashboard.histories import Histories, last_value_s
 from kopt.dashboard.replay import PAST_KEPT, Replays
-from kopt.dashboard.sources import Endpoint, Jobs, Models, Past, Service, Sizes, Snapshot
+from kopt.dashboard.sources import Cluster, Endpoint, Jobs, Models, Nodes, Past, Service, Sizes, Snapshot
 from kopt.data.demand.table import DemandDataError, DemandSeries
 from kopt.models.catalogue import PREDICTORS
 from kopt.models.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel, RegistryError
@@ -57,7 +57,8 @@ class LiveSource:
     """Refreshes in the background (``run``); pages read the newest snapshot and never wait for it."""
 
     def __init__(self, histories: Histories, client: Client, registry: Versions | None, *, url: str, home: Path,
-                 clock: Callable[[], float] = time.time, patience_s: float = PATIENCE_S) -> None:  # fmt: skip
+                 clock: Callable[[], float] = time.time, patience_s: float = PATIENCE_S,
+                 cluster: Cluster | None = None) -> None:  # fmt: skip
         self._histories, self._client, self._registry = histories, client, registry
         self._url, self._home, self._clock, self._patience_s = url, home, clock, patience_s
         self._forecasts, self._replays = Forecasts(client), Replays(client)
@@ -66,6 +67,7 @@ class LiveSource:
         self._answering: tuple[ModelVersion, ...] = ()
         self._sizes = Sizes()
         self._jobs = Jobs()
+        self._cluster, self._nodes = cluster, Nodes(cluster=cluster is not None)
         self._models = Models(problems=("The model registry is being asked.",))
         self._past_lock = asyncio.Lock()
         self._past: dict[str, tuple[tuple[float, ModelVersion | None], asyncio.Task[Past]]] = {}
@@ -75,7 +77,7 @@ class LiveSource:
         while True:
             try:
                 await asyncio.gather(self.refresh(), self.refresh_models(), self.refresh_sizes(),
-                                     self.refresh_jobs())  # fmt: skip
+                                     self.refresh_jobs(), self.refresh_nodes())  # fmt: skip
             except Exception:  # the background's own edge
                 LOG.exception("refresh failed")
                 problem = "The pages could not refresh their data; their log says why."
@@ -191,6 +193,16 @@ class LiveSource:
             self._jobs = Jobs(known.jobs, known.now_s)
         except (EndpointFailure, AnswerError, RequestRefused) as error:
             self._jobs = replace(self._jobs, problem=_sentence(error))
+
+    async def nodes(self) -> Nodes:
+        return self._nodes
+
+    async def refresh_nodes(self) -> None:
+        """As for sizes; nothing where the pages have no cluster."""
+        if self._cluster is None:
+            return
+        known = await self._cluster.nodes()
+        self._nodes = known if known.found or not known.problem else replace(self._nodes, problem=known.problem)
 
     async def refresh_models(self) -> None:
         """Ask registry and endpoint; the first time MLflow is loaded, which takes seconds."""

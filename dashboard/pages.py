@@ -10,7 +10,9 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
+from kopt.core.bandwidth import Collective
 from kopt.dashboard import assets, figures
+from kopt.dashboard.bandwidth_model import BandwidthModel
 from kopt.dashboard.detail import DEFAULT_SPAN_H, SPANS_H, detail, document
 from kopt.dashboard.guard import SECURITY_HEADERS
 from kopt.dashboard.jobs import DEFAULT_SPAN_H as JOBS_SPAN_H
@@ -22,6 +24,8 @@ from kopt.dashboard.overview import HORIZONS_S, Choice, overview
 from kopt.dashboard.recommendations import recommendations
 from kopt.dashboard.rendering import environment, pretty
 from kopt.dashboard.sources import Service, Snapshot, Source
+from kopt.dashboard.topology import topology_page
+from kopt.dashboard.topology_asked import SIZES, asked_of
 from kopt.dashboard.wording import shortened
 
 POOLS_SHOWN = 24
@@ -31,8 +35,8 @@ SERIES_SHOWN = 100
 class Pages:
     """The routes over one source."""
 
-    def __init__(self, source: Source, refresh_s: float) -> None:
-        self._source, self._refresh_s = source, refresh_s
+    def __init__(self, source: Source, refresh_s: float, bandwidth: BandwidthModel) -> None:
+        self._source, self._refresh_s, self._bandwidth = source, refresh_s, bandwidth
         self._templates = environment()
 
     def add_to(self, app: FastAPI) -> None:
@@ -45,12 +49,14 @@ class Pages:
             "/lending": self.lending,
             "/recommendations": self.recommendations,
             "/jobs": self.jobs,
+            "/topology": self.topology,
             "/models": self.models,
             "/static/{address:path}": self.static,
             "/healthz": self.health,
         }
         for path, endpoint in routes.items():
             app.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
+        app.add_api_route("/topology", self.topology, methods=["POST"], response_model=None)
         app.add_exception_handler(HTTPException, self.problem)
         app.add_exception_handler(Exception, self.problem)
 
@@ -115,6 +121,14 @@ class Pages:
         return self._page(request, "jobs.html", snapshot, view=view, text=text, hours=hours, spans=JOBS_SPANS_H,
                           legend=LEGEND, words=WORDS)  # fmt: skip
 
+    async def topology(self, request: Request) -> Response:
+        asked = await asked_of(request)
+        snapshot, nodes = await asyncio.gather(self._source.snapshot(), self._source.nodes())
+        view = await asyncio.to_thread(lambda: topology_page(nodes, asked, self._bandwidth.current()))
+        charts = view.card.charts if view.card else {}
+        return self._page(request, "topology.html", snapshot, view=view, asked=asked, charts=charts, sizes=SIZES,
+                          collectives=tuple(Collective))  # fmt: skip
+
     async def models(self, request: Request) -> Response:
         snapshot, models = await asyncio.gather(self._source.snapshot(), self._source.models())
         view = model_page(models)
@@ -170,6 +184,7 @@ class Pages:
 
 
 _WORDS = {
+    403: ("Not from here", "A form of another site asked for this page; open it from these pages themselves."),
     404: ("Not here", "This page does not exist."),
     405: ("Only to be read", "These pages are read only; nothing can be changed through them."),
     500: ("Something broke", "This page could not be drawn. The log of the pages says why; the other pages may work."),

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from kopt.core.units import format_bytes
 from kopt.dashboard import assets, wording
 from kopt.dashboard.overview import data_url, service_url
 from kopt.serving.health import PSI_NOTICE
@@ -32,6 +33,7 @@ def environment() -> Environment:
     env.filters |= {"pretty": pretty, "figure_json": figure_json, "service_url": service_url, "data_url": data_url}
     env.globals |= {
         "asset": assets.addresses(),
+        "word_bytes": format_bytes,
         "word_hours": lambda hours: f"{hours} h" if hours < 48 else f"{hours // 24} days",
         "psi_notice": PSI_NOTICE,
         "word_horizon": wording.horizon,

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
+from kopt.core.topology import DegradedPart, NodeTopology
 from kopt.dashboard.capacity import Capacity
 from kopt.data.demand.table import DemandSeries
 from kopt.models.registry import MetricRow, RegisteredModel
@@ -117,6 +118,32 @@ class Jobs:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class ClusterNode:
+    """A node's topology, and what its object says is worse than it was."""
+
+    topology: NodeTopology
+    degraded: tuple[DegradedPart, ...] = ()
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes whose agents publish their topology. ``cluster`` is False where the pages have none, ``problem`` is
+    a sentence for the banner."""
+
+    found: tuple[ClusterNode, ...] = ()
+    cluster: bool = False
+    problem: str = ""
+
+
+class Cluster(Protocol):
+    """Reads the nodes' topologies. A cluster that does not answer is a ``problem`` without nodes, not an exception."""
+
+    async def nodes(self) -> Nodes: ...
+
+    async def close(self) -> None: ...
+
+
 class Source(Protocol):
     """Where the pages get their content. No method raises for a platform that is down: the answer says so."""
 
@@ -134,3 +161,6 @@ class Source(Protocol):
 
     async def jobs(self) -> Jobs:
         """Jobs whose logs are followed, of the last refresh."""
+
+    async def nodes(self) -> Nodes:
+        """Nodes of the cluster, of the last refresh."""

@@ -67,4 +67,5 @@ def _fill(axes: "Axes", picture: Picture) -> None:
         axes.annotate(label.text, label.at, ha="left" if label.at[0] >= 0 else "right", va="center", color=QUIET,
                       fontsize=8, parse_math=False)  # fmt: skip
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, frameon=False, fontsize=8,
-                title="GB/s per direction", title_fontsize=8, labelcolor=INK, markerscale=0.45, handlelength=3)  # fmt: skip
+                title="GB/s per direction", title_fontsize=8, labelcolor=INK,
+                markerscale=0.45, handlelength=3)  # fmt: skip

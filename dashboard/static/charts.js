@@ -55,7 +55,7 @@
     };
     layout.legend = { ...layout.legend, font: { size: narrow ? 11 : 12 } };
     if (narrow && dates) Object.assign(layout.xaxis, { nticks: 4, tickangle: 0 });
-    if (narrow) layout.margin = { ...layout.margin, l: 44, r: figure.layout.yaxis2 ? 40 : 8 };
+    if (narrow && layout.xaxis.visible !== false) layout.margin = { ...layout.margin, l: 44, r: figure.layout.yaxis2 ? 40 : 8 };
     if (figure.layout.yaxis2) layout.yaxis2 = axis(figure.layout.yaxis2);
     if (dates) layout.xaxis.title = { ...layout.xaxis.title, text: `time (${zone})` };
     return { data, layout };

@@ -61,7 +61,7 @@
   };
 
   const refresh = async () => {
-    if (!live || document.hidden) return;
+    if (!live || document.hidden || !document.getElementById("live")) return;
     const lost = document.getElementById("lost");
     try {
       const headers = tag ? { "If-None-Match": tag } : {};
@@ -108,7 +108,7 @@
       button.querySelector("span").textContent = live ? "Live" : "Paused";
     };
     word();
-    button.hidden = false;
+    button.hidden = !document.getElementById("live");
     button.addEventListener("click", () => {
       live = !live;
       try { localStorage.setItem(KEY, live ? "on" : "off"); } catch { /* for this page only, then */ }

@@ -100,7 +100,7 @@ def test_a_name_that_is_no_file_needs_a_cluster(kopt: Kopt, tmp_path: Path, monk
 
 @pytest.fixture
 def cluster(matrix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An API server that knows one node, as its agent publishes it: one link has fallen from two to one, one is gone."""
+    """An API server that knows one node, as its agent publishes it: one link is down, one has half of what it had."""
     links = {**node_outputs.CUBE_MESH, (0, 3): 1}
     del links[6, 7]
     node = parse(node_outputs.topo_m(8, links, CARDS))

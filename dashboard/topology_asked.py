@@ -1,0 +1,84 @@
+"""What the form of the topology page says, read out of a request that may say anything."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qs, urlsplit
+
+from fastapi import Request
+from starlette.exceptions import HTTPException
+
+from kopt.core.bandwidth import Collective
+from kopt.core.units import GIB, KIB, MIB
+
+SIZES = (64 * KIB, MIB, 64 * MIB, GIB)
+MAX_TEXT_BYTES = 512 * KIB
+_MAX_BODY_BYTES = 3 * MAX_TEXT_BYTES + 16 * KIB
+"""A byte of the text is three in a form, at worst."""
+_MAX_FIELDS = 400
+_MAX_NAME = 253
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A pasted ``text`` wins over a ``node`` of the cluster; ``best`` asks for the best ``count`` GPUs."""
+
+    text: str = ""
+    node: str = ""
+    gpus: frozenset[int] = frozenset()
+    gpu: str = ""
+    """The model, where the tool does not name it."""
+    collective: Collective = Collective.ALL_REDUCE
+    size_bytes: int = GIB
+    count: int = 4
+    best: bool = False
+    problem: str = ""
+
+
+_TOO_MUCH = f"More than {MAX_TEXT_BYTES // KIB} KiB; give the output of one tool."
+
+
+async def asked_of(request: Request) -> Asked:
+    """Raises HTTPException 403 for a form that another site sent."""
+    query: str | None = request.url.query
+    if request.method == "POST":
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+            raise HTTPException(403)
+        query = await _body(request)
+    if query is None:
+        return Asked(problem=_TOO_MUCH)
+    try:
+        return _read(parse_qs(query, errors="replace", max_num_fields=_MAX_FIELDS))
+    except ValueError:
+        return Asked(problem="This form has more fields than the page gave it.")
+
+
+async def _body(request: Request) -> str | None:
+    """The form; None for more than is read."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_BODY_BYTES:
+            return None
+    return body.decode("ascii", "replace")
+
+
+def _read(fields: Mapping[str, Sequence[str]]) -> Asked:
+    def said(name: str) -> str:
+        return fields.get(name, [""])[-1]
+
+    text = said("text")
+    if len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
+        return Asked(problem=_TOO_MUCH)
+    kinds = {one.value: one for one in Collective}
+    sizes = {str(one): one for one in SIZES}
+    return Asked(
+        text, said("node")[:_MAX_NAME], frozenset(map(_number, fields.get("gpus", [])[:_MAX_FIELDS])) - {-1},
+        said("gpu").strip()[:60], kinds.get(said("collective"), Collective.ALL_REDUCE), sizes.get(said("bytes"), GIB),
+        max(2, _number(said("count") or "4")), bool(said("best")),
+    )  # fmt: skip
+
+
+def _number(text: str) -> int:
+    """-1 for what is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else -1

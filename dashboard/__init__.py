@@ -1,4 +1,4 @@
-"""Web pages for people: services and forecasts, recommendations, jobs, model health.
+"""Web pages for people: services and forecasts, recommendations, jobs, topologies, model health.
 
-In: answers of ``serving.client`` and the model registry. Out: HTML with plotly figures, no CDN.
+In: answers of ``serving.client``, the model registry and, handed in by cli, a cluster's nodes. Out: HTML with plotly figures, no CDN.
 """

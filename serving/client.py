@@ -38,7 +38,6 @@ from kopt.serving.answers import (
     parse_sizes,
 )
 from kopt.serving.bandwidth_answers import BandwidthAnswer, BandwidthQuery, WrongQuestion, parse_bandwidth
-from kopt.serving.bandwidth_fallback import fallback_bandwidth
 from kopt.serving.checkpoint_answers import FollowedJobs, parse_jobs
 from kopt.serving.fallback import FALLBACK_MODEL, REACTIVE_MARGIN, fallback_forecast, recent
 from kopt.serving.gpus import gpus_prediction
@@ -143,23 +142,18 @@ class AsyncPredictionClient:
 
         Raises RequestRefused when the query itself is wrong, EndpointFailure where even the fallback takes too long.
         """
+        # Loaded before the deadline begins, and only for those who ask: it brings the parsers of topology tools.
+        from kopt.serving.bandwidth_fallback import fallback_bandwidth
+
         content = json.dumps(query.to_dict(), separators=(",", ":")).encode()
         try:
             return parse_bandwidth(await self._call("POST", "/v1/bandwidth", deadline_s, content))
         except AnswerError as error:
-            return self._by_links(query, EndpointFailure("ENDPOINT_ERROR", str(error)))
-        except EndpointFailure as failure:
-            return self._by_links(query, failure)
-
-    def _by_links(self, query: BandwidthQuery, failure: EndpointFailure) -> BandwidthAnswer:
-        end_s = self._clock() + _LINKS_S
-
-        def still() -> None:
-            if self._clock() >= end_s:
-                raise failure
-
+            failure = EndpointFailure("ENDPOINT_ERROR", str(error))
+        except EndpointFailure as error:
+            failure = error
         try:
-            return fallback_bandwidth(query, failure.reason, still)
+            return fallback_bandwidth(query, failure.reason, _raising(failure, self._clock() + _LINKS_S, self._clock))
         except WrongQuestion as error:
             raise RequestRefused(422, str(error)) from error
 
@@ -349,6 +343,16 @@ class PredictionClient:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _raising(failure: EndpointFailure, at_s: float, clock: Callable[[], float]) -> Callable[[], None]:
+    """Does nothing until a moment, and fails from then on."""
+
+    def still() -> None:
+        if clock() >= at_s:
+            raise failure
+
+    return still
 
 
 def fallback_answer(query: DemandQuery, why: Reason, lending: LendingSettings) -> DemandForecast:

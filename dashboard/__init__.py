@@ -1,4 +1,5 @@
 """Web pages for people: services and forecasts, recommendations, jobs, topologies, model health.
 
-In: answers of ``serving.client``, the model registry and, handed in by cli, a cluster's nodes. Out: HTML with plotly figures, no CDN.
+In: answers of ``serving.client``, the model registry and, handed in by cli, a cluster's nodes. Out: HTML with plotly
+figures, no CDN.
 """

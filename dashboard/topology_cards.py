@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from kopt.core.topology import LinkType, NodeTopology, TopologyNic
 
 _NEAR = (LinkType.C2C, LinkType.PIX, LinkType.PXB, LinkType.PHB, LinkType.NODE)
+BEHIND_SWITCH = (LinkType.PIX, LinkType.PXB)
 _MOST_NAMED = 8
-_ASIDE = 0.022
-"""Turns between a card and the way of the only GPU that it is beside."""
+_APART = 0.032
+"""Turns between two cards, where there is room."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def place_cards(
     wanted: dict[int, list[Beside]] = {}
     lost = []
     for nic in node.nics:
-        near, kind = _nearest(node, nic.name)
+        near, kind = nearest(node, nic.name)
         numa = homes[near[0]][0] if near else nic.numa
         if numa is None or numa not in numas:
             lost.append(nic.name)
@@ -45,9 +46,8 @@ def place_cards(
         start, end = numas[numa]
         turn = sum(at[gpu] for gpu in near) / len(near) if near else (start + end) / 2
         foot = None
-        if near and kind in (LinkType.PIX, LinkType.PXB):
+        if near and kind in BEHIND_SWITCH:
             foot = switches.get(homes[near[0]][1], (turn, turn))
-            turn += _ASIDE if foot[0] == foot[1] else 0.0
         wanted.setdefault(numa, []).append(Beside(nic.name, nic.pci, turn, foot, _words(nic, near, kind)))
     placed = [one for numa, cards in wanted.items() for one in _spread(cards, *numas[numa])]
     more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
@@ -55,7 +55,7 @@ def place_cards(
     return Cards(tuple(placed), notes)
 
 
-def _nearest(node: NodeTopology, nic: str) -> tuple[list[int], LinkType | None]:
+def nearest(node: NodeTopology, nic: str) -> tuple[list[int], LinkType | None]:
     """The GPUs that reach the card best, and how; none where all go through the processors' link."""
     ways = [(_NEAR.index(one.type), one.gpu) for one in node.nic_affinity if one.nic == nic and one.type in _NEAR]
     best = min((way for way, _ in ways), default=None)
@@ -71,7 +71,7 @@ def _words(nic: TopologyNic, near: list[int], kind: LinkType | None) -> str:
 def _spread(cards: list[Beside], start: float, end: float) -> list[Beside]:
     """Apart from one another, as near to where they belong as that allows."""
     cards = sorted(cards, key=lambda one: (one.turn, one.name))
-    apart = min(0.032, 0.96 * (end - start) / max(1, len(cards) - 1)) if len(cards) > 1 else 0.0
+    apart = min(_APART, 0.96 * (end - start) / max(1, len(cards) - 1))
     # Equal wishes share the place evenly around it.
     turns = [one.turn + apart * _offset(cards, number) for number, one in enumerate(cards)]
     for number in range(1, len(turns)):
@@ -85,4 +85,6 @@ def _spread(cards: list[Beside], start: float, end: float) -> list[Beside]:
 
 def _offset(cards: list[Beside], number: int) -> float:
     same = [n for n, one in enumerate(cards) if abs(one.turn - cards[number].turn) < 1e-9]
-    return number - same[0] - (len(same) - 1) / 2
+    # None of them stands on the way of its GPUs to the host.
+    aside = 0.6 if len(same) % 2 and cards[number].foot is not None else 0.0
+    return number - same[0] - (len(same) - 1) / 2 + aside

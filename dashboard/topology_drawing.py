@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES = (".svg", ".png", ".pdf")
-_MARKERS = {"circle": "o", "square": "s", "octagon": "8", "diamond": "D"}
+_MARKERS = {"circle": "o", "square": "s", "octagon": "8", "diamond": "D", "hexagon": "h"}
 _DASHES = {"solid": "-", "dash": (0, (4, 2))}
 _POINTS_PER_PIXEL = 0.72
 
@@ -59,13 +59,12 @@ def _fill(axes: "Axes", picture: Picture) -> None:
             points.set_label(look.name)
             handles.append(points)
         for mark in marks:
-            below = mark.kind == "switch"
-            axes.annotate(mark.text, mark.at, xytext=(0, -16 if below else 0), textcoords="offset points", ha="center",
-                          va="center", color=INK if below else COLOURS[look.text_role], zorder=5,
-                          fontsize=max(6, min(11, look.size * 0.38)), parse_math=False)  # fmt: skip
+            most = 8 if mark.kind == "switch" else 11
+            axes.annotate(mark.text, mark.at, ha="center", va="center_baseline", color=COLOURS[look.text_role],
+                          fontsize=max(6, min(most, look.size * 0.38)), parse_math=False, zorder=5)  # fmt: skip
     for label in picture.labels:
         axes.annotate(label.text, label.at, ha="left" if label.at[0] >= 0 else "right", va="center", color=QUIET,
                       fontsize=8, parse_math=False)  # fmt: skip
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, frameon=False, fontsize=8,
                 title="GB/s per direction", title_fontsize=8, labelcolor=INK,
-                markerscale=0.45, handlelength=3)  # fmt: skip
+                markerscale=0.55, handlelength=3)  # fmt: skip

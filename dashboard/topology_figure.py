@@ -33,8 +33,8 @@ def drawn(one: Picture) -> go.Figure:
         traces.append(go.Scatter(
             name=look.name, showlegend=bool(look.name), x=x, y=y, mode="markers+text",
             text=[escape(mark.text) for mark in marks],
-            textposition="bottom center" if look.symbol == "square" and look.role == "held" else "middle center",
-            textfont={"color": COLOURS[look.text_role], "size": max(8, min(14, round(look.size * 0.5)))},
+            textposition="middle center",
+            textfont={"color": COLOURS[look.text_role], "size": max(8, min(12, round(look.size * 0.5)))},
             hovertext=[escape(mark.words) for mark in marks], hoverinfo="text",
             marker={"symbol": look.symbol, "size": look.size, "color": COLOURS[look.role]},
             meta={"role": look.role, "text": look.text_role},

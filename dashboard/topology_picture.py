@@ -9,10 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kopt.core.topology import DegradedPart, NodeTopology
-from kopt.dashboard.topology_cards import Beside, place_cards
-from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind
+from kopt.dashboard.topology_cards import BEHIND_SWITCH, Beside, nearest, place_cards
+from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, Edge
 
 Point = tuple[float, float]
+Homes = Mapping[int, tuple[int, int]]
+"""Each GPU's NUMA node and PCIe switch, -1 where there is none."""
 GPU_R, SWITCH_R, CARD_R, EDGE_R, LABEL_R = 1.0, 1.2, 1.34, 1.46, 1.54
 INNER_R = 0.84
 _SWITCH_GAP, _NUMA_GAP = 0.35, 0.7
@@ -89,10 +91,11 @@ def picture(
     node: NodeTopology, graph: DeviceGraph, chosen: Collection[int] = (), degraded: Sequence[DegradedPart] = ()
 ) -> Picture:
     """``graph`` is the node's, with the catalogue's speeds where tools were silent."""
-    ring = _ring(graph)
+    homes = _homes(graph, node)
+    ring = _ring(homes)
     worn = _Worn(node, degraded)
-    cards = place_cards(node, ring.at, ring.numas, _homes(graph), ring.switches)
-    wires = [*_pcie(graph, ring), *_direct(graph, ring, frozenset(chosen), worn), *_card_wires(cards.beside)]
+    cards = place_cards(node, ring.at, ring.numas, homes, ring.switches)
+    wires = [*_pcie(graph, ring, homes), *_direct(graph, ring, frozenset(chosen), worn), *_card_wires(cards.beside)]
     marks = [*_gpus(node, ring, frozenset(chosen), worn), *_cards(cards.beside, worn), *_hub(graph, node)]
     labels = [*_card_labels(cards.beside), *_numa_labels(node, ring)]
     boxes = tuple(Box(_sector(*span), _numa_words(node, numa)) for numa, span in ring.numas.items())
@@ -126,19 +129,24 @@ def told(part: DegradedPart) -> str:
     return f"{part.part}: {part.now:g} of {part.was:g}"
 
 
-def _homes(graph: DeviceGraph) -> dict[int, tuple[int, int]]:
-    """Each GPU's NUMA node and PCIe switch, -1 where there is none."""
+def _homes(graph: DeviceGraph, node: NodeTopology) -> Homes:
     found = {}
     for gpu in graph.gpus:
         way = graph.way_up(Device(DeviceKind.GPU, gpu))
         switch = next((one.index for one in way if one.kind is DeviceKind.PCIE_SWITCH), -1)
         found[gpu] = (way[-1].index if way[-1].kind is DeviceKind.NUMA else -1, switch)
+    # Where tools show NVLink between two GPUs in place of the way through PCIe, a card that both are beside tells it.
+    for nic in node.nics:
+        near, kind = nearest(node, nic.name)
+        alike = {found[gpu] for gpu in near}
+        if kind in BEHIND_SWITCH and len(near) > 1 and len(alike) == 1:
+            numa, switch = alike.pop()
+            found |= {gpu: (numa, min(near) if switch < 0 else switch) for gpu in near}
     return found
 
 
-def _ring(graph: DeviceGraph) -> _Ring:
-    homes = _homes(graph)
-    order = sorted(graph.gpus, key=lambda gpu: (homes[gpu][0], homes[gpu][1], gpu))
+def _ring(homes: Homes) -> _Ring:
+    order = sorted(homes, key=lambda gpu: (homes[gpu][0], homes[gpu][1], gpu))
     places: dict[int, float] = {}
     at = 0.0
     for number, gpu in enumerate(order):
@@ -182,27 +190,24 @@ def _numa_labels(node: NodeTopology, ring: _Ring) -> list[Label]:
     return [Label(polar(start + 0.006, LABEL_R), f"NUMA {numa}") for numa, (start, _) in ring.numas.items()]
 
 
-def _pcie(graph: DeviceGraph, ring: _Ring) -> list[Wire]:
+def _pcie(graph: DeviceGraph, ring: _Ring, homes: Homes) -> list[Wire]:
     """From GPUs to their PCIe switch, or to the edge of the box, which is the host."""
     found = []
-    switched = {gpu: home[1] for gpu, home in _homes(graph).items()}
-    for edge in graph.edges:
-        if edge.kind is not EdgeKind.PCIE:
-            continue
-        if edge.a.kind is DeviceKind.GPU and edge.a.index in ring.at:
-            turn, gpu = ring.at[edge.a.index], edge.a.index
-            top = SWITCH_R if switched[gpu] in ring.switches else EDGE_R
-            where = "its PCIe switch" if top == SWITCH_R else "the host"
-            words = f"GPU {gpu} to {where}: {edge.total_gbps:.3g} GB/s"
-            found.append(Wire("PCIe", edge.total_gbps, (polar(turn, GPU_R), polar(turn, top)), words, direct=False))
-        elif edge.a.kind is DeviceKind.PCIE_SWITCH and edge.a.index in ring.switches:
-            start, end = ring.switches[edge.a.index]
-            middle = (start + end) / 2
-            words = f"PCIe switch to the host: {edge.total_gbps:.3g} GB/s"
-            found += [
-                Wire("PCIe", edge.total_gbps, _arc(start, end, SWITCH_R), "PCIe switch", direct=False),
-                Wire("PCIe", edge.total_gbps, (polar(middle, SWITCH_R), polar(middle, EDGE_R)), words, direct=False),
-            ]
+    speeds: dict[int, float] = {}
+    for gpu, turn in ring.at.items():
+        edge = graph.parents.get(Device(DeviceKind.GPU, gpu))
+        gbps, switch = edge.total_gbps if edge else 0.0, homes[gpu][1]
+        top, where = (SWITCH_R, "its PCIe switch") if switch in ring.switches else (EDGE_R, "the host")
+        speeds[switch] = max(gbps, speeds.get(switch, 0.0))
+        words = f"GPU {gpu} to {where}: {gbps:.3g} GB/s"
+        found.append(Wire("PCIe", gbps, (polar(turn, GPU_R), polar(turn, top)), words, direct=False))
+    for switch, (start, end) in ring.switches.items():
+        middle, gbps = (start + end) / 2, speeds[switch]
+        words = f"PCIe switch to the host: {gbps:.3g} GB/s"
+        found += [
+            Wire("PCIe", gbps, _arc(start, end, SWITCH_R), "PCIe switch", direct=False),
+            Wire("PCIe", gbps, (polar(middle, SWITCH_R), polar(middle, EDGE_R)), words, direct=False),
+        ]
     return found
 
 

@@ -71,7 +71,7 @@ def look(mark: Mark, gpus: int) -> Look:
         return Look("card, degraded" if mark.degraded else "network card", "limit" if mark.degraded else "keep",
                     "on-keep", "diamond", 11.0)  # fmt: skip
     if mark.kind == "switch":
-        return Look("", "held", "actual", "square", 26.0)
+        return Look("", "held", "paper", "hexagon", 78.0)
     if mark.degraded:
         return Look("GPU, degraded", "limit", "paper", "octagon", size)
     if mark.chosen:

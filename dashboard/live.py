@@ -29,6 +29,8 @@ PATIENCE_S = 2.5
 """How long a page waits for replayed forecasts; later ones appear when it refreshes."""
 UNWELL_REFRESH_S = 2.0
 """How often an endpoint that does not answer is asked: a page opened while it starts should not stay wrong for long."""
+NODES_EVERY_S = 60.0
+"""What links GPUs changes rarely, and a list of thousands of nodes is megabytes."""
 LIVE_WITHIN_S = 3600.0
 """Histories whose newest bucket is older than this are a replay: their own end is then their now."""
 
@@ -68,6 +70,7 @@ class LiveSource:
         self._sizes = Sizes()
         self._jobs = Jobs()
         self._cluster, self._nodes = cluster, Nodes(cluster=cluster is not None)
+        self._nodes_next_s = 0.0
         self._models = Models(problems=("The model registry is being asked.",))
         self._past_lock = asyncio.Lock()
         self._past: dict[str, tuple[tuple[float, ModelVersion | None], asyncio.Task[Past]]] = {}
@@ -199,8 +202,9 @@ class LiveSource:
 
     async def refresh_nodes(self) -> None:
         """As for sizes; nothing where the pages have no cluster."""
-        if self._cluster is None:
+        if self._cluster is None or self._clock() < self._nodes_next_s:
             return
+        self._nodes_next_s = self._clock() + NODES_EVERY_S
         known = await self._cluster.nodes()
         self._nodes = known if known.found or not known.problem else replace(self._nodes, problem=known.problem)
 

@@ -18,12 +18,14 @@ from kopt.formats.topology import FormatError, parse
 from kopt.models.bandwidth.predictor import BandwidthQuestion
 from kopt.policies.bandwidth.graph import Machine
 from kopt.policies.bandwidth.topology import machine_from
+from kopt.policies.topology.sets import SetChoice
 from kopt.policies.topology.within import choose_gpus
 
 MOST_COMPARED = 16
 """Of more GPUs the best set is a matter of seconds; ``kopt bandwidth place`` takes them."""
 MOST_PAIRED = 32
 MOST_GPUS = 128
+NODES_SHOWN = 100
 _AROUND = 1
 _LONGEST_LINE = 160
 
@@ -76,6 +78,12 @@ class TopologyPage:
     card: NodeCard | None = None
     problem: Problem | None = None
 
+    @property
+    def listed(self) -> tuple[ClusterNode, ...]:
+        """Those with something degraded first."""
+        ordered = sorted(self.nodes.found, key=lambda one: (not one.degraded, one.topology.node))
+        return tuple(ordered[:NODES_SHOWN])
+
 
 def topology_page(nodes: Nodes, asked: Asked, predictor: Predict | str) -> TopologyPage:
     """``predictor`` as a sentence says why there is none. Nothing that is asked makes this raise."""
@@ -123,37 +131,30 @@ def _excerpt(text: str, line: int) -> tuple[tuple[int, str], ...]:
 
 def _card(node: ClusterNode, machine: Machine, asked: Asked, predictor: Predict | str) -> NodeCard:
     there = tuple(sorted(gpu.index for gpu in node.topology.gpus))
-    chosen = tuple(gpu for gpu in there if gpu in asked.gpus)
-    best, notes = _best(machine, there, asked) if asked.best else (None, ())
-    told = None
-    if best is not None:
-        chosen, told = best
+    best, notes = _best(machine, there, asked) if asked.best else (None, [])
+    chosen = best.gpus if best else tuple(gpu for gpu in there if gpu in asked.gpus)
     drawing = picture(node.topology, machine.node, chosen, node.degraded)
     charts = {"node": drawn(drawing)}
-    notes = (*notes, *drawing.notes, *(f"not known: {one}" for one in machine.node.unknown), *node.topology.warnings)
+    notes += [*drawing.notes, *(f"not known: {one}" for one in machine.node.unknown), *node.topology.warnings]
     asked_gpus = chosen if len(chosen) > 1 else there
     reached: tuple[Reached, ...] = ()
-    reasons: tuple[Reason, ...] = ()
     if isinstance(predictor, str):
-        notes = (*notes, predictor)
+        notes.append(predictor)
     elif len(there) > 1:
         reached = _reached(machine, asked_gpus, predictor)
-        reasons = _of(reached, asked).reasons
         if len(there) <= MOST_PAIRED:
             charts["pairs"] = heat_map(there, _pairs(machine, there, asked, predictor))
     return NodeCard(
         node.topology, machine.node.gpu.name, node.degraded, chosen, asked_gpus, tuple(range(2, len(there) + 1)),
-        charts, tuple(dict.fromkeys(notes)), reached, reasons, told,
+        charts, tuple(dict.fromkeys(notes)), reached, _reasons(reached, asked),
+        best.reason(len(there)) if best else None,
     )  # fmt: skip
 
 
-def _best(
-    machine: Machine, there: Sequence[int], asked: Asked
-) -> tuple[tuple[tuple[int, ...], Reason] | None, tuple[str, ...]]:
+def _best(machine: Machine, there: Sequence[int], asked: Asked) -> tuple[SetChoice | None, list[str]]:
     if len(there) > MOST_COMPARED:
-        return None, (f"Of {len(there)} GPUs `kopt bandwidth place` finds the best set; here {MOST_COMPARED} at most.",)
-    found = choose_gpus(machine, there, min(asked.count, len(there)), asked.collective, asked.size_bytes)
-    return (None, ()) if found is None else ((found.gpus, found.reason(len(there))), ())
+        return None, [f"Of {len(there)} GPUs `kopt bandwidth place` finds the best set; here {MOST_COMPARED} at most."]
+    return choose_gpus(machine, there, min(asked.count, len(there)), asked.collective, asked.size_bytes), []
 
 
 def _reached(machine: Machine, gpus: tuple[int, ...], predictor: Predict) -> tuple[Reached, ...]:
@@ -163,21 +164,14 @@ def _reached(machine: Machine, gpus: tuple[int, ...], predictor: Predict) -> tup
     )
 
 
-def _of(reached: Sequence[Reached], asked: Asked) -> BandwidthEstimate:
-    return next(
-        one
-        for row in reached
-        for one in row.by_size
-        if (one.collective, one.bytes) == (asked.collective, asked.size_bytes)
-    )
+def _reasons(reached: Sequence[Reached], asked: Asked) -> tuple[Reason, ...]:
+    """Why, of the collective and size that were asked for."""
+    answers = (one for row in reached if row.collective is asked.collective for one in row.by_size)
+    return next((one.reasons for one in answers if one.bytes == asked.size_bytes), ())
 
 
 def _pairs(machine: Machine, there: Sequence[int], asked: Asked, predictor: Predict) -> dict[tuple[int, int], float]:
-    found = {}
-    for pair in combinations(there, 2):
-        try:
-            question = BandwidthQuestion(machine, pair, asked.collective, asked.size_bytes)
-            found[pair] = predictor.estimate(question).bus_gigabytes_per_s
-        except BandwidthError:
-            continue
-    return found
+    questions = {
+        pair: BandwidthQuestion(machine, pair, asked.collective, asked.size_bytes) for pair in combinations(there, 2)
+    }
+    return {pair: predictor.estimate(one).bus_gigabytes_per_s for pair, one in questions.items()}

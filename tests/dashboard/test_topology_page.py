@@ -27,9 +27,9 @@ from kopt.core.topology import DegradedPart, NodeTopology
 from kopt.dashboard.app import create_app, pages_client
 from kopt.dashboard.bandwidth_model import LASTS_S, BandwidthModel
 from kopt.dashboard.histories import FolderHistories
-from kopt.dashboard.live import LiveSource
+from kopt.dashboard.live import NODES_EVERY_S, LiveSource
 from kopt.dashboard.sources import ClusterNode, Nodes
-from kopt.dashboard.topology import MOST_COMPARED, topology_page
+from kopt.dashboard.topology import MOST_COMPARED, NODES_SHOWN, topology_page
 from kopt.dashboard.topology_asked import MAX_TEXT_BYTES, SIZES, Asked
 from kopt.formats.topology import parse
 from kopt.models.artefact import ArtefactError
@@ -193,24 +193,27 @@ class Clustered:
     cluster: ScriptedCluster
     live: LiveSource
     pages: httpx.AsyncClient
+    now_s: list[float]
 
 
 @pytest.fixture
 async def clustered(platform: Platform) -> AsyncIterator[Clustered]:
-    cluster = ScriptedCluster()
+    cluster, now_s = ScriptedCluster(), [1e9]
     endpoint = pages_client("http://endpoint", transport=Wire(platform.endpoint, platform.down))
     live = LiveSource(FolderHistories(platform.settings.home / "demand"), endpoint, platform.registry,
-                      url="http://endpoint", home=platform.settings.home, cluster=cluster)  # fmt: skip
+                      url="http://endpoint", home=platform.settings.home, cluster=cluster,
+                      clock=lambda: now_s[0])  # fmt: skip
     await live.refresh_nodes()
     transport = httpx.ASGITransport(create_app(platform.settings, source=live), raise_app_exceptions=False)
     async with endpoint, httpx.AsyncClient(transport=transport, base_url=PAGES) as pages:
-        yield Clustered(cluster, live, pages)
+        yield Clustered(cluster, live, pages, now_s)
 
 
 async def test_nodes_of_the_cluster_are_listed_and_drawn(clustered: Clustered) -> None:
     html = (await clustered.pages.get("/topology")).text
     assert html.count('<th scope="row"><a href="/topology?node=') == 2
     assert "1 degraded" in html
+    assert html.index("gpu-7") < html.index("&lt;script&gt;")
     asked = {"node": "gpu-7", "gpu": "V100-SXM2-16GB", "gpus": "0"}
     named = (await clustered.pages.get("/topology", params=asked)).text
     assert "link GPU0 GPU3: 1 of 2" in named
@@ -223,6 +226,10 @@ async def test_nodes_of_the_cluster_are_listed_and_drawn(clustered: Clustered) -
 
 async def test_a_cluster_that_is_away_leaves_what_was_known(clustered: Clustered) -> None:
     clustered.cluster.answer = Nodes(cluster=True, problem="The API server is away.")
+    await clustered.live.refresh_nodes()
+    # Nodes are asked for once a minute.
+    assert "The API server is away." not in (await clustered.pages.get("/topology")).text
+    clustered.now_s[0] += NODES_EVERY_S + 1
     await clustered.live.refresh_nodes()
     html = (await clustered.pages.get("/topology?node=gpu-7")).text
     assert "The API server is away." in html
@@ -265,6 +272,18 @@ async def test_the_pages_read_what_agents_publish(tmp_path: Path) -> None:
 def test_a_home_with_a_kubeconfig_is_no_cluster_of_the_pages(tmp_path: Path) -> None:
     assert cluster_of({"HOME": str(tmp_path)}) is None
     assert cluster_of({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path) is None
+
+
+async def test_of_many_nodes_a_hundred_are_listed_and_any_can_be_named(clustered: Clustered) -> None:
+    many = [ClusterNode(node_of(CUBE, f"gpu-{n:04}")) for n in range(NODES_SHOWN + 20)]
+    clustered.cluster.answer = Nodes((*many, NODES.found[0]), cluster=True)
+    clustered.now_s[0] += NODES_EVERY_S + 1
+    await clustered.live.refresh_nodes()
+    html = (await clustered.pages.get("/topology?node=gpu-0119")).text
+    assert html.count('<a href="/topology?node=') == NODES_SHOWN
+    assert "100 of 121" in html
+    assert "gpu-0119: 8 ×" in html
+    assert ">gpu-7</a>" in html
 
 
 def test_more_gpus_than_can_be_compared_are_drawn_all_the_same() -> None:

@@ -8,6 +8,7 @@ from kopt.dashboard.topology_picture import Picture
 from kopt.dashboard.topology_style import BOX_OPACITY, COLOURS, INK, PAPER, QUIET, bundles, looks
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -39,7 +40,7 @@ def draw(picture: Picture, path: Path, title: str, lines: Sequence[str] = ()) ->
 
 
 def _fill(axes: "Axes", picture: Picture) -> None:
-    handles = []
+    handles: list[Artist] = []
     for box in picture.boxes:
         x, y = zip(*box.outline, strict=True)
         axes.fill(x, y, color=COLOURS["band"], alpha=BOX_OPACITY, lw=0)

@@ -186,15 +186,16 @@ def parse_bandwidth(document: Mapping[str, Any]) -> BandwidthAnswer:
 
 
 def _set(one: Mapping[str, Any], answer: BandwidthAnswer) -> SetBandwidth:
-    numbers = (
-        float(one[name]) for name in (
+    numbers = {
+        name: float(one[name]) for name in (
             "latency_us", "latency_low_us", "latency_high_us", "algorithm_gigabytes_per_s", "bus_gigabytes_per_s",
             "bus_low_gigabytes_per_s", "bus_high_gigabytes_per_s", "link_gigabytes_per_s", "probability",
         )
-    )  # fmt: skip
+    }  # fmt: skip
     estimate = BandwidthEstimate(
-        tuple(map(int, one["gpus"])), answer.nodes, answer.collective, answer.bytes, *numbers,
-        str(one["algorithm"]), bool(one["unknown"]), answer.model, _reasons(one),
+        gpus=tuple(map(int, one["gpus"])), nodes=answer.nodes, collective=answer.collective, bytes=answer.bytes,
+        algorithm=str(one["algorithm"]), unknown=bool(one["unknown"]), model=answer.model, reasons=_reasons(one),
+        **numbers,
     )  # fmt: skip
     return SetBandwidth(estimate, one["meets"])
 

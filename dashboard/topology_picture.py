@@ -185,7 +185,7 @@ def _numa_words(node: NodeTopology, numa: int) -> str:
 
 
 def _numa_labels(node: NodeTopology, ring: _Ring) -> list[Label]:
-    if all(gpu.numa is None for gpu in node.gpus) and len(ring.numas) < 2:
+    if all(gpu.numa is None for gpu in node.gpus):
         return []
     return [Label(polar(start + 0.006, LABEL_R), f"NUMA {numa}") for numa, (start, _) in ring.numas.items()]
 

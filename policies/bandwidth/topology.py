@@ -1,8 +1,9 @@
 """A discovered node becomes the typed multigraph: what tools say of links, and the catalogue where they are silent."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from kopt.core.bandwidth import Software, Transport
 from kopt.core.topology import LinkType, NodeTopology, TopologyError, TopologyLink, TopologyNic
@@ -18,6 +19,7 @@ from kopt.policies.bandwidth.hardware import (
 )
 
 _SWITCHED = (LinkType.PIX, LinkType.PXB)
+_ONE_SOCKET = (*_SWITCHED, LinkType.PHB, LinkType.NODE)
 _BY_PORTS = {4: 3, 6: 2, 8: 3, 12: 3, 18: 4}
 """NVLink generation that so many links between every two GPUs are of, where the card is not known."""
 _XGMI_GUESS_GBPS = 50.0
@@ -109,12 +111,21 @@ def _gpu(index: int) -> Device:
     return Device(DeviceKind.GPU, index)
 
 
+def _by_cards(topology: NodeTopology) -> list[tuple[int, int]]:
+    """GPUs that are near one network card are near each other, which NVLink between them may hide."""
+    beside: dict[str, list[int]] = defaultdict(list)
+    for one in topology.nic_affinity:
+        if one.type in _ONE_SOCKET:
+            beside[one.nic].append(one.gpu)
+    return [pair for gpus in beside.values() for pair in pairwise(gpus)]
+
+
 def _pcie(topology: NodeTopology, facts: GpuFacts) -> Iterator[Edge]:
     """GPUs that a switch joins hang below it; switches and GPUs below their NUMA node."""
     between = {(one.a, one.b): one.type for one in topology.links}
     indexes = sorted(one.index for one in topology.gpus)
     switch = _joined(indexes, [pair for pair, kind in between.items() if kind in _SWITCHED])
-    near = [pair for pair, kind in between.items() if kind in (*_SWITCHED, LinkType.PHB, LinkType.NODE)]
+    near = [pair for pair, kind in between.items() if kind in _ONE_SOCKET] + _by_cards(topology)
     socket = _joined(indexes, near) if near or any(k in (LinkType.SYS, LinkType.SOC) for k in between.values()) else {}
     numas = {one.index: one.numa for one in topology.gpus if one.numa is not None}
     for index in indexes:

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kopt.core.topology import LinkType, NicAffinity, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
 from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuFacts
 from kopt.policies.bandwidth.rings import ring_gbps
+from kopt.policies.bandwidth.topology import machine_from
 from kopt.policies.topology.sets import best_set
 from kopt.policies.topology.symmetry import representatives, twins
 
@@ -140,3 +142,15 @@ def test_no_set_is_faster_than_the_chosen_one(graph: DeviceGraph, free: set[int]
     assert choice.rest_gbps == pytest.approx(
         max(map(value, combinations(left, min(count, len(left)))), default=0.0) if len(left) > 1 else 0.0
     )
+
+
+def test_gpus_beside_one_card_hang_on_one_numa_node_though_nvlink_hides_their_way() -> None:
+    pairs = tuple(TopologyLink(a, b, LinkType.NVLINK if b - a == 1 else LinkType.SYS, 1 if b - a == 1 else None)
+                  for a, b in combinations(range(4), 2))  # fmt: skip
+    near = tuple(NicAffinity(gpu, f"mlx5_{gpu // 2}", LinkType.PHB) for gpu in range(4))
+    cards = (TopologyNic("mlx5_0"), TopologyNic("mlx5_1"))
+    found = machine_from(NodeTopology("n1", tuple(map(TopologyGpu, range(4))), pairs, cards, near)).node
+    homes = [found.way_up(gpu(index))[-1] for index in range(4)]
+    assert homes[0] == homes[1]
+    assert homes[2] == homes[3]
+    assert homes[0] != homes[2]

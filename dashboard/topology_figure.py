@@ -49,8 +49,7 @@ def _layout() -> dict[str, Any]:
     return {
         "template": "none", "hovermode": "closest", "margin": {"l": 4, "r": 4, "t": 4, "b": 4},
         "xaxis": axis, "yaxis": axis | {"scaleanchor": "x", "range": [-_SPAN + 0.25, _SPAN - 0.25]},
-        "legend": {"orientation": "h", "x": 0.5, "xanchor": "center", "y": 0, "yanchor": "top",
-                   "title": {"text": "GB/s per direction  "}},
+        "legend": {"orientation": "h", "x": 0.5, "xanchor": "center", "y": 0, "yanchor": "top"},
     }  # fmt: skip
 
 
@@ -110,7 +109,7 @@ def heat_map(gpus: Sequence[int], gbps: Mapping[tuple[int, int], float]) -> go.F
     trace = go.Heatmap(
         x=names, y=names, z=rows, text=text, texttemplate="%{text}" if len(gpus) <= 16 else None, xgap=1, ygap=1,
         hovertemplate="%{y} with %{x}: %{z:.4g} GB/s<extra></extra>", zmin=0,
-        colorscale=[[0, PAPER], [1, COLOURS["median"]]], colorbar={"title": {"text": "GB/s"}, "thickness": 12},
+        colorscale=[[0, PAPER], [1, COLOURS["keep"]]], colorbar={"title": {"text": "GB/s"}, "thickness": 12},
         meta={"role": "heat"},
     )  # fmt: skip
     axis = {"type": "category", "fixedrange": True, "showgrid": False}
@@ -121,6 +120,7 @@ def heat_map(gpus: Sequence[int], gbps: Mapping[tuple[int, int], float]) -> go.F
 def write_html(figure: go.Figure, path: Path, title: str, lines: Sequence[str]) -> None:
     """One file that needs no network; it brings its own paper, so that it reads the same in light and dark."""
     shown = go.Figure(figure)
+    lines = [*lines, "GB/s per direction"]
     shown.update_layout(
         paper_bgcolor=PAPER, plot_bgcolor=PAPER, font={"color": INK}, width=860, height=900,
         margin={"t": 60 + 18 * len(lines), "l": 16, "r": 16, "b": 16},

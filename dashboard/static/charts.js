@@ -22,7 +22,7 @@
     if (text) trace = { ...trace, textfont: { ...trace.textfont, color: colour(text) } };
     if (!role || role === "none") return trace;
     if (role === "heat") {
-      const scale = [[0, colour("raised")], [1, colour("median")]];
+      const scale = [[0, colour("raised")], [1, colour("keep")]];
       return { ...trace, colorscale: scale, colorbar: { ...trace.colorbar, tickfont: { color: colour("quiet") } } };
     }
     if (role === "band") return { ...trace, fillcolor: colour("band", opacity) };
@@ -32,12 +32,22 @@
     return { ...trace, line: { ...trace.line, color: colour(role) }, marker: { size: 6, ...trace.marker, color: colour(role) } };
   };
 
+  // A drawing without axes shrinks with the window, devices and lines included.
+  const smaller = (trace) => {
+    const found = { ...trace };
+    if (trace.marker?.size) found.marker = { ...trace.marker, size: trace.marker.size * 0.6 };
+    if (trace.line?.width) found.line = { ...trace.line, width: Math.max(1, trace.line.width * 0.6) };
+    return found;
+  };
+
   const themed = (figure, width) => {
     const ink = colour("ink");
     const narrow = width < 560;
     const dates = figure.layout.xaxis?.type === "date";
     const move = (x) => (dates && typeof x === "number" ? local(x) : x);
-    const data = figure.data.map((trace) => ({ ...painted(trace), x: trace.x.map(move) }));
+    const drawing = figure.layout.xaxis?.visible === false;
+    const fit = narrow && drawing ? smaller : (trace) => trace;
+    const data = figure.data.map((trace) => ({ ...fit(painted(trace)), x: trace.x.map(move) }));
     const axis = (own) => ({
       ...own, gridcolor: colour("rule"), zerolinecolor: colour("rule-strong"), linecolor: colour("rule-strong"),
       tickcolor: colour("rule-strong"), ticks: "outside", ticklen: 4, automargin: true, tickfont: { color: colour("quiet") },
@@ -55,7 +65,7 @@
     };
     layout.legend = { ...layout.legend, font: { size: narrow ? 11 : 12 } };
     if (narrow && dates) Object.assign(layout.xaxis, { nticks: 4, tickangle: 0 });
-    if (narrow && layout.xaxis.visible !== false) layout.margin = { ...layout.margin, l: 44, r: figure.layout.yaxis2 ? 40 : 8 };
+    if (narrow && !drawing) layout.margin = { ...layout.margin, l: 44, r: figure.layout.yaxis2 ? 40 : 8 };
     if (figure.layout.yaxis2) layout.yaxis2 = axis(figure.layout.yaxis2);
     if (dates) layout.xaxis.title = { ...layout.xaxis.title, text: `time (${zone})` };
     return { data, layout };

@@ -22,6 +22,7 @@ Value = Callable[[tuple[int, ...]], float]
 _MOST_SETS = 5_000
 _MOST_RINGED, _MOST_IN_RING = 128, 7
 """Sets whose rings are looked at, and GPUs in them."""
+_MOST_ALIKE = 64
 _AS_FAST = 0.99
 """Of the fastest: closer than any prediction tells apart."""
 
@@ -65,11 +66,15 @@ def best_set(graph: DeviceGraph, free: Sequence[int], count: int, value: Value) 
     sets = set(representatives(classes, free, count) if exact else _grown(free, count, known))
     fastest = max(map(known, sets))
     near = [one for one in sets if known(one) >= _AS_FAST * fastest]
-    rest = {one: _rest(classes, free, one, known, exact=exact and len(near) <= _MOST_SETS // 10) for one in near}
-    hops = {one: _worst_hops(graph, one) if len(near) <= _MOST_RINGED else (0, 0) for one in near}
-    chosen = min(
-        near, key=lambda one: (hops[one], _spread(graph, one), -_linked(graph, one), -round(rest[one], 6), one)
-    )
+    ringed = len(near) <= _MOST_RINGED
+    order = {
+        one: (_worst_hops(graph, one) if ringed else (0, 0), _spread(graph, one), -_linked(graph, one)) for one in near
+    }
+    best = min(order.values())
+    # Of sets that are alike but for their names only the first few are asked what they leave.
+    alike = sorted(one for one in near if order[one] == best)[:_MOST_ALIKE]
+    rest = {one: _rest(classes, free, one, known, exact=exact) for one in alike}
+    chosen = min(alike, key=lambda one: (-round(rest[one], 6), one))
     return SetChoice(chosen, known(chosen), rest[chosen], min(map(known, sets)), len(sets), exact)
 
 

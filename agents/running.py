@@ -6,7 +6,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 
@@ -34,6 +34,29 @@ async def beside(work: Sequence[Coroutine[Any, Any, None]]) -> AsyncIterator[Non
         finally:
             for one in running:
                 one.cancel()
+
+
+@contextlib.contextmanager
+def metrics_server(collect: Callable[[], Iterator[Any]], host: str, port: int | None) -> Iterator[None]:
+    """The metrics that ``collect`` yields, on ``host:port`` while the block runs; nothing where ``port`` is None."""
+    if port is None:
+        yield
+        return
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.registry import Collector
+
+    class Counts(Collector):
+        def collect(self) -> Iterator[Any]:
+            return collect()
+
+    registry = CollectorRegistry()
+    registry.register(Counts())
+    server, thread = start_http_server(port, host, registry)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:

@@ -25,22 +25,13 @@ from benchmarks.tables import markdown
 from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 from kopt.formats.topology import FormatError, parse
 from kopt.policies.bandwidth.graph import Machine
+from kopt.policies.bandwidth.hardware import CUBE_MESH, MI250X_NODE
 from kopt.policies.bandwidth.topology import machine_from
 from kopt.policies.topology import within
 from kopt.policies.topology.nodes import NodeOffer, choose_nodes
 
 _DRAWS, _SEED = 40, 7
 _ALIKE = 0.999
-# DGX-1 with V100s (NVIDIA's DGX-1 white paper, figure 4): NVLinks between pairs.
-_CUBE_MESH = {
-    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2, (2, 6): 1, (3, 7): 1,
-    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
-}  # fmt: skip
-# Four MI250X of two dies each (CDNA 2 white paper): four links in a card, one or two between cards.
-_MI250X = {
-    (0, 1): 4, (2, 3): 4, (4, 5): 4, (6, 7): 4, (0, 6): 2, (1, 7): 1, (2, 4): 2, (3, 5): 1, (0, 2): 1, (1, 5): 2,
-    (3, 7): 2, (4, 6): 1,
-}  # fmt: skip
 _PAIR_SCORE = {LinkType.PIX: 60, LinkType.PXB: 40, LinkType.PHB: 30, LinkType.NODE: 20, LinkType.PCIE: 20}
 
 Chooser = Callable[[NodeTopology, Machine, Sequence[int], int, random.Random], tuple[int, ...]]
@@ -112,8 +103,8 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 
 def _machines() -> Iterator[tuple[str, NodeTopology]]:
-    yield "DGX-1 cube mesh", _meshed("V100-SXM2-16GB", "nvidia", LinkType.NVLINK, _CUBE_MESH)
-    yield "4x MI250X", _meshed("MI250X", "amd", LinkType.XGMI, _MI250X)
+    yield "DGX-1 cube mesh", _meshed("V100-SXM2-16GB", "nvidia", LinkType.NVLINK, CUBE_MESH)
+    yield "4x MI250X", _meshed("MI250X", "amd", LinkType.XGMI, MI250X_NODE)
     folder = Path(os.environ.get("KOPT_DATA_DIR", "")) / "topology"
     seen = set()
     for path in sorted(folder.glob("nvidia_topo_m/*")) + sorted(folder.glob("rocm_showtopo/*")):
@@ -128,9 +119,10 @@ def _machines() -> Iterator[tuple[str, NodeTopology]]:
                 yield path.name.rsplit("_", 1)[0].removeprefix("mut-")[:24], node
 
 
-def _meshed(name: str, vendor: str, kind: LinkType, links: Mapping[tuple[int, int], int]) -> NodeTopology:
-    joined = [TopologyLink(a, b, kind, count) for (a, b), count in links.items()]
-    others = [pair for pair in combinations(range(8), 2) if pair not in links]
+def _meshed(name: str, vendor: str, kind: LinkType, links: Sequence[tuple[int, int, int]]) -> NodeTopology:
+    joined = [TopologyLink(a, b, kind, count) for a, b, count in links]
+    linked = {(a, b) for a, b, _ in links}
+    others = [pair for pair in combinations(range(8), 2) if pair not in linked]
     joined += [TopologyLink(a, b, LinkType.NODE if a // 4 == b // 4 else LinkType.SYS) for a, b in others]
     gpus = tuple(TopologyGpu(index, name, numa=index // 4) for index in range(8))
     return NodeTopology("node", gpus, tuple(joined), vendor=vendor)
@@ -155,7 +147,7 @@ def _cases(machine: Machine, rng: random.Random) -> Iterator[tuple[tuple[int, ..
 def _times() -> str:
     """Milliseconds for the best four of eight and for jobs on 64 nodes, nothing known before."""
     rng = random.Random(_SEED)
-    node = _meshed("V100-SXM2-16GB", "nvidia", LinkType.NVLINK, _CUBE_MESH)
+    node = _meshed("V100-SXM2-16GB", "nvidia", LinkType.NVLINK, CUBE_MESH)
     within_ms, across_ms = [], []
     for _ in range(60):
         machines = [machine_from(node) for _ in range(8)]

@@ -5,10 +5,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kopt.agents.running import metrics_server
 from kopt.agents.topology.readings import Reading, Trouble
 from kopt.agents.topology.scanning import Found
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from kopt.agents.topology.publishing import Publisher
 
 
@@ -30,57 +33,49 @@ class Tally:
                 self.failures[key] = self.failures.get(key, 0) + 1
 
 
-@contextlib.contextmanager
-def serve_metrics(tally: Tally, publisher: "Publisher", host: str, port: int | None) -> Iterator[None]:
+def serve_metrics(
+    tally: Tally, publisher: "Publisher", host: str, port: int | None
+) -> contextlib.AbstractContextManager[None]:
     """On ``host:port`` while the block runs; nothing where ``port`` is None."""
-    if port is None:
-        yield
-        return
-    from prometheus_client import CollectorRegistry, start_http_server
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-    from prometheus_client.registry import Collector
+    return metrics_server(lambda: _counts(tally, publisher), host, port)
 
-    class Counts(Collector):
-        def collect(self) -> Iterator[Metric]:
-            yield CounterMetricFamily("kopt_topology_scans", "Looks at the node.", value=tally.scans)
-            yield GaugeMetricFamily("kopt_topology_last_scan_seconds", "When that was.", value=tally.last_scan_s)
-            failures = CounterMetricFamily(
-                "kopt_topology_collector_failures", "Collectors that brought nothing.", labels=["collector", "reason"]
-            )
-            for key, count in sorted(tally.failures.items()):
-                failures.add_metric(key, count)
-            yield failures
-            yield from _of_last(tally.last)
-            writes = CounterMetricFamily("kopt_topology_writes", "Requests that write.", labels=["object", "outcome"])
-            for key, count in sorted(publisher.written.items()):
-                writes.add_metric(key, count)
-            yield writes
-            degraded = len(publisher.health.degraded) if publisher.health is not None else 0
-            yield GaugeMetricFamily("kopt_topology_degraded", "Parts that are worse than they were.", value=degraded)
 
-    def _of_last(last: Found | None) -> Iterator[Metric]:
-        up = GaugeMetricFamily("kopt_topology_collector_up", "Whether it could be read.", labels=["collector"])
-        took = GaugeMetricFamily("kopt_topology_collector_seconds", "How long that took.", labels=["collector"])
-        present: tuple[Reading, ...] = last.readings if last is not None else ()
-        for one in present:
-            if one.trouble is not Trouble.ABSENT:
-                up.add_metric([one.name], one.trouble is None)
-                took.add_metric([one.name], one.seconds)
-        yield up
-        yield took
-        topology = last.topology if last is not None else None
-        for name, words, value in (
-            ("gpus", "GPUs that were found.", len(topology.gpus) if topology else 0),
-            ("links", "Pairs of GPUs whose link is known.", len(topology.links) if topology else 0),
-            ("nics", "Ports of network cards.", len(topology.nics) if topology else 0),
-        ):
-            yield GaugeMetricFamily(f"kopt_topology_{name}", words, value=value)
+def _counts(tally: Tally, publisher: "Publisher") -> "Iterator[Metric]":
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    registry = CollectorRegistry()
-    registry.register(Counts())
-    server, thread = start_http_server(port, host, registry)
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
+    yield CounterMetricFamily("kopt_topology_scans", "Looks at the node.", value=tally.scans)
+    yield GaugeMetricFamily("kopt_topology_last_scan_seconds", "When that was.", value=tally.last_scan_s)
+    failures = CounterMetricFamily(
+        "kopt_topology_collector_failures", "Collectors that brought nothing.", labels=["collector", "reason"]
+    )
+    for key, count in sorted(tally.failures.items()):
+        failures.add_metric(key, count)
+    yield failures
+    yield from _of_last(tally.last)
+    writes = CounterMetricFamily("kopt_topology_writes", "Requests that write.", labels=["object", "outcome"])
+    for key, count in sorted(publisher.written.items()):
+        writes.add_metric(key, count)
+    yield writes
+    degraded = len(publisher.health.degraded) if publisher.health is not None else 0
+    yield GaugeMetricFamily("kopt_topology_degraded", "Parts that are worse than they were.", value=degraded)
+
+
+def _of_last(last: Found | None) -> "Iterator[Metric]":
+    from prometheus_client.core import GaugeMetricFamily
+
+    up = GaugeMetricFamily("kopt_topology_collector_up", "Whether it could be read.", labels=["collector"])
+    took = GaugeMetricFamily("kopt_topology_collector_seconds", "How long that took.", labels=["collector"])
+    present: tuple[Reading, ...] = last.readings if last is not None else ()
+    for one in present:
+        if one.trouble is not Trouble.ABSENT:
+            up.add_metric([one.name], one.trouble is None)
+            took.add_metric([one.name], one.seconds)
+    yield up
+    yield took
+    topology = last.topology if last is not None else None
+    for name, words, value in (
+        ("gpus", "GPUs that were found.", len(topology.gpus) if topology else 0),
+        ("links", "Pairs of GPUs whose link is known.", len(topology.links) if topology else 0),
+        ("nics", "Ports of network cards.", len(topology.nics) if topology else 0),
+    ):
+        yield GaugeMetricFamily(f"kopt_topology_{name}", words, value=value)

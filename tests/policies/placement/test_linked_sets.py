@@ -1,9 +1,11 @@
 """NVLinkOptimal by bandwidth: of a discovered node's free GPUs the set whose collectives run fastest."""
 
+from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
 import pytest
+from node_outputs import CUBE_MESH
 
 from kopt.core.bandwidth import BandwidthKind, BandwidthMinimum
 from kopt.core.cluster import GpuRequest
@@ -15,14 +17,9 @@ from kopt.policies.placement.state import FleetNode, FleetState
 from kopt.policies.placement.topology import Topologies, best_set
 
 NVLINK = TopologyPreference.NVLINK_OPTIMAL
-# The DGX-1 with V100s (NVIDIA DGX-1 white paper, figure 4).
-CUBE_MESH = {
-    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2, (2, 6): 1, (3, 7): 1,
-    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
-}  # fmt: skip
 
 
-def node(links: dict[tuple[int, int], int], indexes: range = range(8)) -> NodeTopology:
+def node(links: Mapping[tuple[int, int], int], indexes: range = range(8)) -> NodeTopology:
     gpus = tuple(TopologyGpu(index, "V100-SXM2-16GB", numa=index % 8 // 4) for index in indexes)
     first = indexes[0]
     pairs = tuple(

@@ -1,10 +1,12 @@
 """The best set of free GPUs of a node: exact, the same for twins, and leaving the best rest."""
 
+from collections.abc import Mapping
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from node_outputs import CUBE_MESH
 
 from kopt.core.topology import LinkType, NicAffinity, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
 from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuFacts
@@ -13,18 +15,14 @@ from kopt.policies.bandwidth.topology import machine_from
 from kopt.policies.topology.sets import best_set
 from kopt.policies.topology.symmetry import representatives, twins
 
-# Links of the DGX-1 with V100s (NVIDIA DGX-1 white paper, figure 4), 25 GB/s each.
-CUBE_MESH = {
-    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2, (2, 6): 1, (3, 7): 1,
-    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
-}  # fmt: skip
-
 
 def gpu(index: int) -> Device:
     return Device(DeviceKind.GPU, index)
 
 
-def node(links: dict[tuple[int, int], int], numa: dict[int, int], bridges: dict[int, int] | None = None) -> DeviceGraph:
+def node(
+    links: Mapping[tuple[int, int], int], numa: dict[int, int], bridges: dict[int, int] | None = None
+) -> DeviceGraph:
     """GPUs by the NUMA node that each hangs on, through the PCIe switch in ``bridges`` where it has one."""
     edges = [Edge(gpu(a), gpu(b), EdgeKind.NVLINK, 25.0, count) for (a, b), count in links.items()]
     for index, home in numa.items():

@@ -120,7 +120,7 @@ def _a_size_arrives_from_the_registered_model(url: str) -> None:
         serving = {one.version.name: one.version.version for one in client.models().models if one.serving}
     assert answer["memory"]["peak_bytes"] > 1 << 30
     assert answer["model"]["version"] == serving["sizing"] == "1"
-    assert {"demand", "sizing"} <= set(serving) <= {"checkpoint", "demand", "sizing"}
+    assert {"demand", "sizing"} <= set(serving) <= {"bandwidth", "checkpoint", "demand", "sizing"}
 
 
 def _versions(home: Path) -> list[dict[str, object]]:

@@ -27,6 +27,7 @@ from kopt.cluster.api import ApiError, Conflict, Kube, NotFound
 from kopt.cluster.resources import LEASES, Object, Resource
 
 _LOG = logging.getLogger(__name__)
+_YEAR_2020_S = 1_577_836_800
 TERM_ANNOTATION = "kaiwo.ai/term"
 """On objects that a leader claimed: ``NAMESPACE/LEASE/TERM``."""
 WORD_ANNOTATION = "kaiwo.ai/last-word"
@@ -154,7 +155,7 @@ class Leader:
             self._lease, self._safe_until_s = lease, float("-inf")
             return
         # A new term also where this identity held the last one: what it had under way then is not fenced otherwise.
-        term = self.term if mine else int(spec.get("leaseTransitions") or 0) + 1
+        term = self.term if mine else (int(spec.get("leaseTransitions") or 0) or self._newest_so_far()) + 1
         self._lease = await self._write(lease, term, mine)
         if not mine:
             given_back = "holderIdentity" in spec and not spec["holderIdentity"]
@@ -163,6 +164,11 @@ class Leader:
         self.term = term
         # Counted from before the request: the others count from when they see it, which is later.
         self._safe_until_s = asked_s + self._settings.renew_within_s
+
+    def _newest_so_far(self) -> int:
+        """The term before the first of a new Lease: seconds since 2020, so that it is above those of a Lease of this
+        name that was deleted. Theirs are still on objects, and in caches of the API server."""
+        return max(self.term, int(time.time()) - _YEAR_2020_S)
 
     async def _read(self) -> Object:
         try:

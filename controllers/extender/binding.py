@@ -48,7 +48,8 @@ def fence(namespace: str, lease: str, name: str = "kopt-extender-fence") -> tupl
     A leader that was stopped past its Lease may have a request under way when it wakes, which no check of its own can
     call back. Bindings of other schedulers carry no term and are not looked at. It can refuse nothing else: without
     the Lease, or while the API server has not read it, the server would otherwise refuse every Binding in the cluster
-    before it looks at the term.
+    before it looks at the term. Only an older term is refused, never another one: an API server whose policy was once
+    taken away and came back may know the Lease for ever as it was before (kubernetes/kubernetes#130887).
     """
     group = {"apiVersion": "admissionregistration.k8s.io/v1"}
     term = f"object.metadata.annotations['{TERM_ANNOTATION}']"
@@ -68,7 +69,7 @@ def fence(namespace: str, lease: str, name: str = "kopt-extender-fence") -> tupl
                 f"{term}.startsWith('{namespace}/{lease}/')",
             }],
             "validations": [{
-                "expression": f"{term} == '{namespace}/{lease}/' + string(params.spec.leaseTransitions)",
+                "expression": f"int({term}.split('/')[2]) >= params.spec.leaseTransitions",
                 "message": "another replica of the scheduler extender leads since",
                 "reason": "Forbidden",
             }],

@@ -129,7 +129,8 @@ async def test_another_takes_over_from_one_that_was_killed(start: Callable[..., 
     assert second.said == []
     first.process.kill()
     await second.says(lambda said: "wrote" in said)
-    assert second.said[0] == "leads 2"
+    one, other = (int(leader.said[0].removeprefix("leads ")) for leader in (first, second))
+    assert other == one + 1
 
 
 async def test_a_leader_that_leaves_hands_over_at_once(kube: Kube, namespace: str) -> None:
@@ -144,7 +145,20 @@ async def test_a_leader_that_leaves_hands_over_at_once(kube: Kube, namespace: st
         if winner is first:
             # Long before the Lease would have ended.
             async with asyncio.timeout(PATIENCE_S), second.lead() as fence:
-                assert fence.term == 2
+                assert fence.term == first.term + 1
+
+
+async def test_terms_of_a_deleted_lease_are_older_than_those_of_the_next(kube: Kube, namespace: str) -> None:
+    """What its leaders marked would otherwise belong to a later term for ever, and nobody could write it."""
+    terms = []
+    for name in ("before", "after"):
+        leader = Leader(kube, namespace, LEASE, name, SETTINGS)
+        async with campaigning(leader), leader.lead():
+            terms.append(leader.term)
+        await kube.delete(LEASES, LEASE, namespace)
+        # Terms of a new Lease are told apart by the second.
+        await asyncio.sleep(1.1)
+    assert terms == sorted(set(terms))
 
 
 async def test_at_no_time_do_two_lead(kube: Kube, namespace: str) -> None:
@@ -185,7 +199,7 @@ async def test_a_leader_cut_off_from_the_api_server_stops_before_the_next_begins
                 assert not old.leading
             with pytest.raises(Deposed):
                 await ruling
-            assert new.term == 2
+            assert new.term == old.term + 1
             proxy.flow()
 
 
@@ -194,7 +208,7 @@ async def test_a_fence_refuses_what_is_not_its_own(kube: Kube, namespace: str) -
     made = await kube.create(CONFIG_MAPS, {"metadata": {"name": CASE, "namespace": namespace}, "data": {"a": "1"}})
     async with campaigning(leader), leader.lead() as fence:
         claimed = await fence.claim(CONFIG_MAPS, made)
-        assert claimed["metadata"]["annotations"][TERM_ANNOTATION] == f"{namespace}/{LEASE}/1"
+        assert claimed["metadata"]["annotations"][TERM_ANNOTATION] == f"{namespace}/{LEASE}/{leader.term}"
         assert await fence.claim(CONFIG_MAPS, claimed) is claimed
         for write in (fence.patch(CONFIG_MAPS, made, {"data": {"a": "2"}}), fence.replace(CONFIG_MAPS, made),
                       fence.delete(CONFIG_MAPS, made)):  # fmt: skip
@@ -204,7 +218,7 @@ async def test_a_fence_refuses_what_is_not_its_own(kube: Kube, namespace: str) -
             await fence.create(CONFIG_MAPS, {"metadata": {"name": CASE, "namespace": namespace}})
         with pytest.raises(ValueError, match="needs a name"):
             await fence.create(CONFIG_MAPS, {"metadata": {"generateName": "x-", "namespace": namespace}})
-        later = {"metadata": {"annotations": {TERM_ANNOTATION: f"{namespace}/{LEASE}/2"}}}
+        later = {"metadata": {"annotations": {TERM_ANNOTATION: f"{namespace}/{LEASE}/{leader.term + 1}"}}}
         other = await kube.patch(CONFIG_MAPS, CASE, later, namespace)
         with pytest.raises(Deposed):
             await fence.patch(CONFIG_MAPS, other, {"data": {"a": "3"}})

@@ -3,24 +3,36 @@
 The state is a value (JSON): up to ``MOST`` probes with what the model lacked at each and how sure it had been.
 An answer is the posterior of a Gaussian process over (collective, GPUs, nodes, size) given the probes of the same
 machine and software, so that a few shrink it a little, many of the same question wholly, and others stay as they were.
+How alike questions are was chosen on machines that the model had not seen (``benchmarks.bandwidth_probes``).
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kopt.core.bandwidth import BandwidthError, Collective
+from kopt.models.bandwidth.features import KNOTS
 
 MOST = 256
-_SHARED, _OWN = 0.45, 0.5
-"""Of the variance that all questions to a machine have in common, and those of one collective, GPUs and nodes."""
-_SIZES = 4.0
+_COLLECTIVE = 0.8
+"""What two collectives have in common of what a machine lacks; physics and wires are the same, algorithms are not."""
+_GPUS, _NODES = 0.75, 0.85
+"""The same per doubling of the GPUs of a node, and of the nodes."""
+_SIZES = 6.0
 """Length scale in log2 of the bytes."""
+_ALONE = 0.05
+"""Of the variance that one size shares with no other."""
 _ERROR = 0.03
 """Standard deviation of one probe's logarithm."""
+_SUREST = 0.02
+"""Of the variance is left however much was measured."""
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -38,26 +50,70 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class _Table:
+    """Questions by column."""
+
+    collectives: NDArray[np.str_]
+    columns: Matrix
+    """log2 of GPUs, of nodes and of bytes; the deviation."""
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[str, int, int, float, float]]) -> "_Table":
+        # Beyond the sizes that the model tells apart, one size is as good as another.
+        columns = [(math.log2(g), math.log2(n), float(np.clip(b, KNOTS[0], KNOTS[-1])), d) for _, g, n, b, d in rows]
+        return cls(np.array([one[0] for one in rows]), np.array(columns))
+
+    def shared(self, other: "_Table") -> Matrix:
+        """Covariance: what the surer of two answers may lack, as far as the questions are alike."""
+        gpus, nodes, sizes, _ = np.abs(self.columns[:, None] - other.columns).transpose(2, 0, 1)
+        same = self.collectives[:, None] == other.collectives
+        near = np.where(same, 1.0, _COLLECTIVE) * _GPUS**gpus * _NODES**nodes
+        size = (1 - _ALONE) * np.exp(sizes**2 / (-2 * _SIZES**2)) + _ALONE * (sizes == 0)
+        least = np.minimum(self.columns[:, None, 3], other.columns[:, 3])
+        found: Matrix = near * size * least**2
+        return found
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """The probes of one machine and software; computed once, asked often."""
+
+    table: _Table
+    inverse: Matrix
+    weights: Vector
+
+
+@dataclass(frozen=True)
 class Calibration:
     probes: tuple[Probe, ...] = ()
+    _known: dict[tuple[str, str], _Solved | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def adding(self, probe: Probe) -> "Calibration":
+    def adding(self, *probes: Probe) -> "Calibration":
         """Keeps the newest."""
-        return Calibration((*self.probes, probe)[-MOST:])
+        return Calibration((*self.probes, *probes)[-MOST:])
 
     def correction(
         self, machine: str, software: str, kind: Collective, gpus: int, nodes: int, size_bytes: int, deviation: float
     ) -> tuple[float, float]:
         """What to add to the logarithm of the latency, and the standard deviation that is left."""
-        known = [one for one in self.probes if (one.machine, one.software) == (machine, software)]
-        if not known:
+        key = (machine, software)
+        if key not in self._known:
+            self._known[key] = self._solve([one for one in self.probes if (one.machine, one.software) == key])
+        known = self._known[key]
+        if known is None:
             return 0.0, deviation
-        asked = Probe(machine, software, kind.value, gpus, nodes, math.log2(max(1, size_bytes)), 0.0, deviation)
-        between = np.array([[_shared(a, b) for b in known] for a in known])
-        to = np.array([_shared(asked, one) for one in known])
-        solved = np.linalg.solve(between + _ERROR**2 * np.eye(len(known)), to)
-        left = max(0.02 * deviation**2, deviation**2 - float(solved @ to))
-        return float(solved @ np.array([one.lacking for one in known])), math.sqrt(left)
+        asked = _Table.of([(kind.value, gpus, nodes, math.log2(max(1, size_bytes)), deviation)])
+        to = asked.shared(known.table)[0]
+        left = max(_SUREST * deviation**2, deviation**2 - float(to @ known.inverse @ to))
+        return float(to @ known.weights), math.sqrt(left)
+
+    @staticmethod
+    def _solve(probes: Sequence[Probe]) -> _Solved | None:
+        if not probes:
+            return None
+        table = _Table.of([(one.collective, one.gpus, one.nodes, one.log_bytes, one.deviation) for one in probes])
+        inverse = np.linalg.inv(table.shared(table) + _ERROR**2 * np.eye(len(probes)))
+        return _Solved(table, inverse, inverse @ np.array([one.lacking for one in probes]))
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": 1, "probes": [asdict(one) for one in self.probes]}
@@ -72,17 +128,8 @@ class Calibration:
             numbers = [(one.log_bytes, one.lacking, one.deviation, one.gpus, one.nodes) for one in found]
             if not np.all(np.isfinite(np.array(numbers, dtype=float))):
                 raise ValueError("a number is not finite")
+            if any(min(one.gpus, one.nodes) < 1 for one in found):
+                raise ValueError("a probe of no GPU")
         except (KeyError, TypeError, ValueError) as error:
             raise BandwidthError(f"not a calibration ({error})") from error
         return cls(found[-MOST:])
-
-
-def _shared(a: Probe, b: Probe) -> float:
-    """Covariance: what the surer of two answers may lack, as far as the questions are alike."""
-    return _alike(a, b) * min(a.deviation, b.deviation) ** 2
-
-
-def _alike(a: Probe, b: Probe) -> float:
-    size = math.exp(-((a.log_bytes - b.log_bytes) ** 2) / (2 * _SIZES**2))
-    same = (a.collective, a.gpus, a.nodes) == (b.collective, b.gpus, b.nodes)
-    return size * (_SHARED + _OWN * same) + (1 - _SHARED - _OWN) * (same and a.log_bytes == b.log_bytes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kopt.cluster.resources import Key
 from kopt.controllers.extender.asks import ANY_POOL, Ask
-from kopt.controllers.extender.decisions import DecisionLog, PodDecision
+from kopt.controllers.extender.decisions import DecisionLog, PodDecision, of_degraded
 from kopt.controllers.extender.fleet import Fleet, Holding, Placement, Stage
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.names import NodeNames
@@ -112,7 +112,8 @@ class Decider:
         """Remember a decision, for ``/explain``; that there is no node is said at once."""
         mode = Mode.ENFORCE if acts else Mode.OBSERVE
         outcome = "observed" if not acts else "offered" if placement.choice.node is not None else "refused"
-        decision = PodDecision(view.key, view.uid, time.time(), mode, placement, outcome, together=together)
+        more = of_degraded(placement.choice, self.fleet.complaints.text) if placement.choice.impaired else ()
+        decision = PodDecision(view.key, view.uid, time.time(), mode, placement, outcome, together=together, more=more)
         self.log.note(decision)
         if outcome == "refused":
             self._announce(decision)

@@ -1,15 +1,19 @@
 """The latest decisions, for ``/explain``: why this node, why not the others."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kopt.cluster.resources import Key
 from kopt.controllers.extender.fleet import Placement
 from kopt.core.decision import Mode
-from kopt.policies.placement.choose import explain
+from kopt.core.reason import Reason
+from kopt.policies.placement.choose import Choice, explain
 from kopt.policies.placement.feasible import SENTENCES, Refusal
+
+_MOST_NOTE = 1024
+"""Characters of an event's note, by its schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +31,14 @@ class PodDecision:
     error: str = ""
     together: int = 1
     """Pods that were planned with it, itself included."""
+    more: tuple[Reason, ...] = ()
+    """Of degraded nodes, and of where the other pods of its gang are."""
 
     @property
     def summary(self) -> str:
-        """One sentence."""
-        return explain(self.placement.choice)[0].message
+        """What was chosen, and what kept it from another node; an event's note."""
+        found = " ".join(one.message for one in (explain(self.placement.choice)[0], *self.more))
+        return found if len(found) <= _MOST_NOTE else f"{found[: _MOST_NOTE - 1]}…"
 
     def to_dict(self) -> dict[str, Any]:
         """The document of ``/explain``."""
@@ -54,7 +61,7 @@ class PodDecision:
                 {"node": one.node, "score": one.score, "breakdown": dict(one.breakdown)} for one in choice.runner_ups
             ],
             "rejected": _rejected(choice.rejected),
-            "reasons": [reason.to_dict() for reason in explain(choice)],
+            "reasons": [reason.to_dict() for reason in (*explain(choice), *self.more)],
             "planned_together": self.together,
             "error": self.error,
         }
@@ -89,3 +96,16 @@ class DecisionLog:
 
 def _rejected(counts: Mapping[Refusal, int]) -> list[dict[str, Any]]:
     return [{"code": code.name, "nodes": count, "reason": SENTENCES[code]} for code, count in counts.items()]
+
+
+def of_degraded(choice: Choice, text: Callable[[str], str]) -> tuple[Reason, ...]:
+    """Degraded nodes that had room: the one that was taken all the same, or those that were not, and what is wrong with
+    them (``text``)."""
+    if choice.node in choice.impaired:
+        why = f"Node {choice.node} is degraded and was taken, as no other one that can take the pod is well: "
+        return (Reason("DEGRADED_TAKEN", f"{why}{text(choice.node or '')}.", {"node": str(choice.node)}),)
+    what = "was avoided" if choice.node else "does not keep what is required"
+    return tuple(
+        Reason("DEGRADED_AVOIDED", f"Node {name} is degraded and {what}: {text(name)}.", {"node": name})
+        for name in choice.impaired
+    )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kopt.cluster.resources import Key
 from kopt.controllers.extender.asks import ANY_POOL, Ask
+from kopt.controllers.extender.complaints import Complaint, Complaints
 from kopt.controllers.extender.names import NodeNames
 from kopt.core.placement import PodRequest
 from kopt.core.units import WHOLE_GPU, MilliGpu
@@ -104,6 +105,7 @@ class Fleet:
 
     def __init__(self, weights: Mapping[str, float] = WEIGHTS) -> None:
         self.pools: dict[str, Pool] = {}
+        self.complaints = Complaints()
         self.holdings: dict[str, Holding] = {}
         self._links: dict[str, GpuLinks] = {}
         self._make: dict[str, str] = {}
@@ -122,7 +124,7 @@ class Fleet:
 
         Returns whether anything changed.
         """
-        offers = {resource: self._linked(offer) for resource, offer in offers.items()}
+        offers = {resource: self._told(offer) for resource, offer in offers.items()}
         before = self._nodes.get(name, {})
         if before == offers:
             return False
@@ -158,6 +160,12 @@ class Fleet:
             make = hashlib.sha256(repr(links).encode()).hexdigest()[:16]
             self._links.setdefault(make, links)
             self._make[node] = make
+        if node in self._nodes:
+            self.set_node(node, self._nodes[node])
+
+    def set_complaint(self, node: str, source: str, complaint: Complaint | None) -> None:
+        """What a source says is wrong with a node; None for nothing."""
+        self.complaints.set(node, source, complaint)
         if node in self._nodes:
             self.set_node(node, self._nodes[node])
 
@@ -277,10 +285,12 @@ class Fleet:
         """Pods whose Binding was sent and is not seen yet."""
         return sum(one.stage is Stage.ASSUMED for one in self.holdings.values())
 
-    def _linked(self, offer: FleetNode) -> FleetNode:
+    def _told(self, offer: FleetNode) -> FleetNode:
+        """The offer with what other objects say of its node."""
         make = self._make.get(offer.name, "")
         known = make and len(self._links[make].gbps) == offer.gpus
-        return replace(offer, topology=make if known else "")
+        return replace(offer, topology=make if known else "", degraded=self.complaints.degraded(offer.name),
+                       poor=self.complaints.poor(offer.name, offer.gpus))  # fmt: skip
 
     def _note(self, holding: Holding) -> None:
         self.holdings[holding.uid] = holding

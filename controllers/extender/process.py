@@ -12,8 +12,9 @@ from pathlib import Path
 from kopt.cluster.api import ApiError, Kube, KubeSettings, NotFound, connect
 from kopt.cluster.events import WARNING, EventRecorder, EventSettings
 from kopt.cluster.informer import Change, Informer
-from kopt.cluster.resources import GPU_WORKLOADS, NAMESPACES, NODE_TOPOLOGIES, NODES, PODS, Key, Object
+from kopt.cluster.resources import GPU_WORKLOADS, NAMESPACES, NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, Key, Object
 from kopt.controllers.extender.binding import Binder
+from kopt.controllers.extender.complaints import Complaint, of_bandwidth
 from kopt.controllers.extender.decisions import PodDecision
 from kopt.controllers.extender.fleet import Fleet, Holding
 from kopt.controllers.extender.leading import Leadership, LeadershipSettings
@@ -24,12 +25,11 @@ from kopt.controllers.extender.service import Extender
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.controllers.extender.spans import Spans, tracer
 from kopt.controllers.extender.tls import TlsFiles
-from kopt.controllers.extender.topologies import links_of_object
+from kopt.controllers.extender.topologies import NodeFacts, facts_of
 from kopt.controllers.extender.views import PodView, mode_of_namespace
 from kopt.controllers.extender.workloads import PlacedPod, Statuses, WorkloadView, workload_of
 from kopt.controllers.lifetime import end_signals, run_until, settle_memory
 from kopt.policies.placement.state import FleetNode
-from kopt.policies.placement.topology import GpuLinks
 
 _LOG = logging.getLogger(__name__)
 _CONFIRM_S = 0.01
@@ -85,13 +85,15 @@ class Replica:
         self._nodes: Informer[Mapping[str, FleetNode]] = Informer(kube, NODES, keep=offers_of)
         self._namespaces: Informer[str] = Informer(kube, NAMESPACES, keep=mode_of_namespace)
         self._workloads: Informer[WorkloadView] = Informer(kube, GPU_WORKLOADS, keep=workload_of)
-        self._topologies: Informer[GpuLinks] = Informer(kube, NODE_TOPOLOGIES, keep=links_of_object)
+        self._topologies: Informer[NodeFacts] = Informer(kube, NODE_TOPOLOGIES, keep=facts_of)
+        self._bandwidths: Informer[Complaint] = Informer(kube, NODE_BANDWIDTHS, keep=of_bandwidth)
         self._statuses = Statuses(kube, self._workloads.objects, self._placed, lambda: self.serves)
         self._of_workload: dict[Key, dict[str, PodView]] = {}
         # Nodes and wishes first: pods are put on them.
         self._namespaces.subscribe(self.extender.namespace_changed)
         self._nodes.subscribe(self.extender.node_changed)
-        self._topologies.subscribe(lambda change: self.extender.fleet.set_links(change.key[1], change.new))
+        self._topologies.subscribe(self.extender.topology_changed)
+        self._bandwidths.subscribe(self.extender.bandwidth_changed)
         self._workloads.subscribe(self._workload_changed)
         self._pods.subscribe(self.extender.pod_changed)
         self.server = ExtenderServer(
@@ -112,7 +114,7 @@ class Replica:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            informers = (self._namespaces, self._nodes, self._topologies, self._workloads, self._pods)
+            informers = (self._namespaces, self._nodes, self._topologies, self._bandwidths, self._workloads, self._pods)
             for informer in informers:
                 group.create_task(informer.run())
             group.create_task(self._statuses.run())

@@ -8,6 +8,7 @@ from kopt.cluster.resources import Key, Object
 from kopt.controllers.extender.asks import Wish
 from kopt.controllers.extender.binding import Binder
 from kopt.controllers.extender.binds import BindAnswer, Binds
+from kopt.controllers.extender.complaints import Complaint
 from kopt.controllers.extender.deciding import Decider
 from kopt.controllers.extender.decisions import PodDecision
 from kopt.controllers.extender.fleet import Fleet, Holding, Stage
@@ -16,9 +17,10 @@ from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.names import NodeNames, WireError
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.controllers.extender.spans import Spans
+from kopt.controllers.extender.topologies import NodeFacts
 from kopt.controllers.extender.views import PodView, view_of
 from kopt.controllers.extender.wire import BindCall, Offer, filter_reply, scores_reply, unchanged_reply
-from kopt.policies.placement.feasible import SENTENCES
+from kopt.policies.placement.feasible import SENTENCES, Refusal
 from kopt.policies.placement.state import FleetNode
 
 _TEXTS = {int(code): f"GPU placement: {text}" for code, text in SENTENCES.items()}
@@ -124,6 +126,18 @@ class Extender:
         if self.fleet.set_node(change.key[1], change.new or {}) and change.new:
             self.decider.freed.set()
 
+    def topology_changed(self, change: Change[NodeFacts]) -> None:
+        """Keep how a node's GPUs are linked, and what its agent says is worse than it was."""
+        node, facts = change.key[1], change.new
+        self.fleet.set_links(node, facts.links if facts is not None else None)
+        self.fleet.set_complaint(node, "topology", facts.complaint if facts is not None else None)
+        self.decider.freed.set()
+
+    def bandwidth_changed(self, change: Change[Complaint]) -> None:
+        """Keep what tests with other nodes say of a node."""
+        self.fleet.set_complaint(change.key[1], "pairs", change.new)
+        self.decider.freed.set()
+
     def namespace_changed(self, change: Change[str]) -> None:
         """Keep what the annotations of namespaces say of the mode."""
         if change.new:
@@ -164,7 +178,10 @@ class Extender:
         refused: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         for name, code in self.fleet.refusals(view.ask, names).items():
-            (unresolvable if code in _PERMANENT else refused)[name] = _TEXTS[code]
+            text = _TEXTS[code]
+            if code == Refusal.TOPOLOGY and (why := self.fleet.complaints.text(name)):
+                text += f"; it is degraded: {why}"
+            (unresolvable if code in _PERMANENT else refused)[name] = text
         return filter_reply((), refused, unresolvable)
 
     async def _pod_of(self, call: BindCall) -> PodView | None:

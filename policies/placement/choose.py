@@ -5,7 +5,7 @@ state and request always give the same answer.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,14 @@ from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU, format_gpus
 from kopt.policies.placement.cache import FragmentationCache, Outlook
 from kopt.policies.placement.feasible import SENTENCES, Refusal, counted
+from kopt.policies.placement.preferred import first_choice, impaired, passed_over, well_slots
 from kopt.policies.placement.scores import WEIGHTS, Scored, weigh
 from kopt.policies.placement.state import FleetState
 from kopt.policies.placement.topology import Topologies, kept
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Tiers = NDArray[np.int8]
 RUNNER_UPS = 3
 _SORTED = 256
 """Rows that are sorted faster than their best are picked out."""
@@ -39,7 +41,8 @@ class Ranked:
 class Choice:
     """The decision for one pod. ``node`` is None where no candidate can take it; ``gpus`` are slots of the node.
 
-    ``rejected`` counts the other candidates by `Refusal`; ``considered`` all candidates.
+    ``rejected`` counts the other candidates by `Refusal`; ``considered`` all candidates. ``impaired`` are the first few
+    nodes that have room and a degraded part that the pod would feel, the chosen one in front if it is among them.
     """
 
     request: PodRequest
@@ -50,6 +53,7 @@ class Choice:
     runner_ups: tuple[Ranked, ...] = ()
     rejected: Mapping[Refusal, int] = field(default_factory=dict)
     considered: int = 0
+    impaired: tuple[str, ...] = ()
 
     @property
     def feasible(self) -> int:
@@ -65,8 +69,12 @@ def choose(
     cache: FragmentationCache,
     weights: Mapping[str, float] = WEIGHTS,
     topologies: Topologies | None = None,
+    tiers: Tiers | None = None,
 ) -> Choice:
     """The best of ``candidates`` (rows; None means every node) for ``request``; nothing is changed.
+
+    A node with a degraded part that the pod would feel is taken only where no other can be. ``tiers`` are of every row
+    for a pod of a gang: one of the lowest tier that has room is taken, whatever others score.
 
     ``cache`` belongs to this state and holds the typical pods. Without ``topologies`` no node's links are known: a
     preferred topology or a bandwidth counts for nothing then, and a required one is kept by no node.
@@ -79,8 +87,11 @@ def choose(
     rejected = counted(codes) if len(fits) < len(rows) else {}
     if len(scored.rows) < len(fits):
         rejected = {**rejected, Refusal.TOPOLOGY: len(fits) - len(scored.rows)}
+    ill = fits[impaired(state, request, fits, gang=tiers is not None)][: RUNNER_UPS + 1].tolist()
     if not len(scored.rows):
-        return Choice(request, None, rejected=rejected, considered=len(rows))
+        return Choice(request, None, rejected=rejected, considered=len(rows), impaired=_names(state, ill))
+    scored, passed = _preferred(scored, tiers)
+    rejected = {**rejected, **passed}
     total, parts = weigh(scored, weights)
     places = _first(total, 1 + RUNNER_UPS)
     names = [state.names[row] for row in scored.rows[places].tolist()]
@@ -91,7 +102,10 @@ def choose(
     ]
     row, first = int(scored.rows[places[0]]), ranked[0]
     gpus = _gpus(state, request, row, outlook, topologies)
-    return Choice(request, first.node, gpus, first.score, first.breakdown, tuple(ranked[1:]), rejected, len(rows))
+    if ill and impaired(state, request, scored.rows[places[:1]], gang=tiers is not None).any():
+        ill = [row, *(one for one in ill if one != row)]
+    return Choice(request, first.node, gpus, first.score, first.breakdown, tuple(ranked[1:]), rejected, len(rows),
+                  _names(state, ill))  # fmt: skip
 
 
 def best(
@@ -110,6 +124,7 @@ def best(
     scored = _scored(state, request, fits, outlook, cache.room.prices(state), topologies)
     if not len(scored.rows):
         return None
+    scored, _ = _preferred(scored, None)
     total, _ = weigh(scored, weights)
     row = int(scored.rows[np.argmax(total)])
     return row, _gpus(state, request, row, outlook, topologies)
@@ -129,6 +144,21 @@ def _scored(
     return Scored(state, request, fits, outlook.loss[fits], outlook.broken, prices, rated)
 
 
+def _preferred(scored: Scored, tiers: Tiers | None) -> tuple[Scored, Mapping[Refusal, int]]:
+    """What is left of the rows when healthy ones and those near the pod's gang come first."""
+    impairs = impaired(scored.state, scored.request, scored.rows, gang=tiers is not None)
+    if tiers is None and not impairs.any():
+        return scored, {}
+    kept = first_choice(impairs, None if tiers is None else tiers[scored.rows])
+    rated = scored.topology if isinstance(scored.topology, float) else scored.topology[kept]
+    found = replace(scored, rows=scored.rows[kept], loss=scored.loss[kept], topology=rated)
+    return found, passed_over(impairs, kept)
+
+
+def _names(state: FleetState, rows: list[int]) -> tuple[str, ...]:
+    return tuple(state.names[row] for row in rows)
+
+
 def _gpus(
     state: FleetState, request: PodRequest, row: int, outlook: Outlook, topologies: Topologies | None
 ) -> tuple[int, ...]:
@@ -138,11 +168,23 @@ def _gpus(
 
 
 def slots_for(state: FleetState, row: int, request: PodRequest, preferred: int = -1) -> tuple[int, ...]:
-    """GPU slots for a pod that fits the row: the preferred one for a share, else the first with enough left."""
+    """GPU slots for a pod that fits the row: the preferred one for a share, else the first with enough left; degraded
+    ones only where there are no others."""
+    if state.poor[row]:
+        return _well_first(state, row, request, preferred)
     if preferred >= 0:
         return (preferred,)
     enough = np.flatnonzero(state.gpu_free_milli[row] >= request.gpus.share)
     return tuple(int(slot) for slot in enough[: request.gpus.count])
+
+
+def _well_first(state: FleetState, row: int, request: PodRequest, preferred: int) -> tuple[int, ...]:
+    """Healthy slots first; among them the preferred one, then for a share the fullest, else the first."""
+    well, free = well_slots(state, request, row), state.gpu_free_milli[row]
+    slots = np.flatnonzero(free >= request.gpus.share).tolist()
+    fuller = free if request.is_share else np.zeros_like(free)
+    slots.sort(key=lambda slot: (not well[slot], slot != preferred, fuller[slot], slot))
+    return tuple(slots[: request.gpus.count])
 
 
 def explain(choice: Choice) -> tuple[Reason, ...]:

@@ -26,6 +26,8 @@ class Refusal(IntEnum):
     CPU = 7
     MEMORY = 8
     GPU_FREE = 9
+    DEGRADED = 10
+    ELSEWHERE = 11
 
     @property
     def permanent(self) -> bool:
@@ -43,6 +45,8 @@ SENTENCES: Mapping[Refusal, str] = {
     Refusal.CPU: "too little CPU left",
     Refusal.MEMORY: "too little memory left",
     Refusal.GPU_FREE: "too little GPU left",
+    Refusal.DEGRADED: "degraded, and a healthy one has room",
+    Refusal.ELSEWHERE: "further from the other pods of its gang",
 }
 
 

@@ -16,6 +16,7 @@ from kopt.core.units import WHOLE_GPU, Bytes
 Ints = NDArray[np.int64]
 NO_MODEL = -1
 _LOG_LIMIT = 1 << 16
+_BITS = (1 << 62) - 1
 Likeness = tuple[bytes, int, int, int, int, int, bool]
 
 
@@ -29,7 +30,8 @@ class FleetNode:
 
     ``gpus`` healthy GPU slots of one ``model`` with ``gpu_memory_bytes`` each. ``health`` (0 broken to 1 well),
     ``cost`` (any unit, comparable over nodes) and ``utilisation`` (0-1) are neutral where unknown. ``topology`` names
-    how its GPUs are linked; nodes of one make share a name, empty means unknown.
+    how its GPUs are linked; nodes of one make share a name, empty means unknown. ``degraded``: some part of it is worse
+    than it was; ``poor`` has the bits of the slots that such a part belongs to.
     """
 
     name: str
@@ -43,6 +45,8 @@ class FleetNode:
     cost: float = 0.0
     utilisation: float = 0.0
     topology: str = ""
+    degraded: bool = False
+    poor: int = 0
 
     def __post_init__(self) -> None:
         if not self.name or min(self.cpu_milli, self.memory_bytes, self.gpus, self.gpu_memory_bytes) < 0:
@@ -62,6 +66,8 @@ class FleetState:
     ``ready``                 (N,) bool   can take pods; False in empty rows
     ``health, cost, utilisation``  (N,) f64
     ``topology``              (N,) int32  index into ``topologies``; -1 unknown
+    ``degraded``              (N,) bool   some part is worse than it was
+    ``poor``                  (N,) int64  bits of the slots that it belongs to
     ========================  ==========  ===================================================
 
     Rows whose numbers change are noted, so that caches refresh only those: see `changed_since`.
@@ -142,6 +148,7 @@ class FleetState:
         self.topology[row] = _code(self.topologies, node.topology) if node.topology else -1
         self.gpu_memory_bytes[row], self.ready[row] = node.gpu_memory_bytes, node.ready
         self.health[row], self.cost[row], self.utilisation[row] = node.health, node.cost, node.utilisation
+        self.degraded[row], self.poor[row] = node.degraded, node.poor & _BITS
         self._largest_cpu_milli = max(self._largest_cpu_milli, node.cpu_milli)
         self.touch(row)
         return row
@@ -180,7 +187,7 @@ class FleetState:
     def _columns(self) -> tuple[NDArray[np.generic], ...]:
         return (self.cpu_milli, self.memory_bytes, self.cpu_free_milli, self.memory_free_bytes, self.gpu_free_milli,
                 self.gpu_free_total, self.gpu_count, self.model, self.gpu_memory_bytes, self.ready, self.health,
-                self.cost, self.utilisation, self.topology)  # fmt: skip
+                self.cost, self.utilisation, self.topology, self.degraded, self.poor)  # fmt: skip
 
     def _allocate(self, rows: int, slots: int) -> None:
         self.cpu_milli, self.memory_bytes = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
@@ -191,6 +198,7 @@ class FleetState:
         self.gpu_memory_bytes, self.ready = np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
         self.health, self.cost = np.zeros(rows), np.zeros(rows)
         self.utilisation, self.topology = np.zeros(rows), np.full(rows, -1, np.int32)
+        self.degraded, self.poor = np.zeros(rows, np.bool_), np.zeros(rows, np.int64)
 
     def _grow(self, rows: int, slots: int) -> None:
         """Keep all values in arrays of at least this shape; rows double, so that growing is rare."""

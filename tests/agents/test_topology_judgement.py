@@ -118,9 +118,9 @@ def document(found: Found, before: Object | None = None, at_s: float = 1_800_000
 
 
 def test_the_object_has_the_fields_that_placement_reads() -> None:
-    from kopt.controllers.extender.topologies import links_of_object
+    from kopt.controllers.extender.topologies import facts_of
 
-    links = links_of_object(document(found_of(WHOLE)))
+    links = facts_of(document(found_of(WHOLE))).links
     assert links.gbps[0][1] > 0
     assert links.gbps[0][2] == 0
     spec = spec_of(WHOLE)

@@ -1,0 +1,114 @@
+"""What is wrong with a node, from the objects that others write about it: ``NodeTopology`` and ``NodeBandwidth``."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kopt.cluster.node_topologies import degraded_of
+from kopt.cluster.resources import Object
+from kopt.core.pairs import Health
+from kopt.core.topology import DegradedPart, NodeTopology
+
+_MOST_TOLD = 3
+_MOST_TEXT = 300
+_OF_A_LINK = frozenset({"link", "nic"})
+"""Parts that do not belong to one GPU alone."""
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """``text`` is for people. ``gpus`` are the slots, of ``of`` in all, whose own part is worse than it was; ``slow``
+    the nodes with which a collective is slow, and what it reached (GB/s of bus bandwidth; 0 where it failed)."""
+
+    text: str
+    gpus: tuple[int, ...] = ()
+    of: int = 0
+    slow: Mapping[str, float] | None = None
+    degraded: bool = True
+    """False where only pairs are slow for which another node is to blame."""
+
+
+def of_topology(document: Object, topology: NodeTopology) -> Complaint | None:
+    """What a node's agent found worse than the best that it has seen; None for nothing.
+
+    Raises KeyError, TypeError or ValueError for a status that no agent writes.
+    """
+    parts = degraded_of(document)
+    if not parts:
+        return None
+    slots = {name: slot for slot, gpu in enumerate(sorted(topology.gpus, key=lambda gpu: gpu.index))
+             for name in (gpu.pci, f"GPU{gpu.index}") if name}  # fmt: skip
+    own = {slots[name] for part in parts if part.kind not in _OF_A_LINK for name in part.names if name in slots}
+    return Complaint(_shortened([_told(part, slots) for part in parts]), tuple(sorted(own)), len(topology.gpus))
+
+
+def of_bandwidth(document: Object) -> Complaint | None:
+    """What tests with other nodes say of a node; None where all is well.
+
+    Raises KeyError, TypeError or ValueError for what the benchmark does not write.
+    """
+    status = document.get("status") or {}
+    health = Health(status.get("health") or Health.HEALTHY)
+    slow = {str(one["node"]): float(one.get("betaGBps") or 0.0) for one in status.get("peers") or ()
+            if Health(one.get("health") or Health.HEALTHY) is not Health.HEALTHY}  # fmt: skip
+    if health is Health.HEALTHY:
+        return Complaint("", slow=slow, degraded=False) if slow else None
+    why = str(status.get("reason") or "")[:_MOST_TEXT] or f"its tests with other nodes say {health.value}"
+    pairs = [f"with {name} {f'{gbps:.3g} GB/s' if gbps else 'failed'}" for name, gbps in sorted(slow.items())]
+    return Complaint(f"{why} ({_shortened(pairs)})" if pairs else why, slow=slow)
+
+
+def _told(part: DegradedPart, slots: Mapping[str, int]) -> str:
+    gpus = [f"GPU {slots[name]}" for name in part.names if name in slots and not name.startswith("GPU")]
+    which = f" ({', '.join(gpus)})" if gpus else ""
+    now = f"has {part.now:.4g}" if part.now < part.was else "has it again, not for long yet"
+    return f"{part.part[:_MOST_TEXT]}{which} had {part.was:.4g}, {now}"
+
+
+def _shortened(told: list[str]) -> str:
+    more = f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
+    return "; ".join(told[:_MOST_TOLD]) + more
+
+
+class Complaints:
+    """Those of all nodes, by where they come from."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[str, Complaint]] = {}
+
+    def set(self, node: str, source: str, complaint: Complaint | None) -> None:
+        """Note what a source says of a node now."""
+        if complaint is not None:
+            self._of.setdefault(node, {})[source] = complaint
+        elif found := self._of.get(node):
+            found.pop(source, None)
+            if not found:
+                del self._of[node]
+
+    def text(self, node: str) -> str:
+        """What is wrong with a node; empty where nothing is known to be."""
+        return "; ".join(one.text for one in self._bad(node))
+
+    def degraded(self, node: str) -> bool:
+        return any(True for _ in self._bad(node))
+
+    def poor(self, node: str, gpus: int) -> int:
+        """Bits of the slots whose own part is worse, of a node that offers so many GPUs."""
+        return sum(1 << slot for slot in {slot for one in self._bad(node) if one.of == gpus for slot in one.gpus})
+
+    def slow_with(self, node: str) -> Mapping[str, float]:
+        """Nodes that were slow with this one, and what they reached together (GB/s)."""
+        found: dict[str, float] = {}
+        for one in self._of.get(node, {}).values():
+            found.update(one.slow or {})
+        return found
+
+    def slow_pairs(self) -> dict[tuple[str, str], float]:
+        """Every slow pair, its names in order, and what it reached (GB/s)."""
+        found: dict[tuple[str, str], float] = {}
+        for node in self._of:
+            for other, gbps in self.slow_with(node).items():
+                found[min(node, other), max(node, other)] = gbps
+        return found
+
+    def _bad(self, node: str) -> Iterator[Complaint]:
+        return (one for one in self._of.get(node, {}).values() if one.degraded)

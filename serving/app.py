@@ -28,6 +28,8 @@ from kopt.models.registry import RegisteredModel, RegistryError
 from kopt.serving import inference_protocol
 from kopt.serving.advice import STALE_S
 from kopt.serving.bandwidth import BandwidthService
+from kopt.serving.bandwidth_pairs_schemas import PAIRS_REQUEST, PairsKept, PairsRequest, PairsResponse
+from kopt.serving.bandwidth_pairs_table import Scope
 from kopt.serving.bandwidth_schemas import BANDWIDTH_REQUEST, BandwidthRequest, BandwidthResponse
 from kopt.serving.checkpoint import CheckpointService
 from kopt.serving.checkpoint_schemas import (
@@ -37,7 +39,7 @@ from kopt.serving.checkpoint_schemas import (
     CheckpointsResponse,
 )
 from kopt.serving.engine import DemandService
-from kopt.serving.identity import Identity, Reviewer, answering_namespace, caller_of, seen_by
+from kopt.serving.identity import Identity, Reviewer, answering_namespace, caller_of, seen_by, sees_all_pairs
 from kopt.serving.limits import Gate, deadline_of, read_json
 from kopt.serving.metrics import CONTENT_TYPE, EndpointMetrics
 from kopt.serving.monitoring import CHALLENGER, CHAMPION, PredictionTable, SeriesState
@@ -299,17 +301,44 @@ def _checkpoint(app: FastAPI, endpoint: Endpoint) -> None:
 
 
 def _bandwidth(app: FastAPI, endpoint: Endpoint) -> None:
+    def service() -> BandwidthService:
+        if endpoint.bandwidth is None:
+            raise Problem(503, "This endpoint answers no questions about bandwidth.")
+        return endpoint.bandwidth
+
     @app.post(
         "/v1/bandwidth", response_model=BandwidthResponse, responses=_PROBLEMS, tags=["bandwidth"],
         openapi_extra=_body_of(BandwidthRequest),
     )  # fmt: skip
     async def bandwidth(request: Request) -> Response:
         """What sets of a node's GPUs reach together in one collective, and which to take of those that are free."""
-        if endpoint.bandwidth is None:
-            raise Problem(503, "This endpoint answers no questions about bandwidth.")
         asked = await _asked(request, BANDWIDTH_REQUEST)
-        made = await endpoint.bandwidth.answer(asked, deadline_of(request).within(asked.deadline_ms))
+        sees_all = asked.cluster is not None and await sees_all_pairs(request)
+        deadline = deadline_of(request).within(asked.deadline_ms)
+        made = await service().answer(asked, deadline, Scope(caller_of(request), sees_all))
         return _json(made.to_dict())
+
+    @app.post(
+        "/v1/bandwidth/pairs", response_model=PairsKept, responses=_PROBLEMS, tags=["bandwidth"],
+        openapi_extra=_body_of(PairsRequest),
+    )  # fmt: skip
+    async def keep(request: Request) -> Response:
+        """What pairs of a cluster's nodes were measured to reach; the newest of each pair is kept."""
+        asked = await _asked(request, PAIRS_REQUEST)
+        deadline = deadline_of(request).within(asked.deadline_ms)
+        return _json(await service().keep(asked, deadline, caller_of(request)))
+
+    @app.get(
+        "/v1/bandwidth/pairs", response_model=PairsResponse, responses=_PROBLEMS, tags=["bandwidth"],
+        openapi_extra={
+            "parameters": [{"name": "cluster", "in": "query", "required": False, "schema": {"type": "string"}}]
+        },
+    )  # fmt: skip
+    async def pairs(request: Request) -> Response:
+        """Measured pairs of a cluster beside what is predicted of them, and its nodes' health; or which clusters
+        there are."""
+        cluster = request.query_params.get("cluster")
+        return _json(await service().shown(cluster, deadline_of(request), seen_by(request), caller_of(request)))
 
 
 async def _asked(request: Request, kind: TypeAdapter[T]) -> T:
@@ -424,7 +453,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = document["components"]["schemas"]
         bodies: tuple[type[BaseModel], ...] = (
-            DemandRequest, SizingRequest, CheckpointRequest, BandwidthRequest, inference_protocol.InferRequest,
+            DemandRequest, SizingRequest, CheckpointRequest, BandwidthRequest, PairsRequest,
+            inference_protocol.InferRequest,
         )  # fmt: skip
         for body in bodies:
             schema = body.model_json_schema(ref_template="#/components/schemas/{model}")

@@ -1,7 +1,7 @@
 """A validated question becomes bandwidths: the node, the model, the deadline. Behind ``/v1/bandwidth``.
 
-Nothing is kept but the last nodes that were asked about, read, with what was chosen on them: topologies are the same
-for every question about a node. Work that nobody waits for any more is given up between two sets.
+Of questions nothing is kept but the last nodes that were asked about, read, with what was chosen on them: topologies
+are the same for every question about a node. Work that nobody waits for any more is given up between two sets.
 """
 
 import copy
@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 from kopt.core.bandwidth import BandwidthError, BandwidthEstimate, Collective
 from kopt.core.reason import Reason
@@ -24,6 +25,9 @@ from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
 from kopt.policies.bandwidth.topology import machine_of_node
 from kopt.serving.bandwidth_answers import BandwidthAnswer, BandwidthQuery, MeasuredCollective, WrongQuestion
 from kopt.serving.bandwidth_fallback import Choices, answer_sets, node_in, physical
+from kopt.serving.bandwidth_pairs import Calibrated, Lost, PairsService, lost
+from kopt.serving.bandwidth_pairs_schemas import PairsRequest
+from kopt.serving.bandwidth_pairs_table import Scope
 from kopt.serving.bandwidth_schemas import MAX_GPUS, BandwidthRequest, ToolOutputIn
 from kopt.serving.metrics import EndpointMetrics
 from kopt.serving.problems import Problem, invalid
@@ -33,6 +37,7 @@ from kopt.serving.workers import Deadline, Workers
 _LOG = logging.getLogger(__name__)
 _MOST_HELD = 32
 _MOST_CHOICES = 1024
+_MOST_CALIBRATED = 8
 _FALLBACK_S = 0.5
 """So long may the fallback take when the deadline has passed: the client has one of its own."""
 
@@ -59,21 +64,29 @@ class _Node:
     machine: Machine
     warnings: tuple[str, ...]
     choices: Choices = field(default_factory=dict)
+    calibrated: dict[Hashable, Calibrated] = field(default_factory=dict)
 
 
 class BandwidthService:
     """Answers questions about sets of GPUs with the model in ``slot``. One per replica."""
 
-    def __init__(self, slot: Slot[BandwidthPredictor], metrics: EndpointMetrics, *, threads: int = 2) -> None:
-        self.slot = slot
+    def __init__(
+        self, slot: Slot[BandwidthPredictor], metrics: EndpointMetrics, *, threads: int = 2,
+        pairs: PairsService | None = None,
+    ) -> None:  # fmt: skip
+        self.slot, self._pairs = slot, pairs
         self._metrics = metrics
         self._workers, self._spare = Workers(threads, "bandwidth"), Workers(1, "bandwidth-fallback")
+        self._telling = Workers(1, "bandwidth-pairs")
         self._nodes: OrderedDict[Hashable, _Node] = OrderedDict()
         self._lock = threading.Lock()
 
     def close(self) -> None:
         self._workers.close()
         self._spare.close()
+        self._telling.close()
+        if self._pairs is not None:
+            self._pairs.close()
 
     def refresh(self) -> None:
         """Follow the alias once (blocks: registry and disk)."""
@@ -81,22 +94,41 @@ class BandwidthService:
         if self.slot.refresh():
             self._metrics.serving_bandwidth(before, self.slot.version)
 
-    async def answer(self, request: BandwidthRequest, deadline: Deadline) -> BandwidthAnswer:
+    async def keep(self, request: PairsRequest, deadline: Deadline, caller: str = "") -> dict[str, Any]:
+        """The answer to measured pairs. Raises Problem."""
+        return await self._told(deadline, lambda pairs: pairs.keep(request, caller, self.slot.current))
+
+    async def shown(self, cluster: str | None, deadline: Deadline, seen: str | None, caller: str) -> dict[str, Any]:
+        """The pairs that are kept; ``seen`` is the caller whose may be seen, None for everybody's. Raises Problem."""
+        return await self._told(deadline, lambda pairs: pairs.show(cluster, seen, caller, self.slot.current))
+
+    async def _told(self, deadline: Deadline, work: Callable[[PairsService], dict[str, Any]]) -> dict[str, Any]:
+        if self._pairs is None:
+            raise Problem(503, "This endpoint keeps no measured pairs.")
+        try:
+            return await self._telling.run(deadline, work, self._pairs)
+        except TimeoutError:
+            text = f"{deadline.reason.message} Sending pairs again is harmless."
+            raise Problem(503, text, headers={"retry-after": "2"}) from None
+
+    async def answer(
+        self, request: BandwidthRequest, deadline: Deadline, scope: Scope | None = None
+    ) -> BandwidthAnswer:  # fmt: skip
         """The answer within the deadline; past it, and without a model, the analytic layer's, marked.
 
         Raises Problem 422 for invalid questions, and 503 where there is no time for the fallback either.
         """
-        made = await self._in_time(request, deadline)
+        made = await self._in_time(request, deadline, scope or Scope())
         self._metrics.estimated(made)
         return made
 
-    async def _in_time(self, request: BandwidthRequest, deadline: Deadline) -> BandwidthAnswer:
+    async def _in_time(self, request: BandwidthRequest, deadline: Deadline, scope: Scope) -> BandwidthAnswer:
         model = self.slot.current
         if model is None:
             why = self.slot.trouble or Reason("NO_MODEL", "No bandwidth model is loaded yet.")
             return await self._fallback(request, why)
         try:
-            return await self._workers.run(deadline, self._by_model, model, request, deadline)
+            return await self._workers.run(deadline, self._by_model, model, request, deadline, scope)
         except TimeoutError:
             return await self._fallback(request, deadline.reason)
         except Problem:
@@ -114,12 +146,16 @@ class BandwidthService:
             text = f"{why.message} The fallback takes too long as well; ask about fewer sets."
             raise Problem(503, text, headers={"retry-after": "1"}) from None
 
-    def _by_model(self, model: BandwidthPredictor, request: BandwidthRequest, deadline: Deadline) -> BandwidthAnswer:
+    def _by_model(
+        self, model: BandwidthPredictor, request: BandwidthRequest, deadline: Deadline, scope: Scope
+    ) -> BandwidthAnswer:  # fmt: skip
         node, query = self._node(request), _query(request)
-        told, reasons = _calibrated(model, node.machine, query)
+        machine, known, of_cluster = self._of_cluster(model, node, request, scope)
+        told, of_probes = _calibrated(known, machine, query)
+        reasons = (*of_cluster, *of_probes)
 
         def estimate(gpus: tuple[int, ...]) -> BandwidthEstimate:
-            return told.estimate(BandwidthQuestion(node.machine, gpus, query.collective, query.bytes, query.nodes))
+            return told.estimate(BandwidthQuestion(machine, gpus, query.collective, query.bytes, query.nodes))
 
         try:
             sets, best = answer_sets(query, node.machine, estimate, _until(deadline), node.choices)
@@ -128,6 +164,26 @@ class BandwidthService:
         return BandwidthAnswer(
             query.collective, query.bytes, query.nodes, sets, best, model.version, False, reasons, node.warnings
         )
+
+    def _of_cluster(
+        self, model: BandwidthPredictor, node: _Node, request: BandwidthRequest, scope: Scope
+    ) -> tuple[Machine, BandwidthPredictor, tuple[Reason, ...]]:
+        """What the cluster's measured pairs make of the model, kept beside the node until other pairs come."""
+        if request.cluster is None:
+            return node.machine, model, ()
+        try:
+            if self._pairs is None:
+                raise Lost
+            key = (request.cluster, scope, self._pairs.stamp(request.cluster, scope), model.version)
+            found = node.calibrated.get(key)
+            if found is None:
+                found = self._pairs.calibrated(model, node.machine, request.cluster, scope, request.software)
+                if len(node.calibrated) >= _MOST_CALIBRATED:
+                    node.calibrated.clear()
+                node.calibrated[key] = found
+        except Lost:
+            return node.machine, model, (lost(request.cluster),)
+        return found.machine, found.model, (found.reason,)
 
     def _by_links(self, request: BandwidthRequest, why: Reason, deadline: Deadline) -> BandwidthAnswer:
         node = self._node(request)

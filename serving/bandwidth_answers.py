@@ -61,6 +61,8 @@ class BandwidthQuery:
     count: int | None = None
     free: Sequence[int] | None = None
     probes: Sequence[MeasuredCollective] = ()
+    cluster: str = ""
+    """Whose measured pairs of such nodes calibrate the answer."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object; what is not said is left out."""
@@ -69,7 +71,7 @@ class BandwidthQuery:
         optional = {
             "minimum_gigabytes_per_s": self.minimum_gigabytes_per_s, "count": self.count,
             "free": None if self.free is None else list(self.free),
-            "probes": [one.to_dict() for one in self.probes] or None,
+            "probes": [one.to_dict() for one in self.probes] or None, "cluster": self.cluster or None,
         }  # fmt: skip
         return {
             "topology": dict(said), "gpu_sets": [list(one) for one in self.gpu_sets],

@@ -171,6 +171,9 @@ class BandwidthRequest(_Strict):
     """All of the node's if absent."""
     probes: Annotated[list[ProbeIn], Field(max_length=MAX_PROBES, fail_fast=True)] = []
     """Pull these answers, and no others, towards what was measured."""
+    cluster: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Pull them towards what healthy pairs of such nodes of this cluster were measured to reach, as
+    ``/v1/bandwidth/pairs`` was told."""
     deadline_ms: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] | None = None
     """As the header ``X-Kopt-Deadline-Ms``; the shorter counts."""
 

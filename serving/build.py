@@ -12,6 +12,8 @@ from kopt.models.sizing.predictor import SizingPredictor
 from kopt.serving.advice import Adviser
 from kopt.serving.app import MOST_AT_ONCE, REFRESH_S, Endpoint
 from kopt.serving.bandwidth import BandwidthService, bandwidth_slot
+from kopt.serving.bandwidth_pairs import PairsService
+from kopt.serving.bandwidth_pairs_table import PairTable
 from kopt.serving.checkpoint import CheckpointService, checkpoint_slot
 from kopt.serving.checkpoint_table import JobTable
 from kopt.serving.engine import DemandService
@@ -72,5 +74,9 @@ def assemble(settings: Settings, parts: Parts | None = None) -> Endpoint:
         CheckpointService(
             checkpoint_slot(source, parts.shipped_checkpoint), metrics, JobTable(settings.home / "checkpoint.db")
         ),
-        BandwidthService(bandwidth_slot(source, parts.shipped_bandwidth), metrics),
+        BandwidthService(
+            bandwidth_slot(source, parts.shipped_bandwidth),
+            metrics,
+            pairs=PairsService(PairTable(settings.home / "bandwidth.db")),
+        ),
     )

@@ -28,11 +28,13 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 OPEN = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v2/health/live", "/v2/health/ready")
 """Answered to everybody: probes and scrapers, which a network policy keeps to themselves, and the documentation."""
-BY_CALLER = ("/v1/recommendations", "/v1/health/models", "/v1/checkpoint")
+PAIRS = "/v1/bandwidth/pairs"
+BY_CALLER = ("/v1/recommendations", "/v1/health/models", "/v1/checkpoint", PAIRS)
 """Paths that show what is kept by caller; the verb list (no HTTP method) on one is the right to see all callers'."""
 _CALLER = "kopt.caller"
 _SEES_ALL = "kopt.sees-all"
 _RIGHTS = "kopt.rights"
+_MAY = "kopt.may"
 _CHALLENGE = {"www-authenticate": 'Bearer realm="kopt"'}
 
 
@@ -60,6 +62,7 @@ class Identity:
             caller = await self._identify(scope)
             scope[_CALLER] = caller.name
             scope[_RIGHTS] = functools.partial(self._reviewer.may_on_jobs, caller)
+            scope[_MAY] = functools.partial(self._reviewer.may, caller)
             scope[_SEES_ALL] = scope["path"] in BY_CALLER and await self._may(caller, "list", scope["path"])
         except Problem as problem:
             await problem.response()(scope, receive, send)
@@ -112,6 +115,13 @@ async def answering_namespace(request: Request, namespace: str | None, *, tells:
         text = f"{caller_of(request)} may not {what} namespace {namespace} need: it needs the right to {verb} its Jobs."
         raise Problem(403, text)
     return namespace
+
+
+async def sees_all_pairs(request: Request) -> bool:
+    """Whether the caller may use every caller's measured pairs: the verb list on their path; everybody where callers
+    do not authenticate. Raises Problem 503 where nobody can say."""
+    may: Callable[[str, str], Awaitable[bool]] | None = request.scope.get(_MAY)
+    return may is None or await _asked(may("list", PAIRS))
 
 
 def seen_by(request: Request) -> str | None:

@@ -22,6 +22,8 @@ _COLLECTIVE = 0.8
 """What two collectives have in common of what a machine lacks; physics and wires are the same, algorithms are not."""
 _GPUS, _NODES = 0.75, 0.85
 """The same per doubling of the GPUs of a node, and of the nodes."""
+_WITHIN = 0.3
+"""And of what goes over the links of one node, with what goes over the network between several."""
 _SIZES = 6.0
 """Length scale in log2 of the bytes."""
 _ALONE = 0.05
@@ -67,7 +69,8 @@ class _Table:
         """Covariance: what the surer of two answers may lack, as far as the questions are alike."""
         gpus, nodes, sizes, _ = np.abs(self.columns[:, None] - other.columns).transpose(2, 0, 1)
         same = self.collectives[:, None] == other.collectives
-        near = np.where(same, 1.0, _COLLECTIVE) * _GPUS**gpus * _NODES**nodes
+        inside = (self.columns[:, None, 1] == 0) == (other.columns[:, 1] == 0)
+        near = np.where(same, 1.0, _COLLECTIVE) * np.where(inside, 1.0, _WITHIN) * _GPUS**gpus * _NODES**nodes
         size = (1 - _ALONE) * np.exp(sizes**2 / (-2 * _SIZES**2)) + _ALONE * (sizes == 0)
         least = np.minimum(self.columns[:, None, 3], other.columns[:, 3])
         found: Matrix = near * size * least**2

@@ -1,0 +1,163 @@
+"""Which machines of a cluster are alike, and which of their measured points say most about them."""
+
+import copy
+import hashlib
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kopt.core.bandwidth import BandwidthError, Collective
+from kopt.core.pairs import Health, MeasuredPair, MeasuredPoint
+from kopt.core.topology import NodeTopology, TopologyError
+from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
+from kopt.policies.bandwidth.graph import Machine
+from kopt.policies.bandwidth.hardware import HardwareRow, software_of
+from kopt.policies.bandwidth.sets import gpu_set
+from kopt.policies.bandwidth.topology import machine_from
+from kopt.serving.bandwidth_pairs_table import KeptNode, KeptPairs
+
+_MOST_KINDS = 6
+"""Of (collective, GPUs per node) that calibrate, those of most pairs."""
+_MOST_SIZES = 8
+"""Sizes of each: with ``_MOST_KINDS`` well below ``calibration.MOST``."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The median of what healthy pairs took."""
+
+    collective: Collective
+    gpus_per_node: int
+    bytes: int
+    latency_us: float
+
+
+@dataclass(frozen=True)
+class Points:
+    """``pairs`` is how many were used, ``software`` what the newest of them ran."""
+
+    points: tuple[Point, ...] = ()
+    pairs: int = 0
+    software: str = ""
+
+
+def likeness(machine: Machine) -> str:
+    """The same for nodes of the same hardware: GPU model and count, links, cards. Not addresses, nor names of cards."""
+    node, network = machine.node, machine.network
+    if len(node.gpus) > 1:
+        whole = gpu_set(machine, node.gpus)
+        links: tuple[object, ...] = (whole.way.value, round(whole.ring_gbps, 1), round(whole.spread_gbps, 1))
+    else:
+        links = ()
+    # A tool says "NVIDIA H100 80GB HBM3" and a person "H100": what the catalogue knows of them is the same.
+    facts = (replace(node.gpu, name="" if node.gpu.known else node.gpu.name), len(node.gpus))
+    cards = (round(network.total_gbps, 1), round(network.card_gbps, 1)) if network is not None else None
+    return hashlib.sha256(repr((facts, links, cards)).encode()).hexdigest()[:12]
+
+
+def with_software(machine: Machine, software: str) -> Machine:
+    """The machine as it is with this library, on the network that it has."""
+    if not software:
+        return machine
+    said = HardwareRow("", "", "", 2 if machine.network else 1, len(machine.node.gpus), "", software)
+    told = software_of(said, machine.network)
+    return replace(machine, software=replace(told, transport=machine.software.transport))
+
+
+class Machines:
+    """The machine of every node whose topology is known: one object for all that are alike."""
+
+    def __init__(self, nodes: Mapping[str, KeptNode]) -> None:
+        self.of: dict[str, str] = {}
+        self.alike: dict[str, Machine] = {}
+        for name, one in nodes.items():
+            machine = _machine(one.topology)
+            if machine is not None:
+                self.of[name] = likeness(machine)
+                self.alike.setdefault(self.of[name], machine)
+
+
+def _machine(document: str | None) -> Machine | None:
+    """None for what is no node with GPUs."""
+    if document is None:
+        return None
+    try:
+        return machine_from(NodeTopology.from_dict(json.loads(document)))
+    except (TopologyError, ValueError, RecursionError):
+        return None
+
+
+def points_of(kept: KeptPairs, alike: str, machines: Machines) -> Points:
+    """Of healthy pairs whose nodes both are ``alike``: per collective and GPUs a few sizes, each with its median, so
+    that a pair that is slow and was not noticed moves it little."""
+    sound = [
+        one for one in kept.pairs
+        if one.health is Health.HEALTHY and all(machines.of.get(name) == alike for name in one.nodes)
+    ]  # fmt: skip
+    if not sound:
+        return Points()
+    kinds: dict[tuple[Collective, int], list[MeasuredPair]] = defaultdict(list)
+    for one in sound:
+        kinds[one.collective, one.gpus_per_node].append(one)
+    most = sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))[:_MOST_KINDS]
+    found = [point for (kind, gpus), pairs in most for point in _medians(kind, gpus, pairs)]
+    newest = max(sound, key=lambda one: one.measured_at)
+    return Points(tuple(found), len({one.nodes for one in sound}), newest.software)
+
+
+def _medians(kind: Collective, gpus: int, pairs: Sequence[MeasuredPair]) -> Iterator[Point]:
+    times: dict[int, list[float]] = defaultdict(list)
+    for pair in pairs:
+        for one in pair.points:
+            if one.latency_us > 0 and one.bytes > 0:
+                times[one.bytes].append(one.latency_us)
+    # A size that hardly any pair was measured at is no median.
+    most = max(map(len, times.values()), default=0)
+    sizes = sorted(size for size, values in times.items() if 2 * len(values) >= most)
+    for size in _spread(sizes):
+        # Of two the quicker: what is wrong with a pair makes it slow.
+        yield Point(kind, gpus, size, statistics.median_low(times[size]))
+
+
+def _spread(sizes: Sequence[int]) -> list[int]:
+    """Some of the sizes, evenly from the smallest to the largest by their logarithms."""
+    if len(sizes) <= _MOST_SIZES:
+        return list(sizes)
+    low, high = math.log2(sizes[0]), math.log2(sizes[-1])
+    wanted = [low + (high - low) * n / (_MOST_SIZES - 1) for n in range(_MOST_SIZES)]
+    return sorted({min(sizes, key=lambda size: abs(math.log2(size) - at)) for at in wanted})
+
+
+def calibrate(model: BandwidthPredictor, machine: Machine, points: Sequence[Point]) -> BandwidthPredictor:
+    """A copy of the model that has seen the points on two such nodes. What the machine cannot be asked is left out."""
+    gpus = tuple(sorted(machine.node.gpus))
+    told = copy.copy(model)
+    for one in points:
+        if one.gpus_per_node <= len(gpus) and machine.network is not None:
+            told.observe(question(machine, one.gpus_per_node, one.collective, one.bytes), one.latency_us)
+    return told
+
+
+def question(machine: Machine, gpus_per_node: int, kind: Collective, size_bytes: int) -> BandwidthQuestion:
+    """Of a pair of such nodes."""
+    gpus = tuple(sorted(machine.node.gpus))[:gpus_per_node]
+    return BandwidthQuestion(machine, gpus, kind, size_bytes, 2)
+
+
+def expected(
+    model: BandwidthPredictor, machine: Machine, gpus_per_node: int, kind: Collective, size_bytes: int
+) -> tuple[float, float, float] | None:
+    """Bus bandwidth in GB/s with its interval; None where such nodes cannot do it."""
+    try:
+        found = model.estimate(question(machine, gpus_per_node, kind, size_bytes))
+    except BandwidthError:
+        return None
+    return found.bus_gigabytes_per_s, found.bus_low_gigabytes_per_s, found.bus_high_gigabytes_per_s
+
+
+def largest(pair: MeasuredPair) -> MeasuredPoint | None:
+    """None for a failed pair."""
+    return max(pair.points, key=lambda one: one.bytes, default=None)

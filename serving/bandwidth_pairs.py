@@ -1,0 +1,174 @@
+"""What pairs of a cluster's nodes were measured to reach: kept, shown, and used to calibrate. Behind
+``/v1/bandwidth/pairs`` and the ``cluster`` of ``/v1/bandwidth``.
+
+Pairs that are slow or failed are shown and calibrate nothing. Where the table cannot be read, answers go on without it
+and say so.
+"""
+
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kopt.core.pairs import MeasuredPair
+from kopt.core.reason import Reason
+from kopt.core.topology import NodeTopology, TopologyError
+from kopt.models.bandwidth.predictor import BandwidthPredictor
+from kopt.policies.bandwidth.graph import Machine
+from kopt.serving.bandwidth_cluster import Machines, calibrate, likeness, points_of, with_software
+from kopt.serving.bandwidth_fallback import FALLBACK_MODEL
+from kopt.serving.bandwidth_pairs_schemas import PairsRequest
+from kopt.serving.bandwidth_pairs_table import KeptPairs, PairTable, Scope
+from kopt.serving.bandwidth_pairs_view import Predicted, nodes
+from kopt.serving.bandwidth_schemas import NodeIn
+from kopt.serving.problems import Problem, invalid
+from kopt.serving.wire import SCHEMA
+
+_LOG = logging.getLogger(__name__)
+AHEAD_S = 86_400.0
+"""Clocks differ; what is measured further in the future than this is refused."""
+_AGAIN = {"retry-after": "30"}
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The machine with the software that the pairs ran, the model that has seen them, and what it says of that."""
+
+    machine: Machine
+    model: BandwidthPredictor
+    reason: Reason
+
+
+class PairsService:
+    """Over the table of one replica. Methods block on the disk; ``clock`` tells Unix time."""
+
+    def __init__(self, table: PairTable, clock: Callable[[], float] = time.time) -> None:
+        self.table, self._clock = table, clock
+        self._read: dict[tuple[str, Scope], tuple[KeptPairs, Machines]] = {}
+
+    def close(self) -> None:
+        self.table.close()
+
+    def keep(self, request: PairsRequest, owner: str, model: BandwidthPredictor | None) -> dict[str, Any]:
+        """The answer to a POST. Raises Problem 422 for what cannot be, 503 where the disk takes nothing."""
+        now_s = self._clock()
+        pairs = [_pair(number, one.model_dump(mode="json"), now_s) for number, one in enumerate(request.pairs)]
+        topologies = {name: _document(name, one) for name, one in request.topologies.items()}
+        try:
+            kept = self.table.keep(owner, request.cluster, pairs, topologies, request.domains, now_s)
+            found = self.table.load(request.cluster, Scope(owner, every=False))
+        except (sqlite3.Error, OSError) as error:
+            raise _lost("kept", error) from error
+        known = found.nodes if found is not None else {}
+        named = sorted({name for one in pairs for name in one.nodes})
+        unknown = [name for name in named if name not in known or known[name].topology is None]
+        return {"schema": SCHEMA, "cluster": request.cluster, "kept": kept, "unknown_nodes": unknown,
+                "model": (FALLBACK_MODEL if model is None else model.version).to_dict()}  # fmt: skip
+
+    def show(self, cluster: str | None, seen: str | None, owner: str, model: BandwidthPredictor | None
+             ) -> dict[str, Any]:  # fmt: skip
+        """The answer to a GET; ``seen`` is the caller whose pairs may be seen, None for everybody's.
+
+        Raises Problem 404 for a cluster of which nothing is kept, 503 where the table cannot be read.
+        """
+        version = (FALLBACK_MODEL if model is None else model.version).to_dict()
+        empty: dict[str, Any] = {"schema": SCHEMA, "cluster": cluster, "clusters": [], "nodes": [], "pairs": [],
+                                 "expected": [], "model": version}  # fmt: skip
+        try:
+            names = self.table.clusters(seen)
+            found = self._kept(cluster, Scope(owner, every=seen is None)) if cluster else None
+        except (sqlite3.Error, OSError) as error:
+            raise _lost("read", error) from error
+        if not cluster:
+            return empty | {"clusters": names}
+        if found is None:
+            raise Problem(404, f"No pair of a cluster {cluster[:80]!r} is kept for you.")
+        kept, machines = found
+        predicted = Predicted(kept, machines, model)
+        pairs = [one.to_dict() | predicted.of(one) for one in kept.pairs]
+        return empty | {"clusters": names, "nodes": nodes(kept, machines), "pairs": pairs,
+                        "expected": predicted.expected()}  # fmt: skip
+
+    def stamp(self, cluster: str, scope: Scope) -> str | None:
+        """Another one stands for other pairs; None for no pair. Raises Lost."""
+        try:
+            return self.table.stamp(cluster, scope)
+        except (sqlite3.Error, OSError) as error:
+            _LOG.warning("measured pairs cannot be read: %s", error)
+            raise Lost from error
+
+    def calibrated(
+        self, model: BandwidthPredictor, machine: Machine, cluster: str, scope: Scope, software: str = ""
+    ) -> Calibrated:  # fmt: skip
+        """The model told of pairs of machines like this one. Without a ``software`` the answers are for what the pairs
+        ran. Raises Lost where the table cannot be read."""
+        try:
+            found = self._kept(cluster, scope)
+        except (sqlite3.Error, OSError) as error:
+            _LOG.warning("measured pairs cannot be read: %s", error)
+            raise Lost from error
+        if found is None:
+            return _plain(model, machine, f"No pair of cluster {cluster} is kept")
+        kept, machines = found
+        points = points_of(kept, likeness(machine), machines)
+        told = machine if software else with_software(machine, points.software)
+        measured = with_software(machine, points.software).software
+        if not points.points:
+            return _plain(model, machine, f"No healthy pair of cluster {cluster} is of nodes like this one")
+        if (measured.transport, measured.tuned, measured.algorithm) != (
+            told.software.transport, told.software.tuned, told.software.algorithm
+        ):  # fmt: skip
+            return _plain(model, machine, f"The pairs of cluster {cluster} ran {points.software or 'other settings'}")
+        text = f"{points.pairs} healthy pair(s) of such nodes of cluster {cluster} pull the answers towards them."
+        numbers = {"pairs": points.pairs, "points": len(points.points)}
+        return Calibrated(told, calibrate(model, told, points.points), Reason("CALIBRATED", text, numbers))
+
+    def _kept(self, cluster: str, scope: Scope) -> tuple[KeptPairs, Machines] | None:
+        stamp = self.table.stamp(cluster, scope)
+        if stamp is None:
+            return None
+        held = self._read.get((cluster, scope))
+        if held is None or held[0].stamp != stamp:
+            kept = self.table.load(cluster, scope)
+            if kept is None:
+                return None
+            if len(self._read) > 8:
+                self._read.clear()
+            self._read[cluster, scope] = held = (kept, Machines(kept.nodes))
+        return held
+
+
+class Lost(Exception):
+    """The table cannot be read now."""
+
+
+def lost(cluster: str) -> Reason:
+    """Why an answer is not calibrated, where the table cannot be read."""
+    text = f"What was measured on cluster {cluster} cannot be read now; these answers do without."
+    return Reason("NOT_CALIBRATED", text)
+
+
+def _plain(model: BandwidthPredictor, machine: Machine, why: str) -> Calibrated:
+    return Calibrated(machine, model, Reason("NOT_CALIBRATED", f"{why}; these answers do without."))
+
+
+def _pair(number: int, document: Mapping[str, Any], now_s: float) -> MeasuredPair:
+    if document["measured_at"] > now_s + AHEAD_S:
+        raise invalid(f"pairs.{number}.measured_at", "this is Unix seconds, and more than a day in the future")
+    # What a clock that is ahead measured must not win for ever.
+    return MeasuredPair.from_dict({**document, "measured_at": min(document["measured_at"], now_s)})
+
+
+def _document(name: str, told: NodeIn) -> str:
+    try:
+        return json.dumps(NodeTopology.from_dict(told.model_dump() | {"node": name}).to_dict(), separators=(",", ":"))
+    except TopologyError as error:
+        raise invalid(f"topologies.{name}", str(error)) from None
+
+
+def _lost(what: str, error: Exception) -> Problem:
+    _LOG.warning("measured pairs cannot be %s: %s", what, error)
+    return Problem(503, f"Measured pairs cannot be {what}: {error}. Nothing else is affected.", headers=_AGAIN)

@@ -18,7 +18,7 @@ from kopt.policies.bandwidth.graph import Machine
 from kopt.policies.bandwidth.sets import gpu_set
 from kopt.policies.bandwidth.topology import machine_of_node
 from kopt.policies.topology.sets import SetChoice, best_set
-from kopt.policies.topology.within import bus_gbps
+from kopt.policies.topology.within import bus_gbps, limit_of
 from kopt.serving.bandwidth_answers import BandwidthAnswer, BandwidthQuery, BestSet, SetBandwidth, WrongQuestion, meets
 
 FALLBACK_MODEL = ModelVersion("links", "1")
@@ -111,7 +111,8 @@ def _choice(query: BandwidthQuery, machine: Machine, still: Still, choices: Choi
 
     asked = (free, query.count, query.collective, query.bytes)
     if asked not in choices:
-        choices[asked] = best_set(machine.node, free, query.count, value)
+        limit = limit_of(machine, query.count, query.collective, query.bytes)
+        choices[asked] = best_set(machine.node, free, query.count, value, limit)
     return choices[asked], len(free)
 
 

@@ -4,8 +4,16 @@ import itertools
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 _EXACT_GPUS = 8
-_EPSILON = 1e-6
+_PARTS = 2000
+"""Of one GB/s: what is told of links and half of it are whole numbers, so that one set has one answer in any order."""
+_MOST_STEPS = 64
+"""In which the fastest link is used up; no node's links differ more."""
+
+Ints = NDArray[np.int64]
 
 Capacities = Mapping[tuple[int, int], float]
 
@@ -41,30 +49,52 @@ def _open(gpus: Sequence[int], capacities: Capacities) -> bool:
 @lru_cache(maxsize=4096)
 def _packed(k: int, links: tuple[float, ...]) -> float:
     """Rings taken one after the other, each time the one whose weakest link has most left, in units of one link; the
-    best of a few orders."""
-    index = {pair: n for n, pair in enumerate(itertools.combinations(range(k), 2))}
-    rings = [
-        ring for ring in every_ring(k)
-        if all(links[index[pair]] > 0 for pair in ring)
-    ]  # fmt: skip
-    if not rings:
+    best of a few orders, or the first that leaves some GPU without a link to give."""
+    if k == 3:
+        return 2 * min(links)
+    left = np.array([round(one * _PARTS) for one in links], np.int64)
+    pairs, rings = _pairs(k), ring_links(k)
+    rings = rings[(left[rings] > 0).all(axis=1)]
+    if not len(rings):
         return 0.0
-    used = [[index[pair] for pair in ring] for ring in rings]
-    unit = min(one for one in links if one > 0)
-    return max(_greedy(used, links, step) for step in (unit, unit / 2, max(links)))
+    most = min(int(left[(pairs == gpu).any(axis=1)].sum()) for gpu in range(k))
+    largest, unit = int(left.max()), max(int(left[left > 0].min()), int(left.max()) // _MOST_STEPS)
+    found = 0
+    for step in (unit, max(1, unit // 2), largest):
+        found = max(found, _greedy(rings, left, step))
+        if 2 * found >= most:
+            break
+    return 2 * found / _PARTS
 
 
-def _greedy(rings: Sequence[Sequence[int]], links: Sequence[float], step: float) -> float:
-    left, total = list(links), 0.0
+def _greedy(rings: Ints, links: Ints, step: int) -> int:
+    left, total = links.copy(), 0
     while True:
-        best = max(rings, key=lambda ring: (min(left[n] for n in ring), sum(left[n] for n in ring)))
-        most = min(left[n] for n in best)
-        if most <= _EPSILON:
-            return 2 * total
+        carried = left[rings]
+        weakest = carried.min(axis=1)
+        most = int(weakest.max())
+        if most <= 0:
+            return total
+        near = np.flatnonzero(weakest == most)
+        best = rings[near[carried[near].sum(axis=1).argmax()]]
         taken = min(most, step)
         total += taken
-        for n in best:
-            left[n] -= taken
+        left[best] -= taken
+        rings = rings[weakest > 0]
+
+
+@lru_cache(maxsize=16)
+def ring_links(k: int) -> Ints:
+    """Every undirected ring over 0 .. k-1 once, shape (rings, k): places of its links in ``combinations(range(k), 2)``.
+
+    There are (k - 1)! / 2 of them."""
+    index = {pair: n for n, pair in enumerate(itertools.combinations(range(k), 2))}
+    return np.array([[index[pair] for pair in ring] for ring in every_ring(k)], np.int64)
+
+
+@lru_cache(maxsize=16)
+def _pairs(k: int) -> Ints:
+    return np.array(list(itertools.combinations(range(k), 2)), np.int64)
 
 
 @lru_cache(maxsize=16)

@@ -3,35 +3,41 @@
 Among sets as fast as the fastest one, that whose ring has the best weakest hop, then that on the fewest NUMA nodes,
 then that with the most links of its own, then that which leaves the fastest set for the next request of its size, then
 the one of the lowest indexes, so that one question always has one answer.
-Every set is looked at, one for all that differ by twins only; where there are too many of them, sets are grown from
-every GPU and improved by single swaps, and the answer says that it may not be the best.
+Of all sets, one for those that differ by twins only, those are asked that may still be fast by their links
+(``pool.py``). Where there are too many, a good set is grown and improved by swaps (``growing.py``), and all that may
+reach as much are sought by branch and bound (``branching.py``); the answer says whether that came to its end. Work is
+limited by counts of sets, never by time, so that it has the same answer everywhere.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations
 
-from kopt.core.reason import Reason
-from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind
-from kopt.policies.bandwidth.rings import every_ring
-from kopt.policies.topology.symmetry import Classes, how_many, representatives, twins
+import numpy as np
 
-Value = Callable[[tuple[int, ...]], float]
-"""GB/s that a set of GPUs, in ascending order, reaches."""
-_MOST_SETS = 5_000
+from kopt.core.reason import Reason
+from kopt.policies.bandwidth.graph import DeviceGraph
+from kopt.policies.bandwidth.rings import ring_links
+from kopt.policies.topology.branching import all_reaching
+from kopt.policies.topology.growing import grown, neighbours
+from kopt.policies.topology.pool import AS_FAST, Judge, Limit, Pool, Value
+from kopt.policies.topology.symmetry import how_many, representatives, shares_of
+from kopt.policies.topology.table import LinkTable, table_of
+
+_MOST_SETS = 20_000
 _MOST_RINGED, _MOST_IN_RING = 128, 7
 """Sets whose rings are looked at, and GPUs in them."""
-_MOST_ALIKE = 64
-_AS_FAST = 0.99
-"""Of the fastest: closer than any prediction tells apart."""
+_MOST_ALIKE, _MOST_ALIKE_OF_MANY = 64, 4
+_MOST_MOVES = 4
+_REST_WORK = 200.0
 
 
 @dataclass(frozen=True)
 class SetChoice:
     """``gpus`` reach ``gbps``; ``rest_gbps`` is what the next request of this size would, 0 where none fits.
 
-    ``slowest_gbps`` is the worst set that could have been taken, ``exact`` whether every set was looked at.
+    ``slowest_gbps`` is the worst set that could have been taken, the worst that was looked at where there are hundreds;
+    ``considered`` is how many were compared, ``exact`` whether no better one can have been missed.
     """
 
     gpus: tuple[int, ...]
@@ -50,92 +56,90 @@ class SetChoice:
         return Reason("BEST_SET" if self.exact else "GOOD_SET", sentence + ".")
 
 
-def best_set(graph: DeviceGraph, free: Sequence[int], count: int, value: Value) -> SetChoice | None:
+def best_set(
+    graph: DeviceGraph, free: Sequence[int], count: int, value: Value, limit: Limit | None = None
+) -> SetChoice | None:
     """The best ``count`` of the ``free`` GPUs by ``value``; None where there are not so many.
 
-    Raises ValueError for a count below one or for GPUs that the node does not have.
+    ``limit`` spares asking for sets whose links are too few. Raises ValueError for a count below one or for GPUs that
+    the node does not have.
     """
     unknown = set(free) - set(graph.gpus)
     if count < 1 or unknown:
         raise ValueError(f"a set of {count} GPUs among {sorted(free)}: the node has {sorted(graph.gpus)}")
-    free = tuple(sorted(set(free)))
-    if len(free) < count:
+    if len(set(free)) < count:
         return None
-    classes, known = twins(graph), cache(value)
-    exact = how_many(classes, free, count) <= _MOST_SETS
-    sets = set(representatives(classes, free, count) if exact else _grown(free, count, known))
-    fastest = max(map(known, sets))
-    near = [one for one in sets if known(one) >= _AS_FAST * fastest]
-    ringed = len(near) <= _MOST_RINGED
-    order = {
-        one: (_worst_hops(graph, one) if ringed else (0, 0), _spread(graph, one), -_linked(graph, one)) for one in near
-    }
+    table, judge = table_of(graph), Judge(value, limit)
+    rows = [row for row, gpu in enumerate(table.gpus) if gpu in set(free)]
+    every = how_many(table, rows, count) <= _MOST_SETS
+    pool = Pool(table, representatives(table, rows, count), judge) if every else None
+    if pool is None:
+        pool, every = _sought(table, rows, count, judge)
+    near = pool.near()
+    exact = every and judge.complete
+    judge.go_on(_REST_WORK)
+    order = _order(table, pool, near)
     best = min(order.values())
     # Of sets that are alike but for their names only the first few are asked what they leave.
-    alike = sorted(one for one in near if order[one] == best)[:_MOST_ALIKE]
-    rest = {one: _rest(classes, free, one, known, exact=exact) for one in alike}
-    chosen = min(alike, key=lambda one: (-round(rest[one], 6), one))
-    return SetChoice(chosen, known(chosen), rest[chosen], min(map(known, sets)), len(sets), exact)
+    most = _MOST_ALIKE if exact else _MOST_ALIKE_OF_MANY
+    alike = sorted((place for place in near if order[place] == best), key=pool.gpus)[:most]
+    rest = {place: _rest(table, rows, pool, place, judge, every=every) for place in alike}
+    chosen = min(alike, key=lambda place: (-round(rest[place], 6), pool.gpus(place)))
+    gbps, slowest = judge.value(pool.gpus(chosen)) or 0.0, pool.slowest()
+    return SetChoice(pool.gpus(chosen), gbps, rest[chosen], slowest, len(pool.members), exact)
 
 
-def _rest(classes: Classes, free: Sequence[int], taken: Sequence[int], value: Value, *, exact: bool) -> float:
-    """What the best set of the same size reaches among those that are left, or the best pair where that is less."""
-    left = tuple(gpu for gpu in free if gpu not in taken)
-    count = min(len(taken), len(left))
-    if count < 2:
+def _sought(table: LinkTable, rows: Sequence[int], count: int, judge: Judge) -> tuple[Pool, bool]:
+    """The best sets of too many, and whether they are all that are as fast as the fastest."""
+    pool = Pool(table, grown(table, rows, count), judge)
+    for _ in range(_MOST_MOVES):
+        best = max(pool.near(), key=lambda place: judge.value(pool.gpus(place)) or 0.0)
+        moved = Pool(table, np.concatenate([pool.members, neighbours(rows, pool.members[best])]), judge)
+        done = moved.fastest() <= pool.fastest()
+        pool = moved
+        if done:
+            break
+    near = AS_FAST * pool.fastest()
+    needed = judge.needed(near, float(table.gbps.sum(axis=1).max()))
+    found = all_reaching(table, rows, count, needed) if needed > 0 else None
+    if found is None:
+        return pool, False
+    pool = Pool(table, np.unique(np.concatenate([pool.members, found]), axis=0), judge)
+    return pool, judge.most(0.0) < near
+
+
+def _rest(table: LinkTable, rows: Sequence[int], pool: Pool, taken: int, judge: Judge, *, every: bool) -> float:
+    """What the best set of the same size reaches among those that are left, or all of them where they are fewer."""
+    left = [row for row in rows if not pool.members[taken, row]]
+    count = int(pool.members[taken].sum())
+    if min(count, len(left)) < 2:
         return 0.0
-    sets: Iterable[tuple[int, ...]]
-    if exact and how_many(classes, left, count) <= _MOST_SETS:
-        sets = representatives(classes, left, count)
-    else:
-        sets = _grown(left, count, value)
-    return max(map(value, sets))
+    if len(left) <= count:
+        return judge.value(tuple(table.gpus[row] for row in left)) or 0.0
+    open_ = np.zeros((1, len(table.gpus)), np.bool_)
+    open_[0, left] = True
+    found = pool.fastest(shares_of(table, open_)[0])
+    return found if every else max(found, Pool(table, grown(table, left, count), judge).fastest())
 
 
-def _worst_hops(graph: DeviceGraph, gpus: Sequence[int]) -> tuple[int, int]:
-    """Of the best ring through the set: how far its worst hop is (0 by a link, 1 under one bridge, 2 under one NUMA
-    node, 3 from one to another), and how many of these there are."""
-    if not 2 < len(gpus) <= _MOST_IN_RING:
+def _order(table: LinkTable, pool: Pool, near: Sequence[int]) -> dict[int, tuple[float, ...]]:
+    """What orders sets that are equally fast, the best first."""
+    sets = [np.flatnonzero(pool.members[place]) for place in near]
+    ringed = len(near) <= _MOST_RINGED
+    found: dict[int, tuple[float, ...]] = {}
+    for place, one in zip(near, sets, strict=True):
+        linked = round(float(table.gbps[np.ix_(one, one)].sum()) / 2, 3)
+        hops = _worst_hops(table, one.tolist()) if ringed else (0, 0)
+        found[place] = (*hops, len(set(table.numa[one].tolist())), -linked)
+    return found
+
+
+def _worst_hops(table: LinkTable, rows: Sequence[int]) -> tuple[int, int]:
+    """Of the best ring through the set: how far its worst hop is, and how many of these there are."""
+    if not 2 < len(rows) <= _MOST_IN_RING:
         return 0, 0
-    ways = [graph.way_up(Device(DeviceKind.GPU, gpu)) for gpu in gpus]
-    far = {}
-    for a, b in combinations(range(len(gpus)), 2):
-        shared = set(ways[a][1:]) & set(ways[b][1:])
-        bridged = any(one.kind is DeviceKind.PCIE_SWITCH for one in shared)
-        linked = graph.between.get((gpus[a], gpus[b])) or {gpus[a], gpus[b]} <= set(graph.switched)
-        far[a, b] = 0 if linked else 1 if bridged else 2 if shared else 3
-    rings = ([far[hop] for hop in ring] for ring in every_ring(len(gpus)))
-    return min((max(hops), hops.count(max(hops))) for hops in rings)
-
-
-def _linked(graph: DeviceGraph, gpus: Sequence[int]) -> float:
-    """GB/s of the direct links within the set."""
-    return round(sum(graph.between.get(pair, 0.0) for pair in combinations(gpus, 2)), 3)
-
-
-def _spread(graph: DeviceGraph, gpus: Sequence[int]) -> int:
-    """On how many NUMA nodes the GPUs hang."""
-    return len({graph.way_up(Device(DeviceKind.GPU, gpu))[-1] for gpu in gpus})
-
-
-def _grown(free: Sequence[int], count: int, value: Value) -> Iterable[tuple[int, ...]]:
-    """From each GPU a set that takes the best next one until it is full, then the best single swaps."""
-    for first in free:
-        chosen: tuple[int, ...] = (first,)
-        while len(chosen) < count:
-            chosen = max((_with(chosen, gpu) for gpu in free if gpu not in chosen), key=value)
-        yield _improved(free, chosen, value)
-
-
-def _improved(free: Sequence[int], chosen: tuple[int, ...], value: Value) -> tuple[int, ...]:
-    while True:
-        rest = [gpu for gpu in free if gpu not in chosen]
-        swaps = [_with(tuple(one for one in chosen if one != out), gpu) for out in chosen for gpu in rest]
-        better = max(swaps, key=value, default=chosen)
-        if value(better) <= value(chosen):
-            return chosen
-        chosen = better
-
-
-def _with(chosen: Sequence[int], gpu: int) -> tuple[int, ...]:
-    return tuple(sorted((*chosen, gpu)))
+    far = np.array([table.hops[pair] for pair in combinations(rows, 2)])
+    rings = far[ring_links(len(rows))]
+    worst = rings.max(axis=1)
+    least = int(worst.min())
+    return least, int((rings[worst == least] == least).sum(axis=1).min())

@@ -1,65 +1,55 @@
 """GPUs of a node that may be swapped with one another without changing anything: sets of them need one look only."""
 
-from collections.abc import Iterator, Sequence
-from math import comb, prod
+from collections.abc import Sequence
 
-from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind
+import numpy as np
 
-Classes = tuple[tuple[int, ...], ...]
-"""GPUs in classes; those of one class are each other's twins."""
-
-
-def twins(graph: DeviceGraph) -> Classes:
-    """The node's GPUs in classes of twins, in the order of their lowest index.
-
-    Two GPUs are twins when swapping them, and nothing else, leaves every link as it was: they hang on the same bridge
-    and have the same links to all the others. Being twins is transitive, as swaps are.
-    """
-    seen: list[list[int]] = []
-    for gpu in sorted(graph.gpus):
-        home = next((one for one in seen if _alike(graph, one[0], gpu)), None)
-        if home is None:
-            seen.append([gpu])
-        else:
-            home.append(gpu)
-    return tuple(map(tuple, seen))
+from kopt.policies.bandwidth.graph import DeviceGraph
+from kopt.policies.topology.table import Ints, LinkTable, Members, table_of
 
 
-def _alike(graph: DeviceGraph, one: int, other: int) -> bool:
-    if graph.switched.get(one) != graph.switched.get(other) or _above(graph, one) != _above(graph, other):
-        return False
-    rest = [gpu for gpu in graph.gpus if gpu not in (one, other)]
-    between = graph.between
-    return all(between.get((one, gpu)) == between.get((other, gpu)) for gpu in rest)
+def twins(graph: DeviceGraph) -> tuple[tuple[int, ...], ...]:
+    """The node's GPUs in classes of twins, in the order of their lowest index."""
+    table = table_of(graph)
+    return tuple(
+        tuple(table.gpus[n] for n in np.flatnonzero(table.twin == one)) for one in range(int(table.twin.max()) + 1)
+    )
 
 
-def _above(graph: DeviceGraph, gpu: int) -> tuple[Device, ...] | None:
-    """The way from a GPU's bridge up to its NUMA node."""
-    return tuple(graph.way_up(Device(DeviceKind.GPU, gpu))[1:])
+def how_many(table: LinkTable, free: Sequence[int], count: int) -> int:
+    """How many kinds of sets of ``count`` there are among the ``free`` rows of the table."""
+    ways = [1] + [0] * count
+    for size in np.bincount(table.twin[list(free)]).tolist():
+        ways = [sum(ways[max(0, n - size) : n + 1]) for n in range(count + 1)]
+    return ways[count]
 
 
-def representatives(classes: Classes, free: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
+def representatives(table: LinkTable, free: Sequence[int], count: int) -> Members:
     """One set of ``count`` free GPUs of every kind there is, each of the lowest indexes."""
-    open_ = set(free)
-    members = [[gpu for gpu in one if gpu in open_] for one in classes]
-    for taken in _shares([len(one) for one in members], count):
-        yield tuple(sorted(gpu for one, many in zip(members, taken, strict=True) for gpu in one[:many]))
+    rows = np.array(sorted(free), np.int64)
+    sizes = np.bincount(table.twin[rows], minlength=int(table.twin.max()) + 1)
+    shares = _shares(sizes.tolist(), count)
+    rank = np.array([int((table.twin[rows[:n]] == table.twin[row]).sum()) for n, row in enumerate(rows)], np.int64)
+    found = np.zeros((len(shares), len(table.gpus)), np.bool_)
+    found[:, rows] = shares[:, table.twin[rows]] > rank
+    return found
 
 
-def how_many(classes: Classes, free: Sequence[int], count: int) -> int:
-    """How many sets ``representatives`` yields, or at least so many."""
-    open_ = set(free)
-    sizes = [sum(gpu in open_ for gpu in one) for one in classes]
-    return min(comb(sum(sizes), count), prod(min(size, count) + 1 for size in sizes))
+def shares_of(table: LinkTable, members: Members) -> Ints:
+    """How many of each class are in each set, shape (sets, classes)."""
+    classes = np.eye(int(table.twin.max()) + 1, dtype=np.int64)[table.twin]
+    found: Ints = members.astype(np.int64) @ classes
+    return found
 
 
-def _shares(sizes: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
-    """Every way of taking ``count`` from classes of these sizes."""
-    if not sizes:
-        if count == 0:
-            yield ()
-        return
-    rest = sum(sizes[1:])
-    for many in range(min(sizes[0], count), max(0, count - rest) - 1, -1):
-        for others in _shares(sizes[1:], count - many):
-            yield (many, *others)
+def _shares(sizes: Sequence[int], count: int) -> Ints:
+    """Every way of taking ``count`` from classes of these sizes, shape (ways, classes)."""
+    found, left = np.zeros((1, 0), np.int64), np.array([count], np.int64)
+    for place, size in enumerate(sizes):
+        rest = sum(sizes[place + 1 :])
+        taken = np.arange(size, -1, -1)
+        after = left[:, None] - taken
+        way, which = np.nonzero((after >= 0) & (after <= rest))
+        found = np.column_stack((found[way], taken[which]))
+        left = after[way, which]
+    return found

@@ -6,7 +6,8 @@ from weakref import WeakKeyDictionary
 from kopt.core.bandwidth import BandwidthKind, BandwidthMinimum, Collective
 from kopt.policies.bandwidth.analytic import analytic
 from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.bandwidth.sets import gpu_set
+from kopt.policies.bandwidth.sets import GpuSet, Way, gpu_set
+from kopt.policies.topology.pool import Limit
 from kopt.policies.topology.sets import SetChoice, best_set
 
 GIB = 2**30
@@ -28,9 +29,30 @@ def choose_gpus(
         if len(known) >= _MOST_KEPT:
             known.clear()
         known[question] = best_set(
-            machine.node, free, count, lambda gpus: bus_gbps(machine, gpus, kind=kind, size_bytes=size_bytes)
-        )
+            machine.node, free, count, lambda gpus: bus_gbps(machine, gpus, kind=kind, size_bytes=size_bytes),
+            limit_of(machine, count, kind, size_bytes),
+        )  # fmt: skip
     return known[question]
+
+
+def limit_of(machine: Machine, count: int, kind: Collective, size_bytes: int) -> Limit | None:
+    """What ``count`` GPUs reach at most, by the links of the GPU that has fewest; None where switches join them."""
+    node = machine.node
+    if node.switched or count < 2:
+        return None
+    bus = max((edge.total_gbps for edge in node.parents.values()), default=0.0)
+    wires = max(bus, node.gpu.pcie_gbps)
+
+    def linked(degree: float) -> float:
+        # Links that are alike to one hundredth are taken for equal.
+        return _gbps(_imagined(machine, Way.MESH, count, 1.01 * degree + 0.001), kind, size_bytes)
+
+    return Limit(linked, _gbps(_imagined(machine, Way.PCIE, count, wires), kind, size_bytes))
+
+
+def _imagined(machine: Machine, way: Way, count: int, gbps: float) -> GpuSet:
+    """A set of one node whose wires carry so much whatever is asked of them."""
+    return GpuSet(machine.node.gpu, way, count, 1, gbps, gbps, gbps, False, None, 0.0, 0.0, machine.software)
 
 
 def bus_gbps(
@@ -46,8 +68,11 @@ def bus_gbps(
         return 0.0
     if ranks < 2:
         return machine.node.gpu.memory_gbps or 1.0
-    took_us = analytic(gpu_set(machine, gpus, nodes), kind, size_bytes).latency_us
-    return size_bytes / took_us / 1e3 * kind.bus_factor(ranks)
+    return _gbps(gpu_set(machine, gpus, nodes), kind, size_bytes)
+
+
+def _gbps(gpus: GpuSet, kind: Collective, size_bytes: int) -> float:
+    return size_bytes / analytic(gpus, kind, size_bytes).latency_us / 1e3 * kind.bus_factor(gpus.ranks)
 
 
 def reaches(machine: Machine, gpus: Sequence[int], minimum: BandwidthMinimum) -> bool:

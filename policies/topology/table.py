@@ -1,0 +1,88 @@
+"""A node's wires as tables over its GPUs, made once per node: many sets of them are looked up at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Members = NDArray[np.bool_]
+"""Sets of GPUs, shape (sets, GPUs): is the GPU in the set?"""
+LINKED, BRIDGED, ONE_NUMA, ACROSS = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, eq=False)
+class LinkTable:
+    """Rows and columns are the GPUs in ascending order."""
+
+    gpus: tuple[int, ...]
+    gbps: Floats
+    """GB/s per direction of the direct links of a pair."""
+    switched: Floats
+    """GB/s per direction from each GPU into link switches, 0 without."""
+    far: Ints
+    """How far apart two are: under one bridge, under one NUMA node, from one to another."""
+    hops: Ints
+    """The same with links, which are nearer than all."""
+    numa: Ints
+    """A number of each GPU's NUMA node."""
+    twin: Ints
+    """A number of each GPU's class of twins: GPUs that may be swapped without changing anything."""
+
+    def members(self, sets: Sequence[Sequence[int]]) -> Members:
+        """Sets of GPUs by their indexes."""
+        place = {gpu: n for n, gpu in enumerate(self.gpus)}
+        found = np.zeros((len(sets), len(self.gpus)), np.bool_)
+        for row, one in enumerate(sets):
+            found[row, [place[gpu] for gpu in one]] = True
+        return found
+
+    def degrees(self, members: Members) -> Floats:
+        """GB/s of each GPU's links to those of the set, shape (sets, GPUs)."""
+        found: Floats = members @ self.gbps
+        return found
+
+
+_made: "WeakKeyDictionary[DeviceGraph, LinkTable]" = WeakKeyDictionary()
+
+
+def table_of(graph: DeviceGraph) -> LinkTable:
+    """The node's table, made when it is first asked for."""
+    if graph not in _made:
+        _made[graph] = _read(graph)
+    return _made[graph]
+
+
+def _read(graph: DeviceGraph) -> LinkTable:
+    gpus = tuple(sorted(graph.gpus))
+    gbps = np.array([[graph.between.get((a, b), 0.0) for b in gpus] for a in gpus])
+    switched = np.array([graph.switched.get(gpu, 0.0) for gpu in gpus])
+    ways = [graph.way_up(Device(DeviceKind.GPU, gpu))[1:] for gpu in gpus]
+    bridges = [{one for one in way if one.kind is DeviceKind.PCIE_SWITCH} for way in ways]
+    under = np.array([[not set(one).isdisjoint(other) for other in ways] for one in ways])
+    bridged = np.array([[not one.isdisjoint(other) for other in bridges] for one in bridges])
+    linked = (gbps > 0) | ((switched > 0)[:, None] & (switched > 0))
+    far = np.where(bridged, BRIDGED, np.where(under, ONE_NUMA, ACROSS)).astype(np.int64)
+    hops = np.where(linked, LINKED, far)
+    numa = _numbered([way[-1] if way else None for way in ways])
+    above = _numbered([tuple(way) for way in ways])
+    return LinkTable(gpus, gbps, switched, far, hops, numa, _twins(gbps, switched, above))
+
+
+def _numbered(things: Sequence[object]) -> Ints:
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(one, len(numbers)) for one in things], np.int64)
+
+
+def _twins(gbps: Floats, switched: Floats, above: Ints) -> Ints:
+    """Two are twins when they hang on the same bridge and have the same links to all the others. Being twins is
+    transitive, as swaps are."""
+    # A pair that is linked differs in what it says of itself: a link to the other, none to oneself.
+    differ = (gbps[:, None, :] != gbps[None, :, :]).sum(axis=2) - 2 * (gbps != 0)
+    alike = (differ == 0) & (switched[:, None] == switched) & (above[:, None] == above)
+    return np.unique(alike.argmax(axis=1), return_inverse=True)[1].astype(np.int64)

@@ -13,13 +13,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Self, TypeVar
+from urllib.parse import urlencode
 
 import httpx
 import tenacity
 
+from kopt.core.pairs import MeasuredPair
 from kopt.core.reason import Reason
+from kopt.core.topology import NodeTopology
 from kopt.policies.lending import LendingSettings
 from kopt.serving.answers import (
     AnswerError,
@@ -38,6 +41,7 @@ from kopt.serving.answers import (
     parse_sizes,
 )
 from kopt.serving.bandwidth_answers import BandwidthAnswer, BandwidthQuery, WrongQuestion, parse_bandwidth
+from kopt.serving.bandwidth_pairs_answers import ClusterPairs, PairsKept, pairs_request, parse_kept, parse_pairs
 from kopt.serving.checkpoint_answers import FollowedJobs, parse_jobs
 from kopt.serving.fallback import FALLBACK_MODEL, REACTIVE_MARGIN, fallback_forecast, recent
 from kopt.serving.gpus import gpus_prediction
@@ -156,6 +160,23 @@ class AsyncPredictionClient:
             return fallback_bandwidth(query, failure.reason, _raising(failure, self._clock() + _LINKS_S, self._clock))
         except WrongQuestion as error:
             raise RequestRefused(422, str(error)) from error
+
+    async def tell_pairs(
+        self, cluster: str, pairs: Sequence[MeasuredPair], topologies: Mapping[str, NodeTopology] | None = None, *,
+        domains: Mapping[str, Sequence[str]] | None = None, deadline_s: float | None = None,
+    ) -> PairsKept:  # fmt: skip
+        """What pairs of a cluster's nodes were measured to reach, 500 at most. Sending again is harmless.
+
+        ``topologies`` are those of nodes that the endpoint may not know, ``domains`` the network levels that nodes are
+        in, outermost first. Raises as ``models`` does.
+        """
+        content = json.dumps(pairs_request(cluster, pairs, topologies, domains), separators=(",", ":")).encode()
+        return parse_kept(await self._call("POST", "/v1/bandwidth/pairs", deadline_s, content))
+
+    async def pairs(self, cluster: str | None = None, *, deadline_s: float | None = None) -> ClusterPairs:
+        """The measured pairs of a cluster; without one the names of those there are. Raises as ``models`` does."""
+        query = f"?{urlencode({'cluster': cluster})}" if cluster else ""
+        return parse_pairs(await self._call("GET", f"/v1/bandwidth/pairs{query}", deadline_s))
 
     async def jobs(self, *, deadline_s: float | None = None) -> FollowedJobs:
         """The jobs whose logs the endpoint follows. Raises as ``models`` does."""
@@ -316,6 +337,19 @@ class PredictionClient:
     def bandwidth(self, query: BandwidthQuery, *, deadline_s: float | None = None) -> BandwidthAnswer:
         """See AsyncPredictionClient.bandwidth."""
         return self._run(self._client.bandwidth(query, deadline_s=deadline_s))
+
+    def tell_pairs(
+        self, cluster: str, pairs: Sequence[MeasuredPair], topologies: Mapping[str, NodeTopology] | None = None, *,
+        domains: Mapping[str, Sequence[str]] | None = None, deadline_s: float | None = None,
+    ) -> PairsKept:  # fmt: skip
+        """See AsyncPredictionClient.tell_pairs."""
+        return self._run(
+            self._client.tell_pairs(cluster, pairs, topologies, domains=domains, deadline_s=deadline_s)
+        )  # fmt: skip
+
+    def pairs(self, cluster: str | None = None, *, deadline_s: float | None = None) -> ClusterPairs:
+        """See AsyncPredictionClient.pairs."""
+        return self._run(self._client.pairs(cluster, deadline_s=deadline_s))
 
     def jobs(self, *, deadline_s: float | None = None) -> FollowedJobs:
         """See AsyncPredictionClient.jobs."""

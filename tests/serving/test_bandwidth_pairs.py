@@ -169,12 +169,13 @@ async def test_slow_and_failed_pairs_do_not_poison_the_cluster(
     http: httpx.AsyncClient, shipped: BandwidthPredictor
 ) -> None:
     good = ring(shipped, 4)
-    slow = [pair(shipped, name, "sick-1", 9.0, health=Health.SLOW, reason="a ninth") for name in names(4)]
+    slow = [pair(shipped, name, sick, 9.0, health=Health.SLOW, reason="a ninth")
+            for sick in ("sick-1", "sick-3") for name in names(4)]  # fmt: skip
     failed = [replace(pair(shipped, name, "sick-2"), points=(), alpha_us=None, beta_gbps=None, health=Health.FAILED)
               for name in names(4)]  # fmt: skip
     await post(http, body(good, names(4)))
     clean = took_us(await ask(http, cluster="east"))
-    await post(http, body([*slow, *failed], ["sick-1", "sick-2"]))
+    await post(http, body([*slow, *failed], ["sick-1", "sick-2", "sick-3"]))
     assert took_us(await ask(http, cluster="east")) == pytest.approx(clean)
     # And one that is slow and was called healthy moves it little: the median counts.
     await post(http, body([pair(shipped, "gpu-00", "odd", 9.0)], ["odd"]))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kopt.cli.controller_pairs import pairs
 from kopt.cli.edge import usage_error
 from kopt.cli.options import seconds
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from kopt.controllers.sizing.given import SizingSettings
 
 app = typer.Typer(no_args_is_help=True, help="Controllers that run in a cluster.")
+app.command("pairs")(pairs)
 
 Kubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube.")

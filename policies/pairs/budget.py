@@ -68,14 +68,19 @@ def opens_s(windows: Sequence[Window], now_s: float) -> float:
     return min(opens for opens in found if opens is not None and opens > now_s)
 
 
+def fits_window(budget: Budget, now_s: float, longest_s: float) -> bool:
+    """Whether a test that starts now ends before the window does."""
+    end_s = closes_s(budget.windows, now_s)
+    return end_s is not None and now_s + longest_s <= end_s
+
+
 def affordable(budget: Budget, now_s: float, *, running: int, used_gpu_s: float, gpus: int, longest_s: float) -> int:
     """How many tests of ``gpus`` GPUs may start now, each of which may take ``longest_s``.
 
     ``used_gpu_s`` is what today's tests have cost, those that run counted as if they took as long as they may. A test
     that would outlast the window does not start.
     """
-    end_s = closes_s(budget.windows, now_s)
-    if end_s is None or now_s + longest_s > end_s:
+    if not fits_window(budget, now_s, longest_s):
         return 0
     room = budget.pairs_at_once - running
     if budget.gpu_seconds_per_day > 0:

@@ -1,0 +1,94 @@
+"""``NodeBandwidth`` objects, as the pairwise benchmark controller writes them, as core types."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from kopt.cluster.resources import NODES, Object
+from kopt.core.bandwidth import BandwidthError
+from kopt.core.pairs import Health, MeasuredPair
+
+MOST_PEERS = 512
+"""In one object; what was measured longest ago is left out."""
+
+
+@dataclass(frozen=True)
+class NodeBandwidth:
+    """The verdict on a node, and the pairs that lie in its object. ``judged_at``: Unix seconds."""
+
+    node: str
+    health: Health = Health.HEALTHY
+    reason: str = ""
+    judged_at: float = 0.0
+    pairs: tuple[MeasuredPair, ...] = ()
+
+
+def bandwidth_of(document: Object) -> NodeBandwidth:
+    """Raises BandwidthError, a ValueError, for an object that cannot be read."""
+    node, status = str(document["metadata"]["name"]), document.get("status") or {}
+    try:
+        pairs = tuple([_pair(node, one) for one in status.get("peers") or ()])
+        health, judged = Health(status.get("health") or Health.HEALTHY), status.get("judgedAt")
+        return NodeBandwidth(node, health, str(status.get("reason") or ""), seconds(judged) if judged else 0.0, pairs)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BandwidthError(f"NodeBandwidth {node} cannot be read ({error})") from error
+
+
+def pairs_of(documents: Iterable[Object]) -> dict[tuple[Any, ...], MeasuredPair]:
+    """Every pair of several objects, by ``key``. Raises BandwidthError."""
+    return {key(one): one for document in documents for one in bandwidth_of(document).pairs}
+
+
+def key(pair: MeasuredPair) -> tuple[Any, ...]:
+    """What a newer measurement takes the place of."""
+    return pair.nodes, pair.collective, pair.gpus_per_node
+
+
+def status_of(bandwidth: NodeBandwidth) -> Object:
+    """The ``status`` of the object."""
+    newest = sorted(bandwidth.pairs, key=lambda one: one.measured_at)[-MOST_PEERS:]
+    return {
+        "health": bandwidth.health.value, "reason": bandwidth.reason[:1024], "judgedAt": stamp(bandwidth.judged_at),
+        "peers": [_peer(one) for one in sorted(newest, key=lambda one: (one.nodes, one.collective, one.gpus_per_node))],
+    }  # fmt: skip
+
+
+def owned_by(node: str, uid: str) -> Object:
+    """The ``metadata`` of a node's object: it goes when the node does."""
+    owner = {"apiVersion": NODES.api_version, "kind": NODES.kind, "name": node, "uid": uid}
+    return {"name": node, "ownerReferences": [owner]}
+
+
+def stamp(at_s: float) -> str:
+    """Unix seconds as RFC 3339."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(text: str) -> float:
+    """RFC 3339 as Unix seconds. Raises ValueError."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def _peer(pair: MeasuredPair) -> Object:
+    found: Object = {
+        "node": pair.nodes[1], "gpusPerNode": pair.gpus_per_node, "collective": pair.collective.value,
+        "points": [{"bytes": one.bytes, "latencyMicroseconds": one.latency_us} for one in pair.points],
+        "measuredAt": stamp(pair.measured_at), "software": pair.software[:128], "health": pair.health.value,
+        "reason": pair.reason[:1024],
+    }  # fmt: skip
+    if pair.alpha_us is not None and pair.beta_gbps is not None:
+        found |= {"alphaMicroseconds": pair.alpha_us, "betaGBps": pair.beta_gbps}
+    return found
+
+
+def _pair(node: str, peer: Mapping[str, Any]) -> MeasuredPair:
+    points = [
+        {"bytes": one["bytes"], "latency_us": one["latencyMicroseconds"]} for one in peer.get("points") or ()
+    ]  # fmt: skip
+    return MeasuredPair.from_dict({
+        "nodes": [node, peer["node"]], "gpus_per_node": peer["gpusPerNode"], "collective": peer["collective"],
+        "measured_at": seconds(peer["measuredAt"]), "points": points, "alpha_us": peer.get("alphaMicroseconds"),
+        "beta_gbps": peer.get("betaGBps"), "software": peer.get("software"), "health": peer.get("health"),
+        "reason": peer.get("reason"),
+    })  # fmt: skip

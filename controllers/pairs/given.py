@@ -1,0 +1,67 @@
+"""What the parts of the controller are given: the cluster as it is seen, and whom to tell."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from kopt.cluster.lease import Fence
+from kopt.cluster.resources import Key, Object, Resource
+from kopt.controllers.pairs.views import NodeView, PodView
+
+Tell = Callable[[Object, str, str], None]
+"""(object reference, reason, sentence): an event for people."""
+
+
+class Cluster(Protocol):
+    """What is known of the cluster now, with what was written a moment ago."""
+
+    def benchmarks(self) -> list[Object]: ...
+
+    def jobs(self) -> list[Object]:
+        """Of tests."""
+        ...
+
+    def pods(self) -> Iterable[PodView]: ...
+
+    def pods_of(self, job: Key) -> list[PodView]: ...
+
+    def nodes(self) -> Mapping[str, NodeView]: ...
+
+    def bandwidths(self) -> dict[str, Object]:
+        """NodeBandwidths by node."""
+        ...
+
+    def priority(self, name: str) -> int:
+        """Of pods of a PriorityClass; empty names the cluster's default."""
+        ...
+
+    def changed_verdicts(self) -> bool:
+        """Whether nodes or NodeBandwidths have changed since this was last asked."""
+        ...
+
+    async def log(self, pod: Key) -> str: ...
+
+    def noted(self, resource: Resource, document: Object) -> None:
+        """This was written just now."""
+        ...
+
+    def removed(self, resource: Resource, document: Object) -> None: ...
+
+
+class Writer:
+    """Fenced writes that the cluster's view learns of at once: informers may come later."""
+
+    def __init__(self, fence: Fence, cluster: Cluster) -> None:
+        self._fence, self._cluster = fence, cluster
+
+    async def create(self, resource: Resource, body: Object) -> None:
+        self._cluster.noted(resource, await self._fence.create(resource, body))
+
+    async def patch(self, resource: Resource, seen: Object, changes: Object) -> None:
+        self._cluster.noted(resource, await self._fence.patch(resource, seen, changes))
+
+    async def replace_status(self, resource: Resource, body: Object) -> None:
+        self._cluster.noted(resource, await self._fence.replace(resource, body, subresource="status"))
+
+    async def delete(self, resource: Resource, seen: Object) -> None:
+        await self._fence.delete(resource, seen)
+        self._cluster.removed(resource, seen)

@@ -1,0 +1,100 @@
+"""NodeBandwidths: results go in, verdicts on pairs and nodes come with them, and what is gone goes out."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import groupby
+
+from kopt.cluster.node_bandwidths import NodeBandwidth, bandwidth_of, key, owned_by, status_of
+from kopt.cluster.resources import NODE_BANDWIDTHS, NODES, Object
+from kopt.controllers.pairs.given import Cluster, Tell, Writer
+from kopt.controllers.pairs.views import NodeView
+from kopt.core.bandwidth import BandwidthError
+from kopt.core.pairs import Health, MeasuredPair
+from kopt.policies.pairs.health import HealthSettings, Judgement, Result, judge
+
+
+class Keeper:
+    """``keep`` writes what has to be different, one object after the other."""
+
+    def __init__(self, cluster: Cluster, writer: Writer, tell: Tell, settings: HealthSettings) -> None:
+        self._cluster, self._writer, self._tell, self._settings = cluster, writer, tell, settings
+
+    def known(self) -> list[MeasuredPair]:
+        """Every pair that was measured since both of its nodes are there."""
+        nodes = self._cluster.nodes()
+        found = (one for held in self._held().values() for one in held.pairs)
+        return [one for one in found if _counts(one, nodes.get(one.nodes[0]), nodes.get(one.nodes[1]))]
+
+    async def keep(self, results: Iterable[MeasuredPair], now_s: float) -> None:
+        """Raises ApiError; what was not written then is, with the next call."""
+        held, nodes = self._held(), self._cluster.nodes()
+        newest = {key(one): one for one in self.known()}
+        for one in results:
+            if not _counts(one, nodes.get(one.nodes[0]), nodes.get(one.nodes[1])):
+                continue
+            before = newest.get(key(one))
+            if before is None or before.measured_at < one.measured_at:
+                newest[key(one)] = one
+        pairs = sorted(newest.values(), key=lambda one: (one.nodes, one.collective, one.gpus_per_node))
+        judgement = judge([_result(one, nodes) for one in pairs], self._settings)
+        of_node = {
+            name: list(found) for name, found in groupby(_judged(pairs, judgement), key=lambda one: one.nodes[0])
+        }
+        for name, document in self._cluster.bandwidths().items():
+            if name not in nodes:
+                await self._writer.delete(NODE_BANDWIDTHS, document)
+        for name, verdict in sorted(judgement.nodes.items()):
+            wanted = NodeBandwidth(name, verdict.health, verdict.reason, now_s, tuple(of_node.get(name, ())))
+            await self._put(nodes[name], held.get(name), wanted)
+        for name in sorted((held.keys() - judgement.nodes.keys()) & nodes.keys()):
+            await self._put(nodes[name], held[name], NodeBandwidth(name, judged_at=now_s))
+
+    def _held(self) -> dict[str, NodeBandwidth]:
+        found = {}
+        for name, document in self._cluster.bandwidths().items():
+            try:
+                found[name] = bandwidth_of(document)
+            except BandwidthError:
+                # Not by us: it is written anew when there is something to say.
+                found[name] = NodeBandwidth(name)
+        return found
+
+    async def _put(self, node: NodeView, before: NodeBandwidth | None, wanted: NodeBandwidth) -> None:
+        document = self._cluster.bandwidths().get(node.name)
+        was = (before.health, before.reason) if before is not None else (Health.HEALTHY, "")
+        if before is not None and was == (wanted.health, wanted.reason) and before.judged_at:
+            wanted = replace(wanted, judged_at=before.judged_at)
+        status = status_of(wanted)
+        if document is None:
+            await self._writer.create(NODE_BANDWIDTHS, {"metadata": owned_by(node.name, node.uid), "status": status})
+        elif document.get("status") != status:
+            await self._writer.patch(NODE_BANDWIDTHS, document, {"status": status})
+        if was[0] is not wanted.health:
+            self._tell_of(node, wanted)
+
+    def _tell_of(self, node: NodeView, verdict: NodeBandwidth) -> None:
+        regarding: Object = NODES.reference("", node.name, node.uid)
+        if verdict.health is Health.HEALTHY:
+            self._tell(regarding, "BandwidthRecovered", "It reaches with others what such nodes reach.")
+        else:
+            self._tell(regarding, "BandwidthDegraded", verdict.reason)
+
+
+def _counts(pair: MeasuredPair, one: NodeView | None, other: NodeView | None) -> bool:
+    """A node that was made anew under its name is another one."""
+    return one is not None and other is not None and pair.measured_at >= max(one.created_s, other.created_s)
+
+
+def _result(pair: MeasuredPair, nodes: Mapping[str, NodeView]) -> Result:
+    one, other = nodes[pair.nodes[0]], nodes[pair.nodes[1]]
+    hardware = tuple(sorted([one.hardware, other.hardware]))
+    kind = (pair.collective, pair.gpus_per_node, pair.software, hardware, one.nearness(other))
+    return Result(pair.nodes, pair.collective.value, kind, None if pair.health is Health.FAILED else pair.beta_gbps)
+
+
+def _judged(pairs: list[MeasuredPair], judgement: Judgement) -> list[MeasuredPair]:
+    """A failed pair keeps the reason of its test."""
+    return [
+        one if one.health is Health.FAILED else replace(one, health=verdict.health, reason=verdict.reason)
+        for one, verdict in zip(pairs, judgement.pairs, strict=True)
+    ]

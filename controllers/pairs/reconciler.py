@@ -1,0 +1,218 @@
+"""One pass over all benchmarks: keep what tests have shown, give way, start what is due, say how far it is.
+
+Results are kept before a test is charged, and it is charged before its Job is taken away; so whoever comes after a
+death at any point does the rest, and nothing is measured or charged twice.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from kopt.cluster.api import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
+from kopt.cluster.node_bandwidths import bandwidth_of
+from kopt.cluster.resources import JOBS, PAIRWISE_BENCHMARKS, SERVICES, Object
+from kopt.controllers.pairs.choosing import Plan, in_the_way, plan
+from kopt.controllers.pairs.given import Cluster, Tell, Writer
+from kopt.controllers.pairs.jobs import job_for, service_for
+from kopt.controllers.pairs.keeping import Keeper
+from kopt.controllers.pairs.reporting import Account, account_of, budget_status, last_error, status_for
+from kopt.controllers.pairs.results import failures, measured
+from kopt.controllers.pairs.spec import Benchmark, benchmark_of
+from kopt.controllers.pairs.stages import Look, Stage, Test, look_again_s, look_at, test_of
+from kopt.core.bandwidth import BandwidthError
+from kopt.core.pairs import Health, MeasuredPair
+from kopt.policies.pairs.health import HealthSettings
+from kopt.policies.pairs.tournament import Pair
+
+_LOG = logging.getLogger(__name__)
+_SOON_S, _AFTER_TROUBLE_S = 0.5, 5.0
+_TAKEN_PAUSE_S, _REFUSED_PAUSE_S = 60.0, 60.0
+_LOG_WAITS_S = 120.0
+"""So long a log that cannot be read is asked for again: its kubelet may be away for a moment."""
+
+
+@dataclass
+class _Ended:
+    """What is to be done with tests that are over."""
+
+    results: list[MeasuredPair] = field(default_factory=list)
+    tests: list[Test] = field(default_factory=list)
+    error: str = ""
+
+
+class Reconciler:
+    """``step`` raises Deposed only; ``namespace`` is that of the tests."""
+
+    def __init__(self, cluster: Cluster, writer: Writer, namespace: str, tell: Tell = lambda *_: None,
+                 clock: Callable[[], float] = time.time, health: HealthSettings | None = None,
+                 taken_pause_s: float = _TAKEN_PAUSE_S) -> None:  # fmt: skip
+        self._cluster, self._writer, self._namespace = cluster, writer, namespace
+        self._tell, self._clock, self._taken_pause_s = tell, clock, taken_pause_s
+        self._keeper = Keeper(cluster, writer, tell, health or HealthSettings())
+        self._not_before_s: dict[Pair, float] = {}
+        self.troubles = 0
+
+    async def step(self) -> float | None:
+        """In how many seconds to look again, None for when something changes."""
+        again_s = [await self._guarded(document) for document in self._cluster.benchmarks()]
+        if self._cluster.changed_verdicts():
+            again_s.append(await self._judge())
+        known = [one for one in again_s if one is not None]
+        return min(known) if known else None
+
+    async def _guarded(self, document: Object) -> float | None:
+        name = document["metadata"]["name"]
+        try:
+            try:
+                benchmark = benchmark_of(document)
+            except ValueError as error:
+                await self._report(document, Plan(state="InvalidSpec", why=str(error)), 0, str(error))
+                return None
+            return await self._one(benchmark)
+        except (Conflict, NotFound):
+            return _SOON_S
+        except ApiError as error:
+            _LOG.warning("PairwiseBenchmark %s: %s", name, error)
+            self.troubles += 1
+            return _AFTER_TROUBLE_S
+
+    async def _judge(self) -> float | None:
+        try:
+            await self._keeper.keep((), self._clock())
+        except (Conflict, NotFound):
+            return _SOON_S
+        except ApiError as error:
+            _LOG.warning("NodeBandwidths: %s", error)
+            self.troubles += 1
+            return _AFTER_TROUBLE_S
+        return None
+
+    async def _one(self, benchmark: Benchmark) -> float | None:
+        now_s, again_s = self._clock(), [float("inf")]
+        ended = _Ended()
+        for test in self._tests(benchmark.name):
+            look = look_at(test, self._cluster.pods_of(test.key), self._cluster.nodes(), benchmark, now_s)
+            if look.stage is Stage.RUNS:
+                look = self._gives_way(test, benchmark)
+            if look.stage is Stage.RUNS:
+                again_s.append(look_again_s(test, benchmark, now_s) - now_s)
+            elif not await self._end(test, look, benchmark, ended):
+                again_s.append(_AFTER_TROUBLE_S)
+        await self._clear_away(benchmark, ended, now_s)
+        found = await self._start(benchmark, now_s)
+        error = ended.error or last_error(benchmark.document)
+        await self._report(self._document(benchmark), found, len(self._tests(benchmark.name)), error)
+        again_s.append(found.again_s - now_s)
+        return None if min(again_s) == float("inf") else max(_SOON_S, min(again_s))
+
+    def _gives_way(self, test: Test, benchmark: Benchmark) -> Look:
+        if benchmark.suspended:
+            return Look(Stage.TAKEN, "the benchmark is suspended")
+        pod = in_the_way(test, benchmark, self._cluster)
+        if pod is None:
+            return Look(Stage.RUNS)
+        return Look(Stage.TAKEN, f"pod {pod.key[0]}/{pod.key[1]} waits for its GPUs")
+
+    async def _end(self, test: Test, look: Look, benchmark: Benchmark, ended: _Ended) -> bool:
+        """Note what is to be done with a test that is over; False where its log is still to come."""
+        if look.stage is Stage.TAKEN:
+            self._not_before_s[test.pair] = self._clock() + self._taken_pause_s
+            self._say(benchmark, "TestGivenUp", f"{' and '.join(test.pair)}: {look.why}")
+            ended.tests.append(test)
+            return True
+        try:
+            log = await self._cluster.log(look.pod.key) if look.pod is not None else ""
+        except ApiError as error:
+            if not isinstance(error, NotFound) and self._clock() - look.at_s < _LOG_WAITS_S:
+                return False
+            if isinstance(error, NotFound) and look.stage is Stage.SUCCEEDED:
+                return await self._end(test, Look(Stage.TAKEN, "its pod is gone"), benchmark, ended)
+            log, look = "", Look(Stage.FAILED, look.why or f"its log cannot be read: {error}", None, look.at_s)
+        if look.stage is Stage.SUCCEEDED:
+            found = measured(log, benchmark, test.pair, look.at_s)
+        else:
+            last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
+            found = failures(benchmark, test.pair, look.at_s, f"{look.why}: {last[:300]}" if last else look.why)
+        bad = next((one for one in found if one.health is Health.FAILED), None)
+        if bad is not None:
+            ended.error = f"{' and '.join(test.pair)}: {bad.reason}"
+        self._say(benchmark, "TestFailed" if bad else "TestEnded", ended.error or f"{' and '.join(test.pair)} measured")
+        ended.tests.append(test)
+        ended.results += found
+        return True
+
+    async def _clear_away(self, benchmark: Benchmark, ended: _Ended, now_s: float) -> None:
+        if not ended.tests:
+            return
+        if ended.results:
+            await self._keeper.keep(ended.results, now_s)
+        document = self._document(benchmark)
+        costs = ((one.uid, one.cost_gpu_s(benchmark.gpus, now_s)) for one in ended.tests)
+        account = self._account(document, now_s).charged(costs)
+        spent = {"budget": budget_status(account), "lastError": (ended.error or last_error(document))[:1024]}
+        await self._put_status(document, {**(document.get("status") or {}), **spent})
+        for test in ended.tests:
+            await self._writer.delete(JOBS, test.job)
+
+    async def _start(self, benchmark: Benchmark, now_s: float) -> Plan:
+        if benchmark.suspended:
+            return Plan(state="Suspended", why="spec.suspend is true")
+        found = self._plan(benchmark, now_s)
+        for pair in found.start:
+            try:
+                await self._start_one(benchmark, pair)
+            except AlreadyExists:
+                # Its last test is still being taken away.
+                self._not_before_s[pair] = now_s + _AFTER_TROUBLE_S
+            except (Invalid, Forbidden, NotFound) as error:
+                return replace(found, state="TestsRefused", why=str(error), again_s=now_s + _REFUSED_PAUSE_S)
+        # What has just started is not due any more.
+        return self._plan(benchmark, now_s) if found.start else found
+
+    def _plan(self, benchmark: Benchmark, now_s: float) -> Plan:
+        every = [test for job in self._cluster.jobs() if (test := test_of(job)) is not None]
+        running = sum(one.benchmark == benchmark.name for one in every)
+        used = self._account(self._document(benchmark), now_s).gpu_s + running * benchmark.gpus * benchmark.timeout_s
+        return plan(benchmark, self._cluster, every, self._keeper.known(), now_s, used, self._not_before_s)
+
+    async def _start_one(self, benchmark: Benchmark, pair: Pair) -> None:
+        with contextlib.suppress(AlreadyExists):
+            await self._writer.create(SERVICES, service_for(benchmark, self._namespace))
+        await self._writer.create(JOBS, job_for(benchmark, pair, self._namespace))
+        self._say(benchmark, "TestStarted", " and ".join(pair))
+
+    async def _report(self, document: Object, found: Plan, running: int, error: str) -> None:
+        now_s = self._clock()
+        known, sick = self._keeper.known(), self._sick()
+        account = self._account(document, now_s)
+        await self._put_status(document, status_for(document, found, known, sick, running, account, error, now_s))
+
+    async def _put_status(self, document: Object, status: Object) -> None:
+        if document.get("status") != status:
+            await self._writer.replace_status(PAIRWISE_BENCHMARKS, document | {"status": status})
+
+    def _account(self, document: Object, now_s: float) -> Account:
+        return account_of(document, now_s).without({job["metadata"]["uid"] for job in self._cluster.jobs()})
+
+    def _sick(self) -> set[str]:
+        found = set()
+        for name, document in self._cluster.bandwidths().items():
+            try:
+                found |= {name} if bandwidth_of(document).health is not Health.HEALTHY else set()
+            except BandwidthError:
+                continue
+        return found
+
+    def _tests(self, benchmark: str) -> list[Test]:
+        found = [test_of(job) for job in self._cluster.jobs()]
+        return [one for one in found if one is not None and one.benchmark == benchmark]
+
+    def _document(self, benchmark: Benchmark) -> Object:
+        """As it is now: it may have been written in this pass."""
+        every = self._cluster.benchmarks()
+        return next((one for one in every if one["metadata"]["uid"] == benchmark.uid), benchmark.document)
+
+    def _say(self, benchmark: Benchmark, reason: str, sentence: str) -> None:
+        self._tell(PAIRWISE_BENCHMARKS.reference("", benchmark.name, benchmark.uid), reason, sentence)

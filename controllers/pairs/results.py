@@ -1,0 +1,89 @@
+"""What a test has shown, from the log of its rank 0; anything that is not whole is a failed pair, with the reason."""
+
+import re
+from collections.abc import Sequence
+
+from kopt.controllers.pairs.spec import Benchmark
+from kopt.core.bandwidth import BandwidthError, Collective, collective
+from kopt.core.collectives import CollectiveLog, CollectiveRun
+from kopt.core.pairs import Health, MeasuredPair, MeasuredPoint
+from kopt.formats import topology
+from kopt.policies.pairs.fit import fit
+from kopt.policies.pairs.tournament import Pair
+
+_VERSION = re.compile(r"\b(NCCL|RCCL)(?: library)? version\s*:?\s+v?(\d+(?:\.\d+){1,3})")
+_LIBRARY = re.compile(r"\bnccl-library=(\d{4,6})\b")
+_MOST_POINTS = 64
+
+
+def measured(log: str, benchmark: Benchmark, pair: Pair, at_s: float) -> list[MeasuredPair]:
+    """One result per collective; never raises."""
+    try:
+        found = topology.parse(log)
+        if not isinstance(found, CollectiveLog):
+            raise topology.FormatError("the log is not one of nccl-tests or rccl-tests")
+        runs = _by_collective(found.runs, benchmark.collectives)
+    except (topology.FormatError, BandwidthError) as error:
+        return failures(benchmark, pair, at_s, str(error), software_of(log))
+    return [_one(runs.get(one), one, benchmark, pair, at_s, software_of(log)) for one in benchmark.collectives]
+
+
+def failures(benchmark: Benchmark, pair: Pair, at_s: float, why: str, software: str = "") -> list[MeasuredPair]:
+    """The results of a test that showed nothing."""
+    return [
+        MeasuredPair(pair, benchmark.gpus_per_node, one, at_s, software=software, health=Health.FAILED,
+                     reason=why[:1024])
+        for one in benchmark.collectives
+    ]  # fmt: skip
+
+
+def software_of(log: str) -> str:
+    """``nccl 2.27.3``; empty where the log does not say."""
+    if found := _VERSION.search(log):
+        return f"{found[1].lower()} {found[2]}"
+    if library := _LIBRARY.search(log):
+        number = int(library[1])
+        return f"nccl {number // 10_000}.{number // 100 % 100}.{number % 100}"
+    return ""
+
+
+def _by_collective(runs: Sequence[CollectiveRun], asked: Sequence[Collective]) -> dict[Collective, CollectiveRun]:
+    """A run that does not say what it was is the only one that was asked for."""
+    found = {}
+    for run in runs:
+        if not run.collective and (len(runs) > 1 or len(asked) > 1):
+            raise topology.FormatError("a run of several does not say which collective it was")
+        found[collective(run.collective) if run.collective else asked[0]] = run
+    return found
+
+
+def _one(run: CollectiveRun | None, what: Collective, benchmark: Benchmark, pair: Pair, at_s: float,
+         software: str) -> MeasuredPair:  # fmt: skip
+    ranks = benchmark.gpus
+    why, points, line = "", _points(run), None
+    if run is None:
+        why = f"the log has no run of {what}"
+    elif len(run.ranks) != ranks or run.hosts != 2:
+        why = f"{len(run.ranks)} ranks on {run.hosts} hosts ran, not {ranks} on 2"
+    elif wrong := sum(row.wrong or 0 for row in run.rows):
+        why = f"{wrong} values of {what} were wrong"
+    else:
+        line = fit([(float(one.bytes), one.latency_us) for one in points])
+        why = "" if line else f"the times of {what} do not grow with the size"
+    if line is None:
+        return MeasuredPair(
+            pair, benchmark.gpus_per_node, what, at_s, software=software, health=Health.FAILED, reason=why
+        )
+    beta = line.gigabytes_per_s(what.bus_factor(ranks))
+    return MeasuredPair(
+        pair, benchmark.gpus_per_node, what, at_s, points, round(line.alpha_us, 3), round(beta, 3), software
+    )
+
+
+def _points(run: CollectiveRun | None) -> tuple[MeasuredPoint, ...]:
+    """By size: out of place, or in place where there is nothing else."""
+    if run is None:
+        return ()
+    by_size = {int(row.bytes): row.latency_us for row in run.rows if row.in_place}
+    by_size |= {int(row.bytes): row.latency_us for row in run.rows if not row.in_place}
+    return tuple([MeasuredPoint(size, by_size[size]) for size in sorted(by_size)][-_MOST_POINTS:])

@@ -1,0 +1,118 @@
+"""Where a test stands, read from its Job and pods alone, so that whoever leads next sees the same."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kopt.cluster.node_bandwidths import seconds
+from kopt.cluster.resources import Key, Object, key_of
+from kopt.controllers.pairs.jobs import BENCHMARK_LABEL, pair_of_job
+from kopt.controllers.pairs.spec import Benchmark
+from kopt.controllers.pairs.views import PodView
+from kopt.controllers.webhook.objects import at, items, text
+from kopt.policies.pairs.tournament import Pair
+
+_LATE_S = 60.0
+"""After its deadline the Job controller has this long to end a test; then we do."""
+
+
+_ROOM_S = 30.0
+"""For which a pod of a test may find no room: somebody else was faster."""
+
+
+class Stage(StrEnum):
+    RUNS = "runs"
+    SUCCEEDED = "succeeded"
+    """Rank 0 has ended well: its log holds the result."""
+    FAILED = "failed"
+    TAKEN = "taken"
+    """Somebody else has ended it, or its node is gone: it is tried again."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """The Job of a pair, as it was read."""
+
+    job: Object
+    pair: Pair
+    benchmark: str
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.job)
+
+    @property
+    def uid(self) -> str:
+        return str(self.job["metadata"]["uid"])
+
+    @property
+    def started_s(self) -> float:
+        """When its pods could first run."""
+        return seconds(text(self.job, "status", "startTime") or text(self.job, "metadata", "creationTimestamp"))
+
+    def cost_gpu_s(self, gpus: int, now_s: float) -> float:
+        """What it has kept from others: its GPUs from its start to its end."""
+        ended = next(
+            (
+                text(one, "lastTransitionTime")
+                for _, one in items(self.job, "status", "conditions")
+                if text(one, "type") in ("Complete", "Failed") and text(one, "status") == "True"
+            ),
+            "",
+        )
+        return gpus * max(0.0, (seconds(ended) if ended else now_s) - self.started_s)
+
+
+@dataclass(frozen=True)
+class Look:
+    """``pod``: of rank 0, where its log may say more; ``at_s``: when it ended."""
+
+    stage: Stage
+    why: str = ""
+    pod: PodView | None = None
+    at_s: float = 0.0
+
+
+def test_of(job: Object) -> Test | None:
+    """None for a Job that is being deleted, or is no test."""
+    pair, benchmark = pair_of_job(job), text(job, "metadata", "labels", BENCHMARK_LABEL)
+    if pair is None or not benchmark or "deletionTimestamp" in job["metadata"]:
+        return None
+    return Test(job, pair, benchmark)
+
+
+def look_at(test: Test, pods: Sequence[PodView], nodes: Collection[str], benchmark: Benchmark, now_s: float) -> Look:
+    """``pods`` are those of the Job, ``nodes`` those that there are."""
+    first = next((one for one in pods if one.rank == "0" and one.ended), None)
+    if first is not None and first.succeeded:
+        return Look(Stage.SUCCEEDED, "", first, first.finished_s or now_s)
+    if missing := [name for name in test.pair if name not in nodes]:
+        return Look(Stage.TAKEN, f"node {missing[0]} is gone")
+    if any(one.taken for one in pods):
+        return Look(Stage.TAKEN, "a pod of it was taken away")
+    broken = next((one for one in sorted(pods, key=lambda one: one.rank) if one.ended and not one.succeeded), None)
+    if broken is not None:
+        code = "" if broken.exit_code is None else f" with exit code {broken.exit_code}"
+        return Look(Stage.FAILED, f"rank {broken.rank} ended{code}", first, broken.finished_s or now_s)
+    late = Look(Stage.FAILED, f"it did not end within {benchmark.timeout_s:.0f} s", None, now_s)
+    for _, one in items(test.job, "status", "conditions"):
+        if text(one, "type") == "Failed" and text(one, "status") == "True":
+            ended_s = seconds(text(one, "lastTransitionTime"))
+            if text(one, "reason") == "DeadlineExceeded":
+                return Look(Stage.FAILED, late.why, None, ended_s)
+            return Look(Stage.TAKEN, "its pods were taken away")
+    if any(one.unschedulable for one in pods) and now_s - test.started_s > _ROOM_S:
+        return Look(Stage.TAKEN, "the scheduler finds no room for a pod of it")
+    if now_s <= _ends_s(test, benchmark):
+        return Look(Stage.RUNS)
+    return Look(Stage.TAKEN, "it was not let run") if at(test.job, "spec", "suspend") is True else late
+
+
+def look_again_s(test: Test, benchmark: Benchmark, now_s: float) -> float:
+    """When the clock alone may change what is said of a test that runs."""
+    room_s = test.started_s + _ROOM_S + 1
+    return room_s if now_s < room_s else _ends_s(test, benchmark) + 1
+
+
+def _ends_s(test: Test, benchmark: Benchmark) -> float:
+    return test.started_s + benchmark.timeout_s + _LATE_S

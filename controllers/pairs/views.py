@@ -1,0 +1,144 @@
+"""Nodes and GPU pods, reduced to what decides whether a test may start, go on, or has ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kopt.cluster.node_bandwidths import seconds
+from kopt.cluster.resources import Key, Object, key_of
+from kopt.controllers.pairs.jobs import BENCHMARK_LABEL, INDEX_ANNOTATION
+from kopt.controllers.sizing.offers import PRODUCT_LABELS
+from kopt.controllers.sizing.selection import runs_on
+from kopt.controllers.webhook.gpus import gpus_of, milli_of
+from kopt.controllers.webhook.objects import at, items, mapping, text
+
+JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
+_NEAR_LABELS = ("kaiwo.ai/nvlink-domain", "kaiwo.ai/topology-rack", "kaiwo.ai/topology-block")
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """``gpus`` by resource name, as allocatable; ``ready``: pods may be bound to it."""
+
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+    taints: tuple[Object, ...]
+    gpus: Mapping[str, int]
+    ready: bool
+    created_s: float
+
+    @property
+    def hardware(self) -> str:
+        return next((self.labels[name] for name in PRODUCT_LABELS if self.labels.get(name)), "")
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Block, rack and NVLink domain, as far as they are known."""
+        return tuple([self.labels[name] for name in reversed(_NEAR_LABELS) if self.labels.get(name)])
+
+    def nearness(self, other: "NodeView") -> str:
+        """The closest level that two nodes share, by labels; empty for none."""
+        return next(
+            (one for one in _NEAR_LABELS if self.labels.get(one) and self.labels[one] == other.labels.get(one)), ""
+        )
+
+
+@dataclass(frozen=True)
+class PodView:
+    """A pod with GPUs, or of a test. ``wants`` are extended GPU resources; ``exit_code`` of its first container.
+
+    ``waiting``: not bound, and nothing holds it back; ``unschedulable``: the scheduler has said that there is no room.
+    """
+
+    key: Key
+    uid: str
+    node: str
+    ended: bool
+    waiting: bool
+    unschedulable: bool
+    priority: int
+    wants: Mapping[str, int]
+    job: Key | None = None
+    """Of a test."""
+    rank: str = ""
+    succeeded: bool = False
+    exit_code: int | None = None
+    finished_s: float | None = None
+    taken: bool = False
+    """Deleted, pre-empted or evicted by others."""
+    spec: Object = field(default_factory=dict)
+    """Where it may run; of one that waits."""
+
+    def may_use(self, resource: str, node: NodeView) -> bool:
+        """Whether GPUs of this resource on this node could be what it waits for."""
+        wanted = self.wants.get(resource, 0 if self.wants else 1)
+        return 0 < wanted <= node.gpus.get(resource, 0) and runs_on(self.spec, node.labels, node.taints)
+
+
+def node_view(node: Object) -> NodeView | None:
+    """None for a node without GPUs."""
+    gpus = {str(name): int(amount) for name, amount in items(node, "status", "allocatable")
+            if milli_of(str(name), _whole(amount))}  # fmt: skip
+    if not gpus:
+        return None
+    ready = any(text(one, "type") == "Ready" and text(one, "status") == "True"
+                for _, one in items(node, "status", "conditions"))  # fmt: skip
+    metadata = node["metadata"]
+    labels = {str(key): str(value) for key, value in mapping(metadata, "labels").items()}
+    taints = tuple([dict(one) for _, one in items(node, "spec", "taints")])
+    usable = ready and at(node, "spec", "unschedulable") is not True and "deletionTimestamp" not in metadata
+    return NodeView(
+        metadata["name"], metadata["uid"], labels, taints, gpus, usable, seconds(metadata["creationTimestamp"])
+    )
+
+
+def pod_view(pod: Object) -> PodView | None:
+    """None for a pod that neither has GPUs nor is of a test."""
+    spec, metadata = mapping(pod, "spec"), pod["metadata"]
+    of_test = BENCHMARK_LABEL in mapping(metadata, "labels")
+    wants = _wants(spec)
+    if not of_test and not wants and not gpus_of(spec, mapping(metadata, "annotations")):
+        return None
+    phase, node = text(pod, "status", "phase"), text(spec, "nodeName")
+    ended = phase in ("Succeeded", "Failed")
+    gone = "deletionTimestamp" in metadata
+    scheduled = next(
+        (one for _, one in items(pod, "status", "conditions") if text(one, "type") == "PodScheduled"), None
+    )
+    waiting = not node and not ended and not gone and not list(items(spec, "schedulingGates"))
+    state = next((mapping(one, "state", "terminated") for _, one in items(pod, "status", "containerStatuses")), {})
+    code = at(state, "exitCode")
+    job = text(metadata, "labels", JOB_NAME_LABEL)
+    return PodView(
+        key_of(pod), metadata["uid"], node, ended, waiting,
+        waiting and text(scheduled, "status") == "False" and text(scheduled, "reason") == "Unschedulable",
+        _number(at(spec, "priority")), wants, (metadata["namespace"], job) if of_test and job else None,
+        text(metadata, "annotations", INDEX_ANNOTATION), phase == "Succeeded",
+        code if isinstance(code, int) else None,
+        seconds(text(state, "finishedAt")) if text(state, "finishedAt") else None,
+        gone or _disrupted(pod), dict(spec) if waiting else {},
+    )  # fmt: skip
+
+
+def _disrupted(pod: Object) -> bool:
+    return text(pod, "status", "reason") in ("Evicted", "Preempting", "NodeLost", "Shutdown", "Terminated") or any(
+        text(one, "type") == "DisruptionTarget" and text(one, "status") == "True"
+        for _, one in items(pod, "status", "conditions")
+    )
+
+
+def _wants(spec: Mapping[str, object]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for _, container in items(spec, "containers"):
+        for name, amount in items(container, "resources", "limits"):
+            if milli_of(str(name), _whole(amount)):
+                found[str(name)] = found.get(str(name), 0) + _whole(amount)
+    return found
+
+
+def _whole(amount: object) -> int:
+    return int(str(amount)) if str(amount).isascii() and str(amount).isdigit() and len(str(amount)) < 8 else 0
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -50,6 +50,8 @@ class Wish:
     topology: TopologyPreference = TopologyPreference.ANY
     required: bool = False
     minimum: BandwidthMinimum | None = None
+    gpus: int = 0
+    """Of all its pods together; 0 where it does not say."""
 
 
 NO_WISH = Wish()

@@ -10,6 +10,7 @@ from kopt.cluster.resources import Key
 from kopt.controllers.extender.asks import ANY_POOL, Ask
 from kopt.controllers.extender.decisions import DecisionLog, PodDecision, of_degraded
 from kopt.controllers.extender.fleet import Fleet, Holding, Placement, Stage
+from kopt.controllers.extender.gangs import Gangs, Near
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.names import NodeNames
 from kopt.controllers.extender.settings import ExtenderSettings
@@ -31,18 +32,25 @@ class _Waiting:
     ask: Ask
 
 
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    placement: Placement
+    together: int
+    near: Near | None = None
+
+
 class Decider:
     """Decisions over one fleet. Nothing here waits."""
 
     def __init__(self, fleet: Fleet, settings: ExtenderSettings, metrics: ExtenderMetrics,
                  announce: Callable[[PodDecision], None], clock: Callable[[], float]) -> None:  # fmt: skip
-        self.fleet, self.log = fleet, DecisionLog()
+        self.fleet, self.log, self.gangs = fleet, DecisionLog(), Gangs(fleet)
         self.modes: dict[str, str] = {}
         """What the annotations of namespaces say, by name."""
         self.waiting: dict[str, _Waiting] = {}
         self.pending: dict[str, PodView] = {}
         """Pods without a node, as they came."""
-        self._planned: dict[str, tuple[Placement, int]] = {}
+        self._planned: dict[str, _Planned] = {}
         self.freed = asyncio.Event()
         """Set when something was given back that a refused pod may be waiting for."""
         self._settings, self._metrics, self._announce, self._clock = settings, metrics, announce, clock
@@ -62,29 +70,44 @@ class Decider:
     def decide(self, view: PodView, names: NodeNames) -> tuple[Placement, bool]:
         """Choose and, where we act, reserve: one step, with no await in it."""
         acts = self.acts_on(view)
-        if acts and self._settings.joint and (planned := self._by_plan(view, names)) is not None:
-            return planned, True
+        planned = acts and (self._settings.joint or view.uid in self._planned)
+        if planned and (placement := self._by_plan(view, names)) is not None:
+            return placement, True
         self.release(view.uid)
-        placement = self.fleet.choose(view.ask, names)
+        near = self.gangs.near(view, names)
+        placement = self.fleet.choose(view.ask, names, near)
         if acts and placement.choice.node is not None:
             self.fleet.reserve(view.uid, view.key, view.ask, placement, self._clock() + self._settings.reserve_s)
             self.waiting.pop(view.uid, None)
-        self.note(view, placement, acts)
+        self.note(view, placement, acts, near=near)
+        if acts and near is not None and placement.choice.node is not None:
+            self._plan_gang(view, names)
         return placement, acts
+
+    def _plan_gang(self, first: PodView, names: NodeNames) -> None:
+        """Reserve places for the pods of a gang that wait behind its first one, near it."""
+        until_s = self._clock() + min(_PLAN_S, self._settings.reserve_s)
+        for view in self.gangs.waiting(first):
+            near = self.gangs.near(view, names)
+            placement = self.fleet.choose(view.ask, names, near)
+            if placement.choice.node is None:
+                return
+            self.fleet.reserve(view.uid, view.key, view.ask, placement, until_s)
+            self._planned[view.uid] = _Planned(placement, 1, near)
 
     def _by_plan(self, view: PodView, names: NodeNames) -> Placement | None:
         """What was planned for a pod together with others, if its node is among those that are open to it."""
         if view.uid not in self._planned:
             self.release(view.uid)
             self._plan(view, names)
-        placement, together = self._planned.pop(view.uid, (None, 0))
+        planned = self._planned.pop(view.uid, None)
         held = self.fleet.holdings.get(view.uid)
-        if placement is None or held is None or held.stage is not Stage.RESERVED or not names.has(held.node):
+        if planned is None or held is None or held.stage is not Stage.RESERVED or not names.has(held.node):
             return None
         self.fleet.extend(view.uid, self._clock() + self._settings.reserve_s)
         self.waiting.pop(view.uid, None)
-        self.note(view, placement, True, together)
-        return placement
+        self.note(view, planned.placement, True, planned.together, planned.near)
+        return planned.placement
 
     def _plan(self, first: PodView, names: NodeNames) -> None:
         """Reserve places for a pod and those that wait behind it and may go where it may."""
@@ -106,13 +129,17 @@ class Decider:
                 view = views[place]
                 placement = self.fleet.choose_row(pool, view.ask, taken[0])
                 self.fleet.reserve(view.uid, view.key, view.ask, placement, until_s)
-                self._planned[view.uid] = placement, len(views)
+                self._planned[view.uid] = _Planned(placement, len(views))
 
-    def note(self, view: PodView, placement: Placement, acts: bool, together: int = 1) -> None:
+    def note(
+        self, view: PodView, placement: Placement, acts: bool, together: int = 1, near: Near | None = None
+    ) -> None:
         """Remember a decision, for ``/explain``; that there is no node is said at once."""
         mode = Mode.ENFORCE if acts else Mode.OBSERVE
         outcome = "observed" if not acts else "offered" if placement.choice.node is not None else "refused"
         more = of_degraded(placement.choice, self.fleet.complaints.text) if placement.choice.impaired else ()
+        if near is not None and view.membership is not None and (node := placement.choice.node) is not None:
+            more = (near.told(view.membership.gang, node, self.fleet.domains(node)), *more)
         decision = PodDecision(view.key, view.uid, time.time(), mode, placement, outcome, together=together, more=more)
         self.log.note(decision)
         if outcome == "refused":

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import repeat
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from kopt.policies.placement.topology import GpuLinks, Topologies
 from kopt.policies.placement.typical import TypicalPods
 
 Ints = NDArray[np.int64]
+Domain = tuple[str, ...]
 FOREVER_S = float("inf")
 _KNOWN_LISTS = 16
 
@@ -92,6 +94,13 @@ class Pool:
         return rows
 
 
+class Nearness(Protocol):
+    """Where the pods of a gang are, or should be."""
+
+    def tiers(self, state: FleetState) -> NDArray[np.int8]:
+        """How far away each row is; the lowest is taken that has room."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """A choice and the resource whose GPUs it names; the pool is ``""`` when there is nothing to choose from."""
@@ -106,6 +115,8 @@ class Fleet:
     def __init__(self, weights: Mapping[str, float] = WEIGHTS) -> None:
         self.pools: dict[str, Pool] = {}
         self.complaints = Complaints()
+        self.inside: dict[Domain, set[str]] = {}
+        """Nodes by every level of the network that they are in."""
         self.holdings: dict[str, Holding] = {}
         self._links: dict[str, GpuLinks] = {}
         self._make: dict[str, str] = {}
@@ -137,6 +148,7 @@ class Fleet:
             pool = self.pools[resource]
             pool.state.remove_node(name)
             pool.members += 1
+        self._move(name, before, offers)
         if offers:
             self._nodes[name] = offers
         else:
@@ -169,8 +181,23 @@ class Fleet:
         if node in self._nodes:
             self.set_node(node, self._nodes[node])
 
-    def choose(self, ask: Ask, names: NodeNames | None) -> Placement:
-        """The best of the named nodes (None: of all) for a pod that asks for GPUs of one pool; nothing is taken yet."""
+    def domains(self, node: str) -> Domain:
+        """The levels of the network that a node is in, outermost first."""
+        return next((offer.domains for offer in self._nodes.get(node, {}).values()), ())
+
+    def links(self, node: str, resource: str) -> GpuLinks | None:
+        """How a node's GPUs are linked; None where that is unknown or of other units than the resource counts."""
+        offer = self._nodes.get(node, {}).get(resource)
+        return self._links.get(offer.topology) if offer is not None else None
+
+    def choose(self, ask: Ask, names: NodeNames | None, near: Nearness | None = None) -> Placement:
+        """The best of the named nodes (None: of all) for a pod that asks for GPUs of one pool; nothing is taken yet.
+
+        ``near`` says where the pods of its gang are.
+        """
+        if near is not None and names is not None:
+            found = self._choose(ask, names, near)
+            return _with_unknown(found, names.count - found.choice.considered)
         if names is None or names.count == self._with_room(ask):
             # As many are named as have room by these books: the scheduler and we see the same nodes, and the others are
             # refused for the same reasons. The best of all is the best of those named, if it is among them.
@@ -188,13 +215,14 @@ class Fleet:
         refusal = pool.cache.outlook(pool.state, ask.request).refusal
         return int(np.count_nonzero((refusal == Refusal.NONE) & pool.state.ready))
 
-    def _choose(self, ask: Ask, names: NodeNames | None) -> Placement:
+    def _choose(self, ask: Ask, names: NodeNames | None, near: Nearness | None = None) -> Placement:
         best = Placement("", Choice(ask.request, None))
         for pool in self._pools_for(ask):
             rows = pool.rows(names) if names is not None else np.flatnonzero(pool.state.ready)
             for request, candidates in self._requests(pool, ask, rows):
                 choice = choose(pool.state, request, candidates, cache=pool.cache, weights=self._weights,
-                                topologies=self._topologies)  # fmt: skip
+                                topologies=self._topologies,
+                                tiers=near.tiers(pool.state) if near is not None else None)  # fmt: skip
                 best = _better(best, Placement(pool.resource, choice))
         return best
 
@@ -284,6 +312,17 @@ class Fleet:
     def assumed(self) -> int:
         """Pods whose Binding was sent and is not seen yet."""
         return sum(one.stage is Stage.ASSUMED for one in self.holdings.values())
+
+    def _move(self, name: str, before: Mapping[str, FleetNode], offers: Mapping[str, FleetNode]) -> None:
+        """Keep `inside`: where a node was, and where it is."""
+        for change, levels in ((set.discard, before), (set.add, offers)):
+            for domains in {offer.domains for offer in levels.values()}:
+                for depth in range(1, len(domains) + 1):
+                    change(self.inside.setdefault(domains[:depth], set()), name)
+        for domains in {offer.domains for offer in before.values()}:
+            for depth in range(1, len(domains) + 1):
+                if not self.inside[domains[:depth]]:
+                    del self.inside[domains[:depth]]
 
     def _told(self, offer: FleetNode) -> FleetNode:
         """The offer with what other objects say of its node."""

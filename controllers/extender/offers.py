@@ -6,6 +6,7 @@ from typing import Any
 
 from kopt.cluster.resources import Object
 from kopt.controllers.extender.asks import PRODUCT_LABELS, is_gpu, quantity
+from kopt.controllers.extender.domains import domains_of_node
 from kopt.core.catalogue import UnknownGpuError, find_gpu
 from kopt.core.units import MIB, Bytes
 from kopt.policies.placement.state import FleetNode
@@ -27,14 +28,14 @@ def offers_of(node: Object) -> dict[str, FleetNode]:
     metadata = node["metadata"]
     amounts = (node.get("status") or {}).get("allocatable") or {}
     labels = metadata.get("labels") or {}
-    model = _model(labels)
+    model, domains = _model(labels), domains_of_node(labels)
     found = {}
     for resource, amount in amounts.items():
         if is_gpu(resource) and (count := min(quantity(amount), MOST_SLOTS)):
             found[resource] = FleetNode(
                 metadata["name"], quantity(amounts.get("cpu", 0), milli=True),
                 Bytes(quantity(amounts.get("memory", 0))), count, model,
-                _unit_memory(resource, _memory(labels, model)),
+                _unit_memory(resource, _memory(labels, model)), domains=domains,
             )  # fmt: skip
     return found
 

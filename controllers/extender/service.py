@@ -59,6 +59,7 @@ class Extender:
         if held is not None and held.stage > Stage.RESERVED and offer.names.has(held.node):
             return filter_reply([held.node])
         self.pods.setdefault(view.uid, view)
+        self.decider.gangs.saw(view)
         placement, acts = self.decider.decide(view, offer.names)
         if not acts:
             return unchanged_reply(offer)
@@ -113,6 +114,7 @@ class Extender:
             self._pod_gone(new)
             return
         self.pods[new.uid] = new
+        self.decider.gangs.saw(new)
         if new.node:
             self._pod_bound(new)
         elif new.ask.uses_gpus:
@@ -220,5 +222,6 @@ class Extender:
         self.decider.waiting.pop(view.uid, None)
         self.decider.pending.pop(view.uid, None)
         self._spans.forget(view.uid)
+        self.decider.gangs.forget(view)
         if view.workload:
             self._changed(view)

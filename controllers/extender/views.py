@@ -10,6 +10,7 @@ from kopt.cluster.namespaces import MODE_ANNOTATION
 from kopt.cluster.resources import Key, Object
 from kopt.controllers.extender.asks import NO_WISH, WORKLOAD_LABEL, Ask, Wish, ask_of
 from kopt.controllers.extender.binding import INDICES_ANNOTATION
+from kopt.controllers.extender.memberships import Membership, membership_of
 from kopt.controllers.tracing import TRACEPARENT_ANNOTATION
 from kopt.controllers.webhook.live import namespace_facts
 
@@ -34,6 +35,7 @@ class PodView:
     """Of its spec; 0 where the API server does not count."""
     kin: int = 0
     """Equal for pods that the same nodes are open to, of one scheduler and priority; 0 for one that may not go yet."""
+    membership: Membership | None = None
 
 
 def view_of(document: Object, old: PodView | None, wishes: Mapping[Key, Wish]) -> PodView:
@@ -51,11 +53,12 @@ def view_of(document: Object, old: PodView | None, wishes: Mapping[Key, Wish]) -
     generation = metadata.get("generation") or 0
     # Most versions of a pod differ in its status. What it asks for is read again only where it may have changed.
     same = old is not None and old.generation == generation > 0 and bool(old.ask.units) and not workload
+    ask = old.ask if old is not None and same else ask_of(document, wish)
     view = PodView(
-        metadata["uid"], key, spec.get("nodeName") or "", phase in _FINISHED,
-        old.ask if old is not None and same else ask_of(document, wish),
+        metadata["uid"], key, spec.get("nodeName") or "", phase in _FINISHED, ask,
         _indices(annotations.get(INDICES_ANNOTATION)), workload, str(annotations.get(MODE_ANNOTATION, "")),
         str(annotations.get(TRACEPARENT_ANNOTATION, "")), generation, _kin(spec) if not spec.get("nodeName") else 0,
+        membership_of(key[0], labels, annotations, ask, wish.gpus),
     )  # fmt: skip
     return old if old is not None and old == view else view
 

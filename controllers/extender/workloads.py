@@ -41,8 +41,9 @@ def workload_of(document: Object) -> WorkloadView:
         TopologyPreference(topology.get("preference") or TopologyPreference.ANY),
         topology.get("required") is True,
         _minimum(topology),
+        int(_number(wanted.get("count"))),
     )
-    return WorkloadView(wish, int(_number(wanted.get("count"))), metadata["resourceVersion"],
+    return WorkloadView(wish, wish.gpus, metadata["resourceVersion"],
                         metadata.get("generation", 0), document.get("status") or {})  # fmt: skip
 
 

@@ -31,7 +31,8 @@ class FleetNode:
     ``gpus`` healthy GPU slots of one ``model`` with ``gpu_memory_bytes`` each. ``health`` (0 broken to 1 well),
     ``cost`` (any unit, comparable over nodes) and ``utilisation`` (0-1) are neutral where unknown. ``topology`` names
     how its GPUs are linked; nodes of one make share a name, empty means unknown. ``degraded``: some part of it is worse
-    than it was; ``poor`` has the bits of the slots that such a part belongs to.
+    than it was; ``poor`` has the bits of the slots that such a part belongs to. ``domains`` are the levels of the
+    network that it is in, outermost first.
     """
 
     name: str
@@ -47,6 +48,7 @@ class FleetNode:
     topology: str = ""
     degraded: bool = False
     poor: int = 0
+    domains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name or min(self.cpu_milli, self.memory_bytes, self.gpus, self.gpu_memory_bytes) < 0:

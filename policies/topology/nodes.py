@@ -2,13 +2,14 @@
 
 One node where it fits into one. Else the same number of GPUs in each of a few nodes, tried from the innermost domain
 (rack, block) that holds enough of them to the whole cluster: what is predicted to run fastest, within a domain the
-nodes that would be filled best, so that empty nodes stay whole.
+nodes that would be filled best, so that empty nodes stay whole. Pairs of nodes that were measured slow together are
+kept apart where others would do. Nodes of one make with the same GPUs free are judged once.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 from kopt.core.bandwidth import Collective
 from kopt.core.reason import Reason
@@ -16,6 +17,12 @@ from kopt.policies.bandwidth.graph import Machine
 from kopt.policies.topology.sets import SetChoice
 from kopt.policies.topology.within import GIB, bus_gbps, choose_gpus
 
+Domain = tuple[str, ...]
+"""Names of network levels, outermost first."""
+Pair = tuple[str, str]
+"""Two nodes in the order of their names."""
+Choose = Callable[[Machine, Sequence[int], int, Collective, int], SetChoice | None]
+"""As ``choose_gpus``."""
 _AS_FAST = 0.99
 _MOST_SPLITS = 4
 
@@ -27,7 +34,7 @@ class NodeOffer:
     name: str
     machine: Machine
     free: tuple[int, ...]
-    domains: tuple[str, ...] = ()
+    domains: Domain = ()
 
 
 @dataclass(frozen=True)
@@ -38,27 +45,35 @@ class NodeShare:
 
 @dataclass(frozen=True)
 class ClusterChoice:
-    """``gbps`` of bus bandwidth is what all of them together are predicted to reach; ``domains`` those they share."""
+    """``gbps`` of bus bandwidth is what all of them together are predicted to reach; ``domains`` those they share.
+
+    ``wider`` is what the best way that shares less would reach, None where none was compared.
+    """
 
     shares: tuple[NodeShare, ...]
     gbps: float
-    domains: tuple[str, ...] = ()
+    domains: Domain = ()
     considered: int = 0
     exact: bool = True
+    wider: float | None = None
 
     def reason(self) -> Reason:
         """Why these."""
         where = "; ".join(f"{one.node}: {', '.join(map(str, one.gpus))}" for one in self.shares)
         within = f" within {'/'.join(self.domains)}" if len(self.shares) > 1 and self.domains else ""
+        wider = f"; further apart they would reach {self.wider:.3g}" if self.wider is not None else ""
         return Reason("BEST_NODES", f"GPUs {where}{within} reach {self.gbps:.3g} GB/s, the most of "
-                                    f"{self.considered} ways that were compared.")  # fmt: skip
+                                    f"{self.considered} ways that were compared{wider}.")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Way:
     picked: tuple[tuple[NodeOffer, SetChoice], ...]
     gbps: float
-    shared: tuple[str, ...]
+
+    @property
+    def shared(self) -> Domain:
+        return shared([offer.domains for offer, _ in self.picked])
 
     @property
     def left(self) -> int:
@@ -69,65 +84,135 @@ class _Way:
         return (len(self.picked), -len(self.shared), self.left, -round(rest, 3))
 
 
+@dataclass
+class _Question:
+    """One job, and what was worked out for it so far."""
+
+    kind: Collective
+    size_bytes: int
+    slow: Mapping[Pair, float]
+    choose: Choose
+    _sets: dict[tuple[int, tuple[int, ...], int], SetChoice | None] = field(default_factory=dict)
+    _speeds: dict[tuple[int, tuple[int, ...], int], float] = field(default_factory=dict)
+
+    def set_of(self, offer: NodeOffer, each: int) -> SetChoice | None:
+        if len(offer.free) < each:
+            return None
+        alike = id(offer.machine), offer.free, each
+        if alike not in self._sets:
+            self._sets[alike] = self.choose(offer.machine, offer.free, each, self.kind, self.size_bytes)
+        return self._sets[alike]
+
+    def speed(self, offer: NodeOffer, gpus: tuple[int, ...], nodes: int) -> float:
+        alike = id(offer.machine), gpus, nodes
+        if alike not in self._speeds:
+            self._speeds[alike] = bus_gbps(offer.machine, gpus, nodes, kind=self.kind, size_bytes=self.size_bytes)
+        return self._speeds[alike]
+
+    def way(self, picked: Sequence[tuple[NodeOffer, SetChoice]]) -> _Way:
+        """No faster than its slowest node, nor than a pair that was measured slow."""
+        way = _Way(tuple(picked), min(self.speed(offer, choice.gpus, len(picked)) for offer, choice in picked))
+        reached = [self.slow[pair] for pair in self.slow.keys() & _pairs(way)] if self.slow else []
+        return replace(way, gbps=min(way.gbps, *reached)) if reached else way
+
+
 def choose_nodes(
-    offers: Sequence[NodeOffer], count: int, kind: Collective = Collective.ALL_REDUCE, size_bytes: int = GIB
-) -> ClusterChoice | None:
+    offers: Sequence[NodeOffer], count: int, kind: Collective = Collective.ALL_REDUCE, size_bytes: int = GIB, *,
+    multiple: int = 1, slow: Mapping[Pair, float] | None = None, choose: Choose = choose_gpus,
+) -> ClusterChoice | None:  # fmt: skip
     """``count`` GPUs for one job; None where the nodes have not so many that equal shares of them would do.
 
-    Raises ValueError for a count below one.
+    Shares are a ``multiple`` of so many GPUs, those of one pod. ``slow`` is the bus bandwidth (GB/s) of pairs of
+    nodes that were measured to reach less than such pairs do, 0 where the test failed. Raises ValueError for a count
+    below one.
     """
-    if count < 1:
-        raise ValueError(f"a job of {count} GPUs")
-    ways = list(_alone(offers, count, kind, size_bytes))
-    if not ways:
-        ways = list(islice(_splits(offers, count, kind, size_bytes), 1024))
+    if count < 1 or multiple < 1:
+        raise ValueError(f"a job of {count} GPUs in shares of {multiple}")
+    asked = _Question(kind, size_bytes, slow or {}, choose)
+    ways = list(_alone(offers, count, asked)) or list(_splits(offers, count, multiple, asked))
     if not ways:
         return None
+    best = _best(ways)
+    others = [way for way in ways if len(way.shared) < len(best.shared)]
+    shares = tuple(NodeShare(offer.name, choice.gpus) for offer, choice in best.picked)
+    return ClusterChoice(
+        shares, best.gbps, best.shared, len(ways), all(choice.exact for _, choice in best.picked),
+        max((way.gbps for way in others), default=None) if len(shares) > 1 else None,
+    )  # fmt: skip
+
+
+def shared(domains: Sequence[Domain]) -> Domain:
+    """The levels that all of them are in."""
+    found = domains[0] if domains else ()
+    for one in domains:
+        same = (number for number, (a, b) in enumerate(zip(found, one, strict=False)) if a != b)
+        found = found[: next(same, min(len(found), len(one)))]
+    return found
+
+
+def _best(ways: Sequence[_Way]) -> _Way:
     fastest = max(way.gbps for way in ways)
     near = [way for way in ways if way.gbps >= _AS_FAST * fastest]
-    best = min(near, key=lambda way: (way.rank(), [offer.name for offer, _ in way.picked]))
-    shares = tuple(NodeShare(offer.name, choice.gpus) for offer, choice in best.picked)
-    return ClusterChoice(shares, best.gbps, best.shared, len(ways), all(choice.exact for _, choice in best.picked))
+    return min(near, key=lambda way: (way.rank(), [offer.name for offer, _ in way.picked]))
 
 
-def _alone(offers: Sequence[NodeOffer], count: int, kind: Collective, size_bytes: int) -> Iterator[_Way]:
+def _alone(offers: Sequence[NodeOffer], count: int, asked: _Question) -> Iterator[_Way]:
     for offer in offers:
-        choice = choose_gpus(offer.machine, offer.free, count, kind, size_bytes)
+        choice = asked.set_of(offer, count)
         if choice is not None:
-            yield _Way(((offer, choice),), choice.gbps, offer.domains)
+            yield _Way(((offer, choice),), choice.gbps)
 
 
-def _splits(offers: Sequence[NodeOffer], count: int, kind: Collective, size_bytes: int) -> Iterator[_Way]:
+def _splits(offers: Sequence[NodeOffer], count: int, multiple: int, asked: _Question) -> Iterator[_Way]:
     """Equal shares, of the most GPUs per node first, in every domain that has room for them."""
     most = max((len(offer.free) for offer in offers), default=0)
-    sizes = [each for each in range(min(most, count), 0, -1) if count % each == 0]
-    room = (each for each in sizes if sum(len(offer.free) >= each for offer in offers) >= count // each)
-    for each in islice(room, _MOST_SPLITS):
-        for domain, inside in _domains(offers):
+    sizes = [each for each in range(min(most, count), 0, -1) if count % each == 0 and each % multiple == 0]
+    room = [each for each in sizes if sum(len(offer.free) >= each for offer in offers) >= count // each]
+    for each in room[:_MOST_SPLITS]:
+        for inside in domains_of(offers).values():
             fitting = [offer for offer in inside if len(offer.free) >= each]
             if len(fitting) >= count // each:
-                yield _way(fitting, each, count // each, domain, kind, size_bytes)
+                yield _filled(fitting, each, count // each, asked)
 
 
-def _domains(offers: Sequence[NodeOffer]) -> Iterator[tuple[tuple[str, ...], list[NodeOffer]]]:
+def domains_of(offers: Sequence[NodeOffer]) -> Mapping[Domain, Sequence[NodeOffer]]:
     """Every domain with the nodes in it, the innermost first, and at last all nodes."""
-    found: dict[tuple[str, ...], list[NodeOffer]] = defaultdict(list)
+    found: dict[Domain, list[NodeOffer]] = defaultdict(list)
     for offer in offers:
         for depth in range(len(offer.domains) + 1):
             found[offer.domains[:depth]].append(offer)
-    for domain in sorted(found, key=lambda one: (-len(one), one)):
-        yield domain, found[domain]
+    return {domain: found[domain] for domain in sorted(found, key=lambda one: (-len(one), one))}
 
 
-def _way(
-    fitting: Sequence[NodeOffer], each: int, nodes: int, domain: tuple[str, ...], kind: Collective, size_bytes: int
-) -> _Way:
-    """The nodes of a domain whose sets are fast and which would be filled best."""
-    chosen = [(offer, choice) for offer in fitting
-              if (choice := choose_gpus(offer.machine, offer.free, each, kind, size_bytes)) is not None]  # fmt: skip
-    speeds = {id(offer): bus_gbps(offer.machine, choice.gpus, nodes, kind=kind, size_bytes=size_bytes)
-              for offer, choice in chosen}  # fmt: skip
+def _filled(fitting: Sequence[NodeOffer], each: int, nodes: int, asked: _Question) -> _Way:
+    """The nodes of a domain whose sets are fast and which would be filled best, none of them slow with another one as
+    far as there are others."""
+    chosen = [(offer, choice) for offer in fitting if (choice := asked.set_of(offer, each)) is not None]
+    speeds = {offer.name: asked.speed(offer, choice.gpus, nodes) for offer, choice in chosen}
     fastest = max(speeds.values())
-    chosen.sort(key=lambda one: (speeds[id(one[0])] < _AS_FAST * fastest, len(one[0].free), -one[1].gbps, one[0].name))
-    picked = tuple(chosen[:nodes])
-    return _Way(picked, min(speeds[id(offer)] for offer, _ in picked), domain)
+    chosen.sort(key=lambda one: (speeds[one[0].name] < _AS_FAST * fastest, len(one[0].free), -one[1].gbps, one[0].name))
+    way = asked.way(chosen[:nodes])
+    if not asked.slow or not asked.slow.keys() & _pairs(way):
+        return way
+    return max((way, *_apart(chosen, nodes, asked)), key=lambda one: one.gbps)
+
+
+def _apart(chosen: Sequence[tuple[NodeOffer, SetChoice]], nodes: int, asked: _Question) -> Iterator[_Way]:
+    """Ways that begin with each of the first few nodes and pass over whoever is slow with those taken."""
+    slow = asked.slow.keys()
+    for first in chosen[: nodes + _MOST_SPLITS]:
+        picked = [first]
+        for one in chosen:
+            names = [offer.name for offer, _ in picked]
+            if len(picked) < nodes and one is not first and not slow & {_pair(one[0].name, name) for name in names}:
+                picked.append(one)
+        if len(picked) == nodes:
+            yield asked.way(picked)
+
+
+def _pair(a: str, b: str) -> Pair:
+    return (a, b) if a < b else (b, a)
+
+
+def _pairs(way: _Way) -> set[Pair]:
+    return set(combinations(sorted(offer.name for offer, _ in way.picked), 2))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuFacts, Machine, Network
-from kopt.policies.topology.nodes import NodeOffer, choose_nodes
+from kopt.policies.topology.nodes import ClusterChoice, NodeOffer, choose_nodes
 
 SWITCH = Device(DeviceKind.LINK_SWITCH, 0)
 H100 = GpuFacts("H100-SXM5-80GB", "nvidia", 450.0, 64.0, 3350.0, 132, 4)
@@ -76,3 +76,34 @@ def test_what_is_chosen_is_free_and_as_much_as_was_asked_for(nodes: list[tuple[i
     for share in choice.shares:
         assert set(share.gpus) <= free[share.node]
         assert offers[int(share.node[1:])].domains[: len(choice.domains)] == choice.domains or len(choice.shares) == 1
+
+
+def test_pairs_that_were_slow_are_kept_apart_where_others_would_do() -> None:
+    offers = [offer(name, 8, "b", "r1") for name in "abc"]
+    assert {one.node for one in placed(offers, 16, {}).shares} == {"a", "b"}
+    choice = placed(offers, 16, {("a", "b"): 40.0, ("a", "c"): 0.0})
+    assert ({one.node for one in choice.shares}, choice.gbps > 300) == ({"b", "c"}, True)
+    choice = placed(offers[:2], 16, {("a", "b"): 40.0})
+    assert ({one.node for one in choice.shares}, choice.gbps) == ({"a", "b"}, 40.0)
+
+
+def test_a_rack_of_slow_pairs_is_left_and_what_others_reach_is_told() -> None:
+    inside, across = [offer(name, 8, "b", "r1") for name in "ab"], offer("c", 8, "b", "r2")
+    choice = placed([*inside, across], 16, {("a", "b"): 40.0})
+    assert (choice.domains, "c" in {one.node for one in choice.shares}) == (("b",), True)
+    choice = placed([*inside, across], 16, {("a", "c"): 40.0, ("b", "c"): 40.0})
+    assert choice.domains == ("b", "r1")
+
+
+def test_shares_are_of_whole_pods() -> None:
+    offers = [offer("a", 6), offer("b", 6), offer("c", 4), offer("d", 4)]
+    choice = choose_nodes(offers, 12, multiple=4)
+    assert choice is not None
+    assert [len(one.gpus) for one in choice.shares] == [4, 4, 4]
+    assert choose_nodes(offers[:2], 12, multiple=4) is None
+
+
+def placed(offers: list[NodeOffer], count: int, slow: dict[tuple[str, str], float]) -> ClusterChoice:
+    choice = choose_nodes(offers, count, slow=slow)
+    assert choice is not None
+    return choice

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kopt.cli.bandwidth_pairs import pairs_command
 from kopt.cli.edge import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, format_number, show
@@ -164,6 +165,9 @@ def place(
     title = f"GPUs {','.join(map(str, found.gpus))}"
     notes = [reason.message, *(f"unknown: {one}" for one in machine.node.unknown)]
     show(Answer("placement", rows, title=title, notes=notes, document=document), output)
+
+
+app.command("pairs")(pairs_command)
 
 
 def _write(path: Path, said: list[BandwidthEstimate]) -> None:

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from kopt.core.bandwidth import Collective
+from kopt.core.bandwidth import MAX_BYTES, Collective
 from kopt.core.pairs import Health
-from kopt.serving.bandwidth_schemas import MAX_GPUS, Kind, Message, NodeIn
+from kopt.serving.bandwidth_schemas import MAX_GPUS, Kind, NodeIn
 from kopt.serving.schemas import ModelOut
 from kopt.serving.wire import SCHEMA
 
@@ -18,9 +18,9 @@ NAME = r"^[A-Za-z0-9]([-._A-Za-z0-9]{0,251}[A-Za-z0-9])?$"
 """Of clusters and nodes."""
 
 Name = Annotated[str, Field(pattern=NAME)]
-Said = Annotated[str, Field(max_length=500)]
+Said = Annotated[str, Field(max_length=1024)]
 Time = Annotated[float, Field(gt=0, le=1e10, allow_inf_nan=False)]
-Number = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
+Number = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
 
 
 class _Strict(BaseModel):
@@ -30,7 +30,8 @@ class _Strict(BaseModel):
 class PointIn(_Strict):
     """One size, as nccl-tests and rccl-tests time it."""
 
-    bytes: Message
+    bytes: Annotated[int, Field(ge=0, le=MAX_BYTES)]
+    """Small sizes are rounded to whole elements per rank, to nothing at the least."""
     latency_us: Time
 
 

@@ -28,10 +28,12 @@ class _Nothing:
 
 @contextlib.contextmanager
 def shipped_endpoint(home: Path) -> Iterator[str]:
-    """The address of an endpoint with the shipped model of sizes."""
+    """The address of an endpoint with the shipped models of sizes and bandwidths."""
     endpoint = assemble(Settings(home=home), Parts(_Nothing(), refresh_s=3600))
     assert endpoint.sizing is not None
     endpoint.sizing.refresh()
+    assert endpoint.bandwidth is not None
+    endpoint.bandwidth.refresh()
     try:
         with served(create_app(endpoint, manage=False)) as url:
             yield url

@@ -282,7 +282,7 @@ GOOD = {"nodes": ["a", "b"], "gpus_per_node": 8, "collective": "all_reduce", "me
          "pairs.0.points.0.latency_us"),
         ({"cluster": "east", "pairs": [GOOD | {"points": GOOD["points"] * 65}]}, "pairs.0.points"),
         ({"cluster": "east", "pairs": [GOOD | {"health": "Poorly"}]}, "pairs.0.health"),
-        ({"cluster": "east", "pairs": [GOOD | {"reason": "x" * 501}]}, "pairs.0.reason"),
+        ({"cluster": "east", "pairs": [GOOD | {"reason": "x" * 1025}]}, "pairs.0.reason"),
         ({"cluster": "east", "pairs": [GOOD | {"beta_gbps": -3.0}]}, "pairs.0.beta_gbps"),
         ({"cluster": "east", "pairs": [GOOD | {"surprise": 1}]}, "pairs.0.surprise"),
         ({"cluster": "east", "pairs": [], "topologies": {"a": {"gpus": []}}}, "topologies.a.gpus"),

@@ -24,9 +24,9 @@ def pairs(
 ) -> None:
     """Run nccl-tests or rccl-tests between pairs of nodes, keep what they reach, and name slow pairs and sick nodes.
 
-    What is measured, when and at what cost say PairwiseBenchmarks (`kubectl explain pairwisebenchmark.spec`). Nodes take
-    part when no pod has their GPUs; a test is given up as soon as a pod waits for them. Results stand in NodeBandwidths,
-    named like the nodes, and are told to --predictions. `kopt off` ends the tests.
+    What is measured, when and at what cost say PairwiseBenchmarks (`kubectl explain pairwisebenchmark.spec`). Nodes
+    take part when no pod has their GPUs; a test is given up as soon as a pod waits for them. Results stand in
+    NodeBandwidths, named like the nodes, and are told to --predictions. `kopt off` ends the tests.
 
     Examples:
 
@@ -39,8 +39,9 @@ def pairs(
     from kopt.controllers.pairs.process import ProcessSettings, serve
 
     settings = ProcessSettings(
-        namespace=namespace, tests_namespace=tests_namespace, identity=identity or f"{socket.gethostname()}-{os.getpid()}",
-        kubeconfig=kubeconfig, predictions_url=predictions, cluster=cluster, host=host, port=port,
+        namespace=namespace, tests_namespace=tests_namespace,
+        identity=identity or f"{socket.gethostname()}-{os.getpid()}", kubeconfig=kubeconfig,
+        predictions_url=predictions, cluster=cluster, host=host, port=port,
         taken_pause_s=float(seconds(pause, "--pause")),
     )  # fmt: skip
     log_to_stderr()

@@ -14,6 +14,8 @@ PART_OF = "kaiwo-optimizer"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 OURS = f"{PART_OF_LABEL}={PART_OF}"
 """Label selector of everything that the product installs into a cluster."""
+TESTS_COMPONENT = "pairs"
+"""The component whose Jobs are tests of ours and nobody's work: `kopt off` ends them."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Everything of ours off: webhooks deleted, controllers scaled to zero, agents deleted, held workloads released.
+"""Everything of ours off: webhooks deleted, controllers scaled to zero, agents and tests deleted, held workloads
+released.
 
 In this order, as a controller that still runs could hold again what was released. Safe to repeat: what is off already
 is not touched, and a second run finds nothing. The entry of the extender in a scheduler's configuration is
@@ -24,6 +25,7 @@ from kopt.cluster.resources import (
     MUTATING_WEBHOOKS,
     OURS,
     PODS,
+    TESTS_COMPONENT,
     VALIDATING_WEBHOOKS,
     Object,
     Resource,
@@ -73,6 +75,8 @@ async def switch_off(kube: Kube, *, namespace: str = "", dry_run: bool = False,
         # A replica that was starting may have registered once more before it ended.
         async for outcome in _delete_webhooks(kube, dry_run):
             yield outcome
+    async for outcome in _end_tests(kube, dry_run):
+        yield outcome
     for known in HELD_KINDS:
         # An API group may have left the version behind that this was written against.
         served = known if await kube.serves(known) else await kube.preferred(known)
@@ -113,6 +117,17 @@ async def _stop_controllers(kube: Kube, namespace: str, dry_run: bool) -> AsyncG
         # In the foreground: it is there until its pods are gone.
         delete = partial(kube.delete, DAEMON_SETS, step.name, step.namespace, propagation="Foreground")
         yield await _do(step, delete, dry_run)
+
+
+async def _end_tests(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
+    """Benchmarks that run would keep their GPUs until they end."""
+    found, failed = await _find(kube, JOBS, f"{OURS},{COMPONENT_LABEL}={TESTS_COMPONENT}")
+    if failed is not None:
+        yield failed
+    for document in found:
+        metadata = document["metadata"]
+        step = Step("delete", JOBS, metadata["namespace"], metadata["name"])
+        yield await _do(step, partial(kube.delete, JOBS, step.name, step.namespace), dry_run)
 
 
 async def _wait_until_gone(kube: Kube, stopped: list[Step], wait_s: float) -> list[Outcome]:

@@ -10,6 +10,7 @@ from kopt.cluster.resources import (
     PAIRWISE_BENCHMARKS,
     PART_OF,
     PART_OF_LABEL,
+    TESTS_COMPONENT,
     Object,
 )
 from kopt.controllers.pairs.default_command import KEY_FOLDER, SCRIPT
@@ -17,7 +18,6 @@ from kopt.controllers.pairs.spec import Benchmark
 from kopt.controllers.webhook.objects import items, mapping, text
 from kopt.policies.pairs.tournament import Pair
 
-COMPONENT = "pairs"
 BENCHMARK_LABEL = "kaiwo.ai/pairwise-benchmark"
 """On Jobs and their pods: the PairwiseBenchmark's name."""
 PAIR_ANNOTATION = "kaiwo.ai/pair"
@@ -74,7 +74,7 @@ def job_for(benchmark: Benchmark, pair: Pair, namespace: str) -> Object:
 def _metadata(benchmark: Benchmark, name: str, namespace: str) -> Object:
     # Without blocking: that would need rights on the owner's finalizers.
     owner = PAIRWISE_BENCHMARKS.reference("", benchmark.name, benchmark.uid) | {"controller": True}
-    labels = {PART_OF_LABEL: PART_OF, COMPONENT_LABEL: COMPONENT, BENCHMARK_LABEL: benchmark.name}
+    labels = {PART_OF_LABEL: PART_OF, COMPONENT_LABEL: TESTS_COMPONENT, BENCHMARK_LABEL: benchmark.name}
     return {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owner]}
 
 
@@ -92,7 +92,7 @@ def _pod(benchmark: Benchmark, pair: Pair, name: str, namespace: str) -> Object:
     first.setdefault("name", "test")
     _ask_for_gpus(first, benchmark)
     own = {text(one, "name") for _, one in items(first, "env")}
-    added = [one for one in _environment(benchmark, name, namespace) if one["name"] not in own]
+    added = [one for one in _environment(benchmark, pair, name, namespace) if one["name"] not in own]
     first["env"] = added + list(first.get("env") or ())
     if not first.get("command") and not first.get("args"):
         first["command"] = ["sh", "-c", SCRIPT]
@@ -108,11 +108,12 @@ def _pod(benchmark: Benchmark, pair: Pair, name: str, namespace: str) -> Object:
     return spec
 
 
-def _environment(benchmark: Benchmark, name: str, namespace: str) -> list[Object]:
+def _environment(benchmark: Benchmark, pair: Pair, name: str, namespace: str) -> list[Object]:
     where = f"{service_name(benchmark)}.{namespace}.svc"
     rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}
     values = {
         "KOPT_PEERS": ",".join(f"{name}-{n}.{where}" for n in (0, 1)),
+        "KOPT_NODES": ",".join(pair),
         "KOPT_GPUS_PER_NODE": str(benchmark.gpus_per_node),
         "KOPT_COLLECTIVES": ",".join(one.value for one in benchmark.collectives),
         "KOPT_MIN_BYTES": str(benchmark.min_bytes), "KOPT_MAX_BYTES": str(benchmark.max_bytes),

@@ -49,12 +49,8 @@ class Near:
         """Where the gang is, and whether the pod's node is there as well."""
         home = self.home
         name, where = gang[1].rpartition("=")[2], "/".join(home.domain) or "the cluster"
-        numbers: dict[str, float | int | str] = {
-            "gang": name,
-            "pods": self.pods,
-            "placed": len(self.placed),
-            "gigabytes_per_s": home.gbps,
-        }
+        numbers: dict[str, float | int | str] = {"gang": name, "pods": self.pods, "placed": len(self.placed)}
+        numbers |= {"gigabytes_per_s": home.gbps} if home.gbps else {}
         if node not in home.nodes and home.domain != domains[: len(home.domain)]:
             away = f"Gang {name} is in {where}, where no node has room for this pod; it goes to {_in(node, domains)}."
             return Reason("GANG_AWAY", away, numbers)

@@ -14,11 +14,12 @@ from kopt.dashboard.capacity import FILE, Capacity, CapacityError, assumed_capac
 from kopt.dashboard.forecasting import Asks, Forecasts
 from kopt.dashboard.histories import Histories, last_value_s
 from kopt.dashboard.replay import PAST_KEPT, Replays
-from kopt.dashboard.sources import Cluster, Endpoint, Jobs, Models, Nodes, Past, Service, Sizes, Snapshot
+from kopt.dashboard.sources import Cluster, Endpoint, Jobs, Models, Nodes, Pairs, Past, Service, Sizes, Snapshot
 from kopt.data.demand.table import DemandDataError, DemandSeries
 from kopt.models.catalogue import PREDICTORS
 from kopt.models.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel, RegistryError
 from kopt.serving.answers import AnswerError, ModelHealth, ServedModel, ServedModels
+from kopt.serving.bandwidth_pairs_answers import ClusterPairs
 from kopt.serving.checkpoint_answers import FollowedJobs
 from kopt.serving.client import EndpointFailure, RequestRefused
 from kopt.serving.size_advice import SizeAdvice
@@ -31,6 +32,9 @@ UNWELL_REFRESH_S = 2.0
 """How often an endpoint that does not answer is asked: a page opened while it starts should not stay wrong for long."""
 NODES_EVERY_S = 60.0
 """What links GPUs changes rarely, and a list of thousands of nodes is megabytes."""
+PAIRS_EVERY_S = 60.0
+"""As for nodes: pairs are measured over hours."""
+MOST_CLUSTERS = 8
 LIVE_WITHIN_S = 3600.0
 """Histories whose newest bucket is older than this are a replay: their own end is then their now."""
 
@@ -45,6 +49,8 @@ class Client(Asks, Protocol):
     async def sizes(self, *, deadline_s: float | None = None) -> tuple[SizeAdvice, ...]: ...
 
     async def jobs(self, *, deadline_s: float | None = None) -> FollowedJobs: ...
+
+    async def pairs(self, cluster: str | None = None, *, deadline_s: float | None = None) -> ClusterPairs: ...
 
 
 class Versions(Protocol):
@@ -71,6 +77,7 @@ class LiveSource:
         self._jobs = Jobs()
         self._cluster, self._nodes = cluster, Nodes(cluster=cluster is not None)
         self._nodes_next_s = 0.0
+        self._pairs, self._pairs_next_s = Pairs(), 0.0
         self._models = Models(problems=("The model registry is being asked.",))
         self._past_lock = asyncio.Lock()
         self._past: dict[str, tuple[tuple[float, ModelVersion | None], asyncio.Task[Past]]] = {}
@@ -80,7 +87,7 @@ class LiveSource:
         while True:
             try:
                 await asyncio.gather(self.refresh(), self.refresh_models(), self.refresh_sizes(),
-                                     self.refresh_jobs(), self.refresh_nodes())  # fmt: skip
+                                     self.refresh_jobs(), self.refresh_nodes(), self.refresh_pairs())  # fmt: skip
             except Exception:  # the background's own edge
                 LOG.exception("refresh failed")
                 problem = "The pages could not refresh their data; their log says why."
@@ -207,6 +214,21 @@ class LiveSource:
         self._nodes_next_s = self._clock() + NODES_EVERY_S
         known = await self._cluster.nodes()
         self._nodes = known if known.found or not known.problem else replace(self._nodes, problem=known.problem)
+
+    async def pairs(self) -> Pairs:
+        return self._pairs
+
+    async def refresh_pairs(self) -> None:
+        """As for sizes."""
+        if self._clock() < self._pairs_next_s:
+            return
+        try:
+            names = (await self._client.pairs()).clusters
+            found = [await self._client.pairs(name) for name in names[:MOST_CLUSTERS]]
+            self._pairs = Pairs(tuple(found))
+            self._pairs_next_s = self._clock() + PAIRS_EVERY_S
+        except (EndpointFailure, AnswerError, RequestRefused) as error:
+            self._pairs = replace(self._pairs, problem=_sentence(error))
 
     async def refresh_models(self) -> None:
         """Ask registry and endpoint; the first time MLflow is loaded, which takes seconds."""

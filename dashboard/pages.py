@@ -26,6 +26,7 @@ from kopt.dashboard.rendering import environment, pretty
 from kopt.dashboard.sources import Service, Snapshot, Source
 from kopt.dashboard.topology import topology_page
 from kopt.dashboard.topology_asked import SIZES, asked_of
+from kopt.dashboard.topology_pairs import pairs_part
 from kopt.dashboard.wording import shortened
 
 POOLS_SHOWN = 24
@@ -123,11 +124,15 @@ class Pages:
 
     async def topology(self, request: Request) -> Response:
         asked = await asked_of(request)
-        snapshot, nodes = await asyncio.gather(self._source.snapshot(), self._source.nodes())
+        source = self._source
+        snapshot, nodes, measured = await asyncio.gather(source.snapshot(), source.nodes(), source.pairs())
         view = await asyncio.to_thread(lambda: topology_page(nodes, asked, self._bandwidth.current()))
-        charts = view.card.charts if view.card else {}
+        pairs = await asyncio.to_thread(pairs_part, measured, asked.cluster, asked.pairs)
+        charts = dict(view.card.charts) if view.card else {}
+        if pairs.card is not None:
+            charts["cluster"] = pairs.card.chart
         return self._page(request, "topology.html", snapshot, view=view, asked=asked, charts=charts, sizes=SIZES,
-                          collectives=tuple(Collective))  # fmt: skip
+                          collectives=tuple(Collective), pairs=pairs)  # fmt: skip
 
     async def models(self, request: Request) -> Response:
         snapshot, models = await asyncio.gather(self._source.snapshot(), self._source.models())

@@ -15,6 +15,7 @@ from kopt.dashboard.capacity import Capacity
 from kopt.data.demand.table import DemandSeries
 from kopt.models.registry import MetricRow, RegisteredModel
 from kopt.serving.answers import ModelHealth, SeriesForecast
+from kopt.serving.bandwidth_pairs_answers import ClusterPairs
 from kopt.serving.checkpoint_answers import FollowedJobView
 from kopt.serving.size_advice import SizeAdvice
 
@@ -136,6 +137,14 @@ class Nodes:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """What pairs of nodes were measured to reach, by cluster; or what kept them away."""
+
+    found: tuple[ClusterPairs, ...] = ()
+    problem: str = ""
+
+
 class Cluster(Protocol):
     """Reads the nodes' topologies. A cluster that does not answer is a ``problem`` without nodes, not an exception."""
 
@@ -164,3 +173,6 @@ class Source(Protocol):
 
     async def nodes(self) -> Nodes:
         """Nodes of the cluster, of the last refresh."""
+
+    async def pairs(self) -> Pairs:
+        """Measured pairs of nodes, of the last refresh."""

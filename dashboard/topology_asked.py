@@ -31,6 +31,9 @@ class Asked:
     size_bytes: int = GIB
     count: int = 4
     best: bool = False
+    cluster: str = ""
+    pairs: str = ""
+    """Which measurements of the cluster's pairs are shown."""
     problem: str = ""
 
 
@@ -75,7 +78,7 @@ def _read(fields: Mapping[str, Sequence[str]]) -> Asked:
     return Asked(
         text, said("node")[:_MAX_NAME], frozenset(map(_number, fields.get("gpus", [])[:_MAX_FIELDS])) - {-1},
         said("gpu").strip()[:60], kinds.get(said("collective"), Collective.ALL_REDUCE), sizes.get(said("bytes"), GIB),
-        max(2, _number(said("count") or "4")), bool(said("best")),
+        max(2, _number(said("count") or "4")), bool(said("best")), said("cluster")[:_MAX_NAME], said("pairs")[:60],
     )  # fmt: skip
 
 

@@ -25,6 +25,13 @@
       const scale = [[0, colour("raised")], [1, colour("keep")]];
       return { ...trace, colorscale: scale, colorbar: { ...trace.colorbar, tickfont: { color: colour("quiet") } } };
     }
+    if (role === "share") {
+      const scale = [[0, colour("limit")], [0.6, colour("raised")], [0.8, colour("keep")], [1, colour("median")]];
+      const quiet = { color: colour("quiet") };
+      const title = { ...trace.colorbar.title, font: quiet };
+      return { ...trace, colorscale: scale, colorbar: { ...trace.colorbar, tickfont: quiet, title } };
+    }
+    if (role === "pale") return { ...trace, colorscale: [[0, colour("raised")], [1, colour("raised")]] };
     if (role === "band") return { ...trace, fillcolor: colour("band", opacity) };
     if (trace.type === "bar") {
       return { ...trace, marker: { ...trace.marker, color: colour(role) }, textfont: { color: colour(`on-${role}`) } };
@@ -40,6 +47,13 @@
     return found;
   };
 
+  // Marks in the cells of a table fit into them, however many there are.
+  const fitted = (trace, width) => {
+    const cells = trace.meta?.cells;
+    if (!cells || !trace.marker) return trace;
+    return { ...trace, marker: { ...trace.marker, size: Math.min(16, Math.max(3, (0.34 * width) / cells)) } };
+  };
+
   const themed = (figure, width) => {
     const ink = colour("ink");
     const narrow = width < 560;
@@ -47,7 +61,7 @@
     const move = (x) => (dates && typeof x === "number" ? local(x) : x);
     const drawing = figure.layout.xaxis?.visible === false;
     const fit = narrow && drawing ? smaller : (trace) => trace;
-    const data = figure.data.map((trace) => ({ ...fit(painted(trace)), x: trace.x.map(move) }));
+    const data = figure.data.map((trace) => ({ ...fitted(fit(painted(trace)), width), x: trace.x.map(move) }));
     const axis = (own) => ({
       ...own, gridcolor: colour("rule"), zerolinecolor: colour("rule-strong"), linecolor: colour("rule-strong"),
       tickcolor: colour("rule-strong"), ticks: "outside", ticklen: 4, automargin: true, tickfont: { color: colour("quiet") },

@@ -38,13 +38,12 @@ def plan(benchmark: Benchmark, cluster: Cluster, tests: list[Test], known: Itera
         return Plan(state="TooFewNodes", why=f"{len(nodes)} nodes are ready, match and have {benchmark.resource}")
     pairs = pairs_to_measure(nodes, benchmark.partners)
     due_at_s = _due(benchmark, known)
-    held = {pair: until for pair, until in not_before_s.items() if until > now_s}
-    for pair, until in held.items():
-        due_at_s[pair] = max(until, due_at_s.get(pair, 0.0))
     running = [one.pair for one in tests if one.benchmark == benchmark.name]
-    for pair in running:
-        due_at_s[pair] = float("inf")
-    later = min((at for one in pairs if (at := due_at_s.get(one, 0.0)) > now_s), default=float("inf"))
+    due_at_s |= dict.fromkeys(running, float("inf"))
+    put_off = due_at_s | {
+        pair: max(until, due_at_s.get(pair, 0.0)) for pair, until in not_before_s.items() if until > now_s
+    }
+    later = min((at for one in pairs if (at := put_off.get(one, 0.0)) > now_s), default=float("inf"))
     found = Plan(pairs, due_at_s, [], "Measuring" if running else "UpToDate", "", later)
     if not found.due(now_s):
         return found
@@ -53,7 +52,7 @@ def plan(benchmark: Benchmark, cluster: Cluster, tests: list[Test], known: Itera
     if not room:
         return _no_room(found, benchmark, len(running), now_s)
     busy = {name for one in tests for name in one.pair} | occupied(benchmark, cluster, nodes)
-    start = next_pairs(pairs, due_at_s, now_s, busy=busy, at_most=room)
+    start = next_pairs(pairs, put_off, now_s, busy=busy, at_most=room)
     if start:
         return Plan(pairs, due_at_s, start, "Measuring", "", later)
     why = f"of {len(nodes)} nodes {len(nodes) - len(busy & nodes.keys())} are free of GPU pods and of pods that wait"

@@ -1,13 +1,16 @@
 """What is wrong with a node, from the objects that others write about it: ``NodeTopology`` and ``NodeBandwidth``."""
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from kopt.cluster.node_bandwidths import bandwidth_of
 from kopt.cluster.node_topologies import degraded_of
 from kopt.cluster.resources import Object
 from kopt.core.pairs import Health
 from kopt.core.topology import DegradedPart, NodeTopology
 
+Pair = tuple[str, str]
 _MOST_TOLD = 3
 _MOST_TEXT = 300
 _OF_A_LINK = frozenset({"link", "nic"})
@@ -17,12 +20,12 @@ _OF_A_LINK = frozenset({"link", "nic"})
 @dataclass(frozen=True)
 class Complaint:
     """``text`` is for people. ``gpus`` are the slots, of ``of`` in all, whose own part is worse than it was; ``slow``
-    the nodes with which a collective is slow, and what it reached (GB/s of bus bandwidth; 0 where it failed)."""
+    are nodes with which a collective is slow, and what it reached (GB/s of bus bandwidth; 0 where it failed)."""
 
     text: str
     gpus: tuple[int, ...] = ()
     of: int = 0
-    slow: Mapping[str, float] | None = None
+    slow: Mapping[str, float] = field(default_factory=dict)
     degraded: bool = True
     """False where only pairs are slow for which another node is to blame."""
 
@@ -42,17 +45,18 @@ def of_topology(document: Object, topology: NodeTopology) -> Complaint | None:
 
 
 def of_bandwidth(document: Object) -> Complaint | None:
-    """What tests with other nodes say of a node; None where all is well.
+    """What tests with other nodes say of a node, and the slow pairs that lie in its object; None where all is well.
 
-    Raises KeyError, TypeError or ValueError for what the benchmark does not write.
+    Raises BandwidthError, a ValueError, for what the benchmark does not write.
     """
-    status = document.get("status") or {}
-    health = Health(status.get("health") or Health.HEALTHY)
-    slow = {str(one["node"]): float(one.get("betaGBps") or 0.0) for one in status.get("peers") or ()
-            if Health(one.get("health") or Health.HEALTHY) is not Health.HEALTHY}  # fmt: skip
-    if health is Health.HEALTHY:
+    found = bandwidth_of(document)
+    slow: dict[str, float] = {}
+    for pair in found.pairs:
+        if pair.health is not Health.HEALTHY:
+            slow[pair.nodes[1]] = min(slow.get(pair.nodes[1], math.inf), pair.beta_gbps or 0.0)
+    if found.health is Health.HEALTHY:
         return Complaint("", slow=slow, degraded=False) if slow else None
-    why = str(status.get("reason") or "")[:_MOST_TEXT] or f"its tests with other nodes say {health.value}"
+    why = found.reason[:_MOST_TEXT] or f"its tests with other nodes say {found.health.value}"
     pairs = [f"with {name} {f'{gbps:.3g} GB/s' if gbps else 'failed'}" for name, gbps in sorted(slow.items())]
     return Complaint(f"{why} ({_shortened(pairs)})" if pairs else why, slow=slow)
 
@@ -74,9 +78,11 @@ class Complaints:
 
     def __init__(self) -> None:
         self._of: dict[str, dict[str, Complaint]] = {}
+        self._pairs: dict[Pair, float] | None = None
 
     def set(self, node: str, source: str, complaint: Complaint | None) -> None:
         """Note what a source says of a node now."""
+        self._pairs = None
         if complaint is not None:
             self._of.setdefault(node, {})[source] = complaint
         elif found := self._of.get(node):
@@ -96,19 +102,15 @@ class Complaints:
         return sum(1 << slot for slot in {slot for one in self._bad(node) if one.of == gpus for slot in one.gpus})
 
     def slow_with(self, node: str) -> Mapping[str, float]:
-        """Nodes that were slow with this one, and what they reached together (GB/s)."""
-        found: dict[str, float] = {}
-        for one in self._of.get(node, {}).values():
-            found.update(one.slow or {})
-        return found
+        """Nodes that were slow with this one, and what they reached together (GB/s); a pair is told by one of them."""
+        return {b if a == node else a: gbps for (a, b), gbps in self.slow_pairs().items() if node in (a, b)}
 
-    def slow_pairs(self) -> dict[tuple[str, str], float]:
+    def slow_pairs(self) -> Mapping[Pair, float]:
         """Every slow pair, its names in order, and what it reached (GB/s)."""
-        found: dict[tuple[str, str], float] = {}
-        for node in self._of:
-            for other, gbps in self.slow_with(node).items():
-                found[min(node, other), max(node, other)] = gbps
-        return found
+        if self._pairs is None:
+            self._pairs = {(min(node, other), max(node, other)): gbps for node, told in self._of.items()
+                           for one in told.values() for other, gbps in one.slow.items()}  # fmt: skip
+        return self._pairs
 
     def _bad(self, node: str) -> Iterator[Complaint]:
         return (one for one in self._of.get(node, {}).values() if one.degraded)

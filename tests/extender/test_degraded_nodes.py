@@ -14,6 +14,7 @@ from controlplane.processes import wait_for
 from node_outputs import CUBE_MESH, pci
 
 from kopt.cluster.informer import Change, ChangeKind
+from kopt.cluster.node_bandwidths import NodeBandwidth, status_of
 from kopt.controllers.extender.complaints import of_bandwidth
 from kopt.controllers.extender.fleet import Fleet
 from kopt.controllers.extender.metrics import ExtenderMetrics
@@ -21,7 +22,9 @@ from kopt.controllers.extender.service import Extender
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.controllers.extender.topologies import facts_of
 from kopt.controllers.extender.wire import parse_offer
+from kopt.core.bandwidth import Collective
 from kopt.core.decision import Mode
+from kopt.core.pairs import Health, MeasuredPair
 from tests.extender.conftest import Object, RunningExtender, gpu_pod
 from tests.extender.test_books import node
 from tests.extender.test_planned_together import Nowhere
@@ -49,10 +52,16 @@ def cube_mesh(name: str, *, broken: bool = False) -> Object:
 
 
 def pairs(name: str, health: str, reason: str = "", **slow: float) -> Object:
-    """A NodeBandwidth as the pairwise benchmark writes it."""
-    peers = [{"node": other, "betaGBps": gbps, "health": "Slow" if gbps else "Failed"} for other, gbps in slow.items()]
-    return {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "NodeBandwidth", "metadata": {"name": name},
-            "status": {"health": health, "reason": reason, "peers": peers}}  # fmt: skip
+    """A NodeBandwidth as the pairwise benchmark writes it: one test that was well, and those that were not."""
+    tests = [("y", Health.HEALTHY, 92.0)] + [(other, Health.SLOW if gbps else Health.FAILED, gbps)
+                                             for other, gbps in slow.items()]  # fmt: skip
+    found = [
+        MeasuredPair((name, other), 8, Collective.ALL_REDUCE, 1e9, alpha_us=9.0 if gbps else None,
+                     beta_gbps=gbps or None, health=of)
+        for other, of, gbps in tests
+    ]  # fmt: skip
+    status = status_of(NodeBandwidth(name, Health(health), reason, 1e9, tuple(found)))
+    return {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "NodeBandwidth", "metadata": {"name": name}, "status": status}
 
 
 class Scene:
@@ -118,6 +127,8 @@ async def test_a_healthy_node_is_not_blamed_for_its_peer() -> None:
     scene.bandwidth(pairs("a", "Healthy", b=40.0))
     assert not scene.extender.fleet.complaints.degraded("a")
     assert scene.extender.fleet.complaints.slow_with("a") == {"b": 40.0}
+    assert scene.extender.fleet.complaints.slow_with("b") == {"a": 40.0}
+    assert scene.extender.fleet.complaints.slow_with("y") == {}
 
 
 def test_many_parts_are_told_in_few_words() -> None:
@@ -134,7 +145,7 @@ def test_many_parts_are_told_in_few_words() -> None:
 
 @pytest.fixture
 def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    names = ("gpuworkloads.kgwe.nvidia.io", "nodetopologies.kaiwo.ai")
+    names = ("gpuworkloads.kgwe.nvidia.io", "nodetopologies.kaiwo.ai", "nodebandwidths.kaiwo.ai")
     definition = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
     control_plane.apply_crds([CRDS / f"{name.partition('.')[0]}.yaml" for name in names])
     yield control_plane
@@ -188,6 +199,20 @@ def test_on_a_cluster_the_healthy_node_is_taken_first_and_the_degraded_one_with_
         assert f"it is degraded: {WHY}" in told[0]
         assert WHY in reasons(extender, space, "fourth")["DEGRADED_AVOIDED"]
         assert not api.get("v1", "Pod", "fourth", space)["spec"].get("nodeName")
+
+
+def test_on_a_cluster_a_node_with_slow_pairs_is_avoided_by_pods_on_several_gpus(
+    plane: ControlPlane, kwok: Kwok, start_extender: Start
+) -> None:
+    api, space = plane.api, plane.api.namespace("ext-slow")
+    with kwok.nodes(2, gpus=8, labels=V100) as nodes:
+        api.create(pairs(nodes[0], "Slow", "all-reduce with 3 of 3 nodes reaches .41", z=41.0))
+        extender = start_extender(plane, space)
+        extender.start_scheduler(space)
+        api.create(gpu_pod("first", space, 2, scheduler=space, selector=nodes.selector))
+        assert bound(api, "first", space)["spec"]["nodeName"] == nodes[1]
+        why = reasons(extender, space, "first")["DEGRADED_AVOIDED"]
+        assert "all-reduce with 3 of 3 nodes reaches .41 (with z 41 GB/s)" in why
 
 
 def reasons(extender: RunningExtender, space: str, pod: str) -> dict[str, str]:

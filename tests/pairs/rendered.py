@@ -56,7 +56,7 @@ def main(shares: Path) -> int:
     share = min(float(told.get(name, 1.0)) for name in nodes)
     text = log(nodes, int(os.environ["KOPT_GPUS_PER_NODE"]), beta_gbps=BETA_GBPS * share)  # type: ignore[arg-type]
     time.sleep(float(told.get("seconds", 0.1)))
-    sys.stdout.write({"garbage": "Segmentation fault\n", "cut": text[: len(text) // 2]}.get(fate, text))
+    sys.stdout.write({"garbage": "Segmentation fault\n", "cut": text[: text.index("# Out of")]}.get(fate, text))
     return 0
 
 

@@ -14,12 +14,13 @@ import random
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks import irregular_nodes
 from benchmarks.link_capacity import ring_capacity_gbps
 from benchmarks.tables import markdown
 from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
@@ -98,8 +99,17 @@ def main(arguments: Sequence[str] = ()) -> int:
         rows.append((chooser, f"{np.mean(means):.3f}", f"{min(every):.2f}", *(f"{one:.3f}" for one in means)))
     print(f"Share of the best set's capacity; {len(names)} machines, {len(every):,} questions each way:\n")
     print(markdown(("", "mean of machines", "worst", *names), rows))
-    print("\n" + _times())
+    for kind, shares in _by_name(irregular_nodes.shares()).items():
+        print(f"{kind}: {len(shares)} questions, mean {np.mean(shares):.3f}, worst {min(shares):.2f}.")
+    print("\n" + _times() + "\n" + irregular_nodes.times())
     return 0
+
+
+def _by_name(shares: Iterable[tuple[str, float]]) -> Mapping[str, list[float]]:
+    found = defaultdict[str, list[float]](list)
+    for name, share in shares:
+        found[name].append(share)
+    return found
 
 
 def _machines() -> Iterator[tuple[str, NodeTopology]]:

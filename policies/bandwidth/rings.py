@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 _EXACT_GPUS = 8
 _PARTS = 2000
 """Of one GB/s: what is told of links and half of it are whole numbers, so that one set has one answer in any order."""
+_FINE, _COARSE, _MANY_RINGS = 16, 4, 7
+"""Parts of the slowest link that rings take last, with few GPUs and with so many."""
 _MOST_STEPS = 64
 """In which the fastest link is used up; no node's links differ more."""
 
@@ -23,7 +25,7 @@ def ring_gbps(gpus: Sequence[int], capacities: Capacities) -> float:
 
     ``capacities`` are GB/s per direction between pairs, both orders. A ring runs in both directions, so that an
     undirected ring of capacity c counts 2c; two GPUs exchange over their link once. Uniform meshes carry all of their
-    (k - 1) links, others as many rings as are found (exact up to rounding for up to eight GPUs).
+    (k - 1) links, others as many rings as are found (at worst a tenth less than there are, up to eight GPUs).
     """
     k = len(gpus)
     if k < 2:
@@ -60,23 +62,27 @@ def _packed(k: int, links: tuple[float, ...]) -> float:
     most = min(int(left[(pairs == gpu).any(axis=1)].sum()) for gpu in range(k))
     largest, unit = int(left.max()), max(int(left[left > 0].min()), int(left.max()) // _MOST_STEPS)
     found = 0
-    for step in (unit, max(1, unit // 2), largest):
-        found = max(found, _greedy(rings, left, step))
+    fine = max(1, unit // (_FINE if k < _MANY_RINGS else _COARSE))
+    for step, sparing in ((unit, False), (max(1, unit // 2), False), (largest, False), (fine, True)):
+        found = max(found, _greedy(rings, left, step, sparing=sparing))
         if 2 * found >= most:
             break
     return 2 * found / _PARTS
 
 
-def _greedy(rings: Ints, links: Ints, step: int) -> int:
-    left, total = links.copy(), 0
+def _greedy(rings: Ints, links: Ints, step: int, *, sparing: bool) -> int:
+    """Each time the ring whose weakest link has most left, of these the one whose links have most; or the ring that
+    spares scarce links best, which comes close to the most there is where steps are small."""
+    left, total, largest = links.copy(), 0, float(links.max())
     while True:
         carried = left[rings]
         weakest = carried.min(axis=1)
         most = int(weakest.max())
         if most <= 0:
             return total
-        near = np.flatnonzero(weakest == most)
-        best = rings[near[carried[near].sum(axis=1).argmax()]]
+        near = np.flatnonzero(weakest >= (min(step, most) if sparing else most))
+        worth = -((largest / carried[near]) ** 3).sum(axis=1) if sparing else carried[near].sum(axis=1)
+        best = rings[near[worth.argmax()]]
         taken = min(most, step)
         total += taken
         left[best] -= taken

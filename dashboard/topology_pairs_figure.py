@@ -54,14 +54,15 @@ def pair_map(nodes: Sequence[Node], cells: Mapping[tuple[str, str], Cell]) -> go
     count = len(nodes)
     grid = [[_of(cells, a, b) for b, _ in nodes] for a, _ in nodes]
     traces = [_shares(grid), _others(grid)]
+    # Below the figure, where cells have one.
+    below = 0.27 if count <= _WRITTEN else 0.0
     for state, symbol, role in _MARKS:
-        at = [
-            (x, y) for y, row in enumerate(grid) for x, one in enumerate(row) if one is not None and one.state == state
-        ]
+        here = [(x, y) for y, row in enumerate(grid) for x, one in enumerate(row) if one and one.state is state]
         traces.append(go.Scatter(
-            name=state, x=[x for x, _ in at], y=[y for _, y in at], mode="markers", hoverinfo="skip",
-            showlegend=bool(at),
-            marker={"symbol": symbol, "size": 8, "color": COLOURS[role], "line": {"width": 1.2}},
+            name=state.value, x=[x for x, _ in here], y=[y + below for _, y in here], mode="markers", hoverinfo="skip",
+            showlegend=bool(here),
+            marker={"symbol": symbol, "size": 8, "color": COLOURS[role], "line": {"width": 1.2},
+                    "opacity": 0.6 if state is State.UNMEASURED else 1},
             meta={"role": role, "cells": count},
         ))  # fmt: skip
     places, names = _ticks(nodes)

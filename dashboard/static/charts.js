@@ -47,11 +47,15 @@
     return found;
   };
 
-  // Marks in the cells of a table fit into them, however many there are.
+  // Marks in the cells of a table fit into them, however many there are; on a phone the scale lies below.
   const fitted = (trace, width) => {
     const cells = trace.meta?.cells;
-    if (!cells || !trace.marker) return trace;
-    return { ...trace, marker: { ...trace.marker, size: Math.min(16, Math.max(3, (0.34 * width) / cells)) } };
+    if (cells && trace.marker) {
+      return { ...trace, marker: { ...trace.marker, size: Math.min(16, Math.max(3, (0.36 * width) / cells)) } };
+    }
+    if (trace.meta?.role !== "share" || width >= 560) return trace;
+    const below = { orientation: "h", x: 0.5, xanchor: "center", y: -0.25, yanchor: "top", len: 1, thickness: 10 };
+    return { ...trace, colorbar: { ...trace.colorbar, ...below, title: { ...trace.colorbar.title, side: "top" } } };
   };
 
   const themed = (figure, width) => {
@@ -72,7 +76,7 @@
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: ink },
       hoverlabel: { bgcolor: colour("raised"), bordercolor: colour("rule-strong"), font: { color: ink } },
       xaxis: axis(figure.layout.xaxis), yaxis: axis(figure.layout.yaxis), showlegend: data.length > 1,
-      dragmode: narrow ? false : "zoom", separators: ".,",
+      dragmode: narrow || figure.layout.xaxis?.fixedrange ? false : "zoom", separators: ".,",
       shapes: (figure.layout.shapes || []).map((shape) => ({
         ...shape, x0: move(shape.x0), x1: move(shape.x1), line: { ...shape.line, color: colour("held") },
       })),

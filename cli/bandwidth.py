@@ -5,7 +5,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from kopt.core.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, Ba
 from kopt.core.topology import NodeTopology
 from kopt.core.units import format_bytes, parse_bytes
 from kopt.serving.environment import load_settings
+
+if TYPE_CHECKING:
+    from kopt.cli.bandwidth_place import Asked
 
 app = typer.Typer(no_args_is_help=True, help="Latency and bandwidth of collectives on a set of GPUs.")
 _COLLECTIVES = ", ".join(one.value for one in Collective)
@@ -115,19 +118,26 @@ def predict(
 
 @app.command()
 def place(
-    files: Files,
     count: Annotated[int, typer.Option("--count", min=1, help="How many GPUs the job needs.")],
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE...]", help="Tools' outputs of one node, or a node in each.")
+    ] = None,
     free: Annotated[str, typer.Option("--free", metavar="LIST", help="Those that are free; without it, all.")] = "",
     kind: Kind = "all_reduce", size: Size = "1GiB", gpu: Gpu = "",
     minimum: Annotated[float, typer.Option("--minimum", min=0.0, metavar="GB/s", help="Refuse sets below it.")] = 0.0,
     of: Annotated[BandwidthKind, typer.Option("--of", help="The bandwidth that --minimum means.")] = BandwidthKind.BUS,
+    cluster: Annotated[bool, typer.Option("--cluster", help="On the cluster's nodes, by what is free now.")] = False,
+    kubeconfig: Annotated[Path | None, typer.Option("--kubeconfig", help="Of the cluster, if not the usual.")] = None,
     output: Output = Format.TABLE,
 ) -> None:  # fmt: skip
-    """The best set of free GPUs of a node: fastest together, and leaving a fast set for the next job.
+    """The best set of free GPUs, of a node or across nodes: fastest together, and leaving a fast set for the next job.
 
-    By what the wires and algorithms are known to carry; every set is compared, one for all that are alike. --minimum
-    is held against bus bandwidth unless --of says link (of the wires that the set uses, one way: the 600 GB/s of an
-    A100's data sheet are both ways of 300) or algorithm (message by time).
+    By what the wires and algorithms are known to carry; sets that are alike are compared once. --minimum is held
+    against bus bandwidth unless --of says link (of the wires that the set uses, one way: the 600 GB/s of an A100's data
+    sheet are both ways of 300) or algorithm (message by time).
+
+    Of several nodes one is taken where one holds the job, else as many GPUs of each of a few, from the innermost rack
+    or block with room. With --cluster racks, free GPUs, degraded nodes and slow pairs are read from it.
 
     Examples:
 
@@ -135,12 +145,33 @@ def place(
 
         kopt bandwidth place topo.txt --count 2 --free 0,2,3,5,6,7 -o json
 
-        kopt bandwidth place topo.txt --gpu H100 --count 4 --minimum 300
+        kubectl get nodetopologies -o json | kopt bandwidth place - --count 16
+
+        kopt bandwidth place --cluster --count 32 --minimum 100
     """
+    asked, size_bytes = asked_collective(kind), asked_bytes(size)
+    if cluster == bool(files):
+        usage_error("name files, or read the cluster with --cluster", "FILE")
+    from kopt.cli import bandwidth_place as across
+    from kopt.cli.topology import nodes_in
+
+    nodes = [] if cluster else nodes_in(files or [])
+    if len(nodes) == 1:
+        _place_on_one(nodes[0], across.Asked(count, asked, size_bytes, minimum, of), free, gpu, output)
+        return
+    if free:
+        usage_error("indexes are of one node; with --cluster it is known what is free", "--free")
+    places = across.of_cluster(kubeconfig) if cluster else across.of_files(nodes, gpu)
+    across.place_on(places, across.Asked(count, asked, size_bytes, minimum, of), output)
+
+
+def _place_on_one(node: NodeTopology, question: "Asked", free: str, gpu: str, output: Format) -> None:
+    asked, size_bytes, count, minimum, of = (
+        question.collective, question.bytes, question.count, question.minimum, question.of
+    )  # fmt: skip
     from kopt.policies.bandwidth.topology import machine_from
     from kopt.policies.topology.within import choose_gpus, link_gbps
 
-    asked, size_bytes, node = asked_collective(kind), asked_bytes(size), _node(files)
     there = tuple(sorted(one.index for one in node.gpus))
     open_ = indexes(free) if free else there
     missing = sorted(set(open_) - set(there))

@@ -13,6 +13,7 @@ from kopt.cli.progress import say
 from kopt.cli.topology_show import show_command
 
 if TYPE_CHECKING:
+    from kopt.core.topology import NodeTopology
     from kopt.formats.topology import Parsed
 
 app = typer.Typer(no_args_is_help=True, help="What links a node's GPUs to one another and to its network cards.")
@@ -72,18 +73,55 @@ def parsed(files: list[str]) -> "Parsed":
     return found[0][1] if len(found) == 1 else _merged(found)
 
 
+def nodes_in(files: list[str]) -> "list[NodeTopology]":
+    """The nodes that files tell of: each one's where all name different ones or were published (what ``kubectl get
+    nodetopologies -o json`` prints), else the one that they are about together. Raises Refused."""
+    from kopt.core.topology import NodeTopology
+
+    if files.count(_STDIN) > 1:
+        usage_error("standard input (-) can be read only once", "FILE")
+    texts = {name: _text(name) for name in files if name == _STDIN or not Path(name).is_dir()}
+    published = [one for name in files for one in _published(name, texts.get(name, ""))]
+    if published:
+        return published
+    found = [(_named(name), _parsed(name, texts.get(name))) for name in files]
+    names = {one.node for _, one in found if isinstance(one, NodeTopology) and one.node}
+    if 1 < len(found) == len(names):
+        return [one for _, one in found if isinstance(one, NodeTopology)]
+    whole = found[0][1] if len(found) == 1 else _merged(found)
+    if not isinstance(whole, NodeTopology):
+        raise Refused("this tells of a fabric or of measurements; give the output of a tool that shows one node")
+    return [whole]
+
+
+def _published(name: str, text: str) -> "list[NodeTopology]":
+    """The ``NodeTopology`` objects in what kubectl printed as JSON."""
+    if not text.lstrip().startswith("{") or '"NodeTopology' not in text:
+        return []
+    import json
+
+    from kopt.cluster.node_topologies import topology_of
+
+    try:
+        document = json.loads(text)
+        items = document["items"] if str(document.get("kind")).endswith("List") else [document]
+        return [topology_of(one) for one in items if one.get("kind", "NodeTopology") == "NodeTopology"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Refused(f"{_named(name)}: no NodeTopology objects as kubectl prints them ({error})") from error
+
+
 def _named(name: str) -> str:
     return "standard input" if name == _STDIN else name
 
 
-def _parsed(name: str) -> "Parsed":
-    """Raises Refused with the name of the file."""
+def _parsed(name: str, text: str | None = None) -> "Parsed":
+    """``text`` is what was read of it before. Raises Refused with the name of the file."""
     from kopt.formats.topology import FormatError, parse, parse_tree
 
     try:
         if name != _STDIN and Path(name).is_dir():
             return parse_tree(_tree(Path(name)))
-        text = _text(name)
+        text = _text(name) if text is None else text
         return _read_before(text) or parse(text, _yaml)
     except FormatError as error:
         raise Refused(f"{_named(name)}: {error}") from error

@@ -1,0 +1,76 @@
+"""The extender's books of a cluster, read once: for people who ask where a job would fit."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from kopt.cluster.api import Kube, NotFound
+from kopt.cluster.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, Object, Resource
+from kopt.controllers.extender.complaints import of_bandwidth
+from kopt.controllers.extender.fleet import Fleet
+from kopt.controllers.extender.offers import offers_of
+from kopt.controllers.extender.topologies import facts_of
+from kopt.controllers.extender.views import view_of
+from kopt.core.units import WHOLE_GPU
+from kopt.policies.placement.state import FleetNode
+from kopt.policies.topology.nodes import NodeOffer
+
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+T = TypeVar("T")
+
+
+async def read_fleet(kube: Kube) -> Fleet:
+    """Nodes that pods may be sent to, what is told of them, and what pods hold. Raises ApiError; kinds that the cluster
+    does not know count as empty, and objects that cannot be read are left out."""
+    fleet = Fleet()
+    for name, offers in _read(await _all(kube, NODES), _open_offers):
+        fleet.set_node(name, offers)
+    for name, facts in _read(await _all(kube, NODE_TOPOLOGIES), facts_of):
+        fleet.set_links(name, facts.links)
+        fleet.set_complaint(name, "topology", facts.complaint)
+    for name, complaint in _read(await _all(kube, NODE_BANDWIDTHS), of_bandwidth):
+        fleet.set_complaint(name, "pairs", complaint)
+    for _, view in _read(await _all(kube, PODS, UNFINISHED), lambda pod: view_of(pod, None, {})):
+        if view.node and view.ask.uses_gpus:
+            fleet.bound(view.uid, view.key, view.node, view.ask, view.gpus)
+    return fleet
+
+
+def node_offers(fleet: Fleet) -> tuple[list[NodeOffer], list[str]]:
+    """The nodes whose links are known with their free GPUs, by the indexes of the tool; and the names of the others."""
+    found, unknown = [], []
+    for resource, pool in sorted(fleet.pools.items()):
+        for name, row in sorted(pool.state.index.items()):
+            links = fleet.links(name, resource)
+            if links is None or links.machine is None:
+                unknown.append(name)
+                continue
+            there = sorted(links.machine.node.gpus)
+            slots = np.flatnonzero(pool.state.gpu_free_milli[row] >= WHOLE_GPU).tolist()
+            found.append(NodeOffer(name, links.machine, tuple(there[one] for one in slots), fleet.domains(name)))
+    return found, sorted(set(unknown) - {one.name for one in found})
+
+
+async def _all(kube: Kube, resource: Resource, fields: str = "") -> Iterable[Object]:
+    try:
+        return (await kube.list(resource, field_selector=fields)).items
+    except NotFound:
+        return ()
+
+
+def _read(documents: Iterable[Object], keep: Callable[[Object], T | None]) -> Iterator[tuple[str, T]]:
+    for document in documents:
+        try:
+            kept = keep(document)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+        if kept is not None:
+            yield document["metadata"]["name"], kept
+
+
+def _open_offers(node: Object) -> Mapping[str, FleetNode] | None:
+    """None for a node that is cordoned or not ready; taints that some pods tolerate are not looked at."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready = all(one.get("status") == "True" for one in conditions if one.get("type") == "Ready")
+    return offers_of(node) if ready and not (node.get("spec") or {}).get("unschedulable") else None

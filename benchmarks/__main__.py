@@ -7,6 +7,7 @@ BENCHMARKS = {
     "bandwidth": "benchmarks.bandwidth",
     "checkpoint": "benchmarks.checkpoint_states",
     "demand": "benchmarks.demand_accuracy",
+    "lending": "benchmarks.lending",
     "serving": "benchmarks.serving_latency",
     "extender": "benchmarks.extender",
     "extender-cluster": "benchmarks.extender_cluster",

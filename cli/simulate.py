@@ -11,6 +11,7 @@ from kopt.cli.edge import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar
+from kopt.cli.simulate_lending import lending
 from kopt.cli.simulate_preemption import preemption
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ MOST_LOAD = 10.0
 app = typer.Typer(no_args_is_help=True, help="Replay a trace through the policies and report what they would do.")
 
 
+app.command("lending")(lending)
 app.command("preemption")(preemption)
 
 

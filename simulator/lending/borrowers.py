@@ -1,0 +1,204 @@
+"""Jobs of a trace run on the GPUs that a pool lends, and make room when the service wants them back.
+
+What will be kept is known one lead time ahead: a rule decided it then. Jobs start in the order of submission (those
+that do not fit are passed over) where the lent GPUs suffice as far as is known and have done so for ``hold_s``. When
+fewer will be lent than are in use, victims are asked for from ``notice_s`` before: a policy chooses among those that
+run, and may wait for a better moment. At the moment itself the native scheduler takes what is missing, the newest
+first: the service's pods have the higher priority and never wait for us.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kopt.data.jobs.training import TraceJob
+from kopt.policies.preemption import PreemptionSettings
+from kopt.simulator.lending.pools import Ints
+from kopt.simulator.preemption.behaviour import Habits
+from kopt.simulator.preemption.rivals import Ask, Ours, Rival, newest_first
+from kopt.simulator.preemption.runs import Run
+from kopt.simulator.preemption.sight import Sight
+from kopt.training.evaluate import GPUS
+
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Borrowing:
+    """The jobs that want GPUs, submitted before or while the pool is watched (seconds from its first moment)."""
+
+    jobs: Sequence[TraceJob]
+    habits: Sequence[Habits]
+    sight: Sight = field(default_factory=Sight)
+    settings: PreemptionSettings = field(default_factory=PreemptionSettings)
+    hold_s: float = 1800.0
+    notice_s: float = 1800.0
+    ours: bool = True
+    """False takes the newest first, at the moment itself."""
+
+
+@dataclass(frozen=True)
+class Gains:
+    """GPU-hours. ``used``: of lent GPUs; ``lost``: of those, work done again and starting again; ``gained`` the rest.
+
+    ``evictions`` by our choice and ``native`` ones by the scheduler's, of ``started`` jobs; ``torn`` writes by ours.
+    """
+
+    used: float
+    lost: float
+    started: int
+    evictions: int
+    native: int
+    torn: int
+
+    @property
+    def gained(self) -> float:
+        return self.used - self.lost
+
+
+def borrow(kept: Ints, moments: Ints, step_s: int, lead_steps: int, borrowing: Borrowing) -> Gains:
+    """Replay: ``kept`` GPUs stay with the service at each of ``moments`` (buckets; between two that follow each other
+    not, the lower is kept)."""
+    return _Replay(_gapless(kept, moments), step_s, lead_steps, borrowing).run()
+
+
+def _gapless(kept: Ints, moments: Ints) -> Ints:
+    """What is lent at every bucket from the first to the last; nothing new where nobody observed the service."""
+    lent = np.full(int(moments[-1] - moments[0]) + 1, -1, dtype=np.int64)
+    lent[moments - moments[0]] = GPUS - kept
+    for place in np.flatnonzero(lent < 0):
+        lent[place] = lent[place - 1]
+    return lent
+
+
+class _Replay:
+    """Time in seconds from the first moment; between two moments jobs end, others start."""
+
+    def __init__(self, lent: Ints, step_s: int, lead_steps: int, borrowing: Borrowing) -> None:
+        self.lent, self.step_s, self.lead = lent, step_s, lead_steps
+        self.by = borrowing
+        notice_s = min(borrowing.notice_s, lead_steps * step_s)
+        self.notice = max(1, round(notice_s / step_s))
+        self.rival: Rival = (
+            Ours(borrowing.sight, borrowing.settings, max(0.0, notice_s - 60.0)) if borrowing.ours else newest_first
+        )
+        self.now_s, self.place, self.used = 0.0, 0, 0
+        self.running: dict[int, Run] = {}
+        self.left: dict[int, tuple[float, tuple[float, ...]]] = {}
+        self.waiting: dict[int, list[int]] = {}
+        self.next_job = 0
+        self.ends: list[tuple[float, int]] = []
+        self.asks: list[tuple[float, int]] = []
+        self.asked: dict[int, float] = {}
+        self.used_s = self.lost_s = 0.0
+        self.started = self.evictions = self.native = self.torn = 0
+        self.order = np.random.default_rng(0).random(len(borrowing.jobs))
+
+    def run(self) -> Gains:
+        for place in range(len(self.lent)):
+            self._events_until(place * self.step_s)
+            self.place = place
+            self._submit()
+            self._look_ahead()
+            self._native()
+            self._start()
+        self._events_until(len(self.lent) * self.step_s)
+        for run in self.running.values():
+            self.used_s += run.job.gpus * (self.now_s - run.started_s)
+            # Work that is not durable yet goes on after the window; only starting again was no use.
+            self.lost_s += run.job.gpus * (run.ready_s - run.started_s)
+        return Gains(self.used_s / 3600, self.lost_s / 3600, self.started, self.evictions, self.native, self.torn)
+
+    def _submit(self) -> None:
+        jobs = self.by.jobs
+        while self.next_job < len(jobs) and jobs[self.next_job].submitted_s <= self.now_s:
+            heapq.heappush(self.waiting.setdefault(jobs[self.next_job].gpus, []), self.next_job)
+            self.next_job += 1
+
+    def _events_until(self, until_s: float) -> None:
+        while True:
+            end, ask = (queue[0][0] if queue else float("inf") for queue in (self.ends, self.asks))
+            if min(end, ask) > until_s:
+                break
+            self.now_s = min(end, ask)
+            if end <= ask:
+                self._end(heapq.heappop(self.ends)[1])
+            else:
+                self._ask(heapq.heappop(self.asks)[1])
+        self.now_s = until_s
+
+    def _end(self, index: int) -> None:
+        run = self.running.get(index)
+        if run is None or abs(run.finishes_s - self.now_s) > 1e-6:
+            return
+        self._leaves(run)
+        self.lost_s += run.job.gpus * (run.ready_s - run.started_s)
+        self._start()
+
+    def _leaves(self, run: Run) -> None:
+        del self.running[run.index]
+        self.used -= run.job.gpus
+        self.used_s += run.job.gpus * (self.now_s - run.started_s)
+
+    def _look_ahead(self) -> None:
+        """Ask for room where the notice of a moment begins at which fewer GPUs are lent than are in use."""
+        ahead = self.lent[self.place : self.place + self.notice + 1]
+        for place in np.flatnonzero(ahead < self.used) + self.place:
+            if place > self.place and int(place) not in self.asked:
+                self.asked[int(place)] = self.now_s
+                self._ask(int(place))
+                break
+
+    def _ask(self, place: int) -> None:
+        """Room for what the service keeps from ``place`` on."""
+        missing = self.used - int(self.lent[place])
+        at_s = place * self.step_s
+        if missing <= 0 or self.now_s >= at_s or not self.by.ours:
+            return
+        pool = list(self.running.values())
+        told = self.rival(Ask(f"{place}", self.now_s, self.asked[place], missing, pool, dict(enumerate(self.order))))
+        for run in told.victims:
+            self.evictions += 1
+            self.torn += run.writing(self.now_s)
+            self._evict(run)
+        if told.until_s is not None and told.until_s < at_s:
+            heapq.heappush(self.asks, (max(told.until_s, self.now_s + 1.0), place))
+
+    def _native(self) -> None:
+        missing = self.used - int(self.lent[self.place])
+        if missing <= 0:
+            return
+        pool = list(self.running.values())
+        for run in newest_first(Ask("", self.now_s, self.now_s, missing, pool, dict(enumerate(self.order)))).victims:
+            self.native += 1
+            self._evict(run)
+
+    def _evict(self, run: Run) -> None:
+        self._leaves(run)
+        lost_s = run.lost_s(self.now_s) - run.habits.restart_s + (run.ready_s - run.started_s)
+        self.lost_s += run.job.gpus * min(lost_s, self.now_s - run.started_s + run.done_s)
+        self.left[run.index] = (run.durable_work_s(self.now_s), (*run.killed_s, self.now_s))
+        heapq.heappush(self.waiting.setdefault(run.job.gpus, []), run.index)
+
+    def _room(self) -> int:
+        """GPUs that are lent as far as is known, and have been for the time of the hold."""
+        held = round(self.by.hold_s / self.step_s)
+        span = self.lent[max(0, self.place - held) : self.place + self.lead + 1]
+        return int(span.min()) - self.used
+
+    def _start(self) -> None:
+        while True:
+            room = self._room()
+            fitting = [(queue[0], gpus) for gpus, queue in self.waiting.items() if queue and gpus <= room]
+            if not fitting:
+                return
+            index, gpus = min(fitting)
+            heapq.heappop(self.waiting[gpus])
+            done_s, killed_s = self.left.get(index, (0.0, ()))
+            run = Run(index, self.by.jobs[index], self.by.habits[index], self.now_s, done_s, len(killed_s), killed_s)
+            self.running[index] = run
+            self.used += gpus
+            self.started += not killed_s
+            heapq.heappush(self.ends, (run.finishes_s, index))

@@ -1,0 +1,103 @@
+"""A pool of GPUs that one service fills at its 99.9 % demand, and how many of them each rule keeps for it.
+
+A rule decides at an origin for the moment one lead time later, as reclaiming takes that long: only what was observed
+until the origin is used. Moments are buckets of the five-minute grid in the test window of the series.
+"""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.data.demand.table import DemandSeries
+from kopt.features.demand import fill_gaps, steps_ahead
+from kopt.policies.lending import gpus_for
+from kopt.policies.lending_caution import Caution, CautionSettings, at_scores, learn, level_of, promise
+from kopt.training.evaluate import GPUS, SIZING_QUANTILE, Forecasts, window_start
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+_RECENT_S = 1800
+
+
+@dataclass(frozen=True)
+class LendingPool:
+    """Shapes (n,): every bucket ``lead_steps`` after an observed origin that was observed itself.
+
+    ``moments`` count buckets of the series, ``need`` is in whole GPUs of ``GPUS``; ``recent`` is the largest demand of
+    the half hour until the origin and ``quantiles`` (n, q) the forecasts from there, both in GPUs, not rounded.
+    """
+
+    name: str
+    step_s: int
+    lead_steps: int
+    moments: Ints
+    need: Ints
+    recent: Floats
+    scores: tuple[float, ...]
+    quantiles: Floats
+
+
+def pool_of(series: DemandSeries, forecasts: Forecasts, horizon_s: int) -> LendingPool | None:
+    """None where the demand never changes or nothing was observed. Raises ValueError where forecasts are missing."""
+    value = fill_gaps(series.value)
+    seen = np.isfinite(series.value)
+    per_gpu = float(np.nanquantile(series.value, SIZING_QUANTILE)) / GPUS if seen.any() else 0.0
+    if not per_gpu > 0:
+        return None
+    lead = steps_ahead(horizon_s, series.step_s)
+    origins = np.arange(max(0, window_start(len(value), series.step_s) - lead), len(value) - lead)
+    origins = origins[seen[origins] & seen[origins + lead]]
+    rows = np.searchsorted(forecasts.origins, origins)
+    if not len(origins):
+        return None
+    if rows[-1] >= len(forecasts) or (forecasts.origins[rows] != origins).any():
+        raise ValueError(f"{series.name}: no forecast from some of the observed origins of its test window")
+    width = max(2, _RECENT_S // series.step_s)
+    padded = np.concatenate([np.full(width - 1, value[0]), value])
+    recent = np.lib.stride_tricks.sliding_window_view(padded, width).max(1)[origins]
+    need = np.minimum(np.ceil(value[origins + lead] / per_gpu), GPUS).astype(np.int64)
+    column = forecasts.horizons_s.index(horizon_s)
+    scores = tuple(NormalDist().inv_cdf(one) for one in forecasts.quantiles)
+    return LendingPool(series.name, series.step_s, lead, (origins + lead).astype(np.int64), need, recent / per_gpu,
+                       scores, forecasts.value[rows, column] / per_gpu)  # fmt: skip
+
+
+def forecast_rule(pool: LendingPool, settings: CautionSettings | None = None) -> Ints:
+    """Ours: ``max(reactive, forecast)`` at the level that its own misses ask for; GPUs kept at every moment."""
+    settings = settings or CautionSettings()
+    caution, kept = Caution(), np.empty(len(pool.need), dtype=np.int64)
+    known = 0
+    for place, moment in enumerate(pool.moments):
+        # What came between the decision before and this one's origin is known now.
+        while known < place and pool.moments[known] <= moment - pool.lead_steps:
+            caution = learn(caution, float(pool.moments[known]), int(pool.need[known]), settings)
+            known += 1
+        demand = at_scores(pool.scores, pool.quantiles[place].tolist(), level_of(caution, settings))
+        kept[place] = _whole(max(demand, float(pool.recent[place])))
+        caution = promise(caution, float(moment), int(kept[place]))
+    return kept
+
+
+def reactive_rule(pool: LendingPool, factor: float) -> Ints:
+    """The largest demand of the half hour before, times a factor."""
+    return np.array([_whole(factor * one) for one in pool.recent], dtype=np.int64)
+
+
+def oracle_rule(pool: LendingPool) -> Ints:
+    """Knows the need."""
+    return np.maximum(pool.need, 1)
+
+
+def matched_reactive(pool: LendingPool, violation: float) -> Ints:
+    """The reactive rule with the least factor (to 1 %) at which it falls short no more often than ``violation``."""
+    for factor in np.arange(1.0, 20.0, 0.01):
+        kept = reactive_rule(pool, float(factor))
+        if float((pool.need > kept).mean()) <= violation:
+            return kept
+    return np.full(len(pool.need), GPUS, dtype=np.int64)
+
+
+def _whole(demand: float) -> int:
+    return min(max(gpus_for(demand, 1.0), 1), GPUS)

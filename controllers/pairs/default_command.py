@@ -41,7 +41,7 @@ chmod 700 "$folder/agent"
 first=${KOPT_PEERS%%,*}
 second=${KOPT_PEERS##*,}
 until "$folder/agent" "$second" true; do sleep 1; done
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_DEBUG="${NCCL_DEBUG:-VERSION}"
 variables=""
 for name in $(env | sed -n 's/^\(\(NCCL\|RCCL\|UCX\|FI\|HSA\|LD_LIBRARY_PATH\|PATH\)[A-Z0-9_]*\)=.*/\1/p'); do
   variables="$variables -x $name"

@@ -1,4 +1,7 @@
-"""NodeBandwidths: results go in, verdicts on pairs and nodes come with them, and what is gone goes out."""
+"""NodeBandwidths: results go in, verdicts on pairs and nodes come with them, and partners that are gone go out.
+
+The object of a node that is gone goes with it: it is owned by the Node.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -40,9 +43,6 @@ class Keeper:
         of_node = {
             name: list(found) for name, found in groupby(_judged(pairs, judgement), key=lambda one: one.nodes[0])
         }
-        for name, document in self._cluster.bandwidths().items():
-            if name not in nodes:
-                await self._writer.delete(NODE_BANDWIDTHS, document)
         for name, verdict in sorted(judgement.nodes.items()):
             wanted = NodeBandwidth(name, verdict.health, verdict.reason, now_s, tuple(of_node.get(name, ())))
             await self._put(nodes[name], held.get(name), wanted)

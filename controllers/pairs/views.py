@@ -75,12 +75,10 @@ class PodView:
         return 0 < wanted <= node.gpus.get(resource, 0) and runs_on(self.spec, node.labels, node.taints)
 
 
-def node_view(node: Object) -> NodeView | None:
-    """None for a node without GPUs."""
+def node_view(node: Object) -> NodeView:
+    """Also of a node without GPUs: they may be away for the moment in which a device plugin starts anew."""
     gpus = {str(name): int(amount) for name, amount in items(node, "status", "allocatable")
             if milli_of(str(name), _whole(amount))}  # fmt: skip
-    if not gpus:
-        return None
     ready = any(text(one, "type") == "Ready" and text(one, "status") == "True"
                 for _, one in items(node, "status", "conditions"))  # fmt: skip
     metadata = node["metadata"]

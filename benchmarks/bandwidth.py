@@ -8,46 +8,40 @@ looked at while the model was made; they are answered by a fit on the others. Ro
 are told apart. ``random`` belongs to placement and is not here.
 """
 
+import copy
 import os
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.bandwidth_answers import Answer, error, inside, quantile, weights
+from benchmarks.bandwidth_probes import tell
 from benchmarks.tables import markdown
 from kopt.core.bandwidth import Collective
+from kopt.models.bandwidth.calibration import Calibration
 from kopt.models.bandwidth.curves import Point, answer, curves, held_out, points
 from kopt.models.bandwidth.intervals import Regime, Score, regime, widths_of
-from kopt.models.bandwidth.predictor import BandwidthPredictor, spread_of
+from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion, spread_of
 from kopt.models.bandwidth.residual import KernelSettings, Residual
 from kopt.models.bandwidth.rows import MeasuredRow, read_measured
 from kopt.policies.bandwidth.analytic import analytic
+from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
 
 KEPT = frozenset({"Azure-ND_H100_v5", "GCP-A3Mega-H100", "H800-80GB-x8", "DGX-A100", "RTX4090-x8", "MI350X-8"})
 MINIMA_OF_LINK = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 """Minimum bus bandwidths asked for, as shares of the links' specification."""
+_PROBES = 48
+"""The most that a cluster's pairs give one machine."""
 _GOALS = {
     ("known", Regime.LARGE): "5 / 12 %", ("unseen, one node", Regime.LARGE): "12 / 25 %",
     ("unseen, several nodes", Regime.LARGE): "20 / 40 %",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Answer:
-    """To one row, in logarithms of the latency; ``deviation`` 0 where a baseline knows none."""
-
-    point: Point
-    lacking: float
-    """log(measured / answered)."""
-    deviation: float = 0.0
-    near: float = 0.0
-    spread: float = 0.0
-    """Half of the 90 % interval."""
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -79,9 +73,18 @@ def main(arguments: Sequence[str] = ()) -> int:
     _tell("Classes kept apart, one node", "unseen, one node", alone, found)
     _tell("Classes kept apart, several nodes", "unseen, several nodes", together, found)
     print(_classes([*unseen, *answers]))
+    tell("Probes of unseen machines", unseen)
+    tell("Probes of machines kept apart", _with_deviations(found, apart, answers))
     _tell("Anomalous rows (their source suspects the transport)", "", _by_predictor(predictor, points(odd)), found)
     _speed(predictor, made)
     return 0
+
+
+def _with_deviations(fitted_on: Sequence[Point], rows: Sequence[Point], answers: Sequence[Answer]) -> list[Answer]:
+    """The predictor's answers with how sure the residual was."""
+    residual = Residual.fit(curves(fitted_on).curves, KernelSettings())
+    told = _asked(residual, rows)
+    return [replace(one, deviation=same.deviation) for one, same in zip(answers, told, strict=True)]
 
 
 def _by_nodes(answers: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
@@ -168,34 +171,13 @@ _SIZES = {Regime.LARGE: "≥ 64 MiB", Regime.MIDDLE: "1-64 MiB", Regime.LATENCY:
 
 
 def _row(name: str, where: Regime, rows: Sequence[Answer], goal: str, *, intervals: bool) -> tuple[str, ...]:
-    weights = _weights(rows)
-    errors = np.array([_error(one) for one in rows])
-    inside = np.array([abs(one.lacking) <= one.spread for one in rows])
-    covered = f"{float(weights @ inside):.0%}" if intervals else "–"
-    met = "" if where is Regime.LATENCY else f"{_meets(rows, weights):.1%}"
-    return (name, _SIZES[where], f"{_quantile(errors, weights, 0.5):.1%}", f"{_quantile(errors, weights, 0.9):.1%}",
+    each = weights(rows)
+    errors = np.array([error(one) for one in rows])
+    held = np.array([inside(one) for one in rows])
+    covered = f"{float(each @ held):.0%}" if intervals else "–"
+    met = "" if where is Regime.LATENCY else f"{_meets(rows, each):.1%}"
+    return (name, _SIZES[where], f"{quantile(errors, each, 0.5):.1%}", f"{quantile(errors, each, 0.9):.1%}",
             goal, covered, met)  # fmt: skip
-
-
-def _error(answer: Answer) -> float:
-    """Of the latency up to 64 KiB, of the bandwidth above."""
-    sign = -1 if regime(answer.point.bytes) is Regime.LATENCY else 1
-    return abs(float(np.expm1(sign * answer.lacking)))
-
-
-def _weights(rows: Sequence[Answer]) -> NDArray[np.float64]:
-    cells: dict[str, dict[object, int]] = defaultdict(lambda: defaultdict(int))
-    for one in rows:
-        cells[one.point.cell[0]][one.point.cell] += 1
-    return np.array([
-        1 / (len(cells) * len(cells[one.point.cell[0]]) * cells[one.point.cell[0]][one.point.cell]) for one in rows
-    ])  # fmt: skip
-
-
-def _quantile(values: NDArray[np.float64], weights: NDArray[np.float64], probability: float) -> float:
-    order = np.argsort(values, kind="stable")
-    at = int(np.searchsorted(np.cumsum(weights[order]), probability * weights.sum() * (1 - 1e-12)))
-    return float(values[order][min(at, len(values) - 1)])
 
 
 def _meets(rows: Sequence[Answer], weights: NDArray[np.float64]) -> float:
@@ -288,25 +270,36 @@ def _classes(answers: Sequence[Answer]) -> str:
     lines = []
     for group in sorted({a.point.group for a in large}):
         mine = [a for a in large if a.point.group == group]
-        weights, errors = _weights(mine), np.array([_error(a) for a in mine])
-        inside = float(weights @ np.array([abs(a.lacking) <= a.spread for a in mine]))
+        each, errors = weights(mine), np.array([error(a) for a in mine])
+        held = float(each @ np.array([inside(a) for a in mine]))
         kept = "kept apart" if group in KEPT else ""
-        lines.append((group, kept, f"{_quantile(errors, weights, 0.5):.1%}", f"{inside:.0%}"))
+        lines.append((group, kept, f"{quantile(errors, each, 0.5):.1%}", f"{held:.0%}"))
     return markdown(("class, unseen, ≥ 64 MiB", "", "median error", "inside 90 %"), lines) + "\n"
 
 
 def _speed(predictor: BandwidthPredictor, rows: Sequence[MeasuredRow]) -> None:
-    """One set, as a caller asks: a size that was not asked before."""
+    """One set, as a caller asks: a size that was not asked before; plain, and with a cluster's probes."""
+    told = copy.copy(predictor)
+    told.calibration = Calibration()
+    machine = machine_of(HardwareRow("H100-SXM5-80GB", "nvidia", "NVSwitch-NV18", 2, 8, "8x NDR400 IB"))
+    for n in range(_PROBES):
+        size = 1 << (10 + n % 20)
+        told.observe(BandwidthQuestion(machine, tuple(range(8)), Collective.ALL_REDUCE, size, 2), 100.0 + n)
     rng = np.random.default_rng(0)
-    took = []
+    plain, calibrated = list[float](), list[float]()
     for n in rng.integers(0, len(rows), 3000):
         asked = rows[n].asked
         gpus, size = asked.gpus(), int(rng.integers(1, 2**34))
         began = time.perf_counter()
-        predictor.estimate_set(gpus, Collective(asked.collective), size)
-        took.append(time.perf_counter() - began)
-    median, tail = np.quantile(took, 0.5) * 1e3, np.quantile(took, 0.99) * 1e3
-    print(f"One set: P50 {median:.2f} ms, P99 {tail:.2f} ms (goal 1 ms).")
+        predictor.estimate_set(gpus, asked.collective, size)
+        plain.append(time.perf_counter() - began)
+        question = BandwidthQuestion(machine, tuple(range(8)), asked.collective, size, 2)
+        began = time.perf_counter()
+        told.estimate(question)
+        calibrated.append(time.perf_counter() - began)
+    for name, took in (("One set", plain), (f"One calibrated by {_PROBES} probes", calibrated)):
+        median, tail = np.quantile(took, 0.5) * 1e3, np.quantile(took, 0.99) * 1e3
+        print(f"{name}: P50 {median:.2f} ms, P99 {tail:.2f} ms (goal 1 ms).")
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ from kopt.models.bandwidth.features import KNOTS
 MOST = 256
 _COLLECTIVE = 0.8
 """What two collectives have in common of what a machine lacks; physics and wires are the same, algorithms are not."""
-_GPUS, _NODES = 0.75, 0.85
+_GPUS, _NODES = 0.7, 0.7
 """The same per doubling of the GPUs of a node, and of the nodes."""
 _WITHIN = 0.3
 """And of what goes over the links of one node, with what goes over the network between several."""
 _SIZES = 6.0
 """Length scale in log2 of the bytes."""
-_ALONE = 0.05
+_ALONE = 0.1
 """Of the variance that one size shares with no other."""
 _ERROR = 0.03
 """Standard deviation of one probe's logarithm."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +54,11 @@ def of_files(nodes: Sequence[NodeTopology], gpu: str) -> Places:
     if len({one.node for one in nodes}) < len(nodes):
         raise Refused("two of the nodes have the same name")
     try:
-        machines = [(one.node, machine_from(one, gpu=gpu)) for one in nodes]
+        # Nodes that differ in their names only are one machine, and are judged once.
+        makes = {one: machine_from(one, gpu=gpu) for one in {replace(node, node="") for node in nodes}}
     except TopologyError as error:
         raise Refused(str(error)) from error
+    machines = [(node.node, makes[replace(node, node="")]) for node in nodes]
     return Places([NodeOffer(name, one, tuple(one.node.gpus)) for name, one in machines])
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kopt.core.bandwidth import BandwidthError, BandwidthEstimate, Collective
@@ -23,12 +23,19 @@ from kopt.models.loading import SHIPPED
 from kopt.policies.bandwidth.graph import Machine
 from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
 from kopt.policies.bandwidth.topology import machine_of_node
-from kopt.serving.bandwidth_answers import BandwidthAnswer, BandwidthQuery, MeasuredCollective, WrongQuestion
+from kopt.serving.bandwidth_answers import (
+    BandwidthAnswer,
+    BandwidthQuery,
+    MeasuredCollective,
+    OfferedNode,
+    WrongQuestion,
+)
 from kopt.serving.bandwidth_fallback import Choices, answer_sets, node_in, physical
 from kopt.serving.bandwidth_pairs import Calibrated, Lost, PairsService, lost
 from kopt.serving.bandwidth_pairs_schemas import PairsRequest
 from kopt.serving.bandwidth_pairs_table import Scope
-from kopt.serving.bandwidth_schemas import MAX_GPUS, BandwidthRequest, ToolOutputIn
+from kopt.serving.bandwidth_places import answer_places
+from kopt.serving.bandwidth_schemas import MAX_GPUS, BandwidthRequest, NodeIn, ToolOutputIn
 from kopt.serving.metrics import EndpointMetrics
 from kopt.serving.problems import Problem, invalid
 from kopt.serving.slot import ModelSource, Slot
@@ -149,21 +156,27 @@ class BandwidthService:
     def _by_model(
         self, model: BandwidthPredictor, request: BandwidthRequest, deadline: Deadline, scope: Scope
     ) -> BandwidthAnswer:  # fmt: skip
-        node, query = self._node(request), _query(request)
+        node, query = self._node(request, request.topology), _query(request)
         machine, known, of_cluster = self._of_cluster(model, node, request, scope)
         told, of_probes = _calibrated(known, machine, query)
         reasons = (*of_cluster, *of_probes)
 
-        def estimate(gpus: tuple[int, ...]) -> BandwidthEstimate:
-            return told.estimate(BandwidthQuestion(machine, gpus, query.collective, query.bytes, query.nodes))
+        def estimate(of: Machine, gpus: tuple[int, ...], nodes: int) -> BandwidthEstimate:
+            asked = machine if of is node.machine else of
+            return told.estimate(BandwidthQuestion(asked, gpus, query.collective, query.bytes, nodes))
+
+        def of_set(gpus: tuple[int, ...]) -> BandwidthEstimate:
+            return estimate(node.machine, gpus, query.nodes)
 
         try:
-            sets, best = answer_sets(query, node.machine, estimate, _until(deadline), node.choices)
+            sets, best = answer_sets(query, node.machine, of_set, _until(deadline), node.choices)
+            placement = answer_places(query, self._offered(request, node, deadline), estimate, _until(deadline))
         except WrongQuestion as error:
             raise invalid(error.field, error.message) from None
         return BandwidthAnswer(
-            query.collective, query.bytes, query.nodes, sets, best, model.version, False, reasons, node.warnings
-        )
+            query.collective, query.bytes, query.nodes, sets, best, model.version, False, reasons, node.warnings,
+            placement,
+        )  # fmt: skip
 
     def _of_cluster(
         self, model: BandwidthPredictor, node: _Node, request: BandwidthRequest, scope: Scope
@@ -186,23 +199,35 @@ class BandwidthService:
         return found.machine, found.model, (found.reason,)
 
     def _by_links(self, request: BandwidthRequest, why: Reason, deadline: Deadline) -> BandwidthAnswer:
-        node = self._node(request)
+        node = self._node(request, request.topology)
         try:
-            return physical(_query(request), node.machine, node.warnings, why, _until(deadline), node.choices)
+            return physical(_query(request), node.machine, node.warnings, why, _until(deadline), node.choices,
+                            offered=self._offered(request, node, deadline))  # fmt: skip
         except WrongQuestion as error:
             raise invalid(error.field, error.message) from None
 
-    def _node(self, request: BandwidthRequest) -> _Node:
+    def _offered(self, request: BandwidthRequest, node: _Node, deadline: Deadline) -> list[Machine]:
+        """The machines of the offers, in their order. Raises Problem, and TimeoutError past the deadline."""
+        still, found = _until(deadline), []
+        for number, one in enumerate(request.offers):
+            still()
+            own = one.topology
+            found.append(node.machine if own is None else
+                         self._node(request, own, f"offers.{number}.topology").machine)  # fmt: skip
+        return found
+
+    def _node(self, request: BandwidthRequest, given: NodeIn | ToolOutputIn, field: str = "topology") -> _Node:
         """Raises Problem for what is no node's topology."""
-        given = request.topology
-        told = given.text if isinstance(given, ToolOutputIn) else _topology(request)
-        key = (told, request.gpu, request.nics, request.software)
+        told = given.text if isinstance(given, ToolOutputIn) else _topology(given, field)
+        # Nodes that differ in their names only are one machine.
+        alike = told if isinstance(told, str) else replace(told, node="")
+        key = (alike, request.gpu, request.nics, request.software)
         with self._lock:
             held = self._nodes.get(key)
             if held is not None and len(held.choices) < _MOST_CHOICES:
                 self._nodes.move_to_end(key)
                 return held
-        held = _read(request, told)
+        held = _read(request, told, field)
         with self._lock:
             self._nodes[key] = held
             while len(self._nodes) > _MOST_HELD:
@@ -218,22 +243,22 @@ def _until(deadline: Deadline) -> Callable[[], None]:
     return still
 
 
-def _topology(request: BandwidthRequest) -> NodeTopology:
+def _topology(given: NodeIn, field: str) -> NodeTopology:
     try:
-        return NodeTopology.from_dict(request.topology.model_dump())
+        return NodeTopology.from_dict(given.model_dump())
     except TopologyError as error:
-        raise invalid("topology", str(error)) from None
+        raise invalid(field, str(error)) from None
 
 
-def _read(request: BandwidthRequest, told: NodeTopology | str) -> _Node:
-    place = "topology.text" if isinstance(told, str) else "topology"
+def _read(request: BandwidthRequest, told: NodeTopology | str, field: str) -> _Node:
+    place = f"{field}.text" if isinstance(told, str) else field
     try:
         node = node_in(told) if isinstance(told, str) else told
         if len(node.gpus) > MAX_GPUS:
             raise invalid(place, f"{len(node.gpus)} GPUs in a node; at most {MAX_GPUS} are understood")
         machine = machine_of_node(node, gpu=request.gpu, nics=request.nics, software=request.software)
     except WrongQuestion as error:
-        raise invalid(error.field, error.message) from None
+        raise invalid(error.field.replace("topology", field, 1), error.message) from None
     except TopologyError as error:
         raise invalid(place, str(error)) from None
     return _Node(machine, node.warnings)
@@ -249,6 +274,8 @@ def _query(request: BandwidthRequest) -> BandwidthQuery:
         "", tuple(map(tuple, request.gpu_sets)), request.collective, request.bytes, request.nodes,
         minimum_gigabytes_per_s=request.minimum_gigabytes_per_s, of=request.of, count=request.count,
         free=request.free, probes=probes,
+        offers=tuple(OfferedNode(one.name, one.free, one.domains) for one in request.offers),
+        slow={(one.nodes[0], one.nodes[1]): one.gigabytes_per_s for one in request.slow},
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What callers of ``/v1/bandwidth`` ask and get, as frozen values. Standard library only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kopt.core.bandwidth import BandwidthEstimate, BandwidthKind, Collective
@@ -40,9 +40,28 @@ class MeasuredCollective:
 
 
 @dataclass(frozen=True)
+class OfferedNode:
+    """A node with the GPUs that are free on it (None: all). ``domains`` are the levels of the network that it is in,
+    outermost first; ``topology`` is its own, None where it is like that of the question."""
+
+    name: str
+    free: Sequence[int] | None = None
+    domains: Sequence[str] = ()
+    topology: NodeTopology | Mapping[str, Any] | str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"name": self.name, "domains": list(self.domains)}
+        found |= {} if self.free is None else {"free": list(self.free)}
+        return found if self.topology is None else found | {"topology": _document(self.topology)}
+
+
+@dataclass(frozen=True)
 class BandwidthQuery:
     """A request to ``/v1/bandwidth``: what each of ``gpu_sets`` reaches, and, with ``count``, which are the best of the
     ``free`` GPUs (of all, where they are not said).
+
+    With ``offers`` the ``count`` GPUs are chosen among those nodes: one of them where it holds the job, else as many of
+    each of a few. ``slow`` pairs of them, with what they were measured to reach (GB/s), are kept apart.
 
     ``topology`` is a node, the document of ``kopt topology parse`` or a tool's output. ``gpu``, ``nics`` and
     ``software`` say what the tool did not: MI300X, 8x NDR400 IB, nccl 2.27. The minimum is of the ``of`` kind.
@@ -63,21 +82,27 @@ class BandwidthQuery:
     probes: Sequence[MeasuredCollective] = ()
     cluster: str = ""
     """Whose measured pairs of such nodes calibrate the answer."""
+    offers: Sequence[OfferedNode] = ()
+    slow: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object; what is not said is left out."""
-        node = self.topology
-        said = {"text": node} if isinstance(node, str) else node.to_dict() if isinstance(node, NodeTopology) else node
         optional = {
             "minimum_gigabytes_per_s": self.minimum_gigabytes_per_s, "count": self.count,
             "free": None if self.free is None else list(self.free),
             "probes": [one.to_dict() for one in self.probes] or None, "cluster": self.cluster or None,
+            "offers": [one.to_dict() for one in self.offers] or None,
+            "slow": [{"nodes": list(pair), "gigabytes_per_s": gbps} for pair, gbps in self.slow.items()] or None,
         }  # fmt: skip
         return {
-            "topology": dict(said), "gpu_sets": [list(one) for one in self.gpu_sets],
+            "topology": _document(self.topology), "gpu_sets": [list(one) for one in self.gpu_sets],
             "collective": self.collective.value, "bytes": self.bytes, "nodes": self.nodes, "gpu": self.gpu,
             "nics": self.nics, "software": self.software, "of": self.of.value,
         } | {name: value for name, value in optional.items() if value is not None}  # fmt: skip
+
+
+def _document(node: NodeTopology | Mapping[str, Any] | str) -> dict[str, Any]:
+    return {"text": node} if isinstance(node, str) else node.to_dict() if isinstance(node, NodeTopology) else dict(node)
 
 
 @dataclass(frozen=True)
@@ -124,6 +149,27 @@ class BestSet:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """The nodes and the GPUs of each, all within ``domains``; ``found`` is what they reach together, told of the GPUs
+    of the slowest of them. ``wider_gigabytes_per_s`` is what the best way further apart would reach, None where that
+    is as much or none was compared."""
+
+    found: SetBandwidth
+    shares: tuple[tuple[str, GpuIndexes], ...]
+    domains: tuple[str, ...]
+    wider_gigabytes_per_s: float | None
+    considered: int
+    exact: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.found.to_dict(), "shares": [{"node": node, "gpus": list(gpus)} for node, gpus in self.shares],
+            "domains": list(self.domains), "wider_gigabytes_per_s": self.wider_gigabytes_per_s,
+            "considered": self.considered, "exact": self.exact,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
 class BandwidthAnswer:
     """Sets in the order asked. ``reasons`` say why the answer is the fallback, or what measurements did to it;
     ``warnings`` what the topology leaves unknown."""
@@ -137,13 +183,15 @@ class BandwidthAnswer:
     fallback: bool = False
     reasons: tuple[Reason, ...] = ()
     warnings: tuple[str, ...] = ()
+    placement: Placement | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The document of ``/v1/bandwidth``."""
         return {
             "schema": SCHEMA, "collective": self.collective.value, "bytes": self.bytes, "nodes": self.nodes,
             "sets": [one.to_dict() for one in self.sets],
-            "best": None if self.best is None else self.best.to_dict(), "model": self.model.to_dict(),
+            "best": None if self.best is None else self.best.to_dict(),
+            "placement": None if self.placement is None else self.placement.to_dict(), "model": self.model.to_dict(),
             "fallback": self.fallback, "reasons": [one.to_dict() for one in self.reasons],
             "warnings": list(self.warnings),
         }  # fmt: skip
@@ -171,7 +219,7 @@ def parse_bandwidth(document: Mapping[str, Any]) -> BandwidthAnswer:
         raise AnswerError(f"expected a {SCHEMA} document, got {str(document.get('schema'))[:40]!r}")
     try:
         model = ModelVersion(*(str(document["model"][name]) for name in ("name", "version", "digest")))
-        best = document["best"]
+        best, placed = document["best"], document.get("placement")
         empty = BandwidthAnswer(
             Collective(document["collective"]), int(document["bytes"]), int(document["nodes"]), (), None, model,
             bool(document["fallback"]), _reasons(document), tuple(map(str, document["warnings"])),
@@ -182,9 +230,19 @@ def parse_bandwidth(document: Mapping[str, Any]) -> BandwidthAnswer:
                 _set(best, empty), float(best["worst_gigabytes_per_s"]), float(best["rest_gigabytes_per_s"]),
                 int(best["considered"]), bool(best["exact"]),
             ),
+            placement=None if placed is None else _placement(placed, empty),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise AnswerError(f"/v1/bandwidth answered something unexpected: {error!r}") from error
+
+
+def _placement(one: Mapping[str, Any], answer: BandwidthAnswer) -> Placement:
+    shares = tuple((str(share["node"]), tuple(map(int, share["gpus"]))) for share in one["shares"])
+    wider = one["wider_gigabytes_per_s"]
+    return Placement(
+        _set(one, replace(answer, nodes=len(shares))), shares, tuple(map(str, one["domains"])),
+        None if wider is None else float(wider), int(one["considered"]), bool(one["exact"]),
+    )  # fmt: skip
 
 
 def _set(one: Mapping[str, Any], answer: BandwidthAnswer) -> SetBandwidth:

@@ -20,6 +20,7 @@ from kopt.policies.bandwidth.topology import machine_of_node
 from kopt.policies.topology.sets import SetChoice, best_set
 from kopt.policies.topology.within import bus_gbps, limit_of
 from kopt.serving.bandwidth_answers import BandwidthAnswer, BandwidthQuery, BestSet, SetBandwidth, WrongQuestion, meets
+from kopt.serving.bandwidth_places import answer_places
 
 FALLBACK_MODEL = ModelVersion("links", "1")
 PROBABILITY = 0.9
@@ -37,22 +38,41 @@ Choices = MutableMapping[object, SetChoice | None]
 
 def fallback_bandwidth(query: BandwidthQuery, why: Reason, still: Still = lambda: None) -> BandwidthAnswer:
     """The query answered without a model, marked. Raises WrongQuestion for what no endpoint would answer."""
-    node = _node(query.topology)
+    node, machine = _read(query, query.topology, "topology")
+    offered = [machine if one.topology is None else _read(query, one.topology, f"offers.{number}.topology")[1]
+               for number, one in enumerate(query.offers)]  # fmt: skip
+    return physical(query, machine, node.warnings, why, still, offered=offered)
+
+
+def _read(
+    query: BandwidthQuery, told: NodeTopology | Mapping[str, object] | str, field: str
+) -> tuple[NodeTopology, Machine]:
+    """Raises WrongQuestion for what is no node's topology."""
     try:
-        machine = machine_of_node(node, gpu=query.gpu, nics=query.nics, software=query.software)
+        node = _node(told)
+        return node, machine_of_node(node, gpu=query.gpu, nics=query.nics, software=query.software)
+    except WrongQuestion as error:
+        raise WrongQuestion(error.field.replace("topology", field, 1), error.message) from error
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise WrongQuestion("topology", str(error)) from error
-    return physical(query, machine, node.warnings, why, still)
+        raise WrongQuestion(field, str(error)) from error
 
 
 def physical(
     query: BandwidthQuery, machine: Machine, warnings: Sequence[str], why: Reason, still: Still,
-    choices: Choices | None = None,
+    choices: Choices | None = None, *, offered: Sequence[Machine] = (),
 ) -> BandwidthAnswer:  # fmt: skip
-    """The marked fallback on a machine that was read before."""
-    sets, best = answer_sets(query, machine, lambda gpus: _estimate(query, machine, gpus), still, choices, sure=False)
+    """The marked fallback on machines that were read before; ``offered`` are those of the query's offers."""
+
+    def estimate(of: Machine, gpus: tuple[int, ...], nodes: int) -> BandwidthEstimate:
+        return _estimate(query, of, gpus, nodes)
+
+    def of_set(gpus: tuple[int, ...]) -> BandwidthEstimate:
+        return _estimate(query, machine, gpus, query.nodes)
+
+    sets, best = answer_sets(query, machine, of_set, still, choices, sure=False)
+    placement = answer_places(query, offered, estimate, still, sure=False)
     return BandwidthAnswer(
-        query.collective, query.bytes, query.nodes, sets, best, FALLBACK_MODEL, True, (why,), tuple(warnings)
+        query.collective, query.bytes, query.nodes, sets, best, FALLBACK_MODEL, True, (why,), tuple(warnings), placement
     )
 
 
@@ -93,7 +113,7 @@ def answer_sets(
 
 def _choice(query: BandwidthQuery, machine: Machine, still: Still, choices: Choices) -> tuple[SetChoice | None, int]:
     """What ``policies.topology.within.choose_gpus`` would take, given up when nobody waits; and how many are free."""
-    if query.count is None:
+    if query.count is None or query.offers:
         return None, 0
     there = machine.node.gpus
     free = tuple(sorted(set(there if query.free is None else query.free)))
@@ -107,18 +127,19 @@ def _choice(query: BandwidthQuery, machine: Machine, still: Still, choices: Choi
 
     def value(gpus: tuple[int, ...]) -> float:
         still()
-        return bus_gbps(machine, gpus, kind=query.collective, size_bytes=query.bytes)
+        return bus_gbps(machine, gpus, query.nodes, kind=query.collective, size_bytes=query.bytes)
 
-    asked = (free, query.count, query.collective, query.bytes)
+    asked = (free, query.count, query.collective, query.bytes, query.nodes)
     if asked not in choices:
-        limit = limit_of(machine, query.count, query.collective, query.bytes)
+        # What links within the node allow bounds nothing that crosses the network.
+        limit = limit_of(machine, query.count, query.collective, query.bytes) if query.nodes == 1 else None
         choices[asked] = best_set(machine.node, free, query.count, value, limit)
     return choices[asked], len(free)
 
 
-def _estimate(query: BandwidthQuery, machine: Machine, gpus: tuple[int, ...]) -> BandwidthEstimate:
+def _estimate(query: BandwidthQuery, machine: Machine, gpus: tuple[int, ...], nodes: int) -> BandwidthEstimate:
     """Raises BandwidthError."""
-    found = gpu_set(machine, gpus, query.nodes)
+    found = gpu_set(machine, gpus, nodes)
     physics = analytic(found, query.collective, query.bytes)
     known = _SPREAD_LARGE if query.bytes >= _LARGE_BYTES else _SPREAD
     spread = math.exp(math.hypot(known, _SPREAD_UNKNOWN if found.unknown else 0.0))
@@ -130,7 +151,7 @@ def _estimate(query: BandwidthQuery, machine: Machine, gpus: tuple[int, ...]) ->
         what = ", ".join(found.unknown)
         reasons.append(Reason("UNKNOWN_TOPOLOGY", f"Unknown topology, so the interval is wide: {what}."))
     return BandwidthEstimate(
-        gpus, query.nodes, query.collective, query.bytes, took_us, took_us / spread, took_us * spread, algorithm_gbps,
+        gpus, nodes, query.collective, query.bytes, took_us, took_us / spread, took_us * spread, algorithm_gbps,
         gbps, gbps / spread, gbps * spread, found.ring_gbps or found.network_gbps, PROBABILITY, physics.algorithm,
         bool(found.unknown), FALLBACK_MODEL, tuple(reasons),
     )  # fmt: skip

@@ -18,6 +18,8 @@ MAX_GPUS = 128
 MAX_TEXT = 1 << 20
 """Characters of a tool's output."""
 MAX_PROBES = 32
+MAX_OFFERS = 2048
+MAX_SLOW = 4096
 _MOST_PAIRS = MAX_GPUS * (MAX_GPUS - 1) // 2
 
 
@@ -37,6 +39,7 @@ Index = Annotated[int, Field(ge=0, lt=4096)]
 Whole = Annotated[int, Field(ge=0, le=1_000_000)]
 Numa = Annotated[int, Field(ge=-1, lt=4096)]
 Speed = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+NodeName = Annotated[str, Field(min_length=1, max_length=253)]
 Word = Annotated[str, Field(max_length=256)]
 Kind = Annotated[Collective, BeforeValidator(_named)]
 """``all_reduce``, ``AllReduce`` and ``all-reduce`` alike."""
@@ -145,6 +148,26 @@ class ProbeIn(_Strict):
     """As in the question if absent."""
 
 
+class OfferIn(_Strict):
+    """A node with what is free on it."""
+
+    name: NodeName
+    free: Annotated[list[Index], Field(max_length=MAX_GPUS, fail_fast=True)] | None = None
+    """All of its GPUs if absent."""
+    domains: Annotated[list[Word], Field(max_length=8, fail_fast=True)] = []
+    """The levels of the network that it is in, outermost first: block b1, rack r3."""
+    topology: AnyTopology | None = None
+    """As that of the request if absent."""
+
+
+class SlowPairIn(_Strict):
+    """Two offered nodes that were measured to reach less together than such pairs do."""
+
+    nodes: Annotated[list[NodeName], Field(min_length=2, max_length=2)]
+    gigabytes_per_s: Speed
+    """Of bus bandwidth; 0 where the test failed."""
+
+
 class BandwidthRequest(_Strict):
     """What sets of a node's GPUs reach together, and which to take of those that are free."""
 
@@ -165,10 +188,15 @@ class BandwidthRequest(_Strict):
     minimum_gigabytes_per_s: Speed | None = None
     of: BandwidthKind = BandwidthKind.BUS
     """The bandwidth that the minimum means; ``link`` is the specification per GPU, one way."""
-    count: Annotated[int, Field(ge=1, le=MAX_GPUS)] | None = None
-    """Choose so many of the free GPUs: the fastest together, which leave a fast set for the next job."""
+    count: Annotated[int, Field(ge=1, le=MAX_GPUS * MAX_OFFERS)] | None = None
+    """Choose so many of the free GPUs: the fastest together, which leave a fast set for the next job. Without
+    ``offers`` so many on each of ``nodes`` nodes like this one, with them so many in all."""
     free: Annotated[list[Index], Field(min_length=1, max_length=MAX_GPUS, fail_fast=True)] | None = None
     """All of the node's if absent."""
+    offers: Annotated[list[OfferIn], Field(max_length=MAX_OFFERS, fail_fast=True)] = []
+    """Choose among these nodes: one where it holds all, else as many GPUs of each of a few, near each other."""
+    slow: Annotated[list[SlowPairIn], Field(max_length=MAX_SLOW, fail_fast=True)] = []
+    """Keep these apart where others would do."""
     probes: Annotated[list[ProbeIn], Field(max_length=MAX_PROBES, fail_fast=True)] = []
     """Pull these answers, and no others, towards what was measured."""
     cluster: Annotated[str, Field(min_length=1, max_length=253)] | None = None
@@ -218,6 +246,25 @@ class BestSetOut(SetOut):
     """Every set was looked at."""
 
 
+class ShareOut(BaseModel):
+    node: str
+    gpus: list[int]
+
+
+class PlacementOut(SetOut):
+    """The nodes to take and the GPUs of each; what they reach together is told of the GPUs of the slowest node."""
+
+    shares: list[ShareOut]
+    domains: list[str]
+    """The levels of the network that all of them are in."""
+    wider_gigabytes_per_s: float | None
+    """Bus bandwidth of the best way further apart, by links and slow pairs; null where that is as much, and where
+    none was compared."""
+    considered: int
+    exact: bool
+    """Every set of every node that was looked at was compared."""
+
+
 class BandwidthResponse(BaseModel):
     schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
     collective: Collective
@@ -226,7 +273,9 @@ class BandwidthResponse(BaseModel):
     sets: list[SetOut]
     """In the order asked."""
     best: BestSetOut | None
-    """Null where ``count`` is not said."""
+    """Null where ``count`` is not said, and with ``offers``."""
+    placement: PlacementOut | None
+    """Null without ``offers``."""
     model: ModelOut
     fallback: bool
     reasons: list[ReasonOut]

@@ -47,7 +47,7 @@ class NodeShare:
 class ClusterChoice:
     """``gbps`` of bus bandwidth is what all of them together are predicted to reach; ``domains`` those they share.
 
-    ``wider`` is what the best way that shares less would reach, None where none was compared.
+    ``wider`` is what the best way that shares less would reach, None where that is as much or none was compared.
     """
 
     shares: tuple[NodeShare, ...]
@@ -133,11 +133,11 @@ def choose_nodes(
     if not ways:
         return None
     best = _best(ways)
-    others = [way for way in ways if len(way.shared) < len(best.shared)]
+    further = max((way.gbps for way in ways if len(way.shared) < len(best.shared)), default=best.gbps)
     shares = tuple(NodeShare(offer.name, choice.gpus) for offer, choice in best.picked)
     return ClusterChoice(
         shares, best.gbps, best.shared, len(ways), all(choice.exact for _, choice in best.picked),
-        max((way.gbps for way in others), default=None) if len(shares) > 1 else None,
+        further if len(shares) > 1 and further < _AS_FAST * best.gbps else None,
     )  # fmt: skip
 
 

@@ -398,6 +398,9 @@ async def test_nodes_are_read_once_and_forgotten_in_the_end(
     assert list(held.values()) == [first]
     for number in range(40):
         await ask(http, {**NODE, "node": f"n{number}"}, gpu_sets=[[0, 1]])
+    assert list(held.values()) == [first], "nodes that differ in their names only are read once"
+    for number in range(40):
+        await ask(http, {**NODE, "tool": f"tool {number}"}, gpu_sets=[[0, 1]])
     assert len(held) == 32
     assert first not in held.values()
 
@@ -406,9 +409,9 @@ async def test_two_deadlines_the_shorter_counts(http: httpx.AsyncClient, endpoin
     seen: list[Deadline] = []
     answer = service(endpoint).answer
 
-    async def noting(request: Any, deadline: Deadline) -> Any:
+    async def noting(request: Any, deadline: Deadline, *scope: Any) -> Any:
         seen.append(deadline)
-        return await answer(request, deadline)
+        return await answer(request, deadline, *scope)
 
     service(endpoint).answer = noting  # type: ignore[method-assign]
     await ask(http, gpu_sets=[[0, 1]], deadline_ms=20_000)

@@ -33,6 +33,7 @@ from kopt.policies.placement.state import FleetNode
 
 _LOG = logging.getLogger(__name__)
 _CONFIRM_S = 0.01
+_ADVICE_S = 5.0
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 OFFERED_ANNOTATION = "kaiwo.ai/offered-at"
 """Written on a refused pod when room has appeared: the scheduler looks again at a pod that changes."""
@@ -125,6 +126,12 @@ class Replica:
                 group.create_task(self._tls.run(self.server.end_connections))
             _LOG.info("listening on port %d", self.server.port)
             await asyncio.gather(*(one.synced.wait() for one in (self._namespaces, self._nodes, self._pods)))
+            # What makes decisions better and is not needed for them; one that may not be read must not hold them up.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ADVICE_S):
+                    await asyncio.gather(
+                        *(one.synced.wait() for one in (self._topologies, self._bandwidths, self._workloads))
+                    )
             await self.extender.teach()
             settle_memory()
             group.create_task(self._leadership.run())

@@ -62,8 +62,8 @@ class ClusterChoice:
         where = "; ".join(f"{one.node}: {', '.join(map(str, one.gpus))}" for one in self.shares)
         within = f" within {'/'.join(self.domains)}" if len(self.shares) > 1 and self.domains else ""
         wider = f"; further apart they would reach {self.wider:.3g}" if self.wider is not None else ""
-        return Reason("BEST_NODES", f"GPUs {where}{within} reach {self.gbps:.3g} GB/s, the most of "
-                                    f"{self.considered} ways that were compared{wider}.")  # fmt: skip
+        best = f"the most of {self.considered} ways that were compared" if self.considered > 1 else "the only way"
+        return Reason("BEST_NODES", f"GPUs {where}{within} reach {self.gbps:.3g} GB/s, {best}{wider}.")
 
 
 @dataclass(frozen=True)

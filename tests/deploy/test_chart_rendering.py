@@ -239,6 +239,9 @@ def test_the_service_leads_to_the_replica_that_leads_and_an_update_waits_for_new
     assert "--joint=50" in str(named(planned, "Deployment", "kopt-extender"))
     found = yaml.safe_load(named(planned, "ConfigMap", "kopt-scheduler")["data"]["scheduler.yaml"])
     assert found["profiles"][0]["percentageOfNodesToScore"] == 100
+    offered = charts.render({"scheduler": {"percentageOfNodesToScore": 40}})
+    found = yaml.safe_load(named(offered, "ConfigMap", "kopt-scheduler")["data"]["scheduler.yaml"])
+    assert found["profiles"][0]["percentageOfNodesToScore"] == 40
 
 
 def test_the_fence_is_the_one_that_the_extender_prints(charts: Any) -> None:

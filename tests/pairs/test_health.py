@@ -73,9 +73,30 @@ def test_a_cut_cable_between_two_nodes_names_neither() -> None:
 
 
 def test_few_pairs_give_no_verdict() -> None:
-    judgement = judge(cluster(3, {"node-00": 0.1}))
-    assert unwell(judgement) == {}
-    assert {one.health for one in judgement.pairs} == {Health.HEALTHY}
+    assert unwell(judge(cluster(3, {"node-00": 0.1}))) == {}
+    four = cluster(5)[:4]
+    four[0] = Result(four[0].nodes, "all_reduce", "H100", 10.0)
+    assert {one.health for one in judge(four).pairs} == {Health.HEALTHY}
+    five = [*four, *cluster(5)[4:5]]
+    assert judge(five).pairs[0].health is Health.SLOW
+
+
+def test_half_of_its_pairs_are_not_most() -> None:
+    slow = {("node-00", "node-01"), ("node-00", "node-02")}
+    results = [Result(one.nodes, "all_reduce", "H100", 20.0 if one.nodes in slow else 92.0) for one in cluster(5)]
+    assert unwell(judge(results)) == {}
+    slow.add(("node-00", "node-03"))
+    results = [Result(one.nodes, "all_reduce", "H100", 20.0 if one.nodes in slow else 92.0) for one in cluster(5)]
+    assert set(unwell(judge(results))) == {"node-00"}
+
+
+def test_a_healthy_node_that_met_mostly_sick_ones_is_not_named_for_it() -> None:
+    met = {("node-08", "node-00"), ("node-08", "node-01"), ("node-08", "node-02")}
+    results = [
+        one for one in cluster(9, {"node-00": 0.4, "node-01": 0.4}, noise=0.01)
+        if "node-08" not in one.nodes or tuple(reversed(one.nodes)) in met
+    ]  # fmt: skip
+    assert set(unwell(judge(results))) == {"node-00", "node-01"}
 
 
 def test_where_everything_is_slow_or_fails_there_is_nothing_to_compare() -> None:

@@ -11,6 +11,7 @@ BENCHMARKS = {
     "serving": "benchmarks.serving_latency",
     "extender": "benchmarks.extender",
     "extender-cluster": "benchmarks.extender_cluster",
+    "meshes": "benchmarks.extender_meshes",
     "platform": "benchmarks.platform_cost",
     "placement": "benchmarks.placement",
     "preemption": "benchmarks.preemption",

@@ -40,7 +40,6 @@ class Judge:
     def __init__(self, value: Value, limit: Limit | None, work: float = _MOST_WORK) -> None:
         self._value, self._limit, self._left = value, limit, work
         self._known: dict[tuple[int, ...], float] = {}
-        self._limits: dict[float, float] = {}
         self.complete = True
         """Whether nothing was left out for want of work."""
 
@@ -58,9 +57,7 @@ class Judge:
         """What a set reaches at most whose GPUs have links of so many GB/s."""
         if self._limit is None:
             return float("inf")
-        if degree not in self._limits:
-            self._limits[degree] = max(self._limit.linked(degree), self._limit.unlinked)
-        return self._limits[degree]
+        return max(self._limit.linked(degree), self._limit.unlinked)
 
     def needed(self, gbps: float, degree: float) -> float:
         """GB/s of links, up to ``degree``, without which no ring reaches ``gbps``; 0 where that is not known."""

@@ -1,11 +1,58 @@
-"""GPUs of a node that may be swapped with one another without changing anything: sets of them need one look only."""
+"""GPUs of a node that may change places without changing anything, two of them or all: they need one look only."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from kopt.policies.bandwidth.graph import DeviceGraph
 from kopt.policies.topology.table import Ints, LinkTable, Members, table_of
+
+_MOST_TURNED, _MOST_TURNS, _MOST_TRIED = 16, 48, 4_000
+"""GPUs of a node that is turned, ways of turning it, and steps in which they are sought."""
+_turns: "WeakKeyDictionary[LinkTable, Ints]" = WeakKeyDictionary()
+
+
+def canonical(table: LinkTable, free: Sequence[int]) -> tuple[tuple[int, ...], Mapping[int, int]]:
+    """Free GPUs that lie as these do, the same ones for all that the node can be turned into, and which is which."""
+    place = {gpu: row for row, gpu in enumerate(table.gpus)}
+    if not set(free) <= set(place) or not free:
+        return tuple(sorted(set(free))), {gpu: gpu for gpu in free}
+    if table not in _turns:
+        _turns[table] = turns(table)
+    rows = sorted({place[gpu] for gpu in free})
+    images = np.sort(_turns[table][:, rows], axis=1)
+    turn = _turns[table][np.lexsort(images.T[::-1])[0]]
+    return (tuple(table.gpus[row] for row in np.sort(turn[rows]).tolist()),
+            {table.gpus[int(turn[row])]: table.gpus[row] for row in rows})  # fmt: skip
+
+
+def turns(table: LinkTable) -> Ints:
+    """Ways to put each GPU in another's place that leave every wire as it was, itself first; shape (ways, GPUs).
+
+    Not all of them where there are many, and that of large nodes only."""
+    count = len(table.gpus)
+    itself = np.arange(count)
+    if count > _MOST_TURNED:
+        return itself[None, :]
+    kind = np.stack([table.switched, table.bus.astype(np.float64)])
+    found: list[list[int]] = []
+    tried = [list[int]()]
+    for _ in range(_MOST_TRIED):
+        if not tried or len(found) >= _MOST_TURNS:
+            break
+        now = tried.pop()
+        if len(now) == count:
+            found.append(now)
+            continue
+        row = len(now)
+        like = (kind == kind[:, [row]]).all(axis=0)
+        like &= (table.gbps[:, now] == table.gbps[row, :row]).all(axis=1)
+        like &= (table.far[:, now] == table.far[row, :row]).all(axis=1)
+        like[now] = False
+        tried += [[*now, other] for other in np.flatnonzero(like)[::-1].tolist()]
+    return np.array([itself.tolist(), *(one for one in found if one != itself.tolist())], np.int64)
 
 
 def twins(graph: DeviceGraph) -> tuple[tuple[int, ...], ...]:
@@ -27,11 +74,11 @@ def how_many(table: LinkTable, free: Sequence[int], count: int) -> int:
 def representatives(table: LinkTable, free: Sequence[int], count: int) -> Members:
     """One set of ``count`` free GPUs of every kind there is, each of the lowest indexes."""
     rows = np.array(sorted(free), np.int64)
-    sizes = np.bincount(table.twin[rows], minlength=int(table.twin.max()) + 1)
-    shares = _shares(sizes.tolist(), count)
-    rank = np.array([int((table.twin[rows[:n]] == table.twin[row]).sum()) for n, row in enumerate(rows)], np.int64)
+    _, place, sizes = np.unique(table.twin[rows], return_inverse=True, return_counts=True)
+    shares = _shares(tuple(sizes.tolist()), count)
+    rank = np.tril(place[:, None] == place, -1).sum(axis=1)
     found = np.zeros((len(shares), len(table.gpus)), np.bool_)
-    found[:, rows] = shares[:, table.twin[rows]] > rank
+    found[:, rows] = shares[:, place] > rank
     return found
 
 
@@ -42,7 +89,8 @@ def shares_of(table: LinkTable, members: Members) -> Ints:
     return found
 
 
-def _shares(sizes: Sequence[int], count: int) -> Ints:
+@lru_cache(maxsize=128)
+def _shares(sizes: tuple[int, ...], count: int) -> Ints:
     """Every way of taking ``count`` from classes of these sizes, shape (ways, classes)."""
     found, left = np.zeros((1, 0), np.int64), np.array([count], np.int64)
     for place, size in enumerate(sizes):

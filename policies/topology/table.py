@@ -31,6 +31,8 @@ class LinkTable:
     """The same with links, which are nearer than all."""
     numa: Ints
     """A number of each GPU's NUMA node."""
+    bus: Ints
+    """A number of how fast each GPU's way up to there is."""
     twin: Ints
     """A number of each GPU's class of twins: GPUs that may be swapped without changing anything."""
 
@@ -71,7 +73,13 @@ def _read(graph: DeviceGraph) -> LinkTable:
     hops = np.where(linked, LINKED, far)
     numa = _numbered([way[-1] if way else None for way in ways])
     above = _numbered([tuple(way) for way in ways])
-    return LinkTable(gpus, gbps, switched, far, hops, numa, _twins(gbps, switched, above))
+    bus = _numbered([_speeds(graph, gpu) for gpu in gpus])
+    return LinkTable(gpus, gbps, switched, far, hops, numa, bus, _twins(gbps, switched, above, bus))
+
+
+def _speeds(graph: DeviceGraph, gpu: int) -> tuple[float, ...]:
+    way = graph.way_up(Device(DeviceKind.GPU, gpu))
+    return tuple(graph.parents[one].total_gbps for one in way[:-1])
 
 
 def _numbered(things: Sequence[object]) -> Ints:
@@ -79,10 +87,10 @@ def _numbered(things: Sequence[object]) -> Ints:
     return np.array([numbers.setdefault(one, len(numbers)) for one in things], np.int64)
 
 
-def _twins(gbps: Floats, switched: Floats, above: Ints) -> Ints:
+def _twins(gbps: Floats, switched: Floats, above: Ints, bus: Ints) -> Ints:
     """Two are twins when they hang on the same bridge and have the same links to all the others. Being twins is
     transitive, as swaps are."""
     # A pair that is linked differs in what it says of itself: a link to the other, none to oneself.
     differ = (gbps[:, None, :] != gbps[None, :, :]).sum(axis=2) - 2 * (gbps != 0)
-    alike = (differ == 0) & (switched[:, None] == switched) & (above[:, None] == above)
+    alike = (differ == 0) & (switched[:, None] == switched) & (above[:, None] == above) & (bus[:, None] == bus)
     return np.unique(alike.argmax(axis=1), return_inverse=True)[1].astype(np.int64)

@@ -1,6 +1,8 @@
 """The best set of a node by what the analytic layer says of a collective on it; what was worked out is kept."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 from kopt.core.bandwidth import BandwidthKind, BandwidthMinimum, Collective
@@ -9,11 +11,16 @@ from kopt.policies.bandwidth.graph import Machine
 from kopt.policies.bandwidth.sets import GpuSet, Way, gpu_set
 from kopt.policies.topology.pool import Limit
 from kopt.policies.topology.sets import SetChoice, best_set
+from kopt.policies.topology.symmetry import canonical
+from kopt.policies.topology.table import table_of
 
 GIB = 2**30
-_MOST_KEPT = 4096
+_MOST_KEPT, _MOST_LIMITS = 4096, 64
 _Question = tuple[tuple[int, ...], int, Collective, int]
 _kept: "WeakKeyDictionary[Machine, dict[_Question, SetChoice | None]]" = WeakKeyDictionary()
+_values: "WeakKeyDictionary[Machine, dict[_Question, float]]" = WeakKeyDictionary()
+"""Of sets of one node: whatever is free, they are the same sets."""
+_limits: "WeakKeyDictionary[Machine, dict[tuple[int, Collective, int], Limit | None]]" = WeakKeyDictionary()
 
 
 def choose_gpus(
@@ -21,38 +28,60 @@ def choose_gpus(
 ) -> SetChoice | None:
     """The best ``count`` of the ``free`` GPUs of one node for a collective; None where there are not so many.
 
-    ``gbps`` of the answer is bus bandwidth. Raises ValueError as ``best_set`` does.
+    ``gbps`` of the answer is bus bandwidth. Free GPUs that lie as others did, turned or mirrored, are not asked again.
+    Raises ValueError as ``best_set`` does.
     """
+    table = table_of(machine.node)
+    like, back = canonical(table, free)
     known = _kept.setdefault(machine, {})
-    question = (tuple(sorted(set(free))), count, kind, size_bytes)
+    question = (like, count, kind, size_bytes)
     if question not in known:
         if len(known) >= _MOST_KEPT:
             known.clear()
-        known[question] = best_set(
-            machine.node, free, count, lambda gpus: bus_gbps(machine, gpus, kind=kind, size_bytes=size_bytes),
-            limit_of(machine, count, kind, size_bytes),
-        )  # fmt: skip
-    return known[question]
+        values, limit = _values.setdefault(machine, {}), limit_of(machine, count, kind, size_bytes)
+        if len(values) >= _MOST_KEPT:
+            values.clear()
+
+        def value(gpus: tuple[int, ...]) -> float:
+            asked = (gpus, 1, kind, size_bytes)
+            found = values.get(asked)
+            if found is None:
+                found = values[asked] = bus_gbps(machine, gpus, kind=kind, size_bytes=size_bytes)
+            return found
+
+        known[question] = best_set(machine.node, like, count, value, limit)
+    choice = known[question]
+    return choice and replace(choice, gpus=tuple(sorted(back[gpu] for gpu in choice.gpus)))
 
 
 def limit_of(machine: Machine, count: int, kind: Collective, size_bytes: int) -> Limit | None:
     """What ``count`` GPUs reach at most, by the links of the GPU that has fewest; None where switches join them."""
-    node = machine.node
+    known = _limits.setdefault(machine, {})
+    question = (count, kind, size_bytes)
+    if question not in known:
+        if len(known) >= _MOST_LIMITS:
+            known.clear()
+        known[question] = _limit(machine, *question)
+    return known[question]
+
+
+def _limit(machine: Machine, count: int, kind: Collective, size_bytes: int) -> Limit | None:
+    node, software, gpu = machine.node, machine.software, machine.node.gpu
     if node.switched or count < 2:
         return None
     bus = max((edge.total_gbps for edge in node.parents.values()), default=0.0)
-    wires = max(bus, node.gpu.pcie_gbps)
 
+    def imagined(way: Way, gbps: float) -> float:
+        """Of GPUs whose wires carry so much, whatever is asked of them."""
+        gpus = GpuSet(gpu, way, count, 1, gbps, gbps, gbps, False, None, 0.0, 0.0, software)
+        return _gbps(gpus, kind, size_bytes)
+
+    @lru_cache(maxsize=256)
     def linked(degree: float) -> float:
         # Links that are alike to one hundredth are taken for equal.
-        return _gbps(_imagined(machine, Way.MESH, count, 1.01 * degree + 0.001), kind, size_bytes)
+        return imagined(Way.MESH, 1.01 * degree + 0.001)
 
-    return Limit(linked, _gbps(_imagined(machine, Way.PCIE, count, wires), kind, size_bytes))
-
-
-def _imagined(machine: Machine, way: Way, count: int, gbps: float) -> GpuSet:
-    """A set of one node whose wires carry so much whatever is asked of them."""
-    return GpuSet(machine.node.gpu, way, count, 1, gbps, gbps, gbps, False, None, 0.0, 0.0, machine.software)
+    return Limit(linked, imagined(Way.PCIE, max(bus, gpu.pcie_gbps)))
 
 
 def bus_gbps(

@@ -68,7 +68,7 @@ def _taking(node: str) -> Object:
 
 
 def _running(plane: ControlPlane) -> list[Object]:
-    return plane.api.list("v1", "Pod", SPACE, fields="status.phase=Running")
+    return list(plane.api.list("v1", "Pod", SPACE, fields="status.phase=Running"))
 
 
 def _nodes_of(plane: ControlPlane, name: str) -> list[str]:

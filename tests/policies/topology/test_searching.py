@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from kopt.core.bandwidth import Collective
 from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 from kopt.policies.bandwidth.graph import Machine
+from kopt.policies.bandwidth.hardware import CUBE_MESH
 from kopt.policies.bandwidth.topology import machine_from
 from kopt.policies.topology import sets
 from kopt.policies.topology.branching import all_reaching
-from kopt.policies.topology.symmetry import how_many, representatives
+from kopt.policies.topology.symmetry import canonical, how_many, representatives, turns
 from kopt.policies.topology.table import table_of
 from kopt.policies.topology.within import GIB, bus_gbps, choose_gpus, limit_of
 
@@ -115,6 +116,37 @@ def test_twins_are_gpus_whose_swap_changes_no_wire(one: Machine) -> None:
         same = (table.gbps[swap][:, swap] == table.gbps).all() and (table.hops[swap][:, swap] == table.hops).all()
         assert same or table.twin[a] != table.twin[b]
     assert how_many(table, range(len(table.gpus)), 3) == len(representatives(table, range(len(table.gpus)), 3))
+
+
+CUBE = machine_from(NodeTopology(
+    "n", tuple(TopologyGpu(index, "V100-SXM2-16GB", numa=index // 4) for index in range(8)),
+    tuple(TopologyLink(a, b, LinkType.NVLINK, wires) for a, b, wires in CUBE_MESH), vendor="nvidia",
+))  # fmt: skip
+
+
+@given(st.one_of(machines, st.just(CUBE)), st.integers(2, 4), st.data())
+@settings(max_examples=80, deadline=None)
+def test_free_gpus_that_lie_alike_get_the_same_answer(one: Machine, count: int, data: st.DataObject) -> None:
+    free = sorted(data.draw(st.sets(st.sampled_from(one.node.gpus), min_size=count)))
+    turned, back = canonical(table_of(one.node), free)
+    assert sorted(back[gpu] for gpu in turned) == free
+    for gpus in combinations(turned, count):
+        assert bus_gbps(one, gpus) == pytest.approx(bus_gbps(one, [back[gpu] for gpu in gpus]))
+    choice, direct = choose_gpus(one, free, count), sets.best_set(one.node, free, count, lambda x: bus_gbps(one, x))
+    assert choice is not None
+    assert direct is not None
+    assert set(choice.gpus) <= set(free)
+    assert choice.gbps == pytest.approx(direct.gbps)
+    assert choice.rest_gbps == pytest.approx(direct.rest_gbps)
+
+
+def test_a_cube_mesh_can_be_turned_four_ways_and_two_switches_eight() -> None:
+    assert len(turns(table_of(CUBE.node))) == 4
+    kinds = (LinkType.NODE, LinkType.PIX)
+    boxes = [TopologyLink(a, b, kinds[a // 2 == b // 2]) for a, b in combinations(range(4), 2)]
+    gpus = tuple(TopologyGpu(index, "L4", numa=0) for index in range(4))
+    assert len(turns(table_of(machine_from(NodeTopology("n", gpus, tuple(boxes))).node))) == 8
+    assert len({canonical(table_of(CUBE.node), free)[0] for free in combinations(range(8), 4)}) < 30
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 12, 32])

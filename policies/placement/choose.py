@@ -87,7 +87,9 @@ def choose(
     rejected = counted(codes) if len(fits) < len(rows) else {}
     if len(scored.rows) < len(fits):
         rejected = {**rejected, Refusal.TOPOLOGY: len(fits) - len(scored.rows)}
-    ill = fits[impaired(state, request, fits, gang=tiers is not None)][: RUNNER_UPS + 1].tolist()
+    ill: list[int] = []
+    if state.ill:
+        ill = fits[impaired(state, request, fits, gang=tiers is not None)][: RUNNER_UPS + 1].tolist()
     if not len(scored.rows):
         return Choice(request, None, rejected=rejected, considered=len(rows), impaired=_names(state, ill))
     scored, passed = _preferred(scored, tiers)
@@ -146,6 +148,8 @@ def _scored(
 
 def _preferred(scored: Scored, tiers: Tiers | None) -> tuple[Scored, Mapping[Refusal, int]]:
     """What is left of the rows when healthy ones and those near the pod's gang come first."""
+    if tiers is None and not scored.state.ill:
+        return scored, {}
     impairs = impaired(scored.state, scored.request, scored.rows, gang=tiers is not None)
     if tiers is None and not impairs.any():
         return scored, {}

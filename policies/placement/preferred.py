@@ -18,7 +18,7 @@ def impaired(state: FleetState, request: PodRequest, rows: Ints, *, gang: bool =
     a row is impaired that has no other one free.
     """
     gpus = request.gpus
-    if not gpus.count or not state.degraded[rows].any():
+    if not gpus.count or not state.ill:
         return np.zeros(len(rows), np.bool_)
     if gpus.count > 1 or request.minimum is not None or gang:
         return state.degraded[rows]

@@ -80,6 +80,8 @@ class FleetState:
         self.index: dict[str, int] = {}
         self.models: list[str] = []
         self.topologies: list[str] = []
+        self.ill: set[int] = set()
+        """Rows that are degraded: mostly none, which is then one look."""
         self._unused: list[int] = []
         self._log: list[int] = []
         self._log_start = 0
@@ -151,6 +153,7 @@ class FleetState:
         self.gpu_memory_bytes[row], self.ready[row] = node.gpu_memory_bytes, node.ready
         self.health[row], self.cost[row], self.utilisation[row] = node.health, node.cost, node.utilisation
         self.degraded[row], self.poor[row] = node.degraded, node.poor & _BITS
+        (self.ill.add if node.degraded else self.ill.discard)(row)
         self._largest_cpu_milli = max(self._largest_cpu_milli, node.cpu_milli)
         self.touch(row)
         return row
@@ -163,6 +166,7 @@ class FleetState:
         for column in self._columns():
             column[row] = 0
         self.model[row] = self.topology[row] = -1
+        self.ill.discard(row)
         self._unused.append(row)
         self.touch(row)
 

@@ -83,3 +83,9 @@ def test_nodes_come_and_go() -> None:
     assert len(found) == 1
     assert "e" in found[0]
     assert pair_of("b", "a") == ("a", "b")
+
+
+def test_the_pair_that_waits_longest_goes_first_and_one_that_never_was_before_it() -> None:
+    pairs = [("a", "b"), ("c", "d"), ("e", "f")]
+    due = {("a", "b"): 50.0, ("c", "d"): 10.0}
+    assert next_pairs(pairs, due, 100.0, at_most=2) == [("e", "f"), ("c", "d")]

@@ -52,6 +52,8 @@ class Wish:
     minimum: BandwidthMinimum | None = None
     gpus: int = 0
     """Of all its pods together; 0 where it does not say."""
+    together: bool = True
+    """Whether its pods work on one thing; replicas of an inference service do not."""
 
 
 NO_WISH = Wish()

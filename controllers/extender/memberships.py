@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.controllers.extender.asks import WORKLOAD_LABEL, Ask
+from kopt.controllers.extender.asks import NO_WISH, WORKLOAD_LABEL, Ask, Wish
 
 _MOST_PODS = 10_000
 _BY_LABEL = (
@@ -30,18 +30,18 @@ class Membership:
 
 
 def membership_of(
-    namespace: str, labels: Mapping[str, Any], annotations: Mapping[str, Any], ask: Ask, gpus: int = 0
+    namespace: str, labels: Mapping[str, Any], annotations: Mapping[str, Any], ask: Ask, wish: Wish = NO_WISH
 ) -> Membership | None:
-    """None for a pod by itself, and for one that does not ask for whole GPUs of one kind. ``gpus`` are those that its
-    GPUWorkload asks for in all.
+    """None for a pod by itself, and for one that does not ask for whole GPUs of one kind. ``wish`` is that of its
+    GPUWorkload.
 
     Pods of an indexed Job are a gang where each has several GPUs: single ones are as often independent tasks.
     """
     if len(ask.units) != 1:
         return None
     for label, count in _BY_LABEL:
-        if name := _text(labels.get(label)):
-            told = gpus // ask.request.gpus.count if label == WORKLOAD_LABEL else _count(annotations.get(count))
+        if (name := _text(labels.get(label))) and (label != WORKLOAD_LABEL or wish.together):
+            told = wish.gpus // ask.request.gpus.count if label == WORKLOAD_LABEL else _count(annotations.get(count))
             return Membership((namespace, f"{label}={name}"), min(told, _MOST_PODS))
     for annotation in _BY_ANNOTATION:
         if name := _text(annotations.get(annotation)):

@@ -58,7 +58,7 @@ def view_of(document: Object, old: PodView | None, wishes: Mapping[Key, Wish]) -
         metadata["uid"], key, spec.get("nodeName") or "", phase in _FINISHED, ask,
         _indices(annotations.get(INDICES_ANNOTATION)), workload, str(annotations.get(MODE_ANNOTATION, "")),
         str(annotations.get(TRACEPARENT_ANNOTATION, "")), generation, _kin(spec) if not spec.get("nodeName") else 0,
-        membership_of(key[0], labels, annotations, ask, wish.gpus),
+        membership_of(key[0], labels, annotations, ask, wish),
     )  # fmt: skip
     return old if old is not None and old == view else view
 

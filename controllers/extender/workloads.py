@@ -16,6 +16,8 @@ from kopt.core.units import Bytes
 _LOG = logging.getLogger(__name__)
 _GB = 10**9
 _MOST_LISTED = 100
+_REPLICAS = ("inference", "serving")
+"""Types of workloads whose pods are copies of each other, and better apart."""
 _GATHER_S = 0.2
 """Pods of one workload come together; their status is written once for all of them."""
 
@@ -33,8 +35,8 @@ class WorkloadView:
 
 def workload_of(document: Object) -> WorkloadView:
     """Raises ValueError, TypeError or AttributeError for a document that its schema would not let through."""
-    metadata = document["metadata"]
-    wanted = (document.get("spec") or {}).get("gpuRequirements") or {}
+    metadata, spec = document["metadata"], document.get("spec") or {}
+    wanted = spec.get("gpuRequirements") or {}
     topology = wanted.get("topology") or {}
     wish = Wish(
         Bytes(round(_number(wanted.get("minMemoryGB")) * _GB)),
@@ -42,6 +44,7 @@ def workload_of(document: Object) -> WorkloadView:
         topology.get("required") is True,
         _minimum(topology),
         int(_number(wanted.get("count"))),
+        not any(word in str(spec.get("workloadType") or "").lower() for word in _REPLICAS),
     )
     return WorkloadView(wish, wish.gpus, metadata["resourceVersion"],
                         metadata.get("generation", 0), document.get("status") or {})  # fmt: skip

@@ -12,7 +12,7 @@ from controlplane.plane import ControlPlane
 
 from kopt.agents.topology import labels as agents
 from kopt.cluster.informer import Change, ChangeKind
-from kopt.controllers.extender.asks import ask_of
+from kopt.controllers.extender.asks import Wish, ask_of
 from kopt.controllers.extender.complaints import Complaint
 from kopt.controllers.extender.domains import LEVELS, domains_of_node
 from kopt.controllers.extender.fleet import Fleet
@@ -22,6 +22,7 @@ from kopt.controllers.extender.service import Extender
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.controllers.extender.topologies import facts_of
 from kopt.controllers.extender.wire import parse_offer
+from kopt.controllers.extender.workloads import workload_of
 from kopt.core.decision import Mode
 from tests.extender.conftest import Object, RunningExtender, gpu_pod
 from tests.extender.test_books import NVIDIA, node
@@ -188,10 +189,18 @@ def test_gangs_are_known_by_what_their_makers_write(
     labels: dict[str, Any], annotations: dict[str, Any], found: int | None
 ) -> None:
     ask = ask_of(gpu_pod("p", "ns", 2))
-    member = membership_of("ns", labels, annotations, ask, 6)
+    member = membership_of("ns", labels, annotations, ask, Wish(gpus=6))
     assert (member.pods if member else None) == found
     assert membership_of("ns", labels, annotations, ask_of(gpu_pod("p", "ns", 0))) is None
     assert isinstance(member, Membership | None)
+
+
+@pytest.mark.parametrize(("kind", "together"), [("DistributedTraining", True), ("Inference", False), (None, True)])
+def test_replicas_of_a_service_are_no_gang(kind: str | None, together: bool) -> None:
+    spec = {"gpuRequirements": {"count": 4}} | ({"workloadType": kind} if kind else {})
+    wish = workload_of({"metadata": {"resourceVersion": "1"}, "spec": spec}).wish
+    member = membership_of("ns", {"kgwe.nvidia.io/workload": "w"}, {}, ask_of(gpu_pod("p", "ns", 2)), wish)
+    assert (member is not None) is together
 
 
 def test_the_labels_are_those_that_node_agents_write() -> None:

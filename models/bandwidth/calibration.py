@@ -115,7 +115,9 @@ class Calibration:
         if not probes:
             return None
         table = _Table.of([(one.collective, one.gpus, one.nodes, one.log_bytes, one.deviation) for one in probes])
-        inverse = np.linalg.inv(table.shared(table) + _ERROR**2 * np.eye(len(probes)))
+        inverse: Matrix = np.asarray(
+            np.linalg.inv(table.shared(table) + _ERROR**2 * np.eye(len(probes))), dtype=np.float64
+        )
         return _Solved(table, inverse, inverse @ np.array([one.lacking for one in probes]))
 
     def to_dict(self) -> dict[str, Any]:

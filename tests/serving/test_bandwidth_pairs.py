@@ -189,8 +189,7 @@ async def test_slow_and_failed_pairs_do_not_poison_the_cluster(
 
 
 async def test_pairs_are_shown_beside_what_is_predicted(http: httpx.AsyncClient, shipped: BandwidthPredictor) -> None:
-    many = {"domains": {"gpu-00": ["block-1", "rack-1"]}}
-    await post(http, body(ring(shipped, 3), names(3), **many))
+    await post(http, body(ring(shipped, 3), names(3), domains={"gpu-00": ["block-1", "rack-1"]}))
     await post(http, body([pair(shipped, "gpu-00", "stranger")]))
     found = await shown(http)
     assert found["clusters"] == ["east"]
@@ -254,7 +253,7 @@ async def test_what_is_kept_survives_a_restart(
     again.stop()
 
 
-GOOD = {"nodes": ["a", "b"], "gpus_per_node": 8, "collective": "all_reduce", "measured_at": 1.7e9,
+GOOD: dict[str, Any] = {"nodes": ["a", "b"], "gpus_per_node": 8, "collective": "all_reduce", "measured_at": 1.7e9,
         "points": [{"bytes": 1024, "latency_us": 9.0}]}  # fmt: skip
 
 

@@ -21,6 +21,7 @@ class Keeper:
 
     def __init__(self, cluster: Cluster, writer: Writer, tell: Tell, settings: HealthSettings) -> None:
         self._cluster, self._writer, self._tell, self._settings = cluster, writer, tell, settings
+        self._read: dict[str, tuple[Object, NodeBandwidth]] = {}
 
     def known(self) -> list[MeasuredPair]:
         """Every pair that was measured since both of its nodes are there."""
@@ -49,15 +50,21 @@ class Keeper:
         for name in sorted((held.keys() - judgement.nodes.keys()) & nodes.keys()):
             await self._put(nodes[name], held[name], NodeBandwidth(name, judged_at=now_s))
 
+    def sick(self) -> set[str]:
+        """Nodes with a verdict against them."""
+        return {name for name, one in self._held().items() if one.health is not Health.HEALTHY}
+
     def _held(self) -> dict[str, NodeBandwidth]:
-        found = {}
-        for name, document in self._cluster.bandwidths().items():
-            try:
-                found[name] = bandwidth_of(document)
-            except BandwidthError:
-                # Not by us: it is written anew when there is something to say.
-                found[name] = NodeBandwidth(name)
-        return found
+        """Each object is read once for each of its versions: there may be thousands of pairs."""
+        documents = self._cluster.bandwidths()
+        known = {name: self._read.get(name) for name in documents}
+        self._read = {
+            name: seen
+            if (seen := known[name]) is not None and seen[0] is document
+            else (document, _read(name, document))
+            for name, document in documents.items()
+        }
+        return {name: one for name, (_, one) in self._read.items()}
 
     async def _put(self, node: NodeView, before: NodeBandwidth | None, wanted: NodeBandwidth) -> None:
         document = self._cluster.bandwidths().get(node.name)
@@ -78,6 +85,14 @@ class Keeper:
             self._tell(regarding, "BandwidthRecovered", "It reaches with others what such nodes reach.")
         else:
             self._tell(regarding, "BandwidthDegraded", verdict.reason)
+
+
+def _read(name: str, document: Object) -> NodeBandwidth:
+    try:
+        return bandwidth_of(document)
+    except BandwidthError:
+        # Not by us: it is written anew when there is something to say.
+        return NodeBandwidth(name)
 
 
 def _counts(pair: MeasuredPair, one: NodeView | None, other: NodeView | None) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from kopt.cluster.api import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
-from kopt.cluster.node_bandwidths import bandwidth_of
 from kopt.cluster.resources import JOBS, PAIRWISE_BENCHMARKS, SERVICES, Object
 from kopt.controllers.pairs.choosing import Plan, in_the_way, plan
 from kopt.controllers.pairs.given import Cluster, Tell, Writer
@@ -21,7 +20,6 @@ from kopt.controllers.pairs.reporting import Account, account_of, budget_status,
 from kopt.controllers.pairs.results import failures, measured
 from kopt.controllers.pairs.spec import Benchmark, benchmark_of
 from kopt.controllers.pairs.stages import Look, Stage, Test, look_again_s, look_at, test_of
-from kopt.core.bandwidth import BandwidthError
 from kopt.core.pairs import Health, MeasuredPair
 from kopt.policies.pairs.health import HealthSettings
 from kopt.policies.pairs.tournament import Pair
@@ -185,7 +183,7 @@ class Reconciler:
 
     async def _report(self, document: Object, found: Plan, running: int, error: str) -> None:
         now_s = self._clock()
-        known, sick = self._keeper.known(), self._sick()
+        known, sick = self._keeper.known(), self._keeper.sick()
         account = self._account(document, now_s)
         await self._put_status(document, status_for(document, found, known, sick, running, account, error, now_s))
 
@@ -195,15 +193,6 @@ class Reconciler:
 
     def _account(self, document: Object, now_s: float) -> Account:
         return account_of(document, now_s).without({job["metadata"]["uid"] for job in self._cluster.jobs()})
-
-    def _sick(self) -> set[str]:
-        found = set()
-        for name, document in self._cluster.bandwidths().items():
-            try:
-                found |= {name} if bandwidth_of(document).health is not Health.HEALTHY else set()
-            except BandwidthError:
-                continue
-        return found
 
     def _tests(self, benchmark: str) -> list[Test]:
         found = [test_of(job) for job in self._cluster.jobs()]

@@ -71,6 +71,11 @@ def load_yaml(text: str) -> Any:
         raise Refused(f"more than {_LARGEST_YAML >> 20} MiB of YAML")
     try:
         return yaml.load(text, _Strict)
+    except Refused:
+        raise
+    except ValueError as error:
+        # A date that there is not, a number without digits: YAML reads what looks like one.
+        raise Refused(f"not YAML ({error})") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

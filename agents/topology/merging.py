@@ -54,7 +54,7 @@ def _load_yaml(text: str) -> Any:
 
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise FormatError(f"not YAML: {error}") from error
 
 

@@ -26,7 +26,8 @@ from kopt.simulator.preemption.sight import Sight
 from kopt.training.evaluate import GPUS, TEST_DAYS, Forecasts
 
 _DAY_S = 86_400.0
-_QUEUED_S = _DAY_S / 2
+_QUEUED_S = 7 * _DAY_S
+"""Jobs of so long before wait already: pools lend to queues that are never empty."""
 RULES = ("kopt", "reactive, matched", "reactive 1.2", "oracle")
 """``reactive, matched`` has the least factor at which it falls short no more often than kopt did in that pool; it takes
 the newest jobs first, as schedulers do. The oracle knows the need, and evicts as kopt does."""
@@ -111,7 +112,7 @@ def _borrowing(setup: LendingSetup, number: int) -> Borrowing:
     chance = np.random.default_rng((setup.seed, number))
     last_s = setup.jobs[-1].submitted_s if setup.jobs else 0.0
     first_s = setup.jobs[0].submitted_s if setup.jobs else 0.0
-    from_s = first_s + _QUEUED_S + chance.random() * max(0.0, last_s - first_s - (TEST_DAYS + 1) * _DAY_S)
+    from_s = first_s + _QUEUED_S + chance.random() * max(0.0, last_s - first_s - _QUEUED_S - TEST_DAYS * _DAY_S)
     jobs = [
         replace(job, submitted_s=job.submitted_s - from_s) for job in setup.jobs
         if job.gpus <= GPUS and from_s - _QUEUED_S <= job.submitted_s < from_s + TEST_DAYS * _DAY_S

@@ -28,13 +28,14 @@ import kopt.features.demand
 import kopt.models.demand
 from benchmarks.demand_baselines import QUANTILES, all_baselines
 from kopt.data.demand.files import read_catalogue, read_demand
+from kopt.data.demand.rolling import GPUS, SIZING_QUANTILE, Forecasts
 from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features.demand import HORIZONS_S, transform
 from kopt.models.demand.calibration import Calibration, between
 from kopt.models.demand.global_model import GlobalSettings
 from kopt.models.demand.predictor import DemandPredictor
 from kopt.models.demand.table import TrainingTable, training_table
-from kopt.training.evaluate import GPUS, SIZING_QUANTILE, Forecasts, Summary, score, scored_origins, summarise
+from kopt.training.evaluate import Summary, score, scored_origins, summarise
 
 Array = NDArray[np.float64]
 SCORED_DAYS, SCORED_KINDS = 6.5, ("llm", "web")

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kopt.data.demand.rolling import window_start
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import DAY_S, HORIZONS_S, fill_gaps, steps_ahead
-from kopt.training.evaluate import window_start
 
 Array = NDArray[np.float64]
 Points = Callable[[DemandSeries], Array]

@@ -19,11 +19,12 @@ from benchmarks.checkpoint_corpus.manifest import RECORDS
 from benchmarks.demand_accuracy import out_of_fold, read_services
 from benchmarks.demand_baselines import QUANTILES
 from benchmarks.tables import markdown
+from kopt.data.demand.rolling import Forecasts
 from kopt.data.jobs.training import read_jobs
 from kopt.features.demand import HORIZONS_S
 from kopt.simulator.lending.study import RULES, LendingOutcome, LendingSetup, study
 from kopt.simulator.preemption.behaviour import read_manners
-from kopt.training.evaluate import Forecasts, scored_origins
+from kopt.training.evaluate import scored_origins
 
 TRACE = "philly_first_half.csv.gz"
 SHARE = {300: 0.77, 1800: 0.67, 3600: 0.62}

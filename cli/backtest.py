@@ -17,8 +17,8 @@ from kopt.cli.progress import bar, say, step
 from kopt.core.settings import Settings
 
 if TYPE_CHECKING:
+    from kopt.data.demand.rolling import Forecasts
     from kopt.data.demand.table import DemandSeries
-    from kopt.training.evaluate import Forecasts
     from kopt.training.sources import DemandDataset
 
 GROUPINGS = ("source",)

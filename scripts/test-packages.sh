@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # The real servers and the browser that the tests start: installed from Debian where that is permitted, named otherwise.
 set -euo pipefail
-declare -A packages=([prometheus]=prometheus [promtool]=prometheus [redis-server]=redis-server [chromium]=chromium)
+PATH=$PATH:/usr/sbin
+declare -A packages=([prometheus]=prometheus [promtool]=prometheus [redis-server]=redis-server [chromium]=chromium
+                     [mpirun]=openmpi-bin [sshd]=openssh-server)
 missing=()
 for program in "${!packages[@]}"; do
   command -v "$program" >/dev/null || missing+=("${packages[$program]}")

@@ -10,6 +10,7 @@ import numpy as np
 from kopt.core.prediction import DEFAULT_QUANTILES
 from kopt.core.settings import Settings
 from kopt.data.demand import table as data_table
+from kopt.data.demand.rolling import Forecasts, window_start
 from kopt.data.demand.table import DemandSeries
 from kopt.features import demand as features
 from kopt.features.demand import DAY_S, FEATURES, HORIZONS_S
@@ -23,7 +24,7 @@ from kopt.models.demand.table import TrainingTable
 from kopt.models.seen import fingerprint
 from kopt.training import evaluate
 from kopt.training.demand_scoring import DemandScoring
-from kopt.training.evaluate import Forecasts, Index, scored_origins, window_start
+from kopt.training.evaluate import Index, scored_origins
 from kopt.training.recipe import Part
 from kopt.training.sources import DemandDataset
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kopt.data.demand.rolling import Forecasts
 from kopt.training import judging
-from kopt.training.evaluate import Forecasts, Score, Summary, summarise
+from kopt.training.evaluate import Score, Summary, summarise
 from kopt.training.gate import GateRules, Verdict
 from kopt.training.judging import Champion
 from kopt.training.logbook import metric_names

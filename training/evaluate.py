@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kopt.data.demand.rolling import GPUS, SIZING_QUANTILE, Forecasts, window_start
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import DAY_S, fill_gaps, steps_ahead
 
@@ -21,39 +22,9 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-GPUS = 64
-SIZING_QUANTILE = 0.999
 MATCHED_VIOLATION = 0.01
-TEST_SHARE = 0.3
-TEST_DAYS = 10
 BLOCK_S = 4 * 3600
 """Errors further apart than this hardly depend on each other."""
-
-
-@dataclass(frozen=True)
-class Forecasts:
-    """Quantiles ``value[i, h, q]`` of one service's demand ``horizons_s[h]`` after bucket ``origins[i]``.
-
-    ``origins`` count buckets of the series on its grid; values are in bucket sums, non-decreasing over quantiles.
-    """
-
-    series: str
-    origins: Index
-    horizons_s: tuple[int, ...]
-    quantiles: tuple[float, ...]
-    value: Array
-
-    def __post_init__(self) -> None:
-        wanted = (len(self.origins), len(self.horizons_s), len(self.quantiles))
-        if self.value.shape != wanted:
-            raise ValueError(f"{self.series}: forecasts of shape {self.value.shape}, expected {wanted}")
-        if not np.isfinite(self.value).all():
-            raise ValueError(f"{self.series}: {int((~np.isfinite(self.value)).sum())} forecasts are not finite")
-        if (np.diff(self.value, axis=2) < -1e-9).any():
-            raise ValueError(f"{self.series}: quantiles decrease")
-
-    def __len__(self) -> int:
-        return len(self.origins)
 
 
 @dataclass(frozen=True)
@@ -107,11 +78,6 @@ class Score:
     def eff99(self, rule: str = "q95") -> float:
         """Share of the oracle's lending at 1 % violation."""
         return float(self.lent[rule].sum() / max(float(self.free.sum()), 1.0))
-
-
-def window_start(buckets: int, step_s: int) -> int:
-    """First bucket of the test window."""
-    return max(int(buckets * (1 - TEST_SHARE)), buckets - TEST_DAYS * DAY_S // step_s)
 
 
 def scored_origins(series: DemandSeries, horizons_s: Sequence[int]) -> Index:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.core.reason import Reason
+from kopt.data.demand.rolling import Forecasts
 from kopt.models.artefact import ModelCard
 from kopt.models.seen import seen_until
-from kopt.training.evaluate import Forecasts, Score, score
+from kopt.training.evaluate import Score, score
 from kopt.training.gate import GateRules, Verdict, judge, refuse
 from kopt.training.recipe import Part
 from kopt.training.sources import DemandDataset

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from kopt.data.demand.rolling import GPUS, Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import steps_ahead
-from kopt.training.evaluate import GPUS, Forecasts, Score
+from kopt.training.evaluate import Score
 
 _FAN_DAYS = 2
 _FANS = 6

@@ -12,7 +12,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.training.evaluate import GPUS, MATCHED_VIOLATION, Score
+from kopt.data.demand.rolling import GPUS
+from kopt.training.evaluate import MATCHED_VIOLATION, Score
 
 Array = NDArray[np.float64]
 

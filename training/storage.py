@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kopt.training.evaluate import Forecasts
+from kopt.data.demand.rolling import Forecasts
 
 
 def write_forecasts(forecasts: Sequence[Forecasts], path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kopt.data.demand.rolling import GPUS
 from kopt.data.jobs.training import TraceJob
 from kopt.policies.preemption import PreemptionSettings
 from kopt.simulator.lending.pools import Ints
@@ -20,7 +21,6 @@ from kopt.simulator.preemption.behaviour import Habits
 from kopt.simulator.preemption.rivals import Ask, Ours, Rival, newest_first
 from kopt.simulator.preemption.runs import Run
 from kopt.simulator.preemption.sight import Sight
-from kopt.training.evaluate import GPUS
 
 _DAY_S = 86_400.0
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from kopt.data.demand.rolling import Forecasts
 from kopt.data.demand.table import DemandDataError, DemandSeries
-from kopt.training.evaluate import Forecasts
 
 
 def read_forecasts(

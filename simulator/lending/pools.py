@@ -10,11 +10,11 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from kopt.data.demand.rolling import GPUS, SIZING_QUANTILE, Forecasts, window_start
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import fill_gaps, steps_ahead
 from kopt.policies.lending import gpus_for
 from kopt.policies.lending_caution import Caution, CautionSettings, at_scores, learn, level_of, promise
-from kopt.training.evaluate import GPUS, SIZING_QUANTILE, Forecasts, window_start
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from kopt.data.demand.rolling import GPUS, TEST_DAYS, Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.data.jobs.training import TraceJob
 from kopt.policies.lending_caution import CautionSettings
@@ -23,7 +24,6 @@ from kopt.simulator.lending.pools import (
 )
 from kopt.simulator.preemption.behaviour import STEADY, Manner, Scales, sample
 from kopt.simulator.preemption.sight import Sight
-from kopt.training.evaluate import GPUS, TEST_DAYS, Forecasts
 
 _DAY_S = 86_400.0
 _QUEUED_S = 7 * _DAY_S

@@ -9,11 +9,11 @@ import pytest
 from kopt.cli import backtest
 from kopt.core.settings import Settings
 from kopt.data.demand.files import write_demand
+from kopt.data.demand.rolling import window_start
 from kopt.data.demand.table import DemandSeries
 from kopt.models.artefact import ModelCard
 from kopt.models.seen import fingerprint
 from kopt.models.shipped import shipped_digests
-from kopt.training.evaluate import window_start
 from tests.cli.conftest import Kopt
 
 shipped = pytest.mark.skipif("demand" not in shipped_digests(), reason="no default model is shipped")

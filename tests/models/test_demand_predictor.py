@@ -9,13 +9,14 @@ import pytest
 from kopt.data.demand.catalogue import read_catalogue
 from kopt.data.demand.files import read_demand
 from kopt.data.demand.generator import generate
+from kopt.data.demand.rolling import Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import COLUMN, DAY_S, FEATURES, HORIZONS_S, transform
 from kopt.models.demand.global_model import GlobalSettings
 from kopt.models.demand.network import network_inputs, spreads
 from kopt.models.demand.predictor import DemandPredictor, DemandRequest
 from kopt.models.demand.table import training_table
-from kopt.training.evaluate import Forecasts, score, scored_origins, summarise
+from kopt.training.evaluate import score, scored_origins, summarise
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 

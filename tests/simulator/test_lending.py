@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from kopt.cli.main import app
+from kopt.data.demand.rolling import GPUS, Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.data.jobs.training import TraceJob
 from kopt.simulator.lending.borrowers import Borrowing, borrow
 from kopt.simulator.lending.pools import forecast_rule, matched_reactive, pool_of, reactive_rule
 from kopt.simulator.preemption.behaviour import STEADY, Habits
-from kopt.training.evaluate import GPUS, Forecasts
 
 STEP_S, DAYS = 300, 8
 LENGTH = DAYS * 288

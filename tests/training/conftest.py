@@ -15,6 +15,7 @@ from kopt.core.prediction import DEFAULT_QUANTILES, ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
 from kopt.data.demand.generator import generate
+from kopt.data.demand.rolling import Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import HORIZONS_S, fill_gaps
 from kopt.models import catalogue
@@ -26,7 +27,7 @@ from kopt.models.seen import fingerprint
 from kopt.training import recipe
 from kopt.training.demand import _rows_of
 from kopt.training.demand_scoring import DemandScoring
-from kopt.training.evaluate import Forecasts, scored_origins
+from kopt.training.evaluate import scored_origins
 from kopt.training.recipe import Part
 from kopt.training.sources import DemandDataset, dataset
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from kopt.data.demand.files import read_catalogue, read_demand
 from kopt.data.demand.generator import generate
+from kopt.data.demand.rolling import Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import HORIZONS_S, fill_gaps
-from kopt.training.evaluate import Forecasts, score, scored_origins, summarise
+from kopt.training.evaluate import score, scored_origins, summarise
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 SCRIPT = "score_demand.py"

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from kopt.data.demand.generator import generate
+from kopt.data.demand.rolling import Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import HORIZONS_S, fill_gaps
-from kopt.training.evaluate import Forecasts, Score, score, scored_origins
+from kopt.training.evaluate import Score, score, scored_origins
 from kopt.training.gate import GateRules, Verdict, judge
 
 RULES = GateRules(resamples=400)

@@ -1,12 +1,15 @@
 """What pairs of nodes were measured to reach together, and what that says of the nodes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from kopt.core.bandwidth import BandwidthError, Collective, collective
+
+Pair = tuple[str, str]
+"""The names of two nodes, in their order."""
 
 
 class Health(StrEnum):
@@ -36,8 +39,7 @@ class MeasuredPair:
     1970, ``software`` what the log names (``nccl 2.27.3``). Raises BandwidthError for what was never measured.
     """
 
-    nodes: tuple[str, str]
-    """In the order of their names."""
+    nodes: Pair
     gpus_per_node: int
     collective: Collective
     measured_at: float
@@ -78,6 +80,15 @@ class MeasuredPair:
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise BandwidthError(f"not a measured pair ({error})") from error
+
+
+def slow_pairs(pairs: Iterable[MeasuredPair]) -> dict[Pair, float]:
+    """Those that are not healthy, and what they reached in their worst collective (GB/s); 0 where a test failed."""
+    found: dict[Pair, float] = {}
+    for one in pairs:
+        if one.health is not Health.HEALTHY:
+            found[one.nodes] = min(found.get(one.nodes, math.inf), one.beta_gbps or 0.0)
+    return found
 
 
 def _number(value: object) -> float | None:

@@ -10,11 +10,12 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kopt.core.bandwidth import BandwidthError, BandwidthEstimate, Collective
+from kopt.core.pairs import Pair
 from kopt.core.reason import Reason
 from kopt.core.topology import NodeTopology, TopologyError
 from kopt.models.bandwidth.ask import load
@@ -157,6 +158,7 @@ class BandwidthService:
         self, model: BandwidthPredictor, request: BandwidthRequest, deadline: Deadline, scope: Scope
     ) -> BandwidthAnswer:  # fmt: skip
         node, query = self._node(request, request.topology), _query(request)
+        query = replace(query, slow={**self._slow(request, scope), **query.slow})
         machine, known, of_cluster = self._of_cluster(model, node, request, scope)
         told, of_probes = _calibrated(known, machine, query)
         reasons = (*of_cluster, *of_probes)
@@ -197,6 +199,16 @@ class BandwidthService:
         except Lost:
             return node.machine, model, (lost(request.cluster),)
         return found.machine, found.model, (found.reason,)
+
+    def _slow(self, request: BandwidthRequest, scope: Scope) -> Mapping[Pair, float]:
+        """Pairs of the offered nodes that the cluster's tests found slow."""
+        if not request.offers or request.cluster is None or self._pairs is None:
+            return {}
+        try:
+            return self._pairs.slow(request.cluster, scope)
+        except Lost:
+            # The answer's reasons say that it does without.
+            return {}
 
     def _by_links(self, request: BandwidthRequest, why: Reason, deadline: Deadline) -> BandwidthAnswer:
         node = self._node(request, request.topology)

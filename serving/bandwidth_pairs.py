@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.core.pairs import MeasuredPair
+from kopt.core.pairs import MeasuredPair, Pair, slow_pairs
 from kopt.core.reason import Reason
 from kopt.core.topology import NodeTopology, TopologyError
 from kopt.models.bandwidth.predictor import BandwidthPredictor
@@ -42,12 +42,21 @@ class Calibrated:
     reason: Reason
 
 
+@dataclass(frozen=True)
+class _Cluster:
+    """What is kept of one, read."""
+
+    kept: KeptPairs
+    machines: Machines
+    slow: Mapping[Pair, float]
+
+
 class PairsService:
     """Over the table of one replica. Methods block on the disk; ``clock`` tells Unix time."""
 
     def __init__(self, table: PairTable, clock: Callable[[], float] = time.time) -> None:
         self.table, self._clock = table, clock
-        self._read: dict[tuple[str, Scope], tuple[KeptPairs, Machines]] = {}
+        self._read: dict[tuple[str, Scope], _Cluster] = {}
 
     def close(self) -> None:
         self.table.close()
@@ -86,7 +95,7 @@ class PairsService:
             return empty | {"clusters": names}
         if found is None:
             raise Problem(404, f"No pair of a cluster {cluster[:80]!r} is kept for you.")
-        kept, machines = found
+        kept, machines = found.kept, found.machines
         predicted = Predicted(kept, machines, model)
         pairs = [one.to_dict() | predicted.of(one) for one in kept.pairs]
         return empty | {"clusters": names, "nodes": nodes(kept, machines), "pairs": pairs,
@@ -112,7 +121,7 @@ class PairsService:
             raise Lost from error
         if found is None:
             return _plain(model, machine, f"No pair of cluster {cluster} is kept")
-        kept, machines = found
+        kept, machines = found.kept, found.machines
         points = points_of(kept, likeness(machine), machines)
         told = machine if software else with_software(machine, points.software)
         measured = with_software(machine, points.software).software
@@ -126,18 +135,28 @@ class PairsService:
         numbers = {"pairs": points.pairs, "points": len(points.points)}
         return Calibrated(told, calibrate(model, told, points.points), Reason("CALIBRATED", text, numbers))
 
-    def _kept(self, cluster: str, scope: Scope) -> tuple[KeptPairs, Machines] | None:
+    def slow(self, cluster: str, scope: Scope) -> Mapping[Pair, float]:
+        """Pairs of its nodes that are not healthy, and what they reached in their worst collective (GB/s); 0 where a
+        test failed. Raises Lost where the table cannot be read."""
+        try:
+            found = self._kept(cluster, scope)
+        except (sqlite3.Error, OSError) as error:
+            _LOG.warning("measured pairs cannot be read: %s", error)
+            raise Lost from error
+        return found.slow if found is not None else {}
+
+    def _kept(self, cluster: str, scope: Scope) -> _Cluster | None:
         stamp = self.table.stamp(cluster, scope)
         if stamp is None:
             return None
         held = self._read.get((cluster, scope))
-        if held is None or held[0].stamp != stamp:
+        if held is None or held.kept.stamp != stamp:
             kept = self.table.load(cluster, scope)
             if kept is None:
                 return None
             if len(self._read) > 8:
                 self._read.clear()
-            self._read[cluster, scope] = held = (kept, Machines(kept.nodes))
+            self._read[cluster, scope] = held = _Cluster(kept, Machines(kept.nodes), slow_pairs(kept.pairs))
         return held
 
 

@@ -201,7 +201,7 @@ class BandwidthRequest(_Strict):
     """Pull these answers, and no others, towards what was measured."""
     cluster: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Pull them towards what healthy pairs of such nodes of this cluster were measured to reach, as
-    ``/v1/bandwidth/pairs`` was told."""
+    ``/v1/bandwidth/pairs`` was told; pairs that it was told are slow count as ``slow``."""
     deadline_ms: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] | None = None
     """As the header ``X-Kopt-Deadline-Ms``; the shorter counts."""
 

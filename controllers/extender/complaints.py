@@ -1,16 +1,14 @@
 """What is wrong with a node, from the objects that others write about it: ``NodeTopology`` and ``NodeBandwidth``."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kopt.cluster.node_bandwidths import bandwidth_of
 from kopt.cluster.node_topologies import degraded_of
 from kopt.cluster.resources import Object
-from kopt.core.pairs import Health
+from kopt.core.pairs import Health, Pair, slow_pairs
 from kopt.core.topology import DegradedPart, NodeTopology
 
-Pair = tuple[str, str]
 _MOST_TOLD = 3
 _MOST_TEXT = 300
 _OF_A_LINK = frozenset({"link", "nic"})
@@ -50,10 +48,7 @@ def of_bandwidth(document: Object) -> Complaint | None:
     Raises BandwidthError, a ValueError, for what the benchmark does not write.
     """
     found = bandwidth_of(document)
-    slow: dict[str, float] = {}
-    for pair in found.pairs:
-        if pair.health is not Health.HEALTHY:
-            slow[pair.nodes[1]] = min(slow.get(pair.nodes[1], math.inf), pair.beta_gbps or 0.0)
+    slow = {other: gbps for (_, other), gbps in slow_pairs(found.pairs).items()}
     if found.health is Health.HEALTHY:
         return Complaint("", slow=slow, degraded=False) if slow else None
     why = found.reason[:_MOST_TEXT] or f"its tests with other nodes say {found.health.value}"

@@ -10,9 +10,9 @@ from kopt.controllers.pairs.spec import Benchmark
 from kopt.controllers.pairs.stages import Test
 from kopt.controllers.pairs.views import NodeView, PodView
 from kopt.controllers.sizing.selection import runs_on
-from kopt.core.pairs import Health, MeasuredPair
+from kopt.core.pairs import Health, MeasuredPair, Pair
 from kopt.policies.pairs.budget import affordable, asks_again_s, fits_window
-from kopt.policies.pairs.tournament import Pair, next_pairs, pairs_to_measure
+from kopt.policies.pairs.tournament import next_pairs, pairs_to_measure
 
 
 @dataclass(frozen=True)

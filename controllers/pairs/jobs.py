@@ -16,7 +16,7 @@ from kopt.cluster.resources import (
 from kopt.controllers.pairs.default_command import KEY_FOLDER, SCRIPT
 from kopt.controllers.pairs.spec import Benchmark
 from kopt.controllers.webhook.objects import items, mapping, text
-from kopt.policies.pairs.tournament import Pair
+from kopt.core.pairs import Pair
 
 BENCHMARK_LABEL = "kaiwo.ai/pairwise-benchmark"
 """On Jobs and their pods: the PairwiseBenchmark's name."""

@@ -20,9 +20,8 @@ from kopt.controllers.pairs.reporting import Account, account_of, budget_status,
 from kopt.controllers.pairs.results import failures, measured
 from kopt.controllers.pairs.spec import Benchmark, benchmark_of
 from kopt.controllers.pairs.stages import Look, Stage, Test, look_again_s, look_at, test_of
-from kopt.core.pairs import Health, MeasuredPair
+from kopt.core.pairs import Health, MeasuredPair, Pair
 from kopt.policies.pairs.health import HealthSettings
-from kopt.policies.pairs.tournament import Pair
 
 _LOG = logging.getLogger(__name__)
 _SOON_S, _AFTER_TROUBLE_S = 0.5, 5.0

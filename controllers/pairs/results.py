@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from kopt.controllers.pairs.spec import Benchmark
 from kopt.core.bandwidth import BandwidthError, Collective, collective
 from kopt.core.collectives import CollectiveLog, CollectiveRun
-from kopt.core.pairs import Health, MeasuredPair, MeasuredPoint
+from kopt.core.pairs import Health, MeasuredPair, MeasuredPoint, Pair
 from kopt.formats import topology
 from kopt.policies.pairs.fit import fit
-from kopt.policies.pairs.tournament import Pair
 
 _VERSION = re.compile(r"\b(NCCL|RCCL)(?: library)? version\s*:?\s+v?(\d+(?:\.\d+){1,3})")
 _LIBRARY = re.compile(r"\bnccl-library=(\d{4,6})\b")

@@ -10,7 +10,7 @@ from kopt.controllers.pairs.jobs import BENCHMARK_LABEL, pair_of_job
 from kopt.controllers.pairs.spec import Benchmark
 from kopt.controllers.pairs.views import PodView
 from kopt.controllers.webhook.objects import at, items, text
-from kopt.policies.pairs.tournament import Pair
+from kopt.core.pairs import Pair
 
 _LATE_S = 60.0
 """After its deadline the Job controller has this long to end a test; then we do."""

@@ -14,8 +14,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from kopt.core.pairs import Health
-from kopt.policies.pairs.tournament import Pair
+from kopt.core.pairs import Health, Pair
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ come, go and be busy at any time.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-Pair = tuple[str, str]
-"""Two names of nodes, in their order."""
+from kopt.core.pairs import Pair
 
 
 def pair_of(one: str, other: str) -> Pair:

@@ -7,8 +7,9 @@ are linked, else the innermost domain (rack, block) with room, its fullest nodes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kopt.core.pairs import Pair
 from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.topology.nodes import Domain, NodeOffer, Pair, choose_nodes, shared
+from kopt.policies.topology.nodes import Domain, NodeOffer, choose_nodes, shared
 
 
 @dataclass(frozen=True)

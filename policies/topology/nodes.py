@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from kopt.core.bandwidth import Collective
+from kopt.core.pairs import Pair
 from kopt.core.reason import Reason
 from kopt.policies.bandwidth.graph import Machine
 from kopt.policies.topology.sets import SetChoice
@@ -19,8 +20,6 @@ from kopt.policies.topology.within import GIB, bus_gbps, choose_gpus
 
 Domain = tuple[str, ...]
 """Names of network levels, outermost first."""
-Pair = tuple[str, str]
-"""Two nodes in the order of their names."""
 Choose = Callable[[Machine, Sequence[int], int, Collective, int], SetChoice | None]
 """As ``choose_gpus``."""
 _AS_FAST = 0.99

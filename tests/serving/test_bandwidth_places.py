@@ -1,5 +1,6 @@
 """``/v1/bandwidth`` across nodes: which of the offered ones, and which GPUs of each; the client's fallback alike."""
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import combinations
 from pathlib import Path
@@ -126,3 +127,21 @@ async def test_on_several_nodes_like_this_one_the_set_is_chosen_for_their_networ
     # What the worst set would reach is of four nodes as well, and no longer that of one.
     assert best["worst_gigabytes_per_s"] < alone["worst_gigabytes_per_s"]
     assert reply.json()["placement"] is None
+
+
+async def test_pairs_that_the_cluster_measured_slow_are_kept_apart_without_being_told(http: httpx.AsyncClient) -> None:
+    points = [{"bytes": 1 << 30, "latency_us": 50_000.0}]
+    slow = {"nodes": ["b", "c"], "gpus_per_node": 8, "collective": "all_reduce", "measured_at": time.time(),
+            "points": points, "alpha_us": 30.0, "beta_gbps": 40.0, "health": "Slow", "reason": "slow"}  # fmt: skip
+    told = await http.post("/v1/bandwidth/pairs", json={"cluster": "east", "pairs": [slow], "topologies": {}})
+    assert told.status_code == 200, told.text
+
+    async def nodes(**more: Any) -> set[str]:
+        reply = await http.post("/v1/bandwidth", json=query(16, **more).to_dict())
+        assert reply.status_code == 200, reply.text
+        return {one["node"] for one in reply.json()["placement"]["shares"]}
+
+    assert await nodes() == {"b", "c"}
+    assert "a" in await nodes(cluster="east")
+    # What the caller knows is newer.
+    assert await nodes(cluster="east", slow={("c", "b"): 10_000.0}) == {"b", "c"}

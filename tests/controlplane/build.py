@@ -67,6 +67,7 @@ GROUPS = {
         Group("kueue", module="sigs.k8s.io/kueue", keep=("config/components/crd", "config/components/webhook")),
         Group("kai", module="github.com/NVIDIA/KAI-scheduler", keep=("deployments/kai-scheduler",)),
         Group("helm"),
+        Group("s3"),
     )
 }
 

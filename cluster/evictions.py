@@ -1,0 +1,95 @@
+"""``Eviction`` objects, as the recorder of the ledger writes them, as core types; and the notice of our own evictions."""
+
+import hashlib
+import json
+from typing import Any
+
+from kopt.cluster.node_bandwidths import seconds, stamp
+from kopt.cluster.resources import COMPONENT_LABEL, PART_OF, PART_OF_LABEL, Object
+from kopt.core.evictions import Cause, Entry, Eviction, Notice, Phase, Return, System, Verified, WorkloadRef
+
+EVICTING_ANNOTATION = "kaiwo.ai/evicting"
+"""JSON of a Notice, on what one of our own evicts: a Kueue Workload, or the Job or the pods where there is none."""
+WORKLOAD_LABEL = "kaiwo.ai/evicted-uid"
+_LONGEST = 1024
+_LONGEST_WHO = 253
+
+
+def name_of(workload: WorkloadRef, system: System, at_s: float) -> str:
+    """One name per eviction, whoever writes it: ``at_s`` is the eviction's own time, not that of seeing it."""
+    text = f"{workload.uid}/{system}/{at_s:.0f}"
+    return f"{workload.name[:180].rstrip('.-')}-{hashlib.sha256(text.encode()).hexdigest()[:12]}".lower()
+
+
+def notice_of(document: Object) -> Notice | None:
+    """What one of ours has written before it evicts this; None where there is none that can be read."""
+    text = (document["metadata"].get("annotations") or {}).get(EVICTING_ANNOTATION)
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+        return Notice.from_dict(found, seconds(str(found["at"]))) if isinstance(found, dict) else None
+    except (ValueError, KeyError, RecursionError):
+        return None
+
+
+def notice_text(notice: Notice) -> str:
+    """The value of the annotation."""
+    found = {"by": notice.by, "cause": notice.cause.value, "for": notice.for_whom, "at": stamp(notice.at_s),
+             "reason": notice.reason}  # fmt: skip
+    return json.dumps(found, ensure_ascii=False)
+
+
+def entry_of(document: Object) -> Entry:
+    """Raises ValueError for an object that cannot be read."""
+    metadata = document["metadata"]
+    try:
+        spec, status = document["spec"], document.get("status") or {}
+        ref = spec["workload"]
+        workload = WorkloadRef(ref["apiVersion"], ref["kind"], ref["name"], ref["uid"])
+        eviction = Eviction(
+            metadata["namespace"], metadata["name"], workload, System(spec["system"]), seconds(spec["evictedAt"]),
+            Cause(spec["cause"]), spec.get("by", ""), spec.get("for", ""), spec.get("reason", ""), int(spec["gpus"]),
+            int(spec["order"]), spec.get("lastDurableStep"), _seconds(spec.get("lastDurableAt")),
+            spec.get("lostGpuSeconds"),
+        )  # fmt: skip
+        verified = status.get("verified")
+        outcome = Return(
+            Phase(status.get("phase") or Phase.WAITING), _seconds(status.get("resumedAt")), status.get("resumedStep"),
+            Verified(verified) if verified else None, status.get("message", ""),
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"Eviction {metadata.get('name')} cannot be read ({error!r})") from error
+    return Entry(eviction, outcome)
+
+
+def body_of(eviction: Eviction) -> Object:
+    """The object as it is created."""
+    one = eviction.workload
+    spec: dict[str, Any] = {
+        "workload": {"apiVersion": one.api_version, "kind": one.kind, "name": one.name, "uid": one.uid},
+        "system": eviction.system.value, "evictedAt": stamp(eviction.evicted_at_s), "cause": eviction.cause.value,
+        "by": eviction.by[:_LONGEST_WHO], "for": eviction.for_whom[:2 * _LONGEST_WHO],
+        "reason": eviction.reason[:_LONGEST], "gpus": eviction.gpus, "order": eviction.order,
+        "lastDurableStep": eviction.last_durable_step,
+        "lastDurableAt": None if eviction.last_durable_at_s is None else stamp(eviction.last_durable_at_s),
+        "lostGpuSeconds": None if eviction.lost_gpu_s is None else round(eviction.lost_gpu_s, 1),
+    }  # fmt: skip
+    labels = {PART_OF_LABEL: PART_OF, COMPONENT_LABEL: "ledger", WORKLOAD_LABEL: one.uid[:63]}
+    return {
+        "metadata": {"name": eviction.name, "namespace": eviction.namespace, "labels": labels},
+        "spec": {key: value for key, value in spec.items() if value is not None},
+    }
+
+
+def status_of(outcome: Return) -> Object:
+    """The ``status`` of the object."""
+    found = {
+        "phase": outcome.phase.value,
+        "resumedAt": None if outcome.resumed_at_s is None else stamp(outcome.resumed_at_s),
+        "resumedStep": outcome.resumed_step, "verified": outcome.verified and outcome.verified.value,
+        "message": outcome.message[:_LONGEST] or None,
+    }  # fmt: skip
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _seconds(text: str | None) -> float | None:
+    return seconds(text) if text else None

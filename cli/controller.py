@@ -70,7 +70,7 @@ def sizing(
     chosen = _sizing_settings(mode, (duration, budget), interval, agent_image, priority_class, fractions=fractions)
     log_to_stderr()
     settings = ProcessSettings(
-        chosen, namespace=namespace, identity=identity or f"{socket.gethostname()}-{os.getpid()}",
+        sizing=chosen, namespace=namespace, identity=identity or f"{socket.gethostname()}-{os.getpid()}",
         kubeconfig=kubeconfig, sizing_url=predictions, host=host, port=port, reads_logs=read_logs,
     )  # fmt: skip
     uvloop.run(serve(settings))

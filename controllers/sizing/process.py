@@ -4,23 +4,19 @@ import asyncio
 import contextlib
 import heapq
 import logging
-import os
-import socket
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import Counter
 
 from kopt.cluster.api import ApiError, Kube, KubeSettings, connect
-from kopt.cluster.events import EventRecorder
 from kopt.cluster.held import holder_of
 from kopt.cluster.informer import Change, Informer
-from kopt.cluster.lease import Deposed, Fence, Leader, LeaseSettings
+from kopt.cluster.lease import Fence
 from kopt.cluster.namespaces import NamespaceView, namespace_view
 from kopt.cluster.resources import JOBS, NAMESPACES, NODES, PODS, Key, Object
-from kopt.controllers.http import HttpServer, Reply, Request
 from kopt.controllers.lifetime import end_signals, run_until
+from kopt.controllers.replica import LedReplica, ReplicaSettings
 from kopt.controllers.sizing.given import AskEndpoint, SizingSettings
 from kopt.controllers.sizing.jobs import HOLDER, STATE_ANNOTATION, gpu_container
 from kopt.controllers.sizing.offers import NodeOffers, all_offers, offers_of
@@ -34,26 +30,19 @@ from kopt.policies.profiling import PartitionOffer
 from kopt.policies.profiling_pod import PROFILING_LABEL
 
 _LOG = logging.getLogger(__name__)
-LEASE = "kopt-sizing"
+NAME = "sizing"
 _AFTER_TROUBLE_S = 2.0
 _ENDPOINT_S = 5.0
 
 
-@dataclass(frozen=True)
-class ProcessSettings:
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings(ReplicaSettings):
     """Everything of one replica."""
 
     sizing: SizingSettings
-    lease: LeaseSettings = field(default_factory=LeaseSettings)
-    namespace: str = "kopt-system"
-    """Of the Lease."""
-    identity: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
-    kubeconfig: Path | None = None
     sizing_url: str = ""
     """The prediction endpoint, which knows what the code needs; empty: dry runs alone must do."""
-    host: str = "127.0.0.1"
     port: int = 9446
-    """Of probes and metrics; 0 takes a free one."""
     reads_logs: bool = True
     """Look at the end of a failed pod's log for words that say that memory ran out."""
 
@@ -61,7 +50,10 @@ class ProcessSettings:
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
     """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
     ending = end_signals(stop)
-    async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-sizing")) as kube, _endpoint(settings) as ask:
+    async with (
+        connect(settings.kubeconfig, KubeSettings(user_agent="kopt-sizing")) as kube,
+        _endpoint(settings) as ask,
+    ):
         await run_until(ending, Replica(kube, settings, ask))
 
 
@@ -190,51 +182,18 @@ class DueKeys:
                     await self._news.wait()
 
 
-class Replica:
+class Replica(LedReplica):
     """The parts of one process, put together."""
 
     def __init__(self, kube: Kube, settings: ProcessSettings, ask: AskEndpoint | None = None) -> None:
         self._settings, self._ask, self._queues = settings, ask, Queues(kube)
         self._due = DueKeys()
         self.cluster = LiveCluster(kube, self._due.add, reads_logs=settings.reads_logs)
-        self._leader = Leader(kube, settings.namespace, LEASE, settings.identity, settings.lease)
-        self._campaign: asyncio.Task[None] | None = None
-        self._events = EventRecorder(kube, "kaiwo.ai/sizing", settings.identity)
-        self._registry = CollectorRegistry()
-        self._done = Counter("kopt_sizing_steps", "What was done with Jobs, by the event's reason.", ["reason"],
-                             registry=self._registry)  # fmt: skip
-        self._troubles = Counter(
-            "kopt_sizing_errors", "Steps that failed and are tried again.", registry=self._registry
-        )
-        leading = Gauge("kopt_sizing_leading", "1 while this replica leads.", registry=self._registry)
-        held = Gauge("kopt_sizing_held_jobs", "Jobs that wait for a dry run or a new try.", registry=self._registry)
-        leading.set_function(lambda: self._leader.leading)
-        held.set_function(self.cluster.held)
-        self._http = HttpServer(self._look, 64 << 10)
-        self.port = 0
+        super().__init__(kube, NAME, settings, self.cluster.informers)
+        self._troubles = Counter("kopt_sizing_errors", "Steps that failed and are tried again.", registry=self.registry)
+        self.gauge("held_jobs", "Jobs that wait for a dry run or a new try.", self.cluster.held)
 
-    async def run(self) -> None:
-        self.port = await self._http.start(self._settings.host, self._settings.port)
-        _LOG.info("probes and metrics on port %d", self.port)
-        async with asyncio.TaskGroup() as group:
-            for informer in self.cluster.informers:
-                group.create_task(informer.run())
-            group.create_task(self._events.run())
-            await asyncio.gather(*(informer.synced.wait() for informer in self.cluster.informers))
-            self._campaign = group.create_task(self._leader.run())
-            while True:
-                with contextlib.suppress(Deposed):
-                    async with self._leader.lead() as fence:
-                        await self._work(fence)
-
-    async def stop(self) -> None:
-        """Hand the Lease to the other replica."""
-        if self._campaign is not None:
-            self._campaign.cancel()
-            await asyncio.gather(self._campaign, return_exceptions=True)
-        await self._http.stop()
-
-    async def _work(self, fence: Fence) -> None:
+    async def lead(self, fence: Fence) -> None:
         reconciler = Reconciler(self.cluster, self._queues, fence, self._settings.sizing, self._ask, self._tell)
         for key in self.cluster.every_job():
             self._due.add(key)
@@ -251,20 +210,7 @@ class Replica:
 
     def _tell(self, job: Object, reason: str, sentence: str) -> None:
         metadata = job["metadata"]
-        _LOG.info("Job %s/%s: %s: %s", metadata["namespace"], metadata["name"], reason, sentence)
-        self._done.labels(reason).inc()
-        regarding = JOBS.reference(metadata["namespace"], metadata["name"], metadata["uid"])
-        self._events.record(regarding, reason, "Sizing", sentence)
-
-    def _look(self, request: Request) -> Reply:
-        if request.path == "/metrics":
-            return Reply(generate_latest(self._registry), content_type="text/plain; version=0.0.4; charset=utf-8")
-        if request.path == "/healthz":
-            return Reply.text("alive\n")
-        if request.path == "/readyz":
-            ready = all(informer.synced.is_set() for informer in self.cluster.informers)
-            return Reply.text("ready\n" if ready else "the cluster has not been read yet\n", 200 if ready else 503)
-        return Reply.text("there are /healthz, /readyz and /metrics\n", 404)
+        self.tell(JOBS.reference(metadata["namespace"], metadata["name"], metadata["uid"]), reason, "Sizing", sentence)
 
 
 def _kept_job(job: Object) -> Object | None:

@@ -73,7 +73,9 @@ async def live(kubeconfig: Path, met: set[tuple[str, str]], identity: str, over:
     """One life of a controller: until it is killed, or everything is over."""
     kube = Mortal(kubeconfig, met)
     lease = LeaseSettings(1.5, 1.0, 0.2)
-    settings = ProcessSettings(lease, SYSTEM, SPACE, identity, None, port=0, taken_pause_s=1.0)
+    settings = ProcessSettings(
+        lease=lease, namespace=SYSTEM, tests_namespace=SPACE, identity=identity, port=0, taken_pause_s=1.0
+    )
     tasks = [asyncio.create_task(Replica(kube, settings).run()), asyncio.create_task(kube.died.wait()),
              asyncio.create_task(over.wait())]  # fmt: skip
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

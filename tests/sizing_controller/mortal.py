@@ -80,7 +80,8 @@ def settings(identity: str) -> ProcessSettings:
     dry_run = DryRunSettings("kopt-agents:test", "", 20.0, 60.0, 0.02)
     policy = ProfilingSettings(duration_s=20.0, budget_s=300.0)
     lease = LeaseSettings(1.5, 1.0, 0.2)
-    return ProcessSettings(SizingSettings(dry_run, policy), lease, SYSTEM, identity, None, port=0)
+    sizing = SizingSettings(dry_run, policy)
+    return ProcessSettings(sizing=sizing, lease=lease, namespace=SYSTEM, identity=identity, port=0)
 
 
 async def live(kubeconfig: Path, fate: Fate, identity: str, over: asyncio.Event) -> None:

@@ -20,7 +20,7 @@ EXTRAS = {
     "safetensors": "serving", "pandas": "data", "pyarrow": "data", "numpy": "data",
     "prometheus_api_client": "data", "torch": "training", "sklearn": "training", "statsforecast": "training",
     "optuna": "training", "aiohttp": "controllers", "orjson": "controllers", "uvloop": "controllers",
-    "prometheus_client": "agents",
+    "prometheus_client": "agents", "obstore": "staging",
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from kopt.cli import (
     recommend,
     simulate,
     sizes,
+    stage,
     topology,
     train,
     up,
@@ -58,6 +59,7 @@ app.command("apply")(sizes.apply)
 app.command("profile")(profile.profile)
 app.add_typer(topology.app, name="topology")
 app.add_typer(bandwidth.app, name="bandwidth")
+app.command("stage")(stage.stage)
 app.add_typer(simulate.app, name="simulate")
 app.command("webhook")(webhook.webhook)
 app.command("audit")(webhook.audit)

@@ -1,0 +1,187 @@
+"""Parts on their way, a bounded number at a time, and files that become whole."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kopt.agents.staging.digests import file_digest
+from kopt.agents.staging.folder import Folder
+from kopt.agents.staging.journal import Journal, PartLine
+from kopt.agents.staging.origins import Origin
+from kopt.agents.staging.pace import Pace
+from kopt.agents.staging.reporting import Counts
+from kopt.agents.staging.settings import StageSettings
+from kopt.agents.staging.troubles import changed
+from kopt.core.staging import Checksum, Entry, Staged, StagingError, Trouble, part_count, part_ranges
+
+
+@dataclass
+class Object:
+    """An entry and the digests of its parts that are on the disk; ``settled`` once it lies under its name."""
+
+    entry: Entry
+    part_bytes: int
+    folder: Folder
+    parts: dict[int, str] = field(default_factory=dict)
+    settled: bool = False
+
+    def missing(self) -> Iterator[tuple[int, int, int]]:
+        """Index, begin and end of the parts that are still to come."""
+        for index, (begin, end) in enumerate(part_ranges(self.entry.bytes, self.part_bytes)):
+            if index not in self.parts:
+                yield index, begin, end
+
+    def missing_bytes(self) -> int:
+        return sum(end - begin for _, begin, end in self.missing())
+
+    def allocated_bytes(self) -> int:
+        """Room that the file has taken beyond its finished parts: parts that were cut off are written over."""
+        try:
+            taken = self.folder.partial(self.entry.path).stat().st_blocks * 512
+        except OSError:
+            return 0
+        return max(0, min(taken - (self.entry.bytes - self.missing_bytes()), self.missing_bytes()))
+
+    @property
+    def whole(self) -> bool:
+        return len(self.parts) == part_count(self.entry.bytes, self.part_bytes)
+
+    def agrees(self, path: Path) -> bool:
+        """Whether the file has the checksum that the source or the user gives. Raises OSError."""
+        checksum = self.entry.checksum
+        if checksum is None:
+            return True
+        if checksum.algorithm == "sha256" and len(self.parts) == 1:
+            return self.parts[0] == checksum.value
+        return file_digest(path, checksum.algorithm) == checksum.value
+
+    def staged(self) -> Staged:
+        return Staged(self.entry, self.part_bytes, tuple(self.parts[index] for index in range(len(self.parts))))
+
+
+class Fetcher:
+    """Fetches what is missing; the first error stops all of it, and finished parts stay."""
+
+    def __init__(
+        self, origin: Origin, folder: Folder, journal: Journal, settings: StageSettings, counts: Counts
+    ) -> None:
+        self._origin, self._folder, self._journal, self._counts = origin, folder, journal, counts
+        self._parallel = settings.parallel
+        self._pace = Pace(settings.limit_bytes_s)
+        self._folders: set[Path] = set()
+
+    async def fetch(self, objects: list[Object]) -> set[Path]:
+        """The folders in which files were put. Raises StagingError or OSError."""
+        waiting = _work(objects)
+
+        async def work() -> None:
+            for one, part in waiting:
+                if part is not None:
+                    await self._part(one, *part)
+                if one.whole and not one.settled:
+                    await self._settle(one)
+
+        await together(work, self._parallel)
+        return self._folders
+
+    async def _part(self, one: Object, index: int, begin: int, end: int) -> None:
+        file = await asyncio.to_thread(_opened, self._folder.partial(one.entry.path))
+        try:
+            digest = await self._pieces(one.entry, file, begin, end)
+        except StagingError as error:
+            if error.trouble is Trouble.CHANGED:
+                self._drop(one)
+            raise
+        finally:
+            os.close(file)
+        line = PartLine(one.entry.path, one.entry.version, one.entry.bytes, one.part_bytes, index, digest)
+        self._journal.add(line)
+        one.parts[index] = digest
+
+    async def _pieces(self, entry: Entry, file: int, begin: int, end: int) -> str:
+        found, place = hashlib.sha256(), begin
+        try:
+            async with contextlib.aclosing(self._origin.read(entry, begin, end)) as pieces:
+                async for piece in pieces:
+                    if place + len(piece) > end:
+                        raise changed(entry.path)
+                    await self._pace.take(len(piece))
+                    await asyncio.to_thread(_write, file, piece, place, found)
+                    place += len(piece)
+                    self._counts.bytes_done += len(piece)
+        except BaseException:
+            self._counts.bytes_done -= place - begin
+            raise
+        if place != end:
+            self._counts.bytes_done -= place - begin
+            message = f"{entry.path}: {place - begin:,} bytes came in place of {end - begin:,}; run again to go on"
+            raise StagingError(message, Trouble.UNREACHABLE)
+        return found.hexdigest()
+
+    async def _settle(self, one: Object) -> None:
+        one.settled = True
+        entry, partial = one.entry, self._folder.partial(one.entry.path)
+        if entry.bytes and not await asyncio.to_thread(one.agrees, partial):
+            assert entry.checksum is not None
+            self._drop(one)
+            raise _wrong(entry, entry.checksum)
+        folder = await asyncio.to_thread(self._folder.settle, entry.path, entry.bytes, executable=entry.executable)
+        self._folders.add(folder)
+        self._counts.objects_done += 1
+
+    def _drop(self, one: Object) -> None:
+        self._journal.drop(one.entry.path)
+        one.parts.clear()
+        self._folder.partial(one.entry.path).unlink(missing_ok=True)
+
+
+async def together(work: Callable[[], Awaitable[None]], count: int) -> None:
+    """``count`` of them at a time; the first error ends all, and is raised as it is."""
+
+    async def one() -> None:
+        await work()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(one())
+    except BaseExceptionGroup as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
+def _work(objects: list[Object]) -> Iterator[tuple[Object, tuple[int, int, int] | None]]:
+    for one in objects:
+        parts = list(one.missing())
+        for part in parts:
+            yield one, part
+        if not parts:
+            yield one, None
+
+
+def _wrong(entry: Entry, checksum: Checksum) -> StagingError:
+    kms = "; a bucket that encrypts by KMS has etags that are no MD5: --no-source-checksums" * (
+        checksum.algorithm == "md5"
+    )
+    return StagingError(
+        f"{entry.path}: its {checksum.algorithm} is not {checksum.value}, as it should be; its parts are dropped, "
+        f"run again, and if it stays so ask whoever gave the checksum{kms}", Trouble.CORRUPT,
+    )  # fmt: skip
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+
+def _write(file: int, piece: bytes, place: int, found: "hashlib._Hash") -> None:
+    view = memoryview(piece)
+    found.update(view)
+    while view:
+        written = os.pwrite(file, view, place)
+        view, place = view[written:], place + written

@@ -1,0 +1,168 @@
+"""The destination: the files under their names, and beside them what staging keeps.
+
+``.kopt-staging/`` holds ``manifest.json`` (of a complete copy), ``journal``, ``partial/`` (files that are not whole
+yet), ``progress.json`` and ``lock``. ``.kopt-incomplete`` stands in the destination from the first change until the
+manifest is on the disk: a copy is complete if there is a manifest and no marker.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from kopt.core.staging import STATE_FOLDER, Manifest, StagingError, Trouble
+from kopt.core.units import format_bytes
+
+MARKER = ".kopt-incomplete"
+_SPARE_BYTES = 1 << 20
+
+
+class Folder:
+    """One destination. Made by ``alone``, which nobody else holds at the same time."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.state = place / STATE_FOLDER
+        self.journal = self.state / "journal"
+        self.progress = self.state / "progress.json"
+        self._partial = self.state / "partial"
+        self._marker = place / MARKER
+
+    @classmethod
+    @contextlib.contextmanager
+    def alone(cls, place: Path) -> Iterator["Folder"]:
+        """Raises StagingError where another process stages there; its lock ends with it, however it ends."""
+        folder = cls(place)
+        folder.state.mkdir(parents=True, exist_ok=True)
+        with (folder.state / "lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                holder = lock.read(200).strip() or "unknown"
+                message = f"another process stages into {place} ({holder}); wait for it, or end it and run again"
+                raise StagingError(message, Trouble.BUSY) from None
+            with contextlib.suppress(OSError):
+                lock.truncate(0)
+                lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+                lock.flush()
+            yield folder
+
+    def manifest(self) -> Manifest | None:
+        """Of the complete copy there is, or was before the marker; None where there is none that can be read."""
+        try:
+            return Manifest.from_dict(json.loads((self.state / "manifest.json").read_bytes()))
+        except (FileNotFoundError, StagingError, ValueError, RecursionError):
+            return None
+
+    @property
+    def begun(self) -> str | None:
+        """The source of a copy that is not complete yet; None where there is no such."""
+        try:
+            return self._marker.read_text(errors="replace").strip()
+        except FileNotFoundError:
+            return None
+
+    def begin(self, source: str) -> None:
+        """From now on this is no copy, until ``finish``."""
+        if self.begun != source:
+            write_whole(self._marker, f"{source}\n".encode())
+            sync_folder(self.place)
+        self._partial.mkdir(exist_ok=True)
+
+    def file(self, path: str) -> Path:
+        """Where an object's file belongs. Raises StagingError where a link on the way leads elsewhere."""
+        here = self.place
+        for part in path.split("/"):
+            here = here / part
+            if here.is_symlink():
+                raise StagingError(f"{here} is a link; take it away, files are not written through links",
+                                   Trouble.DESTINATION)  # fmt: skip
+        return here
+
+    def partial(self, path: str) -> Path:
+        """Where it is while it is not whole."""
+        return self._partial / hashlib.sha256(path.encode()).hexdigest()[:40]
+
+    def settle(self, path: str, size: int, *, executable: bool) -> Path:
+        """Puts a whole file under its name, its content on the disk first; the folder that is to be synced."""
+        partial, target = self.partial(path), self.file(path)
+        file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(file, size)
+            mode = stat.S_IMODE(os.fstat(file).st_mode)
+            os.fchmod(file, mode | 0o111 if executable else mode & ~0o111)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(target)
+        return target.parent
+
+    def remove(self, path: str) -> None:
+        """A file that an earlier copy had."""
+        target = self.file(path)
+        target.unlink(missing_ok=True)
+        for parent in target.relative_to(self.place).parents[:-1]:
+            with contextlib.suppress(OSError):
+                (self.place / parent).rmdir()
+
+    def room(self, wanted_bytes: int, wanted_files: int) -> None:
+        """Raises StagingError where the file system has not so much free."""
+        found = os.statvfs(self.place)
+        free = found.f_bavail * found.f_frsize
+        if wanted_bytes and wanted_bytes + _SPARE_BYTES > free:
+            raise StagingError(
+                f"{format_bytes(wanted_bytes)} are still to come and {self.place} has {format_bytes(free)} free; "
+                "free some room or take a larger volume", Trouble.NO_ROOM,
+            )  # fmt: skip
+        if found.f_files and wanted_files > found.f_favail:
+            message = f"{wanted_files:,} files are to come and {self.place} can take {found.f_favail:,} more"
+            raise StagingError(message, Trouble.NO_ROOM)
+
+    def finish(self, manifest: Manifest, folders: Iterable[Path]) -> None:
+        """Writes the manifest, last: after it is on the disk the copy is complete."""
+        for one in sorted(self._with_parents(folders)):
+            sync_folder(one)
+        write_whole(self.state / "manifest.json", json.dumps(manifest.to_dict(), separators=(",", ":")).encode())
+        sync_folder(self.state)
+        self._marker.unlink(missing_ok=True)
+        sync_folder(self.place)
+        self.journal.unlink(missing_ok=True)
+        for scratch in (self._partial, self.state / "git"):
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _with_parents(self, folders: Iterable[Path]) -> set[Path]:
+        found = {self.place}
+        for one in folders:
+            while one not in found:
+                found.add(one)
+                one = one.parent
+        return found
+
+
+def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """A file that is the old or the new one, never half of it; ``durable``: on the disk as well. Raises OSError."""
+    beside = path.with_name(f".{path.name}.new")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def sync_folder(path: Path) -> None:
+    """The names in it are on the disk; file systems that cannot sync folders are let be."""
+    file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,102 @@
+"""Files of a folder or of a mounted claim."""
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from pathlib import Path
+
+from kopt.agents.staging.buckets import piece_bytes
+from kopt.agents.staging.settings import StageSettings
+from kopt.agents.staging.troubles import changed
+from kopt.core.staging import STATE_FOLDER, Entry, Source, SourceKind, StagingError, Trouble
+
+
+class LocalFiles:
+    """A folder, or one file. Links are followed as long as they stay inside it (of a claim: inside the claim)."""
+
+    whole = False
+
+    def __init__(self, source: Source, settings: StageSettings) -> None:
+        self.revision, self.notes = "", list[str]()
+        self._source, self._piece = source, piece_bytes(settings)
+        self._place = Path(source.address)
+        self._inside = self._place
+        if source.kind is SourceKind.CLAIM:
+            claim, _, path = source.address.partition("/")
+            self._inside = settings.claims / claim
+            self._place = self._inside / path
+            if not self._inside.is_dir():
+                raise StagingError(f"{source}: the claim is not mounted at {self._inside}", Trouble.NOT_FOUND)
+
+    async def entries(self) -> AsyncIterator[Entry]:
+        try:
+            found = await asyncio.to_thread(lambda: list(self._walk()))
+        except OSError as error:
+            raise self._trouble(error) from error
+        for one in found:
+            yield one
+
+    async def read(self, entry: Entry, begin: int, end: int) -> AsyncGenerator[bytes]:
+        path = self._place if self._place.is_file() else self._place / entry.path
+        try:
+            file = await asyncio.to_thread(os.open, path, os.O_RDONLY)
+            try:
+                while begin < end:
+                    piece = await asyncio.to_thread(os.pread, file, min(self._piece, end - begin), begin)
+                    if not piece or _version(os.fstat(file)) != entry.version:
+                        raise changed(str(path))
+                    yield piece
+                    begin += len(piece)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise self._trouble(error) from error
+
+    def _walk(self) -> Iterator[Entry]:
+        if self._place.is_file():
+            yield self._entry(self._place, self._place.name)
+            return
+        if not self._place.is_dir():
+            raise StagingError(f"{self._source} is not there; check the path", Trouble.NOT_FOUND)
+        waiting = [(self._place, "")]
+        while waiting:
+            folder, prefix = waiting.pop()
+            for one in sorted(folder.iterdir()):
+                # The state of a copy that is itself a source.
+                if not prefix and one.name == STATE_FOLDER:
+                    continue
+                name = f"{prefix}{one.name}"
+                if one.is_symlink():
+                    self._stays_inside(one)
+                if one.is_dir():
+                    if one.is_symlink():
+                        self.notes.append(f"{name} is a link to a folder and is left out")
+                    else:
+                        waiting.append((one, f"{name}/"))
+                elif one.is_file():
+                    yield self._entry(one, name)
+                else:
+                    self.notes.append(f"{name} is no file and is left out")
+
+    def _stays_inside(self, link: Path) -> None:
+        if not link.resolve().is_relative_to(self._inside.resolve()):
+            raise StagingError(
+                f"{link} leads out of {self._inside}; stage the folder that holds what it names, or copy it in",
+                Trouble.BAD_NAME,
+            )
+
+    def _entry(self, path: Path, name: str) -> Entry:
+        if path.is_symlink():
+            self._stays_inside(path)
+        status = path.stat()
+        return Entry(name, status.st_size, _version(status), modified_at=status.st_mtime,
+                     executable=bool(status.st_mode & stat.S_IXUSR))  # fmt: skip
+
+    def _trouble(self, error: OSError) -> StagingError:
+        trouble = Trouble.DENIED if isinstance(error, PermissionError) else Trouble.NOT_FOUND
+        return StagingError(f"{error.filename or self._place} cannot be read: {error.strerror or error}", trouble)
+
+
+def _version(status: os.stat_result) -> str:
+    return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"

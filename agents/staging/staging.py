@@ -1,0 +1,177 @@
+"""One run: list, compare with what is there, fetch what is missing, and say that it is complete."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kopt.agents.staging.checking import good_parts, unchanged
+from kopt.agents.staging.fetching import Fetcher, Object, together
+from kopt.agents.staging.folder import Folder
+from kopt.agents.staging.journal import Journal, Known, known
+from kopt.agents.staging.listing import listed
+from kopt.agents.staging.origins import Origin, opened
+from kopt.agents.staging.reporting import Listener, Report
+from kopt.agents.staging.settings import StageSettings
+from kopt.agents.staging.troubles import of_disk
+from kopt.core.staging import Entry, Manifest, Phase, Source, StagingError, Trouble
+
+_TELL_S = 1.0
+
+
+async def stage(
+    source: Source, place: Path, settings: StageSettings, listener: Listener = lambda progress: None
+) -> Manifest:
+    """A complete copy of ``source`` in ``place``, whatever was there of it before.
+
+    Raises StagingError; what was fetched is kept for the next run. The same copy again costs a listing.
+    """
+    files = (settings.progress,) if settings.progress else ()
+    report = Report(str(source), files, listener)
+    try:
+        with Folder.alone(place) as folder:
+            report.files += (folder.progress,)
+            async with opened(source, settings, folder.state) as origin:
+                return await _run(origin, folder, settings, report)
+    except StagingError as error:
+        report.failed(error)
+        raise
+    except OSError as error:
+        sentence = of_disk(error, place)
+        report.failed(sentence)
+        raise sentence from error
+    except asyncio.CancelledError:
+        report.failed(StagingError("stopped; run again to go on from here", Trouble.STOPPED))
+        raise
+
+
+async def _run(origin: Origin, folder: Folder, settings: StageSettings, report: Report) -> Manifest:
+    report.enter(Phase.LISTING)
+    entries = await listed(origin, report.source, settings)
+    counts = report.counts
+    counts.objects, counts.bytes = len(entries), sum(one.bytes for one in entries)
+    before = folder.manifest()
+    _refuse_other_copy(folder, before, report.source, settings)
+    if before and folder.begun is None and _same(before, entries) and unchanged(folder, before.entries):
+        counts.objects_done, counts.bytes_done, counts.bytes_kept = counts.objects, counts.bytes, counts.bytes
+        report.enter(Phase.COMPLETE)
+        return before
+    earlier = known(folder.journal, iter(before.entries if before else ()))
+    _refuse_strangers(folder, entries, earlier)
+    folder.begin(report.source)
+    report.enter(Phase.CHECKING)
+    async with _beside(_tick(report)):
+        objects = await _objects(entries, earlier, folder, origin, settings, report)
+        missing = [one for one in objects if not one.settled]
+        folder.room(sum(one.missing_bytes() - one.allocated_bytes() for one in missing), len(missing))
+        report.enter(Phase.FETCHING)
+        with contextlib.closing(Journal(folder.journal)) as journal:
+            async with _beside(journal.keep_synced()):
+                folders = await Fetcher(origin, folder, journal, settings, counts).fetch(missing)
+    manifest = Manifest(report.source, tuple(one.staged() for one in objects), time.time(), origin.revision,
+                        tuple(origin.notes))  # fmt: skip
+    await asyncio.to_thread(_finish, folder, manifest, before, folders)
+    report.enter(Phase.COMPLETE)
+    return manifest
+
+
+def _finish(folder: Folder, manifest: Manifest, before: Manifest | None, folders: set[Path]) -> None:
+    now = {one.entry.path for one in manifest.entries}
+    for one in before.entries if before else ():
+        if one.entry.path not in now:
+            folder.remove(one.entry.path)
+    folder.finish(manifest, [one for one in folders if one.is_dir()])
+
+
+async def _tick(report: Report) -> None:
+    while True:
+        await asyncio.sleep(_TELL_S)
+        report.tell()
+
+
+def _same(before: Manifest, entries: list[Entry]) -> bool:
+    """Whether the manifest is of these very versions; what has no version is never the same."""
+    kept = {one.entry.path: one.entry for one in before.entries}
+    return len(kept) == len(entries) and all(
+        (own := kept.get(one.path)) is not None
+        and one.version
+        and (own.version, own.bytes, own.checksum) == (one.version, one.bytes, one.checksum)
+        for one in entries
+    )
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """``work`` goes on while the block runs; where it fails, that is raised once the block is done."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _refuse_other_copy(folder: Folder, before: Manifest | None, source: str, settings: StageSettings) -> None:
+    there = folder.begun or (before.source if before else source)
+    if there != source and not settings.replace:
+        raise StagingError(
+            f"{folder.place} holds a copy of {there}; choose another folder, or --replace it", Trouble.DESTINATION
+        )
+
+
+def _refuse_strangers(folder: Folder, entries: list[Entry], earlier: dict[str, Known]) -> None:
+    """Files of these names that no run of ours put there are not overwritten."""
+    if folder.begun is not None:
+        return
+    for one in entries:
+        path = folder.file(one.path)
+        if one.path not in earlier and os.path.lexists(path):
+            raise StagingError(
+                f"{path} is there and was not staged; choose an empty folder, or take it away", Trouble.DESTINATION
+            )
+
+
+async def _objects(
+    entries: list[Entry], earlier: dict[str, Known], folder: Folder, origin: Origin, settings: StageSettings,
+    report: Report,
+) -> list[Object]:  # fmt: skip
+    """Every entry with the parts that are there already, each of them read again."""
+    found: list[Object | None] = [None] * len(entries)
+    waiting: Iterator[tuple[int, Entry]] = iter(enumerate(entries))
+
+    async def work() -> None:
+        for index, entry in waiting:
+            own = earlier.get(entry.path)
+            part_bytes = max(entry.bytes, 1) if origin.whole else settings.part_bytes
+            one = Object(entry, part_bytes, folder)
+            if own and entry.version and (own.version, own.bytes) == (entry.version, entry.bytes):
+                one = replace(one, part_bytes=own.part_bytes)
+                await asyncio.to_thread(_keep, one, own, folder)
+                kept = entry.bytes - one.missing_bytes()
+                report.counts.bytes_kept += kept
+                report.counts.bytes_done += kept
+                report.counts.objects_done += one.settled
+            found[index] = one
+
+    await together(work, max(2, settings.parallel // 2))
+    return [one for one in found if one is not None]
+
+
+def _keep(one: Object, own: Known, folder: Folder) -> None:
+    """What is whole under its name stays there; else parts in the partial file count."""
+    entry = one.entry
+    target, partial = folder.file(entry.path), folder.partial(entry.path)
+    if not partial.exists() and target.is_file() and target.stat().st_size == entry.bytes:
+        one.parts.update(good_parts(target, entry.bytes, own.part_bytes, own.parts))
+        if one.missing_bytes() == 0 and one.agrees(target):
+            one.settled = True
+            return
+        one.parts.clear()
+    elif partial.exists():
+        one.parts.update(good_parts(partial, entry.bytes, own.part_bytes, own.parts))

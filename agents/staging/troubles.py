@@ -1,0 +1,93 @@
+"""Foreign errors as sentences: what happened, and what to do about it; never a secret."""
+
+import errno
+import os
+import re
+from pathlib import Path
+
+from obstore import exceptions as stores
+
+from kopt.core.staging import StagingError, Trouble, redacted
+
+_SECRET_NAMES = re.compile(r"SECRET|TOKEN|PASSWORD|_KEY|SIGNATURE|SAS|CREDENTIAL")
+_SHORTEST_SECRET = 6
+_THROTTLED = re.compile(r"\b(429|503|SlowDown|Too Many Requests|Service Unavailable|TooManyRequests|ServerBusy)\b")
+_METADATA = re.compile(r"169\.254\.169\.254|metadata\.google|InstanceMetadata|IMDS|instance metadata", re.IGNORECASE)
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or a web identity)",
+    "gs": "GOOGLE_SERVICE_ACCOUNT (the path of a key file)",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or a SAS token)",
+    "hf": "HF_TOKEN",
+}
+
+
+def unsecret(text: str) -> str:
+    """Text without the queries of URLs, and without the values of variables whose names say that they are secret."""
+    text = redacted(text)
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST_SECRET and _SECRET_NAMES.search(name.upper()):
+            text = text.replace(value, "***")
+    return text
+
+
+def of_source(error: BaseException, what: str, kind: str) -> StagingError:
+    """The sentence for an error of a store or of HTTP; ``what`` was asked for, ``kind`` is the source's scheme."""
+    if isinstance(error, StagingError):
+        return error
+    detail = _detail(error)
+    variables = _CREDENTIALS.get(kind, "the URL's own")
+    match error:
+        case stores.NotFoundError() | FileNotFoundError():
+            return StagingError(f"{what} is not there; check the name, and the revision or region", Trouble.NOT_FOUND)
+        case stores.PermissionDeniedError() | stores.UnauthenticatedError() | PermissionError():
+            message = f"{what} may not be read; check the credentials ({variables}) and their rights: {detail}"
+            return StagingError(message, Trouble.DENIED)
+        case stores.PreconditionError():
+            return changed(what)
+        case stores.InvalidPathError():
+            return StagingError(f"{what}: the source has a name that is no path: {detail}", Trouble.BAD_NAME)
+    if _METADATA.search(str(error)):
+        return StagingError(f"no credentials for {what}; set {variables}", Trouble.DENIED)
+    if re.search(r"\b40[13]\b", detail):
+        return StagingError(f"{what} may not be read; check the credentials ({variables}): {detail}", Trouble.DENIED)
+    if _THROTTLED.search(str(error)):
+        return StagingError(
+            f"{what}: the source is too busy for longer than was waited; run again, with a --limit or fewer "
+            f"--parallel if it stays so ({detail})", Trouble.UNREACHABLE,
+        )  # fmt: skip
+    return StagingError(
+        f"{what} could not be read: {detail}; run again to go on from here, finished parts are kept",
+        Trouble.UNREACHABLE,
+    )
+
+
+def changed(what: str) -> StagingError:
+    return StagingError(
+        f"{what} changed at its source while it was fetched; its parts are dropped, run again for the new one",
+        Trouble.CHANGED,
+    )
+
+
+def of_disk(error: OSError, place: Path) -> StagingError:
+    """The sentence for what the destination refuses."""
+    where = error.filename or place
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            word = "is full" if error.errno == errno.ENOSPC else "has no quota left"
+            message = f"the disk under {place} {word}; free some room or take a larger volume, then run again to go on"
+            return StagingError(message, Trouble.NO_ROOM)
+        case errno.EFBIG:
+            message = f"{where}: larger than a file may be here (ulimit -f, or the file system's limit)"
+            return StagingError(message, Trouble.NO_ROOM)
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            message = f"{where} cannot be written ({error.strerror}); check the volume's mode and the process's user"
+            return StagingError(message, Trouble.DESTINATION)
+    return StagingError(f"{where}: {error.strerror or error}; check the volume, then run again", Trouble.DESTINATION)
+
+
+def _detail(error: BaseException) -> str:
+    """The first sentence of what a library says; the store's answer in it, if there is one."""
+    text = str(error).partition("\n\nDebug source")[0]
+    code = re.search(r"<Code>(\w+)</Code>", str(error))
+    words = " ".join(unsecret(text).split())[:300].rstrip(" .:")
+    return f"{words} ({code[1]})" if code and code[1] not in words else words or type(error).__name__

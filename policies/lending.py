@@ -3,18 +3,22 @@
 ``provision = max(reactive, forecast)``: a forecast may only add to what the reactive rule asks for, never take from
 it. What a pool holds beyond its provision can be lent. Lent GPUs are whole: amounts are multiples of 1,000 milli-GPU.
 
+With ``LendingSettings.caution`` the quantile is learned from how often GPUs were missing (``observe``).
+
 The hold keeps a need for ``hold_s`` after it was last seen, so that a dip does not lend what the next peak reclaims.
 State goes in and comes out; ``provision_arrays`` in ``policies.lending_arrays`` is the same rule over whole series.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 
 from kopt.core.decision import Action, Decision, Mode
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU, MilliGpu, format_gpus
+from kopt.policies.lending_caution import Caution, CautionSettings, at_level, learn, level_of, promise
 
 POLICY = "lending"
 ROUNDING = 1e-9
@@ -36,6 +40,8 @@ class LendingSettings:
     correlation: float = 1.0
     """Between the forecast errors of a pool's services: 1 adds up quantiles (always safe), 0 takes them as
     independent."""
+    caution: CautionSettings | None = None
+    """Instead of ``quantile``: provision at the level that the misses seen so far ask for."""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.quantile < 1:
@@ -101,10 +107,12 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class LendingState:
-    """Between two decisions: recent needs as (time, GPUs), oldest first, falling; and the GPUs that are lent."""
+    """Between two decisions: recent needs as (time, GPUs), oldest first, falling; the GPUs that are lent; the caution
+    reached."""
 
     recent: tuple[tuple[float, int], ...] = ()
     lent_gpus: int = 0
+    caution: Caution = Caution()
 
 
 def gpus_for(demand: float, capacity_per_gpu: float) -> int:
@@ -113,21 +121,24 @@ def gpus_for(demand: float, capacity_per_gpu: float) -> int:
 
 
 def provision_gpus(services: Sequence[ServiceDemand], settings: LendingSettings,
-                   pooled: Mapping[float, float] | None = None) -> int:  # fmt: skip
-    """GPUs to keep for services that share a pool: ``max(reactive, forecast)``, at least the minimum."""
+                   pooled: Mapping[float, float] | None = None, level: float | None = None) -> int:  # fmt: skip
+    """GPUs to keep for services that share a pool: ``max(reactive, forecast)``, at least the minimum.
+
+    ``level`` is a normal score to provision at instead of the settings' quantile.
+    """
     reactive = sum(settings.reactive_margin * s.recent_max / s.capacity_per_gpu for s in services)
-    forecast = _pooled_forecast(services, settings)
-    if pooled and (known := _at_quantile(pooled, settings.quantile)) is not None:
+    forecast = _pooled_forecast(services, settings, level)
+    if pooled and (known := _upper(pooled, settings, level)) is not None:
         forecast = min(forecast, known)
     floor = sum(service.minimum_gpus for service in services)
     return max(floor, gpus_for(max(reactive, forecast), 1.0))
 
 
-def _pooled_forecast(services: Sequence[ServiceDemand], settings: LendingSettings) -> float:
+def _pooled_forecast(services: Sequence[ServiceDemand], settings: LendingSettings, level: float | None) -> float:
     """GPUs at the quantile: medians add up, distances from them as errors of the given correlation do."""
     median = spread = squares = 0.0
     for service in services:
-        upper = _at_quantile(service.quantiles, settings.quantile)
+        upper = _upper(service.quantiles, settings, level)
         if upper is None:
             continue
         middle = min(_at_quantile(service.quantiles, 0.5) or 0.0, upper)
@@ -139,6 +150,13 @@ def _pooled_forecast(services: Sequence[ServiceDemand], settings: LendingSetting
     return median + math.sqrt((1 - rho) * squares + rho * spread * spread)
 
 
+def _upper(quantiles: Mapping[float, float], settings: LendingSettings, level: float | None) -> float | None:
+    """The demand to provision for; None without a forecast."""
+    if level is None:
+        return _at_quantile(quantiles, settings.quantile)
+    return at_level(quantiles, level) if quantiles else None
+
+
 def _at_quantile(quantiles: Mapping[float, float], wanted: float) -> float | None:
     """The value at the lowest known probability that is at least ``wanted``, else the highest known."""
     if not quantiles:
@@ -147,11 +165,11 @@ def _at_quantile(quantiles: Mapping[float, float], wanted: float) -> float | Non
     return quantiles[min(at_least) if at_least else max(quantiles)]
 
 
-def lendable_curve(pool: Pool, settings: LendingSettings) -> tuple[CurvePoint, ...]:
+def lendable_curve(pool: Pool, settings: LendingSettings, level: float | None = None) -> tuple[CurvePoint, ...]:
     """Lendable GPUs over the horizons, never rising: a loan until an hour from now must survive the peak at half."""
     points, worst = [], 0
     for horizon_s in sorted(pool.curve):
-        worst = max(worst, provision_gpus(pool.curve[horizon_s], settings, pool.pooled.get(horizon_s)))
+        worst = max(worst, provision_gpus(pool.curve[horizon_s], settings, pool.pooled.get(horizon_s), level))
         points.append(CurvePoint(horizon_s, _milli(worst), _milli(max(0, pool.gpus - worst))))
     return tuple(points)
 
@@ -166,15 +184,29 @@ def hold(state: LendingState, need_gpus: int, now_s: float, hold_s: float) -> tu
         now_s = max(now_s, state.recent[-1][0])
     alive = [(at_s, gpus) for at_s, gpus in state.recent if at_s >= now_s - hold_s and gpus > need_gpus]
     recent = (*alive, (now_s, need_gpus))
-    return max(gpus for _, gpus in recent), LendingState(recent, state.lent_gpus)
+    return max(gpus for _, gpus in recent), replace(state, recent=recent)
+
+
+def observe(state: LendingState, at_s: float, need_gpus: int | None, settings: LendingSettings) -> LendingState:
+    """What the services needed at ``at_s``, a time that ``decide`` was about, or None if that was not seen."""
+    if settings.caution is None:
+        return state
+    return replace(state, caution=learn(state.caution, at_s, need_gpus, settings.caution))
 
 
 def decide(
     pool: Pool, state: LendingState, now_s: float, settings: LendingSettings | None = None, mode: Mode = Mode.OBSERVE
 ) -> tuple[Decision, LendingState]:
-    """Lend or reclaim whole GPUs of a pool over its longest horizon, with the state for the next call."""
+    """Lend or reclaim whole GPUs of a pool over its longest horizon, with the state for the next call.
+
+    With ``settings.caution`` the decision is a promise for that horizon, from which ``observe`` learns.
+    """
     settings = settings or LendingSettings()
-    curve = lendable_curve(pool, settings)
+    level = None
+    if settings.caution:
+        level = level_of(state.caution, settings.caution)
+        settings = replace(settings, quantile=NormalDist().cdf(level))
+    curve = lendable_curve(pool, settings, level)
     need = curve[-1].provision // WHOLE_GPU
     held, kept = hold(state, need, now_s, settings.hold_s)
     before = max(0, pool.gpus - state.lent_gpus)
@@ -184,7 +216,8 @@ def decide(
     reasons = _reasons(pool, settings, curve, need, held, wanted)
     models = tuple(dict.fromkeys(s.model for services in pool.curve.values() for s in services if s.model))
     decision = Decision(POLICY, mode, _actions(pool, before, wanted), reasons, models)
-    return decision, LendingState(kept.recent, pool.gpus - wanted)
+    promised = promise(state.caution, now_s + curve[-1].horizon_s, wanted) if settings.caution else state.caution
+    return decision, LendingState(kept.recent, pool.gpus - wanted, promised)
 
 
 def _actions(pool: Pool, before: int, after: int) -> tuple[Action, ...]:

@@ -7,7 +7,7 @@ meets the target whatever the demand does (adaptive conformal inference; Gibbs a
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -70,16 +70,12 @@ def at_level(quantiles: Mapping[float, float], level: float) -> float:
     if not quantiles:
         raise ValueError("no quantile is known")
     known = sorted(quantiles.items())
-    return at_scores([_SCORES.inv_cdf(one) for one, _ in known], [value for _, value in known], level)
-
-
-def at_scores(scores: Sequence[float], values: Sequence[float], level: float) -> float:
-    """As ``at_level``, with the probabilities' normal scores, rising."""
-    if len(values) == 1 or level <= scores[0]:
-        return values[0]
+    scores = [_SCORES.inv_cdf(one) for one, _ in known]
+    if len(known) == 1 or level <= scores[0]:
+        return known[0][1]
     after = next((number for number, score in enumerate(scores) if score >= level), len(scores) - 1)
     # Beyond the last one by the slope of the last two: a forecast that is too sure can still be outgrown.
-    low, high = (math.log(max(value, 1e-12)) for value in values[after - 1 : after + 1])
+    low, high = (math.log(max(value, 1e-12)) for _, value in known[after - 1 : after + 1])
     share = (level - scores[after - 1]) / (scores[after] - scores[after - 1])
     found = math.exp(low + share * max(0.0, high - low))
     return found if found > 1e-9 else 0.0

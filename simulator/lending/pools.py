@@ -5,7 +5,6 @@ until the origin is used. Moments are buckets of the five-minute grid in the tes
 """
 
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 from kopt.data.demand.rolling import GPUS, SIZING_QUANTILE, Forecasts, window_start
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import fill_gaps, steps_ahead
-from kopt.policies.lending import gpus_for
-from kopt.policies.lending_caution import Caution, CautionSettings, at_scores, learn, level_of, promise
+from kopt.policies.lending import LendingSettings, LendingState, Pool, ServiceDemand, decide, gpus_for, observe
+from kopt.policies.lending_caution import CautionSettings
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -35,7 +34,7 @@ class LendingPool:
     moments: Ints
     need: Ints
     recent: Floats
-    scores: tuple[float, ...]
+    probabilities: tuple[float, ...]
     quantiles: Floats
 
 
@@ -59,24 +58,25 @@ def pool_of(series: DemandSeries, forecasts: Forecasts, horizon_s: int) -> Lendi
     recent = np.lib.stride_tricks.sliding_window_view(padded, width).max(1)[origins]
     need = np.minimum(np.ceil(value[origins + lead] / per_gpu), GPUS).astype(np.int64)
     column = forecasts.horizons_s.index(horizon_s)
-    scores = tuple(NormalDist().inv_cdf(one) for one in forecasts.quantiles)
     return LendingPool(series.name, series.step_s, lead, (origins + lead).astype(np.int64), need, recent / per_gpu,
-                       scores, forecasts.value[rows, column] / per_gpu)  # fmt: skip
+                       forecasts.quantiles, forecasts.value[rows, column] / per_gpu)  # fmt: skip
 
 
-def forecast_rule(pool: LendingPool, settings: CautionSettings | None = None) -> Ints:
-    """Ours: ``max(reactive, forecast)`` at the level that its own misses ask for; GPUs kept at every moment."""
-    settings = settings or CautionSettings()
-    caution, kept = Caution(), np.empty(len(pool.need), dtype=np.int64)
-    known = 0
+def forecast_rule(pool: LendingPool, caution: CautionSettings | None = None) -> Ints:
+    """Ours, as ``policies.lending`` decides at every origin; GPUs kept at every moment."""
+    settings = LendingSettings(reactive_margin=1.0, hold_s=0.0, caution=caution or CautionSettings())
+    lead_s = float(pool.lead_steps * pool.step_s)
+    state, kept, known = LendingState(), np.empty(len(pool.need), dtype=np.int64), 0
     for place, moment in enumerate(pool.moments):
-        # What came between the decision before and this one's origin is known now.
+        # What was needed until this one's origin is known.
         while known < place and pool.moments[known] <= moment - pool.lead_steps:
-            caution = learn(caution, float(pool.moments[known]), int(pool.need[known]), settings)
+            state = observe(state, float(pool.moments[known] * pool.step_s), int(pool.need[known]), settings)
             known += 1
-        demand = at_scores(pool.scores, pool.quantiles[place].tolist(), level_of(caution, settings))
-        kept[place] = _whole(max(demand, float(pool.recent[place])))
-        caution = promise(caution, float(moment), int(kept[place]))
+        demand = ServiceDemand(pool.name, float(pool.recent[place]), 1.0,
+                               dict(zip(pool.probabilities, pool.quantiles[place].tolist(), strict=True)))  # fmt: skip
+        at_s = float(moment * pool.step_s) - lead_s
+        _, state = decide(Pool(pool.name, GPUS, {lead_s: [demand]}), state, at_s, settings)
+        kept[place] = GPUS - state.lent_gpus
     return kept
 
 

@@ -17,9 +17,11 @@ from kopt.policies.lending import (
     gpus_for,
     hold,
     lendable_curve,
+    observe,
     provision_gpus,
 )
 from kopt.policies.lending_arrays import hold_arrays, provision_arrays
+from kopt.policies.lending_caution import CautionSettings
 
 amounts = st.floats(0, 1e6, allow_nan=False)
 capacities = st.floats(0.1, 1e4)
@@ -223,3 +225,17 @@ def test_arrays_keep_everything_where_nothing_is_known() -> None:
     assert got.tolist() == [8, 2, 3]
     with pytest.raises(ValueError, match="neither"):
         provision_arrays(np.array([nan]), np.array([nan]), 100.0)
+
+
+def test_a_pool_that_fell_short_lends_less_and_one_that_did_not_lends_more() -> None:
+    settings = LendingSettings(reactive_margin=1.0, hold_s=0.0, caution=CautionSettings(step=0.5))
+    demand = ServiceDemand("chat", 1.0, 1.0, {0.5: 10.0, 0.9: 20.0, 0.95: 30.0, 0.99: 60.0})
+    pool = Pool("pool", 100, {300.0: [demand]})
+    decision, first = decide(pool, LendingState(), 0.0, settings)
+    assert decision.reasons[0].numbers["quantile"] == pytest.approx(0.983, abs=0.001)
+    short, calm = (observe(first, 300.0, need, settings) for need in (99, 10))
+    after = [decide(pool, state, 300.0, settings)[1].lent_gpus for state in (short, calm)]
+    assert after[0] < first.lent_gpus <= after[1]
+    # What nobody decided for teaches nothing, and without caution nothing is remembered.
+    assert observe(first, 450.0, 99, settings).caution.level is None
+    assert decide(pool, LendingState(), 0.0, LendingSettings())[1].caution.promised == ()

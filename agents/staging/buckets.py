@@ -7,10 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import obstore
-from obstore import exceptions
 
 from kopt.agents.staging.settings import StageSettings
-from kopt.agents.staging.troubles import changed, of_source
+from kopt.agents.staging.troubles import NOT_THERE, STORE_ERRORS, changed, of_source
 from kopt.core.staging import Checksum, Entry, Source, SourceKind
 
 _PAGE = 1000
@@ -55,7 +54,7 @@ class Bucket:
         plain = endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
         try:
             self._store: Any = from_url(f"{scheme}://{bucket}", **options(settings, plain_http=plain))
-        except (exceptions.BaseError, ValueError) as error:
+        except (*STORE_ERRORS, ValueError) as error:
             raise of_source(error, str(source), scheme) from error
 
     async def entries(self) -> AsyncIterator[Entry]:
@@ -69,7 +68,7 @@ class Bucket:
             async for page in obstore.list(self._store, prefix=self._key or None, chunk_size=_PAGE):
                 for found in self._below(page):
                     yield found
-        except exceptions.BaseError as error:
+        except STORE_ERRORS as error:
             raise of_source(error, str(self._source), self._source.kind) from error
 
     async def read(self, entry: Entry, begin: int, end: int) -> AsyncGenerator[bytes]:
@@ -86,15 +85,15 @@ class Bucket:
                 raise changed(what)
             async for piece in answer.stream(min_chunk_size=piece_bytes(self._settings)):
                 yield piece
-        except exceptions.NotFoundError as error:
+        except NOT_THERE as error:
             raise changed(what) from error
-        except exceptions.BaseError as error:
+        except STORE_ERRORS as error:
             raise of_source(error, what, self._source.kind) from error
 
     async def _object(self) -> Any:
         try:
             return await obstore.head_async(self._store, self._key)
-        except exceptions.NotFoundError:
+        except NOT_THERE:
             return None
 
     def _below(self, page: Iterable[Any]) -> Iterable[Entry]:

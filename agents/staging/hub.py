@@ -12,13 +12,12 @@ from urllib.parse import quote
 
 import httpx
 import obstore
-from obstore import exceptions
 from obstore.store import HTTPStore
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 from kopt.agents.staging.buckets import options, piece_bytes
 from kopt.agents.staging.settings import StageSettings
-from kopt.agents.staging.troubles import changed, of_source, unsecret
+from kopt.agents.staging.troubles import STORE_ERRORS, changed, of_source, unsecret
 from kopt.core.staging import Checksum, Entry, Source, StagingError, Trouble
 
 _ENDPOINT = "https://huggingface.co"
@@ -72,7 +71,7 @@ class Hub:
                 raise changed(what)
             async for piece in answer.stream(min_chunk_size=piece_bytes(self._settings)):
                 yield piece
-        except exceptions.BaseError as error:
+        except STORE_ERRORS as error:
             raise of_source(error, what, "hf") from error
 
     _single = False

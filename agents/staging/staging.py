@@ -164,14 +164,15 @@ async def _objects(
 
 
 def _keep(one: Object, own: Known, folder: Folder) -> None:
-    """What is whole under its name stays there; else parts in the partial file count."""
+    """What is whole under its name stays there; of anything else the good parts count."""
     entry = one.entry
     target, partial = folder.file(entry.path), folder.partial(entry.path)
     if not partial.exists() and target.is_file() and target.stat().st_size == entry.bytes:
         one.parts.update(good_parts(target, entry.bytes, own.part_bytes, own.parts))
-        if one.missing_bytes() == 0 and one.agrees(target):
-            one.settled = True
-            return
-        one.parts.clear()
+        one.settled = one.whole and one.agrees(target)
+        if one.whole and not one.settled:
+            one.parts.clear()
+        if one.parts and not one.settled:
+            target.replace(partial)
     elif partial.exists():
         one.parts.update(good_parts(partial, entry.bytes, own.part_bytes, own.parts))

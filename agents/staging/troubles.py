@@ -9,9 +9,13 @@ from obstore import exceptions as stores
 
 from kopt.core.staging import StagingError, Trouble, redacted
 
+NOT_THERE = (stores.NotFoundError, FileNotFoundError)
+"""Obstore raises the second for what its documentation calls the first."""
+STORE_ERRORS = (stores.BaseError, FileNotFoundError)
 _SECRET_NAMES = re.compile(r"SECRET|TOKEN|PASSWORD|_KEY|SIGNATURE|SAS|CREDENTIAL")
 _SHORTEST_SECRET = 6
-_THROTTLED = re.compile(r"\b(429|503|SlowDown|Too Many Requests|Service Unavailable|TooManyRequests|ServerBusy)\b")
+_STATUS = re.compile(r"status code: (\d{3})")
+_BUSY = {"429", "500", "502", "503", "504"}
 _METADATA = re.compile(r"169\.254\.169\.254|metadata\.google|InstanceMetadata|IMDS|instance metadata", re.IGNORECASE)
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or a web identity)",
@@ -48,12 +52,15 @@ def of_source(error: BaseException, what: str, kind: str) -> StagingError:
             return StagingError(f"{what}: the source has a name that is no path: {detail}", Trouble.BAD_NAME)
     if _METADATA.search(str(error)):
         return StagingError(f"no credentials for {what}; set {variables}", Trouble.DENIED)
-    if re.search(r"\b40[13]\b", detail):
+    status = _status(error)
+    if status in ("401", "403"):
         return StagingError(f"{what} may not be read; check the credentials ({variables}): {detail}", Trouble.DENIED)
-    if _THROTTLED.search(str(error)):
+    if status == "404":
+        return StagingError(f"{what} is not there; check the name: {detail}", Trouble.NOT_FOUND)
+    if status in _BUSY:
         return StagingError(
-            f"{what}: the source is too busy for longer than was waited; run again, with a --limit or fewer "
-            f"--parallel if it stays so ({detail})", Trouble.UNREACHABLE,
+            f"{what}: the source stayed too busy for longer than was waited; run again to go on from here, with a "
+            f"--limit or fewer --parallel if it stays so: {detail}", Trouble.UNREACHABLE,
         )  # fmt: skip
     return StagingError(
         f"{what} could not be read: {detail}; run again to go on from here, finished parts are kept",
@@ -85,9 +92,16 @@ def of_disk(error: OSError, place: Path) -> StagingError:
     return StagingError(f"{where}: {error.strerror or error}; check the volume, then run again", Trouble.DESTINATION)
 
 
+def _status(error: BaseException) -> str:
+    match = _STATUS.search(str(error))
+    return match[1] if match else ""
+
+
 def _detail(error: BaseException) -> str:
-    """The first sentence of what a library says; the store's answer in it, if there is one."""
+    """What a library says, without where and how often it asked; the store's own answer, if there is one."""
     text = str(error).partition("\n\nDebug source")[0]
-    code = re.search(r"<Code>(\w+)</Code>", str(error))
-    words = " ".join(unsecret(text).split())[:300].rstrip(" .:")
-    return f"{words} ({code[1]})" if code and code[1] not in words else words or type(error).__name__
+    code, message = re.search(r"<Code>(.*?)</Code>", text), re.search(r"<Message>(.*?)</Message>", text)
+    if code:
+        text = f"{_status(error)} {code[1]}{f': {message[1]}' if message else ''}"
+    words = " ".join(unsecret(text.rpartition(" - ")[2]).split())[:300].rstrip(" .:")
+    return words or type(error).__name__

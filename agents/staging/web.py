@@ -11,7 +11,7 @@ from obstore.store import HTTPStore
 
 from kopt.agents.staging.buckets import options, piece_bytes
 from kopt.agents.staging.settings import StageSettings
-from kopt.agents.staging.troubles import changed, of_source
+from kopt.agents.staging.troubles import NOT_THERE, STORE_ERRORS, changed, of_source
 from kopt.core.staging import Entry, Source, StagingError
 
 
@@ -42,20 +42,20 @@ class WebFile:
                 raise changed(str(self._source))
             async for piece in answer.stream(min_chunk_size=piece_bytes(self._settings)):
                 yield piece
-        except exceptions.BaseError as error:
+        except STORE_ERRORS as error:
             raise of_source(error, str(self._source), "https") from error
 
     async def _meta(self) -> Any:
         """Size and version, and whether there are ranges: by asking for the first byte."""
         try:
             return (await obstore.get_async(self._store, "", options={"range": (0, 1)})).meta
-        except (exceptions.NotFoundError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+        except (*NOT_THERE, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise of_source(error, str(self._source), "https") from error
         except exceptions.BaseError:
             self.whole = True
         try:
             return (await obstore.get_async(self._store, "")).meta
-        except exceptions.BaseError as error:
+        except STORE_ERRORS as error:
             raise of_source(error, str(self._source), "https") from error
 
 

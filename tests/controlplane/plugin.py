@@ -27,6 +27,7 @@ NEEDS = {
     "kueue": ("kueue",),
     "kai": ("kai",),
     "helm": ("helm",),
+    "s3_server": ("s3",),
 }
 
 

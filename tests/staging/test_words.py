@@ -1,0 +1,158 @@
+"""Parts, names, sources and manifests, whatever they are made of."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kopt.agents.staging.journal import Journal, PartLine, known
+from kopt.core.staging import (
+    Checksum,
+    Entry,
+    Manifest,
+    Phase,
+    Progress,
+    Source,
+    SourceKind,
+    Staged,
+    StagingError,
+    Trouble,
+    part_count,
+    part_ranges,
+    redacted,
+    safe_path,
+)
+
+DIGEST = "ab" * 32
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6).filter(lambda part: part > 50))
+def test_parts_cover_an_object_once_and_in_order(size: int, part: int) -> None:
+    ranges = list(part_ranges(size, part))
+    assert len(ranges) == part_count(size, part)
+    assert [begin for begin, _ in ranges] == [0, *(end for _, end in ranges)][: len(ranges)]
+    assert all(0 < end - begin <= part for begin, end in ranges)
+    assert (ranges[-1][1] if ranges else 0) == size
+
+
+@given(st.text(max_size=40) | st.lists(st.sampled_from(["..", ".", "", "a", "b\\c", "\0", "ü"])).map("/".join))
+@example("../../etc/passwd")
+@example("/etc/passwd")
+@example("a/../../b")
+@example("\ud800")
+@example(".kopt-staging/manifest.json")
+def test_a_name_is_refused_or_stays_inside(path: str) -> None:
+    try:
+        accepted = safe_path(path)
+    except StagingError:
+        return
+    place = Path("/data/copy")
+    assert place in (place / accepted).parents
+    assert ".." not in Path(accepted).parts
+    assert accepted.isprintable() or all(ord(letter) > 31 for letter in accepted)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "address", "revision"),
+    [
+        ("s3://bucket/a/b", SourceKind.S3, "s3://bucket/a/b", ""),
+        ("gs://bucket", SourceKind.GCS, "gs://bucket", ""),
+        ("az://container/x", SourceKind.AZURE, "az://container/x", ""),
+        ("hf://o/n", SourceKind.HUB, "models/o/n", ""),
+        ("hf://datasets/o/n@v1/a/b", SourceKind.HUB, "datasets/o/n/a/b", "v1"),
+        ("hf://o/n@refs%2Fpr%2F1", SourceKind.HUB, "models/o/n", "refs/pr/1"),
+        ("git+https://user:secret@host/a.git@v1", SourceKind.GIT, "https://user:secret@host/a.git", "v1"),
+        ("git+ssh://git@host/a.git", SourceKind.GIT, "ssh://git@host/a.git", ""),
+        ("pvc://claim/a", SourceKind.CLAIM, "claim/a", ""),
+        ("/data/a b", SourceKind.LOCAL, "/data/a b", ""),
+        ("file:///data/a%20b", SourceKind.LOCAL, "/data/a b", ""),
+    ],
+)
+def test_sources_are_read(text: str, kind: SourceKind, address: str, revision: str) -> None:
+    assert Source.parse(text) == Source(kind, address, revision)
+    assert "secret" not in str(Source.parse(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "s3://", "ftp://host/x", "hf://onlyname", "hf://a/../b", "hf://a/b/../../c", "pvc://../x", "git+ext://sh -c x",
+     "git+https://host/a@--upload-pack=x", "https:///path", "file://host/x", "s3://a\nb"],
+)  # fmt: skip
+def test_what_is_no_source_is_refused(text: str) -> None:
+    with pytest.raises(StagingError):
+        Source.parse(text)
+
+
+def test_texts_lose_their_secrets() -> None:
+    told = redacted("GET https://me:pass@host/a?X-Amz-Signature=abc failed, also s3://b/c#frag")
+    assert told == "GET https://host/a?… failed, also s3://b/c?…"
+
+
+def _manifest() -> dict[str, Any]:
+    entry = Entry("a/b", 25, '"etag"', Checksum("sha256", DIGEST), 1.5, True)
+    return Manifest("s3://b/c", (Staged(entry, 10, (DIGEST,) * 3),), 1_800_000_000.25, "main", ("note",)).to_dict()
+
+
+def test_manifests_and_progress_come_back_as_they_were() -> None:
+    document = json.loads(json.dumps(_manifest()))
+    assert Manifest.from_dict(document).to_dict() == document
+    progress = Progress(Phase.FAILED, "x", 1, 2, 3, 4, 5, 6.5, 7.5, Trouble.NO_ROOM, "full", 8.25)
+    assert Progress.from_dict(json.loads(json.dumps(progress.to_dict()))) == progress
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found.pop("source"),
+        lambda found: found.update(more=1),
+        lambda found: found.update(schema="kopt-staging/2"),
+        lambda found: found.update(staged_at=float("nan")),
+        lambda found: found["entries"].append(found["entries"][0]),
+        lambda found: found["entries"][0].update(path="../b"),
+        lambda found: found["entries"][0].update(bytes=-1),
+        lambda found: found["entries"][0].update(bytes=True),
+        lambda found: found["entries"][0].update(parts=[DIGEST]),
+        lambda found: found["entries"][0].update(parts=[DIGEST, DIGEST, "x"]),
+        lambda found: found["entries"][0].update(parts=[1, 2, 3]),
+        lambda found: found["entries"][0].update(part_bytes=0),
+        lambda found: found["entries"][0].update(checksum="crc:1"),
+    ],
+)
+def test_a_manifest_of_anything_else_is_refused(change: Callable[[dict[str, Any]], Any]) -> None:
+    document = _manifest()
+    change(document)
+    with pytest.raises(StagingError):
+        Manifest.from_dict(document)
+
+
+LINES = st.lists(
+    st.builds(PartLine, st.sampled_from(["a", "b/c"]), st.just("v"), st.just(100), st.just(10), st.integers(0, 9),
+              st.just(DIGEST)), min_size=1, max_size=12,
+)  # fmt: skip
+
+
+@given(LINES, st.integers(0, 2000), st.binary(max_size=20))
+def test_a_journal_cut_anywhere_names_only_what_was_told(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[PartLine], cut: int, garbage: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "journal"
+    journal = Journal(path)
+    for line in lines:
+        journal.add(line)
+    journal.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:cut] + garbage)
+    told = {(one.path, one.index) for one in lines}
+    found = {(name, index) for name, one in known(path, iter(())).items() for index in one.parts}
+    assert found <= told
+    complete = whole[:cut].count(b"\n")
+    assert {(one.path, one.index) for one in lines[:complete]} <= found
+    # What comes after a torn line is read.
+    again = Journal(path)
+    again.add(PartLine("new", "v", 100, 10, 0, DIGEST))
+    again.close()
+    assert known(path, iter(()))["new"].parts == {0: DIGEST}

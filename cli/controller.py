@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kopt.cli.controller_ledger import ledger
 from kopt.cli.controller_pairs import pairs
 from kopt.cli.edge import usage_error
 from kopt.cli.options import seconds
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Controllers that run in a cluster.")
 app.command("pairs")(pairs)
+app.command("ledger")(ledger)
 
 Kubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube.")

@@ -9,6 +9,7 @@ from kopt.cli import (
     demand,
     doctor,
     estimate,
+    evictions,
     extender,
     logs,
     models,
@@ -59,8 +60,9 @@ app.command("apply")(sizes.apply)
 app.command("profile")(profile.profile)
 app.add_typer(topology.app, name="topology")
 app.add_typer(bandwidth.app, name="bandwidth")
-app.command("stage")(stage.stage)
 app.add_typer(simulate.app, name="simulate")
+app.command("stage")(stage.stage)
+app.command("evictions")(evictions.evictions)
 app.command("webhook")(webhook.webhook)
 app.command("audit")(webhook.audit)
 app.command("extender")(extender.extender)

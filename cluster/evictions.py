@@ -1,4 +1,4 @@
-"""``Eviction`` objects, as the recorder of the ledger writes them, as core types; and the notice of our own evictions."""
+"""``Eviction`` objects, as the ledger's recorder writes them, as core types; and the notice of our own evictions."""
 
 import hashlib
 import json

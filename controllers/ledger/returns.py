@@ -1,0 +1,98 @@
+"""What became of an evicted workload, from what is seen of it now."""
+
+from dataclasses import replace
+
+from kopt.controllers.ledger.seen import Seen
+from kopt.controllers.ledger.views import PodView
+from kopt.core.evictions import Entry, Eviction, Phase, Return, System, Verified
+
+UNVERIFIED_AFTER_S = 900.0
+"""A log that has not told a step for so long after its workload is back will not tell."""
+_WATCHED = ("Job", "Pod", "Workload", "PodGroup")
+
+
+def outcome(seen: Seen, line: Entry, *, newest: bool, now_s: float) -> Return:
+    """``newest``: the workload was not evicted again since. ``now_s``: Unix seconds."""
+    known, was = line.eviction, line.outcome
+    root = known.workload.uid
+    if was.phase is Phase.FINISHED:
+        return was
+    if _finished(seen, root):
+        return replace(was, phase=Phase.FINISHED)
+    if _gone(seen, known):
+        return replace(was, phase=Phase.GONE)
+    if was.phase is Phase.GONE:
+        # It had not been read yet.
+        was = replace(was, phase=Phase.WAITING if was.resumed_at_s is None else Phase.RESUMED, message="")
+    if was.phase is Phase.RESUMED:
+        return _verified(seen, known, was, now_s) if newest else was
+    if not newest:
+        return Return(Phase.GONE, message="It was evicted again before it was seen to run.")
+    resumed_at_s = _resumed_at(seen, known)
+    if resumed_at_s is None:
+        return was
+    return _verified(seen, known, replace(was, phase=Phase.RESUMED, resumed_at_s=resumed_at_s), now_s)
+
+
+def _finished(seen: Seen, root: str) -> bool:
+    workloads, jobs = seen.workloads_of(root), seen.jobs_of(root)
+    if any(one.finished for one in workloads):
+        return True
+    own = [one for one in jobs if one.uid == root]
+    return bool(own) and all(one.finished for one in own)
+
+
+def _gone(seen: Seen, known: Eviction) -> bool:
+    root, kind = known.workload.uid, known.workload.kind
+    if kind == "Job" and known.workload.api_version.startswith("batch/"):
+        job = seen.jobs.get(root)
+        return job is None or job.deleting
+    if seen.workloads_of(root) or seen.groups_of(root) or any(pod.uid in seen.pods for pod in seen.pods_of(root)):
+        # A pod that nobody owns does not come back.
+        return kind == "Pod" and (root not in seen.pods or seen.pods[root].lost)
+    return kind in _WATCHED or known.system in (System.KUEUE, System.KAI)
+
+
+def back(seen: Seen, known: Eviction) -> list[PodView]:
+    """Pods that run and were not there when it was evicted."""
+    there = [pod for pod in seen.pods_of(known.workload.uid) if pod.uid in seen.pods and not pod.lost]
+    return [pod for pod in there if pod.started_at_s is not None and pod.started_at_s >= known.evicted_at_s]
+
+
+def _resumed_at(seen: Seen, known: Eviction) -> float | None:
+    """Since when all of it runs again; None while it does not."""
+    root = known.workload.uid
+    workloads, jobs = seen.workloads_of(root), seen.jobs_of(root)
+    if any(one.evicted_at_s is not None or (one.admitted_at_s or 0.0) < known.evicted_at_s for one in workloads):
+        return None
+    if any(one.suspended for one in jobs):
+        return None
+    there = [pod for pod in seen.pods_of(root) if pod.uid in seen.pods and not pod.lost and not pod.ended]
+    running = [pod for pod in there if pod.started_at_s is not None]
+    needed = sum(one.pods for one in jobs) or sum(one.pods for one in workloads) or max(1, len(there))
+    new = back(seen, known)
+    if len(running) < needed or not new:
+        return None
+    return max(pod.started_at_s or 0.0 for pod in new)
+
+
+def _verified(seen: Seen, known: Eviction, was: Return, now_s: float) -> Return:
+    """Whether it went on where it was. A first step beyond the last one known to be saved needs one saved later."""
+    if was.verified is not None:
+        return was
+    durable = known.last_durable_step
+    words = [
+        pod.word.first_step for pod in back(seen, known) if pod.word is not None and pod.word.first_step is not None
+    ]
+    if words:
+        first = min(words)
+        if durable is None:
+            return replace(was, resumed_step=first, verified=Verified.UNKNOWN,
+                           message="No checkpoint of it was known when it was evicted.")  # fmt: skip
+        if first >= durable:
+            return replace(was, resumed_step=first, verified=Verified.YES)
+        return replace(was, resumed_step=first, verified=Verified.NO,
+                       message=f"It went on at step {first}, although step {durable} had been saved.")  # fmt: skip
+    if now_s - (was.resumed_at_s or 0.0) > UNVERIFIED_AFTER_S:
+        return replace(was, verified=Verified.UNKNOWN, message="Its log has not told at which step it went on.")
+    return was

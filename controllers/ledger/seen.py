@@ -1,0 +1,236 @@
+"""What the informers have shown, kept for as long as an eviction may still be asked about.
+
+An object's version that says that it was evicted is kept, although a later one may follow before anybody looks; and
+so are pods that are gone, with what they told of their checkpoints.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from kopt.cluster.resources import Key
+from kopt.controllers.ledger.views import GroupView, JobView, KueueView, PodView
+from kopt.core.evictions import Notice, WorkloadRef
+
+FORGOTTEN_AFTER_S = 900.0
+"""What is gone is kept for so long."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A pod that ran and was told to go, or is gone. ``seen_s``: when that was first seen, by this process's clock."""
+
+    pod: PodView
+    at_s: float
+    seen_s: float
+
+
+class Evicted(NamedTuple):
+    """KAI's event: this group was evicted for that one."""
+
+    at_s: float
+    for_whom: str
+    message: str
+
+
+class Seen:
+    """``clock`` is monotonic. ``dirty`` are uids of workloads that something was seen of."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.pods: dict[str, PodView] = {}
+        self.jobs: dict[str, JobView] = {}
+        self.workloads: dict[str, KueueView] = {}
+        self.groups: dict[Key, GroupView] = {}
+        self.lost: dict[str, Lost] = {}
+        self.evicted: dict[str, dict[float, KueueView]] = defaultdict(dict)
+        """By root and time: Workloads as they were evicted."""
+        self.suspended: dict[str, dict[float, JobView]] = defaultdict(dict)
+        self.group_evictions: dict[Key, Evicted] = {}
+        self.notices: dict[str, Notice] = {}
+        """By uid of what they were written on, the newest."""
+        self.first_suspended: set[str] = set()
+        """Jobs that were suspended already when they were first seen."""
+        self.dirty: set[str] = set()
+        self._pods_of: dict[str, set[str]] = defaultdict(set)
+        self._jobs_of: dict[str, set[str]] = defaultdict(set)
+        self._workloads_of: dict[str, set[str]] = defaultdict(set)
+
+    # --- What came ---------------------------------------------------------------------------------------------------
+
+    def pod(self, old: PodView | None, new: PodView | None) -> None:
+        view = new or old
+        assert view is not None
+        before = self.pods.get(view.uid)
+        if new is None:
+            self.pods.pop(view.uid, None)
+            self._note_lost(before or view)
+        else:
+            self.pods[view.uid] = _with_memory(view, before)
+            self._pods_of[anchor(view)].add(view.uid)
+            self._notice(view.uid, view.notice)
+            if view.lost:
+                self._note_lost(self.pods[view.uid])
+        self.dirty.add(self.root_of(view).uid)
+
+    def job(self, old: JobView | None, new: JobView | None) -> None:
+        view = new or old
+        assert view is not None
+        root = view.owner or view.ref
+        if new is None:
+            self.jobs.pop(view.uid, None)
+        else:
+            if view.uid not in self.jobs and view.suspended:
+                self.first_suspended.add(view.uid)
+            self.jobs[view.uid] = view
+            if view.owner is not None:
+                self._jobs_of[view.owner.uid].add(view.uid)
+            if view.suspended and view.suspended_at_s is not None:
+                self.suspended[root.uid].setdefault(view.suspended_at_s, view)
+            self._notice(view.uid, view.notice)
+        self.dirty.add(root.uid)
+
+    def workload(self, old: KueueView | None, new: KueueView | None) -> None:
+        view = new or old
+        assert view is not None
+        root = view.owner or view.ref
+        if new is None:
+            self.workloads.pop(view.uid, None)
+        else:
+            self.workloads[view.uid] = view
+            self._workloads_of[root.uid].add(view.uid)
+            if view.evicted_at_s is not None and view.ran:
+                self.evicted[root.uid].setdefault(view.evicted_at_s, view)
+            self._notice(view.uid, view.notice)
+        self.dirty.add(root.uid)
+
+    def group(self, old: GroupView | None, new: GroupView | None) -> None:
+        view = new or old
+        assert view is not None
+        if new is None:
+            self.groups.pop(view.key, None)
+        else:
+            self.groups[view.key] = view
+        self.dirty.add((view.owner or view.ref).uid)
+
+    def group_evicted(self, key: Key, found: Evicted) -> None:
+        known = self.group_evictions.get(key)
+        if known is None or known.at_s <= found.at_s:
+            self.group_evictions[key] = found
+        if (group := self.groups.get(key)) is not None:
+            self.dirty.add((group.owner or group.ref).uid)
+
+    def forget(self) -> None:
+        """What is gone for long; called now and then."""
+        now_s = self._clock()
+        for uid in [
+            uid for uid, one in self.lost.items() if uid not in self.pods and now_s - one.seen_s > FORGOTTEN_AFTER_S
+        ]:
+            place = anchor(self.lost.pop(uid).pod)
+            self._pods_of[place].discard(uid)
+            if not self._pods_of[place]:
+                del self._pods_of[place]
+        there = {*self.pods, *self.jobs, *self.workloads}
+        roots = {(one.owner or one.ref).uid for one in self.jobs.values()}
+        roots |= {(one.owner or one.ref).uid for one in self.workloads.values()}
+        for index in (self.evicted, self.suspended):
+            for uid in [uid for uid in index if uid not in roots]:
+                del index[uid]
+        for uid in [uid for uid in self.notices if uid not in there]:
+            del self.notices[uid]
+        self.first_suspended &= self.jobs.keys()
+        for index_of in (self._jobs_of, self._workloads_of):
+            for uid in [uid for uid, of in index_of.items() if not of & there]:
+                del index_of[uid]
+
+    # --- What belongs together ---------------------------------------------------------------------------------------
+
+    def root_of(self, pod: PodView) -> WorkloadRef:
+        """The workload that a pod is of: what its queue decides about."""
+        if pod.owner is not None:
+            job = self.jobs.get(pod.owner.uid)
+            return job.owner if job is not None and job.owner is not None else pod.owner
+        if pod.kueue_group:
+            key = (pod.key[0], pod.kueue_group)
+            found = next((one for one in self.workloads.values() if one.key == key), None)
+            return found.ref if found is not None else WorkloadRef("kueue.x-k8s.io", "Workload", key[1], "/".join(key))
+        group = self.groups.get((pod.key[0], pod.group)) if pod.group else None
+        if group is not None:
+            return group.owner or group.ref
+        return pod.ref
+
+    def everything(self) -> set[str]:
+        """The uids of all workloads."""
+        found = {self.root_of(one.pod).uid for one in self.lost.values()}
+        return found | {*self.evicted, *self.suspended} | {(one.owner or one.ref).uid for one in self.jobs.values()}
+
+    def jobs_of(self, root: str) -> list[JobView]:
+        uids = {root, *self._jobs_of.get(root, ())}
+        return [self.jobs[uid] for uid in uids if uid in self.jobs]
+
+    def workloads_of(self, root: str) -> list[KueueView]:
+        return [self.workloads[uid] for uid in self._workloads_of.get(root, ()) if uid in self.workloads]
+
+    def groups_of(self, root: str) -> list[GroupView]:
+        return [one for one in self.groups.values() if root in (one.ref.uid, one.owner.uid if one.owner else "")]
+
+    def pods_of(self, root: str) -> Iterator[PodView]:
+        """Also those that are gone."""
+        for place in self._anchors(root):
+            for uid in sorted(self._pods_of.get(place, ())):
+                if uid in self.pods:
+                    yield self.pods[uid]
+                elif uid in self.lost:
+                    yield self.lost[uid].pod
+
+    def notices_of(self, root: str) -> list[Notice]:
+        uids = [root, *self._jobs_of.get(root, ()), *self._workloads_of.get(root, ())]
+        uids += [one.uid for one in self.pods_of(root)]
+        return [self.notices[uid] for uid in dict.fromkeys(uids) if uid in self.notices]
+
+    def _anchors(self, root: str) -> list[str]:
+        found = [root, *self._jobs_of.get(root, ())]
+        found += [
+            _group_anchor(*self.workloads[uid].key) for uid in self._workloads_of.get(root, ()) if uid in self.workloads
+        ]
+        found += [_group_anchor(*one.key) for one in self.groups_of(root)]
+        return found
+
+    def _notice(self, uid: str, notice: Notice | None) -> None:
+        known = self.notices.get(uid)
+        if notice is not None and (known is None or known.at_s <= notice.at_s):
+            self.notices[uid] = notice
+
+    def _note_lost(self, pod: PodView) -> None:
+        # Gone without a word before: forced by somebody who knows of it.
+        at_s = pod.disruption.at_s if pod.disruption is not None else pod.deleted_at_s
+        at_s = float("inf") if at_s is None else at_s
+        known = self.lost.get(pod.uid)
+        if known is None:
+            self.lost[pod.uid] = Lost(pod, at_s, self._clock())
+        else:
+            # What it told since counts; when it was lost does not change.
+            self.lost[pod.uid] = Lost(pod, min(at_s, known.at_s), known.seen_s)
+
+
+def anchor(pod: PodView) -> str:
+    """What its pods are found by, whatever else is known yet."""
+    if pod.owner is not None:
+        return pod.owner.uid
+    name = pod.kueue_group or pod.group
+    return _group_anchor(pod.key[0], name) if name else pod.uid
+
+
+def _group_anchor(namespace: str, name: str) -> str:
+    return f"group {namespace}/{name}"
+
+
+def _with_memory(view: PodView, before: PodView | None) -> PodView:
+    """A pod that has ended, or is ending, with since when it ran and what it told last."""
+    if before is None:
+        return view
+    return replace(
+        view, started_at_s=view.started_at_s or (before.started_at_s if view.lost or view.ended else None),
+        word=view.word or before.word, disruption=view.disruption or before.disruption,
+    )  # fmt: skip

@@ -1,0 +1,249 @@
+"""Pods, Jobs, Kueue Workloads and PodGroups, reduced to what says that one was evicted, runs again or has ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kopt.cluster.evictions import notice_of
+from kopt.cluster.held import QUEUE_LABEL, holder_of
+from kopt.cluster.node_bandwidths import seconds
+from kopt.cluster.resources import Key, Object, key_of
+from kopt.controllers.webhook.gpus import gpus_of
+from kopt.controllers.webhook.objects import at, count, items, mapping, text
+from kopt.core.evictions import Notice, System, WorkloadRef
+from kopt.policies.evictions import LastWord
+
+# What agents/logtail/notes.py writes on pods.
+_OBSERVED_AT, _LAST_STEP = "kaiwo.ai/checkpoint-observed-at", "kaiwo.ai/last-checkpoint-step"
+_LAST_TIME, _RISK = "kaiwo.ai/last-checkpoint-time", "kaiwo.ai/work-at-risk"
+_FIRST_STEP = "kaiwo.ai/first-step"
+_GROUP_ANNOTATIONS = ("pod-group-name", "scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+_POD_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+_MANAGED_LABEL = "kueue.x-k8s.io/managed"
+_SCHEDULERS = {"kai-scheduler": System.KAI, "volcano": System.VOLCANO}
+
+
+@dataclass(frozen=True)
+class Disruption:
+    """The condition DisruptionTarget of a pod."""
+
+    reason: str
+    message: str
+    at_s: float
+
+
+@dataclass(frozen=True)
+class PodView:
+    """A pod with GPUs. ``owner`` controls it, ``group`` is its gang's name where it has one of a scheduler's.
+
+    ``started_at_s``: since when all its containers run, None while they do not.
+    """
+
+    key: Key
+    uid: str
+    ref: WorkloadRef
+    owner: WorkloadRef | None
+    group: str
+    kueue_group: str
+    system: System
+    gpus: int
+    ended: bool
+    started_at_s: float | None
+    deleted_at_s: float | None
+    disruption: Disruption | None
+    node_lost: bool
+    notice: Notice | None
+    word: LastWord | None
+
+    @property
+    def lost(self) -> bool:
+        return self.disruption is not None or self.deleted_at_s is not None
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A batch Job. ``pods`` may run at once; ``suspended_at_s``: since when it is, None while it is not."""
+
+    key: Key
+    uid: str
+    ref: WorkloadRef
+    owner: WorkloadRef | None
+    pods: int
+    gpus: int
+    queued: bool
+    suspended: bool
+    suspended_at_s: float | None
+    created_at_s: float
+    ending: bool
+    finished: bool
+    deleting: bool
+    holder: str
+    notice: Notice | None
+
+
+@dataclass(frozen=True)
+class KueueView:
+    """A Workload of Kueue's with GPUs. ``owner`` is None for a group of pods.
+
+    ``evicted_at_s``: since when it is, None while it is not; ``ran``: it had been admitted when it was evicted.
+    """
+
+    key: Key
+    uid: str
+    ref: WorkloadRef
+    owner: WorkloadRef | None
+    pods: int
+    gpus: int
+    admitted_at_s: float | None
+    evicted_at_s: float | None
+    evicted_reason: str
+    evicted_message: str
+    preempted_message: str
+    ran: bool
+    finished: bool
+    holder: str
+    notice: Notice | None
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """A PodGroup of KAI's."""
+
+    key: Key
+    ref: WorkloadRef
+    owner: WorkloadRef | None
+    deleting: bool
+
+
+def pod_view(pod: Object) -> PodView | None:
+    """None for a pod without GPUs."""
+    spec, metadata = mapping(pod, "spec"), pod["metadata"]
+    notes = mapping(metadata, "annotations")
+    gpus = gpus_of(spec, notes)
+    if not gpus:
+        return None
+    system = System.KUEUE if _MANAGED_LABEL in mapping(metadata, "labels") else _SCHEDULERS.get(
+        text(spec, "schedulerName"), System.NONE)  # fmt: skip
+    grace_s = int(metadata.get("deletionGracePeriodSeconds") or 0)
+    return PodView(
+        key_of(pod), metadata["uid"], _ref(pod, "v1", "Pod"), _controller(metadata),
+        next((text(notes, name) for name in _GROUP_ANNOTATIONS if text(notes, name)), ""),
+        text(metadata, "labels", _POD_GROUP_LABEL), system, gpus,
+        text(pod, "status", "phase") in ("Succeeded", "Failed"), _running_since(pod),
+        _moment(metadata, "deletionTimestamp", -grace_s),
+        _disruption(pod), text(pod, "status", "reason") == "NodeLost", notice_of(pod), _word(notes),
+    )  # fmt: skip
+
+
+def job_view(job: Object) -> JobView | None:
+    """None for a Job without GPUs."""
+    metadata, spec = job["metadata"], mapping(job, "spec")
+    gpus = _template_gpus(spec)
+    if not gpus:
+        return None
+    parallel = count(spec, "parallelism")
+    pods = min(
+        parallel, max(0, count(spec, "completions", default=parallel) - count(job, "status", "succeeded", default=0))
+    )
+    suspended = _condition(job, "Suspended")
+    return JobView(
+        key_of(job), metadata["uid"], _ref(job, "batch/v1", "Job"), _controller(metadata), pods, gpus * parallel,
+        QUEUE_LABEL in mapping(metadata, "labels"), at(spec, "suspend") is True, _since(suspended),
+        seconds(metadata["creationTimestamp"]),
+        any(_since(_condition(job, one)) is not None for one in ("FailureTarget", "SuccessCriteriaMet")),
+        any(_since(_condition(job, one)) is not None for one in ("Complete", "Failed")),
+        "deletionTimestamp" in metadata, holder_of(job), notice_of(job),
+    )  # fmt: skip
+
+
+def kueue_view(workload: Object) -> KueueView | None:
+    """None for a Workload without GPUs."""
+    metadata = workload["metadata"]
+    sets = [(count(one, "count"), _template_gpus(one)) for _, one in items(workload, "spec", "podSets")]
+    gpus = sum(pods * each for pods, each in sets)
+    if not gpus:
+        return None
+    evicted, admitted = _condition(workload, "Evicted"), _condition(workload, "Admitted")
+    evicted_at_s = _since(evicted)
+    # Admitted turns false once it has stopped; one that was never admitted has no such condition, or an older one.
+    ran = _since(admitted) is not None or (_turned(admitted) or 0.0) >= (evicted_at_s or 0.0) > 0
+    return KueueView(
+        key_of(workload), metadata["uid"], _ref(workload, workload.get("apiVersion", ""), "Workload"),
+        _controller(metadata), sum(pods for pods, each in sets if each), gpus, _since(admitted), evicted_at_s,
+        text(evicted, "reason"), text(evicted, "message"),
+        text(_condition(workload, "Preempted"), "message"), ran, _since(_condition(workload, "Finished")) is not None,
+        holder_of(workload), notice_of(workload),
+    )  # fmt: skip
+
+
+def _template_gpus(owner: Any) -> int:
+    return gpus_of(mapping(owner, "template", "spec"), mapping(owner, "template", "metadata", "annotations"))
+
+
+def group_view(group: Object) -> GroupView:
+    metadata = group["metadata"]
+    return GroupView(key_of(group), _ref(group, group.get("apiVersion", ""), "PodGroup"), _controller(metadata),
+                     "deletionTimestamp" in metadata)  # fmt: skip
+
+
+def _ref(document: Object, api_version: str, kind: str) -> WorkloadRef:
+    # Items of a list do not say what they are.
+    return WorkloadRef(api_version, kind, document["metadata"]["name"], document["metadata"]["uid"])
+
+
+def _controller(metadata: Mapping[str, Any]) -> WorkloadRef | None:
+    owners = [one for _, one in items(metadata, "ownerReferences")]
+    # KAI names the owner of its PodGroups without saying that it controls them.
+    found = next((one for one in owners if at(one, "controller") is True), owners[0] if len(owners) == 1 else None)
+    if found is None or (text(found, "kind") == "Pod" and at(found, "controller") is not True):
+        return None
+    return WorkloadRef(*(text(found, name) for name in ("apiVersion", "kind", "name", "uid")))
+
+
+def _condition(document: Object, kind: str) -> Any:
+    return next((one for _, one in items(document, "status", "conditions") if text(one, "type") == kind), None)
+
+
+def _turned(condition: Any) -> float | None:
+    return _moment(condition, "lastTransitionTime")
+
+
+def _since(condition: Any) -> float | None:
+    """Since when a condition is true; None while it is not."""
+    return _turned(condition) if text(condition, "status") == "True" else None
+
+
+def _moment(document: Any, name: str, plus_s: float = 0.0) -> float | None:
+    try:
+        return seconds(text(document, name)) + plus_s if text(document, name) else None
+    except ValueError:
+        return None
+
+
+def _running_since(pod: Object) -> float | None:
+    if text(pod, "status", "phase") != "Running":
+        return None
+    starts = [
+        _moment(mapping(one, "state", "running"), "startedAt") for _, one in items(pod, "status", "containerStatuses")
+    ]
+    return max((one for one in starts if one is not None), default=_moment(mapping(pod, "status"), "startTime"))
+
+
+def _disruption(pod: Object) -> Disruption | None:
+    found = _condition(pod, "DisruptionTarget")
+    at_s = _since(found)
+    return None if at_s is None else Disruption(text(found, "reason"), text(found, "message"), at_s)
+
+
+def _word(notes: Mapping[str, Any]) -> LastWord | None:
+    observed_at_s = _moment(notes, _OBSERVED_AT)
+    if observed_at_s is None:
+        return None
+    first, last = (_whole(notes, name) for name in (_FIRST_STEP, _LAST_STEP))
+    risk = _whole(notes, _RISK)
+    return LastWord(observed_at_s, last, _moment(notes, _LAST_TIME), None if risk is None else float(risk), first)
+
+
+def _whole(notes: Mapping[str, Any], name: str) -> int | None:
+    found = text(notes, name)
+    return int(found) if found.isascii() and found.isdigit() and len(found) < 16 else None

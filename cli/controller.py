@@ -9,6 +9,7 @@ import typer
 
 from kopt.cli.controller_ledger import ledger
 from kopt.cli.controller_pairs import pairs
+from kopt.cli.controller_preemption import preemption
 from kopt.cli.edge import usage_error
 from kopt.cli.options import seconds
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Controllers that run in a cluster.")
 app.command("pairs")(pairs)
+app.command("preemption")(preemption)
 app.command("ledger")(ledger)
 
 Kubeconfig = Annotated[

@@ -5,8 +5,9 @@ A hold is one write that changes the object and marks it, so that no crash leave
 * label ``kaiwo.ai/held``: who holds it (``profiling``, ``staging``, ``lending``), found with one list per kind;
 * annotation ``kaiwo.ai/held-undo``: JSON, the values that releasing restores, by name: ``suspend`` and ``active`` (the
   field as it was), ``gates`` (names of scheduling gates to take away, each beginning with ``kaiwo.ai/``), ``queue``
-  (the Kueue queue that it was in), ``asked`` (a Job's own request, see ``cluster.requests``). Other names are left
-  alone. Without the annotation everything that a hold of this kind can have changed is undone.
+  (the Kueue queue that it was in), ``asked`` (a Job's own request, see ``cluster.requests``), ``priority`` with
+  ``raised`` (a Kueue Workload's own priority and the one that stands there instead). Other names are left alone.
+  Without the annotation everything that a hold of this kind can have changed is undone.
 
 An object has one holder at a time. What its queueing system decides is left to that: nothing with a queue label is
 resumed, as resuming it here would let it pass the queue by. What waits in a queue is *parked*: its label names a queue
@@ -139,6 +140,8 @@ def release(resource: Resource, document: Object) -> Object:
     if is_parked(document):
         labels[QUEUE_LABEL] = queue_of(document) or None
     changes = _ungated(document, undo) if kind is None else _resumed(kind, document, undo)
+    if undo is not None and "raised" in undo:
+        changes = _lowered(document, undo)
     asked = undo.get("asked") if undo is not None and resource == JOBS else None
     if isinstance(asked, dict):
         changes = {"spec": with_request(document, asked) | changes.get("spec", {})}
@@ -160,6 +163,13 @@ def _ungated(document: Object, undo: Mapping[str, Any] | None) -> Object:
     taken = [one for one in ours if one in named] if isinstance(named, list) else ours if undo is None else []
     left = [gate for gate in gates if gate["name"] not in taken]
     return {"spec": {"schedulingGates": left}} if taken else {}
+
+
+def _lowered(document: Object, undo: Mapping[str, Any]) -> Object:
+    """What somebody else has written meanwhile stays."""
+    own = undo.get("priority")
+    ours = (document.get("spec") or {}).get("priority") == undo["raised"]
+    return {"spec": {"priority": own}} if ours and (own is None or isinstance(own, int)) else {}
 
 
 def _noted(undo: Object, asked: Mapping[str, Any] | None) -> Object:

@@ -1,0 +1,67 @@
+"""What the reconciler is given: the cluster as it shows, fenced writes, settings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kopt.cluster.lease import Fence
+from kopt.cluster.resources import KUEUE_WORKLOADS, Key, Object
+from kopt.controllers.preemption.views import ClusterQueueView, PodView, WorkloadView
+from kopt.core.decision import Mode
+from kopt.policies.preemption import PreemptionSettings
+
+Tell = Callable[[WorkloadView, str, str], None]
+"""An event on a Workload: reason, sentence."""
+
+
+@dataclass(frozen=True)
+class ControllerSettings:
+    """Times in seconds."""
+
+    mode: Mode = Mode.OBSERVE
+    """For workloads and namespaces that say nothing."""
+    budget_s: float = 300.0
+    """A workload waits at most so long for a better moment."""
+    cover_s: float = 60.0
+    """After a decision Kueue has so long to take the chosen; then it goes by its own rules."""
+    overdue_s: float = 15.0
+    """Whatever the policy says, a Workload is let go so long after its budget."""
+    policy: PreemptionSettings = field(default_factory=lambda: PreemptionSettings(stale_s=75.0))
+    """Statuses that have not changed are written every minute."""
+
+
+class Cluster(Protocol):
+    """What informers have seen, with own writes on top."""
+
+    def workloads(self) -> Sequence[WorkloadView]: ...
+
+    def workload(self, key: Key) -> WorkloadView | None: ...
+
+    def queue_of(self, workload: WorkloadView) -> ClusterQueueView | None:
+        """The ClusterQueue that a Workload waits or runs in."""
+        ...
+
+    def pods_of(self, workload: WorkloadView) -> Sequence[PodView]: ...
+
+    def preemptions(self, since_s: float) -> Mapping[str, int]:
+        """Evictions since then by the Workload's or its owner's uid, as far as there is a ledger."""
+        ...
+
+    def mode(self, workload: WorkloadView) -> str:
+        """What the workload or its namespace says; empty for nothing."""
+        ...
+
+    def noted(self, document: Object) -> None:
+        """This was written just now."""
+        ...
+
+
+class Writer:
+    """Fenced writes on Workloads that the cluster's view learns of at once: informers may come later."""
+
+    def __init__(self, fence: Fence, cluster: Cluster) -> None:
+        self._fence, self._cluster = fence, cluster
+
+    async def patch(self, workload: WorkloadView, changes: Object) -> None:
+        """Raises Conflict when the Workload has changed since it was seen."""
+        self._cluster.noted(await self._fence.patch(KUEUE_WORKLOADS, workload.document, changes))

@@ -1,0 +1,212 @@
+"""One pass over all Workloads, from what stands on them: nothing that matters is only in memory.
+
+A Workload that Kueue would make room for is held (``active: false``) from its creation on. While it is, the policy is
+asked at every change. Then, in this order: everybody who must not be taken is covered (a priority above that of the
+one that waits), the chosen are told, and the Workload is let go: Kueue finds nobody but the chosen. Covers end when it
+has its quota, or is gone, or ``cover_s`` later; wherever this ends in between, the next pass goes on or takes it back.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from kopt.cluster.api import ApiError, Conflict, NotFound
+from kopt.cluster.held import release
+from kopt.cluster.resources import KUEUE_WORKLOADS
+from kopt.controllers.preemption.deciding import LAPSED, Deciding, Judged, is_lapsed, is_under_way
+from kopt.controllers.preemption.given import Cluster, ControllerSettings, Tell, Writer
+from kopt.controllers.preemption.marks import covered, held, released, told, untold, verdict_of, word
+from kopt.controllers.preemption.scene import Facts, to_cover
+from kopt.controllers.preemption.statuses import MODEL, RISK_BETWEEN
+from kopt.controllers.preemption.views import HOLDER, WorkloadView
+from kopt.core.decision import Mode
+from kopt.policies.preemption import PreemptionDecision, Verdict
+
+_LOG = logging.getLogger(__name__)
+DECISIONS = logging.getLogger("kopt.decisions")
+_SOON_S, _IDLE_S, _AFTER_TROUBLE_S = 1.0, 30.0, 2.0
+_OWN_RULES = "Kueue did not make room by the chosen alone; it goes by its own rules."
+
+
+class Reconciler:
+    """``step`` does what there is to do and says in how many seconds to look again, should nothing change before."""
+
+    def __init__(self, cluster: Cluster, writer: Writer, settings: ControllerSettings, tell: Tell,
+                 clock: Callable[[], float] = time.time) -> None:  # fmt: skip
+        self._cluster, self._writer, self._settings, self._tell, self._clock = cluster, writer, settings, tell, clock
+        self._deciding = Deciding(cluster, settings)
+        self._said: dict[str, str] = {}
+        self.troubles = 0
+
+    async def step(self) -> float:
+        """Raises Deposed."""
+        try:
+            return await self._step()
+        except (Conflict, NotFound) as error:
+            _LOG.info("it has changed meanwhile: %s", error)
+            return _SOON_S
+        except ApiError as error:
+            _LOG.warning("a pass failed and is tried again: %s", error)
+            self.troubles += 1
+            return _AFTER_TROUBLE_S
+
+    async def _step(self) -> float:
+        now_s = self._clock()
+        again_s = [await self._lapse(view, now_s) for view in self._cluster.workloads()]
+        await self._take_back(now_s)
+        self._deciding.learn(now_s)
+        self._forget()
+        for view in sorted(self._cluster.workloads(), key=lambda one: (-one.priority, one.created_s, one.key)):
+            if view.held:
+                again_s.append(await self._hear(view))
+            elif view.pending and view.active and view.verdict is None:
+                await self._advise(view, now_s)
+        return min([_IDLE_S, *again_s])
+
+    async def _lapse(self, view: WorkloadView, now_s: float) -> float:
+        """Covers that have ended for one that still waits: Kueue looks at it again once it has left and come back."""
+        verdict = view.verdict
+        if verdict is None or not verdict.until_s or not view.pending or not view.active or is_lapsed(view):
+            return _IDLE_S
+        if now_s < verdict.until_s:
+            return verdict.until_s - now_s
+        if not view.holder and any(one.cover and one.cover.for_uid == view.uid for one in self._cluster.workloads()):
+            lapsed = word(LAPSED, now_s, "LAPSED", _OWN_RULES)
+            await self._writer.patch(view, held({"active": True}, lapsed))
+        return _IDLE_S
+
+    async def _take_back(self, now_s: float) -> None:
+        """Covers, notices and marks whose reason is gone."""
+        views = self._cluster.workloads()
+        waiting = {key: one for one in views if one.pending and (_is_heard(one) or is_under_way(one, now_s))
+                   for key in (one.uid, one.name)}  # fmt: skip
+        for view in views:
+            stray = view.holder == HOLDER and not view.cover and view.active
+            if stray or (view.cover and not (view.running and view.cover.for_uid in waiting)):
+                await self._writer.patch(view, release(KUEUE_WORKLOADS, view.document))
+            if view.evicting and view.running and view.evicting.waiting not in waiting:
+                await self._writer.patch(self._newest(view), untold())
+
+    async def _hear(self, view: WorkloadView) -> float:
+        """A held Workload: let it go, choose for it, or have it wait."""
+        now_s = self._clock()
+        if is_lapsed(view):
+            return await self._let_go(view, word(LAPSED, now_s, "LAPSED", _OWN_RULES))
+        judged = self._deciding.judge(view, now_s)
+        if judged.decision is None:
+            return await self._let_go(view, word("leave", now_s, judged.reason.code, judged.reason.message))
+        self._say(view, judged.decision, Mode.ENFORCE)
+        ends_s = view.created_s + self._settings.budget_s + self._settings.overdue_s
+        if judged.decision.verdict is Verdict.WAIT and now_s < ends_s:
+            await self._mark(view, [], (), now_s)
+            until_s = min(judged.decision.until_s or now_s, ends_s)
+            return max(_SOON_S, until_s - now_s)
+        if judged.decision.verdict is Verdict.PREEMPT:
+            return await self._choose(view, judged, judged.decision)
+        return await self._leave(view, judged, judged.decision)
+
+    async def _choose(self, view: WorkloadView, judged: Judged, decision: PreemptionDecision) -> float:
+        """Cover the others, tell the chosen, let Kueue choose."""
+        now_s, victims = judged.facts.now_s, judged.victims
+        uids = {one.uid for one in victims}
+        await self._mark(view, to_cover(view, judged.facts, uids), uids, now_s)
+        for victim in victims:
+            grounds = _grounds(judged.facts, victim)
+            await self._writer.patch(self._newest(victim), told(view, now_s, _why(victim, decision), grounds))
+        if not self._may_go(view, victims, uids):
+            return _SOON_S
+        models = {_grounds(judged.facts, one)["model"] for one in victims}
+        verdict = verdict_of(decision, now_s, now_s + self._settings.cover_s, models)
+        await self._writer.patch(self._newest(view), released(verdict))
+        self._deciding.applied(judged)
+        self._tell(view, "PreemptionChosen", decision.reasons[0].message)
+        for victim in victims:
+            self._tell(victim, "Preempting", _why(victim, decision))
+        return self._settings.cover_s
+
+    def _may_go(self, view: WorkloadView, victims: list[WorkloadView], uids: Collection[str]) -> bool:
+        """The last look: the chosen are safe still, and nobody came who is not covered."""
+        now_s = self._clock()
+        open_to_it = to_cover(view, self._deciding.facts(view, now_s), uids)
+        return self._deciding.still_safe(victims, now_s) and all(one.cover for one in open_to_it)
+
+    async def _leave(self, view: WorkloadView, judged: Judged, decision: PreemptionDecision) -> float:
+        """Kueue goes by its own rules; who is in a write is kept from them a while longer."""
+        now_s = judged.facts.now_s
+        guarded = [one for one in to_cover(view, judged.facts, ()) if one.name in decision.guarded]
+        await self._mark(view, guarded, (), now_s)
+        until_s = now_s + self._settings.cover_s if guarded else 0.0
+        await self._writer.patch(self._newest(view), released(verdict_of(decision, now_s, until_s, ())))
+        self._tell(view, "PreemptionLeft", decision.reasons[0].message)
+        return _SOON_S
+
+    async def _let_go(self, view: WorkloadView, verdict: Mapping[str, Any]) -> float:
+        """Without a decision of ours: nobody stays covered for it."""
+        await self._mark(view, [], (), self._clock())
+        await self._writer.patch(self._newest(view), released(verdict))
+        self._tell(view, "PreemptionLeft", str(verdict["reason"]))
+        return _SOON_S
+
+    async def _mark(self, waiting: WorkloadView, wanted: Iterable[WorkloadView], chosen: Collection[str],
+                    now_s: float) -> None:  # fmt: skip
+        """Exactly the wanted are covered for one that waits, and nobody but the chosen is told to go."""
+        uids, until_s = {one.uid for one in wanted}, now_s + self._settings.cover_s
+        for view in self._cluster.workloads():
+            ours = view.cover is not None and view.cover.for_uid == waiting.uid
+            if view.uid in uids and not ours:
+                await self._writer.patch(view, covered(view, waiting, until_s))
+            elif ours and view.uid not in uids:
+                await self._writer.patch(view, release(KUEUE_WORKLOADS, view.document))
+            notice = view.evicting is not None and view.evicting.waiting == waiting.name
+            if notice and view.running and view.uid not in chosen:
+                await self._writer.patch(self._newest(view), untold())
+
+    async def _advise(self, view: WorkloadView, now_s: float) -> None:
+        """A Workload that is not held: who should make room, told once for each verdict; Kueue acts all the same."""
+        mode = self._deciding.mode_of(view)
+        if mode is Mode.ENFORCE or not self._deciding.would_preempt(view, now_s, mode):
+            return
+        judged = self._deciding.judge(view, now_s, mode)
+        if judged.decision is None or not self._say(view, judged.decision, mode):
+            return
+        self._tell(view, "PreemptionAdvised", judged.reason.message)
+        if mode is Mode.ANNOTATE:
+            models = {_grounds(judged.facts, one)["model"] for one in judged.victims}
+            verdict = verdict_of(judged.decision, now_s, 0.0, models) | {"verdict": "advice"}
+            await self._writer.patch(view, {"metadata": released(verdict)["metadata"]})
+
+    def _say(self, view: WorkloadView, decision: PreemptionDecision, mode: Mode) -> bool:
+        """Once for each verdict and reason, not at every look; whether it is new."""
+        said = f"{decision.verdict} {decision.reasons[0].code} {decision.victims}"
+        if self._said.get(view.uid) == said:
+            return False
+        self._said[view.uid] = said
+        about = {**decision.as_decision(mode).to_dict(), **decision.to_dict(), "waiting": view.name}
+        DECISIONS.info("Workload %s", view.name, extra={"decision": about})
+        if decision.verdict is Verdict.WAIT and mode is Mode.ENFORCE:
+            self._tell(view, "PreemptionWaits", decision.reasons[0].message)
+        return True
+
+    def _newest(self, view: WorkloadView) -> WorkloadView:
+        return self._cluster.workload(view.key) or view
+
+    def _forget(self) -> None:
+        there = {one.uid for one in self._cluster.workloads()}
+        self._said = {uid: said for uid, said in self._said.items() if uid in there}
+
+
+def _is_heard(view: WorkloadView) -> bool:
+    return view.held and not is_lapsed(view)
+
+
+def _why(victim: WorkloadView, decision: PreemptionDecision) -> str:
+    note = next(one for one in decision.notes if one.gang == victim.name)
+    return f"{note.reason.message} {decision.reasons[0].message}"
+
+
+def _grounds(facts: Facts, victim: WorkloadView) -> dict[str, str]:
+    """The model and the interval behind a victim's work at risk."""
+    notes = [one.notes for one in facts.pods.get(victim.uid, ())]
+    found = next((one for one in notes if one.get(MODEL)), {})
+    return {"model": found.get(MODEL, ""), "workAtRisk": found.get(RISK_BETWEEN, "")}

@@ -1,0 +1,176 @@
+"""Workloads, queues and pods as the API server would give them."""
+
+import json
+from typing import Any
+
+from kopt.cluster.api import Conflict
+from kopt.controllers.preemption.marks import stamp
+from kopt.controllers.preemption.views import (
+    ClusterQueueView,
+    PodView,
+    WorkloadView,
+    cluster_queue_view,
+    pod_view,
+    workload_view,
+)
+
+GPU, QUEUE, NOW_S = "nvidia.com/gpu", "research", 1_900_000_000.0
+Object = dict[str, Any]
+
+
+def workload(name: str, gpus: int, priority: int | None = 100, *, runs: bool = True, held: bool = False,
+             started_s: float = NOW_S - 3600, **metadata: Any) -> Object:  # fmt: skip
+    """A Workload of one pod; it runs, or waits."""
+    limits = {"limits": {GPU: str(gpus)}, "requests": {"cpu": "1"}}
+    template = {"spec": {"containers": [{"name": "a", "resources": limits}]}}
+    owner = {"kind": "Job", "name": name, "uid": f"job-{name}", "controller": True}
+    made: Object = {
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": "1",
+                     "creationTimestamp": stamp(started_s), "ownerReferences": [owner], **metadata},
+        "spec": {"queueName": "gpus", "podSets": [{"name": "main", "count": 1, "template": template}]}, "status": {},
+    }  # fmt: skip
+    if priority is not None:
+        made["spec"]["priority"] = priority
+    if held:
+        made["spec"]["active"] = False
+        made["metadata"]["labels"] = {"kaiwo.ai/held": "preemption"}
+        made["metadata"]["annotations"] = {"kaiwo.ai/held-undo": json.dumps({"active": True})}
+    elif runs:
+        made["status"] = reserved(gpus, started_s)
+    return made
+
+
+def reserved(gpus: int, at_s: float) -> Object:
+    usage = {"name": "main", "count": 1, "flavors": {GPU: "h100", "cpu": "h100"},
+             "resourceUsage": {GPU: str(gpus), "cpu": "1"}}  # fmt: skip
+    condition = {"type": "QuotaReserved", "status": "True", "lastTransitionTime": stamp(at_s)}
+    return {"admission": {"clusterQueue": QUEUE, "podSetAssignments": [usage]}, "conditions": [condition]}
+
+
+def queue(gpus: int, cpus: int = 100, preempts: str = "LowerPriority", **spec: Any) -> ClusterQueueView:
+    resources = [{"name": GPU, "nominalQuota": str(gpus)}, {"name": "cpu", "nominalQuota": str(cpus)}]
+    group = {"coveredResources": [GPU, "cpu"], "flavors": [{"name": "h100", "resources": resources}]}
+    found = cluster_queue_view({
+        "metadata": {"name": QUEUE}, "status": {"conditions": [{"type": "Active", "status": "True"}]},
+        "spec": {"resourceGroups": [group], "preemption": {"withinClusterQueue": preempts}, **spec},
+    })  # fmt: skip
+    return found
+
+
+def notes(state: str = "TRAIN", safe: bool = True, lost: float = 100.0, age_s: float = 5.0, known: bool = True,
+          now_s: float = NOW_S) -> dict[str, str]:  # fmt: skip
+    """What a log agent writes."""
+    found = {
+        "kaiwo.ai/checkpoint-state": state, "kaiwo.ai/checkpoint-safe": str(safe).lower(),
+        "kaiwo.ai/checkpoint-observed-at": stamp(now_s - age_s), "kaiwo.ai/work-at-risk": f"{lost:.0f}",
+        "kaiwo.ai/work-at-risk-interval": f"{lost / 2:.0f}-{lost * 2:.0f}", "kaiwo.ai/checkpoint-model": "logs/7",
+    }  # fmt: skip
+    return found | ({"kaiwo.ai/last-checkpoint-time": stamp(now_s - age_s - 30)} if known else {})
+
+
+def pod(job: str, gpus: int, annotations: dict[str, str] | None = None, number: int = 0) -> PodView:
+    owner = {"kind": "Job", "name": job, "uid": f"job-{job}", "controller": True}
+    found = pod_view({
+        "metadata": {"name": f"{job}-{number}", "namespace": "team", "uid": f"pod-{job}-{number}",
+                     "ownerReferences": [owner], "annotations": annotations or {}},
+        "spec": {"containers": [{"resources": {"limits": {GPU: str(gpus)}}}]}, "status": {"phase": "Running"},
+    })  # fmt: skip
+    assert found is not None
+    return found
+
+
+class Books:
+    """A cluster in memory that is also its own writer, with Kueue's rule to take victims."""
+
+    def __init__(self, quota: int, *documents: Object) -> None:
+        self.documents = {one["metadata"]["name"]: one for one in documents}
+        self.queue, self.now_s = queue(quota), NOW_S
+        self.notes: dict[str, dict[str, str]] = {}
+        self.told: list[tuple[str, str]] = []
+        self.writes = 0
+        self.dies_after: int | None = None
+        self.taken: list[str] = []
+
+    def workloads(self) -> list[WorkloadView]:
+        return [workload_view(json.loads(json.dumps(one))) for one in self.documents.values()]
+
+    def workload(self, key: tuple[str, str]) -> WorkloadView | None:
+        return next((one for one in self.workloads() if one.key == key), None)
+
+    def queue_of(self, _: WorkloadView) -> ClusterQueueView:
+        return self.queue
+
+    def pods_of(self, view: WorkloadView) -> list[PodView]:
+        gpus = view.uses.get(("h100", GPU), 0) // 1000
+        return [pod(view.key[1], gpus, self.notes.get(view.key[1]))] if gpus else []
+
+    def preemptions(self, _: float) -> dict[str, int]:
+        return {}
+
+    def mode(self, _: WorkloadView) -> str:
+        return "enforce"
+
+    def noted(self, document: Object) -> None:
+        """Written already."""
+
+    def tell(self, view: WorkloadView, reason: str, _: str) -> None:
+        self.told.append((view.key[1], reason))
+
+    async def patch(self, view: WorkloadView, changes: Object) -> None:
+        """A merge patch under the condition that the object is as it was seen; then Kueue has its turn."""
+        if self.dies_after is not None and self.writes >= self.dies_after:
+            raise KilledError
+        document = self.documents[view.key[1]]
+        if document["metadata"]["resourceVersion"] != view.version:
+            raise Conflict("it has changed")
+        self.writes += 1
+        _merge(document, json.loads(json.dumps(changes)))
+        document["metadata"]["resourceVersion"] = str(int(view.version) + 1)
+        self.kueue()
+
+    def kueue(self) -> None:
+        """Admit what fits, else pre-empt: the lowest priority first, then the newest, as Kueue 0.15 does."""
+        waiting = [one for one in self.workloads() if one.pending and one.active]
+        for one in sorted(waiting, key=lambda one: -one.document["spec"].get("priority", 0)):
+            place, own = ("h100", GPU), one.document["spec"].get("priority", 0)
+            running = [two for two in self.workloads() if two.running]
+            written = {two.uid: int(two.document["spec"].get("priority", 0)) for two in running}
+            order = sorted((two for two in running if written[two.uid] < own),
+                           key=lambda two: (written[two.uid], -(two.reserved_s or 0)))  # fmt: skip
+            free = self.queue.quota[place] - sum(two.uses[place] for two in running)
+            victims: list[WorkloadView] = []
+            for two in order:
+                if free >= one.asks[GPU]:
+                    break
+                victims.append(two)
+                free += two.uses[place]
+            if free < one.asks[GPU]:
+                continue
+            for two in tuple(victims[:-1]):
+                if free - two.uses[place] >= one.asks[GPU]:
+                    victims.remove(two)
+                    free -= two.uses[place]
+            for two in victims:
+                self.taken.append(two.key[1])
+                self._touch(two.key[1], {"conditions": [{"type": "Evicted", "status": "True",
+                                                         "lastTransitionTime": stamp(self.now_s)}]})  # fmt: skip
+            self._touch(one.key[1], reserved(one.asks[GPU] // 1000, self.now_s))
+
+    def _touch(self, name: str, status: Object) -> None:
+        document = self.documents[name]
+        document["status"] = status
+        document["metadata"]["resourceVersion"] = str(int(document["metadata"]["resourceVersion"]) + 1)
+
+
+class KilledError(Exception):
+    """The process ends here."""
+
+
+def _merge(document: Object, changes: Object) -> None:
+    for name, value in changes.items():
+        if value is None:
+            document.pop(name, None)
+        elif isinstance(value, dict):
+            _merge(document.setdefault(name, {}), value)
+        else:
+            document[name] = value

@@ -17,6 +17,7 @@ BENCHMARKS = {
     "preemption": "benchmarks.preemption",
     "sizing": "benchmarks.sizing",
     "suite": "benchmarks.suite_estimates",
+    "staging": "benchmarks.staging",
     "topology": "benchmarks.topology_placement",
     "webhook": "benchmarks.webhook",
 }

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import obstore
 
@@ -83,6 +83,9 @@ class Bucket:
             answer = await obstore.get_async(self._store, key, options=wanted)  # type: ignore[arg-type]
             if answer.meta["size"] != entry.bytes or (etag and (answer.meta["e_tag"] or "") != etag):
                 raise changed(what)
+            if end - begin <= piece_bytes(self._settings):
+                yield cast(bytes, await answer.bytes_async())
+                return
             async for piece in answer.stream(min_chunk_size=piece_bytes(self._settings)):
                 yield piece
         except NOT_THERE as error:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kopt.agents.staging.digests import file_digest
+from kopt.agents.staging.digests import file_digest, hasher
 from kopt.agents.staging.folder import Folder
 from kopt.agents.staging.journal import Journal, PartLine
 from kopt.agents.staging.origins import Origin
@@ -17,6 +17,8 @@ from kopt.agents.staging.reporting import Counts
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.troubles import changed
 from kopt.core.staging import Checksum, Entry, Staged, StagingError, Trouble, part_count, part_ranges
+
+_AT_ONCE = 1 << 20
 
 
 @dataclass
@@ -45,6 +47,10 @@ class Object:
         except OSError:
             return 0
         return max(0, min(taken - (self.entry.bytes - self.missing_bytes()), self.missing_bytes()))
+
+    @property
+    def single(self) -> bool:
+        return 0 < self.entry.bytes <= self.part_bytes
 
     @property
     def whole(self) -> bool:
@@ -80,13 +86,51 @@ class Fetcher:
 
         async def work() -> None:
             for one, part in waiting:
-                if part is not None:
+                if part is not None and len(one.parts) == 0 and one.entry.bytes <= _AT_ONCE and one.single:
+                    await self._at_once(one)
+                elif part is not None:
                     await self._part(one, *part)
                 if one.whole and not one.settled:
                     await self._settle(one)
 
         await together(work, self._parallel)
         return self._folders
+
+    async def _at_once(self, one: Object) -> None:
+        """An object of one small part, with a single way to the disk: there may be millions of them."""
+        entry, pieces, place = one.entry, list[bytes](), 0
+        async with contextlib.aclosing(self._origin.read(entry, 0, entry.bytes)) as coming:
+            async for piece in coming:
+                await self._pace.take(len(piece))
+                pieces.append(piece)
+                place += len(piece)
+        if place != entry.bytes:
+            raise _short(entry, place, entry.bytes)
+        self._folders.add(await asyncio.to_thread(self._write_whole, one, pieces))
+        self._counts.bytes_done += entry.bytes
+        self._counts.objects_done += 1
+
+    def _write_whole(self, one: Object, pieces: list[bytes]) -> Path:
+        entry, found = one.entry, hashlib.sha256()
+        checksum = entry.checksum
+        given = hasher(checksum.algorithm, entry.bytes) if checksum and checksum.algorithm != "sha256" else found
+        place, file = 0, _opened(self._folder.partial(entry.path))
+        try:
+            for piece in pieces:
+                _write(file, piece, place, found)
+                place += len(piece)
+                if given is not found:
+                    given.update(piece)
+        finally:
+            os.close(file)
+        if checksum and given.hexdigest() != checksum.value:
+            self._drop(one)
+            raise _wrong(entry, checksum)
+        one.parts[0] = found.hexdigest()
+        self._journal.add(PartLine(entry.path, entry.version, entry.bytes, one.part_bytes, 0, one.parts[0]))
+        folder = self._folder.settle(entry.path, entry.bytes, executable=entry.executable)
+        one.settled = True
+        return folder
 
     async def _part(self, one: Object, index: int, begin: int, end: int) -> None:
         file = await asyncio.to_thread(_opened, self._folder.partial(one.entry.path))
@@ -118,8 +162,7 @@ class Fetcher:
             raise
         if place != end:
             self._counts.bytes_done -= place - begin
-            message = f"{entry.path}: {place - begin:,} bytes came in place of {end - begin:,}; run again to go on"
-            raise StagingError(message, Trouble.UNREACHABLE)
+            raise _short(entry, place - begin, end - begin)
         return found.hexdigest()
 
     async def _settle(self, one: Object) -> None:
@@ -163,6 +206,11 @@ def _work(objects: list[Object]) -> Iterator[tuple[Object, tuple[int, int, int] 
             yield one, part
         if not parts:
             yield one, None
+
+
+def _short(entry: Entry, came: int, wanted: int) -> StagingError:
+    message = f"{entry.path}: {came:,} bytes came in place of {wanted:,}; run again to go on"
+    return StagingError(message, Trouble.UNREACHABLE)
 
 
 def _wrong(entry: Entry, checksum: Checksum) -> StagingError:

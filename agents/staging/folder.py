@@ -78,13 +78,13 @@ class Folder:
 
     def file(self, path: str) -> Path:
         """Where an object's file belongs. Raises StagingError where a link on the way leads elsewhere."""
-        here = self.place
+        target, here = self.place / path, str(self.place)
         for part in path.split("/"):
-            here = here / part
-            if here.is_symlink():
+            here = f"{here}/{part}"
+            if os.path.islink(here):  # noqa: PTH114 - there may be millions
                 raise StagingError(f"{here} is a link; take it away, files are not written through links",
                                    Trouble.DESTINATION)  # fmt: skip
-        return here
+        return target
 
     def partial(self, path: str) -> Path:
         """Where it is while it is not whole."""
@@ -95,9 +95,12 @@ class Folder:
         partial, target = self.partial(path), self.file(path)
         file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.ftruncate(file, size)
-            mode = stat.S_IMODE(os.fstat(file).st_mode)
-            os.fchmod(file, mode | 0o111 if executable else mode & ~0o111)
+            found = os.fstat(file)
+            if found.st_size != size:
+                os.ftruncate(file, size)
+            if bool(found.st_mode & stat.S_IXUSR) != executable:
+                mode = stat.S_IMODE(found.st_mode)
+                os.fchmod(file, mode | 0o111 if executable else mode & ~0o111)
             os.fsync(file)
         finally:
             os.close(file)

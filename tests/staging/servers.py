@@ -18,6 +18,7 @@ class Served:
 
     content: bytes
     etag: str = '"one"'
+    modified: str = ""
     ranges: bool = True
     busy: int = 0
     cut: int = 0
@@ -67,7 +68,9 @@ def _answer(handler: BaseHTTPRequestHandler, state: Web) -> None:
         _send(handler, 404, b"")
         return
     if one.then is not None and headers.get("range", "bytes=0-").startswith("bytes=0-") is False:
-        one.content, one.etag, one.then = one.then, '"two"', None
+        one.content, one.then = one.then, None
+        one.etag = one.etag and '"two"'
+        one.modified = one.modified and "Sun, 22 Nov 2026 11:00:00 GMT"
     if one.busy or one.status != 200:
         one.busy = max(0, one.busy - 1)
         _send(handler, one.status if one.status != 200 else 503, b"")
@@ -79,7 +82,10 @@ def _answer(handler: BaseHTTPRequestHandler, state: Web) -> None:
 
 
 def _send_file(handler: BaseHTTPRequestHandler, state: Web, one: Served, wanted: str) -> None:
-    body, more = one.content, {"etag": one.etag} if one.etag else {}
+    body, more = (
+        one.content,
+        {key: value for key, value in (("etag", one.etag), ("last-modified", one.modified)) if value},
+    )
     status = 200
     if wanted:
         first, _, last = wanted.removeprefix("bytes=").partition("-")

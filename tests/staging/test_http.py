@@ -61,9 +61,16 @@ def test_what_the_server_refuses_is_told_apart(files: Web, tmp_path: Path, statu
     assert "very-secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("etag", ['"one"', ""])
-def test_a_file_that_changes_midway_stops_it(files: Web, tmp_path: Path, etag: str) -> None:
-    files.files["/set.bin"] = Served(BODY, etag=etag, then=BODY + b"more" if not etag else b"x" * len(BODY))
+@pytest.mark.parametrize(
+    ("etag", "modified", "then"),
+    [
+        ('"one"', "", b"x" * len(BODY)),
+        ("", "Sun, 22 Nov 2026 10:00:00 GMT", b"x" * len(BODY)),
+        ("", "", BODY + b"more"),
+    ],
+)
+def test_a_file_that_changes_midway_stops_it(files: Web, tmp_path: Path, etag: str, modified: str, then: bytes) -> None:
+    files.files["/set.bin"] = Served(BODY, etag=etag, modified=modified, then=then)
     with pytest.raises(StagingError, match="changed at its source") as caught:
         staged(f"{files.url}/set.bin", tmp_path, parallel=1)
     assert caught.value.trouble is Trouble.CHANGED

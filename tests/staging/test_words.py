@@ -156,3 +156,14 @@ def test_a_journal_cut_anywhere_names_only_what_was_told(
     again.add(PartLine("new", "v", 100, 10, 0, DIGEST))
     again.close()
     assert known(path, iter(()))["new"].parts == {0: DIGEST}
+
+
+def test_a_line_that_was_altered_counts_for_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.add(PartLine("a", "v", 100, 10, 3, DIGEST))
+    journal.close()
+    whole = (tmp_path / "journal").read_bytes()
+    (tmp_path / "journal").write_bytes(whole.replace(b" 3, ", b" 4, "))
+    assert known(tmp_path / "journal", iter(())) == {}
+    (tmp_path / "journal").write_bytes(whole)
+    assert known(tmp_path / "journal", iter(()))["a"].parts == {3: DIGEST}

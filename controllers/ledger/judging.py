@@ -63,12 +63,18 @@ def evictions(seen: Seen, root: str, known: Iterable[Entry], now_s: float) -> tu
     told = [*_by_kueue(seen, root), *_by_suspension(seen, root)]
     gathered, again_s = _by_pods(seen, root, now_s)
     others = [one for one in gathered if not any(abs(one.at_s - it.at_s) <= TOGETHER_S for it in told)]
-    found = [one for one in (*told, *others) if is_new(one)]
-    return [_written(seen, root, one) for one in sorted(found, key=lambda one: one.at_s)], again_s
+    found: list[Eviction] = []
+    for one in sorted(filter(is_new, (*told, *others)), key=lambda one: one.at_s):
+        before_s = max(newest_s, found[-1].evicted_at_s if found else 0.0)
+        found.append(_written(seen, root, one, before_s))
+    return found, again_s
 
 
-def _written(seen: Seen, root: str, one: Sighting) -> Eviction:
-    notices = [it for it in seen.notices_of(root) if -_AFTER_S <= one.at_s - it.at_s <= _NOTICE_S]
+def _written(seen: Seen, root: str, one: Sighting, before_s: float) -> Eviction:
+    """``before_s``: when it was evicted before. A notice is of the first eviction after it, and may stay behind."""
+    notices = [
+        it for it in seen.notices_of(root) if it.at_s > before_s and -_AFTER_S <= one.at_s - it.at_s <= _NOTICE_S
+    ]  # fmt: skip
     ours = max(notices, key=lambda it: it.at_s, default=None)
     if ours is not None:
         one = _as_noticed(one, ours)

@@ -132,7 +132,8 @@ def test_a_group_of_pods_is_one_eviction(
         spec = ledger.wait()["spec"]
         assert (spec["workload"]["kind"], spec["workload"]["name"]) == ("Workload", "gang")
         assert (spec["cause"], spec["gpus"], spec["system"]) == ("Deactivated", 6000, "Kueue")
-        wait_for(lambda: not plane.api.list("v1", "Pod", space, fields="status.phase=Running"), 60)
+        stopped = lambda: all("deletionTimestamp" in one["metadata"] for one in plane.api.list("v1", "Pod", space))  # noqa: E731
+        wait_for(stopped, 60, "Kueue deletes the pods of the group")
         assert len(ledger.lines()) == 1
 
 

@@ -1,0 +1,138 @@
+"""The recorder of the ledger with its own account's token: it writes what happens, is refused nothing, uses every
+right that it has, and cannot touch a workload."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from controlplane.api import Api, Refused
+from controlplane.kubelet import Kubelet
+from controlplane.plane import ControlPlane
+from controlplane.processes import free_port, wait_for
+
+KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
+NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-ledger", "recorded"
+VALUES = {"ledger": {"enabled": True, "most": 1}, "webhook": {"enabled": False}, "sizing": {"enabled": False},
+          "extender": {"enabled": False}}  # fmt: skip
+BATCH, EVICTION = ("batch/v1", "Job"), ("kaiwo.ai/v1alpha1", "Eviction")
+GPU = "nvidia.com/gpu"
+SELDOM = {
+    ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
+    ("watch", "kueue.x-k8s.io", "workloads"): "only where there is Kueue",
+    ("watch", "scheduling.run.ai", "podgroups"): "only where there is KAI",
+}
+Object = dict[str, Any]
+
+
+def job(name: str, node: Kubelet) -> Object:
+    container = {"name": "main", "image": "any", "command": ["sleep", "600"], "resources": {"limits": {GPU: "1"}}}
+    spec = {"containers": [container], "nodeSelector": node.selector, "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0}  # fmt: skip
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": SPACE},
+            "spec": {"template": {"spec": spec}}}  # fmt: skip
+
+
+def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
+    assert not [one for one in charts.render() if "ledger" in one["metadata"]["name"]]
+    kinds = {one["kind"] for one in charts.render(VALUES) if one["metadata"]["name"] == ACCOUNT}
+    assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy"} <= kinds
+
+
+@pytest.fixture(scope="module")
+def worked(control_plane: ControlPlane, charts: Any, install: Callable[..., None]) -> list[Object]:
+    """The audit log of two evictions, one of whose lines is one too many."""
+    install(VALUES)
+    (deployment,) = [one for one in charts.render(VALUES)
+                     if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)]  # fmt: skip
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    local = [one for one in arguments if not one.startswith(("--host", "--port"))]
+    env = {"KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)), "POD_NAMESPACE": NAMESPACE,
+           "POD_NAME": "kopt-ledger-0"}  # fmt: skip
+    started, api = datetime.now(UTC), control_plane.api
+    api.namespace(SPACE)
+
+    def process() -> Any:
+        port = free_port()
+        server = control_plane.start_server("ledger", [*KOPT, *local, f"--port={port}"], env)
+        metrics = f"http://127.0.0.1:{port}/metrics"
+        server.wait_until(lambda: "\nkopt_ledger_leading 1.0" in httpx.get(metrics, trust_env=False).text)
+        return server
+
+    server = process()
+    with Kubelet(control_plane, "recorded", {GPU: "4"}) as node:
+        for name in ("one", "two"):
+            api.create(job(name, node))
+            api.wait(*BATCH, name, lambda one: one["status"].get("ready"), SPACE)
+            api.patch(*BATCH, name, {"spec": {"suspend": True}}, SPACE)
+            wait_for(lambda name=name: name in _phases(api), 60, f"{name} is in the ledger")
+            api.delete(*BATCH, name, SPACE, propagationPolicy="Background")
+            wait_for(lambda name=name: _phases(api)[name] == "Gone", 60, f"{name} is gone")
+        # The next one tidies as it begins.
+        server.stop()
+        server = process()
+        wait_for(lambda: list(_phases(api)) == ["two"], 60, "the older line is dropped")
+    server.stop()
+    return [
+        entry for entry in control_plane.audit_entries(ACCOUNT)
+        if entry["user"]["username"].endswith(f":{ACCOUNT}") and "objectRef" in entry
+        and datetime.fromisoformat(entry["requestReceivedTimestamp"]) >= started
+    ]  # fmt: skip
+
+
+def _phases(api: Api) -> dict[str, str]:
+    found = api.list(*EVICTION, SPACE)
+    return {one["spec"]["workload"]["name"]: one.get("status", {}).get("phase", "") for one in found}
+
+
+def test_it_is_refused_nothing(worked: list[Object]) -> None:
+    assert worked
+    assert [one for one in worked if one.get("responseStatus", {}).get("code") == 403] == []
+
+
+def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
+    used = {
+        (one["verb"], one["objectRef"].get("apiGroup", ""),
+         "/".join(filter(None, (one["objectRef"]["resource"], one["objectRef"].get("subresource")))))
+        for one in worked
+    }  # fmt: skip
+    roles = [one for one in charts.render(VALUES) if one["kind"] in ("Role", "ClusterRole")
+             and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
+    granted = {
+        (verb, group, resource)
+        for role in roles for rule in role["rules"]
+        for verb in rule["verbs"] for group in rule["apiGroups"] for resource in rule["resources"]
+    }  # fmt: skip
+    assert granted - used - SELDOM.keys() == set(), "given and never used"
+    assert SELDOM.keys() <= granted
+
+
+def test_its_account_cannot_touch_a_workload(worked: list[Object], control_plane: ControlPlane) -> None:
+    stolen = Api(Path(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)))
+    pod = {"restartPolicy": "Never", "containers": [{"name": "x", "image": "x"}]}
+    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x", "namespace": SPACE},
+            "spec": {"template": {"spec": pod}}}  # fmt: skip
+    with pytest.raises(Refused, match="jobs"):
+        stolen.create(body, dryRun="All")
+    with pytest.raises(Refused, match="pods"):
+        stolen.delete("v1", "Pod", "any", SPACE)
+    (line,) = stolen.list(*EVICTION, SPACE)
+    with pytest.raises(Refused, match="evictions"):
+        stolen.patch(*EVICTION, line["metadata"]["name"], {"spec": {"cause": "Unknown"}}, SPACE)
+
+
+def test_what_happened_cannot_be_changed_by_anybody(worked: list[Object], control_plane: ControlPlane) -> None:
+    (line,) = control_plane.api.list(*EVICTION, SPACE)
+    with pytest.raises(Refused, match="what happened does not change"):
+        control_plane.api.patch(*EVICTION, line["metadata"]["name"], {"spec": {"cause": "Unknown"}}, SPACE)
+
+
+def test_off_stops_it_and_keeps_the_ledger(worked: list[Object], control_plane: ControlPlane) -> None:
+    env = {"KUBECONFIG": str(control_plane.kubeconfig_for("kopt-off", NAMESPACE)), "PATH": "/usr/bin:/bin"}
+    subprocess.run([*KOPT, "off", "-n", NAMESPACE, "--wait", "5s"], env=env, capture_output=True, check=False)
+    assert control_plane.api.get("apps/v1", "Deployment", ACCOUNT, NAMESPACE)["spec"]["replicas"] == 0
+    assert list(_phases(control_plane.api)) == ["two"]

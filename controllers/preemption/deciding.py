@@ -19,7 +19,7 @@ from kopt.controllers.preemption.scene import (
     too_little,
     would_preempt,
 )
-from kopt.controllers.preemption.views import HOLDER, ClusterQueueView, WorkloadView
+from kopt.controllers.preemption.views import HOLDER, ClusterQueueView, PodView, WorkloadView
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.policies.preemption import PreemptionDecision, PreemptionState, RunningGang, Verdict, decide, observe
@@ -27,7 +27,7 @@ from kopt.policies.preemption.state import Eviction
 
 LAPSED = "lapsed"
 """The verdict on a Workload for which the chosen alone did not suffice."""
-_DAY_S = 86_400.0
+_DAY_S, _LOOKS_BACK_S = 86_400.0, 60.0
 _NEXT_S = 1.0
 _NO_QUEUE = ClusterQueueView("", {}, "Never", "", False)
 
@@ -53,6 +53,7 @@ class Deciding:
     def __init__(self, cluster: Cluster, settings: ControllerSettings) -> None:
         self._cluster, self._settings = cluster, settings
         self._state = PreemptionState()
+        self._ran: dict[str, tuple[WorkloadView, Sequence[PodView]]] = {}
 
     def learn(self, now_s: float) -> None:
         """What statuses say now, and who was told to go and did, also by the leader before."""
@@ -69,10 +70,14 @@ class Deciding:
         evictions = tuple(sorted(once.values(), key=lambda one: (one.at_s, one.gang)))
         gangs = [gang for one in running.values() if (gang := self._gang(one, now_s))]
         self._state = observe(replace(self._state, evictions=evictions), gangs, now_s)
+        there = {one.uid: one for one in views}
+        self._ran = {uid: known for uid, known in self._ran.items()
+                     if uid in there and now_s - (there[uid].evicted_at_s or now_s) < _LOOKS_BACK_S}  # fmt: skip
+        self._ran |= {one.uid: (one, self._cluster.pods_of(one)) for one in running.values()}
 
     def judge(self, waiting: WorkloadView, now_s: float, mode: Mode = Mode.ENFORCE) -> Judged:
         """What the policy says, or why it is not asked."""
-        facts = self.facts(waiting, now_s)
+        facts = self.facts(waiting, now_s) if mode is Mode.ENFORCE else self.looked_back(waiting, now_s)
         if reason := self._unasked(waiting, facts, mode):
             return Judged(facts, reason)
         if other := self._other_under_way(waiting, facts):
@@ -86,9 +91,17 @@ class Deciding:
             return Judged(facts, too_little(waiting, missing))
         return judged
 
-    def would_preempt(self, waiting: WorkloadView, now_s: float, mode: Mode = Mode.ENFORCE) -> bool:
-        """Whether Kueue would make room for a Workload now, and the mode for it is this one."""
-        return self.mode_of(waiting) is mode and would_preempt(waiting, self.facts(waiting, now_s))
+    def would_preempt(self, waiting: WorkloadView, now_s: float) -> bool:
+        """Whether Kueue would make room for a Workload now, and we are to choose."""
+        return self.mode_of(waiting) is Mode.ENFORCE and would_preempt(waiting, self.facts(waiting, now_s))
+
+    def did_preempt(self, waiting: WorkloadView, now_s: float) -> list[str] | None:
+        """Whom Kueue took for a Workload that is not ours to hold; None where it needs nobody's room."""
+        facts = self.looked_back(waiting, now_s)
+        if not would_preempt(waiting, facts):
+            return None
+        there = {one.uid: one for one in self._cluster.workloads()}
+        return [one.name for one in facts.workloads if one.uid not in there or not there[one.uid].running]
 
     def applied(self, judged: Judged) -> None:
         if judged.state is not None:
@@ -109,6 +122,14 @@ class Deciding:
             {one.uid: max(counts.get(one.uid, 0), counts.get(one.owner_uid, 0)) for one in own},
             self._settings.policy.stale_s,
         )  # fmt: skip
+
+    def looked_back(self, waiting: WorkloadView, now_s: float) -> Facts:
+        """Its ClusterQueue as it was when a Workload came: Kueue does not wait for us where we only look on."""
+        queue = self._cluster.queue_of(waiting) or _NO_QUEUE
+        own = {view.uid: (view, pods) for view, pods in self._ran.values() if view.cluster_queue == queue.name
+               and view.uid != waiting.uid and (view.reserved_s or 0.0) <= waiting.created_s}  # fmt: skip
+        return Facts(now_s, queue, [view for view, _ in own.values()], {uid: pods for uid, (_, pods) in own.items()},
+                     stale_s=self._settings.policy.stale_s)  # fmt: skip
 
     def mode_of(self, view: WorkloadView) -> Mode:
         said = self._cluster.mode(view)

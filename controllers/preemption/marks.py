@@ -55,6 +55,11 @@ def released(verdict: Mapping[str, Any]) -> Object:
             "spec": {"active": True}}  # fmt: skip
 
 
+def advised(verdict: Mapping[str, Any]) -> Object:
+    """The patch that only says what would have been decided."""
+    return {"metadata": {"annotations": {DECISION_ANNOTATION: _line(verdict)}}}
+
+
 def told(waiting: WorkloadView, at_s: float, reason: str, more: Mapping[str, Any]) -> Object:
     """The patch that tells a victim, and whoever keeps the ledger, why it has to go."""
     notice = {"by": MINE, "cause": "Preempted", "for": waiting.name, "at": stamp(at_s), "reason": reason[:_LONGEST]}

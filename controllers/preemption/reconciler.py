@@ -16,7 +16,7 @@ from kopt.cluster.held import release
 from kopt.cluster.resources import KUEUE_WORKLOADS
 from kopt.controllers.preemption.deciding import LAPSED, Deciding, Judged, is_lapsed, is_under_way
 from kopt.controllers.preemption.given import Cluster, ControllerSettings, Tell, Writer
-from kopt.controllers.preemption.marks import covered, held, released, told, untold, verdict_of, word
+from kopt.controllers.preemption.marks import advised, covered, held, released, told, untold, verdict_of, word
 from kopt.controllers.preemption.scene import Facts, to_cover
 from kopt.controllers.preemption.statuses import MODEL, RISK_BETWEEN
 from kopt.controllers.preemption.views import HOLDER, WorkloadView
@@ -25,7 +25,7 @@ from kopt.policies.preemption import PreemptionDecision, Verdict
 
 _LOG = logging.getLogger(__name__)
 DECISIONS = logging.getLogger("kopt.decisions")
-_SOON_S, _IDLE_S, _AFTER_TROUBLE_S = 1.0, 30.0, 2.0
+_SOON_S, _IDLE_S, _AFTER_TROUBLE_S, _NEW_S = 1.0, 30.0, 2.0, 30.0
 _OWN_RULES = "Kueue did not make room by the chosen alone; it goes by its own rules."
 
 
@@ -60,7 +60,7 @@ class Reconciler:
         for view in sorted(self._cluster.workloads(), key=lambda one: (-one.priority, one.created_s, one.key)):
             if view.held:
                 again_s.append(await self._hear(view))
-            elif view.pending and view.active and view.verdict is None:
+            elif now_s - view.created_s < _NEW_S and view.verdict is None and view.uid not in self._said:
                 await self._advise(view, now_s)
         return min([_IDLE_S, *again_s])
 
@@ -163,18 +163,20 @@ class Reconciler:
                 await self._writer.patch(self._newest(view), untold())
 
     async def _advise(self, view: WorkloadView, now_s: float) -> None:
-        """A Workload that is not held: who should make room, told once for each verdict; Kueue acts all the same."""
+        """A new Workload that is not held: whom Kueue takes by itself, and who would lose least."""
         mode = self._deciding.mode_of(view)
-        if mode is Mode.ENFORCE or not self._deciding.would_preempt(view, now_s, mode):
+        taken = None if mode is Mode.ENFORCE else self._deciding.did_preempt(view, now_s)
+        if taken is None:
             return
         judged = self._deciding.judge(view, now_s, mode)
         if judged.decision is None or not self._say(view, judged.decision, mode):
             return
-        self._tell(view, "PreemptionAdvised", judged.reason.message)
+        text = f"Kueue takes {', '.join(taken)} by its own rule. " if taken else ""
+        self._tell(view, "PreemptionAdvised", f"{text}{judged.reason.message}")
         if mode is Mode.ANNOTATE:
             models = {_grounds(judged.facts, one)["model"] for one in judged.victims}
-            verdict = verdict_of(judged.decision, now_s, 0.0, models) | {"verdict": "advice"}
-            await self._writer.patch(view, {"metadata": released(verdict)["metadata"]})
+            verdict = verdict_of(judged.decision, now_s, 0.0, models) | {"verdict": "advice", "native": taken}
+            await self._writer.patch(view, advised(verdict))
 
     def _say(self, view: WorkloadView, decision: PreemptionDecision, mode: Mode) -> bool:
         """Once for each verdict and reason, not at every look; whether it is new."""

@@ -94,6 +94,10 @@ def test_only_said_where_it_observes(team: Team, controller: Callable[..., Contr
     wait_for(lambda: team.admitted("urgent"))
     assert team.evicted() == {"newest"}
     assert team.left_over() == []
+    said = wait_for(lambda: team.events("urgent").get("PreemptionAdvised"), what="it says whom it would have taken")
+    advice = wait_for(lambda: team.decision("urgent"))
+    assert (advice["verdict"], advice["victims"]) == ("advice", [name_of(team, "oldest")])
+    assert name_of(team, "oldest") in said
 
 
 def test_without_us_the_newest_is_taken(team: Team) -> None:

@@ -1,0 +1,109 @@
+"""With its own account's rights as the chart gives them, and with the way to the API server cut in the middle."""
+
+import asyncio
+import contextlib
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster.faults import FaultProxy, proxied
+from controlplane.processes import wait_for
+
+from .conftest import SYSTEM, Controller, Object, Team
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+CHART = Path(__file__).parents[2] / "deploy" / "chart"
+ACCOUNT = "kopt-preemption"
+RIGHTS = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "MutatingWebhookConfiguration"}
+SELDOM = {
+    ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
+    ("update", "", "secrets"): "only to rotate a certificate",
+    ("patch", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"): "only for another certificate",
+    ("update", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"): "only for another address",
+}
+
+
+def rendered(helm: Path, **values: Any) -> list[Object]:
+    settings = [f"--set=preemption.{name}={value}" for name, value in values.items()]
+    done = subprocess.run([helm, "template", "kopt", CHART, "--namespace", SYSTEM, *settings], capture_output=True,
+                          text=True, check=True, timeout=120)  # fmt: skip
+    return [one for one in yaml.safe_load_all(done.stdout) if one and one["metadata"]["name"].endswith("preemption")]
+
+
+def test_it_is_off_unless_it_is_asked_for(helm: Path) -> None:
+    assert rendered(helm) == []
+    (deployment,) = [one for one in rendered(helm, enabled="true") if one["kind"] == "Deployment"]
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert {"--mode=observe", "--budget=5m", "--cover=60s", "--service=kopt-preemption"} <= set(arguments)
+
+
+def test_it_is_refused_nothing_and_uses_every_right(
+    team: Team, controller: Callable[..., Controller], helm: Path
+) -> None:
+    given = [one for one in rendered(helm, enabled="true") if one["kind"] in RIGHTS]
+    team.api.apply(*given)
+    try:
+        controller("--mode=enforce", kubeconfig=team.plane.kubeconfig_for(ACCOUNT, SYSTEM))
+        for name in ("oldest", "middle", "newest"):
+            team.run(name, 4)
+            team.note(name, "CKPT_WRITING", safe=False)
+        team.submit("urgent", 4, "high")
+        wait_for(lambda: "PreemptionWaits" in team.events("urgent"), what="it is held")
+        wait_for(lambda: team.note("middle", lost=10) or team.admitted("urgent"), what="it has its GPUs", every_s=2)
+        assert team.evicted() == {"middle"}
+        wait_for(lambda: not team.left_over(), what="every priority is back")
+        entries = [one for one in team.plane.audit_entries(ACCOUNT)
+                   if one["user"]["username"].endswith(f":{ACCOUNT}") and "objectRef" in one]  # fmt: skip
+    finally:
+        for one in given:
+            team.api.delete(one["apiVersion"], one["kind"], one["metadata"]["name"], SYSTEM)
+    assert [one for one in entries if one.get("responseStatus", {}).get("code") == 403] == []
+    used = {(one["verb"], one["objectRef"].get("apiGroup", ""), one["objectRef"]["resource"]) for one in entries}
+    granted = {
+        (verb, group, resource)
+        for role in given if role["kind"] in ("Role", "ClusterRole") for rule in role["rules"]
+        for verb in rule["verbs"] for group in rule["apiGroups"] for resource in rule["resources"]
+    }  # fmt: skip
+    assert granted - used - SELDOM.keys() == set(), "given and never used"
+
+
+Call = Callable[[Callable[[], None]], object]
+
+
+@contextlib.contextmanager
+def in_the_way(kubeconfig: Path, folder: Path) -> Iterator[tuple[Call, FaultProxy, Path]]:
+    """A proxy in a thread of its own; what hurts it is called there."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    context = proxied(kubeconfig, folder)
+    proxy, through = asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(20)
+    try:
+        yield loop.call_soon_threadsafe, proxy, through
+    finally:
+        asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(20)
+        loop.call_soon_threadsafe(loop.stop)
+
+
+def test_it_goes_on_after_the_way_to_the_api_server_was_cut(
+    team: Team, controller: Callable[..., Controller], tmp_path: Path
+) -> None:
+    with in_the_way(team.plane.kubeconfig, tmp_path) as (call, proxy, through):
+        one = controller("--mode=enforce", kubeconfig=through)
+        for name in ("oldest", "middle", "newest"):
+            team.run(name, 4)
+            team.note(name, "CKPT_WRITING", safe=False)
+        team.submit("urgent", 4, "high")
+        wait_for(lambda: "PreemptionWaits" in team.events("urgent"), what="it is held")
+        call(proxy.refuse)
+        call(proxy.cut)
+        one.server.wait_until(lambda: one.metric("kopt_preemption_leading") == 0.0, what="it does not lead any more")
+        team.note("middle", lost=10)
+        assert team.evicted() == set()
+        call(lambda: proxy.refuse(False))
+        wait_for(lambda: team.note("middle", lost=10) or team.admitted("urgent"), what="it has its GPUs", every_s=2)
+        wait_for(lambda: not team.left_over(), what="every priority is back")
+    assert team.evicted() == {"middle"}

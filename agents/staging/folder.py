@@ -33,6 +33,8 @@ class Folder:
         self.progress = self.state / "progress.json"
         self._partial = self.state / "partial"
         self._marker = place / MARKER
+        self._made: set[str] = set()
+        """Folders that this run made or found to be no links."""
 
     @classmethod
     @contextlib.contextmanager
@@ -81,6 +83,8 @@ class Folder:
         target, here = self.place / path, str(self.place)
         for part in path.split("/"):
             here = f"{here}/{part}"
+            if here in self._made:
+                continue
             if os.path.islink(here):  # noqa: PTH114 - there may be millions
                 raise StagingError(f"{here} is a link; take it away, files are not written through links",
                                    Trouble.DESTINATION)  # fmt: skip
@@ -104,14 +108,19 @@ class Folder:
             os.fsync(file)
         finally:
             os.close(file)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial.replace(target)
+        parent = str(target.parent)
+        if parent not in self._made:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._made.add(parent)
+        os.rename(partial, target)  # noqa: PTH104 - there may be millions
         return target.parent
 
     def remove(self, path: str) -> None:
         """A file that an earlier copy had."""
         target = self.file(path)
-        target.unlink(missing_ok=True)
+        self.partial(path).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            target.unlink()
         for parent in target.relative_to(self.place).parents[:-1]:
             with contextlib.suppress(OSError):
                 (self.place / parent).rmdir()

@@ -63,6 +63,8 @@ async def _run(origin: Origin, folder: Folder, settings: StageSettings, report: 
     earlier = known(folder.journal, iter(before.entries if before else ()))
     _refuse_strangers(folder, entries, earlier)
     folder.begin(report.source)
+    for path in sorted(earlier.keys() - {one.path for one in entries}):
+        folder.remove(path)
     report.enter(Phase.CHECKING)
     async with _beside(_tick(report)):
         objects = await _objects(entries, earlier, folder, origin, settings, report)
@@ -74,17 +76,9 @@ async def _run(origin: Origin, folder: Folder, settings: StageSettings, report: 
                 folders = await Fetcher(origin, folder, journal, settings, counts).fetch(missing)
     manifest = Manifest(report.source, tuple(one.staged() for one in objects), time.time(), origin.revision,
                         tuple(origin.notes))  # fmt: skip
-    await asyncio.to_thread(_finish, folder, manifest, before, folders)
+    await asyncio.to_thread(folder.finish, manifest, [one for one in folders if one.is_dir()])
     report.enter(Phase.COMPLETE)
     return manifest
-
-
-def _finish(folder: Folder, manifest: Manifest, before: Manifest | None, folders: set[Path]) -> None:
-    now = {one.entry.path for one in manifest.entries}
-    for one in before.entries if before else ():
-        if one.entry.path not in now:
-            folder.remove(one.entry.path)
-    folder.finish(manifest, [one for one in folders if one.is_dir()])
 
 
 async def _tick(report: Report) -> None:

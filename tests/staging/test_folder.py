@@ -136,6 +136,11 @@ def test_strangers_and_other_copies_are_not_written_over(source: Path, tmp_path:
     staged(other, place, replace=True)
     assert content(place) == {"three.bin": b"3", "own.txt": b"mine"}
     assert not (place / "inner").exists()
+    (other / "three.bin").unlink()
+    (other / "three.bin").mkdir()
+    (other / "three.bin" / "four").write_bytes(b"4")
+    staged(other, place)
+    assert content(place) == {"three.bin/four": b"4", "own.txt": b"mine"}
 
 
 def test_links_in_the_destination_are_not_followed(source: Path, tmp_path: Path) -> None:

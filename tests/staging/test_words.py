@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kopt.agents.staging.journal import Journal, PartLine, known
+from kopt.agents.staging.troubles import of_source
 from kopt.core.staging import (
     Checksum,
     Entry,
@@ -90,6 +91,14 @@ def test_what_is_no_source_is_refused(text: str) -> None:
 def test_texts_lose_their_secrets() -> None:
     told = redacted("GET https://me:pass@host/a?X-Amz-Signature=abc failed, also s3://b/c#frag")
     assert told == "GET https://host/a?… failed, also s3://b/c?…"
+
+
+def test_messages_of_libraries_lose_secrets_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret-value")
+    monkeypatch.setenv("SHORT_KEY", "s")
+    told = str(of_source(RuntimeError("GET https://u:p@h/x?sig=hidden with very-secret-value"), "s3://b/x", "s3"))
+    assert "https://h/x?… with ***" in told
+    assert not {"hidden", "very-secret-value", "u:p"} & set(told.split())
 
 
 def _manifest() -> dict[str, Any]:

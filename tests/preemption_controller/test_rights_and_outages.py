@@ -45,6 +45,7 @@ def test_it_is_refused_nothing_and_uses_every_right(
     team: Team, controller: Callable[..., Controller], helm: Path
 ) -> None:
     given = [one for one in rendered(helm, enabled="true") if one["kind"] in RIGHTS]
+    team.plane.apply_crds([CHART / "crds" / "evictions.yaml"])
     team.api.apply(*given)
     try:
         controller("--mode=enforce", kubeconfig=team.plane.kubeconfig_for(ACCOUNT, SYSTEM))

@@ -91,6 +91,7 @@ class Jobs:
         one.annotators[uid] = (annotator, self._task(annotator.run()))
         if one.answer:
             annotator.tell(annotations_of(one.answer, one.answered_at_s))
+            annotator.tell_step(one.answer.get("step"))
 
     def set_gpus(self, job: str, uid: str, gpus: float) -> None:
         one = self._job(job)
@@ -151,6 +152,7 @@ class Jobs:
             notes = unknown(job.answered_at_s, str(answer.get("reason") or "a fallback answered"))
         for annotator, _ in job.annotators.values():
             annotator.tell(notes)
+            annotator.tell_step(answer.get("step"))
 
     def _notice_silence(self) -> None:
         now_s = time.time()

@@ -20,6 +20,7 @@ STATE, SAFE = "kaiwo.ai/checkpoint-state", "kaiwo.ai/checkpoint-safe"
 OBSERVED_AT = "kaiwo.ai/checkpoint-observed-at"
 LAST_TIME, LAST_STEP = "kaiwo.ai/last-checkpoint-time", "kaiwo.ai/last-checkpoint-step"
 RISK, RISK_BETWEEN = "kaiwo.ai/work-at-risk", "kaiwo.ai/work-at-risk-interval"
+FIRST_STEP = "kaiwo.ai/first-step"
 REASON, MODEL = "kaiwo.ai/checkpoint-reason", "kaiwo.ai/checkpoint-model"
 _LONGEST = 256
 _AT_ONCE = 8
@@ -77,11 +78,21 @@ class Annotator:
         self._written: dict[str, str | None] = {}
         self._written_at_s = float("-inf")
         self._news = asyncio.Event()
+        self._step: int | None = None
         self.writes = 0
 
     def tell(self, annotations: Mapping[str, str | None]) -> None:
         self._wanted = {**self._wanted, **annotations}
         self._news.set()
+
+    def tell_step(self, step: object) -> None:
+        """The step that the job is at. What is known first may be that of pods before this one; where it goes on from
+        there, or begins again, is the first step of this pod."""
+        if not isinstance(step, int) or isinstance(step, bool) or FIRST_STEP in self._wanted:
+            return
+        if self._step is not None and step != self._step:
+            self.tell({FIRST_STEP: str(step)})
+        self._step = step
 
     async def run(self) -> None:
         """Until the pod is gone, or may not be written to."""
@@ -122,7 +133,7 @@ class Annotator:
         changed = self._changed()
         if SAFE in changed and self._wanted[SAFE] == "false":
             after_s = self._settings.urgent_between_s
-        elif {STATE, SAFE, LAST_STEP, LAST_TIME} & changed:
+        elif {STATE, SAFE, LAST_STEP, LAST_TIME, FIRST_STEP} & changed:
             after_s = self._settings.between_s
         else:
             # Work at risk grows by itself: readers add the time since it was said.

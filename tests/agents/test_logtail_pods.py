@@ -182,6 +182,17 @@ async def test_what_stops_being_safe_is_said_at_once_and_other_changes_wait() ->
     task.cancel()
 
 
+async def test_the_first_step_of_a_pod_is_where_the_job_goes_on_not_where_it_was_before() -> None:
+    kube, clock = FakeKube(), [0.0]
+    notes = annotator(kube, clock)
+    for step in (1500, 1500, None, 1201, 1230):
+        notes.tell_step(step)
+    task = asyncio.create_task(notes.run())
+    await until(lambda: kube.patches)
+    assert kube.patches[0]["annotations"] == {"kaiwo.ai/first-step": "1201"}
+    task.cancel()
+
+
 async def test_what_has_not_changed_is_said_again_so_that_silence_means_something() -> None:
     kube, clock = FakeKube(), [0.0]
     notes = annotator(kube, clock)

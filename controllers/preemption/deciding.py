@@ -66,8 +66,9 @@ class Deciding:
         told = {Eviction(one.evicting.at_s, one.name, one.evicting.waiting) for one in views if one.evicting and (
             not one.running or _is_under_way(waiting.get(one.evicting.waiting), now_s)
         )}  # fmt: skip
-        once = {(one.gang, round(one.at_s, 2)): one for one in (*kept, *told)}
-        evictions = tuple(sorted(once.values(), key=lambda one: (one.at_s, one.gang)))
+        # Annotations are written to the millisecond.
+        new = {one for one in told if not any(one.gang == two.gang and abs(one.at_s - two.at_s) < 1 for two in kept)}
+        evictions = tuple(sorted(kept | new, key=lambda one: (one.at_s, one.gang)))
         gangs = [gang for one in running.values() if (gang := self._gang(one, now_s))]
         self._state = observe(replace(self._state, evictions=evictions), gangs, now_s)
         there = {one.uid: one for one in views}

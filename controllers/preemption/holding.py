@@ -22,7 +22,8 @@ from kopt.cluster.resources import (
 )
 from kopt.controllers.http import HttpServer, Reply, Request
 from kopt.controllers.preemption.marks import hold_operations
-from kopt.controllers.preemption.views import WorkloadView, workload_view
+from kopt.controllers.preemption.reading import workload_view
+from kopt.controllers.preemption.views import WorkloadView
 from kopt.controllers.webhook.objects import at, mapping
 from kopt.controllers.webhook.registration import SYSTEM_NAMESPACES, TIMEOUT_S, Address
 from kopt.controllers.webhook.review import ALLOWED, Answer, MalformedReview, Review, encode_answer, parse_review

@@ -19,17 +19,14 @@ from kopt.cluster.resources import (
     Resource,
     key_of,
 )
-from kopt.controllers.preemption.views import (
-    ClusterQueueView,
-    EvictionView,
-    PodView,
-    WorkloadView,
+from kopt.controllers.preemption.reading import (
     cluster_queue_view,
     eviction_view,
     local_queue_target,
     pod_view,
     workload_view,
 )
+from kopt.controllers.preemption.views import ClusterQueueView, EvictionView, PodView, WorkloadView
 
 _EVICTIONS = Resource("kaiwo.ai", "v1alpha1", "evictions", "Eviction")
 
@@ -55,14 +52,12 @@ class LiveCluster:
         )  # fmt: skip
 
     def workloads(self) -> Sequence[WorkloadView]:
-        # Versions of the server as it is now: what comes from the informer is newer as soon as it differs.
-        come_to = _number(self._workloads.version)
-        self._written = {key: one for key, one in self._written.items()
-                         if _number(one.version) > come_to and key in self._workloads.objects}  # fmt: skip
+        self._catch_up()
         return list((dict(self._workloads.objects) | self._written).values())
 
     def workload(self, key: Key) -> WorkloadView | None:
-        return next((one for one in self.workloads() if one.key == key), None)
+        self._catch_up()
+        return self._written.get(key) or self._workloads.objects.get(key)
 
     def queue_of(self, workload: WorkloadView) -> ClusterQueueView | None:
         name = workload.cluster_queue or self._local.objects.get((workload.key[0], workload.queue), "")
@@ -83,6 +78,12 @@ class LiveCluster:
 
     def noted(self, document: Object) -> None:
         self._written[key_of(document)] = workload_view(document)
+
+    def _catch_up(self) -> None:
+        """Own writes count until the informer has come as far, or the object is gone."""
+        come_to = _number(self._workloads.version)
+        self._written = {key: one for key, one in self._written.items()
+                         if _number(one.version) > come_to and key in self._workloads.objects}  # fmt: skip
 
     def _told(self, change: Change[Any]) -> None:
         if change.old != change.new:

@@ -7,13 +7,7 @@ from typing import Any
 
 from kopt.cluster.held import HELD_LABEL, UNDO_ANNOTATION, marks
 from kopt.cluster.resources import Object
-from kopt.controllers.preemption.views import (
-    DECISION_ANNOTATION,
-    EVICTING_ANNOTATION,
-    HOLDER,
-    MINE,
-    WorkloadView,
-)
+from kopt.controllers.preemption.views import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, MINE, WorkloadView
 from kopt.controllers.webhook.objects import at
 from kopt.policies.preemption import PreemptionDecision
 

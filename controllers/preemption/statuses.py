@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from kopt.controllers.preemption.views import PodView, seconds
+from kopt.controllers.preemption.reading import seconds
+from kopt.controllers.preemption.views import PodView
 from kopt.core.checkpoint import Estimate, JobState, JobStatus
 from kopt.core.units import MilliGpu
 from kopt.policies.preemption import Member

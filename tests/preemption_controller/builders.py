@@ -5,14 +5,8 @@ from typing import Any
 
 from kopt.cluster.api import Conflict
 from kopt.controllers.preemption.marks import stamp
-from kopt.controllers.preemption.views import (
-    ClusterQueueView,
-    PodView,
-    WorkloadView,
-    cluster_queue_view,
-    pod_view,
-    workload_view,
-)
+from kopt.controllers.preemption.reading import cluster_queue_view, pod_view, workload_view
+from kopt.controllers.preemption.views import ClusterQueueView, PodView, WorkloadView
 
 GPU, QUEUE, NOW_S = "nvidia.com/gpu", "research", 1_900_000_000.0
 Object = dict[str, Any]

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.controllers.preemption.marks import stamp
+from kopt.controllers.preemption.reading import workload_view
 from kopt.controllers.preemption.scene import Facts, refusal, scene_of, to_cover, would_preempt
 from kopt.controllers.preemption.statuses import heard, members_of
-from kopt.controllers.preemption.views import WorkloadView, workload_view
+from kopt.controllers.preemption.views import WorkloadView
 from kopt.core.checkpoint import JobState
 
 from .builders import GPU, NOW_S, QUEUE, notes, pod, queue, workload

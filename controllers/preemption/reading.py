@@ -1,0 +1,184 @@
+"""Reads Workloads, queues, pods and evictions; nothing that anybody may have written into them makes this raise."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from kopt.cluster.held import UNDO_ANNOTATION, holder_of
+from kopt.cluster.namespaces import MODE_ANNOTATION
+from kopt.cluster.resources import Object, key_of
+from kopt.controllers.extender.asks import is_gpu, quantity
+from kopt.controllers.preemption.views import (
+    DECISION_ANNOTATION,
+    EVICTING_ANNOTATION,
+    HOLDER,
+    MINE,
+    ClusterQueueView,
+    Cover,
+    Evicting,
+    EvictionView,
+    PodView,
+    Verdict,
+    WorkloadView,
+)
+from kopt.controllers.webhook.objects import at, count, items, mapping, text, texts
+
+_WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
+
+
+def workload_view(document: Object) -> WorkloadView:
+    """Nothing in a document that anybody may have written makes this raise."""
+    metadata = document["metadata"]
+    metadata.pop("managedFields", None)
+    annotations = mapping(metadata, "annotations")
+    spec_priority = at(document, "spec", "priority")
+    own = spec_priority if isinstance(spec_priority, int) else 0
+    holder = holder_of(document)
+    cover = _cover(annotations) if holder == HOLDER else None
+    reserved = _condition(document, "QuotaReserved")
+    evicted = _condition(document, "Evicted")
+    return WorkloadView(
+        document=document, version=text(metadata, "resourceVersion"), key=key_of(document), uid=text(metadata, "uid"),
+        owner_uid=next((text(one, "uid") for _, one in items(metadata, "ownerReferences")
+                        if at(one, "controller") is True), ""),
+        priority=own if cover is None or own != cover.raised else cover.priority or 0,
+        queue=text(document, "spec", "queueName"), cluster_queue=text(document, "status", "admission", "clusterQueue"),
+        asks=_asks(document), uses=_uses(document), created_s=seconds(text(metadata, "creationTimestamp")) or 0.0,
+        reserved_s=reserved, evicted_at_s=evicted, finished=_condition(document, "Finished") is not None,
+        active=at(document, "spec", "active") is not False, holder=holder, mode=_mode(document), cover=cover,
+        evicting=_evicting(annotations), verdict=_verdict(annotations),
+        checks=bool(at(document, "status", "admissionChecks")),
+    )  # fmt: skip
+
+
+def cluster_queue_view(document: Object) -> ClusterQueueView:
+    quota: dict[tuple[str, str], int] = {}
+    for _, group in items(document, "spec", "resourceGroups"):
+        for _, flavor in items(group, "flavors"):
+            for _, one in items(flavor, "resources"):
+                quota[text(flavor, "name"), text(one, "name")] = amount(at(one, "nominalQuota"))
+    return ClusterQueueView(
+        document["metadata"]["name"], quota, text(document, "spec", "preemption", "withinClusterQueue") or "Never",
+        text(document, "spec", "cohort") or text(document, "spec", "cohortName"),
+        _condition(document, "Active") is not None and text(document, "spec", "stopPolicy") in ("", "None"),
+    )  # fmt: skip
+
+
+def local_queue_target(document: Object) -> str:
+    """The ClusterQueue of a LocalQueue."""
+    return text(document, "spec", "clusterQueue")
+
+
+def pod_view(pod: Object) -> PodView | None:
+    """None for pods that have ended, and for those without GPUs and without a word about checkpoints."""
+    metadata = pod["metadata"]
+    annotations = mapping(metadata, "annotations")
+    notes = {name: str(value) for name, value in annotations.items() if name.startswith("kaiwo.ai/")}
+    gpus = sum(value for name, value in requests_of(mapping(pod, "spec")).items() if is_gpu(name))
+    if text(pod, "status", "phase") in ("Succeeded", "Failed") or not (gpus or notes):
+        return None
+    owner = next((text(one, "uid") for _, one in items(metadata, "ownerReferences")
+                  if at(one, "controller") is True), "")  # fmt: skip
+    return PodView(key_of(pod), text(metadata, "uid"), text(annotations, _WORKLOAD_ANNOTATION), owner, gpus, notes)
+
+
+def eviction_view(document: Object) -> EvictionView | None:
+    at_s, uid = seconds(text(document, "spec", "evictedAt")), text(document, "spec", "workload", "uid")
+    return None if at_s is None or not uid else EvictionView(uid, at_s)
+
+
+def seconds(stamp: str) -> float | None:
+    """RFC 3339 as Unix seconds; None for what is none."""
+    try:
+        return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def amount(quantity_text: Any) -> int:
+    """Thousandths; 0 for what cannot be read."""
+    try:
+        return quantity(quantity_text if isinstance(quantity_text, int) else str(quantity_text), True)
+    except (ValueError, OverflowError):
+        return 0
+
+
+def requests_of(spec: Any) -> Counter[str]:
+    """What one pod asks for, by resource: its containers together, or its largest init container; and the overhead."""
+    total: Counter[str] = Counter()
+    for _, one in items(spec, "containers"):
+        total.update(_container(one))
+    for _, one in items(spec, "initContainers"):
+        if text(one, "restartPolicy") == "Always":
+            total.update(_container(one))
+        else:
+            total |= _container(one)
+    total.update(Counter({str(name): amount(value) for name, value in items(spec, "overhead")}))
+    return total
+
+
+def _container(one: Any) -> Counter[str]:
+    asked = {**mapping(one, "resources", "limits"), **mapping(one, "resources", "requests")}
+    return Counter({str(name): amount(value) for name, value in asked.items()})
+
+
+def _asks(document: Object) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for _, pods in items(document, "spec", "podSets"):
+        for name, value in requests_of(mapping(pods, "template", "spec")).items():
+            total[name] += value * count(pods, "count", default=0)
+    return dict(total)
+
+
+def _uses(document: Object) -> dict[tuple[str, str], int]:
+    total: Counter[tuple[str, str]] = Counter()
+    for _, pods in items(document, "status", "admission", "podSetAssignments"):
+        flavors = mapping(pods, "flavors")
+        for name, value in mapping(pods, "resourceUsage").items():
+            total[str(flavors.get(name, "")), name] += amount(value)
+    return dict(total)
+
+
+def _condition(document: Object, kind: str) -> float | None:
+    """Since when a condition is true; None where it is not."""
+    for _, one in items(document, "status", "conditions"):
+        if text(one, "type") == kind and text(one, "status") == "True":
+            return seconds(text(one, "lastTransitionTime")) or 0.0
+    return None
+
+
+def _mode(document: Object) -> str:
+    """The nearest word: the Workload's own, then that of its pods."""
+    found = [text(document, "metadata", "annotations", MODE_ANNOTATION)]
+    found += [text(pods, "template", "metadata", "annotations", MODE_ANNOTATION)
+              for _, pods in items(document, "spec", "podSets")]  # fmt: skip
+    return next((one for one in found if one), "")
+
+
+def _decoded(annotations: Mapping[str, Any], name: str) -> Any:
+    try:
+        return json.loads(text(annotations, name) or "null")
+    except (ValueError, RecursionError):
+        return None
+
+
+def _cover(annotations: Mapping[str, Any]) -> Cover | None:
+    undo = _decoded(annotations, UNDO_ANNOTATION)
+    raised, priority = at(undo, "raised"), at(undo, "priority")
+    if not isinstance(raised, int) or not (priority is None or isinstance(priority, int)):
+        return None
+    return Cover(priority, raised, text(undo, "for"), seconds(text(undo, "until")) or 0.0)
+
+
+def _evicting(annotations: Mapping[str, Any]) -> Evicting | None:
+    found = _decoded(annotations, EVICTING_ANNOTATION)
+    at_s = seconds(text(found, "at"))
+    return Evicting(at_s, text(found, "for")) if text(found, "by") == MINE and at_s is not None else None
+
+
+def _verdict(annotations: Mapping[str, Any]) -> Verdict | None:
+    found = _decoded(annotations, DECISION_ANNOTATION)
+    word = text(found, "verdict")
+    return Verdict(word, seconds(text(found, "until")) or 0.0, texts(found, "victims")) if word else None

@@ -3,7 +3,8 @@
 Three ways in turns, medians: one stream after another (what a script of five lines does); as many parts of the same
 size at a time as staging takes, written and nothing else; and that with every file on the disk at the end, as staging
 leaves it. Staging does more than each: digests of all parts, a journal, files under their names when they are whole, a
-manifest. Server and client share the machine. Prints Markdown; returns 1 when the target is missed.
+manifest. Server and client share the processors, so a copy is slower by what it computes: only a quiet machine
+tells, and beside a real network it matters less. Prints Markdown; returns 1 when the target is missed.
 
     python -m benchmarks staging
 """
@@ -60,13 +61,12 @@ def _compare(store: Any, folder: Path) -> int:
         _put(store, prefix, count, size)
         seconds = _timed(ways, store, prefix, folder)
         speed = {way: count * size / 1e6 / statistics.median(found) for way, (found, _) in seconds.items()}
-        share = speed["kopt stage"] / speed["parts, synced"]
-        missed |= share < TARGET_SHARE
+        missed |= speed["kopt stage"] < TARGET_SHARE * max(speed["one stream"], speed["parts at a time"])
         for way, (_, cpu) in seconds.items():
             rows.append([label, way, f"{speed[way]:,.0f}", f"{speed['kopt stage'] / speed[way]:.2f}",
                          f"{statistics.median(cpu):.2f}"])  # fmt: skip
     print(markdown(["what", "how", "MB/s", "kopt stage's share of it", "client's CPU, s"], rows))
-    print(f"\nTarget: {TARGET_SHARE:.0%} of parts at a time, synced; {'missed' if missed else 'reached'}.")
+    print(f"\nTarget: {TARGET_SHARE:.0%} of the faster plain copy; {'missed' if missed else 'reached'}.")
     return 1 if missed else 0
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shutil
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
@@ -28,6 +29,8 @@ class Repository:
         self._source, self._folder, self._piece = source, folder, piece_bytes(settings)
 
     async def entries(self) -> AsyncIterator[Entry]:
+        # A fetch that was killed leaves locks, and nothing that the next one could go on with.
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
         await self._git("init", "--quiet", "--bare", str(self._folder), at=None)
         wanted = self._source.revision or "HEAD"
         await self._git("fetch", "--quiet", "--depth=1", "--no-tags", "--", self._source.address, wanted)

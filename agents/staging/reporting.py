@@ -46,6 +46,9 @@ class Report:
         self.tell()
 
     def failed(self, error: StagingError) -> None:
+        """Told once."""
+        if self.phase is Phase.FAILED:
+            return
         self.phase = Phase.FAILED
         self._tell(self._progress(error))
 

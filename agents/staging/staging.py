@@ -32,11 +32,19 @@ async def stage(
     """
     files = (settings.progress,) if settings.progress else ()
     report = Report(str(source), files, listener)
-    try:
-        with Folder.alone(place) as folder:
-            report.files += (folder.progress,)
-            async with opened(source, settings, folder.state) as origin:
+    with _told(report, place), Folder.alone(place) as folder:
+        report.files += (folder.progress,)
+        # Told while nobody else may write the progress.
+        with _told(report, place):
+            async with _beside(_tick(report)), opened(source, settings, folder.state) as origin:
                 return await _run(origin, folder, settings, report)
+
+
+@contextlib.contextmanager
+def _told(report: Report, place: Path) -> Iterator[None]:
+    """What ends the block is told once, and is a StagingError or the cancellation."""
+    try:
+        yield
     except StagingError as error:
         report.failed(error)
         raise
@@ -66,14 +74,13 @@ async def _run(origin: Origin, folder: Folder, settings: StageSettings, report: 
     for path in sorted(earlier.keys() - {one.path for one in entries}):
         folder.remove(path)
     report.enter(Phase.CHECKING)
-    async with _beside(_tick(report)):
-        objects = await _objects(entries, earlier, folder, origin, settings, report)
-        missing = [one for one in objects if not one.settled]
-        folder.room(sum(one.missing_bytes() - one.allocated_bytes() for one in missing), len(missing))
-        report.enter(Phase.FETCHING)
-        with contextlib.closing(Journal(folder.journal)) as journal:
-            async with _beside(journal.keep_synced()):
-                folders = await Fetcher(origin, folder, journal, settings, counts).fetch(missing)
+    objects = await _objects(entries, earlier, folder, origin, settings, report)
+    missing = [one for one in objects if not one.settled]
+    folder.room(sum(one.missing_bytes() - one.allocated_bytes() for one in missing), len(missing))
+    report.enter(Phase.FETCHING)
+    with contextlib.closing(Journal(folder.journal)) as journal:
+        async with _beside(journal.keep_synced()):
+            folders = await Fetcher(origin, folder, journal, settings, counts).fetch(missing)
     manifest = Manifest(report.source, tuple(one.staged() for one in objects), time.time(), origin.revision,
                         tuple(origin.notes))  # fmt: skip
     await asyncio.to_thread(folder.finish, manifest, [one for one in folders if one.is_dir()])

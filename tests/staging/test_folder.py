@@ -37,7 +37,12 @@ def test_a_folder_is_copied_and_the_progress_says_so(source: Path, tmp_path: Pat
     staged(source, place, told, progress=tmp_path / "progress.json")
     assert content(place) == content(source)
     assert _complete(place)
-    assert [one.phase for one in told] == [Phase.LISTING, Phase.CHECKING, Phase.FETCHING, Phase.COMPLETE]
+    assert list(dict.fromkeys(one.phase for one in told)) == [
+        Phase.LISTING,
+        Phase.CHECKING,
+        Phase.FETCHING,
+        Phase.COMPLETE,
+    ]
     written = Progress.from_dict(json.loads((tmp_path / "progress.json").read_text()))
     assert (written.phase, written.objects_done, written.bytes_done) == (Phase.COMPLETE, 3, 12_500)
     assert sorted(path.name for path in (place / ".kopt-staging").iterdir()) == [

@@ -108,6 +108,14 @@ def test_a_branch_a_tag_and_a_commit_of_git(repository: Path, tmp_path: Path) ->
     assert run("--verify", tmp_path / "head").returncode == 0
 
 
+def test_what_a_killed_fetch_left_is_no_hindrance(repository: Path, tmp_path: Path) -> None:
+    left = tmp_path / "copy" / ".kopt-staging" / "git"
+    left.mkdir(parents=True)
+    (left / "shallow.lock").touch()
+    staged(f"git+file://{repository}", tmp_path / "copy")
+    assert len(content(tmp_path / "copy")) == 2
+
+
 def test_repositories_and_refs_that_are_not_there(repository: Path, tmp_path: Path) -> None:
     for source in (f"git+file://{repository}@nothing", f"git+file://{repository}-not"):
         with pytest.raises(StagingError) as caught:

@@ -337,18 +337,19 @@ class Progress:
         """Raises StagingError for anything else than ``to_dict`` gives."""
         keys = set(cls(Phase.LISTING, "").to_dict())
         document = _exactly(found, keys, "a progress of staging")
-        if document["schema"] != SCHEMA or document["phase"] not in set(Phase):
-            raise StagingError(f"a progress of another version: {document['schema']!r}, {document['phase']!r}")
-        counts = [
-            _typed(document, key, int) for key in ("objects", "objects_done", "bytes", "bytes_done", "bytes_kept")
-        ]
+        if document["schema"] != SCHEMA:
+            raise StagingError(f"a progress of another version: {document['schema']!r}, this is {SCHEMA}")
         left, reason = document["seconds_left"], document["reason"]
-        if reason is not None and reason not in set(Trouble):
-            raise StagingError(f"a progress with an unknown reason: {str(reason)[:80]!r}")
+        try:
+            phase, trouble = Phase(document["phase"]), None if reason is None else Trouble(reason)
+        except ValueError as error:
+            raise StagingError(f"a progress with an unknown word: {error}") from error
         return cls(
-            Phase(document["phase"]), _typed(document, "source", str), *counts, _number(document, "bytes_per_second"),
-            None if left is None else _number(document, "seconds_left"), None if reason is None else Trouble(reason),
-            _typed(document, "message", str), _number(document, "updated_at"),
+            phase, _typed(document, "source", str), _typed(document, "objects", int),
+            _typed(document, "objects_done", int), _typed(document, "bytes", int), _typed(document, "bytes_done", int),
+            _typed(document, "bytes_kept", int), _number(document, "bytes_per_second"),
+            None if left is None else _number(document, "seconds_left"), trouble, _typed(document, "message", str),
+            _number(document, "updated_at"),
         )  # fmt: skip
 
 
@@ -373,9 +374,12 @@ def _exactly(found: object, keys: set[str], what: str) -> Mapping[str, Any]:
 
 
 def _typed(document: Mapping[str, Any], key: str, kind: type[T]) -> T:
+    """A whole number is never negative."""
     value = document[key]
-    if not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or value < 0)):
+    if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
         raise StagingError(f"{key!r} is {str(value)[:80]!r}")
+    if isinstance(value, int) and value < 0:
+        raise StagingError(f"{key!r} is {value}")
     return value
 
 

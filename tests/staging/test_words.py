@@ -138,6 +138,16 @@ def test_a_manifest_of_anything_else_is_refused(change: Callable[[dict[str, Any]
         Manifest.from_dict(document)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"phase": "Done"}, {"phase": []}, {"reason": "Because"}, {"objects": -1}, {"objects": "1"}, {"schema": None},
+     {"seconds_left": "soon"}, {"message": None}, {"more": 1}],
+)  # fmt: skip
+def test_a_progress_of_anything_else_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(StagingError):
+        Progress.from_dict(Progress(Phase.FETCHING, "x").to_dict() | change)
+
+
 LINES = st.lists(
     st.builds(PartLine, st.sampled_from(["a", "b/c"]), st.just("v"), st.just(100), st.just(10), st.integers(0, 9),
               st.just(DIGEST)), min_size=1, max_size=12,

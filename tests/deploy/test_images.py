@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "deploy" / "images"
-EXTRAS = ("controllers", "serving", "training", "agents")
+EXTRAS = ("controllers", "serving", "training", "agents", "staging")
 TEXT = (IMAGES / "Dockerfile").read_text(encoding="utf-8")
 
 _spec = spec_from_file_location("locked", IMAGES / "locked.py")
@@ -95,7 +95,7 @@ def test_an_image_installs_what_its_extra_needs_and_the_lock_file_says(extra: st
 
 def test_the_control_planes_image_holds_no_machine_learning_stack() -> None:
     heavy = {"ray", "mlflow", "feast", "torch", "lightgbm", "scikit-learn", "pandas", "pyarrow"}
-    for extra in ("controllers", "agents"):
+    for extra in ("controllers", "agents", "staging"):
         assert not lock_of(extra) & heavy
     assert heavy - {"torch", "scikit-learn"} <= lock_of("serving")
 

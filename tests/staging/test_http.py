@@ -75,6 +75,7 @@ def test_a_file_that_changes_midway_stops_it(files: Web, tmp_path: Path, etag: s
         staged(f"{files.url}/set.bin", tmp_path, parallel=1)
     assert caught.value.trouble is Trouble.CHANGED
     assert content(tmp_path) == {}
+    assert not list((tmp_path / ".kopt-staging" / "partial").iterdir())
     staged(f"{files.url}/set.bin", tmp_path)
     assert content(tmp_path) == {"set.bin": files.files["/set.bin"].content}
 

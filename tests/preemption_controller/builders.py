@@ -84,6 +84,7 @@ class Books:
         self.writes = 0
         self.dies_after: int | None = None
         self.taken: list[str] = []
+        self._aside: set[str] = set()
 
     def workloads(self) -> list[WorkloadView]:
         return [workload_view(json.loads(json.dumps(one))) for one in self.documents.values()]
@@ -123,8 +124,12 @@ class Books:
         self.kueue()
 
     def kueue(self) -> None:
-        """Admit what fits, else pre-empt: the lowest priority first, then the newest, as Kueue 0.15 does."""
-        waiting = [one for one in self.workloads() if one.pending and one.active]
+        """Admit what fits, else pre-empt: the lowest priority first, then the newest, as Kueue 0.15 does.
+
+        For whom that is not possible is put aside until it leaves the queue and comes back, or quota is freed.
+        """
+        self._aside &= {one.uid for one in self.workloads() if one.active}
+        waiting = [one for one in self.workloads() if one.pending and one.active and one.uid not in self._aside]
         for one in sorted(waiting, key=lambda one: -one.document["spec"].get("priority", 0)):
             place, own = ("h100", GPU), one.document["spec"].get("priority", 0)
             running = [two for two in self.workloads() if two.running]
@@ -139,7 +144,9 @@ class Books:
                 victims.append(two)
                 free += two.uses[place]
             if free < one.asks[GPU]:
+                self._aside.add(one.uid)
                 continue
+            self._aside.clear()
             for two in tuple(victims[:-1]):
                 if free - two.uses[place] >= one.asks[GPU]:
                     victims.remove(two)

@@ -12,7 +12,7 @@ from kopt.controllers.preemption.given import ControllerSettings, Writer
 from kopt.controllers.preemption.reconciler import Reconciler
 from kopt.core.decision import Mode
 
-from .builders import NOW_S, Books, KilledError, notes, workload
+from .builders import NOW_S, Books, KilledError, notes, queue, workload
 
 SETTINGS = ControllerSettings(Mode.ENFORCE, budget_s=120.0, cover_s=30.0)
 KINDS = {
@@ -115,23 +115,53 @@ def test_a_priority_that_was_not_set_is_not_set_again() -> None:
 
 
 def test_kueue_goes_by_its_own_rule_when_the_covers_end() -> None:
-    """The chosen alone do not suffice any more: somebody else took what they freed."""
+    """The chosen alone do not suffice any more: the quota has become less."""
+    cluster = books([("safe", 4, 100, 9000), ("silent", 4, 100, 600)], 4)
+
+    def kueue() -> None:
+        if cluster.documents["urgent"]["spec"]["active"]:
+            cluster.queue = queue(4)
+        Books.kueue(cluster)
+
+    cluster.kueue = kueue  # type: ignore[method-assign]
+    passes(cluster)
+    assert cluster.taken == [], "only the chosen can be taken, and they are not enough"
+    assert marks(cluster) == ["gang-1"]
+    cluster.now_s += SETTINGS.cover_s + 1
+    passes(cluster)
+    assert sorted(cluster.taken) == ["gang-0", "gang-1"]
+    assert marks(cluster) == []
+
+
+def test_who_was_told_and_stayed_can_be_chosen_again() -> None:
+    cluster = books([("safe", 4, 100, 9000), ("silent", 4, 100, 600)], 4)
+    cluster.kueue = lambda: None  # type: ignore[method-assign]
+    reconciler = Reconciler(cluster, cast(Writer, cluster), SETTINGS, cluster.tell, lambda: cluster.now_s)
+    asyncio.run(reconciler.step())
+    assert "kaiwo.ai/evicting" in cluster.documents["gang-0"]["metadata"]["annotations"]
+    del cluster.documents["urgent"]
+    asyncio.run(reconciler.step())
+    assert "kaiwo.ai/evicting" not in cluster.documents["gang-0"]["metadata"]["annotations"]
+    assert marks(cluster) == []
+    del cluster.kueue
+    cluster.documents["other"] = workload("other", 4, 1000, held=True, started_s=NOW_S - 1)
+    asyncio.run(reconciler.step())
+    assert cluster.taken == ["gang-0"]
+
+
+def test_a_priority_that_somebody_else_writes_meanwhile_stays() -> None:
     cluster = books([("safe", 4, 100, 9000), ("silent", 4, 100, 600)], 4)
     cluster.kueue = lambda: None  # type: ignore[method-assign]
     passes(cluster)
-    assert marks(cluster) == ["gang-1"]
-    del cluster.kueue
-    cluster.documents["gang-0"]["spec"]["priority"] = 5000
-    cluster.now_s += SETTINGS.cover_s + 1
+    cluster.documents["gang-1"]["spec"]["priority"] = 7
+    del cluster.documents["urgent"]
     passes(cluster)
-    assert cluster.taken == ["gang-1"]
+    assert cluster.documents["gang-1"]["spec"]["priority"] == 7
     assert marks(cluster) == []
 
 
 @pytest.mark.parametrize("word", ["cohort", "flavours", "never"])
 def test_what_is_not_ours_to_choose_is_let_go(word: str) -> None:
-    from .builders import queue
-
     cluster = books([("safe", 4, 100, 9000), ("silent", 4, 100, 600)], 4)
     if word == "flavours":
         quota = {**cluster.queue.quota, ("a100", "nvidia.com/gpu"): 0}

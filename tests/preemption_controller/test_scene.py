@@ -93,6 +93,13 @@ def test_one_rank_that_writes_makes_its_gang_unsafe() -> None:
     assert old.status.safe
 
 
+@pytest.mark.parametrize("state", ["CKPT_WRITING", "UNKNOWN", "", "no state"])
+def test_a_write_is_not_safe_whatever_else_is_said(state: str) -> None:
+    (one,) = members_of(4000, [pod("a", 4, notes(state, safe=True))], NOW_S, 75.0)
+    assert one.status is not None
+    assert not one.status.safe
+
+
 @pytest.mark.parametrize("without", ["kaiwo.ai/checkpoint-model", "kaiwo.ai/work-at-risk-interval"])
 def test_a_figure_without_interval_or_model_counts_as_none(without: str) -> None:
     said = heard([{name: value for name, value in notes().items() if name != without}], NOW_S, 75.0)

@@ -139,13 +139,14 @@ def test_what_cannot_be_read_is_said_with_what_to_do(
     assert "wrong-secret-value" not in everything
 
 
-def test_an_object_that_is_not_what_its_md5_says_is_refused(s3: S3, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part_bytes", [1_000, 1_000_000])
+def test_an_object_that_is_not_what_its_md5_says_is_refused(s3: S3, tmp_path: Path, part_bytes: int) -> None:
     s3.put("rotten/set.bin", b"a" * 5000)
     with (s3.folder / "rotten" / "set.bin").open("r+b") as behind_the_servers_back:
         behind_the_servers_back.write(b"b")
     place = tmp_path / "copy"
     with pytest.raises(StagingError, match="its md5 is not") as caught:
-        staged("s3://data/rotten", place)
+        staged("s3://data/rotten", place, part_bytes=part_bytes)
     assert caught.value.trouble is Trouble.CORRUPT
     assert content(place) == {}
     assert not list((place / ".kopt-staging" / "partial").iterdir())

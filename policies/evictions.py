@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kopt.core.evictions import Entry
+from kopt.core.evictions import Entry, Phase
 from kopt.core.units import WHOLE_GPU
 
 _TIES = 1000
@@ -45,7 +45,7 @@ def order_of_return(evicted_at_s: float, lost: float | None, gpus: int) -> int:
 
 @dataclass(frozen=True)
 class Keeping:
-    """How long lines are kept whose workload is back, has ended or is gone; those that wait are kept."""
+    """How long lines are kept, and how many; those of workloads that wait are kept."""
 
     age_s: float = 30 * 86_400.0
     most: int = 5000
@@ -58,21 +58,15 @@ class Keeping:
 def outlived(entries: Iterable[Entry], now_s: float, keeping: Keeping) -> list[Entry]:
     """Lines that may go, the oldest first.
 
-    The newest line of a workload that is not final stays: it says which of its evictions are written down already.
+    For their number those go that are not the newest of a workload which may be evicted again: that line says which of
+    its evictions are written down already. Nobody asks about what is as old as ``age_s``.
     """
     lines = sorted(entries, key=lambda one: (one.eviction.evicted_at_s, one.eviction.name))
     newest = {one.eviction.workload.uid: one for one in lines}
-    # One that has waited for as long as lines are kept will not come back.
-    too_old = [one.eviction.evicted_at_s < now_s - keeping.age_s for one in lines]
-    free = [one.outcome.final or newest[one.eviction.workload.uid] is not one for one in lines]
-    over = len(lines) - sum(map(all, zip(too_old, free, strict=True))) - keeping.most
-    found = []
-    for one, old, may_go in zip(lines, too_old, free, strict=True):
-        if not may_go:
-            continue
-        if not old:
-            if over <= 0:
-                continue
-            over -= 1
-        found.append(one)
-    return found
+    past = {id(one) for one in lines if newest[one.eviction.workload.uid] is not one}
+    stays = {id(one) for one in lines if one.outcome.phase is Phase.WAITING and id(one) not in past}
+    old = [one for one in lines if one.eviction.evicted_at_s < now_s - keeping.age_s and id(one) not in stays]
+    going = set(map(id, old))
+    spare = [one for one in lines if id(one) not in going and (one.outcome.final or id(one) in past)]
+    over = max(0, len(lines) - len(old) - keeping.most)
+    return old + spare[:over]

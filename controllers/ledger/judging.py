@@ -48,14 +48,16 @@ class Sighting:
     by_pods: bool = False
 
 
-def evictions(seen: Seen, root: str, known: Iterable[Entry], now_s: float) -> tuple[list[Eviction], float]:
+def evictions(
+    seen: Seen, root: str, known: Iterable[Entry], now_s: float, from_s: float = 0.0
+) -> tuple[list[Eviction], float]:
     """Those of a workload that are not in ``known``, its lines, yet; and in how many seconds to look again.
 
-    ``now_s`` is by the clock of ``seen``.
+    ``now_s`` is by the clock of ``seen``. What was before ``from_s`` (Unix seconds) has been dropped from the ledger.
     """
     lines = list(known)
     # What is older than the newest line is written, although its line may be pruned by now.
-    newest_s = max((line.eviction.evicted_at_s for line in lines), default=0.0)
+    newest_s = max((line.eviction.evicted_at_s for line in lines), default=from_s)
 
     def is_new(one: Sighting) -> bool:
         return one.at_s >= newest_s and not any(_same(one, line) for line in lines)
@@ -96,7 +98,7 @@ def last_word(seen: Seen, root: str, at_s: float) -> LastWord | None:
     """What its pods told last before they went."""
     words = [
         pod.word for pod in seen.pods_of(root)
-        if pod.word is not None and (pod.started_at_s or 0.0) <= at_s and pod.word.observed_at_s <= at_s + _AFTER_S
+        if pod.word is not None and pod.word.observed_at_s <= at_s + _AFTER_S
     ]  # fmt: skip
     return max(words, key=lambda one: one.observed_at_s, default=None)
 

@@ -68,7 +68,9 @@ class Recorder:
         return again_s
 
     async def _look_at(self, root: str) -> float:
-        found, again_s = evictions(self._seen, root, self._lines.of(root), self._monotonic())
+        found, again_s = evictions(
+            self._seen, root, self._lines.of(root), self._monotonic(), self._clock() - self._keeping.age_s
+        )
         for one in found:
             await self._write(one)
         lines = self._lines.of(root)

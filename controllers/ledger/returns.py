@@ -8,6 +8,7 @@ from kopt.core.evictions import Entry, Eviction, Phase, Return, System, Verified
 
 UNVERIFIED_AFTER_S = 900.0
 """A log that has not told a step for so long after its workload is back will not tell."""
+_NOBODY_S = 86_400.0
 _WATCHED = ("Job", "Pod", "Workload", "PodGroup")
 
 
@@ -19,7 +20,7 @@ def outcome(seen: Seen, line: Entry, *, newest: bool, now_s: float) -> Return:
         return was
     if _finished(seen, root):
         return replace(was, phase=Phase.FINISHED)
-    if _gone(seen, known):
+    if _gone(seen, known, now_s):
         return replace(was, phase=Phase.GONE)
     if was.phase is Phase.GONE:
         # It had not been read yet.
@@ -42,7 +43,7 @@ def _finished(seen: Seen, root: str) -> bool:
     return bool(own) and all(one.finished for one in own)
 
 
-def _gone(seen: Seen, known: Eviction) -> bool:
+def _gone(seen: Seen, known: Eviction, now_s: float) -> bool:
     root, kind = known.workload.uid, known.workload.kind
     if kind == "Job" and known.workload.api_version.startswith("batch/"):
         job = seen.jobs.get(root)
@@ -50,7 +51,10 @@ def _gone(seen: Seen, known: Eviction) -> bool:
     if seen.workloads_of(root) or seen.groups_of(root) or any(pod.uid in seen.pods for pod in seen.pods_of(root)):
         # A pod that nobody owns does not come back.
         return kind == "Pod" and (root not in seen.pods or seen.pods[root].lost)
-    return kind in _WATCHED or known.system in (System.KUEUE, System.KAI)
+    if kind in _WATCHED or known.system in (System.KUEUE, System.KAI):
+        return True
+    # Its owner is of a kind that is not watched: it has no pods for whatever reason.
+    return now_s - known.evicted_at_s > _NOBODY_S
 
 
 def back(seen: Seen, known: Eviction) -> list[PodView]:

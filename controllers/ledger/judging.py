@@ -79,7 +79,7 @@ def _written(seen: Seen, root: str, one: Sighting, before_s: float) -> Eviction:
     ]  # fmt: skip
     ours = max(notices, key=lambda it: it.at_s, default=None)
     if ours is not None:
-        one = _as_noticed(one, ours)
+        one = _as_noticed(one, ours, seen)
     word = last_word(seen, root, one.at_s)
     lost = lost_gpu_s(word, one.gpus, one.at_s)
     return Eviction(
@@ -89,9 +89,13 @@ def _written(seen: Seen, root: str, one: Sighting, before_s: float) -> Eviction:
     )  # fmt: skip
 
 
-def _as_noticed(one: Sighting, ours: Notice) -> Sighting:
-    return replace(one, cause=ours.cause, by=ours.by or one.by, for_whom=ours.for_whom or one.for_whom,
-                   reason=ours.reason or one.reason)  # fmt: skip
+def _as_noticed(one: Sighting, ours: Notice, seen: Seen) -> Sighting:
+    for_whom = ours.for_whom or one.for_whom
+    # Who acts on Kueue's Workloads names those; people know the Job.
+    named = next((it for it in seen.workloads.values() if "/".join(it.key) == for_whom and it.owner is not None), None)
+    if named is not None and named.owner is not None:
+        for_whom = f"{named.key[0]}/{named.owner.name}"
+    return replace(one, cause=ours.cause, by=ours.by or one.by, for_whom=for_whom, reason=ours.reason or one.reason)
 
 
 def last_word(seen: Seen, root: str, at_s: float) -> LastWord | None:

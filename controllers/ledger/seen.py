@@ -56,6 +56,7 @@ class Seen:
         self._pods_of: dict[str, set[str]] = defaultdict(set)
         self._jobs_of: dict[str, set[str]] = defaultdict(set)
         self._workloads_of: dict[str, set[str]] = defaultdict(set)
+        self._groups_of: dict[str, set[Key]] = defaultdict(set)
 
     # --- What came ---------------------------------------------------------------------------------------------------
 
@@ -108,11 +109,13 @@ class Seen:
     def group(self, old: GroupView | None, new: GroupView | None) -> None:
         view = new or old
         assert view is not None
+        root = (view.owner or view.ref).uid
         if new is None:
             self.groups.pop(view.key, None)
         else:
             self.groups[view.key] = view
-        self.dirty.add((view.owner or view.ref).uid)
+            self._groups_of[root].add(view.key)
+        self.dirty.add(root)
 
     def group_evicted(self, key: Key, found: Evicted) -> None:
         known = self.group_evictions.get(key)
@@ -139,6 +142,10 @@ class Seen:
                 del index[uid]
         for uid in [uid for uid in self.notices if uid not in there]:
             del self.notices[uid]
+        for root in [root for root, keys in self._groups_of.items() if not keys & self.groups.keys()]:
+            del self._groups_of[root]
+        for key in [key for key in self.group_evictions if key not in self.groups]:
+            del self.group_evictions[key]
         self.first_suspended &= self.jobs.keys()
         for index_of in (self._jobs_of, self._workloads_of):
             for uid in [uid for uid, of in index_of.items() if not of & there]:
@@ -173,7 +180,7 @@ class Seen:
         return [self.workloads[uid] for uid in self._workloads_of.get(root, ()) if uid in self.workloads]
 
     def groups_of(self, root: str) -> list[GroupView]:
-        return [one for one in self.groups.values() if root in (one.ref.uid, one.owner.uid if one.owner else "")]
+        return [self.groups[key] for key in self._groups_of.get(root, ()) if key in self.groups]
 
     def pods_of(self, root: str) -> Iterator[PodView]:
         """Also those that are gone."""

@@ -26,8 +26,8 @@ class ControllerSettings:
     """After a decision Kueue has so long to take the chosen; then it goes by its own rules."""
     overdue_s: float = 15.0
     """Whatever the policy says, a Workload is let go so long after its budget."""
-    policy: PreemptionSettings = field(default_factory=lambda: PreemptionSettings(stale_s=75.0))
-    """Statuses that have not changed are written every minute."""
+    policy: PreemptionSettings = field(default_factory=lambda: PreemptionSettings(stale_s=75.0, search_steps=2_000))
+    """Statuses that have not changed are written every minute. The search must not hold up the Lease."""
 
 
 class Cluster(Protocol):

@@ -6,6 +6,7 @@ one that waits), the chosen are told, and the Workload is let go: Kueue finds no
 has its quota, or is gone, or ``cover_s`` later; wherever this ends in between, the next pass goes on or takes it back.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -93,7 +94,8 @@ class Reconciler:
         now_s = self._clock()
         if is_lapsed(view):
             return await self._let_go(view, word(LAPSED, now_s, "LAPSED", _OWN_RULES))
-        judged = self._deciding.judge(view, now_s)
+        # A large search must not hold up the Lease and the reviews.
+        judged = await asyncio.to_thread(self._deciding.judge, view, now_s)
         if judged.decision is None:
             return await self._let_go(view, word("leave", now_s, judged.reason.code, judged.reason.message))
         self._say(view, judged.decision, Mode.ENFORCE)

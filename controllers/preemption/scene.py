@@ -16,6 +16,8 @@ from kopt.core.units import MilliGpu
 from kopt.policies.preemption import QueueShare, RunningGang, Scene, Waiting
 
 HIGHEST_PRIORITY = 2**31 - 2
+MOST_CANDIDATES = 24
+"""That the policy weighs against each other: its search is over sets, at every moment that may be better."""
 _PREEMPTS = ("LowerPriority", "LowerOrNewerEqualPriority")
 
 
@@ -91,7 +93,7 @@ def scene_of(waiting: WorkloadView, facts: Facts, budget_s: float) -> Scene:
     gpus = _gpus(place, waiting.asks[place[1]])
     return Scene(
         Waiting(waiting.name, name, waiting.priority, gpus, waiting.created_s, budget_s),
-        tuple(gang_of(one, place, facts) for one in candidates(waiting, facts)),
+        shortlist([gang_of(one, place, facts) for one in candidates(waiting, facts)], gpus),
         facts.now_s, {name: share}, {"": max(0, share.guaranteed - share.used)},
     )  # fmt: skip
 
@@ -109,6 +111,30 @@ def candidates(waiting: WorkloadView, facts: Facts) -> list[WorkloadView]:
         if left <= 0:
             return [one for one in running if one.priority <= level]
     return running
+
+
+def shortlist(gangs: Sequence[RunningGang], wanted: int) -> tuple[RunningGang, ...]:
+    """Those among whom the search can be done at once: the cheapest now, and the newest, whom Kueue would take; of both
+    at least as many as free what is asked for. Everybody where they are few."""
+    if len(gangs) <= MOST_CANDIDATES:
+        return tuple(gangs)
+    chosen: dict[str, RunningGang] = {}
+    for order in (sorted(gangs, key=_lost_gpu_s), sorted(gangs, key=lambda one: (one.priority, -one.started_at_s))):
+        freed = 0
+        for number, one in enumerate(order):
+            if number >= MOST_CANDIDATES // 2 and freed >= wanted:
+                break
+            chosen[one.name] = one
+            freed += one.gpus
+    return tuple(chosen.values())
+
+
+def _lost_gpu_s(gang: RunningGang) -> tuple[bool, float, str]:
+    """Who is safe first, by GPU-seconds lost for each GPU; then who may become so."""
+    found = [one.status for one in gang.members]
+    risks = [one.work_at_risk_gpu_seconds for one in found if one and one.safe]
+    lost = sum(one.value for one in risks if one) / max(1, gang.gpus)
+    return len(risks) < len(found), lost if any(one and one.evidence for one in found) else float("inf"), gang.name
 
 
 def gang_of(view: WorkloadView, place: tuple[str, str], facts: Facts) -> RunningGang:

@@ -128,3 +128,13 @@ def test_a_raised_priority_is_not_its_own() -> None:
     document["spec"]["priority"] = 500
     assert workload_view(document).priority == 500, "somebody else has set it meanwhile"
     assert GPU in workload_view(document).asks
+
+
+def test_of_many_only_the_cheapest_and_the_newest_are_weighed() -> None:
+    made = [(8, 100, False, notes(lost=1000 + n), 8) for n in range(300)]
+    facts = facts_of(made, 2400)
+    views = [replace(one, reserved_s=NOW_S - 9000 + n) for n, one in enumerate(facts.workloads)]
+    scene = scene_of(urgent(8), replace(facts, workloads=views), 300.0)
+    assert {one.name for one in scene.gangs} == {f"team/gang-{n}" for n in (*range(12), *range(288, 300))}
+    large = scene_of(urgent(800), replace(facts, workloads=views), 300.0)
+    assert sum(one.gpus for one in large.gangs[:100]) == 800_000

@@ -44,7 +44,9 @@ def off(
     May be run again at any time: what is off stays off. `helm upgrade` or `helm rollback` turns everything on again.
     The extender's entry in a scheduler's configuration may stay, a scheduler does without it. Without kopt at hand:
 
-        kubectl delete mutatingwebhookconfiguration,validatingwebhookconfiguration -l app.kubernetes.io/part-of=kaiwo-optimizer
+        kubectl delete mutatingwebhookconfiguration -l app.kubernetes.io/part-of=kaiwo-optimizer
+
+        kubectl delete validatingwebhookconfiguration -l app.kubernetes.io/part-of=kaiwo-optimizer
 
     Examples:
 

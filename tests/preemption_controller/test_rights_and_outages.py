@@ -47,6 +47,9 @@ def test_it_is_refused_nothing_and_uses_every_right(
     given = [one for one in rendered(helm, enabled="true") if one["kind"] in RIGHTS]
     team.plane.apply_crds([CHART / "crds" / "evictions.yaml"])
     team.api.apply(*given)
+    # Controllers before it left them; creating them is a right of its own.
+    team.api.delete("coordination.k8s.io/v1", "Lease", "kopt-preemption", SYSTEM)
+    team.api.delete("v1", "Secret", "kopt-preemption-tls", SYSTEM)
     try:
         controller("--mode=enforce", kubeconfig=team.plane.kubeconfig_for(ACCOUNT, SYSTEM))
         for name in ("oldest", "middle", "newest"):

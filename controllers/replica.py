@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
@@ -49,6 +49,15 @@ class ReplicaSettings:
     """Of probes and metrics; 0 takes a free one."""
 
 
+class Stepper(Protocol):
+    """A controller's passes over what it has seen. ``step`` returns in how many seconds it wants to be called again
+    even if nothing changes, None for never; ``troubles`` counts what failed and is tried again."""
+
+    troubles: int
+
+    async def step(self) -> float | None: ...
+
+
 class LedReplica(ABC):
     """``name`` is the controller's: the Lease is ``kopt-NAME``, metrics begin with ``kopt_NAME_``."""
 
@@ -60,6 +69,8 @@ class LedReplica(ABC):
         self._campaign: asyncio.Task[None] | None = None
         self._events = EventRecorder(kube, f"kaiwo.ai/{name}", settings.identity)
         self.registry = CollectorRegistry()
+        self.troubles = 0
+        """What failed and is tried again, of all terms; counted by ``step_through``."""
         self._steps = Counter(f"kopt_{name}_steps", "What was done, by the event's reason.", ["reason"],
                               registry=self.registry)  # fmt: skip
         self.gauge("leading", "1 while this replica leads.", lambda: self._leader.leading)
@@ -70,6 +81,18 @@ class LedReplica(ABC):
     async def lead(self, fence: Fence) -> None:
         """The controller's work: called with each term's Fence once all informers have seen the cluster, cancelled when
         the term ends."""
+
+    async def step_through(self, stepper: Stepper, changed: asyncio.Event, gather_s: float) -> None:
+        """Step for ever, at every change; what comes within ``gather_s`` is looked at once."""
+        while True:
+            changed.clear()
+            before = stepper.troubles
+            again_s = await stepper.step()
+            self.troubles += stepper.troubles - before
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(again_s):
+                    await changed.wait()
+            await asyncio.sleep(gather_s)
 
     def gauge(self, what: str, text: str, read: Callable[[], float]) -> None:
         """``kopt_NAME_WHAT``, read when it is asked for."""

@@ -94,24 +94,15 @@ class Replica(LedReplica):
         told.subscribe(self._to(self._group_evicted))
         lines.subscribe(self._line)
         super().__init__(kube, NAME, settings, (pods, jobs, kueue, groups, told, lines))
-        self._troubles = 0
         self.gauge("lines", "Evictions in the ledger.", lambda: len(self.lines.entries))
         self.gauge("waiting", "Evicted workloads that are not back.", self._waiting)
-        self.gauge("errors", "Writes that failed and are tried again.", lambda: self._troubles)
+        self.gauge("errors", "Writes that failed and are tried again.", lambda: self.troubles)
 
     async def lead(self, fence: Fence) -> None:
         await self._read_lines()
         recorder = Recorder(self.seen, self.lines, fence, self._tell, self._keeping, time.monotonic, time.time)
         self.seen.dirty |= self.seen.everything() | set(self.lines.roots)
-        while True:
-            self._changed.clear()
-            before = recorder.troubles
-            again_s = await recorder.step()
-            self._troubles += recorder.troubles - before
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(again_s):
-                    await self._changed.wait()
-            await asyncio.sleep(_GATHER_S)
+        await self.step_through(recorder, self._changed, _GATHER_S)
 
     async def _read_lines(self) -> None:
         """Whatever the leader before has written: the watch may not have brought its last lines yet."""

@@ -69,10 +69,9 @@ class Replica(LedReplica):
         self.cluster = LiveCluster(kube, settings.tests_namespace)
         self._topologies: Informer[Object] = Informer(kube, NODE_TOPOLOGIES)
         super().__init__(kube, NAME, settings, (*self.cluster.informers, *([self._topologies] if send else [])))
-        self._troubles = 0
         self.gauge("running_tests", "Tests that there are.", lambda: len(self.cluster.jobs()))
         self.gauge("degraded_nodes", "Nodes whose pairs are slow or fail.", self._degraded)
-        self.gauge("errors", "Passes that failed and are tried again.", lambda: self._troubles)
+        self.gauge("errors", "Passes that failed and are tried again.", lambda: self.troubles)
 
     async def lead(self, fence: Fence) -> None:
         sending = asyncio.create_task(self._sender(self._send).run()) if self._send else None
@@ -86,15 +85,7 @@ class Replica(LedReplica):
         reconciler = Reconciler(self.cluster, Writer(fence, self.cluster), self._settings.tests_namespace, self._tell,
                                 taken_pause_s=self._settings.taken_pause_s)  # fmt: skip
         self.cluster.read_anew()
-        while True:
-            self.cluster.changed.clear()
-            before = reconciler.troubles
-            again_s = await reconciler.step()
-            self._troubles += reconciler.troubles - before
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(again_s):
-                    await self.cluster.changed.wait()
-            await asyncio.sleep(_GATHER_S)
+        await self.step_through(reconciler, self.cluster.changed, _GATHER_S)
 
     def _sender(self, send: Send) -> Sender:
         return Sender(self._settings.cluster, send, self.cluster.bandwidth_objects, self._topologies, self._levels)

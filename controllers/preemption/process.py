@@ -48,12 +48,11 @@ class Replica(LedReplica):
         super().__init__(kube, NAME, settings, self.cluster.informers)
         deciding = Deciding(self.cluster, settings.controller)
         self._holding = Holding(kube, settings.hold, deciding.would_preempt, self._is_led) if settings.hold else None
-        self._troubles = 0
         self.gauge("held_workloads", "Workloads that wait for a decision.",
                    lambda: sum(one.held for one in self.cluster.workloads()))  # fmt: skip
         self.gauge("covered_workloads", "Running Workloads whose priority is raised.",
                    lambda: sum(one.cover is not None for one in self.cluster.workloads()))  # fmt: skip
-        self.gauge("errors", "Passes that failed and are tried again.", lambda: self._troubles)
+        self.gauge("errors", "Passes that failed and are tried again.", lambda: self.troubles)
 
     async def run(self) -> None:
         async with self._reviewing():
@@ -66,15 +65,7 @@ class Replica(LedReplica):
 
     async def lead(self, fence: Fence) -> None:
         reconciler = Reconciler(self.cluster, Writer(fence, self.cluster), self._settings.controller, self._about)
-        while True:
-            self.cluster.changed.clear()
-            before = reconciler.troubles
-            again_s = await reconciler.step()
-            self._troubles += reconciler.troubles - before
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(again_s):
-                    await self.cluster.changed.wait()
-            await asyncio.sleep(_GATHER_S)
+        await self.step_through(reconciler, self.cluster.changed, _GATHER_S)
 
     @contextlib.asynccontextmanager
     async def _reviewing(self) -> AsyncIterator[None]:

@@ -24,6 +24,8 @@ from controlplane.processes import Server, free_port, wait_for
 
 from kopt.cluster.held import HOLDABLE
 
+from .rights import Right, granted
+
 KOPT = Path(sys.executable).with_name("kopt")
 NAMESPACE = "kopt-system"
 ADMISSION = "admissionregistration.k8s.io/v1"
@@ -32,8 +34,6 @@ ELSEWHERE = "unlabelled"
 """A namespace that the webhook does not look at."""
 PATIENCE_S = 60.0
 Object = dict[str, Any]
-Right = tuple[str, str, str]
-"""Verb, API group, resource with its subresource."""
 
 SELDOM: dict[str, dict[Right, str]] = {
     "kopt-webhook": {
@@ -162,14 +162,7 @@ class Scenario:
         subject = {"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}
         bindings = [one for one in self.rendered if subject in one.get("subjects", [])]
         roles = {(one["roleRef"]["kind"], one["roleRef"]["name"]) for one in bindings}
-        rules = [
-            rule for one in self.rendered if (one["kind"], one["metadata"]["name"]) in roles for rule in one["rules"]
-        ]
-        return {
-            (verb, group, resource)
-            for rule in rules if "resources" in rule
-            for verb in rule["verbs"] for group in rule["apiGroups"] for resource in rule["resources"]
-        }  # fmt: skip
+        return granted(one for one in self.rendered if (one["kind"], one["metadata"]["name"]) in roles)
 
 
 def answers(url: str) -> bool:

@@ -15,6 +15,8 @@ from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import free_port, wait_for
 
+from .rights import Object, audited, granted, used
+
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-ledger", "recorded"
 VALUES = {"ledger": {"enabled": True, "most": 1}, "webhook": {"enabled": False}, "sizing": {"enabled": False},
@@ -26,7 +28,6 @@ SELDOM = {
     ("watch", "kueue.x-k8s.io", "workloads"): "only where there is Kueue",
     ("watch", "scheduling.run.ai", "podgroups"): "only where there is KAI",
 }
-Object = dict[str, Any]
 
 
 def job(name: str, node: Kubelet) -> Object:
@@ -77,11 +78,7 @@ def worked(control_plane: ControlPlane, charts: Any, install: Callable[..., None
         server = process()
         wait_for(lambda: list(_phases(api)) == ["two"], 60, "the older line is dropped")
     server.stop()
-    return [
-        entry for entry in control_plane.audit_entries(ACCOUNT)
-        if entry["user"]["username"].endswith(f":{ACCOUNT}") and "objectRef" in entry
-        and datetime.fromisoformat(entry["requestReceivedTimestamp"]) >= started
-    ]  # fmt: skip
+    return audited(control_plane, ACCOUNT, started)
 
 
 def _phases(api: Api) -> dict[str, str]:
@@ -95,20 +92,10 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    used = {
-        (one["verb"], one["objectRef"].get("apiGroup", ""),
-         "/".join(filter(None, (one["objectRef"]["resource"], one["objectRef"].get("subresource")))))
-        for one in worked
-    }  # fmt: skip
     roles = [one for one in charts.render(VALUES) if one["kind"] in ("Role", "ClusterRole")
              and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
-    granted = {
-        (verb, group, resource)
-        for role in roles for rule in role["rules"]
-        for verb in rule["verbs"] for group in rule["apiGroups"] for resource in rule["resources"]
-    }  # fmt: skip
-    assert granted - used - SELDOM.keys() == set(), "given and never used"
-    assert SELDOM.keys() <= granted
+    assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
+    assert SELDOM.keys() <= granted(roles)
 
 
 def test_its_account_cannot_touch_a_workload(worked: list[Object], control_plane: ControlPlane) -> None:

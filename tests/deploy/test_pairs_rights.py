@@ -15,13 +15,14 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import free_port, wait_for
 from pairs.conftest import BENCHMARK, GPU, SPACE, benchmark
 
+from .rights import Object, audited, granted, used
+
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT = "kopt-system", "kopt-pairs"
 VALUES = {"pairs": {"enabled": True}, "webhook": {"enabled": False}, "sizing": {"enabled": False}}
 SELDOM = {
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
 }
-Object = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +57,7 @@ def worked(
         control_plane.api.delete(*BENCHMARK, "rights")
         for node in nodes:
             node.stop()
-    return [
-        entry for entry in control_plane.audit_entries(ACCOUNT)
-        if entry["user"]["username"].endswith(f":{ACCOUNT}") and "objectRef" in entry
-        and datetime.fromisoformat(entry["requestReceivedTimestamp"]) >= started
-    ]  # fmt: skip
+    return audited(control_plane, ACCOUNT, started)
 
 
 def test_it_is_refused_nothing(worked: list[Object]) -> None:
@@ -69,21 +66,11 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    used = {
-        (one["verb"], one["objectRef"].get("apiGroup", ""),
-         "/".join(filter(None, (one["objectRef"]["resource"], one["objectRef"].get("subresource")))))
-        for one in worked
-    }  # fmt: skip
     roles = [one for one in charts.render(VALUES) if one["kind"] in ("Role", "ClusterRole")
              and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
     assert len(roles) == 3
-    granted = {
-        (verb, group, resource)
-        for role in roles for rule in role["rules"]
-        for verb in rule["verbs"] for group in rule["apiGroups"] for resource in rule["resources"]
-    }  # fmt: skip
-    assert granted - used - SELDOM.keys() == set(), "given and never used"
-    assert SELDOM.keys() <= granted
+    assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
+    assert SELDOM.keys() <= granted(roles)
 
 
 def test_its_account_can_create_jobs_nowhere_else(worked: list[Object], control_plane: ControlPlane) -> None:

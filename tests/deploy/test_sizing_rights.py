@@ -15,6 +15,8 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import free_port, wait_for
 from sizing_controller.conftest import GPU, job, recording
 
+from .rights import Object, audited, granted, used
+
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-sizing", "profiled"
 BATCH = ("batch/v1", "Job")
@@ -28,7 +30,6 @@ SELDOM = {
     ("patch", "kueue.x-k8s.io", "workloads"): "only for Jobs in Kueue's queues that ran out of memory",
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
 }
-Object = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +58,7 @@ def worked(
         control_plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), SPACE, timeout_s=120)
         wait_for(lambda: len(control_plane.api.list(*BATCH, SPACE)) == 1, 30, "the profiling Job is gone")
     server.stop()
-    return [
-        entry for entry in control_plane.audit_entries(ACCOUNT)
-        if entry["user"]["username"].endswith(f":{ACCOUNT}") and "objectRef" in entry
-        and datetime.fromisoformat(entry["requestReceivedTimestamp"]) >= started
-    ]  # fmt: skip
+    return audited(control_plane, ACCOUNT, started)
 
 
 def test_it_is_refused_nothing(worked: list[Object]) -> None:
@@ -70,20 +67,10 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    used = {
-        (one["verb"], one["objectRef"].get("apiGroup", ""),
-         "/".join(filter(None, (one["objectRef"]["resource"], one["objectRef"].get("subresource")))))
-        for one in worked
-    }  # fmt: skip
     roles = [one for one in charts.render() if one["kind"] in ("Role", "ClusterRole")
              and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
-    granted = {
-        (verb, group, resource)
-        for role in roles for rule in role["rules"]
-        for verb in rule["verbs"] for group in rule["apiGroups"] for resource in rule["resources"]
-    }  # fmt: skip
-    assert granted - used - SELDOM.keys() == set(), "given and never used"
-    assert SELDOM.keys() <= granted
+    assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
+    assert SELDOM.keys() <= granted(roles)
 
 
 @pytest.mark.parametrize(("changes", "space"), [

@@ -41,11 +41,15 @@ lint: setup  ## ruff, mypy strict, import contracts
 .PHONY: test
 test: setup  ## everything; installs Debian packages for real servers where it may
 	scripts/test-packages.sh
-	$(BIN)/python -P -m pytest
+	scripts/test-all.sh
 
 .PHONY: test-fast
 test-fast: setup  ## without servers, browser and Ray
 	$(BIN)/python -P -m pytest -m "not ray and not browser and not services and not cluster and not slow"
+
+.PHONY: story
+story: setup control-plane  ## watch a training borrow GPUs, save, give them back before a spike, and go on (five minutes)
+	@$(BIN)/python -P -m pytest -q -s --no-header --force-reruns 0 tests/story
 
 .PHONY: control-plane
 control-plane: setup  ## build the Kubernetes control plane of the tests (a quarter of an hour once, cached)

@@ -15,9 +15,12 @@ BENCHMARKS = {
     "platform": "benchmarks.platform_cost",
     "placement": "benchmarks.placement",
     "preemption": "benchmarks.preemption",
+    "reactions": "benchmarks.reactions",
+    "reclaims": "benchmarks.reclaims",
     "sizing": "benchmarks.sizing",
     "suite": "benchmarks.suite_estimates",
     "staging": "benchmarks.staging",
+    "staging-controller": "benchmarks.staging_controller",
     "topology": "benchmarks.topology_placement",
     "webhook": "benchmarks.webhook",
 }

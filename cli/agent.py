@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli import agent_logtail, agent_topology
+from kopt.cli import agent_logtail, agent_save, agent_topology
 
 app = typer.Typer(no_args_is_help=True, help="What runs on nodes and inside pods.")
 app.add_typer(agent_logtail.app, name="logtail")
 app.command("topology")(agent_topology.topology)
+app.command("save-hook")(agent_save.save_hook)
 
 
 @app.command("install")

@@ -10,6 +10,8 @@ import typer
 from kopt.cli.controller_ledger import ledger
 from kopt.cli.controller_pairs import pairs
 from kopt.cli.controller_preemption import preemption
+from kopt.cli.controller_reallocation import reallocation
+from kopt.cli.controller_staging import staging
 from kopt.cli.edge import usage_error
 from kopt.cli.options import seconds
 
@@ -20,6 +22,8 @@ app = typer.Typer(no_args_is_help=True, help="Controllers that run in a cluster.
 app.command("pairs")(pairs)
 app.command("preemption")(preemption)
 app.command("ledger")(ledger)
+app.command("staging")(staging)
+app.command("reallocation")(reallocation)
 
 Kubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube.")

@@ -12,6 +12,7 @@ import typer
 from kopt.cli.edge import Refused
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
+from kopt.core.units import counted
 
 if TYPE_CHECKING:
     from kopt.core.evictions import Entry
@@ -127,4 +128,4 @@ def _summary(lines: "list[Entry]") -> str:
         if known
         else ("nothing is known of their checkpoints")
     )
-    return f"{len(lines)} evictions, {waits} of them waiting to return; {lost}."
+    return f"{counted(len(lines), 'eviction')}, {waits} of them waiting to return; {lost}."

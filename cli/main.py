@@ -15,6 +15,7 @@ from kopt.cli import (
     models,
     off,
     profile,
+    queue,
     recommend,
     simulate,
     sizes,
@@ -23,6 +24,7 @@ from kopt.cli import (
     train,
     up,
     webhook,
+    why,
 )
 from kopt.cli.edge import Edge
 from kopt.cli.scripts import ScriptCommand
@@ -63,6 +65,8 @@ app.add_typer(bandwidth.app, name="bandwidth")
 app.add_typer(simulate.app, name="simulate")
 app.command("stage")(stage.stage)
 app.command("evictions")(evictions.evictions)
+app.command("why")(why.why)
+app.command("queue")(queue.queue)
 app.command("webhook")(webhook.webhook)
 app.command("audit")(webhook.audit)
 app.command("extender")(extender.extender)

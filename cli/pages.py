@@ -1,54 +1,41 @@
 """``python -m kopt.cli.pages``: the web pages as a process of their own, until SIGTERM.
 
-With ``KUBECONFIG``, or in a pod, the page of topologies shows the nodes of the cluster; ``~/.kube/config`` alone is not
-taken, as pages ask for as long as they run.
+With ``KUBECONFIG``, or in a pod, the pages show the nodes of the cluster and what controllers say there;
+``~/.kube/config`` alone is not taken, as pages ask for as long as they run.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from kopt.cli.pages_cluster import ClusterWatch
 from kopt.cluster.access import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
-from kopt.cluster.api import ApiError, Kube, NotFound
-from kopt.cluster.node_topologies import degraded_of, topology_of
-from kopt.cluster.resources import NODE_TOPOLOGIES, Object
+from kopt.cluster.api import Kube, KubeSettings
+from kopt.core.overview import Overview
 from kopt.dashboard.app import serve
-from kopt.dashboard.sources import ClusterNode, Nodes
+from kopt.dashboard.sources import Nodes
 from kopt.serving.environment import load_settings
 
 
 class ClusterNodes:
-    """Reads the nodes that agents publish."""
+    """Watches the nodes that agents publish, and what controllers say."""
 
     def __init__(self, access: Access) -> None:
-        self._kube = Kube(access)
+        self._kube = Kube(access, KubeSettings(user_agent="kopt-pages"))
+        self._watch = ClusterWatch(self._kube)
+
+    def overview(self) -> Overview:
+        return self._watch.overview()
+
+    async def run(self) -> None:
+        await self._watch.run()
 
     async def nodes(self) -> Nodes:
         """A cluster that does not answer is a sentence in the answer."""
-        try:
-            documents = (await self._kube.list(NODE_TOPOLOGIES)).items
-        except NotFound:
-            # The kind is not installed: no agent publishes.
-            documents = []
-        except ApiError as error:
-            return Nodes(cluster=True, problem=f"Nodes are from the last time the cluster told them: {error}")
-        return nodes_of(documents)
+        return await self._watch.nodes()
 
     async def close(self) -> None:
         await self._kube.close()
-
-
-def nodes_of(documents: Sequence[Object]) -> Nodes:
-    """By name; what cannot be read is named."""
-    found, left_out = [], []
-    for one in sorted(documents, key=lambda one: str(one["metadata"]["name"])):
-        try:
-            found.append(ClusterNode(topology_of(one), degraded_of(one)))
-        except (ValueError, KeyError, TypeError):
-            left_out.append(str(one["metadata"]["name"]))
-    more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-    problem = f"Left out, as their objects contradict themselves: {', '.join(left_out[:3])}{more}." if left_out else ""
-    return Nodes(tuple(found), True, problem)
 
 
 def cluster_of(environ: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> ClusterNodes | None:

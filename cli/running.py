@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kopt.serving.size_advice import SizeAdvice
 
 _AT_ONCE = 8
+_OURS = "kaiwo.ai/"
 
 Kubeconfig = Annotated[
     Path | None,
@@ -205,7 +206,7 @@ async def decisions(kubeconfig: Path | None, one: "PodKind") -> list[tuple[str, 
             listing = await kube.list(EVENTS, one.workload.namespace, field_selector=f"regarding.uid={uid}")
     except ApiError:
         return found
-    ours = [event for event in listing.items if str(event.get("reportingController", "")).startswith("kopt")]
+    ours = [event for event in listing.items if str(event.get("reportingController", "")).startswith(_OURS)]
     ours.sort(key=lambda event: str(event.get("eventTime") or ""), reverse=True)
     return found + [(str(event.get("reason", "")), str(event.get("note", ""))) for event in ours]
 

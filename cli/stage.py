@@ -2,29 +2,28 @@
 
 import asyncio
 import contextlib
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.edge import Refused, is_terminal, usage_error
+from kopt.cli.edge import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar, say
-from kopt.core.staging import Checksum, Manifest, Phase, Progress, Source, StagingError
+from kopt.cli.stage_view import Listener, listening
+from kopt.core.staged_data import StageResult
+from kopt.core.staging import Checksum, Manifest, Progress, Source, StagingError, Trouble
 from kopt.core.units import UnitError, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from kopt.agents.staging.checking import Damage
     from kopt.agents.staging.settings import StageSettings
 
-_SAY_S = 10.0
 _MIB = 1 << 20
-Listener = Callable[[Progress], None]
 
 
 def stage(
@@ -52,6 +51,12 @@ def stage(
     claims: Annotated[
         Path, typer.Option("--claims", metavar="DIR", envvar="KOPT_PVC_ROOT", help="Where claims are mounted, by name.")
     ] = Path("/pvc"),
+    remove: Annotated[
+        Path | None, typer.Option("--remove", metavar="DESTINATION", help="Take a copy away, and no other files.")
+    ] = None,
+    result: Annotated[
+        Path | None, typer.Option("--result", metavar="FILE", help="Write what came of it there, as JSON.")
+    ] = None,
     output: Output = Format.TABLE,
 ) -> None:  # fmt: skip
     """Copy data into a folder: in parallel parts, with checksums, and without fetching a part twice if it is killed.
@@ -73,10 +78,14 @@ def stage(
 
         kopt stage --verify /data/tokens
     """
-    if verify is not None:
-        if source or destination:
-            usage_error("--verify names the copy itself; give it alone", "--verify")
-        _verify(verify, parallel, output)
+    if verify is not None or remove is not None:
+        if source or destination or (verify and remove):
+            option = "--verify" if verify else "--remove"
+            usage_error(f"{option} names the copy itself; give it alone", option)
+        if verify is not None:
+            _verify(verify, parallel, output)
+        if remove is not None:
+            _remove(remove, result, output)
         return
     if source is None or destination is None:
         usage_error("name the source and the folder for it", "SOURCE" if source is None else "DESTINATION")
@@ -88,8 +97,9 @@ def stage(
         checksums=given | (_listed(checksums) if checksums else {}), replace=replace, progress=progress, claims=claims,
     )  # fmt: skip
     began = time.monotonic()
-    with _listener(output) as listener:
+    with listening(output, retry) as listener, _told(result):
         manifest, last = asyncio.run(_staged(Source.parse(source), destination, settings, listener))
+    _tell(result, StageResult.of(manifest))
     if output is not Format.JSON:
         show(_answer(manifest, last, destination, time.monotonic() - began), output)
 
@@ -120,31 +130,34 @@ async def _staged(
 
 
 @contextlib.contextmanager
-def _listener(output: Format) -> Iterator[Listener]:
-    if output is Format.JSON:
-        yield lambda progress: typer.echo(json.dumps(progress.to_dict()))
-    elif is_terminal():
-        with bar("staging (MiB)") as advance:
-            yield lambda progress: advance(progress.bytes_done // _MIB, max(1, progress.bytes // _MIB))
-    else:
-        yield _Said().listen
+def _told(result: Path | None) -> Iterator[None]:
+    """What ends the block is written to ``result`` as well."""
+    from kopt.agents.staging.troubles import unsecret
+
+    try:
+        yield
+    except StagingError as error:
+        _tell(result, StageResult.failed(StagingError(unsecret(str(error)), error.trouble)))
+        raise
+    except Refused as error:
+        _tell(result, StageResult.failed(StagingError(str(error), Trouble.STOPPED)))
+        raise
 
 
-class _Said:
-    """A line every ten seconds, for logs."""
+def _tell(result: Path | None, found: StageResult) -> None:
+    """In place: a container's termination message is a file that cannot be replaced."""
+    if result is not None:
+        result.write_text(found.to_json())
 
-    def __init__(self) -> None:
-        self._next_s = 0.0
 
-    def listen(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if progress.phase is Phase.FETCHING and now >= self._next_s:
-            self._next_s = now + _SAY_S
-            left = "" if progress.seconds_left is None else f", {progress.seconds_left:,.0f} s left"
-            say(
-                f"{format_bytes(progress.bytes_done)} of {format_bytes(progress.bytes)}, {progress.objects_done:,} of "
-                f"{progress.objects:,} files, {format_bytes(int(progress.bytes_per_second))}/s{left}"
-            )
+def _remove(place: Path, result: Path | None, output: Format) -> None:
+    from kopt.agents.staging.removing import remove
+
+    with _told(result):
+        files = remove(place)
+    _tell(result, StageResult(True, objects=files))
+    if output is not Format.JSON:
+        say(f"{files:,} files of the copy in {place} are gone")
 
 
 @dataclass(frozen=True)

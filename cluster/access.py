@@ -4,6 +4,7 @@ Kubeconfigs (client certificates, tokens, exec plugins, OIDC) are read by the of
 30 MiB and most of a second to import; a pod's service account, two files, is read here.
 """
 
+import os
 import ssl
 import time
 from collections.abc import Mapping
@@ -104,6 +105,8 @@ class KubeconfigAccess:
         from kubernetes.aio.client import Configuration
         from kubernetes.aio.config import ConfigException, load_kube_config
 
+        if not any(Path(path).expanduser().exists() for path in self._paths.split(os.pathsep)):
+            raise NoCluster(f"there is no kubeconfig {self._paths}; name one by --kubeconfig or KUBECONFIG")
         found = Configuration()
         try:
             await load_kube_config(self._paths, client_configuration=found, persist_config=False)

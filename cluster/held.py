@@ -6,7 +6,8 @@ A hold is one write that changes the object and marks it, so that no crash leave
 * annotation ``kaiwo.ai/held-undo``: JSON, the values that releasing restores, by name: ``suspend`` and ``active`` (the
   field as it was), ``gates`` (names of scheduling gates to take away, each beginning with ``kaiwo.ai/``), ``queue``
   (the Kueue queue that it was in), ``asked`` (a Job's own request, see ``cluster.requests``), ``priority`` with
-  ``raised`` (a Kueue Workload's own priority and the one that stands there instead). Other names are left alone.
+  ``raised`` (a Kueue Workload's own priority and the one that stands there instead), ``quota`` (what a queue owns, see
+  ``cluster.quotas``). Other names are left alone.
   Without the annotation everything that a hold of this kind can have changed is undone.
 
 An object has one holder at a time. What its queueing system decides is left to that: nothing with a queue label is
@@ -27,8 +28,20 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from kopt.cluster.quotas import restored
 from kopt.cluster.requests import with_request
-from kopt.cluster.resources import CRON_JOBS, JOBS, KUEUE_WORKLOADS, PODS, Object, Resource
+from kopt.cluster.resources import (
+    CRON_JOBS,
+    JOBS,
+    KAI_QUEUES,
+    KUEUE_CLUSTER_QUEUES,
+    KUEUE_WORKLOADS,
+    PODS,
+    VOLCANO_JOBS,
+    VOLCANO_QUEUES,
+    Object,
+    Resource,
+)
 
 HELD_LABEL = "kaiwo.ai/held"
 UNDO_ANNOTATION = "kaiwo.ai/held-undo"
@@ -67,12 +80,19 @@ HOLDABLE: Mapping[Resource, Holdable] = MappingProxyType({
 })  # fmt: skip
 """Kinds that are stopped by a field; pods are held by scheduling gates. Jobs come before their Workloads, so that they
 have their own request back when their queue lets them run."""
-HELD_KINDS = (*HOLDABLE, PODS)
+QUEUES = (KUEUE_CLUSTER_QUEUES, KAI_QUEUES, VOLCANO_QUEUES)
+"""Kinds that may have more than they own; they are given back last, so that nothing that is released is refused."""
+HELD_KINDS = (*HOLDABLE, VOLCANO_JOBS, PODS, *QUEUES)
 """Every kind that may carry the mark."""
 
 
 class HoldError(ValueError):
     """An object that cannot be held; the message says why."""
+
+
+def undo_of(document: Object) -> Mapping[str, Any]:
+    """What ``release`` would go by; empty where nothing is noted."""
+    return _undo(document) or {}
 
 
 def holder_of(document: Object) -> str:
@@ -123,10 +143,11 @@ def hold(resource: Resource, document: Object, by: str, asked: Mapping[str, Any]
     if kind.queued and (queue := queue_of(document)):
         if _value(kind, document) == kind.runs:
             raise HoldError(f"{about} has been admitted by its queue: hold its Workload")
-        return {"metadata": parked(by, queue, asked) | _version(document)}
+        metadata = parked(by, queue, asked)
+        return {"metadata": _with_turns(metadata, document) | _version(document)}
     if _value(kind, document) != kind.runs and not other:
         raise HoldError(f"{about} has been stopped by others already")
-    metadata = marks(by, _noted({kind.field: kind.runs}, asked))
+    metadata = _with_turns(marks(by, _noted({kind.field: kind.runs}, asked)), document)
     return _with(kind, not kind.runs) | {"metadata": metadata | _version(document)}
 
 
@@ -139,13 +160,56 @@ def release(resource: Resource, document: Object) -> Object:
     undo, kind = _undo(document), HOLDABLE.get(resource)
     if is_parked(document):
         labels[QUEUE_LABEL] = queue_of(document) or None
-    changes = _ungated(document, undo) if kind is None else _resumed(kind, document, undo)
+    if resource in QUEUES:
+        changes = restored(resource, document, undo)
+    else:
+        changes = _ungated(document, undo) if kind is None else _resumed(kind, document, undo)
     if undo is not None and "raised" in undo:
         changes = _lowered(document, undo)
     asked = undo.get("asked") if undo is not None and resource == JOBS else None
     if isinstance(asked, dict):
         changes = {"spec": with_request(document, asked) | changes.get("spec", {})}
     return changes | {"metadata": {"labels": labels, "annotations": {UNDO_ANNOTATION: None}} | _version(document)}
+
+
+def next_holders(document: Object) -> tuple[str, ...]:
+    """Who wants to hold an object after its holder, in this order."""
+    then = (_undo(document) or {}).get("then")
+    return tuple([one for one in then if isinstance(one, str) and one]) if isinstance(then, list) else ()
+
+
+def turn(document: Object, by: str) -> Object:
+    """The annotations of an object of which ``by`` is the holder after those that are.
+
+    Raises HoldError where nobody holds it, or nobody can tell what the holder has changed.
+    """
+    undo = _undo(document)
+    if not holder_of(document) or undo is None:
+        raise HoldError(f"{document['metadata'].get('name')} has no holder whose turn could be waited for")
+    then = list(dict.fromkeys([*next_holders(document), by]))
+    annotations: Object = marks(holder_of(document), {**undo, "then": then})["annotations"]
+    return annotations
+
+
+def wait_turn(document: Object, by: str) -> Object:
+    """The merge patch that makes ``by`` hold an object when its holder lets go; it fails with Conflict as ``hold``'s.
+
+    Raises HoldError as ``turn`` does.
+    """
+    return {"metadata": {"annotations": turn(document, by)} | _version(document)}
+
+
+def pass_on(resource: Resource, document: Object) -> Object:
+    """``release``, or where somebody waits for their turn the merge patch that makes them the holder; a Job's own
+    request is given back either way."""
+    undo, waiting = _undo(document), next_holders(document)
+    if undo is None or not waiting:
+        return release(resource, document)
+    left = {key: value for key, value in undo.items() if key not in ("asked", "then")}
+    asked = undo.get("asked") if resource == JOBS else None
+    spec = {"spec": with_request(document, asked)} if isinstance(asked, dict) else {}
+    after = left | ({"then": list(waiting[1:])} if waiting[1:] else {})
+    return spec | {"metadata": marks(waiting[0], after) | _version(document)}
 
 
 def _resumed(kind: Holdable, document: Object, undo: Mapping[str, Any] | None) -> Object:
@@ -170,6 +234,14 @@ def _lowered(document: Object, undo: Mapping[str, Any]) -> Object:
     own = undo.get("priority")
     ours = (document.get("spec") or {}).get("priority") == undo["raised"]
     return {"spec": {"priority": own}} if ours and (own is None or isinstance(own, int)) else {}
+
+
+def _with_turns(metadata: Object, document: Object) -> Object:
+    """Who waits for their turn goes on waiting."""
+    if waiting := next_holders(document):
+        undo = json.loads(metadata["annotations"][UNDO_ANNOTATION])
+        metadata["annotations"] = marks("", {**undo, "then": list(waiting)})["annotations"]
+    return metadata
 
 
 def _noted(undo: Object, asked: Mapping[str, Any] | None) -> Object:

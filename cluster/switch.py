@@ -27,9 +27,12 @@ from kopt.cluster.resources import (
     PODS,
     TESTS_COMPONENT,
     VALIDATING_WEBHOOKS,
+    VOLCANO_JOBS,
     Object,
     Resource,
 )
+from kopt.cluster.staged_data import FINALIZER, STAGED_DATA
+from kopt.cluster.volcano import resume
 
 KEPT_COMPONENTS = ("scheduler",)
 """Deployments that stay: pods that name a scheduler would wait for it for ever."""
@@ -83,6 +86,8 @@ async def switch_off(kube: Kube, *, namespace: str = "", dry_run: bool = False,
         if served is not None:
             async for outcome in _release_held(kube, known, served, dry_run, wait_s):
                 yield outcome
+    async for outcome in _unguard(kube, dry_run):
+        yield outcome
 
 
 async def _delete_webhooks(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
@@ -130,6 +135,20 @@ async def _end_tests(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
         yield await _do(step, partial(kube.delete, JOBS, step.name, step.namespace), dry_run)
 
 
+async def _unguard(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
+    """Nobody takes copies of data away any more: who deletes such an object must not wait for it."""
+    found, failed = await _find(kube, STAGED_DATA, "")
+    if failed is not None:
+        yield failed
+    for document in found:
+        metadata = document["metadata"]
+        if FINALIZER in (metadata.get("finalizers") or ()):
+            step = Step("release", STAGED_DATA, metadata["namespace"], metadata["name"], "its finalizer")
+            left = [one for one in metadata["finalizers"] if one != FINALIZER]
+            changes = {"metadata": {"finalizers": left, "resourceVersion": metadata["resourceVersion"]}}
+            yield await _do(step, partial(kube.patch, STAGED_DATA, step.name, changes, step.namespace), dry_run)
+
+
 async def _wait_until_gone(kube: Kube, stopped: list[Step], wait_s: float) -> list[Outcome]:
     """Nothing when the pods have ended; else an outcome for each step whose pods have not."""
     ends_s = time.monotonic() + wait_s
@@ -171,7 +190,8 @@ async def _release_held(kube: Kube, known: Resource, served: Resource, dry_run: 
         yield failed
     for document in found:
         metadata = document["metadata"]
-        step = Step("release", served, metadata["namespace"], metadata["name"], metadata["labels"][HELD_LABEL])
+        space = metadata.get("namespace", "")
+        step = Step("release", served, space, metadata["name"], metadata["labels"][HELD_LABEL])
         yield await _do(step, partial(_give_back, kube, known, served, document, wait_s), dry_run)
 
 
@@ -180,8 +200,11 @@ async def _give_back(kube: Kube, known: Resource, served: Resource, document: Ob
     ends_s, attempts = time.monotonic() + wait_s, _ATTEMPTS
     while True:
         metadata = document["metadata"]
+        space = metadata.get("namespace", "")
         try:
-            await kube.patch(served, metadata["name"], release(known, document), metadata["namespace"])
+            if known == VOLCANO_JOBS:
+                await resume(kube, document)
+            await kube.patch(served, metadata["name"], release(known, document), space)
         except Conflict:
             attempts -= 1
             if not attempts:
@@ -192,7 +215,7 @@ async def _give_back(kube: Kube, known: Resource, served: Resource, document: Ob
             await asyncio.sleep(_LOOK_EVERY_S)
         else:
             return
-        document = await kube.get(served, metadata["name"], metadata["namespace"])
+        document = await kube.get(served, metadata["name"], space)
 
 
 async def _find(kube: Kube, resource: Resource, selector: str,

@@ -27,3 +27,5 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    # A line for each question to the endpoint is nobody's.
+    logging.getLogger("httpx").setLevel(max(level, logging.WARNING))

@@ -69,3 +69,8 @@ def format_gpus(milli: int) -> str:
     """GPUs for people: ``2``, ``0.25``."""
     whole, rest = divmod(milli, 1000)
     return str(whole) if not rest else f"{whole}.{rest:03d}".rstrip("0")
+
+
+def counted(number: str | int, what: str) -> str:
+    """``1 GPU``, ``2 GPUs``, ``0.25 GPUs``."""
+    return f"{number} {what}" if str(number) == "1" else f"{number} {what}s"

@@ -6,7 +6,7 @@ that ``kopt up`` starts, ``create_app`` the application for tests and for mounti
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import uvicorn
@@ -41,7 +41,7 @@ def create_app(
 ) -> FastAPI:  # fmt: skip
     """The pages over ``source``; by default over the endpoint, registry and home that ``settings`` name.
 
-    ``hosts`` are further names under which the pages may be opened; ``cluster`` reads the nodes' topologies.
+    ``hosts`` are further names under which the pages may be opened; ``cluster`` reads nodes and controllers.
     """
     background: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
     if source is None:
@@ -55,6 +55,7 @@ def create_app(
             async with client, contextlib.AsyncExitStack() as leaving:
                 if cluster is not None:
                     leaving.push_async_callback(cluster.close)
+                    await leaving.enter_async_context(beside(cluster.run()))
                 async with refreshing(live, refresh_s):
                     yield
 
@@ -72,10 +73,15 @@ def create_app(
     return app
 
 
-@contextlib.asynccontextmanager
-async def refreshing(live: LiveSource, every_s: float) -> AsyncIterator[None]:
+def refreshing(live: LiveSource, every_s: float) -> contextlib.AbstractAsyncContextManager[None]:
     """Keeps a source fresh inside the block."""
-    task = asyncio.create_task(live.run(every_s))
+    return beside(live.run(every_s))
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs what never ends by itself as long as the block does."""
+    task = asyncio.create_task(work)
     try:
         yield
     finally:

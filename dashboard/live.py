@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from kopt.core.overview import Overview
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.dashboard.capacity import FILE, Capacity, CapacityError, assumed_capacity, read_capacities
@@ -214,6 +215,9 @@ class LiveSource:
         self._nodes_next_s = self._clock() + NODES_EVERY_S
         known = await self._cluster.nodes()
         self._nodes = known if known.found or not known.problem else replace(self._nodes, problem=known.problem)
+
+    async def overview(self) -> Overview:
+        return Overview(now_s=self._clock()) if self._cluster is None else self._cluster.overview()
 
     async def pairs(self) -> Pairs:
         return self._pairs

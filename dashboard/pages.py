@@ -13,6 +13,8 @@ from starlette.exceptions import HTTPException
 from kopt.core.bandwidth import Collective
 from kopt.dashboard import assets, figures
 from kopt.dashboard.bandwidth_model import BandwidthModel
+from kopt.dashboard.cluster import CAUSES, DAYS, PHASES, LedgerChoice, cluster_page
+from kopt.dashboard.cluster_figure import pool_chart
 from kopt.dashboard.detail import DEFAULT_SPAN_H, SPANS_H, detail, document
 from kopt.dashboard.guard import SECURITY_HEADERS
 from kopt.dashboard.jobs import DEFAULT_SPAN_H as JOBS_SPAN_H
@@ -51,6 +53,7 @@ class Pages:
             "/recommendations": self.recommendations,
             "/jobs": self.jobs,
             "/topology": self.topology,
+            "/cluster": self.cluster,
             "/models": self.models,
             "/static/{address:path}": self.static,
             "/healthz": self.health,
@@ -133,6 +136,14 @@ class Pages:
             charts["cluster"] = pairs.card.chart
         return self._page(request, "topology.html", snapshot, view=view, asked=asked, charts=charts, sizes=SIZES,
                           collectives=tuple(Collective), pairs=pairs)  # fmt: skip
+
+    async def cluster(self, request: Request) -> Response:
+        snapshot, overview_ = await asyncio.gather(self._source.snapshot(), self._source.overview())
+        choice = LedgerChoice.parse(request.query_params)
+        view = await asyncio.to_thread(cluster_page, overview_, choice)
+        charts = {card.chart: pool_chart(card.state, overview_.now_s) for card in view.pools if card.chart}
+        return self._page(request, "cluster.html", snapshot, view=view, choice=choice, charts=charts, days=DAYS,
+                          phases=PHASES, causes=CAUSES)  # fmt: skip
 
     async def models(self, request: Request) -> Response:
         snapshot, models = await asyncio.gather(self._source.snapshot(), self._source.models())

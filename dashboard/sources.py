@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kopt.core.overview import Overview
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.core.topology import DegradedPart, NodeTopology
@@ -146,9 +147,16 @@ class Pairs:
 
 
 class Cluster(Protocol):
-    """Reads the nodes' topologies. A cluster that does not answer is a ``problem`` without nodes, not an exception."""
+    """Reads a cluster. One that does not answer is a ``problem`` in what is told, not an exception."""
 
-    async def nodes(self) -> Nodes: ...
+    async def nodes(self) -> Nodes:
+        """The nodes' topologies."""
+
+    def overview(self) -> Overview:
+        """What the controllers say, as last heard; immediate."""
+
+    async def run(self) -> None:
+        """Watch until cancelled; without it ``overview`` stays as it is."""
 
     async def close(self) -> None: ...
 
@@ -176,3 +184,6 @@ class Source(Protocol):
 
     async def pairs(self) -> Pairs:
         """Measured pairs of nodes, of the last refresh."""
+
+    async def overview(self) -> Overview:
+        """What the controllers in the cluster say, now."""

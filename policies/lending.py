@@ -17,7 +17,7 @@ from statistics import NormalDist
 from kopt.core.decision import Action, Decision, Mode
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
-from kopt.core.units import WHOLE_GPU, MilliGpu, format_gpus
+from kopt.core.units import WHOLE_GPU, MilliGpu, counted, format_gpus
 from kopt.policies.lending_caution import Caution, CautionSettings, at_level, learn, level_of, promise
 
 POLICY = "lending"
@@ -236,7 +236,8 @@ def _reasons(pool: Pool, settings: LendingSettings, curve: Sequence[CurvePoint],
         "quantile": settings.quantile, "horizon_s": last.horizon_s, "minimum_gpus": pool.minimum_gpus,
     }  # fmt: skip
     text = (
-        f"Pool {pool.name} holds {pool.gpus} GPUs; {len(services)} service(s) need up to {need} within "
+        f"Pool {pool.name} holds {counted(pool.gpus, 'GPU')}; up to {need} may be needed by "
+        f"{counted(len(services), 'service')} within "
         f"{last.horizon_s / 60:g} minutes at quantile {settings.quantile:g}, so "
         f"{format_gpus(_milli(pool.gpus - wanted))} can be lent."
     )

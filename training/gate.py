@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kopt.core.reason import Reason
+from kopt.core.units import counted
 from kopt.training.evaluate import BLOCK_S, Score
 from kopt.training.resampling import ACCURACY, LENDING, SAFETY, Draws, Pair
 
@@ -167,7 +168,7 @@ def _worse(c: Comparison) -> Reason:
     what = _WORDS[c.metric].format(-c.change)
     text = (
         f"Worse on {c.slice} at {c.horizon_s // 60} min: {what} ({c.champion:.3f} → {c.challenger:.3f}, "
-        f"{c.services} service(s), change between {c.low:+.1%} and {c.high:+.1%})."
+        f"{counted(c.services, 'service')}, change between {c.low:+.1%} and {c.high:+.1%})."
     )
     numbers: dict[str, float | int | str] = {
         "slice": c.slice, "horizon_s": c.horizon_s, "metric": c.metric, "champion": c.champion,

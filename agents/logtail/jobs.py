@@ -191,7 +191,13 @@ class Jobs:
     async def _feed(self, job: Job, source: Source) -> None:
         pace = Pace(self._settings.pace, time.monotonic, job.pace)
         outbox = job.outbox
-        async with contextlib.aclosing(source.readings(outbox.room)) as readings:
+
+        async def room() -> None:
+            if outbox.full:
+                await outbox.room()
+                pace.anew()
+
+        async with contextlib.aclosing(source.readings(room)) as readings:
             async for reading in readings:
                 if reading.present:
                     pace.caught_up()
@@ -210,11 +216,15 @@ class Jobs:
     async def _wait_for_pace(self, pace: Pace, source: Source, lines: int) -> None:
         """Lines that were read beyond the rate are followed by none for a while."""
         wait_s = pace.wait_s(lines)
-        pace.judge(source.behind, waited=wait_s > 0)
+        if wait_s <= 0:
+            pace.anew()
+            return
+        pace.judge(source.behind)
         while wait_s > 0 and not pace.hurried:
-            await asyncio.sleep(min(wait_s, self._settings.pace.patience_s))
+            rest_s = min(wait_s, self._settings.pace.patience_s)
+            await asyncio.sleep(rest_s)
+            pace.judge(source.behind, rest_s)
             wait_s = pace.wait_s(0)
-            pace.judge(source.behind, waited=True)
 
     async def _pass_over(self, job: Job, source: Source, pace: Pace, reading: Reading) -> None:
         """Send what tells of checkpoints, and at the end of what there is the last lines, whatever they tell."""

@@ -126,9 +126,13 @@ class Outbox:
         self.down = False
         """The last request failed."""
 
+    @property
+    def full(self) -> bool:
+        return self._own.full or self._room.full
+
     async def room(self) -> None:
         """Waits until there is room for more; nothing is read before that."""
-        while self._own.full or self._room.full:
+        while self.full:
             await self._own.admitted()
             await self._room.admitted()
 

@@ -59,34 +59,37 @@ class Pace:
     """One source's; sources of a job share its buckets. ``hurried`` is true while lines are passed over."""
 
     def __init__(self, settings: PaceSettings, clock: Callable[[], float], shared: "Pace | None" = None) -> None:
-        self._settings, self._clock = settings, clock
+        self._settings = settings
         self._lines: Bucket = shared._lines if shared else Bucket(settings.lines_per_second, settings.burst, clock)
         telling = settings.telling_per_second
         self._telling: Bucket = shared._telling if shared else Bucket(telling, telling, clock)
-        self._since: tuple[float, float] | None = None
+        self._since: float | None = None
+        """What there was to read when judging began."""
+        self._rested_s = 0.0
         self.hurried = False
 
     def wait_s(self, lines: int) -> float:
         """How long the lines that were read have to be followed by none."""
         return self._lines.take(lines)
 
-    def judge(self, behind: Callable[[], float], waited: bool) -> None:
-        """After lines that had to wait, or not: does reading catch up? ``behind`` says how much there is to read yet,
-        in whatever unit grows with it."""
-        if not waited:
-            self._since = None
-            return
-        now_s = self._clock()
+    def judge(self, behind: Callable[[], float], rested_s: float = 0.0) -> None:
+        """After lines that had to wait, and again once they have rested: does reading catch up? ``behind`` says how
+        much there is to read yet, in whatever unit grows with it. Only what the rate made reading rest counts: on a
+        busy machine a pause of milliseconds may last seconds, which says nothing of the job."""
         if self._since is None:
-            self._since = (now_s, behind())
+            self._since, self._rested_s = behind(), 0.0
             return
-        passed_s = now_s - self._since[0]
-        if passed_s < self._settings.patience_s:
+        self._rested_s += rested_s
+        if self._rested_s < self._settings.patience_s:
             return
         left = behind()
-        gained = self._since[1] - left
-        self.hurried = left >= 1 and (gained <= 0 or left * passed_s / gained > self._settings.catch_up_s)
-        self._since = (now_s, left)
+        gained = self._since - left
+        self.hurried = left >= 1 and (gained <= 0 or left * self._rested_s / gained > self._settings.catch_up_s)
+        self._since, self._rested_s = left, 0.0
+
+    def anew(self) -> None:
+        """Reading stood still for another reason than the rate, or had not to wait: what grew so far tells nothing."""
+        self._since = None
 
     def caught_up(self) -> None:
         self.hurried, self._since = False, None

@@ -15,6 +15,8 @@ from kopt.core.staging import Checksum, Entry, Source, SourceKind
 _PAGE = 1000
 _LARGEST_PIECE, _SMALLEST_PIECE = 4 << 20, 64 << 10
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
+_QUOTE = '"'
+_PREFIXES = {SourceKind.S3: "AWS", SourceKind.GCS: "GOOGLE", SourceKind.AZURE: "AZURE"}
 
 
 def options(settings: StageSettings, *, plain_http: bool) -> dict[str, Any]:
@@ -26,6 +28,13 @@ def options(settings: StageSettings, *, plain_http: bool) -> dict[str, Any]:
                          "backoff": {"init_backoff": timedelta(milliseconds=100), "base": 2,
                                      "max_backoff": timedelta(seconds=15)}},
     }  # fmt: skip
+
+
+def _may_be_plain(scheme: str) -> bool:
+    """Whether the environment asks for HTTP without TLS: for servers of one's own."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    allowed = os.environ.get(f"{_PREFIXES[SourceKind(scheme)]}_ALLOW_HTTP", "").lower() in ("true", "1")
+    return allowed or (scheme == SourceKind.S3 and endpoint.startswith("http://"))
 
 
 def piece_bytes(settings: StageSettings) -> int:
@@ -50,10 +59,8 @@ class Bucket:
         self._key, self._one = key.strip("/"), ""
         """``_one`` is the key where the source is one object and no prefix."""
         self._folder = key.endswith("/") or not key
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-        plain = endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
         try:
-            self._store: Any = from_url(f"{scheme}://{bucket}", **options(settings, plain_http=plain))
+            self._store: Any = from_url(f"{scheme}://{bucket}", **options(settings, plain_http=_may_be_plain(scheme)))
         except (*STORE_ERRORS, ValueError) as error:
             raise of_source(error, str(source), scheme) from error
 
@@ -77,11 +84,14 @@ class Bucket:
         etag = entry.version.partition(" ")[0]
         # GCS knows generations in place of If-Match; what it answers is compared below.
         if etag and self._source.kind is not SourceKind.GCS:
-            wanted["if_match"] = etag
+            wanted["if_match"] = f'"{etag.strip(_QUOTE)}"'
         what = f"{self._source.kind}://…/{key}"
         try:
             answer = await obstore.get_async(self._store, key, options=wanted)  # type: ignore[arg-type]
-            if answer.meta["size"] != entry.bytes or (etag and (answer.meta["e_tag"] or "") != etag):
+            if answer.meta["size"] != entry.bytes or (
+                # Azure's listings have no quotes about it, its answers do.
+                etag and (answer.meta["e_tag"] or "").strip(_QUOTE) != etag.strip(_QUOTE)
+            ):
                 raise changed(what)
             if end - begin <= piece_bytes(self._settings):
                 yield cast(bytes, await answer.bytes_async())

@@ -16,6 +16,7 @@ _SECRET_NAMES = re.compile(r"SECRET|TOKEN|PASSWORD|_KEY|SIGNATURE|SAS|CREDENTIAL
 _SHORTEST_SECRET = 6
 _STATUS = re.compile(r"status code: (\d{3})")
 _BUSY = {"429", "500", "502", "503", "504"}
+_CONNECT = "kind: Connect,"
 _METADATA = re.compile(r"169\.254\.169\.254|metadata\.google|InstanceMetadata|IMDS|instance metadata", re.IGNORECASE)
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or a web identity)",
@@ -97,11 +98,24 @@ def _status(error: BaseException) -> str:
     return match[1] if match else ""
 
 
+def unconnected(error: BaseException) -> bool:
+    """Whether nobody was there to answer, which another way of asking cannot mend."""
+    return _CONNECT in str(error)
+
+
 def _detail(error: BaseException) -> str:
     """What a library says, without where and how often it asked; the store's own answer, if there is one."""
-    text = str(error).partition("\n\nDebug source")[0]
+    text, _, debug = str(error).partition("\n\nDebug source")
+    if _CONNECT in debug:
+        return f"no connection: {_why(debug.partition(_CONNECT)[2])}"
     code, message = re.search(r"<Code>(.*?)</Code>", text), re.search(r"<Message>(.*?)</Message>", text)
     if code:
         text = f"{_status(error)} {code[1]}{f': {message[1]}' if message else ''}"
     words = " ".join(unsecret(text.rpartition(" - ")[2]).split())[:300].rstrip(" .:")
     return words or type(error).__name__
+
+
+def _why(debug: str) -> str:
+    """The system's own words, or the names that the TLS library gives to what it met."""
+    said = re.findall(r'(?:message|error): "([^"]+)"', debug)
+    return said[-1] if said else " ".join(re.findall(r"(?:^\s+|error: )([A-Z]\w+)[(,]$", debug, re.MULTILINE)[-2:])

@@ -11,7 +11,7 @@ from obstore.store import HTTPStore
 
 from kopt.agents.staging.buckets import options, piece_bytes
 from kopt.agents.staging.settings import StageSettings
-from kopt.agents.staging.troubles import NOT_THERE, STORE_ERRORS, changed, of_source
+from kopt.agents.staging.troubles import NOT_THERE, STORE_ERRORS, changed, of_source, unconnected
 from kopt.core.staging import Entry, Source, StagingError
 
 
@@ -51,7 +51,9 @@ class WebFile:
             return (await obstore.get_async(self._store, "", options={"range": (0, 1)})).meta
         except (*NOT_THERE, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise of_source(error, str(self._source), "https") from error
-        except exceptions.BaseError:
+        except exceptions.BaseError as error:
+            if unconnected(error):
+                raise of_source(error, str(self._source), "https") from error
             self.whole = True
         try:
             return (await obstore.get_async(self._store, "")).meta

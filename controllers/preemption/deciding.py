@@ -84,6 +84,8 @@ class Deciding:
         if other := self._other_under_way(waiting, facts):
             reason = Reason("NEXT", f"Room is being made for {other.name} in the same queue; {waiting.name} is next.")
             return Judged(facts, reason, PreemptionDecision(Verdict.WAIT, (reason,), (), until_s=now_s + _NEXT_S))
+        if saving := self._still_saving(waiting, facts):
+            return Judged(facts, saving.reasons[0], saving)
         decision, state = decide(scene_of(waiting, facts, self._settings.budget_s), self._state, self._settings.policy)
         judged = Judged(facts, decision.reasons[0], decision, state)
         if decision.verdict in (Verdict.PREEMPT, Verdict.FITS) and (
@@ -121,7 +123,7 @@ class Deciding:
         return Facts(
             now_s, queue, own, {one.uid: self._cluster.pods_of(one) for one in own if one.running},
             {one.uid: max(counts.get(one.uid, 0), counts.get(one.owner_uid, 0)) for one in own},
-            self._settings.policy.stale_s,
+            self._settings.policy.stale_s, view.came_s,
         )  # fmt: skip
 
     def looked_back(self, waiting: WorkloadView, now_s: float) -> Facts:
@@ -155,6 +157,19 @@ class Deciding:
             return None
         facts = Facts(now_s, queue, (), {view.uid: self._cluster.pods_of(view)}, {}, self._settings.policy.stale_s)
         return gang_of(view, place, facts)
+
+    def _still_saving(self, waiting: WorkloadView, facts: Facts) -> PreemptionDecision | None:
+        """Who was asked to save for it is waited for: whom else to take is not asked meanwhile. Pods that were not
+        reached are asked now."""
+        saving = {one.name: found for one in facts.workloads
+                  if one.running and (found := facts.saving(one)).is_for(waiting.name)}  # fmt: skip
+        if not saving:
+            return None
+        until_s = max(one.request.until_s for one in saving.values() if one.request)
+        text = (f"{', '.join(saving)} {'was' if len(saving) == 1 else 'were'} asked to save; {waiting.name} waits for "
+                f"the checkpoint for {until_s - facts.now_s:.0f} s more at most.")  # fmt: skip
+        return PreemptionDecision(Verdict.WAIT, (Reason("SAVING", text),), (), until_s=until_s,
+                                  asks=tuple(name for name, one in saving.items() if one.left))  # fmt: skip
 
     def _other_under_way(self, waiting: WorkloadView, facts: Facts) -> WorkloadView | None:
         for one in self._cluster.workloads():

@@ -1,15 +1,18 @@
 """What the reconciler is given: the cluster as it shows, fenced writes, settings."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from kopt.cluster.lease import Fence
-from kopt.cluster.resources import KUEUE_WORKLOADS, Key, Object
+from kopt.cluster.resources import KUEUE_WORKLOADS, PODS, Key, Object
 from kopt.controllers.preemption.views import ClusterQueueView, PodView, WorkloadView
 from kopt.core.decision import Mode
 from kopt.policies.preemption import PreemptionSettings
 
+_AT_ONCE = 16
+"""Writes that do not wait for each other."""
 Tell = Callable[[WorkloadView, str, str], None]
 """An event on a Workload: reason, sentence."""
 
@@ -57,7 +60,7 @@ class Cluster(Protocol):
 
 
 class Writer:
-    """Fenced writes on Workloads that the cluster's view learns of at once: informers may come later."""
+    """Fenced writes. The cluster's view learns at once of those on Workloads: informers may come later."""
 
     def __init__(self, fence: Fence, cluster: Cluster) -> None:
         self._fence, self._cluster = fence, cluster
@@ -65,3 +68,21 @@ class Writer:
     async def patch(self, workload: WorkloadView, changes: Object) -> None:
         """Raises Conflict when the Workload has changed since it was seen."""
         self._cluster.noted(await self._fence.patch(KUEUE_WORKLOADS, workload.document, changes))
+
+    async def patch_all(self, changes: Sequence[tuple[WorkloadView, Object]]) -> None:
+        """Several, in no order; all are tried. Raises what the first of them failed with."""
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(view: WorkloadView, change: Object) -> None:
+            async with turns:
+                await self.patch(view, change)
+
+        for found in await asyncio.gather(*(one(*each) for each in changes), return_exceptions=True):
+            if isinstance(found, BaseException):
+                raise found
+
+    async def ask(self, pod: PodView, changes: Object) -> None:
+        """Raises Conflict when the pod has changed since it was seen: nobody is asked twice by what came too late."""
+        metadata = {"namespace": pod.key[0], "name": pod.key[1], "resourceVersion": pod.version,
+                    "annotations": dict(pod.notes)}  # fmt: skip
+        await self._fence.patch(PODS, {"metadata": metadata}, changes)

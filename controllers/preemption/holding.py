@@ -1,13 +1,18 @@
-"""Workloads are held as Kueue creates them, where Kueue would make room for them at once: a webhook of the controller's
-own process. Nobody there to answer means that nobody there would let them go, and then nothing is held.
+"""Workloads are held as they come to their queue, where Kueue would make room for them at once: a webhook of the
+controller's own process, which answers for others, too (``Reviewer``). Nobody there to answer means that nobody there
+would let them go, and then nothing is held.
+
+A Workload comes when Kueue creates it, and when it is written otherwise than before while it waits: others who held it
+by ``active`` or in a queue that does not exist let it go, or its Job or its priority was changed.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from kopt.cluster.api import AlreadyExists, ApiError, Conflict, Kube, NotFound
 from kopt.cluster.certificates import ServingCertificate
@@ -23,7 +28,7 @@ from kopt.cluster.resources import (
 from kopt.controllers.http import HttpServer, Reply, Request
 from kopt.controllers.preemption.marks import hold_operations
 from kopt.controllers.preemption.reading import workload_view
-from kopt.controllers.preemption.views import WorkloadView
+from kopt.controllers.preemption.views import HOLDER, WorkloadView
 from kopt.controllers.webhook.objects import at, mapping
 from kopt.controllers.webhook.registration import SYSTEM_NAMESPACES, TIMEOUT_S, Address
 from kopt.controllers.webhook.review import ALLOWED, Answer, MalformedReview, Review, encode_answer, parse_review
@@ -34,6 +39,17 @@ SECRET = "kopt-preemption-tls"
 PATH = "/hold"
 _LARGEST_REVIEW_BYTES = 8 << 20
 _RETRY_S = 5.0
+_HOOK: Object = {
+    "name": "hold.workloads.preemption.kaiwo.ai",
+    "rules": [{"apiGroups": [KUEUE_WORKLOADS.group], "apiVersions": [KUEUE_WORKLOADS.version],
+               "resources": [KUEUE_WORKLOADS.plural], "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"}],
+    "objectSelector": {},
+    "matchConditions": [{"name": "comes-to-its-queue", "expression": (
+        "(request.operation == 'CREATE' || object.spec != oldObject.spec)"
+        " && (!has(object.spec.active) || object.spec.active)"
+        " && !(has(object.status) && has(object.status.admission))"
+    )}],
+}  # fmt: skip
 WouldPreempt = Callable[[WorkloadView, float], bool]
 
 
@@ -47,12 +63,62 @@ class HoldSettings:
     port: int = 9453
 
 
-class Holding:
-    """Serves reviews of new Workloads and keeps its configuration and certificate."""
+class Reviewer(Protocol):
+    """Reviews of one kind. ``hook``: name, rules and conditions of its webhook."""
 
-    def __init__(self, kube: Kube, settings: HoldSettings, would_preempt: WouldPreempt,
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def hook(self) -> Object: ...
+
+    def answer(self, review: Review) -> Answer: ...
+
+
+class Workloads:
+    """Reviews of Workloads that come to their queue."""
+
+    def __init__(self, would_preempt: WouldPreempt) -> None:
+        self._would_preempt = would_preempt
+        self.path, self.hook = PATH, _HOOK
+
+    def answer(self, review: Review) -> Answer:
+        """The patch that holds it, where Kueue would make room for it now."""
+        now_s, view = time.time(), _view(review, review.object)
+        before = None if review.old is None else _view(review, review.old)
+        if not _comes(view, before) or not self._would_preempt(view, now_s):
+            return ALLOWED
+        if before is None:
+            return Answer(patch=hold_operations(review.object))
+        since_s = before.came_s if before.held else now_s
+        return Answer(patch=hold_operations(review.object, since_s, again=before.held))
+
+
+def _comes(view: WorkloadView, before: WorkloadView | None) -> bool:
+    """Whether Kueue looks at a Workload as at a new one, and it is nobody's who let it go by our word or against it."""
+    if not (view.active and view.pending) or view.cover or view.holder not in ("", HOLDER):
+        return False
+    if before is None:
+        return not view.holder
+    if before.holder != HOLDER:
+        return not view.holder and at(view.document, "spec") != at(before.document, "spec")
+    # Kueue writes the Workload of a changed Job anew, as an active one; whoever only lets it go may do so.
+    wanted, found = ({**mapping(one.document, "spec"), "active": True} for one in (view, before))
+    return view.holder == HOLDER and wanted != found
+
+
+def _view(review: Review, document: Object) -> WorkloadView:
+    placed = {"name": review.name or "new", "namespace": review.namespace}
+    return workload_view(document | {"metadata": dict(mapping(document, "metadata")) | placed})
+
+
+class Holding:
+    """Serves reviews of what is new and keeps its configuration and certificate."""
+
+    def __init__(self, kube: Kube, settings: HoldSettings, reviewers: Sequence[Reviewer],
                  led: Callable[[], bool]) -> None:  # fmt: skip
-        self._kube, self._settings, self._would_preempt, self._led = kube, settings, would_preempt, led
+        self._kube, self._settings, self._led = kube, settings, led
+        self._reviewers = {one.path: one for one in reviewers}
         self._certificate = ServingCertificate(
             kube, settings.address.namespace, SECRET, settings.names, [(MUTATING_WEBHOOKS, CONFIGURATION_NAME)]
         )
@@ -65,7 +131,7 @@ class Holding:
             group.create_task(self._certificate.run())
             await self._certificate.ready.wait()
             self.port = await self._http.start(self._settings.host, self._settings.port, self._certificate.context)
-            _LOG.info("new Workloads are reviewed on port %d", self.port)
+            _LOG.info("reviews are answered on port %d", self.port)
             while not await self._registered():
                 await asyncio.sleep(_RETRY_S)
 
@@ -73,32 +139,22 @@ class Holding:
         await self._http.stop()
 
     def _review(self, request: Request) -> Reply:
-        if request.path != PATH:
-            return Reply.text(f"there is {PATH}\n", 404)
+        reviewer = self._reviewers.get(request.path)
+        if reviewer is None:
+            return Reply.text(f"there is {', '.join(self._reviewers)}\n", 404)
         try:
             review = parse_review(request.body)
         except MalformedReview as error:
             return Reply(encode_answer(error.uid)) if error.uid else Reply.text(f"{error}\n", 400)
         try:
-            answer = self.answer(review)
+            answer = reviewer.answer(review) if self._led() else ALLOWED
         except Exception:  # noqa: BLE001 - edge: a fault of ours must not cost a workload
-            _LOG.exception("Workload %s/%s is let through unread", review.namespace, review.name)
+            _LOG.exception("%s %s/%s is let through unread", review.kind, review.namespace, review.name)
             answer = ALLOWED
         return Reply(encode_answer(review.uid, answer))
 
-    def answer(self, review: Review) -> Answer:
-        """The patch that holds it, where Kueue would make room for it now."""
-        document = review.object
-        if review.operation != "CREATE" or at(document, "spec", "active") is False or not self._led():
-            return ALLOWED
-        placed = {"name": review.name or "new", "namespace": review.namespace}
-        view = workload_view(document | {"metadata": dict(mapping(document, "metadata")) | placed})
-        if view.holder or not self._would_preempt(view, time.time()):
-            return ALLOWED
-        return Answer(patch=hold_operations(document))
-
     async def _registered(self) -> bool:
-        wanted = configuration(self._settings.address)
+        wanted = configuration(self._settings.address, list(self._reviewers.values()))
         try:
             found = await self._kube.get(MUTATING_WEBHOOKS, CONFIGURATION_NAME)
         except NotFound:
@@ -109,9 +165,9 @@ class Holding:
         except ApiError as error:
             _LOG.warning("the webhook configuration cannot be read: %s", error)
             return False
-        bundle = at(found, "webhooks", 0, "clientConfig", "caBundle")
-        if bundle:
-            wanted["webhooks"][0]["clientConfig"]["caBundle"] = bundle
+        if bundle := at(found, "webhooks", 0, "clientConfig", "caBundle"):
+            for one in wanted["webhooks"]:
+                one["clientConfig"]["caBundle"] = bundle
         if found.get("webhooks") == wanted["webhooks"]:
             return True
         try:
@@ -124,21 +180,19 @@ class Holding:
         return True
 
 
-def configuration(address: Address) -> Object:
-    """New Workloads of managed namespaces; nobody is kept waiting for an answer, and none is needed."""
+def configuration(address: Address, reviewers: Sequence[Reviewer]) -> Object:
+    """What comes in managed namespaces; nobody is kept waiting for an answer, and none is needed."""
     labels = {PART_OF_LABEL: PART_OF, COMPONENT_LABEL: "preemption"}
     chosen = [{"key": "kubernetes.io/metadata.name", "operator": "NotIn",
                "values": sorted({*SYSTEM_NAMESPACES, address.namespace})},
               {"key": MANAGED_LABEL, "operator": "In", "values": ["true"]}]  # fmt: skip
-    webhook = {
-        "name": "hold.workloads.preemption.kaiwo.ai", "clientConfig": address.client_config(PATH),
-        "rules": [{"apiGroups": [KUEUE_WORKLOADS.group], "apiVersions": [KUEUE_WORKLOADS.version],
-                   "resources": [KUEUE_WORKLOADS.plural], "operations": ["CREATE"], "scope": "Namespaced"}],
-        "namespaceSelector": {"matchExpressions": chosen}, "objectSelector": {}, "matchPolicy": "Equivalent",
+    webhooks = [{
+        **one.hook, "clientConfig": address.client_config(one.path),
+        "namespaceSelector": {"matchExpressions": chosen}, "matchPolicy": "Equivalent",
         "failurePolicy": "Ignore", "timeoutSeconds": TIMEOUT_S, "sideEffects": "None",
         "reinvocationPolicy": "Never", "admissionReviewVersions": ["v1"],
-    }  # fmt: skip
+    } for one in reviewers]  # fmt: skip
     return {
         "apiVersion": MUTATING_WEBHOOKS.api_version, "kind": MUTATING_WEBHOOKS.kind,
-        "metadata": {"name": CONFIGURATION_NAME, "labels": labels}, "webhooks": [webhook],
+        "metadata": {"name": CONFIGURATION_NAME, "labels": labels}, "webhooks": webhooks,
     }  # fmt: skip

@@ -13,12 +13,12 @@ from kopt.cluster.resources import (
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
     NAMESPACES,
-    PODS,
     Key,
     Object,
     Resource,
     key_of,
 )
+from kopt.controllers.preemption.pods import SeenPods
 from kopt.controllers.preemption.reading import (
     cluster_queue_view,
     eviction_view,
@@ -39,16 +39,16 @@ class LiveCluster:
         self._workloads: Informer[WorkloadView] = Informer(kube, KUEUE_WORKLOADS, keep=workload_view)
         self._queues: Informer[ClusterQueueView] = Informer(kube, KUEUE_CLUSTER_QUEUES, keep=cluster_queue_view)
         self._local: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
-        self._pods: Informer[PodView] = Informer(kube, PODS, keep=pod_view)
+        self.pods = SeenPods(kube)
         self._namespaces: Informer[NamespaceView] = Informer(kube, NAMESPACES, keep=namespace_view)
         self._evictions: Informer[EvictionView] = Informer(kube, _EVICTIONS, keep=eviction_view)
         self._written: dict[Key, WorkloadView] = {}
         self._of: dict[tuple[str, str], dict[str, PodView]] = {}
-        self._pods.subscribe(self._pod_changed)
+        self.pods.read(pod_view, self._pod_changed)
         for one in (self._workloads, self._queues, self._local, self._namespaces):
             one.subscribe(self._told)
         self.informers: tuple[Informer[Any], ...] = (
-            self._namespaces, self._queues, self._local, self._evictions, self._pods, self._workloads,
+            self._namespaces, self._queues, self._local, self._evictions, self.pods.informer, self._workloads,
         )  # fmt: skip
 
     def workloads(self) -> Sequence[WorkloadView]:
@@ -71,6 +71,10 @@ class LiveCluster:
 
     def preemptions(self, since_s: float) -> Mapping[str, int]:
         return Counter(one.uid for one in self._evictions.objects.values() if one.at_s >= since_s)
+
+    @property
+    def spaces(self) -> Mapping[Key, NamespaceView]:
+        return self._namespaces.objects
 
     def mode(self, workload: WorkloadView) -> str:
         space = self._namespaces.objects.get(("", workload.key[0]), NamespaceView())

@@ -9,6 +9,7 @@ from kopt.cluster.held import HELD_LABEL, UNDO_ANNOTATION, marks
 from kopt.cluster.resources import Object
 from kopt.controllers.preemption.views import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, MINE, WorkloadView
 from kopt.controllers.webhook.objects import at
+from kopt.core.saving import REQUEST_ANNOTATION, SaveRequest
 from kopt.policies.preemption import PreemptionDecision
 
 _LONGEST = 900
@@ -30,15 +31,21 @@ def held(undo: Mapping[str, Any], verdict: Mapping[str, Any] | None = None) -> O
     return {"metadata": metadata, "spec": {"active": False}}
 
 
-def hold_operations(document: Object) -> list[Object]:
-    """The JSON patch that holds a Workload as it is created."""
+def hold_operations(document: Object, since_s: float | None = None, *, again: bool = False) -> list[Object]:
+    """The JSON patch that holds a Workload as it is created, or comes at ``since_s``: its budget counts from there.
+
+    What was decided about it before counts no more, unless it is held ``again``.
+    """
     metadata = document.get("metadata") or {}
-    made = marks(HOLDER, {"active": True})
+    decided = not again and DECISION_ANNOTATION in (metadata.get("annotations") or {})
+    made = marks(HOLDER, {"active": True} | ({} if since_s is None else {"since": stamp(since_s)}))
     operations: list[Object] = []
     for section in ("labels", "annotations"):
         operations += [] if metadata.get(section) else [{"op": "add", "path": f"/metadata/{section}", "value": {}}]
         operations += [{"op": "add", "path": f"/metadata/{section}/{_escaped(name)}", "value": value}
                        for name, value in made[section].items()]  # fmt: skip
+    if decided:
+        operations.append({"op": "remove", "path": f"/metadata/annotations/{_escaped(DECISION_ANNOTATION)}"})
     return [*operations, {"op": "add", "path": "/spec/active", "value": False}]
 
 
@@ -54,10 +61,15 @@ def advised(verdict: Mapping[str, Any]) -> Object:
     return {"metadata": {"annotations": {DECISION_ANNOTATION: _line(verdict)}}}
 
 
-def told(waiting: WorkloadView, at_s: float, reason: str, more: Mapping[str, Any]) -> Object:
+def told(waiting: str, at_s: float, reason: str, more: Mapping[str, Any]) -> Object:
     """The patch that tells a victim, and whoever keeps the ledger, why it has to go."""
-    notice = {"by": MINE, "cause": "Preempted", "for": waiting.name, "at": stamp(at_s), "reason": reason[:_LONGEST]}
+    notice = {"by": MINE, "cause": "Preempted", "for": waiting, "at": stamp(at_s), "reason": reason[:_LONGEST]}
     return {"metadata": {"annotations": {EVICTING_ANNOTATION: _line(notice | dict(more))}}}
+
+
+def asked(request: SaveRequest) -> Object:
+    """The patch that asks a pod's program to save."""
+    return {"metadata": {"annotations": {REQUEST_ANNOTATION: request.to_text()}}}
 
 
 def untold() -> Object:

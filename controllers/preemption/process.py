@@ -4,15 +4,22 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from kopt.cluster.api import Kube, KubeSettings, connect
+from kopt.cluster.informer import Informer
 from kopt.cluster.lease import Fence
-from kopt.cluster.resources import KUEUE_WORKLOADS
+from kopt.cluster.resources import KUEUE_WORKLOADS, Object
 from kopt.controllers.lifetime import end_signals, run_until
 from kopt.controllers.preemption.deciding import Deciding
 from kopt.controllers.preemption.given import ControllerSettings, Writer
-from kopt.controllers.preemption.holding import Holding, HoldSettings
+from kopt.controllers.preemption.holding import Holding, HoldSettings, Reviewer, Workloads
+from kopt.controllers.preemption.kai.gating import Gating
+from kopt.controllers.preemption.kai.live import LiveKai
+from kopt.controllers.preemption.kai.taking import KaiTaking
 from kopt.controllers.preemption.live import LiveCluster
+from kopt.controllers.preemption.plain.live import LivePods, PodWriter, seen_nodes
+from kopt.controllers.preemption.plain.taking import PlainTaking
 from kopt.controllers.preemption.reconciler import Reconciler
 from kopt.controllers.preemption.views import WorkloadView
 from kopt.controllers.replica import LedReplica, ReplicaSettings
@@ -29,7 +36,11 @@ class ProcessSettings(ReplicaSettings):
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     hold: HoldSettings | None = None
     """Where new Workloads are reviewed; without it nothing is held, so nothing is decided for Kueue."""
-    port: int = 9452
+    port: int = 9454
+    plain_pods: bool = False
+    """Make room for plain pods of classes that never pre-empt, too."""
+    kai: bool = False
+    """And for pods of KAI's queues, ahead of KAI's own rule; it takes ``hold``."""
 
 
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
@@ -43,11 +54,22 @@ class Replica(LedReplica):
     """The parts of one process, put together. What is covered or held when it ends is the next leader's."""
 
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
-        self._settings = settings
+        self._settings, self._kube = settings, kube
         self.cluster = LiveCluster(kube)
-        super().__init__(kube, NAME, settings, self.cluster.informers)
+        stale_s = settings.controller.policy.stale_s
+        nodes = seen_nodes(kube)
+        self._plain = LivePods(self.cluster, nodes, stale_s) if settings.plain_pods else None
+        self._kai = LiveKai(kube, self.cluster, nodes, stale_s) if settings.kai else None
+        informers: list[Informer[Any]] = [*self.cluster.informers]
+        informers += [nodes] if self._plain or self._kai else []
+        informers += self._kai.informers if self._kai else ()
+        super().__init__(kube, NAME, settings, informers)
         deciding = Deciding(self.cluster, settings.controller)
-        self._holding = Holding(kube, settings.hold, deciding.would_preempt, self._is_led) if settings.hold else None
+        reviewers: list[Reviewer] = [Workloads(deciding.would_preempt)]
+        self._reviewed = informers
+        if self._kai is not None:
+            reviewers.append(Gating(self._kai, settings.controller.mode))
+        self._holding = Holding(kube, settings.hold, reviewers, self._is_led) if settings.hold else None
         self.gauge("held_workloads", "Workloads that wait for a decision.",
                    lambda: sum(one.held for one in self.cluster.workloads()))  # fmt: skip
         self.gauge("covered_workloads", "Running Workloads whose priority is raised.",
@@ -65,7 +87,19 @@ class Replica(LedReplica):
 
     async def lead(self, fence: Fence) -> None:
         reconciler = Reconciler(self.cluster, Writer(fence, self.cluster), self._settings.controller, self._about)
-        await self.step_through(reconciler, self.cluster.changed, _GATHER_S)
+        work = [asyncio.create_task(self.step_through(reconciler, self.cluster.changed, _GATHER_S))]
+        if self._plain is not None:
+            taking = PlainTaking(self._plain, PodWriter(self._kube, fence), self._settings.controller, self._said)
+            work.append(asyncio.create_task(self.step_through(taking, self._plain.changed, _GATHER_S)))
+        if self._kai is not None:
+            ahead = KaiTaking(self._kai, PodWriter(self._kube, fence), self._settings.controller, self._said)
+            work.append(asyncio.create_task(self.step_through(ahead, self._kai.changed, _GATHER_S)))
+        try:
+            await asyncio.gather(*work)
+        finally:
+            for one in work:
+                one.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
 
     @contextlib.asynccontextmanager
     async def _reviewing(self) -> AsyncIterator[None]:
@@ -79,12 +113,15 @@ class Replica(LedReplica):
 
     async def _review(self) -> None:
         if self._holding is not None:
-            await asyncio.gather(*(informer.synced.wait() for informer in self.cluster.informers))
+            await asyncio.gather(*(informer.synced.wait() for informer in self._reviewed))
             await self._holding.run()
 
     def _is_led(self) -> bool:
         """Somebody is there who would let go what is held."""
         return self._leader.leading or bool(self._leader.holder)
+
+    def _said(self, regarding: Object, reason: str, sentence: str) -> None:
+        self.tell(regarding, reason, "Preempting", sentence)
 
     def _about(self, view: WorkloadView, reason: str, sentence: str) -> None:
         regarding = KUEUE_WORKLOADS.reference(*view.key, view.uid)

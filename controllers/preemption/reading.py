@@ -48,8 +48,8 @@ def workload_view(document: Object) -> WorkloadView:
         asks=_asks(document), uses=_uses(document), created_s=seconds(text(metadata, "creationTimestamp")) or 0.0,
         reserved_s=reserved, evicted_at_s=evicted, finished=_condition(document, "Finished") is not None,
         active=at(document, "spec", "active") is not False, holder=holder, mode=_mode(document), cover=cover,
-        evicting=_evicting(annotations), verdict=_verdict(annotations),
-        checks=bool(at(document, "status", "admissionChecks")),
+        evicting=evicting_of(annotations), verdict=told_verdict(annotations),
+        let_go_s=seconds(text(decoded(annotations, UNDO_ANNOTATION), "since")) if holder == HOLDER else None,
     )  # fmt: skip
 
 
@@ -81,7 +81,8 @@ def pod_view(pod: Object) -> PodView | None:
         return None
     owner = next((text(one, "uid") for _, one in items(metadata, "ownerReferences")
                   if at(one, "controller") is True), "")  # fmt: skip
-    return PodView(key_of(pod), text(metadata, "uid"), text(annotations, _WORKLOAD_ANNOTATION), owner, gpus, notes)
+    return PodView(key_of(pod), text(metadata, "uid"), text(annotations, _WORKLOAD_ANNOTATION), owner, gpus, notes,
+                   text(metadata, "resourceVersion"))  # fmt: skip
 
 
 def eviction_view(document: Object) -> EvictionView | None:
@@ -157,7 +158,8 @@ def _mode(document: Object) -> str:
     return next((one for one in found if one), "")
 
 
-def _decoded(annotations: Mapping[str, Any], name: str) -> Any:
+def decoded(annotations: Mapping[str, Any], name: str) -> Any:
+    """The JSON of an annotation; None where there is none that can be read."""
     try:
         return json.loads(text(annotations, name) or "null")
     except (ValueError, RecursionError):
@@ -165,20 +167,29 @@ def _decoded(annotations: Mapping[str, Any], name: str) -> Any:
 
 
 def _cover(annotations: Mapping[str, Any]) -> Cover | None:
-    undo = _decoded(annotations, UNDO_ANNOTATION)
+    undo = decoded(annotations, UNDO_ANNOTATION)
     raised, priority = at(undo, "raised"), at(undo, "priority")
     if not isinstance(raised, int) or not (priority is None or isinstance(priority, int)):
         return None
     return Cover(priority, raised, text(undo, "for"), seconds(text(undo, "until")) or 0.0)
 
 
-def _evicting(annotations: Mapping[str, Any]) -> Evicting | None:
-    found = _decoded(annotations, EVICTING_ANNOTATION)
+def evicting_of(annotations: Mapping[str, Any]) -> Evicting | None:
+    """Our notice to a victim, off its annotations."""
+    found = decoded(annotations, EVICTING_ANNOTATION)
     at_s = seconds(text(found, "at"))
-    return Evicting(at_s, text(found, "for")) if text(found, "by") == MINE and at_s is not None else None
+    return (
+        Evicting(at_s, text(found, "for"), count(found, "pods", default=0))
+        if text(found, "by") == MINE and at_s is not None
+        else None
+    )
 
 
-def _verdict(annotations: Mapping[str, Any]) -> Verdict | None:
-    found = _decoded(annotations, DECISION_ANNOTATION)
+def told_verdict(annotations: Mapping[str, Any]) -> Verdict | None:
+    """Our decision, off the annotations of what waited."""
+    found = decoded(annotations, DECISION_ANNOTATION)
     word = text(found, "verdict")
-    return Verdict(word, seconds(text(found, "until")) or 0.0, texts(found, "victims")) if word else None
+    if not word:
+        return None
+    at_s = seconds(text(found, "at")) or 0.0
+    return Verdict(word, seconds(text(found, "until")) or 0.0, texts(found, "victims"), at_s)

@@ -1,9 +1,11 @@
 """One pass over all Workloads, from what stands on them: nothing that matters is only in memory.
 
-A Workload that Kueue would make room for is held (``active: false``) from its creation on. While it is, the policy is
-asked at every change. Then, in this order: everybody who must not be taken is covered (a priority above that of the
-one that waits), the chosen are told, and the Workload is let go: Kueue finds nobody but the chosen. Covers end when it
-has its quota, or is gone, or ``cover_s`` later; wherever this ends in between, the next pass goes on or takes it back.
+A Workload that Kueue would make room for is held (``active: false``) from its creation on, or from when others who had
+held it let it go. While it is, the policy is
+asked at every change; gangs that can save on request are asked to, and waited for. Then, in this order: everybody who
+must not be taken is covered (a priority above that of the one that waits), the chosen are told, and the Workload is let
+go: Kueue finds nobody but the chosen. Covers end when it has its quota, or is gone, or ``cover_s`` later; wherever this
+ends in between, the next pass goes on or takes it back.
 """
 
 import asyncio
@@ -12,25 +14,26 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from kopt.cluster.api import ApiError, Conflict, NotFound
 from kopt.cluster.held import release
-from kopt.cluster.resources import KUEUE_WORKLOADS
+from kopt.cluster.resources import KUEUE_WORKLOADS, Object
 from kopt.controllers.preemption.deciding import LAPSED, Deciding, Judged, is_lapsed, is_under_way
 from kopt.controllers.preemption.given import Cluster, ControllerSettings, Tell, Writer
-from kopt.controllers.preemption.marks import advised, covered, held, released, told, untold, verdict_of, word
+from kopt.controllers.preemption.marks import advised, asked, covered, held, released, told, untold, verdict_of, word
+from kopt.controllers.preemption.passes import SOON_S, Passes
 from kopt.controllers.preemption.scene import Facts, to_cover
-from kopt.controllers.preemption.statuses import MODEL, RISK_BETWEEN
-from kopt.controllers.preemption.views import HOLDER, WorkloadView
+from kopt.controllers.preemption.statuses import grounds
+from kopt.controllers.preemption.views import HOLDER, MINE, WorkloadView
 from kopt.core.decision import Mode
+from kopt.core.saving import SaveRequest
 from kopt.policies.preemption import PreemptionDecision, Verdict
 
 _LOG = logging.getLogger(__name__)
 DECISIONS = logging.getLogger("kopt.decisions")
-_SOON_S, _IDLE_S, _AFTER_TROUBLE_S, _NEW_S = 1.0, 30.0, 2.0, 30.0
+_IDLE_S, _NEW_S = 30.0, 30.0
 _OWN_RULES = "Kueue did not make room by the chosen alone; it goes by its own rules."
 
 
-class Reconciler:
+class Reconciler(Passes):
     """``step`` does what there is to do and says in how many seconds to look again, should nothing change before."""
 
     def __init__(self, cluster: Cluster, writer: Writer, settings: ControllerSettings, tell: Tell,
@@ -38,19 +41,6 @@ class Reconciler:
         self._cluster, self._writer, self._settings, self._tell, self._clock = cluster, writer, settings, tell, clock
         self._deciding = Deciding(cluster, settings)
         self._said: dict[str, str] = {}
-        self.troubles = 0
-
-    async def step(self) -> float:
-        """Raises Deposed."""
-        try:
-            return await self._step()
-        except (Conflict, NotFound) as error:
-            _LOG.info("it has changed meanwhile: %s", error)
-            return _SOON_S
-        except ApiError as error:
-            _LOG.warning("a pass failed and is tried again: %s", error)
-            self.troubles += 1
-            return _AFTER_TROUBLE_S
 
     async def _step(self) -> float:
         now_s = self._clock()
@@ -82,10 +72,13 @@ class Reconciler:
         views = self._cluster.workloads()
         waiting = {key: one for one in views if one.pending and (_is_heard(one) or is_under_way(one, now_s))
                    for key in (one.uid, one.name)}  # fmt: skip
+        changes: list[tuple[WorkloadView, Object]] = []
         for view in views:
             stray = view.holder == HOLDER and not view.cover and view.active
             if stray or (view.cover and not (view.running and view.cover.for_uid in waiting)):
-                await self._writer.patch(view, release(KUEUE_WORKLOADS, view.document))
+                changes.append((view, release(KUEUE_WORKLOADS, view.document)))
+        await self._writer.patch_all(changes)
+        for view in self._cluster.workloads():
             if view.evicting and view.running and view.evicting.waiting not in waiting:
                 await self._writer.patch(self._newest(view), untold())
 
@@ -99,26 +92,40 @@ class Reconciler:
         if judged.decision is None:
             return await self._let_go(view, word("leave", now_s, judged.reason.code, judged.reason.message))
         self._say(view, judged.decision, Mode.ENFORCE)
-        ends_s = view.created_s + self._settings.budget_s + self._settings.overdue_s
+        ends_s = view.came_s + self._settings.budget_s + self._settings.overdue_s
         if judged.decision.verdict is Verdict.WAIT and now_s < ends_s:
             await self._mark(view, [], (), now_s)
+            await self._ask(view, judged, judged.decision)
             until_s = min(judged.decision.until_s or now_s, ends_s)
-            return max(_SOON_S, until_s - now_s)
+            return max(SOON_S, until_s - now_s)
         if judged.decision.verdict is Verdict.PREEMPT:
             return await self._choose(view, judged, judged.decision)
         return await self._leave(view, judged, judged.decision)
 
+    async def _ask(self, view: WorkloadView, judged: Judged, decision: PreemptionDecision) -> None:
+        """Those whom the plan counts on write a checkpoint now; the pods of a gang are all asked the same."""
+        facts, ends_s = judged.facts, view.came_s + self._settings.budget_s
+        for one in [one for one in facts.workloads if one.name in decision.asks]:
+            saving = facts.saving(one)
+            why = f"{one.name} is to make room for {view.name}."
+            wanted = saving.request or SaveRequest.of(MINE, why, self._clock(), ends_s, view.name)
+            for pod in saving.left:
+                await self._writer.ask(pod, asked(wanted))
+            self._tell(one, "SaveRequested", why)
+
     async def _choose(self, view: WorkloadView, judged: Judged, decision: PreemptionDecision) -> float:
-        """Cover the others, tell the chosen, let Kueue choose."""
+        """Write down what was decided, cover the others, tell the chosen, let Kueue choose."""
         now_s, victims = judged.facts.now_s, judged.victims
         uids = {one.uid for one in victims}
+        models = {_grounds(judged.facts, one)["model"] for one in victims}
+        if view.verdict is None or view.verdict.victims != decision.victims:
+            await self._writer.patch(self._newest(view), advised(verdict_of(decision, now_s, 0.0, models)))
         await self._mark(view, to_cover(view, judged.facts, uids), uids, now_s)
         for victim in victims:
-            grounds = _grounds(judged.facts, victim)
-            await self._writer.patch(self._newest(victim), told(view, now_s, _why(victim, decision), grounds))
+            why, more = _why(victim, decision), _grounds(judged.facts, victim)
+            await self._writer.patch(self._newest(victim), told(view.name, now_s, why, more))
         if not self._may_go(view, victims, uids):
-            return _SOON_S
-        models = {_grounds(judged.facts, one)["model"] for one in victims}
+            return SOON_S
         verdict = verdict_of(decision, now_s, now_s + self._settings.cover_s, models)
         await self._writer.patch(self._newest(view), released(verdict))
         self._deciding.applied(judged)
@@ -141,28 +148,31 @@ class Reconciler:
         until_s = now_s + self._settings.cover_s if guarded else 0.0
         await self._writer.patch(self._newest(view), released(verdict_of(decision, now_s, until_s, ())))
         self._tell(view, "PreemptionLeft", decision.reasons[0].message)
-        return _SOON_S
+        return SOON_S
 
     async def _let_go(self, view: WorkloadView, verdict: Mapping[str, Any]) -> float:
         """Without a decision of ours: nobody stays covered for it."""
         await self._mark(view, [], (), self._clock())
         await self._writer.patch(self._newest(view), released(verdict))
         self._tell(view, "PreemptionLeft", str(verdict["reason"]))
-        return _SOON_S
+        return SOON_S
 
     async def _mark(self, waiting: WorkloadView, wanted: Iterable[WorkloadView], chosen: Collection[str],
                     now_s: float) -> None:  # fmt: skip
         """Exactly the wanted are covered for one that waits, and nobody but the chosen is told to go."""
         uids, until_s = {one.uid for one in wanted}, now_s + self._settings.cover_s
+        changes: list[tuple[WorkloadView, Object]] = []
         for view in self._cluster.workloads():
             ours = view.cover is not None and view.cover.for_uid == waiting.uid
             if view.uid in uids and not ours:
-                await self._writer.patch(view, covered(view, waiting, until_s))
+                changes.append((view, covered(view, waiting, until_s)))
             elif ours and view.uid not in uids:
-                await self._writer.patch(view, release(KUEUE_WORKLOADS, view.document))
+                changes.append((view, release(KUEUE_WORKLOADS, view.document)))
+        await self._writer.patch_all(changes)
+        for view in self._cluster.workloads():
             notice = view.evicting is not None and view.evicting.waiting == waiting.name
             if notice and view.running and view.uid not in chosen:
-                await self._writer.patch(self._newest(view), untold())
+                await self._writer.patch(view, untold())
 
     async def _advise(self, view: WorkloadView, now_s: float) -> None:
         """A new Workload that is not held: whom Kueue takes by itself, and who would lose least."""
@@ -171,26 +181,27 @@ class Reconciler:
         if taken is None:
             return
         judged = self._deciding.judge(view, now_s, mode)
-        if judged.decision is None or not self._say(view, judged.decision, mode):
+        if judged.decision is None:
             return
-        text = f"Kueue takes {', '.join(taken)} by its own rule. " if taken else ""
-        self._tell(view, "PreemptionAdvised", f"{text}{judged.reason.message}")
+        # Before it counts as said: Kueue writes the same Workload just now, and what meets that is tried again.
         if mode is Mode.ANNOTATE:
             models = {_grounds(judged.facts, one)["model"] for one in judged.victims}
             verdict = verdict_of(judged.decision, now_s, 0.0, models) | {"verdict": "advice", "native": taken}
             await self._writer.patch(view, advised(verdict))
+        self._say(view, judged.decision, mode)
+        text = f"Kueue takes {', '.join(taken)} by its own rule. " if taken else ""
+        self._tell(view, "PreemptionAdvised", f"{text}{judged.reason.message}")
 
-    def _say(self, view: WorkloadView, decision: PreemptionDecision, mode: Mode) -> bool:
-        """Once for each verdict and reason, not at every look; whether it is new."""
+    def _say(self, view: WorkloadView, decision: PreemptionDecision, mode: Mode) -> None:
+        """Once for each verdict and reason, not at every look."""
         said = f"{decision.verdict} {decision.reasons[0].code} {decision.victims}"
         if self._said.get(view.uid) == said:
-            return False
+            return
         self._said[view.uid] = said
         about = {**decision.as_decision(mode).to_dict(), **decision.to_dict(), "waiting": view.name}
         DECISIONS.info("Workload %s", view.name, extra={"decision": about})
         if decision.verdict is Verdict.WAIT and mode is Mode.ENFORCE:
             self._tell(view, "PreemptionWaits", decision.reasons[0].message)
-        return True
 
     def _newest(self, view: WorkloadView) -> WorkloadView:
         return self._cluster.workload(view.key) or view
@@ -210,7 +221,4 @@ def _why(victim: WorkloadView, decision: PreemptionDecision) -> str:
 
 
 def _grounds(facts: Facts, victim: WorkloadView) -> dict[str, str]:
-    """The model and the interval behind a victim's work at risk."""
-    notes = [one.notes for one in facts.pods.get(victim.uid, ())]
-    found = next((one for one in notes if one.get(MODEL)), {})
-    return {"model": found.get(MODEL, ""), "workAtRisk": found.get(RISK_BETWEEN, "")}
+    return grounds(one.notes for one in facts.pods.get(victim.uid, ()))

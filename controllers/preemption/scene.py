@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kopt.controllers.preemption.saving import Saving
 from kopt.controllers.preemption.statuses import members_of
 from kopt.controllers.preemption.views import ClusterQueueView, PodView, WorkloadView
 from kopt.controllers.webhook.gpus import milli_of
 from kopt.core.reason import Reason
 from kopt.core.units import MilliGpu
 from kopt.policies.preemption import QueueShare, RunningGang, Scene, Waiting
+from kopt.policies.saving import USUAL_S, SaveState
 
 HIGHEST_PRIORITY = 2**31 - 2
 MOST_CANDIDATES = 24
@@ -24,7 +26,7 @@ _PREEMPTS = ("LowerPriority", "LowerOrNewerEqualPriority")
 @dataclass(frozen=True)
 class Facts:
     """A ClusterQueue at a moment. ``workloads`` are those of it that have quota; ``pods`` and ``preemptions`` (within a
-    day, by anyone) by the Workload's uid."""
+    day, by anyone) by the Workload's uid. Requests to save that were over before ``asked_since_s`` do not count."""
 
     now_s: float
     queue: ClusterQueueView
@@ -32,6 +34,7 @@ class Facts:
     pods: Mapping[str, Sequence[PodView]] = field(default_factory=dict)
     preemptions: Mapping[str, int] = field(default_factory=dict)
     stale_s: float = 75.0
+    asked_since_s: float = float("-inf")
 
     @property
     def used(self) -> Counter[tuple[str, str]]:
@@ -40,6 +43,9 @@ class Facts:
             if not one.pending and not one.finished:
                 total.update(one.uses)
         return total
+
+    def saving(self, view: WorkloadView) -> Saving:
+        return Saving.of(self.pods.get(view.uid, ()), self.now_s, self.asked_since_s)
 
 
 def refusal(waiting: WorkloadView, facts: Facts) -> Reason | None:
@@ -92,7 +98,7 @@ def scene_of(waiting: WorkloadView, facts: Facts, budget_s: float) -> Scene:
     share = QueueShare(name, _gpus(place, quota), _gpus(place, used))
     gpus = _gpus(place, waiting.asks[place[1]])
     return Scene(
-        Waiting(waiting.name, name, waiting.priority, gpus, waiting.created_s, budget_s),
+        Waiting(waiting.name, name, waiting.priority, gpus, waiting.came_s, budget_s),
         shortlist([gang_of(one, place, facts) for one in candidates(waiting, facts)], gpus),
         facts.now_s, {name: share}, {"": max(0, share.guaranteed - share.used)},
     )  # fmt: skip
@@ -140,9 +146,12 @@ def _lost_gpu_s(gang: RunningGang) -> tuple[bool, float, str]:
 def gang_of(view: WorkloadView, place: tuple[str, str], facts: Facts) -> RunningGang:
     gpus = _gpus(place, view.uses[place])
     members = members_of(gpus, facts.pods.get(view.uid, ()), facts.now_s, facts.stale_s)
+    saving = facts.saving(view)
     return RunningGang(view.name, facts.queue.name, view.priority, members, view.reserved_s or 0.0,
                        preemptible=view.holder in ("", "preemption"),
-                       preemptions=facts.preemptions.get(view.uid, 0))  # fmt: skip
+                       preemptions=facts.preemptions.get(view.uid, 0),
+                       saves_s=USUAL_S if saving.state is SaveState.ASKABLE else None,
+                       saved_at_s=saving.saved_at_s)  # fmt: skip
 
 
 def freed_by(victims: Iterable[WorkloadView]) -> Counter[tuple[str, str]]:

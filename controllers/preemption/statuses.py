@@ -73,6 +73,12 @@ def said_by(notes: Mapping[str, str]) -> Said | None:
     ), at_s)  # fmt: skip
 
 
+def grounds(notes: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The model and the interval behind the work at risk of a gang, off the notes of its pods."""
+    found: Mapping[str, str] = next((one for one in notes if one.get(MODEL)), {})
+    return {"model": found.get(MODEL, ""), "workAtRisk": found.get(RISK_BETWEEN, "")}
+
+
 def _risk(notes: Mapping[str, str]) -> Estimate | None:
     low, _, high = notes.get(RISK_BETWEEN, "").partition("-")
     try:

@@ -28,10 +28,11 @@ class Cover:
 
 @dataclass(frozen=True)
 class Evicting:
-    """We told a workload to make room: for whom (namespace/name) and when."""
+    """We told a workload to make room: for whom (namespace/name) and when. ``pods``: how many a plain gang had."""
 
     at_s: float
     waiting: str
+    pods: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Verdict:
     word: str
     until_s: float = 0.0
     victims: tuple[str, ...] = ()
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,17 @@ class WorkloadView:
     cover: Cover | None = None
     evicting: Evicting | None = None
     verdict: Verdict | None = None
-    checks: bool = False
+    let_go_s: float | None = None
+    """When others let it go to its queue, and we held it then."""
 
     @property
     def name(self) -> str:
         return "/".join(self.key)
+
+    @property
+    def came_s(self) -> float:
+        """Since when its queue could have made room for it."""
+        return self.created_s if self.let_go_s is None else self.let_go_s
 
     @property
     def held(self) -> bool:
@@ -122,6 +130,7 @@ class PodView:
     owner_uid: str
     gpus: int
     notes: Mapping[str, str]
+    version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

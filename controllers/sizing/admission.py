@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kopt.cluster.api import Kube
 from kopt.cluster.errors import ApiError
-from kopt.cluster.held import marks, parked, queue_of
+from kopt.cluster.held import holder_of, marks, parked, queue_of, turn
 from kopt.cluster.informer import Change, Informer
 from kopt.cluster.namespaces import NamespaceView
 from kopt.cluster.requests import request_of
@@ -73,11 +73,15 @@ class SizingAtAdmission:
         queue = queue_of(workload.document)
         facts = facts_of(workload.document, NamespaceView(managed), mode)
         # Kueue's own webhook comes later; without Kueue nobody would stop what is parked.
-        facts = replace(facts, mode=mode, admitted=bool(queue) and not self._has_kueue)
+        facts = replace(facts, mode=mode, admitted=bool(queue) and not self._has_kueue, held_by_others=False)
         known = self._learned(workload) is not None
         verdict = waits_for_dry_run(facts, known=known, settings=self._settings)
         if not verdict.yes:
             return None
+        if holder_of(workload.document):
+            for name, value in turn(workload.document, HOLDER).items():
+                patch.put(("metadata", "annotations", name), value)
+            return verdict.reason
         kind_of_job = job_type_of(workload.document)
         state = State("profile", self._clock(), request_of(workload.document),
                       type=kind_of_job.digest if kind_of_job is not None else "")  # fmt: skip

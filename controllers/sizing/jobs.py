@@ -125,7 +125,7 @@ def facts_of(job: Object, namespace: NamespaceView, default: Mode) -> JobFacts:
         queued=bool(queue_of(job)),
         admitted=bool(queue_of(job)) and at(job, "spec", "suspend") is not True,
         started=ran,
-        stopped=at(job, "spec", "suspend") is True and holder != HOLDER and not queue_of(job),
+        stopped=at(job, "spec", "suspend") is True and not holder and not queue_of(job),
         finished=is_finished(job) or at(job, "metadata", "deletionTimestamp") is not None,
         held_by_others=holder not in ("", HOLDER),
         retriable=_retriable(job),

@@ -48,10 +48,10 @@ def pod_view(pod: Object) -> PodView | None:
                 out_of_memory = out_of_memory or said
     ended_ = text(pod, "status", "phase") in ("Succeeded", "Failed")
     return PodView(key_of(pod), text(pod, "metadata", "uid"), job, ended_, failed, out_of_memory, message, image_id,
-                   ended_ or _has_begun(pod))  # fmt: skip
+                   ended_ or has_begun(pod))  # fmt: skip
 
 
-def _has_begun(pod: Object) -> bool:
+def has_begun(pod: Object) -> bool:
     """Also by an init container: it may have written something."""
     return any(
         mapping(status, place, what)

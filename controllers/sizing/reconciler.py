@@ -1,5 +1,6 @@
 """One step at a time for one Job, decided anew from what stands on the objects; every step is one write."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -13,11 +14,14 @@ from kopt.cluster.held import (
     hold,
     holder_of,
     marks,
-    release,
+    next_holders,
+    pass_on,
+    wait_turn,
 )
 from kopt.cluster.lease import Fence
 from kopt.cluster.requests import request_of
 from kopt.cluster.resources import JOBS, Key, Object, key_of
+from kopt.cluster.staged_data import waits_for_data
 from kopt.controllers.sizing.dry_runs import DryRuns
 from kopt.controllers.sizing.given import AskEndpoint, Cluster, Queueing, SizingSettings, Tell
 from kopt.controllers.sizing.jobs import (
@@ -42,7 +46,7 @@ from kopt.controllers.sizing.jobs import (
 from kopt.controllers.sizing.needs import Needs
 from kopt.controllers.sizing.pods import PodView
 from kopt.controllers.sizing.profiles import SIZING_PROFILES, Learned
-from kopt.controllers.webhook.objects import at, text
+from kopt.controllers.webhook.objects import at, mapping, text
 from kopt.core.decision import Mode
 from kopt.core.profile import JobType
 from kopt.core.sizing import ShareKind
@@ -92,6 +96,10 @@ class Reconciler:
         facts = facts_of(as_written(job), self._cluster.namespace(job["metadata"]["namespace"]), self._settings.mode)
         facts = replace(facts, untouched=facts.admitted and not facts.started and is_untouched(job, self._pods(job)))
         if holder_of(job) == HOLDER:
+            if STATE_ANNOTATION not in mapping(job, "metadata", "annotations"):
+                # Whoever held it before has let it go to us: the time of a hold counts from here.
+                await self._write(job, {}, {STATE_ANNOTATION: self._new_state(job).to_json()})
+                return _SOON_S
             return await self._held_job(job, facts, state or self._new_state(job), kind)
         if state is not None and (state.seen or state.stopped) and facts.queued:
             await self._queues.resume(self._fence, job)
@@ -105,10 +113,16 @@ class Reconciler:
         learned = self._needs.known(job, kind)
         # A known type is held for a moment as well, if there is something to change: only then can it be.
         changes = learned is not None and (await self._needs.ask(job, facts, learned)).kind is not ShareKind.WHOLE
-        verdict = waits_for_dry_run(facts, known=learned is not None and not changes, settings=self._settings.profiling)
+        free = replace(facts, held_by_others=False)
+        verdict = waits_for_dry_run(free, known=learned is not None and not changes, settings=self._settings.profiling)
         if not verdict.yes:
             if verdict.reason.code == NO_COMMAND:
                 await self._say_why_not(job, verdict.reason.message)
+            return None
+        if facts.held_by_others:
+            return await self._wait_turn(job)
+        if waits_for_data(job):
+            # A dry run needs the data as well: it is the staging controller's first.
             return None
         if facts.admitted:
             return await self._mark_to_stop(job)
@@ -123,6 +137,13 @@ class Reconciler:
         else:
             self._tell(job, "HeldForDryRun", verdict.reason.message)
         return _SOON_S
+
+    async def _wait_turn(self, job: Object) -> float | None:
+        """Its holder lets it go to us, so that nobody starts it in between."""
+        if HOLDER not in next_holders(job):
+            with contextlib.suppress(HoldError):
+                await self._write(job, wait_turn(job, HOLDER), {})
+        return None
 
     async def _mark_to_stop(self, job: Object) -> float | None:
         """First the mark: whoever comes after us, or switches us off, then knows whose stop it is."""
@@ -182,7 +203,7 @@ class Reconciler:
         peak = int(learned.run.profile.peak_bytes) if learned is not None and learned.run is not None else 0
         after = granted(state, ask, max(peak, state.need_bytes))
         retries = self._settings.profiling.retries
-        changes = release(JOBS, job)
+        changes = pass_on(JOBS, job)
         spec = (changes.get("spec") or {}) | asking(job, state, ask, retries)
         try:
             await self._write(job, changes | {"spec": spec}, notes_of(ask, after))
@@ -196,7 +217,7 @@ class Reconciler:
         if state.phase == "stop":
             # Before the mark is gone: afterwards nobody would know that its Workload is to run again.
             await self._queues.resume(self._fence, job)
-        changes = release(JOBS, job)
+        changes = pass_on(JOBS, job)
         spec = changes.pop("spec", {})
         if state.phase == "retry":
             # One that has ended meanwhile asks for nothing any more.

@@ -90,13 +90,19 @@ class DryRuns(Protocol):
     def hold(self, patch: JsonPatch, workload: Workload, mode: Mode, *, managed: bool) -> Reason | None: ...
 
 
+class Staging(Protocol):
+    """Holding workloads until their data is there (``controllers.staging``)."""
+
+    def hold(self, patch: JsonPatch, workload: Workload, mode: Mode, *, managed: bool) -> Reason | None: ...
+
+
 class Admissions:
     """Judges reviews by a view of the cluster. ``reader`` finds what is too new or too rare to be in the view."""
 
     def __init__(self, view: View, sizes: SizingCache | None = None, reader: Reader | None = None,
-                 dry_runs: DryRuns | None = None) -> None:  # fmt: skip
+                 dry_runs: DryRuns | None = None, staging: Staging | None = None) -> None:  # fmt: skip
         self._view, self._sizes, self._reader = view, sizes or SizingCache(), reader
-        self._dry_runs = dry_runs
+        self._dry_runs, self._staging = dry_runs, staging
         self._repeats = Repeats[Admission](view)
 
     async def mutate(self, review: Review, traceparent: str = "") -> Admission:
@@ -144,6 +150,8 @@ class Admissions:
         if creates and workload.kind.resource.kind == "Pod" and judgement.mode is not Mode.OBSERVE:
             draft.trace = apply_trace(draft.patch, review, policy, traceparent)
         if not judged_by_itself(workload):
+            # Pods of a Deployment's or a StatefulSet's wait for their data one by one.
+            draft.records += self._held(draft, only_for_data=True) if creates else []
             return draft
         if workload.opts_out and judgement.queue_mode is Mode.ENFORCE:
             draft.refused = _refused_opt_out(workload, review, judgement)
@@ -158,13 +166,15 @@ class Admissions:
             draft.records += self._held(draft)
         return draft
 
-    def _held(self, draft: "_Draft") -> list[Record]:
+    def _held(self, draft: "_Draft", *, only_for_data: bool = False) -> list[Record]:
         """Last, as a queue label that was just written means that a queue holds the Job."""
-        mode, managed = draft.judgement.sizing_mode, self._view.policy.namespaces is Namespaces.OPT_IN
-        if self._dry_runs is None:
-            return []
-        reason = self._dry_runs.hold(draft.patch, draft.workload, mode, managed=managed)
-        return [] if reason is None else [Record.of("profiling", reason, mode)]
+        managed, judgement = self._view.policy.namespaces is Namespaces.OPT_IN, draft.judgement
+        # Data first: a dry run needs it as well, and waits for its turn.
+        dry_runs = None if only_for_data else self._dry_runs
+        holders = (("staging", self._staging, judgement.mode), ("profiling", dry_runs, judgement.sizing_mode))
+        found = [(row, one.hold(draft.patch, draft.workload, mode, managed=managed), mode)
+                 for row, one, mode in holders if one is not None]  # fmt: skip
+        return [Record.of(row, reason, mode) for row, reason, mode in found if reason is not None]
 
     async def validate(self, review: Review) -> Admission:
         """Refuses, in the mode enforce, what matches no queue rule, and opt-outs.

@@ -5,6 +5,7 @@ where labels tell as much, `registration` uses selectors.
 """
 
 from kopt.cluster.resources import Object
+from kopt.cluster.staged_data import NAMES_ANNOTATION, REQUEST_ANNOTATION
 from kopt.controllers.webhook.facts import OPT_OUT_ANNOTATION
 from kopt.controllers.webhook.frameworks import MARKS
 from kopt.controllers.webhook.gpus import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
@@ -24,6 +25,10 @@ _JUDGED_BY_ITSELF = (
     "!has(object.metadata.ownerReferences) || !object.metadata.ownerReferences.exists(o, has(o.controller) && "
     f"o.controller && (o.kind in [{_OWNERS}] || (o.kind == '{REPLICA_SET[1]}' && {_OF_DEPLOYMENT})))"
 )
+_ASKS_FOR_DATA = (
+    f"has(object.metadata.annotations) && ('{NAMES_ANNOTATION}' in object.metadata.annotations || "
+    f"'{REQUEST_ANNOTATION}' in object.metadata.annotations)"
+)
 _CHANGED = (
     "request.operation == 'CREATE' || !has(oldObject.spec) || object.spec != oldObject.spec || "
     "(has(object.metadata.labels) ? object.metadata.labels : {}) != "
@@ -32,10 +37,11 @@ _CHANGED = (
 
 
 def mutate_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
-    """What is sent to be labelled: GPU workloads that nothing judged itself has made."""
+    """What is sent to be labelled: GPU workloads that nothing judged itself has made, and pods that ask for data."""
     # Pods that a Job makes are seen for their trace contexts only.
     seen_anyway = kind.resource.kind == "Pod" and policy.trace_per_mille > 0
-    owner = "" if seen_anyway else _JUDGED_BY_ITSELF
+    waits = f" || ({_ASKS_FOR_DATA})" if kind.resource.kind == "Pod" else ""
+    owner = "" if seen_anyway else f"({_JUDGED_BY_ITSELF}){waits}"
     return _condition("gpu-workload", _and(_asks_gpu(kind), owner, *_unless_exempt(kind)))
 
 

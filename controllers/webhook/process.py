@@ -13,6 +13,7 @@ from kopt.cluster.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from kopt.controllers.audit import AuditWatch
 from kopt.controllers.lifetime import end_signals, run_until, settle_memory
 from kopt.controllers.sizing.admission import SizingAtAdmission
+from kopt.controllers.staging.admission import StagingAtAdmission
 from kopt.controllers.webhook.admission import Admissions
 from kopt.controllers.webhook.live import LiveView
 from kopt.controllers.webhook.metrics import WebhookMetrics
@@ -78,7 +79,8 @@ class _Replica:
         )
         self._metrics.certificate_expires.set_function(lambda: self._certificate.expires_s)
         self._dry_runs = SizingAtAdmission(kube, settings.address.namespace)
-        admissions = Admissions(self._view, self._sizes, self._view, self._dry_runs)
+        self._staging = StagingAtAdmission(kube, settings.address.namespace)
+        admissions = Admissions(self._view, self._sizes, self._view, self._dry_runs, self._staging)
         self._server = WebhookServer(admissions, self._certificate.context, settings.server, self._metrics,
                                      ready=lambda: self._view.ready)  # fmt: skip
         if self._audit is not None:
@@ -90,6 +92,7 @@ class _Replica:
             group.create_task(self._view.run())
             group.create_task(self._certificate.run())
             group.create_task(self._dry_runs.run())
+            group.create_task(self._staging.run())
             await self._certificate.ready.wait()
             await self._server.start()
             _LOG.info("serving on port %d, probes on %d", self._server.port, self._server.probe_port)

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 
 from kopt.cluster.resources import Object
+from kopt.cluster.staged_data import ASKING
 from kopt.controllers.webhook.judging import View
 from kopt.controllers.webhook.mutating import is_traced
 from kopt.controllers.webhook.objects import mapping
@@ -32,12 +33,15 @@ class Repeats(Generic[A]):
         self._known: dict[Hashable, A] = {}
 
     def key(self, review: Review, traceparent: str) -> Hashable | None:
-        """What the answer to a pod's creation rests on; None where that is more: its name, or its uid."""
+        """What the answer to a pod's creation rests on; None where that is more: its name, its uid, or whether somebody
+        lives who would let go what waits for its data."""
         policy = self._view.policy
         if policy is not self._policy:
             self._known.clear()
             self._policy = policy
         if review.kind != "Pod" or review.group or review.operation != "CREATE":
+            return None
+        if not ASKING.isdisjoint(mapping(review.object, "metadata", "annotations")):
             return None
         if policy.rollout.picks_by_name or is_traced(review, policy, traceparent):
             return None

@@ -18,7 +18,7 @@
   const local = (ms) => ms - new Date(ms).getTimezoneOffset() * 60000;
 
   const painted = (trace) => {
-    const { role, opacity, text } = trace.meta || {};
+    const { role, opacity, text, shade } = trace.meta || {};
     if (text) trace = { ...trace, textfont: { ...trace.textfont, color: colour(text) } };
     if (!role || role === "none") return trace;
     if (role === "heat") {
@@ -32,7 +32,7 @@
       return { ...trace, colorscale: scale, colorbar: { ...trace.colorbar, tickfont: quiet, title } };
     }
     if (role === "pale") return { ...trace, colorscale: [[0, colour("raised")], [1, colour("raised")]] };
-    if (role === "band") return { ...trace, fillcolor: colour("band", opacity) };
+    if (role === "band") return { ...trace, fillcolor: colour(shade || "band", opacity) };
     if (trace.type === "bar") {
       return { ...trace, marker: { ...trace.marker, color: colour(role) }, textfont: { color: colour(`on-${role}`) } };
     }

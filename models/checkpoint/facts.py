@@ -19,12 +19,10 @@ _NAMED = re.compile(
 _BEFORE = re.compile(r"(\d+)(?:\]|\s)?\s?(?:updates|steps|iterations|iters|步)\b")
 _OF = re.compile(r"(?<![\d.:/])(\d+)\s?/\s?(\d+)(?![\d/]|\.\d)")
 _IN_NAME = re.compile(r"(?<![a-zA-Z])(?:step|iter|batch|ba)[-_.=]?0*(\d+)(?!\d*[a-zA-Z])")
-_SAVED = re.compile(
-    r"(?:checkpoints? ?|ckpt ?|chkpt|model|snapshot ?|state|weights|epoch|ep|iter|step|updates?|w)[-_.=/]?"
-    r"(?:step|iter|epoch|ckpt)?"
-    r"[-_.=]?0*(\d+)(?!\d*[a-zA-Z])(?![\d.]*\s?(?:[GMK]i?B|s\b|%))",
-    re.IGNORECASE,
-)
+_BEHIND = r"[-_.=/]?(?:step|iter|epoch|ckpt)?[-_.=]?0*(\d+)(?!\d*[a-zA-Z])(?![\d.]*\s?(?:[GMK]i?B|s\b|%))"
+_SAVED = re.compile(rf"(?:checkpoints? ?|ckpt ?|chkpt|snapshot ?|epoch|iter|step|updates?){_BEHIND}", re.IGNORECASE)
+_FILE = re.compile(rf"(?:model|state|weights|(?<![a-zA-Z\d])(?:ep|w)){_BEHIND}", re.IGNORECASE)
+_PATH = re.compile(r"(?:/[^\s/]+){2,}")
 _FOR = re.compile(r"\b(?:for|at|of|@)\s(?:step|iteration|epoch|update)?\s?0*(\d+)\b")
 _EPOCH = re.compile(r"(?:epoch|ep|эпоха|Epoche|époque|época|エポック|에폭|第)[\s:=_#\[\]]{0,4}0*(\d+)", re.IGNORECASE)
 _ASIDE = re.compile(
@@ -85,10 +83,19 @@ def step_of_checkpoint(text: str) -> int | None:
 @lru_cache(maxsize=8192)
 def _saved_place(shape: bytes) -> tuple[slice | None, bool]:
     """Where texts of the shape have the number of a checkpoint's step, and whether zeros in front are none of it."""
-    text = text_of(shape)
+    text = _PATH.sub(_from_checkpoint, text_of(shape))
     named = _NAMED.search(text) or _BEFORE.search(text)
-    found = named or _IN_NAME.search(text) or _SAVED.search(text) or _FOR.search(text) or _EPOCH.search(text)
+    found = named or _IN_NAME.search(text) or _SAVED.search(text) or _FILE.search(text)
+    found = found or _FOR.search(text) or _EPOCH.search(text)
     return found and slice(*found.span(1)), not named
+
+
+def _from_checkpoint(path: re.Match[str]) -> str:
+    """The path with blanks in place of the folders that its checkpoint lies in: these have numbers of their own."""
+    parts = path[0].split("/")
+    last = max((n for n, part in enumerate(parts) if _SAVED.search(part)), default=0)
+    before = "/".join(parts[:last])
+    return " " * len(before) + path[0][len(before) :]
 
 
 def goes_on_aside(text: str) -> bool:

@@ -72,7 +72,7 @@ def _doubt(machine: Machine, now_s: float | None, *, live: bool) -> str:
     if live and _time_due(machine, now_s):
         return "A save is due, as this job has saved so far, and it tells of saves only when they are over."
     silence = _silence_s(machine, now_s)
-    if live and _tells_late(machine) and silence > 3 * _longest_gap_s(machine) + 0.05:
+    if live and silence > 3 * _longest_gap_s(machine) + 0.05:
         usual = _longest_gap_s(machine)
         return f"Silent for {silence:.0f} s, where a line came every {usual:.1f} s: it may be saving without a word."
     return ""

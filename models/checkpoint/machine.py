@@ -37,6 +37,8 @@ _STEPS_AFTER_FILES = 3
 QUARANTINE_S = 60.0
 """A write without a seen end and without a pause is believed to have ended after so long, if training went on."""
 _OVERDUE_LINES = 200
+_LONGER = 1.2
+"""Times the longest time after which a write was still spoken of while training went on."""
 
 
 @dataclass(slots=True)
@@ -178,7 +180,8 @@ class Machine:
             self.line, self.line_text = said.number, said.text
 
     def _write_goes_on(self, said: Said, label: LineLabel, refrain: Refrain) -> LineLabel:
-        step = step_of_checkpoint(said.text)
+        # What something is written after, by what the job repeats, speaks of other things.
+        step = step_of_checkpoint(said.text) if write_share(said) >= 0.5 else None
         aside = goes_on_aside(said.text)
         self.habits.aside = self.habits.aside or aside
         if label is LineLabel.CKPT_PROGRESS and said.writer not in self.open and self.state is JobState.CKPT_DONE:
@@ -211,6 +214,8 @@ class Machine:
             self.open[said.writer] = known
         elif label is LineLabel.CKPT_BEGIN:
             label = LineLabel.CKPT_PROGRESS
+        if known.activity and said.at_s is not None and known.at_s is not None:
+            self.habits.spoken_s.append(said.at_s - known.at_s)
         known.begun = known.begun or label is LineLabel.CKPT_BEGIN
         known.certainty = max(known.certainty, 1.0 if refrain.regular else write_share(said))
         known.aside = known.aside or aside
@@ -235,23 +240,37 @@ class Machine:
             self._stepped_since_end, known = True, None
         if known is not None:
             known.name_step(step_of_checkpoint(said.text))
-            known.ending = (said.number, said.text, said.at_s)
-            if self.habits.told_ends >= _TRUSTED and not self.habits.early_ends:
+            known.ending, known.pauses_after = (said.number, said.text, said.at_s), refrain.pauses_after
+            if self.habits.told_ends >= _TRUSTED and not self.habits.early_ends and not known.pauses_after:
                 self._end(known)
             return
         if not self._stepped_since_end:
             # Said once more of the same checkpoint: how long it took, by another process.
             self.state = JobState.CKPT_WRITING if self.open else JobState.CKPT_DONE
+            if refrain.pauses_after:
+                self._wait_for_more(said)
             return
         self.habits.ends_alone += 1
         if said.live and self._silence_s is not None:
             self.habits.quiet_s.append(self._silence_s)
         step = step_of_checkpoint(said.text)
         self._note_late_end(step)
+        if refrain.pauses_after:
+            self._wait_for_more(said)
+            return
         step = self.step if step is None else step
         known = OpenWrite(said.number, said.text, said.at_s, step, self.step, False, 1.0, self.step_lines)
         self._note_state()
         self._close(said.number, said.text, said.at_s, known, told=True)
+
+    def _wait_for_more(self, said: Said) -> None:
+        """An end that this job is silent after, as if more were written: the next line shows that it is over."""
+        known = OpenWrite(said.number, said.text, said.at_s, self.step, self.step, False, 1.0, self.step_lines)
+        known.name_step(step_of_checkpoint(said.text))
+        known.ending, known.pauses_after = (said.number, said.text, said.at_s), True
+        self.open[said.writer] = known
+        self._note_state()
+        self.state = JobState.CKPT_WRITING
 
     def _note_late_end(self, step: int | None) -> None:
         """Whether the beginning was believed to have ended with the next step: training goes on beside the writes."""
@@ -337,12 +356,13 @@ class Machine:
         saved = self.habits.saved_at_s
         gaps = [after - before for before, after in pairwise(saved) if after > before]
         longest = max(QUARANTINE_S, 10 * (self.habits.longest_write_s or 0.0))
-        return min(longest, median(gaps) / 2) if len(gaps) >= 2 else longest
+        spoken = _LONGER * max(self.habits.spoken_s, default=0.0)
+        return max(spoken, min(longest, median(gaps) / 2)) if len(gaps) >= 2 else longest
 
     def settle(self, now_s: float) -> None:
         """Takes note of time that passed without a line: a write that nothing showed the end of may have ended."""
         for writer, known in list(self.open.items()):
-            if known.ending is not None and now_s - (known.ending[2] or now_s) > _SETTLED_S:
+            if known.ending is not None and now_s - (known.ending[2] or now_s) > _SETTLED_S and not known.pauses_after:
                 self._end(known)
                 continue
             waits = known.aside or self.habits.aside or known.failed or not known.activity or not known.begun

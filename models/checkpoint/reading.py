@@ -43,6 +43,8 @@ def read(said: Said, refrain: Refrain, known: OpenWrite | None, habits: Habits, 
     if repeated is Hint.END:
         return Reading(LineLabel.CKPT_END, max(shares[_END], _END_ALONE))
     best = _best(said, known, trained=trained)
+    if repeated is Hint.BEGIN and write_share(said) < _COUNTS and not speaks_of_step(said):
+        return Reading(LABELS[_PROGRESS if known else _BEGIN], _COUNTS)
     if repeated is Hint.STEP and shares[best] < _OPENS:
         return Reading(LineLabel.TRAIN_STEP, max(shares[_STEP], _OPENS))
     if repeated is Hint.BEGIN and best == _END:

@@ -19,6 +19,7 @@ _RUN, _GIVEN_UP = 12, 300
 _LATE, _LATE_THOUGH_BEGINNING = 2, 4
 """Pauses before a line, and hardly any after it, that show that it is said at the end."""
 _GAPS, _REGULAR = 3, 3
+_SILENT_AFTER = 2
 _ABOUT, _SURE, _CLEAR = 0.5, 0.85, 0.8
 
 
@@ -46,6 +47,7 @@ class Refrain:
     ran_before: int = 0
     ran_after: int = 0
     written_before: int = 0
+    written_next: int = 0
     written_after: int = 0
     counts: list[int] = field(default_factory=list)
 
@@ -64,6 +66,11 @@ class Refrain:
         """Whether as many lines about steps came between each two of the last ones."""
         gaps = [after - before for before, after in pairwise(self.counts)]
         return len(self.counts) >= _REGULAR and min(gaps) > 1 and max(gaps) - min(gaps) <= 1
+
+    @property
+    def pauses_after(self) -> bool:
+        """Whether the writer was mostly silent for long after such lines: something more was done without a word."""
+        return self.paused_after >= _SILENT_AFTER and self.paused_after > self.ran_after
 
     @property
     def counts_steps(self) -> bool:
@@ -101,6 +108,8 @@ class Refrains:
         if before is not None:
             if before[0] == key:
                 found.count(text)
+            if write and before[0] in self.known:
+                self.known[before[0]].written_next += 1
             if self._after(before, key, found, at_s):
                 for name in self.since.get(writer, ()):
                     if name in self.known and name != before[0]:
@@ -167,9 +176,12 @@ def hint(found: Refrain, begins: float, goes_on: float, write: float, *, opened:
     """What repetition says of a line whose words are a beginning, a part, or anything of a write with these shares."""
     if found.counts_steps and write < _SURE:
         return Hint.STEP
+    before, after = found.paused_before, found.paused_after
+    leads = after >= _LATE and found.written_next >= after > 2 * found.ran_after
+    if leads and after > 3 * before:
+        return Hint.BEGIN
     if write < _ABOUT and not (opened and found.written_before == found.heard):
         return Hint.NOTHING
-    before, after = found.paused_before, found.paused_after
     late = _LATE_THOUGH_BEGINNING if max(begins, goes_on) >= _CLEAR else _LATE
     if before >= late and before > 3 * after and before >= 2 * found.ran_before and not found.written_after:
         return Hint.END

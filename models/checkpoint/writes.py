@@ -47,6 +47,7 @@ class OpenWrite:
     ending: tuple[int, str, float | None] | None = None
     refrain: int = -1
     named: bool = False
+    pauses_after: bool = False
 
     def name_step(self, step: int | None) -> None:
         """Takes the step that a line about the write names; what the job was at is a guess."""
@@ -75,6 +76,7 @@ class Habits:
     aside: bool = False
     pauses: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    spoken_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     step_gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     quiet_s: deque[float] = field(default_factory=lambda: deque(maxlen=4))
     saved_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))

@@ -5,48 +5,20 @@ then; waiting has a price. The cheapest of these is the plan. It is made anew at
 expectation that did not come true, and no victim is taken for it before it has.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import replace
 
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU, format_gpus
-from kopt.policies.preemption.decision import CandidateNote, PreemptionDecision, Verdict
+from kopt.policies.preemption.decision import PreemptionDecision, Verdict
 from kopt.policies.preemption.evidence import Outlook, outlook
 from kopt.policies.preemption.native import OUT_OF_REACH, kept_from_it, native_choice
+from kopt.policies.preemption.plan import Plan, View, aside_reason, chosen_reason, say
 from kopt.policies.preemption.rules import forbidden, too_soon
 from kopt.policies.preemption.search import Found, Need, Option, cheapest
 from kopt.policies.preemption.settings import PreemptionSettings
 from kopt.policies.preemption.state import PreemptionState, observe
 from kopt.policies.preemption.words import RunningGang, Scene
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Whom to take at ``at_s``; ``price`` is the work lost then and the waiting until then, in milli-GPU-seconds.
-
-    ``aside``: not ours to take, but what the native scheduler is expected to.
-    """
-
-    at_s: float
-    found: Found
-    price: float
-    aside: bool = False
-
-
-@dataclass(frozen=True)
-class _View:
-    """All that is known of the scene's gangs: the rules first, then the evidence of those that rules allow."""
-
-    scene: Scene
-    barred: Mapping[str, Reason]
-    outlooks: Mapping[str, Outlook]
-    need: Need
-    guarded: tuple[str, ...]
-    unguarded: tuple[str, ...]
-
-    @property
-    def allowed(self) -> tuple[Outlook, ...]:
-        return tuple(one for name, one in self.outlooks.items() if name not in self.barred)
 
 
 def decide(
@@ -63,7 +35,7 @@ def decide(
     return decision, known.evicted(scene.now_s, decision.victims, scene.waiting.name)
 
 
-def _look(scene: Scene, state: PreemptionState, settings: PreemptionSettings) -> _View:
+def _look(scene: Scene, state: PreemptionState, settings: PreemptionSettings) -> View:
     gangs = sorted(scene.gangs, key=lambda gang: gang.name)
     rhythms = {one.gang: one for one in state.rhythms}
     barred = {gang.name: why for gang in gangs if (why := forbidden(gang, scene, state, settings))}
@@ -74,34 +46,34 @@ def _look(scene: Scene, state: PreemptionState, settings: PreemptionSettings) ->
         for name in scene.lenders(gang) if gang.name in barred and barred[gang.name].code == "GOING" else ():
             slack[name] -= gang.gpus
     need = Need(scene.waiting.pods, scene.waiting.gpus_per_pod, scene.free, slack)
-    return _View(scene, barred, outlooks, need, *kept_from_it(outlooks.values(), state, scene.now_s, settings))
+    return View(scene, barred, outlooks, need, *kept_from_it(outlooks.values(), state, scene.now_s, settings))
 
 
-def _decided(view: _View, state: PreemptionState, settings: PreemptionSettings) -> PreemptionDecision:
+def _decided(view: View, state: PreemptionState, settings: PreemptionSettings) -> PreemptionDecision:
     scene, need = view.scene, view.need
     again_s = scene.now_s + settings.recheck_s
     if need.met_by(scene.free):
         text = f"{scene.waiting.name} asks for {format_gpus(need.gpus)} GPUs, which are free."
-        return _say(view, Verdict.FITS, Reason("FITS", text))
+        return say(view, Verdict.FITS, Reason("FITS", text))
     if reason := _over_limit(scene):
-        return _say(view, Verdict.LEAVE, reason)
+        return say(view, Verdict.LEAVE, reason)
     if need.met_by(_with_leavers(scene, state, settings)):
         text = f"Gangs that were told to make room for {scene.waiting.name} are on their way out."
-        return _say(view, Verdict.WAIT, Reason("GOING", text), until_s=again_s)
+        return say(view, Verdict.WAIT, Reason("GOING", text), until_s=again_s)
     plan = _plan(view, settings)
     if plan is None:
         return _nobody(view, settings)
     if plan.at_s > scene.now_s:
         return _wait(view, plan, settings)
     if hope := _hope(view, plan, settings):
-        return _say(view, Verdict.WAIT, hope, plan, until_s=again_s)
+        return say(view, Verdict.WAIT, hope, plan, until_s=again_s)
     if plan.aside and (soon := _soon(view, plan, settings)):
-        return _say(view, Verdict.WAIT, soon, plan, until_s=again_s)
+        return say(view, Verdict.WAIT, soon, plan, until_s=again_s)
     if plan.aside:
-        return _say(view, Verdict.LEAVE, _aside_reason(view, plan), plan)
+        return say(view, Verdict.LEAVE, aside_reason(view, plan), plan)
     if held := too_soon(scene, state, len(plan.found.names), settings):
-        return _say(view, Verdict.WAIT, held[0], plan, until_s=held[1])
-    return _say(view, Verdict.PREEMPT, _chosen_reason(view, plan), plan)
+        return say(view, Verdict.WAIT, held[0], plan, until_s=held[1])
+    return say(view, Verdict.PREEMPT, chosen_reason(view, plan), plan)
 
 
 def _over_limit(scene: Scene) -> Reason | None:
@@ -127,7 +99,7 @@ def _with_leavers(scene: Scene, state: PreemptionState, settings: PreemptionSett
     return free
 
 
-def _plan(view: _View, settings: PreemptionSettings) -> _Plan | None:
+def _plan(view: View, settings: PreemptionSettings) -> Plan | None:
     """The cheapest moment and its victims, or what the native scheduler would take now; the earliest of equals."""
     scene = view.scene
     ends_s = scene.waiting.since_s + scene.waiting.budget_s
@@ -136,14 +108,14 @@ def _plan(view: _View, settings: PreemptionSettings) -> _Plan | None:
     for at_s in (scene.now_s, *sorted(moments)):
         if found := _victims(view, view.allowed, at_s, settings):
             waiting = settings.wait_price * scene.waiting.gpus * (at_s - scene.now_s)
-            plans.append(_Plan(at_s, found, found.cost + waiting))
-    patient = scene.now_s <= ends_s + settings.settle_s
+            plans.append(Plan(at_s, found, found.cost + waiting))
+    patient = settings.stands_aside and scene.now_s <= ends_s + settings.settle_s
     if patient and (found := _native(view, settings)):
-        plans.append(_Plan(scene.now_s, found, found.cost, aside=True))
+        plans.append(Plan(scene.now_s, found, found.cost, aside=True))
     return min(plans, key=lambda plan: (plan.price, plan.at_s, plan.aside), default=None)
 
 
-def _native(view: _View, settings: PreemptionSettings) -> Found | None:
+def _native(view: View, settings: PreemptionSettings) -> Found | None:
     """What the native scheduler would take, where there is nobody among them whom we would not leave to it.
 
     That is who may be in a write although it is no longer guarded, and whom our rules spare from going again.
@@ -155,7 +127,7 @@ def _native(view: _View, settings: PreemptionSettings) -> Found | None:
     return found if found and spared.isdisjoint(found.names) else None
 
 
-def _hope(view: _View, plan: _Plan, settings: PreemptionSettings) -> Reason | None:
+def _hope(view: View, plan: Plan, settings: PreemptionSettings) -> Reason | None:
     """Worth looking again a moment later, because a gang whose rhythm is not known may have a checkpoint by then.
 
     What a second is expected to save, against what it adds to the loss and the price of waiting.
@@ -176,7 +148,7 @@ def _hope(view: _View, plan: _Plan, settings: PreemptionSettings) -> Reason | No
     return Reason("MAY_GET_CHEAPER", text, {"saves_per_s": gain / WHOLE_GPU, "costs_per_s": grows / WHOLE_GPU})
 
 
-def _soon(view: _View, plan: _Plan, settings: PreemptionSettings) -> Reason | None:
+def _soon(view: View, plan: Plan, settings: PreemptionSettings) -> Reason | None:
     """Worth looking again before it is left to the native scheduler: others may become safe that lose much less."""
     scene = view.scene
     if scene.now_s + settings.recheck_s > scene.waiting.since_s + scene.waiting.budget_s:
@@ -191,12 +163,12 @@ def _soon(view: _View, plan: _Plan, settings: PreemptionSettings) -> Reason | No
     return Reason("NOT_YET", text, {"lost_fresh_gpu_s": theirs, "lost_native_gpu_s": native})
 
 
-def _victims(view: _View, outlooks: Iterable[Outlook], at_s: float, settings: PreemptionSettings) -> Found | None:
+def _victims(view: View, outlooks: Iterable[Outlook], at_s: float, settings: PreemptionSettings) -> Found | None:
     return _cheapest(view, [(one.gang, one.cost_at(at_s)) for one in outlooks], settings)
 
 
 def _cheapest(
-    view: _View, costs: Iterable[tuple[RunningGang, int | None]], settings: PreemptionSettings
+    view: View, costs: Iterable[tuple[RunningGang, int | None]], settings: PreemptionSettings
 ) -> Found | None:
     options = [_option(view.scene, gang, cost) for gang, cost in costs if cost is not None]
     return cheapest(options, view.need, settings.search_steps)
@@ -206,7 +178,7 @@ def _option(scene: Scene, gang: RunningGang, cost: int) -> Option:
     return Option(gang.name, cost, gang.gpus, gang.by_node, scene.lenders(gang))
 
 
-def _wait(view: _View, plan: _Plan, settings: PreemptionSettings) -> PreemptionDecision:
+def _wait(view: View, plan: Plan, settings: PreemptionSettings) -> PreemptionDecision:
     now_s = view.scene.now_s
     lost = plan.found.cost / WHOLE_GPU
     text = (f"In {plan.at_s - now_s:.0f} s {', '.join(plan.found.names)} should have fresh checkpoints and lose "
@@ -217,10 +189,20 @@ def _wait(view: _View, plan: _Plan, settings: PreemptionSettings) -> PreemptionD
         numbers["lost_now_gpu_s"] = now.cost / WHOLE_GPU
         text += f"; now {now.cost / WHOLE_GPU:.0f} would be lost"
     until_s = min(plan.at_s, now_s + settings.recheck_s)
-    return _say(view, Verdict.WAIT, Reason("CHEAPER_LATER", f"{text}.", numbers), plan, until_s)
+    asks = _asks(view, plan)
+    if asks:
+        text += f"; {', '.join(asks)} can be asked to save"
+    return replace(say(view, Verdict.WAIT, Reason("CHEAPER_LATER", f"{text}.", numbers), plan, until_s), asks=asks)
 
 
-def _nobody(view: _View, settings: PreemptionSettings) -> PreemptionDecision:
+def _asks(view: View, plan: Plan) -> tuple[str, ...]:
+    """Who has to be asked now to have saved when the plan needs it; nobody earlier than that."""
+    saves = {name: one.gang.saves_s for name, one in view.outlooks.items() if one.askable}
+    return tuple(name for name in plan.found.names
+                 if (after_s := saves.get(name)) is not None and plan.at_s <= view.scene.now_s + after_s)  # fmt: skip
+
+
+def _nobody(view: View, settings: PreemptionSettings) -> PreemptionDecision:
     """Nothing that may be taken suffices: worth waiting where evidence may still come, else not ours to decide."""
     scene = view.scene
     left_s = scene.waiting.since_s + scene.waiting.budget_s - scene.now_s
@@ -232,58 +214,9 @@ def _nobody(view: _View, settings: PreemptionSettings) -> PreemptionDecision:
         text = (f"Gangs that could make room for {scene.waiting.name} are not safe to kill yet; "
                 f"{left_s:.0f} s of its budget are left.")  # fmt: skip
         until_s = min(scene.now_s + settings.recheck_s, scene.now_s + left_s)
-        return _say(view, Verdict.WAIT, Reason("NOT_YET", text, numbers), until_s=until_s)
+        return say(view, Verdict.WAIT, Reason("NOT_YET", text, numbers), until_s=until_s)
     code, why = ("BUDGET_SPENT", "its waiting budget is spent") if enough else ("NOT_ENOUGH", "they never free enough")
     text = (f"{scene.waiting.name} lacks {format_gpus(missing)} GPUs; those who may be chosen do not free them, and "
             f"{why}. The native scheduler goes by its own rules; a larger budget, or logs that tell of checkpoints, "
             "would let more gangs be chosen.")  # fmt: skip
-    return _say(view, Verdict.LEAVE, Reason(code, text, numbers))
-
-
-def _chosen_reason(view: _View, plan: _Plan) -> Reason:
-    waited_s = view.scene.now_s - view.scene.waiting.since_s
-    lost = plan.found.cost / WHOLE_GPU
-    text = (f"{', '.join(plan.found.names)} free {format_gpus(plan.found.gpus)} GPUs for {view.scene.waiting.name} and "
-            f"lose {lost:.0f} GPU-seconds, the least of all sets that may be chosen.")  # fmt: skip
-    return Reason("LEAST_LOST", text, {"lost_gpu_s": lost, "waited_s": waited_s, "victims": len(plan.found.names)})
-
-
-def _aside_reason(view: _View, plan: _Plan) -> Reason:
-    lost = plan.found.cost / WHOLE_GPU
-    text = (
-        f"It is left to the native scheduler to make room for {view.scene.waiting.name}: it should take "
-        f"{', '.join(plan.found.names)} and lose {lost:.0f} GPU-seconds, less than those who may be chosen."
-    )
-    return Reason("NATIVE_LOSES_LESS", text, {"lost_gpu_s": lost})
-
-
-def _say(
-    view: _View, verdict: Verdict, reason: Reason, plan: _Plan | None = None, until_s: float | None = None
-) -> PreemptionDecision:
-    victims = plan.found.names if plan and verdict is Verdict.PREEMPT else ()
-    notes = tuple(_note(view, name, victims, plan) for name in view.outlooks)
-    lost = plan.found.cost / WHOLE_GPU if plan else None
-    exact = plan.found.exact if plan else True
-    return PreemptionDecision(
-        verdict, (reason,), notes, victims, lost, until_s, view.guarded, view.unguarded, exact
-    )  # fmt: skip
-
-
-def _note(view: _View, name: str, victims: Sequence[str], plan: _Plan | None) -> CandidateNote:
-    one = view.outlooks[name]
-    cost = one.cost_at(view.scene.now_s)
-    lost = None if cost is None else cost / WHOLE_GPU
-    return CandidateNote(name, one.gang.gpus, name in victims, _why(view, one, victims, plan, lost), lost)
-
-
-def _why(view: _View, one: Outlook, victims: Sequence[str], plan: _Plan | None, lost: float | None) -> Reason:
-    name = one.gang.name
-    if reason := view.barred.get(name) or one.spared:
-        return reason
-    numbers = {"lost_gpu_s": lost or 0.0}
-    if name in victims:
-        return Reason("CHOSEN", f"{name} makes room and loses {lost:.0f} GPU-seconds.", numbers)
-    if plan is None or not victims:
-        return Reason("NOT_NOW", f"{name} could be chosen and would lose {lost:.0f} GPU-seconds now.", numbers)
-    return Reason("DEARER", f"{name} would lose {lost:.0f} GPU-seconds; the chosen lose "
-                  f"{plan.found.cost / WHOLE_GPU:.0f} in all.", numbers)  # fmt: skip
+    return say(view, Verdict.LEAVE, Reason(code, text, numbers))

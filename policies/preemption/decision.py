@@ -45,7 +45,8 @@ class PreemptionDecision:
 
     With LEAVE it is what the native scheduler is expected to lose. ``guarded`` are to be kept from that too, for a
     write that is or may be under way; ``unguarded`` were guarded for longer than is allowed and are its to take.
-    ``exact``: no cheaper set exists at that moment.
+    ``exact``: no cheaper set exists at that moment. ``asks``, only with WAIT: who is to be asked to save now, as the
+    plan counts on it.
     """
 
     verdict: Verdict
@@ -57,12 +58,14 @@ class PreemptionDecision:
     guarded: tuple[str, ...] = ()
     unguarded: tuple[str, ...] = ()
     exact: bool = True
+    asks: tuple[str, ...] = ()
 
     def as_decision(self, mode: Mode, models: tuple[ModelVersion, ...] = ()) -> Decision:
         """As actions on objects: pre-empt each victim, guard and unguard gangs."""
         gpus = {note.gang: note.gpus for note in self.notes}
         actions = (
             *(Action("preempt", name, gpus[name], "milli-gpu") for name in self.victims),
+            *(Action("ask-to-save", name) for name in self.asks),
             *(Action("guard", name) for name in self.guarded),
             *(Action("unguard", name) for name in self.unguarded),
         )
@@ -73,5 +76,5 @@ class PreemptionDecision:
             "verdict": self.verdict.value, "victims": list(self.victims), "lost_gpu_seconds": self.lost_gpu_s,
             "until": self.until_s, "reasons": [one.to_dict() for one in self.reasons],
             "candidates": [one.to_dict() for one in self.notes], "guarded": list(self.guarded),
-            "unguarded": list(self.unguarded), "exact": self.exact,
+            "unguarded": list(self.unguarded), "exact": self.exact, "asks": list(self.asks),
         }  # fmt: skip

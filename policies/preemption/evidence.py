@@ -37,7 +37,8 @@ class Outlook:
     """``phases`` in order of time; ``spared`` says why the gang may not be killed now, None if it may.
 
     ``passes``: whether that may change by waiting. ``fresh_cost`` is what killing it right after its next checkpoint
-    would cost, ``hazard`` the chance per second that there is one, where no time for it is known.
+    would cost, ``saved_cost`` right after one that it is asked for, ``hazard`` the chance per second that there is one,
+    where no time for it is known. ``askable``: it can be asked to save now, which one of the phases counts on.
     """
 
     gang: RunningGang
@@ -46,6 +47,8 @@ class Outlook:
     passes: bool = False
     fresh_cost: int = 0
     hazard: float = 0.0
+    askable: bool = False
+    saved_cost: int = 0
 
     def cost_at(self, at_s: float) -> int | None:
         """Milli-GPU-seconds that killing it then would lose; None where it may not be killed."""
@@ -64,11 +67,20 @@ def outlook(gang: RunningGang, rhythm: Rhythm | None, now_s: float, settings: Pr
     later = () if ready_s is None or not passes else (Phase(ready_s, math.inf, fresh, gang.gpus),)
     if spared is None and now_s >= pace.due_s:
         spared = _due(gang, pace)
+    # Asking is of use also where a write of its own may come at any moment, but not within one.
+    asked = () if doubts or gang.saves_s is None else (_asked(gang, now_s + gang.saves_s),)
+    later = tuple(sorted((*asked, *later), key=lambda one: one.from_s))
     hazard = pace.hazard if passes and not later else 0.0
     if spared:
-        return Outlook(gang, later, spared, passes, fresh, hazard)
+        return Outlook(gang, later, spared, passes, fresh, hazard, bool(asked), _restart(gang))
     cost = sum(cost_of(member, now_s) for member in gang.members) + math.ceil(gang.gpus * pace.doubtful_s)
-    return Outlook(gang, (Phase(now_s, pace.due_s, cost, gang.gpus), *later), None, passes, fresh, hazard)
+    phases = (Phase(now_s, pace.due_s, cost, gang.gpus), *later)
+    return Outlook(gang, phases, None, passes, fresh, hazard, bool(asked), _restart(gang))
+
+
+def _asked(gang: RunningGang, from_s: float) -> Phase:
+    """What asking it to save now should bring."""
+    return Phase(from_s, math.inf, _restart(gang), gang.gpus)
 
 
 def _told(gang: RunningGang, pace: Pace, now_s: float, settings: PreemptionSettings) -> Pace:

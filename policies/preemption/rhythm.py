@@ -50,7 +50,7 @@ def pace_of(rhythm: Rhythm | None, now_s: float, settings: PreemptionSettings) -
     durable_s, intervals = rhythm.durable_at_s, rhythm.intervals_s
     guard_s = settings.write_guard_s + settings.act_s
     if found := beat(intervals, settings.regular):
-        fits_s = durable_s - found.early_s
+        fits_s = (durable_s if rhythm.own_at_s is None else rhythm.own_at_s) - found.early_s
         due_s = fits_s + found.shortest_s - settings.early * found.period_s - guard_s
         for number in range(1, _OVERDUE + 1):
             if now_s <= fits_s + number * found.high_s + guard_s:
@@ -69,21 +69,22 @@ def beat(intervals_s: Sequence[float], regular: float) -> Beat | None:
     """None for fewer than three intervals and for checkpoints that come irregularly.
 
     A checkpoint whose end was not seen makes an interval twice as long; it counts as two. One that comes far too early,
-    most often a mistake, makes two short ones; they count as one, as long as that is rare.
+    most often a mistake, makes two short ones; they count as one, as long as that is rare. Several on end are no
+    mistakes: where the last checkpoints came so, there is another rhythm now.
     """
     if len(intervals_s) < _LEAST:
         return None
     usual = statistics.median_low(intervals_s)
     single: list[float] = []
-    early_s, early = 0.0, 0
+    early_s, early, on_end, before = 0.0, 0, 0, 0
     for interval in intervals_s:
         early_s += interval
         if early_s < (1 - _EARLY) * usual:
-            early += 1
+            early, on_end = early + 1, on_end + 1
         else:
             single.append(early_s / max(1, round(early_s / usual)))
-            early_s = 0.0
-    if early > _RARE * len(intervals_s):
+            early_s, on_end, before = 0.0, 0, on_end
+    if early > _RARE * len(intervals_s) or max(on_end, before) > 1:
         return None
     single.sort()
     period, quarter = statistics.median(single), (len(single) - 1) // 4

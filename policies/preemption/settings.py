@@ -35,6 +35,8 @@ class PreemptionSettings:
     aside: float = 2.0
     """It is left to the native scheduler at once where that loses at most so many times what gangs would lose that may
     still become safe within the waiting budget."""
+    stands_aside: bool = True
+    """Where the native scheduler makes room by its own rule; False where it takes nobody."""
     restart_s: float = 120.0
     """Starting again takes so long where nothing tells: of gangs of whose checkpoints nothing is known."""
     hold_s: float = 120.0

@@ -9,13 +9,15 @@ KEPT_S = 7 * 86_400.0
 """Pre-emptions and gangs not seen since are forgotten after so long."""
 _INTERVALS = 9
 _SAME_S = 5.0
+_ROUNDED_S = 1.0
 
 
 @dataclass(frozen=True)
 class Rhythm:
     """Durable checkpoints of one gang as they were seen: the last one's time and the intervals before, oldest first.
 
-    ``safe_at_s``: when it was last seen safe, None if never in this run, which began at ``started_at_s``.
+    ``safe_at_s``: when it was last seen safe, None if never in this run, which began at ``started_at_s``. ``own_at_s``:
+    the last one that nobody had asked for; intervals are those between such.
     """
 
     gang: str
@@ -24,6 +26,7 @@ class Rhythm:
     durable_at_s: float | None = None
     intervals_s: tuple[float, ...] = ()
     safe_at_s: float | None = None
+    own_at_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,15 +69,24 @@ def observe(state: PreemptionState, gangs: Iterable[RunningGang], now_s: float) 
 def _seen(before: Rhythm | None, gang: RunningGang, now_s: float) -> Rhythm:
     known = before or Rhythm(gang.name, gang.started_at_s, now_s)
     if known.started_at_s != gang.started_at_s:
-        known = replace(known, started_at_s=gang.started_at_s, durable_at_s=None, safe_at_s=None)
-    durable, intervals = durable_at_s(gang), known.intervals_s
+        known = replace(known, started_at_s=gang.started_at_s, durable_at_s=None, safe_at_s=None, own_at_s=None)
+    durable, own, intervals = durable_at_s(gang), known.own_at_s, known.intervals_s
     if durable is None or (known.durable_at_s is not None and durable <= known.durable_at_s + _SAME_S):
         durable = known.durable_at_s
-    elif known.durable_at_s is not None:
-        intervals = (*intervals, durable - known.durable_at_s)[-_INTERVALS:]
+    elif not _was_asked_for(durable, known, gang):
+        intervals = intervals if own is None else (*intervals, durable - own)[-_INTERVALS:]
+        own = durable
     safe = [member.seen_at_s for member in gang.members if member.status is not None and member.status.safe]
     safe_at_s = min(safe) if len(safe) == len(gang.members) else known.safe_at_s
-    return replace(known, seen_at_s=now_s, durable_at_s=durable, intervals_s=intervals, safe_at_s=safe_at_s)
+    return replace(
+        known, seen_at_s=now_s, durable_at_s=durable, intervals_s=intervals, safe_at_s=safe_at_s, own_at_s=own
+    )
+
+
+def _was_asked_for(durable_s: float, known: Rhythm, gang: RunningGang) -> bool:
+    """The first checkpoint since it was asked to save tells nothing about its own rhythm."""
+    asked_s = gang.saved_at_s
+    return asked_s is not None and durable_s >= asked_s - _ROUNDED_S and (known.durable_at_s or 0.0) < asked_s
 
 
 def durable_at_s(gang: RunningGang) -> float | None:

@@ -52,7 +52,9 @@ class RunningGang:
     """Pods that live and die together. ``started_at_s`` is the start of this run, ``preemptions`` are those by anyone
     within the last day.
 
-    ``restart_s`` is what starting again takes, where that is known; else it is read off the status.
+    ``restart_s`` is what starting again takes, where that is known; else it is read off the status. ``saves_s``: it can
+    be asked to save and should have done so after that long; None where it cannot be asked, or was already.
+    ``saved_at_s``: it was asked at that time and has saved since, which tells nothing about its own rhythm.
     """
 
     name: str
@@ -63,6 +65,8 @@ class RunningGang:
     preemptible: bool = True
     preemptions: int = 0
     restart_s: float | None = None
+    saves_s: float | None = None
+    saved_at_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.members or any(member.gpus < 0 for member in self.members):

@@ -101,19 +101,19 @@ async def test_while_nothing_is_answered_reading_stops_and_then_nothing_is_missi
 ) -> None:
     endpoint.gate = asyncio.Event()
     settings = replace(QUICK, outbox=replace(QUICK.outbox, job_bytes=300_000, all_bytes=1_000_000),
-                       pace=PaceSettings(lines_per_second=5000, patience_s=1.0))  # fmt: skip
+                       pace=PaceSettings(lines_per_second=5000, burst=2000, patience_s=1.0))  # fmt: skip
     written = {}
-    async with endpoint.client(deadline_s=0.2) as client, running(client.checkpoint, settings=settings) as agent:
+    async with endpoint.client(deadline_s=1.0) as client, running(client.checkpoint, settings=settings) as agent:
         for n in range(20):
             path = tmp_path / f"rank{n}.log"
-            written[n] = write(path, 1, 20_000)
+            written[n] = write(path, 1, 8_000)
             agent.follow(path, f"research/job-{n}", "a/b")
         await until(lambda: agent.jobs.room.used >= 1_000_000)
         await until(lambda: agent.jobs.tally.failures > 20)
         assert agent.jobs.room.used < 2_000_000
         assert sum(one.outbox.down for one in agent.jobs.jobs.values()) >= 3
         endpoint.gate.set()
-        await until(lambda: all(arrived(endpoint, 20_000, f"research/job-{n}", "a/b")() for n in range(20)))
+        await until(lambda: all(arrived(endpoint, 8_000, f"research/job-{n}", "a/b")() for n in range(20)))
         await until(lambda: agent.jobs.room.used == 0)
         assert agent.jobs.tally.skipped == 0
     for n in range(20):

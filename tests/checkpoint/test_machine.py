@@ -253,6 +253,16 @@ def test_silence_of_a_job_that_tells_late_is_not_safe() -> None:
     assert judge(job.machine, 10_000.0, live=True).state is JobState.STALLED
 
 
+def test_silence_of_a_job_that_tells_of_each_save_as_it_begins_is_not_safe_either() -> None:
+    job = Job()
+    job.train(1, 40, at_s=100.0, live=True)
+    job.say(B, "saving checkpoint", 140.0, live=True)
+    job.say(E, "saved checkpoint", 141.0, live=True)
+    job.train(41, 44, at_s=142.0, live=True)
+    assert judge(job.machine, 145.5, live=True).safe
+    assert "Silent for 15 s" in judge(job.machine, 160.0, live=True).reason
+
+
 def test_work_at_risk_grows_with_time_and_gpus_and_falls_with_a_checkpoint() -> None:
     job = Job()
     job.train(1, 11, at_s=100.0)

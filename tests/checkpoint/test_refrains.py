@@ -71,6 +71,47 @@ def test_an_end_that_is_said_before_the_pause_is_a_beginning() -> None:
     assert job.durable_step == 40
 
 
+def test_an_end_with_another_pause_behind_it_is_held_until_the_next_line() -> None:
+    job = Follower()
+    for save in range(1, 6):
+        job.train(10 * save - 9, 10 * save)
+        job.say(f"Saved best-{10 * save}.bin", ENDS, WRITE_S)
+        assert job.safe == (save <= 2)
+        assert save <= 2 or not judge(job.machine, job.now_s + 8.5, live=True).safe
+        job.say(f"iter {10 * save + 1} loss 0.25", {LineLabel.TRAIN_STEP: 0.95}, WRITE_S)
+        assert job.durable_step == 10 * save
+        job.train(10 * save + 2, 10 * save + 2)
+        assert job.safe
+
+
+def test_what_a_save_in_silence_follows_each_time_is_its_beginning() -> None:
+    job = Follower()
+    for save, step in enumerate((10, 30, 35, 70, 90)):
+        job.train(step - 4 - 2 * (save % 3), step)
+        assert save == 0 or job.safe
+        job.say(f"The previous best of epoch {save} goes", {LineLabel.OTHER: 0.9})
+        assert job.safe == (save == 1)
+        job.say(f"Saved best-{step}.bin", ENDS, WRITE_S)
+        job.train(step + 1, step + 2)
+        assert job.safe
+        assert job.durable_step == step
+
+
+def test_a_write_that_was_spoken_of_late_keeps_the_next_one_from_being_forgotten_early() -> None:
+    job = Follower()
+    job.train(1, 10)
+    job.say("Saved model-10.bin", ENDS)
+    for save in range(2, 12):
+        job.train(100 * save, 100 * save)
+        job.say(f"flushing {100 * save}", BEGINS)
+        job.train(100 * save + 1, 100 * save + 80)
+        job.say(f"flushed {100 * save}", {LineLabel.CKPT_PROGRESS: 0.9})
+        job.train(100 * save + 81, 100 * save + 82)
+    job.say("flushing 1200", BEGINS)
+    job.train(1201, 1270)
+    assert not job.safe
+
+
 def test_parts_of_a_write_with_pauses_between_them_are_no_ends() -> None:
     job = Follower()
     for save in range(1, 6):

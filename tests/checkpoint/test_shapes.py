@@ -52,9 +52,19 @@ def plain_step(text: str) -> int | None:
 
 
 def plain_saved(text: str) -> int | None:
-    ways = (facts._NAMED, facts._BEFORE, facts._IN_NAME, facts._SAVED, facts._FOR, facts._EPOCH)
+    text = facts._PATH.sub(plain_path, text)
+    ways = (facts._NAMED, facts._BEFORE, facts._IN_NAME, facts._SAVED, facts._FILE, facts._FOR, facts._EPOCH)
     found = next((one for one in (way.search(text) for way in ways) if one), None)
     return int(found[1][:18]) if found else None
+
+
+def plain_path(found: re.Match[str]) -> str:
+    """From the last part on that is named like a checkpoint, by the text itself."""
+    parts = found[0].split("/")
+    while any(facts._SAVED.search(one) for one in parts[1:]):
+        parts.pop(0)
+    kept = "/".join(parts)
+    return kept if kept == found[0] else f"/{kept}".rjust(len(found[0]))
 
 
 @given(LINES)

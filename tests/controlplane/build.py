@@ -68,6 +68,8 @@ GROUPS = {
         Group("kai", module="github.com/NVIDIA/KAI-scheduler", keep=("deployments/kai-scheduler",)),
         Group("helm"),
         Group("s3"),
+        Group("gcs"),
+        Group("toxiproxy", renamed=(("server", "toxiproxy-server"),)),
     )
 }
 

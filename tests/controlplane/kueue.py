@@ -39,7 +39,7 @@ class Kueue:
         self._numbers = itertools.count(1)
         self._port = free_port()
         self._certificates = cluster.folder / "kueue-certificates"
-        self._certificates.mkdir()
+        self._certificates.mkdir(exist_ok=True)
         self._install()
         config = cluster.folder / "kueue.yaml"
         health = free_port()

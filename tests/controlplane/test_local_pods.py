@@ -83,6 +83,30 @@ def test_a_pod_sees_its_environment_and_its_log_is_read_through_the_api_server(
     assert logs(control_plane, pod, tailLines="1") == "ada\n"
 
 
+def test_annotations_are_shown_as_they_change(
+    control_plane: ControlPlane, run: Callable[..., Object], until: Callable[..., Object], space: str
+) -> None:
+    item = {"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}
+    mount = {"name": "podinfo", "mountPath": "/etc/podinfo"}
+    # Torn files would be seen: it is read all the time.
+    script = (
+        "import sys, time, pathlib; file = pathlib.Path(sys.argv[1]); seen = set()\n"
+        "while not any('last' in text for text in seen): seen.add(file.read_text())\n"
+        "print(*sorted(seen, key=len), sep='--', end='')"
+    )
+    pod = run(script, {"args": ["/etc/podinfo/annotations"], "volumeMounts": [mount]},
+              volumes=[{"name": "podinfo", "downwardAPI": {"items": [item]}}])  # fmt: skip
+    name = pod["metadata"]["name"]
+    until(pod, "Running")
+    for notes in ({"example.com/json": '{"a": "b"}'}, {"example.com/last": "x\ny"}):
+        control_plane.api.patch("v1", "Pod", name, {"metadata": {"annotations": notes}}, space)
+    done = until(pod, "Succeeded", "Failed")
+    assert ended(done)["exitCode"] == 0
+    first, *_, last = logs(control_plane, pod).split("--")
+    assert first == ""
+    assert last == 'example.com/json="{\\"a\\": \\"b\\"}"\nexample.com/last="x\\ny"\n'
+
+
 def test_a_missing_secret_keeps_the_pod_waiting_and_says_so(
     control_plane: ControlPlane, run: Callable[..., Object], until: Callable[..., Object], space: str
 ) -> None:

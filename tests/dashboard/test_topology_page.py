@@ -1,5 +1,6 @@
 """The page of topologies: a pasted output or a node of the cluster, drawn and asked about; hostile text stays text."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +23,7 @@ from playwright.async_api import Page, expect
 from kopt.agents.topology.documents import spec_of
 from kopt.cli.pages import cluster_of
 from kopt.core.bandwidth import Collective
+from kopt.core.overview import Overview
 from kopt.core.settings import Settings
 from kopt.core.topology import DegradedPart, NodeTopology
 from kopt.dashboard.app import create_app, pages_client
@@ -182,6 +184,12 @@ class ScriptedCluster:
     async def nodes(self) -> Nodes:
         return self.answer
 
+    def overview(self) -> Overview:
+        return Overview()
+
+    async def run(self) -> None:
+        pass
+
     async def close(self) -> None:
         pass
 
@@ -236,7 +244,7 @@ async def test_a_cluster_that_is_away_leaves_what_was_known(clustered: Clustered
     assert "link GPU0 GPU3: 1 of 2" in html
 
 
-async def test_the_pages_read_what_agents_publish(tmp_path: Path) -> None:
+async def test_the_pages_read_what_agents_publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over HTTP, as an API server tells it; an object that contradicts itself is named and left out."""
     item = {"metadata": {"name": "gpu-7"}, "spec": spec_of(node_of(CUBE)),
             "status": {"degraded": [{"part": "link GPU0 GPU3", "was": 2, "now": 1}]}}  # fmt: skip
@@ -244,8 +252,8 @@ async def test_the_pages_read_what_agents_publish(tmp_path: Path) -> None:
     down = [False]
     server = FastAPI()
 
-    async def listed() -> JSONResponse:
-        if down[0]:
+    async def listed(watch: str = "") -> JSONResponse:
+        if down[0] or watch:
             return JSONResponse({"kind": "Status", "reason": "InternalError", "message": "etcd", "code": 500}, 500)
         return JSONResponse({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": [torn, item]})
 
@@ -257,6 +265,7 @@ async def test_the_pages_read_what_agents_publish(tmp_path: Path) -> None:
         (tmp_path / "config").write_text(yaml.safe_dump(config))
         reader = cluster_of({"KUBECONFIG": str(tmp_path / "config")})
         assert reader is not None
+        watching = asyncio.create_task(reader.run())
         try:
             found = await reader.nodes()
             assert found.found[0].topology.links == node_of(CUBE).links
@@ -264,8 +273,13 @@ async def test_the_pages_read_what_agents_publish(tmp_path: Path) -> None:
             assert found.found[0].degraded == (DegradedPart("link GPU0 GPU3", 2, 1),)
             assert "gpu-8" in found.problem
             down[0] = True
-            assert "etcd" in (await reader.nodes()).problem
+            monkeypatch.setattr("kopt.cli.pages_cluster.STALE_S", 0.0)
+            async with asyncio.timeout(60):
+                while "etcd" not in (known := await reader.nodes()).problem:
+                    await asyncio.sleep(0.05)
+            assert [one.topology.node for one in known.found] == ["gpu-7"]
         finally:
+            watching.cancel()
             await reader.close()
 
 

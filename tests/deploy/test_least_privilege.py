@@ -22,7 +22,8 @@ from controlplane import build
 from controlplane.plane import ControlPlane, binary
 from controlplane.processes import Server, free_port, wait_for
 
-from kopt.cluster.held import HOLDABLE
+from kopt.cluster.held import HOLDABLE, QUEUES
+from kopt.cluster.resources import VOLCANO_JOBS
 
 from .rights import Right, granted
 
@@ -48,11 +49,15 @@ SELDOM: dict[str, dict[Right, str]] = {
     },
     "kopt-off": {
         ("get", "", "pods"): "only after a conflict",
+        ("patch", "kaiwo.ai", "stageddata"): "only where data was staged",
         ("get", "apps", "daemonsets"): "only where there are agents",
         ("delete", "apps", "daemonsets"): "only where there are agents",
     } | {
         ("get", resource.group, resource.plural): "only after a conflict" for resource in HOLDABLE
-    },
+    } | {
+        (verb, resource.group, resource.plural): "only where GPUs were lent"
+        for resource in (*QUEUES, VOLCANO_JOBS) for verb in ("get", "list", "patch")
+    } | {("create", "bus.volcano.sh", "commands"): "only where GPUs were lent to Volcano's own Jobs"},
 }  # fmt: skip
 """Rights that the scenario need not use, by account, each with when they are."""
 

@@ -393,6 +393,9 @@ def test_a_checkpoint_that_was_none_leaves_the_rhythm_as_it_is() -> None:
     assert missed is not None
     assert missed.period_s == missed.shortest_s == 1800
     assert beat((1800.0, 500.0, 1300.0, 500.0, 1300.0, 1800.0), 0.3) is None, "too often to be mistakes"
+    for changed in ((500.0, 500.0), (500.0, 400.0, 900.0)):
+        assert beat((*steady, *changed), 0.3) is None, "several on end: another rhythm"
+    assert beat((*steady, 500.0, 400.0, 900.0, 1800.0), 0.3), "long ago"
     last = beat((*steady, 500.0), 0.3)
     assert last is not None
     assert (last.period_s, last.early_s) == (1800, 500)

@@ -84,6 +84,7 @@ class Books:
         self.writes = 0
         self.dies_after: int | None = None
         self.taken: list[str] = []
+        self.asked: list[str] = []
         self._aside: set[str] = set()
 
     def workloads(self) -> list[WorkloadView]:
@@ -117,11 +118,23 @@ class Books:
             raise KilledError
         document = self.documents[view.key[1]]
         if document["metadata"]["resourceVersion"] != view.version:
-            raise Conflict("it has changed")
+            raise Conflict(409, "Conflict", "it has changed")
         self.writes += 1
         _merge(document, json.loads(json.dumps(changes)))
         document["metadata"]["resourceVersion"] = str(int(view.version) + 1)
         self.kueue()
+
+    async def patch_all(self, changes: list[tuple[WorkloadView, Object]]) -> None:
+        for view, change in changes:
+            await self.patch(view, change)
+
+    async def ask(self, view: PodView, changes: Object) -> None:
+        """As ``patch``, on a pod."""
+        if self.dies_after is not None and self.writes >= self.dies_after:
+            raise KilledError
+        self.writes += 1
+        self.asked.append(view.key[1].rpartition("-")[0])
+        self.notes.setdefault(self.asked[-1], {}).update(changes["metadata"]["annotations"])
 
     def kueue(self) -> None:
         """Admit what fits, else pre-empt: the lowest priority first, then the newest, as Kueue 0.15 does.

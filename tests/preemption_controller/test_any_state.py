@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kopt.cluster.api import Conflict
 from kopt.controllers.preemption.given import ControllerSettings, Writer
+from kopt.controllers.preemption.marks import stamp
 from kopt.controllers.preemption.reconciler import Reconciler
+from kopt.controllers.preemption.views import WorkloadView
 from kopt.core.decision import Mode
 
 from .builders import NOW_S, Books, KilledError, notes, queue, workload
@@ -171,3 +174,44 @@ def test_what_is_not_ours_to_choose_is_let_go(word: str) -> None:
     passes(cluster, 1)
     assert cluster.documents["urgent"]["spec"]["active"] is True
     assert ("urgent", "PreemptionLeft") in cluster.told
+
+
+def test_the_budget_of_one_that_was_held_by_others_counts_from_when_they_let_it_go() -> None:
+    for since_s, left in ((None, True), (NOW_S - 5, False)):
+        cluster = books([("writing", 4, 100, 9000)], 4)
+        metadata = cluster.documents["urgent"]["metadata"]
+        metadata["creationTimestamp"] = stamp(NOW_S - 5000)
+        if since_s is not None:
+            metadata["annotations"]["kaiwo.ai/held-undo"] = f'{{"active":true,"since":"{stamp(since_s)}"}}'
+        passes(cluster)
+        assert (("urgent", "PreemptionLeft") in cluster.told) is left
+        assert (marks(cluster) == ["urgent"]) is not left
+    cluster.notes["gang-0"] = notes(lost=1)
+    passes(cluster)
+    assert cluster.taken == ["gang-0"]
+
+
+def test_advice_that_met_a_write_of_kueues_is_given_again() -> None:
+    cluster = Books(8, workload("safe", 4, started_s=NOW_S - 9000), workload("silent", 4, started_s=NOW_S - 600))
+    cluster.notes = {"safe": notes(lost=1)}
+    cluster.kueue = lambda: None  # type: ignore[method-assign]
+    cluster.mode = lambda _: "annotate"  # type: ignore[method-assign]
+    reconciler = Reconciler(cluster, cast(Writer, cluster), SETTINGS, cluster.tell, lambda: cluster.now_s)
+    write, conflicts = cluster.patch, [Conflict(409, "Conflict", "it has changed")]
+
+    async def patch(view: WorkloadView, changes: Any) -> None:
+        if conflicts:
+            raise conflicts.pop()
+        await write(view, changes)
+
+    cluster.patch = patch  # type: ignore[method-assign]
+
+    async def work() -> None:
+        await reconciler.step()
+        cluster.documents["urgent"] = workload("urgent", 4, 1000, runs=False, started_s=NOW_S - 1)
+        for _ in range(3):
+            await reconciler.step()
+
+    asyncio.run(work())
+    assert "kaiwo.ai/preemption" in cluster.documents["urgent"]["metadata"]["annotations"]
+    assert [reason for name, reason in cluster.told if name == "urgent"] == ["PreemptionAdvised"]

@@ -1,19 +1,18 @@
 """With its own account's rights as the chart gives them, and with the way to the API server cut in the middle."""
 
-import asyncio
-import contextlib
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from cluster.faults import FaultProxy, proxied
 from controlplane.processes import wait_for
+from cut_off import way_to
+from deploy.rights import audited, granted, used
 
-from .conftest import SYSTEM, Controller, Object, Team
+from .teams import SYSTEM, Controller, Object, Team
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 CHART = Path(__file__).parents[2] / "deploy" / "chart"
@@ -50,6 +49,11 @@ def test_it_is_refused_nothing_and_uses_every_right(
     # Controllers before it left them; creating them is a right of its own.
     team.api.delete("coordination.k8s.io/v1", "Lease", "kopt-preemption", SYSTEM)
     team.api.delete("v1", "Secret", "kopt-preemption-tls", SYSTEM)
+    roles, started = [one for one in given if one["kind"] in ("Role", "ClusterRole")], datetime.now(UTC)
+
+    def seen() -> list[Object]:
+        return audited(team.plane, ACCOUNT, started)
+
     try:
         controller("--mode=enforce", kubeconfig=team.plane.kubeconfig_for(ACCOUNT, SYSTEM))
         for name in ("oldest", "middle", "newest"):
@@ -57,70 +61,35 @@ def test_it_is_refused_nothing_and_uses_every_right(
             team.note(name, "CKPT_WRITING", safe=False)
         team.submit("urgent", 4, "high")
         wait_for(lambda: "PreemptionWaits" in team.events("urgent"), what="it is held")
-        wait_for(lambda: team.note("middle", lost=10) or team.admitted("urgent"), what="it has its GPUs", every_s=2)
+        asks = {"lost": 800, "ago_s": 190, "saves_on_request": "true"}
+        wait_for(lambda: team.note("middle", **asks) or team.requests("middle"), what="it is asked to save", every_s=1)
+        wait_for(lambda: team.note("middle", lost=10, ago_s=0) or team.admitted("urgent"), what="it has its GPUs",
+                 every_s=2)  # fmt: skip
         assert team.evicted() == {"middle"}
         wait_for(lambda: not team.left_over(), what="every priority is back")
-        wait_for(lambda: rights(given) - used(team) - SELDOM.keys() == set(), what="every right is used")
-        assert [one for one in entries(team) if one.get("responseStatus", {}).get("code") == 403] == []
+        wait_for(lambda: granted(roles) - used(seen()) - SELDOM.keys() == set(), what="every right is used")
+        assert SELDOM.keys() <= granted(roles)
+        assert [one for one in seen() if one.get("responseStatus", {}).get("code") == 403] == []
     finally:
         for one in given:
             team.api.delete(one["apiVersion"], one["kind"], one["metadata"]["name"], SYSTEM)
 
 
-def entries(team: Team) -> list[Object]:
-    """Its account in the audit log, which the API server writes a while later."""
-    found = team.plane.audit_entries(ACCOUNT)
-    return [one for one in found if one["user"]["username"].endswith(f":{ACCOUNT}") and "objectRef" in one]
-
-
-def used(team: Team) -> set[tuple[str, str, str]]:
-    """Verb, API group, resource."""
-    found = [(one["verb"], one["objectRef"]) for one in entries(team)]
-    return {(verb, place.get("apiGroup", ""), place["resource"]) for verb, place in found}
-
-
-def rights(given: list[Object]) -> set[tuple[str, str, str]]:
-    roles = [one for one in given if one["kind"] in ("Role", "ClusterRole")]
-    return {
-        (verb, group, resource)
-        for role in roles for rule in role["rules"]
-        for verb in rule["verbs"] for group in rule["apiGroups"] for resource in rule["resources"]
-    }  # fmt: skip
-
-
-Call = Callable[[Callable[[], None]], object]
-
-
-@contextlib.contextmanager
-def in_the_way(kubeconfig: Path, folder: Path) -> Iterator[tuple[Call, FaultProxy, Path]]:
-    """A proxy in a thread of its own; what hurts it is called there."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
-    context = proxied(kubeconfig, folder)
-    proxy, through = asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(20)
-    try:
-        yield loop.call_soon_threadsafe, proxy, through
-    finally:
-        asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(20)
-        loop.call_soon_threadsafe(loop.stop)
-
-
 def test_it_goes_on_after_the_way_to_the_api_server_was_cut(
     team: Team, controller: Callable[..., Controller], tmp_path: Path
 ) -> None:
-    with in_the_way(team.plane.kubeconfig, tmp_path) as (call, proxy, through):
-        one = controller("--mode=enforce", kubeconfig=through)
+    with way_to(team.plane.kubeconfig, tmp_path) as way:
+        one = controller("--mode=enforce", kubeconfig=way.kubeconfig)
         for name in ("oldest", "middle", "newest"):
             team.run(name, 4)
             team.note(name, "CKPT_WRITING", safe=False)
         team.submit("urgent", 4, "high")
         wait_for(lambda: "PreemptionWaits" in team.events("urgent"), what="it is held")
-        call(proxy.refuse)
-        call(proxy.cut)
+        way.close()
         one.server.wait_until(lambda: one.metric("kopt_preemption_leading") == 0.0, what="it does not lead any more")
         team.note("middle", lost=10)
         assert team.evicted() == set()
-        call(lambda: proxy.refuse(False))
+        way.open()
         wait_for(lambda: team.note("middle", lost=10) or team.admitted("urgent"), what="it has its GPUs", every_s=2)
         wait_for(lambda: not team.left_over(), what="every priority is back")
     assert team.evicted() == {"middle"}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from controlplane.processes import wait_for
 
-from .conftest import HIGH, LOW, Controller, Team
+from .teams import HIGH, LOW, Controller, Team
 
 
 def name_of(team: Team, job: str) -> str:

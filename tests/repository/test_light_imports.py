@@ -15,7 +15,7 @@ LIGHT = ["kopt", "kopt.core.settings", "kopt.agents", "kopt.controllers", "kopt.
          "kopt.controllers.webhook.process", "kopt.controllers.sizing.process",
          "kopt.agents.profiler.command", "kopt.agents.logtail.process", "kopt.agents.topology.process",
          "kopt.controllers.pairs.process", "kopt.controllers.ledger.process",
-         "kopt.serving.client", "kopt.cli.main"]  # fmt: skip
+         "kopt.saving", "kopt.serving.client", "kopt.cli.main"]  # fmt: skip
 
 
 def loaded_by(module: str) -> set[str]:

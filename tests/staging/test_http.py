@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from controlplane.processes import free_port
 
 from kopt.core.staging import Checksum, Progress, StagingError, Trouble
 from tests.staging.conftest import content, run, staged
@@ -47,6 +48,16 @@ def test_a_server_that_stays_busy_is_given_up_with_a_word(files: Web, tmp_path: 
     files.files["/set.bin"] = Served(BODY, busy=10**6)
     with pytest.raises(StagingError, match=r"too busy.*503") as caught:
         staged(f"{files.url}/set.bin", tmp_path, retry_s=0.5)
+    assert caught.value.trouble is Trouble.UNREACHABLE
+
+
+@pytest.mark.parametrize(("scheme", "listening", "why"), [
+    ("http", False, "Connection refused"), ("https", True, "InvalidMessage InvalidContentType")
+])  # fmt: skip
+def test_where_nobody_answers_that_is_said(files: Web, tmp_path: Path, scheme: str, listening: bool, why: str) -> None:
+    address = files.url.partition("//")[2] if listening else f"127.0.0.1:{free_port()}"
+    with pytest.raises(StagingError, match=f"no connection: {why}") as caught:
+        staged(f"{scheme}://{address}/set.bin", tmp_path / "copy", retry_s=0.5)
     assert caught.value.trouble is Trouble.UNREACHABLE
 
 

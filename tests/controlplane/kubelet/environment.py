@@ -1,6 +1,7 @@
 """What a container's process gets to see: environment variables, and its command with both kinds of references."""
 
 import base64
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,6 +49,10 @@ class References:
         by_key = re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path)
         if by_key:
             return str((self._pod["metadata"].get(by_key[1]) or {}).get(by_key[2], ""))
+        if path in {"metadata.labels", "metadata.annotations"}:
+            # Go's %q and JSON quote what tests write in the same way.
+            found = self._pod["metadata"].get(path.partition(".")[2]) or {}
+            return "".join(f"{key}={json.dumps(found[key], ensure_ascii=False)}\n" for key in sorted(found))
         if path in {"status.podIP", "status.podIPs"}:
             return pod_ip
         if path in {"status.hostIP", "status.hostIPs"}:

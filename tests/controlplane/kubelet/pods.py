@@ -41,6 +41,7 @@ class PodWorker:
         self._inits = [Container(one, folder, pod_ip) for one in spec.get("initContainers") or ()]
         self._mains = [Container(one, folder, pod_ip) for one in spec["containers"]]
         self._volumes: dict[str, Path] = {}
+        self._shown = pod
         self._phase = "Pending"
         self._reason = ""
         self._started = now()
@@ -124,6 +125,7 @@ class PodWorker:
         self._phase = "Running"
         began = time.monotonic()
         while not self._ending:
+            self._show_changes()
             for container in (*self._sidecars, *self._mains):
                 self._keep_running(container)
             if self._finished():
@@ -134,6 +136,13 @@ class PodWorker:
                 self._stop(self._mains, grace_s=self._grace_s)
                 break
             self._pause(_TICK_S)
+
+    def _show_changes(self) -> None:
+        """Volumes that show the pod itself, where it has changed."""
+        if self.pod is not self._shown:
+            self._shown = self.pod
+            references = References(self._api, self._shown)
+            volumes.refresh(self._shown, self._folder / "volumes", self._api, references, self._pod_ip)
 
     def _finished(self) -> bool:
         if not all(self._ended_for_good(one) for one in self._mains):

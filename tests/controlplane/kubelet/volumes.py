@@ -16,6 +16,12 @@ def prepare(pod: Object, folder: Path, api: Api, references: References, pod_ip:
     }
 
 
+def refresh(pod: Object, folder: Path, api: Api, references: References, pod_ip: str) -> None:
+    """Writes anew what volumes show of the pod itself: annotations and labels change while it runs."""
+    for volume in pod["spec"].get("volumes") or ():
+        _Volume(pod, folder / volume["name"], api, references, pod_ip).refresh(volume)
+
+
 def mounts(container: Object, volumes: Mapping[str, Path]) -> dict[str, Path]:
     """The folders by mount path."""
     result = {}
@@ -48,6 +54,10 @@ class _Volume:
             self._write(source)
         return self._own
 
+    def refresh(self, volume: Object) -> None:
+        for source in volume["projected"]["sources"] if "projected" in volume else (volume,):
+            self._show(source)
+
     def _claimed(self, name: str) -> Path:
         try:
             claim = self._api.get("v1", "PersistentVolumeClaim", name, self._namespace)
@@ -70,12 +80,17 @@ class _Volume:
                 for key, content in data.items():
                     if not items or key in items:
                         self._put(items.get(key, key), content, chosen.get("defaultMode", 0o644))
-        for item in source.get("downwardAPI", {}).get("items") or ():
-            if "fieldRef" in item:
-                value = self._references.field(item["fieldRef"]["fieldPath"], self._pod_ip)
-                self._put(item["path"], value.encode(), 0o644)
+        self._show(source)
         if "serviceAccountToken" in source:
             self._put(source["serviceAccountToken"]["path"], self._token(source["serviceAccountToken"]), 0o600)
+
+    def _show(self, source: Object) -> None:
+        """What is said of the pod itself; a file whose content is another is replaced as a whole."""
+        for item in source.get("downwardAPI", {}).get("items") or ():
+            if "fieldRef" in item:
+                value = self._references.field(item["fieldRef"]["fieldPath"], self._pod_ip).encode()
+                if not (self._own / item["path"]).exists() or (self._own / item["path"]).read_bytes() != value:
+                    self._put(item["path"], value, 0o644)
 
     def _token(self, source: Object) -> bytes:
         """A token of the pod's service account that is void once the pod is gone."""
@@ -97,10 +112,12 @@ class _Volume:
     def _put(self, name: str, content: bytes, mode: int) -> None:
         path = self._own / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_bytes(content)
+        fresh = path.with_name(f".{path.name}.fresh")
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(content)
         # Without users of their own, the processes must be able to read what only the container's user might.
-        path.chmod(mode | 0o400)
+        fresh.chmod(mode | 0o400)
+        fresh.rename(path)
 
 
 def _host_path(source: Object) -> Path:

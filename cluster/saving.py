@@ -1,0 +1,57 @@
+"""Requests to save, as annotations on pods (``core.saving``), and what a pod says of how they stand.
+
+await fence.patch(PODS, pod, request_patch("kopt-reallocation", "the spike", now_s, until_s))
+save_state([saving_of(pod) for pod in pods], now_s)
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from kopt.cluster.resources import Object
+from kopt.core.checkpoint import JobState
+from kopt.core.saving import ASKABLE_ANNOTATION, REQUEST_ANNOTATION, PodSaving, SaveRequest
+
+_STATE, _LAST_TIME = "kaiwo.ai/checkpoint-state", "kaiwo.ai/last-checkpoint-time"
+_LONGEST = 512
+
+
+def request_patch(by: str, reason: str, now_s: float, until_s: float, for_whom: str = "") -> Object:
+    """The merge patch that asks a pod to save; times are Unix seconds."""
+    request = SaveRequest.of(by, reason[:_LONGEST], now_s, until_s, for_whom)
+    return {"metadata": {"annotations": {REQUEST_ANNOTATION: request.to_text()}}}
+
+
+def request_of(document: Object) -> SaveRequest | None:
+    """What a pod was asked; None where it was not, or where it cannot be read."""
+    return SaveRequest.from_text(_annotations(document).get(REQUEST_ANNOTATION))
+
+
+def is_askable(document: Object) -> bool:
+    return _annotations(document).get(ASKABLE_ANNOTATION) == "true"
+
+
+def saving_of(document: Object) -> PodSaving:
+    """How a pod stands; nothing that anybody may have written makes this raise."""
+    return saving_by(_annotations(document))
+
+
+def saving_by(annotations: Mapping[str, Any]) -> PodSaving:
+    """The same from a pod's annotations alone."""
+    asked = SaveRequest.from_text(annotations.get(REQUEST_ANNOTATION))
+    state = annotations.get(_STATE)
+    return PodSaving(
+        annotations.get(ASKABLE_ANNOTATION) == "true", asked.at_s if asked else None, asked.until_s if asked else None,
+        _seconds(annotations.get(_LAST_TIME)), JobState(state) if state in tuple(JobState) else JobState.UNKNOWN,
+    )  # fmt: skip
+
+
+def _annotations(document: Object) -> Mapping[str, Any]:
+    return document["metadata"].get("annotations") or {}
+
+
+def _seconds(stamp: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else None
+    except (ValueError, OverflowError):
+        return None

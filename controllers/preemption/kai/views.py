@@ -1,0 +1,87 @@
+"""Pods and queues of KAI's, as far as they matter here."""
+
+from dataclasses import dataclass, replace
+
+from kopt.cluster.held import GATE_PREFIX, HELD_LABEL, UNDO_ANNOTATION, holder_of, marks, release
+from kopt.cluster.resources import PODS, Object
+from kopt.controllers.preemption.marks import advised, stamp
+from kopt.controllers.preemption.plain.views import KUEUE, NO_BATCH, PlainPod, plain_pod
+from kopt.controllers.preemption.reading import decoded
+from kopt.controllers.preemption.views import DECISION_ANNOTATION, HOLDER
+from kopt.controllers.webhook.objects import at, items, mapping, text
+
+GATE = f"{GATE_PREFIX}preemption"
+SCHEDULER = "kai-scheduler"
+QUEUE_LABEL = "kai.scheduler/queue"
+LEAST_NOT_PREEMPTED = 100
+"""KAI takes nobody of this priority or more."""
+_OTHER_RULES = ("priorityClassName", "kai.scheduler/preemptibility")
+"""Labels by which KAI takes another priority than the pod's, or takes it or not whatever that is."""
+
+
+@dataclass(frozen=True)
+class KaiQueue:
+    """Thousandths of a GPU: what it owns and what it may use at most; None is any number."""
+
+    quota: int | None
+    limit: int | None
+
+
+def kai_pod(pod: Object) -> PlainPod | None:
+    """``open`` pods wait for KAI; ``refused``: they are held by us. None for pods that have ended."""
+    found = plain_pod(pod)
+    if found is None:
+        return None
+    labels, spec = mapping(pod["metadata"], "labels"), mapping(pod, "spec")
+    queue = text(labels, QUEUE_LABEL) if text(spec, "schedulerName") == SCHEDULER else ""
+    plain_rules = not any(name in labels for name in _OTHER_RULES) and bool(text(spec, "priorityClassName"))
+    ours = bool(queue) and not any(name in labels for name in KUEUE)
+    gates = tuple(text(one, "name") for _, one in items(spec, "schedulingGates"))
+    return replace(
+        found, queue=queue, gates=gates, open=ours and not found.node,
+        refused=bool(queue) and not found.node and GATE in gates and holder_of(pod) == HOLDER,
+        simple=found.simple and plain_rules,
+        batch=ours and plain_rules and found.priority < LEAST_NOT_PREEMPTED and bool(found.owner)
+        and text(found.owner, "kind") not in NO_BATCH,
+    )  # fmt: skip
+
+
+def kai_queue(queue: Object) -> KaiQueue:
+    gpu = mapping(queue, "spec", "resources", "gpu")
+    return KaiQueue(_amount(at(gpu, "quota")), _amount(at(gpu, "limit")))
+
+
+def gated(pod: Object) -> list[Object]:
+    """The JSON patch that holds a pod as it is created."""
+    metadata, made = mapping(pod, "metadata"), marks(HOLDER, {"gates": [GATE]})
+    operations: list[Object] = []
+    for section, name in (("labels", HELD_LABEL), ("annotations", UNDO_ANNOTATION)):
+        value = made[section][name]
+        there = bool(mapping(metadata, section))
+        path = f"/metadata/{section}"
+        operations += [{"op": "add", "path": f"{path}/{name.replace('/', '~1')}", "value": value} if there
+                       else {"op": "add", "path": path, "value": {name: value}}]  # fmt: skip
+    return [*operations, {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]
+
+
+def ungated(pod: PlainPod) -> Object:
+    """The patch that gives a held pod to KAI."""
+    document = {
+        "metadata": {"name": pod.key[1], "namespace": pod.key[0], "resourceVersion": pod.view.version,
+                     "labels": {HELD_LABEL: HOLDER}, "annotations": dict(pod.view.notes)},
+        "spec": {"schedulingGates": [{"name": one} for one in pod.gates]},
+    }  # fmt: skip
+    return release(PODS, document)
+
+
+def lasting(pod: PlainPod, until_s: float) -> Object:
+    """The patch that says until when the room that was made for a pod is its own."""
+    verdict = mapping(decoded(pod.view.notes, DECISION_ANNOTATION))
+    return advised({**verdict, "until": stamp(until_s)})
+
+
+def _amount(found: object) -> int | None:
+    """KAI's numbers are GPUs; a negative one is no limit, and none at all is none."""
+    if not isinstance(found, int | float):
+        return 0
+    return None if found < 0 else int(found * 1000)

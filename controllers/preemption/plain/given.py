@@ -1,0 +1,33 @@
+"""What taking plain pods is given: the cluster as it shows, fenced writes, a word to people."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kopt.cluster.resources import Object
+from kopt.controllers.preemption.plain.room import Moment
+from kopt.controllers.preemption.plain.views import PlainPod
+
+Tell = Callable[[Object, str, str], None]
+"""An event: the object's reference, reason, sentence."""
+
+
+class PlainCluster(Protocol):
+    """What informers have seen."""
+
+    def moment(self, now_s: float) -> Moment: ...
+
+    def mode(self, pod: PlainPod) -> str:
+        """What the pod or its namespace says; empty for nothing."""
+        ...
+
+
+class PlainWriter(Protocol):
+    """Fenced writes on pods, each under the condition that the pod is as it was seen."""
+
+    async def patch(self, pod: PlainPod, changes: Object) -> None: ...
+
+    async def promise(self, pod: PlainPod, node: str) -> None:
+        """Keep the room on a node for a pod that waits."""
+        ...
+
+    async def evict(self, pod: PlainPod, *, dry_run: bool = False) -> None: ...

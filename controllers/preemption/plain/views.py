@@ -1,0 +1,132 @@
+"""Pods and nodes, as far as they matter here. Amounts are thousandths of a resource's unit."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kopt.cluster.namespaces import MODE_ANNOTATION
+from kopt.cluster.resources import Key, Object, key_of
+from kopt.controllers.extender.asks import is_gpu
+from kopt.controllers.preemption.reading import amount, evicting_of, requests_of, seconds, told_verdict
+from kopt.controllers.preemption.views import Evicting, PodView, Verdict
+from kopt.controllers.webhook.objects import at, items, mapping, text
+
+NO_BATCH = ("ReplicaSet", "StatefulSet", "DaemonSet", "Node")
+_NOBODY: Object = {}
+_SCHEDULER = "default-scheduler"
+KUEUE = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/managed")
+_JOB_SET = "jobset.sigs.k8s.io/jobset-name"
+_KEEPS_OFF = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True)
+class PlainPod:
+    """A pod that has not ended. ``gang``: what lives and dies together, by namespace and its owner's uid or name."""
+
+    view: PodView
+    gang: tuple[str, str]
+    owner: Object
+    node: str
+    priority: int
+    asks: Mapping[str, int]
+    open: bool
+    """It has no node yet, and kube-scheduler takes nobody for it."""
+    refused: bool
+    """kube-scheduler found no room for it."""
+    promised: str
+    """The node whose room is kept for it."""
+    going: bool
+    batch: bool
+    """It may be evicted: its owner makes another, and no queue decides about it."""
+    simple: bool
+    """Whether it fits on a node is told by selector, taints and amounts alone."""
+    created_s: float
+    started_s: float | None
+    mode: str = ""
+    selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Any] = ()
+    evicting: Evicting | None = None
+    verdict: Verdict | None = None
+    queue: str = ""
+    """Of KAI's; empty for pods of kube-scheduler's."""
+    gates: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return self.view.key
+
+    @property
+    def resource(self) -> str:
+        """The one GPU resource that it asks for; empty where there is none, or several."""
+        found = [name for name, value in self.asks.items() if value and is_gpu(name)]
+        return found[0] if len(found) == 1 else ""
+
+
+@dataclass(frozen=True)
+class PlainNode:
+    """A node that takes pods."""
+
+    name: str
+    room: Mapping[str, int]
+    labels: Mapping[str, str]
+    taints: tuple[tuple[str, str, str], ...]
+
+    def may_take(self, pod: PlainPod) -> bool:
+        chosen = all(self.labels.get(key) == value for key, value in pod.selector.items())
+        return chosen and all(any(_tolerates(one, taint) for one in pod.tolerations) for taint in self.taints)
+
+
+def plain_pod(pod: Object) -> PlainPod | None:
+    """None for pods that have ended; nothing that anybody may have written makes this raise."""
+    if text(pod, "status", "phase") in ("Succeeded", "Failed"):
+        return None
+    metadata, spec = pod["metadata"], mapping(pod, "spec")
+    annotations, labels = mapping(metadata, "annotations"), mapping(metadata, "labels")
+    notes = {name: str(value) for name, value in annotations.items() if name.startswith("kaiwo.ai/")}
+    asks = requests_of(spec)
+    owner = next((one for _, one in items(metadata, "ownerReferences") if at(one, "controller") is True), _NOBODY)
+    gpus = sum(value for name, value in asks.items() if is_gpu(name))
+    view = PodView(key_of(pod), text(metadata, "uid"), "", text(owner, "uid"), gpus, notes,
+                   text(metadata, "resourceVersion"))  # fmt: skip
+    node = text(spec, "nodeName")
+    ours = text(spec, "schedulerName") == _SCHEDULER and not any(name in labels for name in KUEUE)
+    return PlainPod(
+        view, (view.key[0], str(labels.get(_JOB_SET) or text(owner, "uid") or view.uid)), owner, node,
+        priority if isinstance(priority := at(spec, "priority"), int) else 0, asks,
+        open=not node and ours and text(spec, "preemptionPolicy") == "Never", refused=_is_unschedulable(pod),
+        promised=text(pod, "status", "nominatedNodeName"), going=bool(text(metadata, "deletionTimestamp")),
+        batch=bool(owner) and ours and text(owner, "kind") not in NO_BATCH,
+        simple=not (at(spec, "affinity") or at(spec, "topologySpreadConstraints") or at(spec, "resourceClaims")),
+        created_s=seconds(text(metadata, "creationTimestamp")) or 0.0,
+        started_s=seconds(text(pod, "status", "startTime")), mode=text(annotations, MODE_ANNOTATION),
+        selector={str(key): str(value) for key, value in mapping(spec, "nodeSelector").items()},
+        tolerations=[one for _, one in items(spec, "tolerations")],
+        evicting=evicting_of(annotations), verdict=told_verdict(annotations),
+    )  # fmt: skip
+
+
+def plain_node(node: Object) -> PlainNode | None:
+    """None for nodes that take nobody."""
+    ready = any(text(one, "type") == "Ready" and text(one, "status") == "True"
+                for _, one in items(node, "status", "conditions"))  # fmt: skip
+    if not ready or at(node, "spec", "unschedulable") is True:
+        return None
+    room = Counter({str(name): amount(value) for name, value in mapping(node, "status", "allocatable").items()})
+    labels = {str(key): str(value) for key, value in mapping(node, "metadata", "labels").items()}
+    taints = [(text(one, "key"), text(one, "value"), text(one, "effect")) for _, one in items(node, "spec", "taints")]
+    kept = tuple(one for one in taints if one[2] in _KEEPS_OFF)
+    return PlainNode(node["metadata"]["name"], room, labels, kept)
+
+
+def _is_unschedulable(pod: Object) -> bool:
+    return any(text(one, "type") == "PodScheduled" and text(one, "reason") == "Unschedulable"
+               for _, one in items(pod, "status", "conditions"))  # fmt: skip
+
+
+def _tolerates(toleration: Any, taint: tuple[str, str, str]) -> bool:
+    key, value, effect = taint
+    if text(toleration, "effect") not in ("", effect) or text(toleration, "key") not in ("", key):
+        return False
+    exists = text(toleration, "operator") == "Exists"
+    return exists or (text(toleration, "key") == key and text(toleration, "value") == value)

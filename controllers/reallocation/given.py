@@ -1,0 +1,56 @@
+"""What the reconciler is given: settings, fenced writes, a way to tell."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kopt.cluster.api import AlreadyExists
+from kopt.cluster.held import release
+from kopt.cluster.lease import Fence
+from kopt.cluster.resources import LENDING_POOLS, VOLCANO_COMMANDS, VOLCANO_JOBS, Object, Resource
+from kopt.cluster.volcano import RESUME, STOPPING, command, phase_of
+from kopt.controllers.reallocation.live import LiveCluster
+from kopt.policies.preemption import PreemptionSettings
+
+Tell = Callable[[Object, str, str], None]
+"""An event on an object, by its reference: reason, sentence."""
+
+
+@dataclass(frozen=True)
+class ControllerSettings:
+    """Times in seconds."""
+
+    refresh_s: float = 60.0
+    """Forecasts are asked for so often; the grid on which promises are made and learned from."""
+    stale_s: float = 300.0
+    """Older forecasts count as none."""
+    history_s: float = 300.0
+    policy: PreemptionSettings = field(default_factory=lambda: PreemptionSettings(stale_s=75.0, search_steps=2_000))
+    """Of the choice of victims. Statuses that have not changed are written every minute."""
+
+
+class Writer:
+    """Fenced writes that the cluster's view learns of at once: informers may come later. All raise Conflict when the
+    object has changed since it was seen."""
+
+    def __init__(self, fence: Fence, cluster: LiveCluster) -> None:
+        self._fence, self._cluster = fence, cluster
+
+    async def patch(self, resource: Resource, document: Object, changes: Object) -> None:
+        self._cluster.noted(resource, await self._fence.patch(resource, document, changes))
+
+    async def order(self, job: Object, action: str, reason: str) -> None:
+        """Have Volcano abort or resume a Job; an order that is there already is left alone."""
+        with contextlib.suppress(AlreadyExists):
+            await self._fence.create(VOLCANO_COMMANDS, command(job, action, reason))
+
+    async def give_back(self, resource: Resource, document: Object) -> None:
+        """What is held, or has more than it owns, as it was."""
+        if resource == VOLCANO_JOBS and phase_of(document) in STOPPING:
+            await self.order(document, RESUME, "It is held no longer.")
+        await self.patch(resource, document, release(resource, document))
+
+    async def put_status(self, document: Object, status: Object) -> None:
+        body = document | {"status": status}
+        written = await self._fence.replace(LENDING_POOLS, body, subresource="status")
+        self._cluster.noted(LENDING_POOLS, written)

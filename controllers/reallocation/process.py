@@ -1,0 +1,142 @@
+"""``kopt controller reallocation``: one replica, from start to the end."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from prometheus_client import Gauge, Histogram
+
+from kopt.cluster.api import Kube, KubeSettings, connect
+from kopt.cluster.lease import Fence
+from kopt.cluster.resources import Object
+from kopt.controllers.lifetime import end_signals, run_until
+from kopt.controllers.reallocation.acting import Acting
+from kopt.controllers.reallocation.deciding import Deciding
+from kopt.controllers.reallocation.forecasts import Ask, Forecasts
+from kopt.controllers.reallocation.given import ControllerSettings, Writer
+from kopt.controllers.reallocation.live import LiveCluster
+from kopt.controllers.reallocation.queues import Queues
+from kopt.controllers.reallocation.reconciler import Reconciler
+from kopt.controllers.replica import LedReplica, ReplicaSettings
+from kopt.core.lending_pools import ForecastState
+
+NAME = "reallocation"
+_GATHER_S = 0.02
+"""What comes together is looked at once."""
+_ENDPOINT_S = 2.0
+_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings(ReplicaSettings):
+    """Everything of one replica. Without ``predictions`` nothing is ever lent."""
+
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+    predictions: str = ""
+    port: int = 9455
+
+
+async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
+    """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
+    ending = end_signals(stop)
+    async with (
+        _endpoint(settings) as ask,
+        connect(settings.kubeconfig, KubeSettings(user_agent="kopt-reallocation")) as kube,
+    ):
+        await run_until(ending, Replica(kube, settings, ask))
+
+
+@contextlib.asynccontextmanager
+async def _endpoint(settings: ProcessSettings) -> AsyncIterator[Ask | None]:
+    if not settings.predictions:
+        yield None
+        return
+    from kopt.serving.client import AsyncPredictionClient
+
+    # Questions come at their own pace, and nobody waits for them: left alone for longer, forecasts would only be older.
+    pause_s = settings.controller.refresh_s
+    async with AsyncPredictionClient(settings.predictions, deadline_s=_ENDPOINT_S, longest_pause_s=pause_s) as client:
+        yield client.demand
+
+
+class Replica(LedReplica):
+    """The parts of one process, put together. What is lent or held when it ends is the next leader's."""
+
+    def __init__(self, kube: Kube, settings: ProcessSettings, ask: Ask | None = None) -> None:
+        self._settings = settings
+        self.cluster = LiveCluster(kube)
+        super().__init__(kube, NAME, settings, self.cluster.informers)
+        self._forecasts = Forecasts(ask, self.cluster.nudge, settings.controller.stale_s)
+        self._decided = Histogram("kopt_reallocation_event_seconds", "From an event until what follows is written.",
+                                  buckets=_BUCKETS_S, registry=self.registry)  # fmt: skip
+        self._gpus = Gauge("kopt_reallocation_gpus", "GPUs of a pool: lent, borrowed, service, provision.",
+                           ["pool", "what"], registry=self.registry)  # fmt: skip
+        self._fresh = Gauge("kopt_reallocation_forecasts_fresh", "1 while a pool's forecasts count.", ["pool"],
+                            registry=self.registry)  # fmt: skip
+        self.gauge("errors", "Passes that failed and are tried again.", lambda: self.troubles)
+        self.gauge("forecast_failures", "Questions without an answer.", lambda: self._forecasts.failures)
+
+    async def lead(self, fence: Fence) -> None:
+        settings, writer = self._settings.controller, Writer(fence, self.cluster)
+        deciding = Deciding(self.cluster, self._forecasts, settings, Queues(self.cluster, settings.policy.stale_s))
+        acting = Acting(self.cluster, writer, deciding, self._about)
+        reconciler = Reconciler(self.cluster, writer, self._forecasts, deciding, acting, settings, self._about)
+        # Before the first pass: a new leader does not reclaim because it knows no forecast yet.
+        await self._ask(deciding)
+        task = asyncio.create_task(self._keep_asking(deciding))
+        try:
+            await self.step_through(_Timed(self, reconciler), self.cluster.changed, _GATHER_S)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _keep_asking(self, deciding: Deciding) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.controller.refresh_s):
+                    await self.cluster.pools_changed.wait()
+            self.cluster.pools_changed.clear()
+            await self._ask(deciding)
+
+    async def _ask(self, deciding: Deciding) -> None:
+        pools = [(one.spec, deciding.lead_s(one)) for one in self.cluster.pools() if one.spec is not None]
+        await self._forecasts.refresh(pools)
+
+    def observe(self, seconds: float | None) -> None:
+        """After a pass; ``seconds`` since the first event that led to it."""
+        if seconds is not None:
+            self._decided.observe(seconds)
+        self._gpus.clear()
+        self._fresh.clear()
+        for one in self.cluster.pools():
+            status = one.status
+            for what, gpus in (("lent", status.lent_gpus), ("borrowed", status.borrowed_gpus),
+                               ("service", status.service_gpus), ("provision", status.provision_gpus)):  # fmt: skip
+                self._gpus.labels(one.name, what).set(gpus)
+            self._fresh.labels(one.name).set(status.forecast is ForecastState.FRESH)
+
+    def _about(self, regarding: Object, reason: str, sentence: str) -> None:
+        self.tell(regarding, reason, "Lending", sentence)
+
+
+class _Timed:
+    """The reconciler, with how long after an event it is done."""
+
+    def __init__(self, replica: Replica, reconciler: Reconciler) -> None:
+        self._replica, self._reconciler = replica, reconciler
+
+    @property
+    def troubles(self) -> int:
+        return self._reconciler.troubles
+
+    @troubles.setter
+    def troubles(self, count: int) -> None:
+        self._reconciler.troubles = count
+
+    async def step(self) -> float:
+        since_s, self._replica.cluster.since_s = self._replica.cluster.since_s, None
+        again_s = await self._reconciler.step()
+        self._replica.observe(None if since_s is None else time.monotonic() - since_s)
+        return again_s

@@ -1,0 +1,62 @@
+"""Whose turn it is in a queue that borrows: by the ledger's lines about those who were told to go."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kopt.cluster.evictions import notice_of
+from kopt.controllers.reallocation.views import Borrowing, QueueView
+from kopt.core.evictions import Entry
+from kopt.core.lending_pools import HistoryPoint, LendingPool
+from kopt.core.units import WHOLE_GPU
+from kopt.policies.reallocation import Claim, Room, Turn, Waiting, overdue, turn
+
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Queued:
+    """Those of a queue that were told to go: ``held`` still, or ``returning``. Nobody waits for who needs more than
+    ``most`` milli-GPU."""
+
+    held: tuple[Waiting, ...]
+    returning: tuple[Waiting, ...]
+    most: int
+
+    @classmethod
+    def of(cls, queue: QueueView, lines: Mapping[str, Entry], most_lent: int) -> "Queued":
+        held, returning = ([_waiting(one, lines) for one in its] for its in (queue.held, queue.returning))
+        return cls(tuple(held), tuple(returning), (queue.own + most_lent) * WHOLE_GPU)
+
+    def claim(self, queue: QueueView, now_s: float) -> Claim:
+        """What the queue would have of what is lent."""
+        if queue.problem is not None:
+            return Claim(0)
+        first = overdue((*self.held, *self.returning), self.most, now_s)
+        if first is None:
+            return Claim(queue.staying, queue.wanted)
+        others = sum(one.gpus for one in self.returning if one is not first)
+        due = queue.used - queue.leaving + others + first.gpus - queue.own * WHOLE_GPU
+        return Claim(queue.staying, queue.wanted, max(0, math.ceil(due / WHOLE_GPU)), first.since_s)
+
+    def turn(self, queue: QueueView, share: int, now_s: float) -> Turn:
+        """``share``: GPUs that the queue may use beyond its own."""
+        room = Room((queue.own + share) * WHOLE_GPU, queue.used, queue.closed, self.most)
+        return turn(room, self.held, self.returning, now_s)
+
+
+def most_lent(pool: LendingPool, history: Sequence[HistoryPoint], lent: int, now_s: float) -> int:
+    """GPUs that borrowers may count on to have some time: the most of the last day, once a day is known."""
+    if not history or history[0].at_s > now_s - 0.9 * _DAY_S:
+        return pool.gpus - sum(one.minimum_gpus for one in pool.services)
+    return max(lent, *(one.lent for one in history))
+
+
+def _waiting(one: Borrowing, lines: Mapping[str, Entry]) -> Waiting:
+    """By the ledger's order; where there is no ledger, by when it was told to go."""
+    line = next((found for uid in one.uids if (found := lines.get(uid))), None)
+    if line is not None:
+        return Waiting(one.name, one.gpus, line.eviction.order, line.eviction.evicted_at_s)
+    notice = notice_of(one.document)
+    at_s = notice.at_s if notice else one.since_s
+    return Waiting(one.name, one.gpus, int(at_s) * 1000 + 999, at_s)

@@ -1,0 +1,97 @@
+"""Borrowers under Volcano: what a Queue's ``capability`` allows, and Volcano's own Jobs, stopped by Commands.
+
+Written by the contract of volcano.sh/apis; no Volcano runs in the tests.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kopt.cluster.held import holder_of, undo_of
+from kopt.cluster.namespaces import MODE_ANNOTATION
+from kopt.cluster.quotas import noted, value_at
+from kopt.cluster.resources import VOLCANO_JOBS, VOLCANO_QUEUES, Object, key_of
+from kopt.cluster.volcano import ABORT, ABORTED, ENDED, RESUME, STEP, STOPPING, phase_of
+from kopt.controllers.preemption.reading import amount, requests_of, seconds
+from kopt.controllers.reallocation.borrowers import Sorting, Weighing
+from kopt.controllers.reallocation.live import LiveCluster, volcano_queue
+from kopt.controllers.reallocation.views import HOLDER, Borrowing, QueueView, SeenPod
+from kopt.controllers.webhook.objects import count, items, mapping, text
+from kopt.core.lending_pools import Borrower
+from kopt.core.reason import Reason
+from kopt.core.units import WHOLE_GPU
+from kopt.policies.reallocation import Candidate
+
+
+class Volcano:
+    """``stale_s``: what pods say of their checkpoints counts for so long."""
+
+    def __init__(self, cluster: LiveCluster, stale_s: float) -> None:
+        self._cluster, self._weighing = cluster, Weighing(cluster, stale_s)
+
+    def queue(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> QueueView:
+        """A Queue as far as it uses GPUs of one resource."""
+        document = self._cluster.queues(VOLCANO_QUEUES).get(borrower.queue)
+        if document is None:
+            problem = Reason("NO_QUEUE", f"There is no Volcano Queue {borrower.queue}.")
+            return QueueView(borrower, VOLCANO_QUEUES, None, problem=problem)
+        stands = value_at(VOLCANO_QUEUES, document, (gpu,))
+        if stands is None:
+            why = f"Volcano Queue {borrower.queue} may use any number of {gpu}; give it a capability (0: none its own)."
+            return QueueView(borrower, VOLCANO_QUEUES, document, problem=Reason("NO_LIMIT", why))
+        own, was_set = noted(undo_of(document)).get((gpu,), (stands, stands))
+        own = own if was_set == stands else stands
+        view = QueueView(borrower, VOLCANO_QUEUES, document, amount(own) // WHOLE_GPU, amount(stands) // WHOLE_GPU,
+                         values={(gpu,): (own, stands)}, marked=holder_of(document) == HOLDER)  # fmt: skip
+        return self._with_jobs(view, gpu, now_s, weigh=weigh)
+
+    def _with_jobs(self, queue: QueueView, gpu: str, now_s: float, *, weigh: bool) -> QueueView:
+        pods: dict[str, list[SeenPod]] = {}
+        for pod in self._cluster.pods():
+            pods.setdefault(pod.view.owner_uid, []).append(pod)
+        found = Sorting()
+        for job in self._cluster.volcano_jobs():
+            if volcano_queue(job) != queue.borrower.queue or phase_of(job) in ENDED:
+                continue
+            own = pods.get(text(job, "metadata", "uid"), [])
+            uses, wants = sum(one.amounts.get(gpu, 0) for one in own if one.bound), _asks(job, gpu)
+            step = undo_of(job).get(STEP) if holder_of(job) == HOLDER else ""
+            one = _borrowing(job, uses or wants, own if uses and not step else ())
+            found.used += uses
+            if (action := _due(step, phase_of(job))) is not None:
+                found.due.append((action, one))
+            if step == RESUME:
+                found.returning += [] if uses else [one]
+            elif step and uses:
+                found.going.append(one)
+            elif step and phase_of(job) == ABORTED:
+                found.held.append(one)
+            elif uses and not step and phase_of(job) not in STOPPING:
+                candidate = self._candidate(queue, job, one, now_s) if weigh else None
+                found.running.append(replace(one, candidate=candidate))
+            elif not step and phase_of(job) not in STOPPING:
+                found.waits(one, None)
+        return found.into(queue)
+
+    def _candidate(self, queue: QueueView, job: Object, one: Borrowing, now_s: float) -> Candidate:
+        mode = text(job, "metadata", "annotations", MODE_ANNOTATION)
+        return self._weighing.candidate(queue, one, now_s, mode=mode, holder=holder_of(job))
+
+
+def _borrowing(job: Object, gpus: int, pods: Sequence[SeenPod]) -> Borrowing:
+    since_s = seconds(text(job, "status", "state", "lastTransitionTime")) or 0.0
+    uid = text(job, "metadata", "uid")
+    return Borrowing(VOLCANO_JOBS, job, "/".join(key_of(job)), (uid,), gpus, None, tuple(pods), since_s)
+
+
+def _due(step: object, phase: str) -> str | None:
+    """What is still to be written for a marked Job: a Command, or, once it goes on, that it is held no longer ("")."""
+    if step == ABORT:
+        return None if phase in STOPPING else ABORT
+    if step == RESUME:
+        return RESUME if phase in STOPPING else ""
+    return None
+
+
+def _asks(job: Object, gpu: str) -> int:
+    tasks: list[Mapping[str, object]] = [mapping(one) for _, one in items(job, "spec", "tasks")]
+    return sum(requests_of(mapping(one, "template", "spec"))[gpu] * count(one, "replicas") for one in tasks)

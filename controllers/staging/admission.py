@@ -1,0 +1,101 @@
+"""What the webhook does for staging: a workload that asks for data is held as it is created, before its queue sees it.
+
+Only while the controller renews its Lease: what nobody would release is not held.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+from kopt.cluster.api import Kube
+from kopt.cluster.errors import ApiError
+from kopt.cluster.held import HOLDABLE, holder_of, marks, parked, queue_of
+from kopt.cluster.informer import Informer
+from kopt.cluster.resources import KUEUE_WORKLOADS, LEASES, PODS, Object
+from kopt.cluster.staged_data import ASKS_LABEL, STAGING_ANNOTATION, request_of, told
+from kopt.controllers.staging.views import GATE, HOLDER
+from kopt.controllers.webhook.facts import Workload
+from kopt.controllers.webhook.live import lease_until
+from kopt.controllers.webhook.objects import at, items
+from kopt.controllers.webhook.patch import JsonPatch
+from kopt.core.decision import Mode
+from kopt.core.reason import Reason
+from kopt.core.staged_data import Request
+from kopt.policies.staging.holding import Asker, Hold, hold_for
+
+LEASE = "kopt-staging"
+_LOOK_FOR_KUEUE_S = 60.0
+_WAITS = "It waits for its data."
+_STOPPED_BY_FIELD = frozenset((one.group, one.kind) for one in HOLDABLE)
+"""Who makes pods and is held itself."""
+
+
+class StagingAtAdmission:
+    """Answers from memory; ``run`` keeps it up to date until cancelled. ``namespace`` is the controller's."""
+
+    def __init__(self, kube: Kube, namespace: str, clock: Callable[[], float] = time.time) -> None:
+        self._kube, self._clock, self._has_kueue = kube, clock, False
+        self._leases: Informer[float] = Informer(kube, LEASES, namespace=namespace, keep=lease_until,
+                                                 field_selector=f"metadata.name={LEASE}")  # fmt: skip
+
+    async def run(self) -> None:
+        await asyncio.gather(self._leases.run(), self._look_for_kueue())
+
+    @property
+    def controller_lives(self) -> bool:
+        return any(until_s >= self._clock() for until_s in self._leases.objects.values())
+
+    def hold(self, patch: JsonPatch, workload: Workload, mode: Mode, *, managed: bool) -> Reason | None:
+        """Write the hold into a workload that is being created; the reason it then has."""
+        document, kind = workload.document, HOLDABLE.get(workload.kind.resource)
+        request = request_of({"metadata": document.get("metadata") or {}})
+        if not request or not self.controller_lives:
+            return None
+        if workload.kind.resource == PODS:
+            return self._hold_pod(patch, workload, mode, request, managed=managed)
+        if kind is None:
+            return None
+        queue = queue_of(document)
+        value = at(document, *kind.path, kind.field)
+        if kind.queued and queue and not self._has_kueue:
+            # Nobody would stop what is parked.
+            return None
+        stopped = not queue and value is not None and value != kind.runs
+        asker = Asker(mode, managed, queued=kind.queued and bool(queue), opted_out=workload.opts_out, stopped=stopped,
+                      ours=bool(holder_of(document)))  # fmt: skip
+        if hold_for(asker, ready=False) is not Hold.HOLD:
+            return None
+        parks = kind.queued and queue
+        if not parks:
+            patch.put((*kind.path, kind.field), not kind.runs)
+        self._write(patch, parked(HOLDER, queue) if parks else marks(HOLDER, {kind.field: kind.runs}), request)
+        return Reason("DATA_MISSING", _WAITS)
+
+    def _hold_pod(self, patch: JsonPatch, workload: Workload, mode: Mode, request: Request, *,
+                  managed: bool) -> Reason | None:  # fmt: skip
+        """A pod of its own, or of what has no field to be stopped by, waits behind a gate; one in a queue of Kueue's
+        does not, as it would keep quota while it waits."""
+        if mode is Mode.OBSERVE or not managed or workload.opts_out or workload.controller in _STOPPED_BY_FIELD:
+            return None
+        patch.put(("metadata", "labels", ASKS_LABEL), "true")
+        gates = [one for _, one in items(workload.document, "spec", "schedulingGates")]
+        queued = self._has_kueue and queue_of({"metadata": workload.document.get("metadata") or {}})
+        if mode is not Mode.ENFORCE or queued or holder_of(workload.document) or {"name": GATE} in gates:
+            return None
+        patch.put(("spec", "schedulingGates"), [*gates, {"name": GATE}])
+        self._write(patch, marks(HOLDER, {"gates": [GATE]}), request)
+        return Reason("DATA_MISSING", _WAITS)
+
+    def _write(self, patch: JsonPatch, marked: Object, request: Request) -> None:
+        """The metadata of a hold, with what the workload is told."""
+        marked["annotations"][STAGING_ANNOTATION] = told("held", request, [], "", request.problem, self._clock())
+        for section, values in marked.items():
+            for name, one in values.items():
+                patch.put(("metadata", section, name), one)
+
+    async def _look_for_kueue(self) -> None:
+        while True:
+            with contextlib.suppress(ApiError):
+                self._has_kueue = await self._kube.preferred(KUEUE_WORKLOADS) is not None
+            await asyncio.sleep(_LOOK_FOR_KUEUE_S)

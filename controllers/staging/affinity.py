@@ -1,0 +1,37 @@
+"""How pods are kept to the nodes that have a copy of their data."""
+
+import copy
+from collections.abc import Sequence
+
+from kopt.cluster.resources import Object
+
+_HOSTNAME = "kubernetes.io/hostname"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def affinity_to(hostnames: Sequence[str], pod: Object, *, only_adds: bool = False) -> Object:
+    """The ``affinity`` of a pod's spec that keeps it to these hosts, beside what it asks for itself.
+
+    Hosts that were written earlier, and have no copy any more, are replaced; with ``only_adds`` terms are only added
+    to, as a pod that waits behind a gate allows nothing else.
+    """
+    affinity: Object = copy.deepcopy(pod.get("affinity") or {})
+    required = affinity.setdefault("nodeAffinity", {}).setdefault(_REQUIRED, {})
+    terms = required.get("nodeSelectorTerms") or [{}]
+    for term in terms:
+        before = list(term.get("matchExpressions") or ())
+        own = [] if only_adds else [one for one in before if one.get("key") == _HOSTNAME]
+        wanted = {"key": _HOSTNAME, "operator": "In", "values": _in_both(hostnames, own)}
+        term["matchExpressions"] = [one for one in before if one not in own] + [wanted]
+    required["nodeSelectorTerms"] = terms
+    return affinity
+
+
+def _in_both(wanted: Sequence[str], own: Sequence[Object]) -> list[str]:
+    found = set(wanted)
+    for one in own:
+        if one.get("operator") == "In":
+            found &= set(one.get("values") or ())
+        elif one.get("operator") == "NotIn":
+            found -= set(one.get("values") or ())
+    return sorted(found) or sorted(wanted)

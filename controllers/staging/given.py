@@ -1,0 +1,114 @@
+"""What the parts of the staging controller are given: the cluster as it shows, fenced writes, settings."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kopt.cluster.namespaces import NamespaceView
+from kopt.cluster.resources import Key, Object, Resource
+from kopt.controllers.staging.views import JobView, KueueView, NodeView, PodView, WorkloadView
+from kopt.core.decision import Mode
+from kopt.core.staged_data import Amounts, StagedData
+from kopt.policies.staging.pod import PodSettings
+from kopt.policies.staging.rules import StagingRules
+
+Tell = Callable[[Object, str, str], None]
+"""An event: object reference, reason, sentence."""
+
+
+@dataclass(frozen=True)
+class StagingSettings:
+    """What the administrator chooses."""
+
+    pods: PodSettings
+    mode: Mode = Mode.OBSERVE
+    """For workloads and namespaces that say nothing."""
+    rules: StagingRules = field(default_factory=StagingRules)
+    progress_every_s: float = 2.0
+    """Progress is written so often at most."""
+
+
+@dataclass(frozen=True)
+class DataView:
+    """A StagedData and its object."""
+
+    document: Object
+    version: str
+    data: StagedData
+
+
+class Cluster(Protocol):
+    """What informers have seen, with own writes on top."""
+
+    def data(self) -> Sequence[DataView]: ...
+
+    def workloads(self) -> Sequence[WorkloadView]: ...
+
+    def jobs(self) -> Sequence[JobView]:
+        """Our own."""
+        ...
+
+    def pods(self) -> Sequence[PodView]:
+        """Of our own Jobs."""
+        ...
+
+    def kueue(self) -> Sequence[KueueView]:
+        """Kueue's Workloads."""
+        ...
+
+    def nodes(self) -> Sequence[NodeView]: ...
+
+    def namespace(self, name: str) -> NamespaceView: ...
+
+    def noted(self, resource: Resource, document: Object) -> None:
+        """This was written just now."""
+        ...
+
+
+class Reads(Protocol):
+    """What is asked for when it is needed (``cluster.api.Kube``)."""
+
+    async def get(self, resource: Resource, name: str, namespace: str = "", subresource: str = "") -> Object: ...
+
+    async def list(self, resource: Resource, namespace: str = "", *, label_selector: str = "",
+                   field_selector: str = "") -> "HasItems": ...  # fmt: skip
+
+
+class HasItems(Protocol):
+    @property
+    def items(self) -> list[Object]: ...
+
+
+class Writes(Protocol):
+    """The writes of one term (``cluster.lease.Fence``)."""
+
+    async def create(self, resource: Resource, body: Object) -> Object: ...
+
+    async def patch(self, resource: Resource, seen: Object, changes: Object) -> Object: ...
+
+    async def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object: ...
+
+    async def delete(self, resource: Resource, seen: Object) -> None: ...
+
+
+class Progresses(Protocol):
+    """What pods tell while they run."""
+
+    def follow(self, pods: Iterable[PodView]) -> None: ...
+
+    def amounts(self, pod_uid: str) -> Amounts | None: ...
+
+
+class Silent:
+    """Nobody listens."""
+
+    def follow(self, pods: Iterable[PodView]) -> None:
+        pass
+
+    def amounts(self, pod_uid: str) -> Amounts | None:
+        return None
+
+
+def keys_of(workload: WorkloadView) -> Collection[Key]:
+    """The StagedData that a workload names."""
+    return [(workload.key[0], name) for name in workload.request.all_names]

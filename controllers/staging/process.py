@@ -1,0 +1,73 @@
+"""``kopt controller staging``: one replica, from start to the end."""
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+
+from kopt.cluster.api import Kube, KubeSettings, connect
+from kopt.cluster.lease import Fence
+from kopt.cluster.resources import Object
+from kopt.controllers.lifetime import end_signals, run_until
+from kopt.controllers.replica import LedReplica, ReplicaSettings
+from kopt.controllers.staging.given import StagingSettings
+from kopt.controllers.staging.live import LiveCluster
+from kopt.controllers.staging.progress import LogProgress
+from kopt.controllers.staging.reconciler import Reconciler
+from kopt.controllers.staging.views import HOLDER
+from kopt.core.staged_data import DataPhase
+
+NAME = "staging"
+_GATHER_S = 0.02
+"""What comes together is looked at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings(ReplicaSettings):
+    """Everything of one replica."""
+
+    staging: StagingSettings
+    port: int = 9456
+    reads_logs: bool = True
+    """Follow the logs of our own pods, for how far they are."""
+
+
+async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
+    """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
+    ending = end_signals(stop)
+    async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-staging")) as kube:
+        await run_until(ending, Replica(kube, settings))
+
+
+class Replica(LedReplica):
+    """The parts of one process, put together. What is held or under way when it ends is the next leader's."""
+
+    def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
+        self._kube, self._settings = kube, settings
+        self.cluster = LiveCluster(kube)
+        super().__init__(kube, NAME, settings, self.cluster.informers)
+        self.gauge("held_workloads", "Workloads that wait for their data.",
+                   lambda: sum(one.holder == HOLDER for one in self.cluster.workloads()))  # fmt: skip
+        for phase in DataPhase:
+            self.gauge(f"data_{phase.lower()}", f"StagedData that are {phase}.", partial(self._count, phase))
+        self.gauge("bytes_per_second", "Of all downloads together.", self._bytes_per_second)
+        self.gauge("errors", "Writes that failed and are tried again.", lambda: self.troubles)
+
+    async def lead(self, fence: Fence) -> None:
+        changed = self.cluster.changed
+        progress = LogProgress(self._kube, changed.set) if self._settings.reads_logs else None
+        reconciler = Reconciler(self.cluster, self._kube, fence, self._settings.staging, self._about, progress)
+        try:
+            await self.step_through(reconciler, changed, _GATHER_S)
+        finally:
+            if progress is not None:
+                await progress.close()
+
+    def _count(self, phase: DataPhase) -> float:
+        return sum(one.data.phase is phase for one in self.cluster.data())
+
+    def _bytes_per_second(self) -> float:
+        found = [one.data for one in self.cluster.data() if one.data.phase is DataPhase.STAGING]
+        return sum(one.amounts.bytes_per_second for one in found if one.amounts)
+
+    def _about(self, regarding: Object, reason: str, sentence: str) -> None:
+        self.tell(regarding, reason, "Staging", sentence)

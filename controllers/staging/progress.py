@@ -1,0 +1,78 @@
+"""How far downloads are, from what their pods print: a line of JSON a second (``kopt stage -o json``)."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable
+
+from kopt.cluster.api import ApiError, Forbidden, Kube, NotFound
+from kopt.cluster.backoff import Backoff
+from kopt.controllers.staging.views import PodView
+from kopt.core.staged_data import Amounts
+from kopt.core.staging import Progress, StagingError
+from kopt.policies.staging.pod import CONTAINER
+
+_LONGEST_LINE = 64 << 10
+_OVERLAP_S = 2
+
+
+class LogProgress:
+    """Follows the log of every pod that runs; ``changed`` is called when one has told something. Logs that may not be
+    read are left alone: everything but the figures works without them."""
+
+    def __init__(self, kube: Kube, changed: Callable[[], None]) -> None:
+        self._kube, self._changed = kube, changed
+        self._found: dict[str, Amounts] = {}
+        self._following: dict[str, asyncio.Task[None]] = {}
+
+    def follow(self, pods: Iterable[PodView]) -> None:
+        """From now on these pods, and no others."""
+        known = {one.uid: one for one in pods}
+        for uid in [uid for uid in self._following if uid not in known]:
+            self._following.pop(uid).cancel()
+            self._found.pop(uid, None)
+        for uid, pod in known.items():
+            if uid not in self._following and (pod.running or pod.ended):
+                self._following[uid] = asyncio.create_task(self._follow(pod))
+
+    def amounts(self, pod_uid: str) -> Amounts | None:
+        return self._found.get(pod_uid)
+
+    async def close(self) -> None:
+        tasks = list(self._following.values())
+        self._following.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, pod: PodView) -> None:
+        backoff, since_s = Backoff(0.5, 10.0), None
+        while True:
+            try:
+                rest = b""
+                async for chunk in self._kube.follow_log(*pod.key, CONTAINER, since_s=since_s):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    rest = rest[-_LONGEST_LINE:]
+                    self._take(pod.uid, lines)
+            except (NotFound, Forbidden):
+                return
+            except ApiError:
+                since_s = round(time.time()) - _OVERLAP_S
+                await asyncio.sleep(backoff.next_s())
+            else:
+                return
+
+    def _take(self, uid: str, lines: list[bytes]) -> None:
+        found = next((one for one in map(progress_of, reversed(lines)) if one is not None), None)
+        if found is not None:
+            self._found[uid] = Amounts(found.bytes, found.bytes_done, found.objects, found.objects_done,
+                                       found.bytes_per_second, found.seconds_left, found.updated_at)  # fmt: skip
+            self._changed()
+
+
+def progress_of(line: bytes) -> Progress | None:
+    """The progress in a line of a log, behind its time; None for any other line."""
+    try:
+        return Progress.from_dict(json.loads(line[line.index(b"{") :]))
+    except (ValueError, StagingError, RecursionError):
+        return None

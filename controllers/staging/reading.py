@@ -1,0 +1,151 @@
+"""Kubernetes objects as this controller sees them. What cannot be read is left out."""
+
+from dataclasses import replace
+from typing import Any
+
+from kopt.cluster.held import HOLDABLE, holder_of, is_parked, next_holders, queue_of
+from kopt.cluster.namespaces import MODE_ANNOTATION
+from kopt.cluster.node_bandwidths import seconds
+from kopt.cluster.resources import JOBS, PODS, Object, Resource, key_of
+from kopt.cluster.staged_data import STAGING_ANNOTATION, request_of
+from kopt.controllers.sizing.jobs import is_changeable
+from kopt.controllers.staging.views import GATE, HOLDER, JobView, KueueView, NodeView, PodView, WorkloadView
+from kopt.controllers.webhook.facts import OPT_OUT_ANNOTATION
+from kopt.controllers.webhook.gpus import milli_of
+from kopt.controllers.webhook.kinds import BY_KEY
+from kopt.controllers.webhook.objects import at, count, items, mapping, text
+from kopt.core.staged_data import Request, StageResult
+from kopt.policies.staging.copies import Run, Verb
+from kopt.policies.staging.nodes import Gang
+from kopt.policies.staging.pod import (
+    ATTEMPT_LABEL,
+    CONTAINER,
+    DATA_LABEL,
+    GENERATION_LABEL,
+    PLACE_ANNOTATION,
+    VERB_LABEL,
+)
+
+_ENDED = ("Complete", "Failed", "Succeeded", "Finished")
+_ENDED_PHASES = ("Succeeded", "Failed")
+_LEAVING = "NoExecute"
+_LONGEST = 300
+
+
+def workload_view(document: Object, resource: Resource) -> WorkloadView | None:
+    """None for a workload that asks for nothing."""
+    request, kind = request_of(document), HOLDABLE[resource]
+    if not request:
+        return None
+    value = at(document, *kind.path, kind.field)
+    runs, queued = value is None or value == kind.runs, bool(queue_of(document))
+    found = _asking(document, resource, request, queued=kind.queued and queued, runs=runs)
+    stopped = not runs and not found.holder and not queued
+    changeable = resource != JOBS or is_changeable(document)
+    return replace(found, ran=_ran(document), stopped=stopped, finished=_finished(document), changeable=changeable)
+
+
+def asking_pod_view(document: Object) -> WorkloadView | None:
+    """A pod that asks for data itself; None for one that asks for nothing any more."""
+    request = request_of(document)
+    if not request:
+        return None
+    gated = any(text(one, "name") == GATE for _, one in items(document, "spec", "schedulingGates"))
+    ended = text(document, "status", "phase") in _ENDED_PHASES or at(document, "metadata", "deletionTimestamp")
+    found = _asking(document, PODS, request, queued=bool(queue_of(document)), runs=not gated)
+    return replace(found, ran=bool(text(document, "spec", "nodeName")), finished=bool(ended))
+
+
+def _asking(document: Object, resource: Resource, request: Request, *, queued: bool, runs: bool) -> WorkloadView:
+    """What is read alike from every kind."""
+    metadata, notes = document["metadata"], mapping(document, "metadata", "annotations")
+    metadata.pop("managedFields", None)
+    pod_sets = BY_KEY[resource.group, resource.kind].pod_sets(document)
+    return WorkloadView(
+        document, metadata["resourceVersion"], resource, key_of(document), metadata["uid"], request,
+        holder_of(document), HOLDER in next_holders(document), queued, runs, ran=False, stopped=False, finished=False,
+        opted_out=notes.get(OPT_OUT_ANNOTATION) == "true", mode=text(notes, MODE_ANNOTATION),
+        told=text(notes, STAGING_ANNOTATION), parked=is_parked(document), changeable=True,
+        gangs=tuple(Gang(one.pods, int(one.gpus)) for one in pod_sets if one.pods and one.gpus),
+    )  # fmt: skip
+
+
+def kueue_view(document: Object) -> KueueView:
+    metadata = document["metadata"]
+    slim = {"metadata": {key: value for key, value in metadata.items() if key != "managedFields"},
+            "spec": {"active": at(document, "spec", "active")}}  # fmt: skip
+    owner = next((text(one, "uid") for _, one in items(document, "metadata", "ownerReferences")), "")
+    quota = any(text(one, "type") == "QuotaReserved" and text(one, "status") == "True"
+                for _, one in items(document, "status", "conditions"))  # fmt: skip
+    active = at(document, "spec", "active") is not False
+    return KueueView(slim, metadata["resourceVersion"], key_of(document), owner, holder_of(document), active, quota)
+
+
+def _ran(document: Object) -> bool:
+    """Whether a pod of it was ready or has ended, as far as the object itself tells."""
+    status = mapping(document, "status")
+    names = ("ready", "succeeded", "failed", "readyReplicas", "readyWorkerReplicas")
+    return any(count(status, name, default=0) for name in names)
+
+
+def _finished(document: Object) -> bool:
+    ended = any(text(one, "type") in _ENDED and text(one, "status") == "True"
+                for _, one in items(document, "status", "conditions"))  # fmt: skip
+    deploy = text(document, "status", "jobDeploymentStatus")
+    return ended or deploy in ("Complete", "Failed") or at(document, "metadata", "deletionTimestamp") is not None
+
+
+def node_view(document: Object) -> NodeView:
+    name, labels = text(document, "metadata", "name"), mapping(document, "metadata", "labels")
+    ready = any(text(one, "type") == "Ready" and text(one, "status") == "True"
+                for _, one in items(document, "status", "conditions"))  # fmt: skip
+    leaving = any(text(one, "effect") == _LEAVING for _, one in items(document, "spec", "taints"))
+    cordoned = at(document, "spec", "unschedulable") is True
+    gpus = sum(milli_of(str(key), amount) for key, amount in items(document, "status", "allocatable"))
+    kept = tuple(sorted((str(key), str(value)) for key, value in labels.items()))
+    return NodeView(name, text(labels, "kubernetes.io/hostname") or name, kept, gpus,
+                    ready and not leaving and not cordoned)  # fmt: skip
+
+
+def job_view(document: Object) -> JobView:
+    """Raises KeyError or ValueError for a Job that is none of ours."""
+    metadata = document["metadata"]
+    labels, notes = metadata["labels"], metadata.get("annotations") or {}
+    metadata.pop("managedFields", None)
+    ended, ok, ended_at_s = False, False, 0.0
+    for _, one in items(document, "status", "conditions"):
+        if text(one, "type") in ("Complete", "Failed") and text(one, "status") == "True":
+            ended, ok = True, text(one, "type") == "Complete"
+            ended_at_s = seconds(text(one, "lastTransitionTime"))
+    suspended = "its Job waits in a queue" if at(document, "spec", "suspend") is True else ""
+    run = Run(
+        str(notes.get(PLACE_ANNOTATION, "")), Verb(labels[VERB_LABEL]), int(labels[ATTEMPT_LABEL]),
+        int(labels[GENERATION_LABEL]), ended, ok, ended_at_s=ended_at_s, waiting=suspended,
+        ending="deletionTimestamp" in metadata,
+    )  # fmt: skip
+    return JobView(document, metadata["resourceVersion"], key_of(document), metadata["uid"], labels[DATA_LABEL], run)
+
+
+def pod_view(document: Object) -> PodView:
+    metadata = document["metadata"]
+    owner = next((text(one, "uid") for _, one in items(document, "metadata", "ownerReferences")), "")
+    phase = text(document, "status", "phase")
+    state: Any = next((mapping(one, "state") for _, one in items(document, "status", "containerStatuses")
+                       if text(one, "name") == CONTAINER), {})  # fmt: skip
+    ended = mapping(state, "terminated")
+    finished, started = text(ended, "finishedAt"), text(state, "running", "startedAt")
+    return PodView(
+        key_of(document), metadata["uid"], owner, bool(mapping(state, "running")), phase in ("Succeeded", "Failed"),
+        "" if phase != "Pending" else _waiting(document, state), StageResult.from_json(text(ended, "message")),
+        seconds(finished) if finished else 0.0, seconds(started) if started else 0.0,
+    )  # fmt: skip
+
+
+def _waiting(document: Object, state: Any) -> str:
+    """Why a pod does not run: the scheduler's words, or the kubelet's."""
+    for _, one in items(document, "status", "conditions"):
+        if text(one, "type") == "PodScheduled" and text(one, "status") == "False":
+            return f"its pod waits: {text(one, 'message')}"[:_LONGEST]
+    reason, message = text(state, "waiting", "reason"), text(state, "waiting", "message")
+    told = " ".join(one for one in (reason, message) if one)
+    return f"its pod waits: {told}"[:_LONGEST] if told and (reason != "ContainerCreating" or message) else ""

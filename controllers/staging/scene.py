@@ -1,0 +1,188 @@
+"""Everything that one pass decides on, put together from what was seen."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kopt.cluster.resources import Key
+from kopt.controllers.staging.given import Cluster, DataView, Progresses, StagingSettings, keys_of
+from kopt.controllers.staging.views import JobView, KueueView, NodeView, PodView, WorkloadView
+from kopt.core.decision import Mode
+from kopt.core.staged_data import Amounts, ClaimFolder, Copy, DataPhase, NodeCache, StagedData
+from kopt.policies.reach import nearest_mode
+from kopt.policies.staging.cache import Cached, over_budget, to_evict
+from kopt.policies.staging.copies import Run, Verb
+from kopt.policies.staging.decide import Known, needs_room
+from kopt.policies.staging.nodes import CacheNode
+from kopt.policies.staging.pod import as_users_know_it
+
+_LAST_WORDS_S = 10.0
+Place = tuple[str, str]
+"""Where copies share room: (namespace, claim), or ("", node)."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One moment. ``jobs``: the newest of our Jobs by the uid of its StagedData, then by place."""
+
+    views: Mapping[Key, DataView]
+    workloads: tuple[WorkloadView, ...]
+    users: Mapping[Key, tuple[WorkloadView, ...]]
+    jobs: Mapping[str, Mapping[str, tuple[JobView, Run]]]
+    nodes: tuple[NodeView, ...]
+    kueue: Mapping[str, tuple[KueueView, ...]]
+    """Kueue's Workloads by their owner's uid."""
+    evicted: frozenset[Key]
+    making_room: frozenset[Key]
+    """For whom, on a disk that was full, others are evicted."""
+    cached: Mapping[Place, Sequence[Cached]]
+    folders: Mapping[tuple[str, ClaimFolder], int]
+    """How many StagedData keep a copy in a folder of a claim, by namespace and folder."""
+    unsettled: bool = False
+    """A Job has ended whose pod's last words have not come yet."""
+
+    def known(self, view: DataView, settings: StagingSettings, now_s: float = 0.0) -> Known:
+        """What the policy is asked about one StagedData."""
+        data = view.data
+        users = self.users.get(data.key, ())
+        runs = {place: replace(run, message=as_users_know_it(run.message, data, settings.pods))
+                for place, (_, run) in self.jobs.get(data.uid, {}).items()}  # fmt: skip
+        if data.key in self.making_room:
+            soon_s = now_s + settings.rules.first_pause_s
+            copies = tuple(replace(one, retry_at_s=min(one.retry_at_s or soon_s, soon_s)) if needs_room(one) else one
+                           for one in data.copies)  # fmt: skip
+            data = replace(data, copies=copies)
+        return Known(
+            data, runs, tuple(one.user for one in users), tuple(gang for one in users for gang in one.gangs),
+            self._nodes(data, settings), data.key in self.evicted, self._is_shared(data),
+        )  # fmt: skip
+
+    def job_of(self, data: StagedData, place: str) -> JobView | None:
+        found = self.jobs.get(data.uid, {}).get(place)
+        return found[0] if found else None
+
+    def running(self, verb: Verb) -> int:
+        """How many Jobs of ours do this now."""
+        return sum(not run.ended and run.verb is verb for of in self.jobs.values() for _, run in of.values())
+
+    def _nodes(self, data: StagedData, settings: StagingSettings) -> tuple[CacheNode, ...]:
+        destination = data.spec.destination
+        if not isinstance(destination, NodeCache):
+            return ()
+        budget = settings.rules.node_budget_bytes
+
+        def room(name: str) -> int | None:
+            used = sum(one.bytes for one in self.cached.get(("", name), ()) if one.in_use and one.key != data.key)
+            return None if budget is None else budget - used
+
+        return tuple(
+            CacheNode(one.name, room(one.name), one.gpus, one.usable and set(destination.selector) <= set(one.labels))
+            for one in self.nodes
+        )
+
+    def _is_shared(self, data: StagedData) -> bool:
+        """Whether another StagedData keeps its copy in the same folder."""
+        folder = data.spec.destination
+        if not isinstance(folder, ClaimFolder):
+            return False
+        return self.folders.get((data.namespace, folder), 0) > _keeps_folder(data)
+
+
+def _keeps_folder(data: StagedData) -> bool:
+    return data.phase is not DataPhase.EVICTED and bool(not data.deleting or data.users)
+
+
+def scene_of(cluster: Cluster, progress: Progresses, settings: StagingSettings, now_s: float) -> Scene:
+    views = {one.data.key: one for one in cluster.data()}
+    workloads = tuple(sorted(cluster.workloads(), key=lambda one: (one.key, one.resource.kind)))
+    users: dict[Key, list[WorkloadView]] = defaultdict(list)
+    for one in workloads:
+        if not one.finished:
+            for key in keys_of(one):
+                users[key].append(one)
+    pods: dict[str, list[PodView]] = defaultdict(list)
+    for pod in cluster.pods():
+        pods[pod.job_uid].append(pod)
+    jobs: dict[str, dict[str, tuple[JobView, Run]]] = defaultdict(dict)
+    for job in sorted(cluster.jobs(), key=lambda one: one.run.attempt):
+        jobs[job.data_uid][job.run.place] = (job, _run(job, pods.get(job.uid, ()), progress, now_s))
+    queued: dict[str, tuple[KueueView, ...]] = {}
+    for kueue in cluster.kueue():
+        queued[kueue.owner_uid] = (*queued.get(kueue.owner_uid, ()), kueue)
+    folders = Counter(
+        (one.data.namespace, one.data.spec.destination) for one in views.values()
+        if isinstance(one.data.spec.destination, ClaimFolder) and _keeps_folder(one.data)
+    )  # fmt: skip
+    cached = cached_copies(views.values(), users)
+    evicted, making_room = _evicted(views, users, cached, settings, now_s)
+    return Scene(
+        views, workloads, {key: tuple(several) for key, several in users.items()}, jobs, tuple(cluster.nodes()), queued,
+        evicted, making_room, cached, folders,
+        any(job.run.ended and not run.ended for of in jobs.values() for job, run in of.values()),
+    )  # fmt: skip
+
+
+def mode_of(cluster: Cluster, namespace: str, own: str, default: Mode) -> tuple[Mode, bool]:
+    """The mode that holds for something in a namespace, and whether it has opted in."""
+    space = cluster.namespace(namespace)
+    return nearest_mode(own or None, space.mode, default), space.managed
+
+
+def cached_copies(views: Iterable[DataView], users: Mapping[Key, object]) -> dict[Place, list[Cached]]:
+    """Copies by where they share room."""
+    found: dict[Place, list[Cached]] = defaultdict(list)
+    for view in views:
+        data = view.data
+        for copy in data.copies:
+            size = _size(data, copy)
+            if size and not copy.gone:
+                last_s = data.last_used_at_s or copy.ready_at_s or data.created_at_s
+                in_use = bool(users.get(data.key)) or copy.phase is DataPhase.STAGING
+                found[_place(data, copy)].append(Cached(data.key, size, last_s, in_use))
+    return found
+
+
+def _evicted(views: Mapping[Key, DataView], users: Mapping[Key, object], cached: Mapping[Place, Sequence[Cached]],
+             settings: StagingSettings, now_s: float) -> tuple[frozenset[Key], frozenset[Key]]:  # fmt: skip
+    """Whose copies make room, by the budget of nodes, for a disk that is full, or because nobody came for long; and for
+    whom."""
+    rules, making_room = settings.rules, set[Key]()
+    found = {one.key for place, several in cached.items() if not place[0]
+             for one in over_budget(several, rules.node_budget_bytes)}  # fmt: skip
+    for key, view in views.items():
+        for copy in view.data.copies:
+            if users.get(key) and (needed := needs_room(copy)):
+                gone = {one.key for one in to_evict(cached.get(_place(view.data, copy), ()), needed)}
+                found |= gone
+                making_room |= {key} if gone else set()
+    if rules.keep_unused_s is not None:
+        found |= {one.key for several in cached.values() for one in several
+                  if not one.in_use and now_s - one.last_used_s >= rules.keep_unused_s}  # fmt: skip
+    return frozenset(found), frozenset(making_room)
+
+
+def _place(data: StagedData, copy: Copy) -> Place:
+    destination = data.spec.destination
+    return (data.namespace, destination.claim) if isinstance(destination, ClaimFolder) else ("", copy.place)
+
+
+def _size(data: StagedData, copy: Copy) -> int:
+    return (copy.amounts.bytes if copy.amounts else 0) or data.spec.size_bytes or 0
+
+
+def _run(job: JobView, pods: Iterable[PodView], progress: Progresses, now_s: float) -> Run:
+    """A Job with what its newest pod told. That it has ended counts once the pod's last words are there, or late."""
+    run = job.run
+    newest = max(pods, key=lambda one: (one.ended_at_s, one.started_s), default=None)
+    if newest is not None:
+        run = replace(run, amounts=progress.amounts(newest.uid), waiting=run.waiting or newest.waiting)
+    result = newest.result if newest is not None else None
+    if not run.ended:
+        return run
+    if newest is None or result is None or result.complete is not run.ok:
+        return replace(run, ended=now_s - run.ended_at_s >= _LAST_WORDS_S)
+    done = run.amounts
+    if result.complete and run.verb is Verb.STAGE:
+        done = Amounts(result.bytes, result.bytes, result.objects, result.objects, at_s=newest.ended_at_s)
+    return replace(run, reason=result.reason, message=result.message, digest=result.digest, amounts=done,
+                   ended_at_s=newest.ended_at_s or run.ended_at_s)  # fmt: skip

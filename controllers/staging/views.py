@@ -1,0 +1,100 @@
+"""Workloads that ask for data, nodes, and the pods of our Jobs, as far as they matter here."""
+
+from dataclasses import dataclass, field
+
+from kopt.cluster.held import GATE_PREFIX
+from kopt.cluster.resources import Key, Object, Resource
+from kopt.core.staged_data import Request, StageResult, User
+from kopt.policies.staging.copies import Run
+from kopt.policies.staging.nodes import Gang
+
+HOLDER = "staging"
+"""The value of kaiwo.ai/held on workloads that wait for their data."""
+GATE = f"{GATE_PREFIX}staging"
+"""The scheduling gate of pods that wait for their data."""
+
+
+@dataclass(frozen=True)
+class WorkloadView:
+    """A workload that asks for data. ``runs``: it is not stopped; ``stopped``: by neither a queue nor a holder of ours;
+    ``mode`` is what it says itself."""
+
+    document: Object = field(compare=False, repr=False)
+    version: str
+    resource: Resource
+    key: Key
+    uid: str
+    request: Request
+    holder: str
+    next: bool
+    queued: bool
+    runs: bool
+    ran: bool
+    stopped: bool
+    finished: bool
+    opted_out: bool
+    mode: str
+    told: str
+    parked: bool
+    changeable: bool
+    """Its controller has stopped it: what its queue lets run can be parked then."""
+    gangs: tuple[Gang, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.resource.kind} {'/'.join(self.key)}"
+
+    @property
+    def user(self) -> User:
+        return User(self.resource.kind, self.key[1], self.uid)
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """``gpus``: milli-GPU; ``usable``: ready, not cordoned and not told to be left."""
+
+    name: str
+    hostname: str
+    labels: tuple[tuple[str, str], ...]
+    gpus: int
+    usable: bool
+
+
+@dataclass(frozen=True)
+class PodView:
+    """A pod of one of our Jobs. ``waiting`` says why it does not run; ``result`` what it told at its end."""
+
+    key: Key
+    uid: str
+    job_uid: str
+    running: bool
+    ended: bool
+    waiting: str = ""
+    result: StageResult | None = None
+    ended_at_s: float = 0.0
+    started_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One of our Jobs, without what its pods tell."""
+
+    document: Object = field(compare=False, repr=False)
+    version: str
+    key: Key
+    uid: str
+    data_uid: str
+    run: Run
+
+
+@dataclass(frozen=True)
+class KueueView:
+    """A Workload of Kueue's, without most of its object."""
+
+    document: Object = field(compare=False, repr=False)
+    version: str
+    key: Key
+    owner_uid: str
+    holder: str
+    active: bool
+    has_quota: bool

@@ -1,0 +1,73 @@
+"""Asking a training to save now: what is written on its pods, and what stands on them afterwards."""
+
+import json
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from kopt.core.checkpoint import JobState
+
+ASKABLE_ANNOTATION = "kaiwo.ai/saves-on-request"
+"""``true`` on pods whose program looks for requests; it stands in their template."""
+REQUEST_ANNOTATION = "kaiwo.ai/save-requested"
+"""JSON of a ``SaveRequest``, on every pod of a job that is asked."""
+
+
+@dataclass(frozen=True)
+class SaveRequest:
+    """``by`` asks for a checkpoint, begun at ``at_s`` or later; after ``until_s`` nobody waits for it (Unix seconds).
+
+    Both are whole seconds: stamps of checkpoints are, too. ``for_whom`` is the ``namespace/name`` that is to get the
+    GPUs, where there is one.
+    """
+
+    at_s: float
+    until_s: float
+    by: str = ""
+    reason: str = ""
+    for_whom: str = ""
+
+    @classmethod
+    def of(cls, by: str, reason: str, now_s: float, until_s: float, for_whom: str = "") -> "SaveRequest":
+        """A request that is written at ``now_s``, from the next whole second on: a checkpoint of an earlier moment of
+        the same second is never taken for the answer."""
+        at_s = math.ceil(now_s)
+        return cls(float(at_s), float(max(at_s, math.ceil(until_s))), by, reason, for_whom)
+
+    @classmethod
+    def from_text(cls, text: object) -> "SaveRequest | None":
+        """None for what is no request that can be read."""
+        try:
+            found = json.loads(text) if isinstance(text, str) else None
+            if not isinstance(found, dict):
+                return None
+            at_s, until_s = (datetime.fromisoformat(found[name]).timestamp() for name in ("at", "until"))
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
+        return cls(at_s, until_s, *(_word(found, name) for name in ("by", "reason", "for")))
+
+    def to_text(self) -> str:
+        """The value of the annotation."""
+        found = {"at": _stamp(self.at_s), "until": _stamp(self.until_s), "by": self.by, "reason": self.reason}
+        return json.dumps(found | ({"for": self.for_whom} if self.for_whom else {}), ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class PodSaving:
+    """What one pod says: whether its program can be asked, what it was asked, and how its checkpoints stand."""
+
+    askable: bool = False
+    asked_at_s: float | None = None
+    until_s: float | None = None
+    last_durable_at_s: float | None = None
+    state: JobState = JobState.UNKNOWN
+
+
+def _word(found: dict[str, Any], name: str) -> str:
+    value = found.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _stamp(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,133 @@
+"""One copy: what is known of it after its Job was looked at, and what is to be done next."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from kopt.core.staged_data import Amounts, Copy, DataPhase
+from kopt.core.staging import Trouble
+from kopt.policies.staging.rules import NEVER, SLOW, StagingRules
+
+
+class Verb(StrEnum):
+    """What a Job of ours does with a copy."""
+
+    STAGE = "stage"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A Job of ours: ``ok`` and what it told when it ended; ``waiting`` says why its pod does not run yet."""
+
+    place: str
+    verb: Verb
+    attempt: int
+    generation: int
+    ended: bool = False
+    ok: bool = False
+    reason: Trouble | None = None
+    message: str = ""
+    digest: str = ""
+    ended_at_s: float = 0.0
+    waiting: str = ""
+    amounts: Amounts | None = None
+    ending: bool = False
+    """It is being deleted."""
+
+
+class Step(StrEnum):
+    """What to do about a copy now."""
+
+    NOTHING = "nothing"
+    BEGIN = "begin"
+    END = "end"
+    """The Job that runs does what is not wanted any more."""
+
+
+@dataclass(frozen=True)
+class Next:
+    """The copy as it is told of, and the step; ``again_s`` is when to look again, from 1970."""
+
+    copy: Copy
+    step: Step = Step.NOTHING
+    verb: Verb = Verb.STAGE
+    again_s: float | None = None
+
+
+def advance(copy: Copy, run: Run | None, *, wanted: bool, generation: int, now_s: float, rules: StagingRules,
+            hurried: bool = False) -> Next:  # fmt: skip
+    """The next of a copy. ``wanted``: it is to be there; else nothing of it. ``hurried``: pauses count as over.
+
+    ``run`` is the newest Job for this copy; nothing but its own success makes a copy Ready.
+    """
+    verb = Verb.STAGE if wanted else Verb.REMOVE
+    if run is not None and run.attempt < copy.attempts:
+        # What came after it is gone already.
+        run = None
+    if run is not None:
+        copy = replace(copy, attempts=max(copy.attempts, run.attempt), gone=copy.gone and run.verb is not Verb.STAGE)
+    if run is not None and not run.ended:
+        if run.verb is not verb or (wanted and run.generation != generation):
+            return Next(copy, Step.NOTHING if run.ending else Step.END, run.verb)
+        return Next(_under_way(copy, run, wanted=wanted))
+    if run is not None and run.verb is verb and (not wanted or run.generation == generation):
+        if run.ok and (run.digest or not wanted):
+            return Next(_done(copy, run, wanted=wanted, generation=generation))
+        if run.attempt > copy.judged:
+            copy = _failed(copy, run, rules)
+    if _is_settled(copy, wanted=wanted, generation=generation):
+        return Next(copy)
+    return _begin(copy, verb, generation, now_s, hurried=hurried)
+
+
+def _begin(copy: Copy, verb: Verb, generation: int, now_s: float, *, hurried: bool) -> Next:
+    """A Job for it, unless it failed and its pause is not over."""
+    failed = copy.judged == copy.attempts and copy.judged > 0 and copy.failures > 0
+    same = verb is Verb.REMOVE or copy.generation == generation
+    if failed and same and not hurried:
+        if copy.retry_at_s is None:
+            return Next(copy)
+        if now_s < copy.retry_at_s:
+            return Next(copy, again_s=copy.retry_at_s)
+    phase = DataPhase.WAITING if verb is Verb.STAGE else DataPhase.EVICTED
+    kept = copy.amounts if verb is Verb.STAGE else None
+    failures = copy.failures if same else 0
+    begun = replace(copy, phase=phase, digest="", ready_at_s=None, amounts=kept, failures=failures)
+    return Next(begun, Step.BEGIN, verb)
+
+
+def _is_settled(copy: Copy, *, wanted: bool, generation: int) -> bool:
+    if wanted:
+        return copy.phase is DataPhase.READY and copy.generation == generation
+    return copy.gone
+
+
+def _under_way(copy: Copy, run: Run, *, wanted: bool) -> Copy:
+    amounts = run.amounts or copy.amounts
+    phase = DataPhase.STAGING if wanted else DataPhase.EVICTED
+    return replace(copy, phase=phase, generation=run.generation, reason=None, message=run.waiting, amounts=amounts,
+                   digest="", ready_at_s=None, retry_at_s=None)  # fmt: skip
+
+
+def _done(copy: Copy, run: Run, *, wanted: bool, generation: int) -> Copy:
+    if not wanted:
+        return replace(copy, phase=DataPhase.EVICTED, reason=None, message="", digest="", amounts=None, failures=0,
+                       ready_at_s=None, retry_at_s=None, gone=True)  # fmt: skip
+    ready_at_s = copy.ready_at_s if copy.phase is DataPhase.READY else None
+    return replace(
+        copy, phase=DataPhase.READY, generation=generation, reason=None, message="", digest=run.digest, failures=0,
+        amounts=run.amounts or copy.amounts, ready_at_s=ready_at_s or run.ended_at_s, retry_at_s=None, gone=False,
+    )  # fmt: skip
+
+
+def _failed(copy: Copy, run: Run, rules: StagingRules) -> Copy:
+    """A failure that is new; what needs somebody is Failed, what may go by itself waits."""
+    failures, reason = copy.failures + 1, run.reason or Trouble.STOPPED
+    pause_s = rules.pause_s(reason, failures)
+    phase = DataPhase.FAILED if reason in NEVER | SLOW else DataPhase.WAITING
+    message = run.message or "its pod ended without a word; finished parts are kept"
+    return replace(
+        copy, phase=phase if run.verb is Verb.STAGE else DataPhase.EVICTED, generation=run.generation,
+        judged=run.attempt, failures=failures, reason=reason, message=message, amounts=run.amounts or copy.amounts,
+        retry_at_s=None if pause_s is None else run.ended_at_s + pause_s, digest="", ready_at_s=None,
+    )  # fmt: skip

@@ -1,0 +1,115 @@
+"""The pages with their own account's token: they show what controllers say, are refused nothing, use every right that
+they have, and can read no workload."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from controlplane.api import Api, Refused
+from controlplane.plane import ControlPlane
+from controlplane.processes import free_port, wait_for
+
+from dashboard import cluster_objects as objects
+
+from .rights import Object, audited, granted, used
+
+NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-pages", "research"
+VERSION = "kaiwo.ai/v1alpha1"
+VALUES = {"pages": {"account": True}, "webhook": {"enabled": False}, "sizing": {"enabled": False},
+          "extender": {"enabled": False}}  # fmt: skip
+
+
+def test_there_is_no_account_unless_it_is_asked_for(charts: Any) -> None:
+    assert not [one for one in charts.render() if one["metadata"]["name"] == ACCOUNT]
+    kinds = [one["kind"] for one in charts.render(VALUES) if one["metadata"]["name"] == ACCOUNT]
+    assert sorted(kinds) == ["ClusterRole", "ClusterRoleBinding", "ServiceAccount"]
+
+
+@pytest.mark.parametrize("name", ["reallocation", "staging"])
+def test_viewers_may_read_pools_and_staged_data_where_there_are_any(charts: Any, name: str) -> None:
+    assert not [one for one in charts.render() if one["metadata"]["name"] == "kopt-view"]
+    (role,) = [one for one in charts.render({name: {"enabled": True}}) if one["metadata"]["name"] == "kopt-view"]
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert granted([role]) == {(verb, "kaiwo.ai", kind) for verb in ("get", "list", "watch")
+                               for kind in ("lendingpools", "stageddata")}  # fmt: skip
+
+
+def put(api: Api, kind: str, document: Object, namespace: str = "") -> None:
+    """An object with its status, as its controller would write it."""
+    meta = {key: value for key, value in document["metadata"].items() if key != "uid"}
+    name = meta["name"]
+    wanted = {"apiVersion": VERSION, "kind": kind, **document, "metadata": {**meta, "namespace": namespace}}
+    api.create({key: value for key, value in wanted.items() if key != "status"})
+    path = api.path(VERSION, kind, namespace, name)
+    api.request("PATCH", f"{path}/status", content=json.dumps({"status": document["status"]}),
+                headers={"Content-Type": "application/merge-patch+json"})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def served(control_plane: ControlPlane, install: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The pages as a process with their account's token; the audit log of what they did."""
+    install(VALUES)
+    api, started = control_plane.api, datetime.now(UTC)
+    api.namespace(SPACE)
+    port = free_port()
+    home = tmp_path_factory.mktemp("home")
+    code = f"from kopt.cli.pages import *; serve(load_settings(), {port}, cluster=cluster_of(os.environ))"
+    env = {key: value for key, value in os.environ.items() if not key.startswith("KOPT_")}
+    env |= {"KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)), "KOPT_HOME": str(home)}
+    server = control_plane.start_server("pages", [sys.executable, "-P", "-c", code], env)
+
+    def page() -> str:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/cluster", trust_env=False, timeout=30).text
+        except httpx.HTTPError:
+            return ""
+
+    wait_for(lambda: "There is no LendingPool" in page(), 60, "the cluster was read")
+    now_s = time.time()
+    put(api, "LendingPool", objects.pool("chat", now_s, reclaiming=True, moments=20))
+    put(api, "Eviction", objects.eviction("pretrain", now_s - 60, objects.Phase.WAITING), SPACE)
+    put(api, "StagedData", objects.staged("corpus", now_s), SPACE)
+    words = ("research/pretrain, team/sweep-3", "waits for", "s3://corpora/corpus", "37.0")
+    wait_for(lambda: all(one in (html := page()) for one in words) and html, 90, "it shows what was written")
+    html = page()
+    server.stop()
+    return html, audited(control_plane, ACCOUNT, started)
+
+
+def test_it_shows_what_controllers_write_as_they_write_it(served: Any) -> None:
+    html, _ = served
+    assert "8 GPUs are being taken back" in html
+    assert html.count('<th scope="row" dir="auto">research/pretrain') == 1
+    assert "lending0-figure" in html
+
+
+def test_it_is_refused_nothing_and_uses_every_right(served: Any, charts: Any) -> None:
+    _, entries = served
+    assert entries
+    assert [one for one in entries if one.get("responseStatus", {}).get("code") == 403] == []
+    roles = [one for one in charts.render(VALUES) if one["kind"] == "ClusterRole"
+             and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
+    assert granted(roles) == used(entries)
+
+
+def test_it_lists_once_and_watches(served: Any) -> None:
+    _, entries = served
+    lists = [one["objectRef"]["resource"] for one in entries if one["verb"] == "list"]
+    for name in ("lendingpools", "evictions", "stageddata"):
+        assert lists.count(name) == 1, lists
+
+
+def test_its_account_can_read_no_workload_and_write_nothing(served: Any, control_plane: ControlPlane) -> None:
+    stolen = Api(Path(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)))
+    for kind in (("v1", "Pod"), ("batch/v1", "Job"), ("v1", "Secret")):
+        with pytest.raises(Refused, match="forbidden"):
+            stolen.list(*kind, SPACE)
+    with pytest.raises(Refused, match="forbidden"):
+        stolen.delete(VERSION, "LendingPool", "chat")

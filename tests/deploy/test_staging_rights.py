@@ -1,0 +1,194 @@
+"""The staging controller with its own account's token: it stages, holds, stops and takes away, is refused nothing, uses
+every right that it has, and can create no other Job than its own."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from controlplane.api import Api, Refused
+from controlplane.kubelet import Kubelet
+from controlplane.kueue import Kueue
+from controlplane.plane import ControlPlane
+from controlplane.processes import free_port, wait_for
+from staging.servers import Served, web
+
+from kopt.cluster.held import HOLDABLE
+
+from .rights import Object, audited, granted, used
+
+KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
+NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-staging", "staged"
+VALUES = {"mode": "enforce", "staging": {"enabled": True, "download": {"cpu": "10m"}}, "webhook": {"enabled": False},
+          "sizing": {"enabled": False}, "extender": {"enabled": False}}  # fmt: skip
+BATCH, DATA = ("batch/v1", "Job"), ("kaiwo.ai/v1alpha1", "StagedData")
+GPU = "nvidia.com/gpu"
+OTHERS = {"jobsets", "trainjobs", "pytorchjobs", "mpijobs", "rayjobs", "rayclusters"}
+SELDOM = {
+    ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
+    ("update", "kaiwo.ai", "stageddata/finalizers"): "only asked of the API server itself, for ownerReferences",
+} | {
+    (verb, one.group, one.plural): "only where the kind is installed" for one in HOLDABLE if one.plural in OTHERS
+    for verb in ("patch", "watch")
+}  # fmt: skip
+
+
+def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
+    assert not [one for one in charts.render() if one["metadata"]["name"].startswith(ACCOUNT)]
+    kinds = {one["kind"] for one in charts.render(VALUES) if one["metadata"]["name"].startswith(ACCOUNT)}
+    assert {"Deployment", "ServiceAccount", "ClusterRole", "NetworkPolicy", "ValidatingAdmissionPolicy"} <= kinds
+
+
+def job(name: str, node: Kubelet, source: str) -> Object:
+    container = {"name": "main", "image": "any", "command": ["sleep", "600"], "resources": {
+        "limits": {GPU: "1"}, "requests": {"cpu": "10m"}}}  # fmt: skip
+    spec = {"containers": [container], "nodeSelector": node.selector, "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0}  # fmt: skip
+    metadata = {"name": name, "namespace": SPACE, "labels": {"kueue.x-k8s.io/queue-name": "gpus"},
+                "annotations": {"kaiwo.ai/stage": f"{source} -> pvc://claim/copies/{name}"}}  # fmt: skip
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata,
+            "spec": {"suspend": True, "template": {"spec": spec}}}  # fmt: skip
+
+
+def gated_pod(api: Api, node: Kubelet, source: str) -> None:
+    """A pod as the webhook leaves it."""
+    spec: Object = job("serve", node, source)["spec"]["template"]["spec"]
+    annotations = {"kaiwo.ai/stage": f"{source} -> pvc://claim/copies/train-0",
+                   "kaiwo.ai/held-undo": '{"gates":["kaiwo.ai/staging"]}'}  # fmt: skip
+    labels = {"kaiwo.ai/held": "staging", "kaiwo.ai/asks-for-data": "true"}
+    metadata = {"name": "serve", "namespace": SPACE, "labels": labels, "annotations": annotations}
+    gates = {"schedulingGates": [{"name": "kaiwo.ai/staging"}]}
+    api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec | gates})
+
+
+def claim(api: Api, folder: Path) -> None:
+    volume = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "hostPath": {"path": str(folder)},
+              "claimRef": {"name": "claim", "namespace": SPACE}}  # fmt: skip
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": "staged",
+            "resources": {"requests": {"storage": "1Gi"}}}  # fmt: skip
+    api.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "staged"}, "spec": volume},
+              {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "claim", "namespace": SPACE},
+               "spec": spec})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kueue_here(control_plane: ControlPlane) -> Iterator[Kueue]:
+    running = Kueue(control_plane)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def worked(control_plane: ControlPlane, kueue_here: Kueue, charts: Any, install: Callable[..., None],
+           tmp_path_factory: pytest.TempPathFactory) -> list[Object]:  # fmt: skip
+    """The audit log of a copy that a job waited for, and that was taken away."""
+    install(VALUES)
+    (deployment,) = [one for one in charts.render(VALUES)
+                     if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)]  # fmt: skip
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    local = [one for one in arguments if not one.startswith(("--host", "--port"))]
+    env = {"KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)), "POD_NAMESPACE": NAMESPACE,
+           "POD_NAME": "kopt-staging-0"}  # fmt: skip
+    started, api, folder = datetime.now(UTC), control_plane.api, tmp_path_factory.mktemp("claim")
+    api.namespace(SPACE, {"kaiwo.ai/managed": "true"})
+    claim(api, folder)
+    port = free_port()
+    server = control_plane.start_server("staging", [*KOPT, *local, f"--port={port}"], env)
+    metrics = f"http://127.0.0.1:{port}/metrics"
+    server.wait_until(lambda: "\nkopt_staging_leading 1.0" in httpx.get(metrics, trust_env=False).text)
+    with (
+        Kubelet(control_plane, "staged", {GPU: "8"}, entrypoints={"kopt-staging": KOPT}) as node,
+        kueue_here.queue(SPACE, {GPU: 8, "cpu": 100}),
+        web() as files,
+    ):
+        files.files["/a"] = Served(b"content")
+        # Kueue is quicker than we are without the webhook: one of them is stopped by its Workload.
+        for number in range(5):
+            api.create(job(f"train-{number}", node, f"{files.url}/a"))
+        for number in range(5):
+            api.wait(*BATCH, f"train-{number}", lambda one: one["status"].get("ready"), SPACE, timeout_s=120)
+            # One whose pod had begun by then is not stopped; its data comes all the same.
+            copied = folder / "copies" / f"train-{number}" / "a"
+            wait_for(lambda copied=copied: copied.read_bytes() == b"content", what=f"{copied} is there")
+        gated_pod(api, node, f"{files.url}/a")
+        api.wait("v1", "Pod", "serve", lambda one: one["spec"].get("nodeName"), SPACE)
+        api.delete("v1", "Pod", "serve", SPACE)
+        for number in range(5):
+            api.delete(*BATCH, f"train-{number}", SPACE, propagationPolicy="Background")
+        made = api.list(*DATA, SPACE)
+        for one in made:
+            api.delete(*DATA, one["metadata"]["name"], SPACE)
+        wait_for(lambda: not api.list(*DATA, SPACE), what="the copies are taken away")
+        assert not list((folder / "copies").rglob("a"))
+        # What is not wanted any more while it runs is ended.
+        slow = {"source": "https://127.0.0.1:9/nobody", "destination": {"claim": "claim", "path": "slow"}}
+        api.create({"apiVersion": DATA[0], "kind": DATA[1], "metadata": {"name": "slow", "namespace": SPACE},
+                    "spec": slow})  # fmt: skip
+        wait_for(lambda: _phase(api, "slow") == "Staging", what="it is under way")
+        api.delete(*DATA, "slow", SPACE)
+        wait_for(lambda: not api.list(*DATA, SPACE), what="it is ended and gone")
+        wait_for(lambda: not api.list("v1", "Pod", SPACE), what="the pods are gone")
+    server.stop()
+    return audited(control_plane, ACCOUNT, started)
+
+
+def _phase(api: Api, name: str) -> str:
+    return str((api.get(*DATA, name, SPACE).get("status") or {}).get("phase", ""))
+
+
+def test_it_is_refused_nothing(worked: list[Object]) -> None:
+    assert worked
+    assert [one for one in worked if one.get("responseStatus", {}).get("code") == 403] == []
+
+
+def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
+    roles = [one for one in charts.render(VALUES) if one["kind"] in ("Role", "ClusterRole")
+             and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
+    assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
+    assert SELDOM.keys() <= granted(roles)
+
+
+def test_its_account_creates_no_other_job(worked: list[Object], control_plane: ControlPlane, charts: Any) -> None:
+    stolen = Api(Path(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)))
+    deployment = next(one for one in charts.render(VALUES) if one["kind"] == "Deployment")
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    image = next(one for one in arguments if one.startswith("--image=")).removeprefix("--image=")
+
+    def create(labels: Object, space: str = SPACE, image: str = image, **pod: Any) -> None:
+        container = {"name": "x", "image": image}
+        spec = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]} | pod
+        stolen.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x", "namespace": space,
+                       "labels": labels}, "spec": {"template": {"spec": spec}}}, dryRun="All")  # fmt: skip
+
+    ours = {"kaiwo.ai/staging-of": "any"}
+    create(ours)
+    for message, labels, space, pod in (
+        ("only staging Jobs", {}, SPACE, {}),
+        ("opted in", ours, NAMESPACE, {}),
+        ("image", ours, SPACE, {"image": "evil"}),
+        ("token", ours, SPACE, {"automountServiceAccountToken": True}),
+        ("host's", ours, SPACE, {"hostPID": True}),
+        ("cache", ours, SPACE, {"volumes": [{"name": "x", "hostPath": {"path": "/etc"}}]}),
+        ("cache", ours, SPACE, {"volumes": [{"name": "x", "hostPath": {"path": "/var/lib/kopt-cache/../x"}}]}),
+    ):
+        with pytest.raises(Refused, match=f"{message}|must not contain"):
+            create(labels, space, **pod)
+    for kind in ("Secret", "ConfigMap"):
+        with pytest.raises(Refused):
+            stolen.list("v1", kind, SPACE)
+
+
+def test_off_lets_its_objects_be_deleted(worked: list[Object], control_plane: ControlPlane) -> None:
+    api = control_plane.api
+    api.create({"apiVersion": DATA[0], "kind": DATA[1],
+                "metadata": {"name": "kept", "namespace": SPACE, "finalizers": ["kaiwo.ai/staged-copies"]},
+                "spec": {"source": "s3://a/b", "destination": {"claim": "claim", "path": "kept"}}})  # fmt: skip
+    env = {"KUBECONFIG": str(control_plane.kubeconfig_for("kopt-off", NAMESPACE)), "PATH": "/usr/bin:/bin"}
+    subprocess.run([*KOPT, "off", "-n", NAMESPACE, "--wait", "5s"], env=env, capture_output=True, check=False)
+    assert api.get("apps/v1", "Deployment", ACCOUNT, NAMESPACE)["spec"]["replicas"] == 0
+    assert "finalizers" not in api.get(*DATA, "kept", SPACE)["metadata"]
+    api.delete(*DATA, "kept", SPACE)

@@ -1,0 +1,59 @@
+"""Replicas of a controller as processes, for the tests of controllers before a real control plane."""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+from controlplane.plane import ControlPlane
+from controlplane.processes import Server, free_port
+
+KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
+_numbers = itertools.count(1)
+
+
+class ControllerProcess:
+    """One replica of ``kopt controller NAME``."""
+
+    def __init__(self, plane: ControlPlane, name: str, *options: str, kubeconfig: Path | None = None) -> None:
+        self.port, self._name, number = free_port(), name, next(_numbers)
+        command = [*KOPT, "controller", name, "--kubeconfig", str(kubeconfig or plane.kubeconfig),
+                   f"--port={self.port}", f"--identity=replica-{number}", *options]  # fmt: skip
+        self.server: Server = plane.start_server(f"{name}-{number}", command)
+
+    @property
+    def leads(self) -> bool:
+        return self.metric(f"kopt_{self._name}_leading") == 1.0
+
+    def wait_leading(self) -> None:
+        self.server.wait_until(lambda: self.leads, what="it leads")
+
+    def wait_deposed(self) -> None:
+        self.server.wait_until(lambda: not self.leads, what="it does not lead any more")
+
+    def metric(self, name: str) -> float:
+        for line in httpx.get(f"http://127.0.0.1:{self.port}/metrics", trust_env=False).text.splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+        return 0.0
+
+
+C = TypeVar("C", bound=ControllerProcess)
+
+
+@contextmanager
+def replicas(make: Callable[..., C]) -> Iterator[Callable[..., C]]:
+    """What starts a replica by ``make``, one that leads unless told otherwise; all are killed in the end."""
+    with ExitStack() as running:
+
+        def start(*options: str, leads: bool = True, **settings: Any) -> C:
+            one = make(*options, **settings)
+            running.callback(one.server.kill)
+            if leads:
+                one.wait_leading()
+            return one
+
+        yield start

@@ -1,0 +1,161 @@
+"""What a pass is decided on: whose copies make room and for whom, folders that are shared, a Job's last words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kopt.cluster.namespaces import NamespaceView
+from kopt.cluster.resources import Object, Resource
+from kopt.cluster.staged_data import staged_data_of, status_of
+from kopt.controllers.staging.given import DataView, Silent, StagingSettings
+from kopt.controllers.staging.scene import Scene, scene_of
+from kopt.controllers.staging.views import JobView, KueueView, NodeView, PodView, WorkloadView
+from kopt.core.decision import Mode
+from kopt.core.staged_data import (
+    CLAIM,
+    Amounts,
+    ClaimFolder,
+    Copy,
+    DataPhase,
+    DataSpec,
+    NodeCache,
+    Request,
+    StagedData,
+    StageResult,
+)
+from kopt.core.staging import Trouble
+from kopt.policies.staging.copies import Run, Verb
+from kopt.policies.staging.decide import decide
+from kopt.policies.staging.pod import PodSettings
+from kopt.policies.staging.rules import StagingRules
+
+NOW = 10_000.0
+
+
+@dataclass
+class Seen:
+    """A cluster of what is given."""
+
+    found: list[StagedData] = field(default_factory=list)
+    asking: list[WorkloadView] = field(default_factory=list)
+    made: list[JobView] = field(default_factory=list)
+    said: list[PodView] = field(default_factory=list)
+
+    def data(self) -> Sequence[DataView]:
+        return [DataView({"metadata": {}}, "1", one) for one in self.found]
+
+    def workloads(self) -> Sequence[WorkloadView]:
+        return self.asking
+
+    def jobs(self) -> Sequence[JobView]:
+        return self.made
+
+    def pods(self) -> Sequence[PodView]:
+        return self.said
+
+    def nodes(self) -> Sequence[NodeView]:
+        return [NodeView("a", "a", (), 8000, usable=True)]
+
+    def kueue(self) -> Sequence[KueueView]:
+        return []
+
+    def namespace(self, name: str) -> NamespaceView:
+        return NamespaceView(managed=True)
+
+    def noted(self, resource: Resource, document: Object) -> None:
+        raise AssertionError
+
+    def scene(self, **rules: Any) -> Scene:
+        return scene_of(self, Silent(), settings(**rules), NOW)
+
+
+def settings(**rules: Any) -> StagingSettings:
+    return StagingSettings(PodSettings("image"), Mode.ENFORCE, StagingRules(**rules))
+
+
+def data(name: str, size: int, last_used_s: float, *, path: str = "", node: str = "", **copy: Any) -> StagedData:
+    place = NodeCache() if node else ClaimFolder("claim", path or name)
+    made = Copy(node or CLAIM, DataPhase.READY, 1, generation=1, digest="d", amounts=Amounts(size, size), gone=False)
+    return StagedData("team", name, f"uid-{name}", 1, DataSpec("s3://b/c", place), copies=(replace(made, **copy),),
+                      last_used_at_s=last_used_s)  # fmt: skip
+
+
+def asks(name: str) -> WorkloadView:
+    from kopt.cluster.resources import JOBS
+
+    return WorkloadView({}, "1", JOBS, ("team", f"of-{name}"), f"of-{name}", Request((name,)), "", False, True, False,
+                        False, False, False, False, "", "", False, True, ())  # fmt: skip
+
+
+def test_a_full_disk_takes_what_was_used_longest_ago_of_the_same_claim_and_tries_again_soon() -> None:
+    full = data("full", 100, 0, phase=DataPhase.FAILED, reason=Trouble.NO_ROOM, judged=1, failures=1,
+                retry_at_s=NOW + 600, amounts=Amounts(100, 40), digest="")  # fmt: skip
+    old, new, used = data("old", 50, 1), data("new", 50, 3), data("used", 500, 0)
+    elsewhere = data("elsewhere", 500, 0, node="a")
+    seen = Seen([full, old, new, used, elsewhere], [asks("full"), asks("used")])
+    scene = seen.scene()
+    assert scene.evicted == {("team", "old"), ("team", "new")}, "60 bytes are missing"
+    outcome = decide(scene.known(scene.views["team", "full"], settings(), NOW), NOW, StagingRules())
+    assert outcome.again_s == NOW + 10
+    alone = Seen([full, used], [asks("full"), asks("used")]).scene()
+    outcome = decide(alone.known(alone.views["team", "full"], settings(), NOW), NOW, StagingRules())
+    assert outcome.again_s == NOW + 600
+
+
+def test_a_node_keeps_to_its_budget_and_what_nobody_used_for_long_goes() -> None:
+    seen = Seen([data("old", 50, 1, node="a"), data("new", 50, 2, node="a"), data("claimed", 500, 0)])
+    assert seen.scene(node_budget_bytes=60).evicted == {("team", "old")}
+    assert seen.scene(node_budget_bytes=100).evicted == frozenset()
+    assert seen.scene(keep_unused_s=NOW - 1.5).evicted == {("team", "old"), ("team", "claimed")}
+    seen.asking = [asks("old")]
+    assert seen.scene(node_budget_bytes=60).evicted == {("team", "new")}, "what is used stays"
+
+
+def test_a_folder_that_two_keep_is_not_taken_away_by_one() -> None:
+    gone = replace(data("one", 5, 1, path="same"), deleting=True)
+    for other, shared in ((data("two", 5, 1, path="same"), True), (data("two", 5, 1, path="other"), False)):
+        scene = Seen([gone, other]).scene()
+        outcome = decide(scene.known(scene.views["team", "one"], settings(), NOW), NOW, StagingRules())
+        assert outcome.free is shared
+        assert [one.verb for one in outcome.orders] == ([] if shared else [Verb.REMOVE])
+
+
+def test_a_job_has_ended_once_its_pods_last_words_are_there_or_late() -> None:
+    def run(ended_ago_s: float, *pods: PodView) -> Run:
+        ended = Run(CLAIM, Verb.STAGE, 1, 1, ended=True, ok=True, ended_at_s=NOW - ended_ago_s)
+        job = JobView({}, "1", ("team", "job"), "job", "uid-one", ended)
+        return Seen([data("one", 5, 1)], made=[job], said=list(pods)).scene().jobs["uid-one"][CLAIM][1]
+
+    def pod(result: StageResult | None) -> PodView:
+        return PodView(("team", "pod"), "pod", "job", False, True, result=result, ended_at_s=NOW)
+
+    assert not run(1, pod(None)).ended
+    assert run(60, pod(None)).ended
+    assert run(60, pod(None)).digest == ""
+    assert run(1, pod(StageResult(True, "digest"))).digest == "digest"
+    assert not run(1, pod(StageResult(False, reason=Trouble.DENIED))).ended, "the word of a pod before the last"
+
+
+def test_a_status_is_read_as_it_was_written() -> None:
+    for one in (data("one", 5, 1, ready_at_s=3.0), data("two", 5, 1, node="a", ready_at_s=3.0)):
+        place = {"claim": "claim", "path": "one"} if one.name == "one" else {"nodeCache": {"copies": 1}}
+        metadata = {"namespace": "team", "name": one.name, "uid": one.uid, "generation": 1}
+        document = {"metadata": metadata, "spec": {"source": "s3://b/c", "destination": place},
+                    "status": status_of(one)}  # fmt: skip
+        found = staged_data_of(document)
+        assert status_of(found) == status_of(one)
+        assert found.copies[0].phase is DataPhase.READY
+        assert found.copies[0].digest == "d"
+
+
+def test_a_failure_names_the_folder_as_people_know_it() -> None:
+    def message(one: StagedData) -> str:
+        place = one.copies[0].place
+        one = replace(one, copies=(Copy(place, DataPhase.STAGING, 1, generation=1),))
+        told = "the disk under /copy/one is full" if place == CLAIM else "the disk under /copy is full"
+        run = Run(place, Verb.STAGE, 1, 1, ended=True, reason=Trouble.NO_ROOM, message=told, ended_at_s=NOW - 60)
+        scene = Seen([one], made=[JobView({}, "1", ("team", "job"), "job", one.uid, run)]).scene()
+        return decide(scene.known(scene.views[one.key], settings(), NOW), NOW, StagingRules()).data.copies[0].message
+
+    assert message(data("one", 5, 1)) == "the disk under pvc://claim/one is full"
+    assert message(data("one", 5, 1, node="a")) == "the disk under /var/lib/kopt-cache/team/one is full"

@@ -37,14 +37,22 @@ hypothesis.settings.register_profile("ci", **_SHARED, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "people")
 
 
-# What talks to real servers on a shared machine may be late once; it gets one more try, and the summary names it.
+# What talks to real servers on a shared machine may be late; it gets two more tries, and the summary says why.
 _REAL = {"ray", "browser", "services", "cluster", "slow"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(mark.name in _REAL for mark in item.iter_markers()):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=2))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why a first try failed: without it a second try that fails for its own reasons hides the first."""
+    for report in terminalreporter.stats.get("rerun", []):
+        crash = getattr(report.longrepr, "reprcrash", None)
+        where = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else report.longreprtext[-2000:]
+        terminalreporter.write_line(f"RERUN {report.nodeid} ({report.when}): {where}")
 
 
 @pytest.fixture(autouse=True)

@@ -38,7 +38,7 @@ class Agent:
 
     def wait(self, check: Callable[[Object], object]) -> Object:
         """The object, once ``check`` is true of it."""
-        return self._api.wait(*KIND, self.node, check, "", timeout_s=90)
+        return self._api.wait(*KIND, self.node, check, "")
 
     def look(self) -> None:
         """Look at the node again, and wait until that is done and nothing is to be written any more."""

@@ -105,7 +105,7 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 
 def test_on_a_cluster_what_is_free_in_one_rack_is_taken(plane: ControlPlane, kwok: Kwok) -> None:
-    api, space = plane.api, plane.api.namespace("bandwidth-place")
+    api, space = plane.api, plane.api.space("bandwidth-place")
     rack, block = "kaiwo.ai/topology-rack", "kaiwo.ai/topology-block"
     with (
         kwok.nodes(2, gpus=8, labels={rack: "r1", block: "b"}) as mixed,

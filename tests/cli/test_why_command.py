@@ -107,8 +107,7 @@ def plane(control_plane: ControlPlane, kueue: Kueue) -> ControlPlane:
 
 @pytest.fixture
 def team(plane: ControlPlane, kueue: Kueue, kwok: Kwok) -> Iterator[Team]:
-    space = f"asked-{next(_numbers)}"
-    plane.api.namespace(space)
+    space = plane.api.space("asked")
     with kwok.nodes(1, gpus=8) as nodes, kueue.queue(space, {GPU: 4, "cpu": 100}) as queue:
         one = Team(plane, space, queue, dict(nodes.selector))
         yield one
@@ -375,9 +374,9 @@ def test_what_is_watched_is_printed_anew_when_it_changes(team: Team, tmp_path: P
     with out.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
     try:
-        wait_for(lambda: "no GPU workload waits or runs" in out.read_text(), 60, "it has begun")
+        wait_for(lambda: "no GPU workload waits or runs" in out.read_text(), what="it has begun")
         team.run("train", 1)
-        wait_for(lambda: re.search(r"/train +1 +100 +running", out.read_text()), 60, "the change is printed")
+        wait_for(lambda: re.search(r"/train +1 +100 +running", out.read_text()), what="the change is printed")
     finally:
         process.kill()
         process.wait()

@@ -163,7 +163,7 @@ def test_without_a_cluster_it_says_so(tmp_path: Any) -> None:
 @pytest.mark.slow
 async def test_a_workload_that_we_made_inactive_runs_again(hurt_plane: ControlPlane, kube: Kube) -> None:
     api = hurt_plane.api
-    space = api.namespace("held")
+    space = api.space("held")
     kueue = await asyncio.to_thread(Kueue, hurt_plane)
     try:
         with kueue.queue(space, {"nvidia.com/gpu": 8}):

@@ -3,6 +3,7 @@
 The product has its own (``kopt.cluster``); tests check that one against this one.
 """
 
+import itertools
 import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any, TypeAlias
 
 import httpx
 import yaml
-from controlplane.processes import wait_for
+from controlplane.processes import PATIENCE_S, wait_for
 
 Object: TypeAlias = dict[str, Any]
 
+_SPACES = itertools.count(1)
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 
@@ -150,6 +152,10 @@ class Api:
         self.wait("v1", "ServiceAccount", "default", namespace=name)
         return name
 
+    def space(self, word: str, labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None) -> str:
+        """A namespace that nothing was ever in, named after ``word``: a test's second try must not meet the first's."""
+        return self.namespace(f"{word}-{next(_SPACES)}", labels, annotations)
+
     def wait(
         self,
         api_version: str,
@@ -157,7 +163,7 @@ class Api:
         name: str,
         until: Callable[[Object], object] = bool,
         namespace: str = "default",
-        timeout_s: float = 30.0,
+        timeout_s: float = PATIENCE_S,
     ) -> Object:
         """The object once ``until`` is true of it; raises NotReady otherwise, with the last state."""
         seen: list[Object] = []

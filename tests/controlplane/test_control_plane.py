@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 
 def test_a_service_account_has_its_own_rights_and_no_more(control_plane: ControlPlane) -> None:
     api = control_plane.api
-    space = api.namespace("rights")
+    space = api.space("rights")
     meta = {"name": "reader", "namespace": space}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}
     api.apply(
@@ -44,7 +44,7 @@ def test_a_service_account_has_its_own_rights_and_no_more(control_plane: Control
 
 
 def test_pod_security_is_enforced(control_plane: ControlPlane) -> None:
-    space = control_plane.api.namespace("restricted", {"pod-security.kubernetes.io/enforce": "restricted"})
+    space = control_plane.api.space("restricted", {"pod-security.kubernetes.io/enforce": "restricted"})
     pod = {"containers": [{"name": "main", "image": "any", "securityContext": {"privileged": True}}]}
     with pytest.raises(Refused, match="violates PodSecurity"):
         control_plane.api.create(
@@ -71,9 +71,9 @@ def test_restarts_keep_the_objects_and_compaction_forgets_old_revisions(
     fresh_control_plane: Callable[..., ControlPlane],
 ) -> None:
     plane = fresh_control_plane()
-    space = plane.api.namespace("kept")
+    space = plane.api.space("kept")
     # The controller manager puts one into every namespace, when it gets to it.
-    root = plane.api.wait("v1", "ConfigMap", "kube-root-ca.crt", lambda one: one["data"], space, timeout_s=60)
+    root = plane.api.wait("v1", "ConfigMap", "kube-root-ca.crt", lambda one: one["data"], space)
     old = root["metadata"]["resourceVersion"]
     for number in range(3):
         meta = {"name": f"c{number}", "namespace": space}
@@ -105,7 +105,7 @@ def test_custom_resources_of_the_usual_projects_can_be_installed(control_plane: 
 
 def test_small_stand_ins_exist_where_the_definitions_cannot_be_had(control_plane: ControlPlane) -> None:
     control_plane.install_crds("kserve", "kaiwo")
-    meta = {"name": "llm", "namespace": control_plane.api.namespace("stand-ins")}
+    meta = {"name": "llm", "namespace": control_plane.api.space("stand-ins")}
     predictor = {"containers": [{"name": "a", "resources": {"limits": {"amd.com/gpu": "1"}}}]}
     for version, kind, spec in (
         ("serving.kserve.io/v1beta1", "InferenceService", {"predictor": predictor}),
@@ -132,7 +132,7 @@ def test_a_second_scheduler_can_be_configured(control_plane: ControlPlane) -> No
     config = {"profiles": [{"schedulerName": "mine"}]}
     scheduler = control_plane.start_scheduler(config)
     container = {"name": "main", "image": "any", "resources": {"limits": {"example.com/none": "1"}}}
-    meta = {"name": "p", "namespace": control_plane.api.namespace("second-scheduler")}
+    meta = {"name": "p", "namespace": control_plane.api.space("second-scheduler")}
     spec = {"schedulerName": "mine", "containers": [container]}
     control_plane.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
     # It tried: it says why the pod cannot be placed.

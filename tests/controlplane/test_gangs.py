@@ -51,7 +51,7 @@ def test_kai_binds_a_complete_gang_and_holds_back_one_that_does_not_fit(
 ) -> None:
     api = control_plane.api
     control_plane.install_crds("training-operator")
-    space = api.namespace("gangs")
+    space = api.space("gangs")
     with kwok.nodes(2, gpus=8, resource="amd.com/gpu") as nodes, kai.queue() as queue:
         big = gang("big", space, queue, pods=3, gpus=8, selector=nodes.selector, resource="amd.com/gpu")
         small = gang("small", space, queue, pods=2, gpus=8, selector=nodes.selector, resource="amd.com/gpu")

@@ -17,7 +17,7 @@ from controlplane.processes import wait_for
 
 @pytest.fixture(scope="module")
 def space(control_plane: ControlPlane) -> str:
-    return control_plane.api.namespace("local-pods")
+    return control_plane.api.space("local-pods")
 
 
 @pytest.fixture
@@ -309,7 +309,7 @@ def test_a_node_that_dies_is_noticed(fresh_control_plane: Callable[..., ControlP
     def unreachable(node: Object) -> bool:
         return any(taint["key"] == "node.kubernetes.io/unreachable" for taint in node["spec"].get("taints") or ())
 
-    plane.api.wait("v1", "Node", kubelet.name, unreachable, timeout_s=60)
+    plane.api.wait("v1", "Node", kubelet.name, unreachable)
 
 
 def test_a_node_may_read_only_the_secrets_of_its_own_pods(

@@ -22,7 +22,7 @@ def queued_job(name: str, namespace: str, gpus: int, selector: dict[str, str], r
 
 def test_kueue_admits_by_quota_and_lets_the_next_job_in(control_plane: ControlPlane, kwok: Kwok, kueue: Kueue) -> None:
     api = control_plane.api
-    space = api.namespace("quota")
+    space = api.space("quota")
     with kwok.nodes(2, gpus=8) as nodes, kueue.queue(space, {"nvidia.com/gpu": 8}):
         first = api.create(queued_job("first", space, 6, nodes.selector, runs_for="1500ms"))
         wait_for(lambda: admitted(workload_of(control_plane, first)))
@@ -37,7 +37,7 @@ def test_kueue_admits_by_quota_and_lets_the_next_job_in(control_plane: ControlPl
 
 def test_pods_without_a_queue_are_left_alone(control_plane: ControlPlane, kwok: Kwok, kueue: Kueue) -> None:
     api = control_plane.api
-    space = api.namespace("unqueued")
+    space = api.space("unqueued")
     job = queued_job("free", space, 1, {})
     del job["metadata"]["labels"]
     with kwok.nodes(1) as nodes:

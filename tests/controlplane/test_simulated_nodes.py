@@ -21,7 +21,7 @@ def gpu_job(
 
 def test_a_job_of_fifty_pods_is_bound_to_gpus_and_runs_on(control_plane: ControlPlane, kwok: Kwok) -> None:
     api = control_plane.api
-    space = api.namespace("fifty")
+    space = api.space("fifty")
     with kwok.nodes(7, gpus=8) as nodes:
         api.create(gpu_job("fifty", space, nodes.selector, pods=57))
         wait_for(lambda: len(api.list("v1", "Pod", space, fields="status.phase=Running")) == 56)
@@ -37,7 +37,7 @@ def test_a_job_of_fifty_pods_is_bound_to_gpus_and_runs_on(control_plane: Control
 
 def test_annotated_pods_succeed_or_fail_in_time(control_plane: ControlPlane, kwok: Kwok) -> None:
     api = control_plane.api
-    space = api.namespace("ending")
+    space = api.space("ending")
     with kwok.nodes(1, gpus=4) as nodes:
         api.create(gpu_job("good", space, nodes.selector, annotations={RUNS_FOR: "200ms"}))
         api.create(gpu_job("bad", space, nodes.selector, annotations={FAILS_AFTER: "200ms"}))

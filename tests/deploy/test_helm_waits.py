@@ -30,7 +30,7 @@ def waited(
         install(VALUES, "--wait", "--timeout=100s")
         yield control_plane
         uninstall()
-        wait_for(lambda: not control_plane.api.list("v1", "Pod", NAMESPACE, labels=EXTENDERS), 60, "the pods end")
+        wait_for(lambda: not control_plane.api.list("v1", "Pod", NAMESPACE, labels=EXTENDERS), what="the pods end")
 
 
 def ready(pod: Object) -> bool:
@@ -56,19 +56,19 @@ def test_both_replicas_are_ready_when_helm_has_waited(waited: ControlPlane) -> N
 
 
 def test_the_service_leads_to_the_replica_that_leads(waited: ControlPlane) -> None:
-    (leader,) = wait_for(lambda: leaders(waited), 20, "one replica leads")
+    (leader,) = wait_for(lambda: leaders(waited), what="one replica leads")
     name = leader["metadata"]["name"]
-    wait_for(lambda: answering(waited) == {name}, 20, "the Service leads there")
+    wait_for(lambda: answering(waited) == {name}, what="the Service leads there")
 
 
 def test_the_other_takes_over_when_the_leader_is_deleted(waited: ControlPlane) -> None:
-    (leader,) = wait_for(lambda: leaders(waited), 20, "one replica leads")
+    (leader,) = wait_for(lambda: leaders(waited), what="one replica leads")
     first = leader["metadata"]["name"]
     waited.api.delete("v1", "Pod", first, NAMESPACE)
-    wait_for(lambda: answering(waited) - {first}, 30, "another answers")
-    wait_for(lambda: len([one for one in leaders(waited) if one["metadata"]["name"] != first]) == 1, 20, "it leads")
+    wait_for(lambda: answering(waited) - {first}, what="another answers")
+    wait_for(lambda: len([one for one in leaders(waited) if one["metadata"]["name"] != first]) == 1, what="it leads")
     pods = lambda: waited.api.list("v1", "Pod", NAMESPACE, labels=EXTENDERS)  # noqa: E731
-    wait_for(lambda: len(pods()) == 2 and all(map(ready, pods())), 60, "there are two again")
+    wait_for(lambda: len(pods()) == 2 and all(map(ready, pods())), what="there are two again")
 
 
 def test_an_upgrade_waits_for_the_new_replicas(waited: ControlPlane, install: Callable[..., None]) -> None:

@@ -69,7 +69,7 @@ def test_every_pod_is_let_into_a_restricted_namespace(
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     replicas = sum(one["spec"]["replicas"] for one in charts.render(installed) if one["kind"] == "Deployment")
     assert replicas >= 8
-    wait_for(lambda: len(api.list("v1", "Pod", NAMESPACE)) == replicas, 30, "the pods of each Deployment")
+    wait_for(lambda: len(api.list("v1", "Pod", NAMESPACE)) == replicas, what="the pods of each Deployment")
     service = api.get("ray.io/v1", "RayService", "kopt-predictions", NAMESPACE)["spec"]["rayClusterConfig"]
     for group in (service["headGroupSpec"], *service["workerGroupSpecs"]):
         api.create(pod(group["template"]["spec"]), dryRun="All")
@@ -83,7 +83,7 @@ def test_the_button_makes_a_pod(installed: Object, control_plane: ControlPlane) 
     api.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "off", "namespace": NAMESPACE},
                 "spec": template["spec"]})  # fmt: skip
     pods = lambda: api.list("v1", "Pod", NAMESPACE, labels="batch.kubernetes.io/job-name=off")  # noqa: E731
-    (pod,) = wait_for(pods, 30, "the Job's pod")
+    (pod,) = wait_for(pods, what="the Job's pod")
     assert pod["spec"]["serviceAccountName"] == "kopt-off"
     api.delete("batch/v1", "Job", "off", NAMESPACE, propagationPolicy="Foreground")
 
@@ -112,7 +112,7 @@ def test_pods_are_bound_with_everything_of_ours_installed_and_nothing_of_it_runn
     status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
     api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "plain"}})
     api.patch("v1", "Node", "plain", {"status": status}, "", "status")
-    space = api.namespace("bystanders", {"kaiwo.ai/managed": "true"})
+    space = api.space("bystanders", {"kaiwo.ai/managed": "true"})
     assert api.find("coordination.k8s.io/v1", "Lease", "kopt-extender", NAMESPACE) is None
     for number in range(5):
         one = pod({"containers": [{"name": "main", "image": "any"}]})
@@ -129,7 +129,7 @@ def test_nothing_of_ours_is_left_after_uninstalling(
     assert {("Deployment", "kopt-webhook"), ("ConformancePolicy", "default")} <= ours(control_plane)
     done = charts.run("uninstall", "kopt", "--namespace", NAMESPACE, "--kubeconfig", control_plane.kubeconfig)
     assert done.returncode == 0, done.stderr
-    wait_for(lambda: not ours(control_plane), 30, "everything is gone")
+    wait_for(lambda: not ours(control_plane), what="everything is gone")
 
 
 def test_a_policy_that_would_refuse_everything_is_not_installed(

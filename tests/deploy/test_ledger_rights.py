@@ -70,13 +70,13 @@ def worked(control_plane: ControlPlane, charts: Any, install: Callable[..., None
             api.create(job(name, node))
             api.wait(*BATCH, name, lambda one: one["status"].get("ready"), SPACE)
             api.patch(*BATCH, name, {"spec": {"suspend": True}}, SPACE)
-            wait_for(lambda name=name: name in _phases(api), 60, f"{name} is in the ledger")
+            wait_for(lambda name=name: name in _phases(api), what=f"{name} is in the ledger")
             api.delete(*BATCH, name, SPACE, propagationPolicy="Background")
-            wait_for(lambda name=name: _phases(api)[name] == "Gone", 60, f"{name} is gone")
+            wait_for(lambda name=name: _phases(api)[name] == "Gone", what=f"{name} is gone")
         # The next one tidies as it begins.
         server.stop()
         server = process()
-        wait_for(lambda: list(_phases(api)) == ["two"], 60, "the older line is dropped")
+        wait_for(lambda: list(_phases(api)) == ["two"], what="the older line is dropped")
     server.stop()
     return audited(control_plane, ACCOUNT, started)
 

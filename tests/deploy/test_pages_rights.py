@@ -71,13 +71,13 @@ def served(control_plane: ControlPlane, install: Callable[..., None], tmp_path_f
         except httpx.HTTPError:
             return ""
 
-    wait_for(lambda: "There is no LendingPool" in page(), 60, "the cluster was read")
+    wait_for(lambda: "There is no LendingPool" in page(), what="the cluster was read")
     now_s = time.time()
     put(api, "LendingPool", objects.pool("chat", now_s, reclaiming=True, moments=20))
     put(api, "Eviction", objects.eviction("pretrain", now_s - 60, objects.Phase.WAITING), SPACE)
     put(api, "StagedData", objects.staged("corpus", now_s), SPACE)
     words = ("research/pretrain, team/sweep-3", "waits for", "s3://corpora/corpus", "37.0")
-    wait_for(lambda: all(one in (html := page()) for one in words) and html, 90, "it shows what was written")
+    wait_for(lambda: all(one in (html := page()) for one in words) and html, what="it shows what was written")
     html = page()
     server.stop()
     return html, audited(control_plane, ACCOUNT, started)

@@ -51,7 +51,7 @@ def worked(
         done = lambda one: one.get("status", {}).get("measured") == 3  # noqa: E731
         control_plane.api.wait(*BENCHMARK, "rights", done, timeout_s=120)
         nodes.pop().stop()
-        wait_for(lambda: len(control_plane.api.list("kaiwo.ai/v1alpha1", "NodeBandwidth")) == 2, 30, "it is forgotten")
+        wait_for(lambda: len(control_plane.api.list("kaiwo.ai/v1alpha1", "NodeBandwidth")) == 2, what="it is forgotten")
     finally:
         server.stop()
         control_plane.api.delete(*BENCHMARK, "rights")

@@ -56,7 +56,7 @@ def worked(
     with Kubelet(control_plane, resources=resources, labels=labels, entrypoints={"kopt-agents": KOPT}) as node:
         control_plane.api.create(job("train", SPACE, "sleep 3", log=log, selector=node.selector))
         control_plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), SPACE, timeout_s=120)
-        wait_for(lambda: len(control_plane.api.list(*BATCH, SPACE)) == 1, 30, "the profiling Job is gone")
+        wait_for(lambda: len(control_plane.api.list(*BATCH, SPACE)) == 1, what="the profiling Job is gone")
     server.stop()
     return audited(control_plane, ACCOUNT, started)
 

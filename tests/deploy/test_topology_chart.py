@@ -162,11 +162,11 @@ def credentials(cluster: Cluster) -> Path:
 def published(cluster: Cluster, credentials: Path) -> Object:
     """The object of an agent that has looked twice."""
     server = cluster.start(credentials)
-    found = cluster.api.wait(*KIND, NODE, namespace="", timeout_s=90)
+    found = cluster.api.wait(*KIND, NODE, namespace="")
     wait_for(lambda: "kaiwo.ai/gpu-link" in cluster.labels(), what="labels")
     outputs.cube_mesh(cluster.folder, {**outputs.CUBE_MESH, (0, 3): 1})
     server.signal(signal.SIGHUP)
-    cluster.api.wait(*KIND, NODE, lambda one: one["status"].get("degraded"), "", timeout_s=90)
+    cluster.api.wait(*KIND, NODE, lambda one: one["status"].get("degraded"), "")
     return found
 
 

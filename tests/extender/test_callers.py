@@ -53,7 +53,7 @@ def test_a_scheduler_with_a_certificate_binds_and_others_are_not_heard(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start, certificates: Certificates, tmp_path: Path
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-tls")
+    space = api.space("ext-tls")
     probes = free_port()
     with kwok.nodes(2, gpus=8) as nodes:
         extender = start_extender(control_plane, space, f"--tls={tmp_path}", f"--probe-port={probes}", wait=False)

@@ -169,7 +169,7 @@ def test_on_a_cluster_the_healthy_node_is_taken_first_and_the_degraded_one_with_
     plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     """And a minimum that only the whole mesh reaches is refused on the degraded one, with what is wrong with it."""
-    api, space = plane.api, plane.api.namespace("ext-degraded")
+    api, space = plane.api, plane.api.space("ext-degraded")
     with kwok.nodes(2, gpus=8, labels=V100) as nodes:
         ill, well = nodes
         for document in (cube_mesh(ill, broken=True), cube_mesh(well)):
@@ -204,7 +204,7 @@ def test_on_a_cluster_the_healthy_node_is_taken_first_and_the_degraded_one_with_
 def test_on_a_cluster_a_node_with_slow_pairs_is_avoided_by_pods_on_several_gpus(
     plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
-    api, space = plane.api, plane.api.namespace("ext-slow")
+    api, space = plane.api, plane.api.space("ext-slow")
     with kwok.nodes(2, gpus=8, labels=V100) as nodes:
         api.create(pairs(nodes[0], "Slow", "all-reduce with 3 of 3 nodes reaches .41", z=41.0))
         extender = start_extender(plane, space)

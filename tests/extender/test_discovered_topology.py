@@ -39,13 +39,13 @@ def workload(space: str) -> Object:
 def test_a_pod_gets_the_linked_gpus_of_the_node_whose_agent_found_them(
     plane: ControlPlane, kwok: Kwok, start_extender: Callable[..., RunningExtender], tmp_path: Path
 ) -> None:
-    api, space = plane.api, plane.api.namespace("ext-discovered")
+    api, space = plane.api, plane.api.space("ext-discovered")
     with kwok.nodes(2, gpus=8, labels=V100) as nodes:
         folder = outputs.cube_mesh(tmp_path / "recorded")
         arguments = ["agent", "topology", "--node", nodes[1], "--replay", folder, "--interval", "3600"]
         agent = plane.start_server("topology-discovered", [KOPT, *arguments], {"KUBECONFIG": str(plane.kubeconfig)})
         try:
-            api.wait("kaiwo.ai/v1alpha1", "NodeTopology", nodes[1], namespace="", timeout_s=90)
+            api.wait("kaiwo.ai/v1alpha1", "NodeTopology", nodes[1], namespace="")
             extender = start_extender(plane, space)
             extender.start_scheduler(space)
             api.create(workload(space))

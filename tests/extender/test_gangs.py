@@ -211,7 +211,7 @@ def test_the_labels_are_those_that_node_agents_write() -> None:
 def test_on_a_cluster_a_gang_of_four_goes_to_the_rack_with_room_for_four(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
-    api, space = control_plane.api, control_plane.api.namespace("ext-gang")
+    api, space = control_plane.api, control_plane.api.space("ext-gang")
     pool = {"pool": space, BLOCK: "b1"}
     with (
         kwok.nodes(3, gpus=8, labels=pool | {RACK: "r1"}),

@@ -58,7 +58,7 @@ def test_its_pods_go_where_the_memory_is_and_its_status_tells_where(
     plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     api = plane.api
-    space = api.namespace("ext-memory")
+    space = api.space("ext-memory")
     with (
         kwok.nodes(2, gpus=8, labels=T4 | {"pool": space}),
         kwok.nodes(1, gpus=8, labels=A100 | {"pool": space}) as big,
@@ -103,7 +103,7 @@ def test_gpus_lie_as_preferred(
     plane: ControlPlane, kwok: Kwok, start_extender: Start, preference: str, possible: list[list[int]]
 ) -> None:
     api = plane.api
-    space = api.namespace(f"ext-{preference.lower()}")
+    space = api.space(f"ext-{preference.lower()}")
     with kwok.nodes(2, gpus=4, labels=A100) as nodes:
         api.create(nvlink_pairs(nodes[1]))
         extender = start_extender(plane, space)
@@ -132,7 +132,7 @@ def decided(extender: RunningExtender, space: str, pod: str) -> Object | None:
 
 def test_a_contradictory_topology_costs_only_itself(plane: ControlPlane, kwok: Kwok, start_extender: Start) -> None:
     api = plane.api
-    space = api.namespace("ext-contradiction")
+    space = api.space("ext-contradiction")
     with kwok.nodes(1, gpus=4) as nodes:
         wrong = nvlink_pairs(nodes[0])
         wrong["spec"]["links"].append({"a": 3, "b": 0, "type": "SYS"})
@@ -154,7 +154,7 @@ def test_a_contradictory_topology_costs_only_itself(plane: ControlPlane, kwok: K
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_the_schema(plane: ControlPlane, path: str, value: object) -> None:
-    space = plane.api.namespace("ext-schema")
+    space = plane.api.space("ext-schema")
     document = workload(space)
     document["spec"]["gpuRequirements"][path] = value
     with pytest.raises(Refused, match=path):

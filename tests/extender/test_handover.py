@@ -43,7 +43,7 @@ def test_all_replicas_are_ready_and_the_service_follows_the_one_that_leads(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-service")
+    space = api.space("ext-service")
     with kwok.nodes(1, gpus=8) as nodes:
         for name in ("a", "b"):
             api.create(replica_pod(name, space, nodes[0]))
@@ -64,7 +64,7 @@ def test_a_replica_that_is_stopped_hands_over_at_once_with_all_that_it_bound(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-handover")
+    space = api.space("ext-handover")
     with kwok.nodes(1, gpus=8) as nodes:
         old = start_extender(control_plane, space)
         new = start_extender(control_plane, space, wait=False)

@@ -66,7 +66,7 @@ def test_a_namespace_is_switched_on_and_off_while_it_runs(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-space-mode")
+    space = api.space("ext-space-mode")
     with kwok.nodes(2, gpus=8) as nodes:
         extender = start_extender(control_plane, space, mode="observe")
         extender.start_scheduler(space)

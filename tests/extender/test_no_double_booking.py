@@ -50,7 +50,7 @@ def test_32_binds_at_once_never_book_a_gpu_twice(
 ) -> None:
     """The calls a scheduler gone mad would make: any pod to any node, all at the same time, nothing filtered before."""
     api = control_plane.api
-    space = api.namespace("ext-binds")
+    space = api.space("ext-binds")
     with kwok.nodes(2, gpus=8) as nodes:
         extender = start_extender(control_plane, space)
 
@@ -99,7 +99,7 @@ def test_the_same_pod_bound_32_times_at_once_is_bound_once(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-again")
+    space = api.space("ext-again")
     with kwok.nodes(1, gpus=8) as nodes:
         extender = start_extender(control_plane, space)
         pod = api.create(sized("one", space, 2))
@@ -116,7 +116,7 @@ def test_a_pod_made_anew_under_its_name_is_not_bound_for_the_old_one(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-anew")
+    space = api.space("ext-anew")
     with kwok.nodes(1, gpus=8) as nodes:
         extender = start_extender(control_plane, space)
         pod = api.create(sized("one", space, 1))
@@ -130,21 +130,21 @@ def test_a_pod_made_anew_under_its_name_is_not_bound_for_the_old_one(
 
 def test_a_burst_fills_every_gpu_once(control_plane: ControlPlane, kwok: Kwok, start_extender: Start) -> None:
     api = control_plane.api
-    space = api.namespace("ext-burst")
+    space = api.space("ext-burst")
     with kwok.nodes(10, gpus=8) as nodes:
         extender = start_extender(control_plane, space)
         extender.start_scheduler("ext-burst")
         with ThreadPoolExecutor(8) as several:
             list(several.map(lambda i: api.create(gpu_pod(f"p{i}", space, scheduler="ext-burst",
                                                           selector=nodes.selector)), range(90)))  # fmt: skip
-        wait_for(lambda: len(bound_pods(api, space)) == 80, 60)
+        wait_for(lambda: len(bound_pods(api, space)) == 80)
         pods = bound_pods(api, space)
         assert_no_gpu_is_given_twice(pods)
         assert all(INDICES in pod["metadata"]["annotations"] for pod in pods)
         # What waits goes on as soon as there is room.
         for pod in pods[:10]:
             api.delete("v1", "Pod", pod["metadata"]["name"], space, gracePeriodSeconds=0)
-        wait_for(lambda: len(bound_pods(api, space)) == 80, 60)
+        wait_for(lambda: len(bound_pods(api, space)) == 80)
         assert_no_gpu_is_given_twice(bound_pods(api, space))
 
 
@@ -153,7 +153,7 @@ def test_two_schedulers_with_one_extender_never_overcommit_a_node(
 ) -> None:
     """Each has a cache of its own and does not see what the other has just promised."""
     api = control_plane.api
-    space = api.namespace("ext-two")
+    space = api.space("ext-two")
     with kwok.nodes(5, gpus=8) as nodes:
         extender = start_extender(control_plane, space)
         for name in ("ext-two-a", "ext-two-b"):
@@ -161,6 +161,6 @@ def test_two_schedulers_with_one_extender_never_overcommit_a_node(
         with ThreadPoolExecutor(8) as several:
             list(several.map(lambda i: api.create(gpu_pod(f"p{i}", space, 1 + i % 3, scheduler=f"ext-two-{'ab'[i % 2]}",
                                                           selector=nodes.selector)), range(60)))  # fmt: skip
-        wait_for(lambda: sum(map(requested, bound_pods(api, space))) >= 38, 60)
+        wait_for(lambda: sum(map(requested, bound_pods(api, space))) >= 38)
         assert_no_gpu_is_given_twice(bound_pods(api, space))
         assert extender.metric('kopt_extender_bindings_total{reason="no_room"}') == 0

@@ -35,7 +35,7 @@ def test_killed_in_a_burst_and_started_again_it_loses_no_pod_and_gives_no_gpu_tw
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-killed")
+    space = api.space("ext-killed")
     with kwok.nodes(20, gpus=8) as nodes:
         extender = start_extender(control_plane, space)
         extender.start_scheduler("ext-killed")
@@ -50,13 +50,13 @@ def test_killed_in_a_burst_and_started_again_it_loses_no_pod_and_gives_no_gpu_tw
         wait_for(lambda: len(bound_pods(api, space)) >= 40)
         extender.server.kill()
         burst.join()
-        wait_for(lambda: len(bound_pods(api, space)) == 140, 60)
+        wait_for(lambda: len(bound_pods(api, space)) == 140)
         by_itself = [pod for pod in bound_pods(api, space) if INDICES not in pod["metadata"].get("annotations", {})]
         assert by_itself, "the scheduler has bound nothing without the extender: the test proves nothing"
         extender.server.start()
         extender.wait_ready()
         create(140, 160)
-        wait_for(lambda: len(bound_pods(api, space)) == 160, 60)
+        wait_for(lambda: len(bound_pods(api, space)) == 160)
         pods = bound_pods(api, space)
         assert_no_gpu_is_given_twice(pods)
         later = [pod for pod in pods if int(pod["metadata"]["name"][1:]) >= 140]
@@ -67,7 +67,7 @@ def test_with_nothing_at_its_address_pods_are_bound_as_the_scheduler_would(
     control_plane: ControlPlane, kwok: Kwok
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-dead")
+    space = api.space("ext-dead")
     scheduler = control_plane.start_scheduler(scheduler_configuration("http://127.0.0.1:1", "ext-dead"))
     try:
         with kwok.nodes(2, gpus=8) as nodes:
@@ -82,7 +82,7 @@ def test_a_standby_answers_nothing_and_takes_over_with_the_right_books(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-standby")
+    space = api.space("ext-standby")
     with kwok.nodes(1, gpus=8) as nodes:
         first = start_extender(control_plane, space)
         second = start_extender(control_plane, space, wait=False)
@@ -103,7 +103,7 @@ def test_a_leader_that_was_stopped_past_its_lease_does_not_bind_when_it_wakes(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-stopped")
+    space = api.space("ext-stopped")
     with kwok.nodes(1, gpus=8) as nodes:
         old = start_extender(control_plane, space)
         new = start_extender(control_plane, space, wait=False)
@@ -130,7 +130,7 @@ async def test_a_binding_under_way_when_its_leader_was_deposed_is_refused_by_the
 ) -> None:
     """No check in the process can call back what is already on the wire; the admission policy refuses it."""
     api = control_plane.api
-    space = api.namespace("ext-late")
+    space = api.space("ext-late")
     policies = fence(space, LEASE, name=f"{space}-fence")
     try:
         with kwok.nodes(1, gpus=8) as nodes:
@@ -161,7 +161,7 @@ def test_a_policy_that_was_taken_away_and_came_back_does_not_refuse_who_leads(
 ) -> None:
     """An API server may then know the Lease for ever as it was before: kubernetes/kubernetes#130887."""
     api = control_plane.api
-    space = api.namespace("ext-again")
+    space = api.space("ext-again")
     policies = fence(space, LEASE, name=f"{space}-fence")
 
     def take_away() -> None:

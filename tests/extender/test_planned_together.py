@@ -105,7 +105,7 @@ async def test_pods_that_may_go_elsewhere_or_not_yet_are_not_planned_with_it() -
 
 def test_a_burst_is_bound_as_planned(control_plane: ControlPlane, kwok: Kwok, start_extender: Start) -> None:
     api = control_plane.api
-    space = api.namespace("ext-joint")
+    space = api.space("ext-joint")
     with kwok.nodes(1, gpus=5, labels={"set": space}), kwok.nodes(1, gpus=4, labels={"set": space}):
         extender = start_extender(control_plane, space, "--joint=10")
         others = extender.metric("kopt_extender_pending")  # what earlier tests left unbound

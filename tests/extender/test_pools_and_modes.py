@@ -21,7 +21,7 @@ def test_every_gpu_resource_is_a_pool_of_its_own(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start, resource: str, count: int
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-pool")
+    space = api.space("ext-pool")
     with kwok.nodes(2, gpus=1, more={resource: str(count)}) as nodes:
         extender = start_extender(control_plane, space)
         extender.start_scheduler(space)
@@ -41,7 +41,7 @@ def test_shares_of_a_gpu_are_packed_and_whole_gpus_kept_for_others(
 ) -> None:
     """They request no resource, so the scheduler alone would put them anywhere."""
     api = control_plane.api
-    space = api.namespace("ext-shares")
+    space = api.space("ext-shares")
     with kwok.nodes(2, gpus=2) as nodes:
         extender = start_extender(control_plane, space)
         extender.start_scheduler(space)
@@ -69,7 +69,7 @@ def test_in_observe_mode_it_says_what_it_would_do_and_does_nothing(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-observe")
+    space = api.space("ext-observe")
     with kwok.nodes(2, gpus=8) as nodes:
         extender = start_extender(control_plane, space, mode="observe")
         extender.start_scheduler(space)
@@ -87,7 +87,7 @@ def test_in_observe_mode_it_says_what_it_would_do_and_does_nothing(
 
 def test_a_rollout_of_none_places_no_pod(control_plane: ControlPlane, kwok: Kwok, start_extender: Start) -> None:
     api = control_plane.api
-    space = api.namespace("ext-rollout")
+    space = api.space("ext-rollout")
     with kwok.nodes(1, gpus=8) as nodes:
         extender = start_extender(control_plane, space, "--rollout=0")
         extender.start_scheduler(space)
@@ -100,7 +100,7 @@ def test_a_refused_pod_goes_as_soon_as_a_reservation_expires(
 ) -> None:
     """Nothing in the cluster changes then; a scheduler left alone looks again after five minutes."""
     api = control_plane.api
-    space = api.namespace("ext-nudge")
+    space = api.space("ext-nudge")
     with kwok.nodes(1, gpus=8) as nodes:
         extender = start_extender(control_plane, space, "--reserve=4")
         extender.start_scheduler(space)
@@ -111,13 +111,13 @@ def test_a_refused_pod_goes_as_soon_as_a_reservation_expires(
         api.create(gpu_pod("real", space, 8, scheduler=space, selector=nodes.selector))
         why = wait_for(lambda: extender.http.get("/explain", params={"pod": f"{space}/real"}).json().get("outcome"))
         assert why == "refused"
-        api.wait("v1", "Pod", "real", lambda pod: bool(pod["spec"].get("nodeName")), space, timeout_s=20)
+        api.wait("v1", "Pod", "real", lambda pod: bool(pod["spec"].get("nodeName")), space)
         assert extender.metric("kopt_extender_nudged_total") >= 1
 
 
 def test_events_on_the_pod_say_why(control_plane: ControlPlane, kwok: Kwok, start_extender: Start) -> None:
     api = control_plane.api
-    space = api.namespace("ext-events")
+    space = api.space("ext-events")
     with kwok.nodes(1, gpus=8) as nodes:
         extender = start_extender(control_plane, space)
         extender.start_scheduler(space)

@@ -32,7 +32,7 @@ def test_pods_fill_the_node_that_the_policy_names_with_distinct_gpus(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-fill")
+    space = api.space("ext-fill")
     with kwok.nodes(4, gpus=8) as nodes:
         extender = start_extender(control_plane, space)
         extender.start_scheduler("ext-fill")
@@ -44,7 +44,7 @@ def test_pods_fill_the_node_that_the_policy_names_with_distinct_gpus(
         assert len({pod["spec"]["nodeName"] for pod in pods}) == 1
         assert set(held(pods).values()) == {1}
         # The pod may be seen bound before the extender has its answer.
-        wait_for(lambda: extender.explain(space, "one-7")["outcome"] == "bound", 10, "the decision is noted")
+        wait_for(lambda: extender.explain(space, "one-7")["outcome"] == "bound", what="the decision is noted")
         why = extender.explain(space, "one-7")
         assert why["node"] == pods[7]["spec"]["nodeName"]
         assert why["gpu_indices"] == indices(pods[7])
@@ -57,7 +57,7 @@ def test_the_winner_is_bound_also_when_the_scheduler_scores_too(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start, shortlist: int
 ) -> None:
     api = control_plane.api
-    space = api.namespace(f"ext-score-{shortlist}")
+    space = api.space(f"ext-score-{shortlist}")
     with kwok.nodes(5, gpus=8) as nodes:
         extender = start_extender(control_plane, space, f"--shortlist={shortlist}")
         extender.start_scheduler(space)

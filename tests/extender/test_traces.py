@@ -54,7 +54,7 @@ def test_a_sampled_pod_is_traced_from_the_webhook_to_its_binding(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start, collector: Collector
 ) -> None:
     api = control_plane.api
-    space = api.namespace("ext-traces")
+    space = api.space("ext-traces")
     with kwok.nodes(1, gpus=8) as nodes:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
         extender = start_extender(control_plane, space, env=env)

@@ -18,7 +18,6 @@ EVICTION, BATCH = ("kaiwo.ai/v1alpha1", "Eviction"), ("batch/v1", "Job")
 GPU, SYSTEM = "nvidia.com/gpu", "kopt-system"
 QUEUE = "kueue.x-k8s.io/queue-name"
 Object = dict[str, Any]
-_SPACES = itertools.count()
 Start = Callable[..., Server]
 
 
@@ -73,7 +72,7 @@ class Ledger:
             there = [one for one in there if "deletionTimestamp" not in one["metadata"]]
             return there if len(there) == pods else []
 
-        return wait_for(found, 90, f"{pods} pods of {name} run") or []
+        return wait_for(found, what=f"{pods} pods of {name} run") or []
 
     def annotate(self, pods: list[Object], **notes: str) -> None:
         """As the log agent would."""
@@ -94,7 +93,7 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
 
 @pytest.fixture
 def ledger(plane: ControlPlane) -> Ledger:
-    return Ledger(plane, plane.api.namespace(f"ledger-{next(_SPACES)}"))
+    return Ledger(plane, plane.api.space("ledger"))
 
 
 @pytest.fixture
@@ -111,9 +110,9 @@ def start(plane: ControlPlane) -> Iterator[Start]:
             running.callback(server.kill)
             url = f"http://127.0.0.1:{port}"
             if leads:
-                wait_for(lambda: "\nkopt_ledger_leading 1.0" in _read(f"{url}/metrics"), 90, "it leads")
+                wait_for(lambda: "\nkopt_ledger_leading 1.0" in _read(f"{url}/metrics"), what="it leads")
             else:
-                wait_for(lambda: _read(f"{url}/readyz") == "ready\n", 90, "it watches")
+                wait_for(lambda: _read(f"{url}/readyz") == "ready\n", what="it watches")
             return server
 
         yield begin

@@ -42,7 +42,7 @@ def test_a_suspended_job_is_one_line_and_is_seen_to_return(ledger: Ledger, kwok:
         suspended = ledger.api.get(*BATCH, "train", ledger.space)["status"]["conditions"]
         at = next(one["lastTransitionTime"] for one in suspended if one["type"] == "Suspended")
         assert spec["evictedAt"] == at
-        wait_for(lambda: not ledger.api.list("v1", "Pod", ledger.space), 60)
+        wait_for(lambda: not ledger.api.list("v1", "Pod", ledger.space))
         ledger.api.patch(*BATCH, "train", {"spec": {"suspend": False}}, ledger.space)
         again = ledger.running("train", 3)
         back = ledger.phase("Resumed")
@@ -93,7 +93,7 @@ def test_pods_evicted_through_the_api_are_one_line_with_their_notice(ledger: Led
             for pod in pods:
                 evict(ledger.api, pod["metadata"]["name"], ledger.space)
             # Its Job makes new pods at once.
-            wait_for(lambda name=name: ledger.phases().get(name) == "Resumed", 60, f"{name} is back")
+            wait_for(lambda name=name: ledger.phases().get(name) == "Resumed", what=f"{name} is back")
         assert len(ledger.lines()) == 2
         specs = {one["spec"]["workload"]["name"]: one["spec"] for one in ledger.lines()}
         plain, ours = specs["plain"], specs["ours"]
@@ -135,9 +135,9 @@ def test_what_happens_while_it_is_dead_is_written_once_by_the_next(ledger: Ledge
         ledger.api.patch("v1", "Pod", pod["metadata"]["name"], slow, ledger.space)
         evict(ledger.api, pod["metadata"]["name"], ledger.space)
         start(), start(leads=False)
-        wait_for(lambda: len(ledger.lines()) == 2, 60, f"two lines, there are {ledger.lines()}")
+        wait_for(lambda: len(ledger.lines()) == 2, what=f"two lines, there are {ledger.lines()}")
         ledger.api.patch("v1", "Pod", pod["metadata"]["name"], {"metadata": {"finalizers": None}}, ledger.space)
-        wait_for(lambda: all(one.get("status", {}).get("phase") == "Resumed" for one in ledger.lines()), 60)
+        wait_for(lambda: all(one.get("status", {}).get("phase") == "Resumed" for one in ledger.lines()))
         kept, found = ledger.lines()
         assert (kept["metadata"]["uid"], kept["spec"]) == (before["metadata"]["uid"], before["spec"])
         assert (found["spec"]["workload"]["name"], found["spec"]["cause"]) == ("two", "Drained")

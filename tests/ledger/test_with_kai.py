@@ -30,7 +30,7 @@ def test_a_gang_that_gives_way_is_one_line(
         ledger.running("low", 2)
         api.create(queued("high", space, nodes.selector, queue, 8, 1, "build"))
         ledger.running("high")
-        line = wait_for(lambda: next((one for one in ledger.lines()), None), 60, "a line") or {}
+        line = wait_for(lambda: next((one for one in ledger.lines()), None), what="a line") or {}
         spec = line["spec"]
         assert (spec["workload"]["name"], spec["system"], spec["by"]) == ("low", "KAI", "kai-scheduler")
         assert (spec["cause"], spec["for"], spec["gpus"]) == ("Preempted", f"{space}/high", 8000)

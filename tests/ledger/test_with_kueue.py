@@ -93,7 +93,7 @@ def test_a_deactivated_workload_with_a_notice_of_ours(
         # Again, and this time by somebody else: a line of its own.
         plane.api.patch(*WORKLOAD, name, {"metadata": {"annotations": {"kaiwo.ai/evicting": None}}}, space)
         plane.api.patch(*WORKLOAD, name, {"spec": {"active": False}}, space)
-        wait_for(lambda: len(ledger.lines()) == 2, 60, "a second line")
+        wait_for(lambda: len(ledger.lines()) == 2, what="a second line")
         first, second = ledger.lines()
         assert (second["spec"]["cause"], second["spec"]["by"]) == ("Deactivated", "kueue")
         assert second["spec"]["order"] > first["spec"]["order"]
@@ -125,15 +125,15 @@ def test_a_group_of_pods_is_one_eviction(
     with kwok.nodes(1, gpus=8) as nodes, kueue.queue(space, {GPU: 8, "cpu": 100, "memory": "1Ti"}):
         for index in range(3):
             plane.api.create(grouped(f"rank-{index}", space, nodes.selector, 3))
-        wait_for(lambda: len(plane.api.list("v1", "Pod", space, fields="status.phase=Running")) == 3, 90)
-        group = wait_for(lambda: plane.api.find(*WORKLOAD, "gang", space), 30) or {}
+        wait_for(lambda: len(plane.api.list("v1", "Pod", space, fields="status.phase=Running")) == 3)
+        group = wait_for(lambda: plane.api.find(*WORKLOAD, "gang", space)) or {}
         assert admitted(group)
         plane.api.patch(*WORKLOAD, "gang", {"spec": {"active": False}}, space)
         spec = ledger.wait()["spec"]
         assert (spec["workload"]["kind"], spec["workload"]["name"]) == ("Workload", "gang")
         assert (spec["cause"], spec["gpus"], spec["system"]) == ("Deactivated", 6000, "Kueue")
         stopped = lambda: all("deletionTimestamp" in one["metadata"] for one in plane.api.list("v1", "Pod", space))  # noqa: E731
-        wait_for(stopped, 60, "Kueue deletes the pods of the group")
+        wait_for(stopped, what="Kueue deletes the pods of the group")
         assert len(ledger.lines()) == 1
 
 

@@ -22,6 +22,7 @@ SYSTEM, SPACE = "kopt-system", "kopt-benchmarks"
 GPU, GPUS = "amd.com/gpu", 4
 BENCHMARK, BANDWIDTH = ("kaiwo.ai/v1alpha1", "PairwiseBenchmark"), ("kaiwo.ai/v1alpha1", "NodeBandwidth")
 Object = dict[str, Any]
+_NUMBERS = itertools.count(1)
 
 
 def benchmark(name: str, shares: Path, **spec: Any) -> Object:
@@ -110,13 +111,12 @@ class Pool:
 
 
 @pytest.fixture
-def pool(plane: ControlPlane, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[int], Pool]]:
+def pool(plane: ControlPlane, tmp_path: Path) -> Iterator[Callable[[int], Pool]]:
     """``pool(6)`` makes nodes with four GPUs each."""
     made: list[Pool] = []
 
     def make(nodes: int) -> Pool:
-        name = f"p{abs(hash(request.node.nodeid)) % 10**6}"
-        made.append(Pool(plane, name, tmp_path, nodes))
+        made.append(Pool(plane, f"pool-{next(_NUMBERS)}", tmp_path, nodes))
         return made[-1]
 
     yield make
@@ -137,7 +137,7 @@ def start_controller(plane: ControlPlane) -> Iterator[Callable[..., Server]]:
             server = plane.start_server(f"pairs-{next(numbers)}", command)
             running.callback(server.kill)
             metrics = f"http://127.0.0.1:{port}/metrics"
-            wait_for(lambda: "\nkopt_pairs_leading 1.0" in _read(metrics), 60, "it leads")
+            wait_for(lambda: "\nkopt_pairs_leading 1.0" in _read(metrics), what="it leads")
             return server
 
         yield start

@@ -51,7 +51,7 @@ def test_a_killed_pod_is_no_result_and_the_pair_is_measured_again(
     cluster.shares.write_text("seconds 30\n")
     start_controller()
     cluster.start()
-    (pod,) = wait_for(cluster.running, 60, "a test runs")
+    (pod,) = wait_for(cluster.running, what="a test runs")
     cluster.shares.write_text("")
     cluster.plane.api.delete("v1", "Pod", pod["metadata"]["name"], SPACE)
     status = cluster.wait(lambda one: one.get("measured") == 1)
@@ -66,10 +66,10 @@ def test_a_test_gives_way_to_a_pod_that_waits_for_its_gpus(
     cluster.shares.write_text("seconds 300\n")
     start_controller()
     cluster.start()
-    wait_for(cluster.running, 60, "a test runs")
+    wait_for(cluster.running, what="a test runs")
     api = cluster.plane.api
     api.create(wanting("patient", cluster))
-    api.wait("v1", "Pod", "patient", lambda one: one["status"].get("phase") == "Running", timeout_s=90)
+    api.wait("v1", "Pod", "patient", lambda one: one["status"].get("phase") == "Running")
     status = cluster.wait(lambda one: one.get("running") == 0 and one.get("due") == 1)
     assert status["conditions"][0]["reason"] == "NodesBusy"
     assert cluster.measured() == {}
@@ -133,5 +133,5 @@ def test_what_is_gone_leaves_the_others_objects(pool: Callable[[int], Pool], sta
     def forgotten() -> bool:
         return gone.name not in cluster.bandwidths() and gone.name not in json.dumps(cluster.bandwidths())
 
-    wait_for(forgotten, 60, "nothing names the node")
+    wait_for(forgotten, what="nothing names the node")
     assert cluster.wait(lambda one: one.get("nodes") == 2)["measured"] == 1

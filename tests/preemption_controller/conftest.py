@@ -1,11 +1,9 @@
 """The pre-emption controller as a process, before a real control plane with a real Kueue and simulated nodes."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
-from agent_notes import stamp
 from controlplane.kai import Kai
 from controlplane.kueue import Kueue
 from controlplane.kwok import Kwok
@@ -14,8 +12,6 @@ from controlplane.processes import wait_for
 from replicas import replicas
 
 from .teams import CONFIGURATION, GPU, HIGH, LOW, SYSTEM, WEBHOOKS, WORKLOAD, Controller, KaiPods, Pods, Team
-
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +27,7 @@ def plane(control_plane: ControlPlane, kueue: Kueue) -> ControlPlane:
 @pytest.fixture
 def team(plane: ControlPlane, kueue: Kueue, kwok: Kwok) -> Iterator[Team]:
     """12 GPUs on a node, where pods of any size find room together, and a queue that pre-empts lower priorities."""
-    space = f"preemption-{next(_numbers)}"
-    plane.api.namespace(space, {"kaiwo.ai/managed": "true"})
+    space = plane.api.space("preemption", {"kaiwo.ai/managed": "true"})
     with (
         kwok.nodes(1, gpus=12) as nodes,
         kueue.queue(space, {GPU: 12, "cpu": 100}, preemption={"withinClusterQueue": "LowerPriority"}),
@@ -50,8 +45,7 @@ def pods(plane: ControlPlane, kwok: Kwok) -> Iterator[Pods]:
     for name, value, policy in (("plain-low", 10, "PreemptLowerPriority"), ("plain-high", 1000, "Never")):
         plane.api.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
                          "value": value, "preemptionPolicy": policy})  # fmt: skip
-    space = f"plain-{stamp().lower().replace(':', '-')}"
-    plane.api.namespace(space, {"kaiwo.ai/managed": "true"})
+    space = plane.api.space("plain", {"kaiwo.ai/managed": "true"})
     with kwok.nodes(3, gpus=4) as nodes:
         one = Pods(plane, space, dict(nodes.selector))
         yield one
@@ -63,8 +57,7 @@ def pods(plane: ControlPlane, kwok: Kwok) -> Iterator[Pods]:
 @pytest.fixture
 def kai_pods(plane: ControlPlane, kwok: Kwok, kai: Kai) -> Iterator[KaiPods]:
     """12 GPUs on three nodes, all of them a queue's."""
-    space = f"kai-{stamp().lower().replace(':', '-')}"
-    plane.api.namespace(space, {"kaiwo.ai/managed": "true"})
+    space = plane.api.space("kai-pods", {"kaiwo.ai/managed": "true"})
     with kwok.nodes(3, gpus=4) as nodes, kai.queue(gpus=12) as queue:
         one = KaiPods(plane, space, dict(nodes.selector))
         one.queue = queue

@@ -105,8 +105,7 @@ class Real:
 @pytest.fixture
 def real(plane: ControlPlane, kueue: Kueue, request: pytest.FixtureRequest) -> Iterator[Real]:
     """A node of processes with 4 GPUs and a queue of as many."""
-    space = f"saving-{time.time_ns()}"
-    plane.api.namespace(space, {"kaiwo.ai/managed": "true"})
+    space = plane.api.space("saving", {"kaiwo.ai/managed": "true"})
     with (
         Kubelet(plane, resources={GPU: "4"}) as node,
         kueue.queue(space, {GPU: 4, "cpu": 100}, preemption={"withinClusterQueue": "LowerPriority"}),

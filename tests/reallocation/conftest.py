@@ -1,6 +1,5 @@
 """The reallocation controller as a process, before a real control plane with a real Kueue and simulated nodes."""
 
-import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,6 @@ WORKLOAD = ("kueue.x-k8s.io/v1beta1", "Workload")
 CLUSTER_QUEUE = ("kueue.x-k8s.io/v1beta1", "ClusterQueue")
 POOL = ("kaiwo.ai/v1alpha1", "LendingPool")
 Object = dict[str, Any]
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -171,8 +169,7 @@ class Scene:
 @pytest.fixture
 def scene(plane: ControlPlane, kueue: Kueue, kwok: Kwok, forecasts: Endpoint) -> Iterator[Scene]:
     """Eight GPUs of a node, a queue without any of its own."""
-    space = f"lending-{next(_numbers)}"
-    plane.api.namespace(space, {"kaiwo.ai/managed": "true"})
+    space = plane.api.space("lending", {"kaiwo.ai/managed": "true"})
     with (
         kwok.nodes(1, gpus=8) as nodes,
         kueue.queue(space, {GPU: 0, "cpu": 100}) as queue,

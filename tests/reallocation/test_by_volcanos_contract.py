@@ -1,7 +1,6 @@
 """Queues and Jobs of Volcano's, by the contract of volcano.sh/apis: no Volcano runs here. The test takes its part: it
 carries out Commands and deletes them, as Volcano's controller does."""
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,6 @@ from .endpoint import Endpoint
 
 JOB, QUEUE = ("batch.volcano.sh/v1alpha1", "Job"), ("scheduling.volcano.sh/v1beta1", "Queue")
 COMMAND = ("bus.volcano.sh/v1alpha1", "Command")
-_numbers = itertools.count(1)
 
 
 def definition(one: Resource) -> Object:
@@ -100,10 +98,9 @@ class VolcanoScene(Scene):
 
 @pytest.fixture
 def lender(plane: ControlPlane, kwok: Kwok, forecasts: Endpoint) -> Iterator[VolcanoScene]:
-    space = f"volcano-lending-{next(_numbers)}"
+    space = plane.api.space("volcano-lending", {"kaiwo.ai/managed": "true"})
     definitions = [definition(one) for one in (VOLCANO_QUEUES, VOLCANO_JOBS, VOLCANO_COMMANDS)]
     plane.apply_crd(*definitions)
-    plane.api.namespace(space, {"kaiwo.ai/managed": "true"})
     plane.api.create({"apiVersion": QUEUE[0], "kind": QUEUE[1], "metadata": {"name": space},
                       "spec": {"capability": {GPU: "0", "cpu": "100"}}})  # fmt: skip
     with kwok.nodes(1, gpus=8) as nodes:

@@ -1,6 +1,5 @@
 """The same under a real KAI: the limit of a Queue follows what is lent, Jobs are suspended and go on."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from .conftest import GPU, POOL, Controller, Object, Scene
 from .endpoint import Endpoint
 
 QUEUE = ("scheduling.run.ai/v2", "Queue")
-_numbers = itertools.count(1)
 
 
 class KaiScene(Scene):
@@ -55,8 +53,7 @@ class KaiScene(Scene):
 
 @pytest.fixture
 def lender(plane: ControlPlane, kai: Kai, kwok: Kwok, forecasts: Endpoint) -> Iterator[KaiScene]:
-    space = f"kai-lending-{next(_numbers)}"
-    plane.api.namespace(space, {"kaiwo.ai/managed": "true"})
+    space = plane.api.space("kai-lending", {"kaiwo.ai/managed": "true"})
     with kwok.nodes(1, gpus=8) as nodes, kai.queue(gpus=0) as queue:
         plane.api.patch(*QUEUE, queue, {"spec": {"resources": {"gpu": {"limit": 0}}}}, "")
         one = KaiScene(plane, space, dict(nodes.selector), queue, forecasts)

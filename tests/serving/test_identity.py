@@ -126,7 +126,7 @@ def test_the_setting_is_none_or_token(tmp_path: Path) -> None:
 async def test_tokens_of_a_real_cluster(control_plane: Any, source: MemorySource, tmp_path: Path,
                                         monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     api = control_plane.api
-    namespace = api.namespace("callers")
+    namespace = api.space("callers")
     core, rbac = "v1", "rbac.authorization.k8s.io/v1"
     for name in ("friend", "colleague", "boss", "stranger", "endpoint"):
         api.apply({"apiVersion": core, "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}})

@@ -167,7 +167,7 @@ async def test_a_users_published_trace_reaches_the_webhook_in_a_real_cluster(
     control_plane: Any, source: MemorySource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, rbac = control_plane.api, "rbac.authorization.k8s.io/v1"
-    home = api.namespace("sizes-home")
+    home = api.space("sizes-home")
     for name in ("webhook", "endpoint"):
         api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": home}})
     roles = {"asks": [{"nonResourceURLs": ["/v1/*"], "verbs": ["get", "post"]}],

@@ -67,10 +67,9 @@ def gpu_node(plane: ControlPlane) -> Iterator[Kubelet]:
 
 
 @pytest.fixture
-def space(plane: ControlPlane, request: pytest.FixtureRequest) -> str:
+def space(plane: ControlPlane) -> str:
     """A namespace in which jobs may be held."""
-    name = f"sizing-{abs(hash(request.node.nodeid)) % 10**8}"
-    return plane.api.namespace(name, {"kaiwo.ai/managed": "true"}, {"kaiwo.ai/mode": "enforce"})
+    return plane.api.space("sizing", {"kaiwo.ai/managed": "true"}, {"kaiwo.ai/mode": "enforce"})
 
 
 @pytest.fixture

@@ -40,26 +40,26 @@ def test_a_job_is_held_profiled_given_a_slice_released_and_bound(
     held = plane.api.wait(*BATCH, "first", lambda one: phase(one) == "profile", space)
     assert held["spec"]["suspend"] is True
     assert held["metadata"]["labels"]["kaiwo.ai/held"] == "profiling"
-    sized = plane.api.wait(*BATCH, "first", lambda one: phase(one) == "sized", space, timeout_s=60)
+    sized = plane.api.wait(*BATCH, "first", lambda one: phase(one) == "sized", space)
     assert sized["spec"]["suspend"] is False
     assert "kaiwo.ai/held" not in sized["metadata"].get("labels", {})
     assert limits(sized) == {"nvidia.com/mig-1g.10gb": "1", "cpu": "100m"}
-    (pod,) = wait_for(lambda: plane.api.list("v1", "Pod", space, labels="job-name=first"), 30)
+    (pod,) = wait_for(lambda: plane.api.list("v1", "Pod", space, labels="job-name=first"))
     pod = plane.api.wait("v1", "Pod", pod["metadata"]["name"], lambda one: one["spec"].get("nodeName"), space)
     assert pod["spec"]["nodeName"] == gpu_node.name
     (profile,) = plane.api.list(*PROFILE, space)
     found = profile["spec"]["profile"]
     assert (found["peak_bytes"], found["steady"], found["gpu"]) == (7000 * MIB, True, "H100-SXM5-80GB")
-    plane.api.wait(*BATCH, "first", lambda one: one["status"].get("succeeded"), space, timeout_s=60)
+    plane.api.wait(*BATCH, "first", lambda one: one["status"].get("succeeded"), space)
     assert out.read_text().split() == ["offline", "real"], "once in the dry run, once for good"
-    wait_for(lambda: len(plane.api.list(*BATCH, space)) == 1, 20, "the profiling Job is gone")
+    wait_for(lambda: len(plane.api.list(*BATCH, space)) == 1, what="the profiling Job is gone")
 
     # The next of its type needs no dry run, and one that opts out is left alone.
     log = tmp_path / "log.csv"
     plane.api.create(job("second", space, script, log=log, selector=gpu_node.selector))
     plane.api.create(job("other", space, "true", log=log, selector=gpu_node.selector,
                          annotations={"kaiwo.ai/profiling": "false"}))  # fmt: skip
-    again = plane.api.wait(*BATCH, "second", lambda one: phase(one) == "sized", space, timeout_s=30)
+    again = plane.api.wait(*BATCH, "second", lambda one: phase(one) == "sized", space)
     assert limits(again) == limits(sized)
     plane.api.wait(*BATCH, "other", lambda one: one["status"].get("succeeded"), space)
     assert len(plane.api.list(*PROFILE, space)) == 1
@@ -102,7 +102,7 @@ def test_a_dry_run_that_shows_nothing_leaves_the_request_and_off_gives_everythin
     server = start_controller()
     # Nothing can be observed without a recording: the node has no GPU.
     plane.api.create(job("blind", space, "sleep 1", selector=gpu_node.selector))
-    blind = plane.api.wait(*BATCH, "blind", lambda one: phase(one) == "own", space, timeout_s=60)
+    blind = plane.api.wait(*BATCH, "blind", lambda one: phase(one) == "own", space)
     assert (blind["spec"]["suspend"], limits(blind)[GPU]) == (False, "1")
     # One whose dry run cannot start waits, until everything is switched off.
     plane.api.create(job("waiting", space, "sleep 2", selector={"no": "node"}))
@@ -124,6 +124,6 @@ def test_no_job_is_held_for_longer_than_the_budget(
     start_controller("--duration=2s", "--budget=4s")
     plane.api.create(job("late", space, "true", selector={"no": "node"}))
     plane.api.wait(*BATCH, "late", lambda one: phase(one) == "profile", space)
-    late = plane.api.wait(*BATCH, "late", lambda one: phase(one) == "own", space, timeout_s=20)
+    late = plane.api.wait(*BATCH, "late", lambda one: phase(one) == "own", space)
     assert late["spec"]["suspend"] is False
     assert "within 4 s" in late["metadata"]["annotations"]["kaiwo.ai/recommended-reason"]

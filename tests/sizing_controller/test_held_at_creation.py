@@ -29,13 +29,13 @@ def test_no_pod_starts_before_the_dry_run(
         return plane.api.create(job(name, space, script, log=log, selector=gpu_node.selector), **params)
 
     # Until the API server sends reviews, and the webhook sees that the controller lives.
-    wait_for(lambda: submitted("probe", dryRun="All")["spec"].get("suspend"), 60, "a Job is held as it is created")
+    wait_for(lambda: submitted("probe", dryRun="All")["spec"].get("suspend"), what="a Job is held as it is created")
     stored = submitted("train")
     assert (stored["spec"]["suspend"], stored["metadata"]["labels"]["kaiwo.ai/held"]) == (True, "profiling")
-    done = plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), space, timeout_s=90)
+    done = plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), space)
     assert json.loads(done["metadata"]["annotations"]["kaiwo.ai/sizing-state"])["phase"] == "sized"
     assert out.read_text().split() == ["offline", "real"], "its own container ran once, after the dry run"
-    again = wait_for(lambda: _advised(submitted("again", dryRun="All")), 30, "the webhook knows the size")
+    again = wait_for(lambda: _advised(submitted("again", dryRun="All")), what="the webhook knows the size")
     assert again["kaiwo.ai/recommended-model"] == "dry-run:1"
     assert 7000 < int(again["kaiwo.ai/recommended-memory"]) < 9000
 

@@ -50,19 +50,19 @@ def test_a_queued_job_is_admitted_only_with_its_size(
     out = tmp_path / "out"
     script = f'echo ${{WANDB_MODE:-real}} >> {out}; [ "$WANDB_MODE" ] && exec sleep 60; sleep 4'
     wanted = queued("train", space, script, gpu_node, recording(tmp_path / "log.csv", 7000))
-    wait_for(lambda: plane.api.create(wanted, dryRun="All")["metadata"]["labels"].get("kaiwo.ai/held"), 60)
+    wait_for(lambda: plane.api.create(wanted, dryRun="All")["metadata"]["labels"].get("kaiwo.ai/held"))
     made = plane.api.create(wanted)
     assert (made["metadata"]["labels"][QUEUE], made["spec"]["suspend"]) == ("kaiwo-held", True)
     parked = workload_of(plane, made)
     plane.api.wait(*BATCH, "train", lambda one: phase(one) == "profile", space)
-    (dry_run,) = wait_for(lambda: plane.api.list(*BATCH, space, labels="kaiwo.ai/profiling"), 20)
-    wait_for(lambda: admitted(workload_of(plane, dry_run)), 30, "the dry run is admitted by its quota")
+    (dry_run,) = wait_for(lambda: plane.api.list(*BATCH, space, labels="kaiwo.ai/profiling"))
+    wait_for(lambda: admitted(workload_of(plane, dry_run)), what="the dry run is admitted by its quota")
     assert not admitted(workload_of(plane, made))
-    sized = plane.api.wait(*BATCH, "train", lambda one: phase(one) == "sized", space, timeout_s=60)
+    sized = plane.api.wait(*BATCH, "train", lambda one: phase(one) == "sized", space)
     assert sized["metadata"]["labels"][QUEUE] == "gpus"
     # While it runs: Kueue forgets the admission of what has finished.
-    admission = wait_for(lambda: workload_of(plane, made)["status"].get("admission"), 30, "it is admitted")
-    done = plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), space, timeout_s=60)
+    admission = wait_for(lambda: workload_of(plane, made)["status"].get("admission"), what="it is admitted")
+    done = plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), space)
     assert gpus(done) == ["nvidia.com/mig-1g.10gb"]
     after = workload_of(plane, made)
     assert after["metadata"]["uid"] == parked["metadata"]["uid"], "it has kept its place in the queue"
@@ -88,7 +88,7 @@ def test_a_queued_job_that_runs_out_of_memory_is_stopped_by_its_workload_and_get
     made = plane.api.create(wants)
     plane.api.wait(*BATCH, "hungry", lambda one: phase(one) == "profile", space)
     # Only once Kueue has taken it out of its queue: before, opening the queue would admit it as it was written.
-    wait_for(lambda: workload_of(plane, made)["spec"]["queueName"] == "kaiwo-held", 30, "Kueue has parked it")
+    wait_for(lambda: workload_of(plane, made)["spec"]["queueName"] == "kaiwo-held", what="Kueue has parked it")
     plane.api.patch("kueue.x-k8s.io/v1beta1", "ClusterQueue", queue, {"spec": {"stopPolicy": "None"}}, "")
     asked: list[tuple[int, str]] = []
 
@@ -101,7 +101,7 @@ def test_a_queued_job_that_runs_out_of_memory_is_stopped_by_its_workload_and_get
     plane.api.wait(*BATCH, "hungry", own, space, timeout_s=150)
     slices = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb", "nvidia.com/mig-3g.40gb"]
     assert asked == list(enumerate([*slices, GPU]))
-    done = plane.api.wait(*BATCH, "hungry", lambda one: one["status"].get("succeeded"), space, timeout_s=60)
+    done = plane.api.wait(*BATCH, "hungry", lambda one: one["status"].get("succeeded"), space)
     assert done["metadata"]["labels"][QUEUE] == "gpus"
     assert "kaiwo.ai/held" not in workload_of(plane, done)["metadata"].get("labels", {})
     assert runs.read_text().split() == ["run"] * 4
@@ -118,14 +118,14 @@ def test_without_the_webhook_an_admitted_job_whose_pods_wait_is_stopped_and_size
     pod = wanted["spec"]["template"]["spec"]
     pod["volumes"] = [{"name": "settings", "configMap": {"name": "late"}}]
     made = plane.api.create(wanted)
-    before = wait_for(lambda: admitted(workload_of(plane, made)) and workload_of(plane, made), 60, "Kueue admits it")
+    before = wait_for(lambda: admitted(workload_of(plane, made)) and workload_of(plane, made), what="Kueue admits it")
     plane.api.wait(*BATCH, "early", lambda one: one["status"].get("active"), space)
     start_controller()
-    plane.api.wait(*BATCH, "early", lambda one: phase(one) == "profile", space, timeout_s=90)
+    plane.api.wait(*BATCH, "early", lambda one: phase(one) == "profile", space)
     parked = plane.api.get(*BATCH, "early", space)
     assert (parked["metadata"]["labels"][QUEUE], parked["spec"]["suspend"]) == ("kaiwo-held", True)
     assert not out.exists(), "nothing of it has begun"
-    wait_for(lambda: not admitted(workload_of(plane, made)), 60, "its quota is free for the dry run")
+    wait_for(lambda: not admitted(workload_of(plane, made)), what="its quota is free for the dry run")
     late = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": space}}
     plane.api.apply(late)
     done = plane.api.wait(*BATCH, "early", lambda one: one["status"].get("succeeded"), space, timeout_s=150)
@@ -145,14 +145,14 @@ def test_without_the_webhook_an_admitted_job_that_has_begun_goes_on_as_written(
     out, goes_on = tmp_path / "out", tmp_path / "goes-on"
     script = f"echo began >> {out}; until [ -e {goes_on} ]; do sleep .1; done"
     made = plane.api.create(queued("begun", space, script, gpu_node, None))
-    wait_for(out.exists, 90, "its container runs")
+    wait_for(out.exists, what="its container runs")
     plane.api.wait(*BATCH, "begun", lambda one: one["status"].get("ready"), space)
     server = start_controller()
     # A Job that is made later has been looked at, so the first has been, too.
     plane.api.create(job("later", space, "sleep 1", selector=gpu_node.selector))
-    plane.api.wait(*BATCH, "later", lambda one: phase(one) == "profile", space, timeout_s=60)
+    plane.api.wait(*BATCH, "later", lambda one: phase(one) == "profile", space)
     goes_on.touch()
-    done = plane.api.wait(*BATCH, "begun", lambda one: one["status"].get("succeeded"), space, timeout_s=60)
+    done = plane.api.wait(*BATCH, "begun", lambda one: one["status"].get("succeeded"), space)
     assert (gpus(done), phase(done), out.read_text().split()) == ([GPU], "", ["began"])
     assert workload_of(plane, made)["spec"].get("active", True)
     server.kill()
@@ -170,5 +170,5 @@ def test_off_gives_parked_jobs_their_queue_back(
     found = plane.api.get(*BATCH, "waiting", space)
     assert (found["metadata"]["labels"], found["spec"]["suspend"]) == ({QUEUE: "gpus"}, True)
     plane.api.patch("kueue.x-k8s.io/v1beta1", "ClusterQueue", queue, {"spec": {"stopPolicy": "None"}}, "")
-    done = plane.api.wait(*BATCH, "waiting", lambda one: one["status"].get("succeeded"), space, timeout_s=60)
+    done = plane.api.wait(*BATCH, "waiting", lambda one: one["status"].get("succeeded"), space)
     assert gpus(done) == [GPU]

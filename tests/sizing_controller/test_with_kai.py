@@ -31,11 +31,11 @@ def test_a_job_of_kais_is_held_dry_run_in_its_queue_and_bound_with_its_size(
         wanted["spec"]["template"]["spec"]["schedulerName"] = SCHEDULER
         plane.api.create(wanted)
         plane.api.wait(*BATCH, "train", lambda one: phase(one) == "profile", space)
-        (dry_run,) = wait_for(lambda: plane.api.list("v1", "Pod", space, labels="kaiwo.ai/profiling"), 20)
+        (dry_run,) = wait_for(lambda: plane.api.list("v1", "Pod", space, labels="kaiwo.ai/profiling"))
         assert (dry_run["spec"]["schedulerName"], dry_run["metadata"]["labels"][QUEUE_LABEL]) == (SCHEDULER, queue)
         groups = wait_for(lambda: plane.api.list("scheduling.run.ai/v2alpha2", "PodGroup", space))
         assert {one["spec"]["queue"] for one in groups} == {queue}
-        sized = plane.api.wait(*BATCH, "train", lambda one: phase(one) in ("sized", "own"), space, timeout_s=90)
+        sized = plane.api.wait(*BATCH, "train", lambda one: phase(one) in ("sized", "own"), space)
         assert gpus(sized) == ["nvidia.com/mig-1g.10gb"] != [GPU]
-        plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), space, timeout_s=90)
+        plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), space)
     assert out.read_text().split() == ["offline", "real"]

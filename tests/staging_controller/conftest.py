@@ -159,8 +159,7 @@ class Team:
 
 @pytest.fixture
 def team(plane: ControlPlane, kueue: Kueue, node: Kubelet, s3_server: S3, tmp_path: Path) -> Iterator[Team]:
-    space = f"staging-{next(_numbers)}"
-    plane.api.namespace(space, {"kaiwo.ai/managed": "true"}, {"kaiwo.ai/mode": "enforce"})
+    space = plane.api.space("staging", {"kaiwo.ai/managed": "true"}, {"kaiwo.ai/mode": "enforce"})
     with kueue.queue(space, {GPU: 8, "cpu": 100, "memory": "100Gi"}):
         one = Team(plane, node, s3_server, space, tmp_path)
         yield one

@@ -2,7 +2,6 @@
 models over a real feature store, and our components as processes."""
 
 import contextlib
-import itertools
 import json
 import sys
 import time
@@ -37,7 +36,6 @@ SERIES, PEAK = "servegen_m-large_client104", 1273
 """Recorded requests of one client: some 2,000 in five minutes, then 9,137 and 63,785 at ``PEAK``, then 2,000 again."""
 Object = dict[str, Any]
 T = TypeVar("T")
-_numbers = itertools.count(1)
 
 
 class Demand:
@@ -253,10 +251,10 @@ def cluster(
     control_plane: ControlPlane, kueue: Kueue, endpoint: str, tmp_path: Path,
     trainer_python: Callable[[str], str], request: pytest.FixtureRequest,
 ) -> Iterator[Cluster]:  # fmt: skip
-    api, space = control_plane.api, f"story-{next(_numbers)}"
+    api = control_plane.api
     control_plane.apply_crds(sorted((ROOT / "deploy" / "chart" / "crds").glob("*.yaml")))
     api.namespace(SYSTEM)
-    api.namespace(space, {"kaiwo.ai/managed": "true"})
+    space = api.space("story", {"kaiwo.ai/managed": "true"})
     for name, value in (("story-low", -100), ("story-high", 1000)):
         api.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
                    "value": value})  # fmt: skip

@@ -73,7 +73,7 @@ class Webhooks:
     def namespace(self, annotations: dict[str, str] | None = None, managed: bool = True) -> str:
         """A namespace of the test's own."""
         labels = {"kaiwo.ai/managed": "true"} if managed else {}
-        return self.api.namespace(f"team-{next(_numbers)}", labels, annotations)
+        return self.api.space("team", labels, annotations)
 
     def seen(self, namespace: str, check: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         """Dry-run a GPU pod until the API server treats it as ``check`` wants: webhook configurations take a moment."""
@@ -85,7 +85,7 @@ class Webhooks:
             )
             return found if check(found) else None
 
-        return wait_for(tried, 15)
+        return wait_for(tried)
 
     def command(self, *arguments: str) -> dict[str, Any]:
         """A ``kopt`` command's JSON answer, as it would print it."""

@@ -43,7 +43,7 @@ async def until(check: Any) -> None:
 
 async def test_a_kind_is_seen_when_it_is_installed_and_when_it_is_gone(webhook_plane: ControlPlane, kube: Kube) -> None:
     api = webhook_plane.api
-    space = api.namespace("volcano")
+    space = api.space("volcano")
 
     async with watching(kube) as watch:
 

@@ -186,7 +186,7 @@ def test_a_train_job_is_labelled_by_the_gpus_of_its_runtime(webhooks: Webhooks) 
         webhooks.api.create(placed(wanted, unseen))
     listed = webhooks.command("audit", "-n", unseen)["rogue"]
     assert [(one["kind"], one["name"], one["milli_gpus"]) for one in listed] == [("TrainJob", "with-gpus", 16_000)]
-    wait_for(lambda: webhooks.replicas[0].metric("kopt_rogue_gpus", namespace=unseen) == 16, 60)
+    wait_for(lambda: webhooks.replicas[0].metric("kopt_rogue_gpus", namespace=unseen) == 16)
 
 
 def claim(device_class: str, count: int = 1) -> Object:
@@ -223,7 +223,7 @@ def test_claimed_gpus_are_gpus(webhooks: Webhooks) -> None:
     rogue = {(one["kind"], one["name"]): one["milli_gpus"] for one in webhooks.command("audit", "-n", unseen)["rogue"]}
     names = ("by-class", "by-driver")
     assert rogue == {("Job", name): 6000 for name in names} | {("Pod", name): 1000 for name in names}
-    wait_for(lambda: webhooks.replicas[0].metric("kopt_rogue_gpus", namespace=unseen) == 14, 60)
+    wait_for(lambda: webhooks.replicas[0].metric("kopt_rogue_gpus", namespace=unseen) == 14)
 
 
 def gang(lease: str) -> Object:

@@ -111,11 +111,15 @@ def _same(one: Sighting, line: Entry) -> bool:
     known, back_s = line.eviction, line.outcome.resumed_at_s
     if abs(known.evicted_at_s - one.at_s) < 1.0:
         return True
-    if known.system is System.KUEUE and one.system is System.KUEUE and not one.by_pods:
+    by_kueue = one.system is System.KUEUE and not one.by_pods
+    if by_kueue and known.system is System.KUEUE:
         # Kueue gives each of its evictions a time.
         return False
     if abs(known.evicted_at_s - one.at_s) <= TOGETHER_S:
         return True
+    if by_kueue:
+        # Pods of it were lost before and it kept its quota, until now.
+        return False
     # While it is not back it cannot lose GPUs again.
     waits = line.outcome.phase is Phase.WAITING or (back_s is not None and one.at_s < back_s)
     return waits and one.at_s > known.evicted_at_s

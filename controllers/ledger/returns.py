@@ -67,7 +67,8 @@ def _resumed_at(seen: Seen, known: Eviction) -> float | None:
     """Since when all of it runs again; None while it does not."""
     root = known.workload.uid
     workloads, jobs = seen.workloads_of(root), seen.jobs_of(root)
-    if any(one.evicted_at_s is not None or (one.admitted_at_s or 0.0) < known.evicted_at_s for one in workloads):
+    # One whose pods alone were lost, with their node, has been admitted all the time.
+    if any(one.evicted_at_s is not None or one.admitted_at_s is None for one in workloads):
         return None
     if any(one.suspended for one in jobs):
         return None

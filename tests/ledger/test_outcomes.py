@@ -75,6 +75,23 @@ def test_one_that_is_evicted_again_before_it_ran_waits_once() -> None:
     assert chapters[-1][0]["status"]["message"] == "It was evicted again before it was seen to run."
 
 
+QUEUED = [job("a", 3, queued=True), *BEGIN[1:], workload("a", 3, admitted=-1)]
+
+
+def test_a_gang_whose_pods_alone_were_lost_is_back_although_its_queue_never_let_go_of_it() -> None:
+    back = [pod(f"b-{n}", "a", 6) for n in range(3)]
+    preempted = workload("a", 3, admitted=-1, evicted=20)
+    chapters = played(QUEUED, [*TAKEN, *map(gone, TAKEN)], back, [preempted])
+    assert list(map(phases, chapters)) == [[], ["Waiting"], ["Resumed"], ["Resumed", "Waiting"]]
+
+
+def test_what_kueue_takes_from_a_gang_that_lost_pods_is_a_line_of_its_own() -> None:
+    preempted = workload("a", 3, admitted=-1, evicted=20)
+    chapters = played(QUEUED, [TAKEN[0], gone(TAKEN[0])], [preempted])
+    assert list(map(phases, chapters)) == [[], ["Waiting"], ["Gone", "Waiting"]]
+    assert [one["spec"]["cause"] for one in chapters[-1]] == ["Drained", "Preempted"]
+
+
 def test_a_workload_that_is_deleted_is_gone_and_was_not_evicted_by_that() -> None:
     assert played(BEGIN, [gone(BEGIN[0]), *TAKEN])[-1] == []
     assert phases(played(BEGIN, TAKEN, [gone(BEGIN[0])])[-1]) == ["Gone"]

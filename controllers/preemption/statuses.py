@@ -5,6 +5,7 @@ written lately, one that says "not safe" counts before all that say "safe". A fi
 model that it comes from counts as none.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,6 +22,7 @@ LAST_TIME, LAST_STEP = "kaiwo.ai/last-checkpoint-time", "kaiwo.ai/last-checkpoin
 RISK, RISK_BETWEEN = "kaiwo.ai/work-at-risk", "kaiwo.ai/work-at-risk-interval"
 REASON, MODEL = "kaiwo.ai/checkpoint-reason", "kaiwo.ai/checkpoint-model"
 _NEVER_SAFE = (JobState.UNKNOWN, JobState.CKPT_WRITING)
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,11 @@ def said_by(notes: Mapping[str, str]) -> Said | None:
         return None
     state = JobState(word) if word in tuple(JobState) else JobState.UNKNOWN
     last_s, step = seconds(notes.get(LAST_TIME, "")), notes.get(LAST_STEP, "")
-    evidence = last_s is not None or step.isdigit()
+    counted = _NUMBER.fullmatch(step) is not None
+    evidence = last_s is not None or counted
     safe = notes.get(SAFE) == "true" and evidence and state not in _NEVER_SAFE
     return Said(JobStatus(
-        state, safe, evidence, confidence=1.0, last_durable_step=int(step) if step.isdigit() else None,
+        state, safe, evidence, confidence=1.0, last_durable_step=int(step) if counted else None,
         last_durable_at_s=last_s, seconds_since_durable=None if last_s is None else max(0.0, at_s - last_s),
         work_at_risk_gpu_seconds=_risk(notes), reason=notes.get(REASON, ""),
     ), at_s)  # fmt: skip

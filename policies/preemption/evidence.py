@@ -16,6 +16,8 @@ from kopt.policies.preemption.state import Rhythm
 from kopt.policies.preemption.words import Member, RunningGang
 
 _ENDING = (JobState.FINISHED, JobState.CRASHED, JobState.OOM)
+_MOST_GPU_S = 1e12
+"""Ten thousand GPUs for three years: more work at risk is no figure."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,6 @@ def _restart(gang: RunningGang) -> int:
 
 
 def risk_gpu_s(member: Member) -> float | None:
-    """What a member's status says would be lost; None where it does not say."""
+    """What a member's status says would be lost; None where it says nothing that can be."""
     risk = member.status.work_at_risk_gpu_seconds if member.status else None
-    return risk.value if risk is not None and math.isfinite(risk.value) else None
+    return risk.value if risk is not None and risk.value <= _MOST_GPU_S else None

@@ -54,7 +54,7 @@ class Found:
 def cheapest(options: Sequence[Option], need: Need, steps: int) -> Found | None:
     """The cheapest set that meets ``need``; None if none does (or, beyond ``EXACT`` options, none was found)."""
     search = _Search(options, need, math.inf if len(options) <= EXACT else steps)
-    search.go(0, 0, 0)
+    search.run()
     if search.best is None:
         return None
     cost, _, surplus = search.best
@@ -74,26 +74,37 @@ class _Search:
         self.names: tuple[str, ...] = ()
         self.rest = [_Rest.of(self.options[place:]) for place in range(len(self.options) + 1)]
 
-    def go(self, place: int, cost: int, freed: int) -> None:
-        """Everything that can follow from the choices made among ``options[:place]``.
+    def run(self) -> None:
+        """All sets, in the order that decides between equals, so a later one must be better. A loop: those who free
+        thousands of GPUs one by one are more than calls may be nested."""
+        place = cost = freed = 0
+        taken: list[int] = []
+        while True:
+            self.steps_left -= 1
+            if self._goes_on(place, cost, freed):
+                one = self.options[place]
+                if self._take(one):
+                    taken.append(place)
+                    cost, freed = cost + one.cost, freed + one.gpus
+            elif taken:
+                place = taken.pop()
+                one = self.options[place]
+                self._put_back(one)
+                cost, freed = cost - one.cost, freed - one.gpus
+            else:
+                return
+            place += 1
 
-        Sets come up in the order that decides between equals, so a later one must be better.
-        """
-        self.steps_left -= 1
+    def _goes_on(self, place: int, cost: int, freed: int) -> bool:
+        """Whether something better may follow from the choices made among ``options[:place]``."""
         if self.need.met_by(self.free):
             key = (cost, len(self.chosen), freed - self.missing)
             if self.best is None or key < self.best:
                 self.best, self.names = key, tuple(one.name for one in self.chosen)
-            return
+            return False
         if self.steps_left <= 0 or place == len(self.options) or self.rest[place].gpus < self.missing - freed:
-            return
-        if self.best is not None and self._least(place, cost, freed) >= self.best:
-            return
-        one = self.options[place]
-        if self._take(one):
-            self.go(place + 1, cost + one.cost, freed + one.gpus)
-            self._put_back(one)
-        self.go(place + 1, cost, freed)
+            return False
+        return self.best is None or self._least(place, cost, freed) < self.best
 
     def _least(self, place: int, cost: int, freed: int) -> tuple[int, int, int]:
         """No completion is better: as if GPUs could be had in parts, and as if the cheapest gangs were large enough."""

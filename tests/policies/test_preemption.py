@@ -665,3 +665,26 @@ def test_no_more_than_allowed_go_within_an_hour() -> None:
 def test_of_equals_the_first_by_name_goes() -> None:
     gangs = [gang(name, training(10)) for name in ("b", "c", "a")]
     assert decided(*gangs).victims == decided(*reversed(gangs)).victims == ("a",)
+
+
+def test_who_frees_gpus_one_by_one_may_be_thousands() -> None:
+    options = [Option(f"g{n:04}", 100 + n, 1000, (("", 1000),)) for n in range(1500)]
+    found = cheapest(options, Need(1, 1_200_000), 2_000)
+    assert found is not None
+    assert found.names == tuple(f"g{n:04}" for n in range(1200))
+    assert cheapest(options, Need(1, 1_501_000), 2_000) is None
+
+
+@pytest.mark.parametrize("lost", [1e308, 1e13, math.inf, math.nan])
+def test_a_loss_that_cannot_be_is_none(lost: float) -> None:
+    status = replace(training(), work_at_risk_gpu_seconds=unchecked(lost))
+    decision = decided(gang("absurd", status), gang("safe", training()))
+    assert decision.victims == ("safe",)
+    assert decided(gang("absurd", status)).verdict is Verdict.LEAVE
+
+
+def unchecked(value: float) -> Estimate:
+    """As a process of another version may have written it."""
+    found = Estimate(1.0, 1.0, 1.0)
+    object.__setattr__(found, "value", value)
+    return found

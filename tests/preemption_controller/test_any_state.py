@@ -215,3 +215,15 @@ def test_advice_that_met_a_write_of_kueues_is_given_again() -> None:
     asyncio.run(work())
     assert "kaiwo.ai/preemption" in cluster.documents["urgent"]["metadata"]["annotations"]
     assert [reason for name, reason in cluster.told if name == "urgent"] == ["PreemptionAdvised"]
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("last-checkpoint-step", "\N{SUPERSCRIPT TWO}"), ("last-checkpoint-step", "9" * 5000), ("work-at-risk", "1e308"),
+    ("last-checkpoint-time", "0001-01-01"), ("checkpoint-observed-at", "0001-01-01T00:00:00+23:00"),
+])  # fmt: skip
+def test_whatever_stands_on_a_pod_nobody_is_held_for_ever(name: str, words: str) -> None:
+    cluster = books([("safe", 4, 100, 9000), ("safe", 4, 100, 600)], 4)
+    cluster.notes["gang-1"] |= {f"kaiwo.ai/{name}": words, "kaiwo.ai/work-at-risk-interval": "0-1e308"}
+    passes(cluster)
+    assert cluster.taken == ["gang-0"]
+    assert marks(cluster) == []

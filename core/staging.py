@@ -87,7 +87,7 @@ class Source:
         match scheme:
             case "s3" | "gs" | "az" if rest.strip("/"):
                 return cls(SourceKind(scheme), text)
-            case "http" | "https" if urlsplit(text).hostname:
+            case "http" | "https" if _host(text):
                 return cls(SourceKind.HTTP, text)
             case "hf":
                 return _hub(rest)
@@ -95,6 +95,8 @@ class Source:
                 url, revision = _at_revision(rest)
                 return cls(SourceKind.GIT, f"{scheme.removeprefix('git+')}://{url}", revision)
             case "pvc" if _CLAIM.fullmatch(rest.partition("/")[0]):
+                if path := rest.partition("/")[2].strip("/"):
+                    safe_path(path)
                 return cls(SourceKind.CLAIM, rest)
             case "file" if rest.startswith("/"):
                 return cls(SourceKind.LOCAL, unquote(rest))
@@ -115,6 +117,13 @@ class Source:
             case SourceKind.CLAIM:
                 return f"pvc://{self.address}"
         return redacted(self.address)
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _hub(rest: str) -> Source:

@@ -1,12 +1,11 @@
 """What is done about workloads that ask for data: held before their queue, told how far it is, let go, steered."""
 
 import json
-import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 
 from kopt.cluster.api import AlreadyExists
-from kopt.cluster.held import HoldError, hold, marks, pass_on, release, wait_turn
+from kopt.cluster.held import hold, marks, pass_on, release, wait_turn
 from kopt.cluster.node_bandwidths import seconds
 from kopt.cluster.resources import JOBS, KUEUE_WORKLOADS, PODS, Object
 from kopt.cluster.staged_data import STAGED_DATA, STAGING_ANNOTATION, body_of, told
@@ -17,10 +16,9 @@ from kopt.controllers.staging.scene import Scene, mode_of
 from kopt.controllers.staging.views import HOLDER, KueueView, WorkloadView
 from kopt.core.decision import Mode
 from kopt.core.staged_data import DataPhase, NodeCache, StagedData
-from kopt.policies.staging.decide import needed_nodes
+from kopt.policies.staging.decide import is_ready
 from kopt.policies.staging.holding import Asker, Hold, hold_for
 
-_LOG = logging.getLogger(__name__)
 _NOT_HELD = (
     "Pods in a queue of Kueue's are not held: it may start before its data is there. Make a Job of it, or leave out "
     "the queue's label."
@@ -30,7 +28,7 @@ _SMALL = ("bytes", "bytesDone", "secondsLeft", "at")
 
 
 class Holding:
-    """``look_at`` one workload; raises as the writes do."""
+    """``look_at`` one workload; raises as the writes do, and HoldError for what others hold in a way we do not know."""
 
     def __init__(self, cluster: Cluster, reads: Reads, writes: Writes, settings: StagingSettings, tell: Tell,
                  clock: Callable[[], float] = time.time) -> None:  # fmt: skip
@@ -45,7 +43,8 @@ class Holding:
         acts = managed and mode is not Mode.OBSERVE and not view.finished
         if acts and not view.opted_out:
             await self._make(view, scene)
-        ready = not view.request.problem and not missing and all(self._is_ready(one, scene) for one in found)
+        complete = all(is_ready(scene.known(scene.views[one.key], self._settings)) for one in found)
+        ready = complete and not view.request.problem and not missing
         if ready and view.holder != HOLDER and _parsed(view.told).get("state") != "ready":
             # Where its copies are has to be written into it first.
             ready = _common_nodes(found) is None
@@ -86,12 +85,6 @@ class Holding:
         found = [scene.views[key].data for key in keys if key in scene.views]
         return found, [name for space, name in keys if (space, name) not in scene.views]
 
-    def _is_ready(self, data: StagedData, scene: Scene) -> bool:
-        if data.phase is not DataPhase.READY:
-            return False
-        known = scene.known(scene.views[data.key], self._settings)
-        return data.generation == _made_for(data) and len(data.ready_places) >= needed_nodes(known)
-
     async def _make(self, view: WorkloadView, scene: Scene) -> None:
         """The StagedData of what it asks for without a name."""
         for name, spec in view.request.made:
@@ -112,11 +105,7 @@ class Holding:
         return any(has_begun(one) for one in pods.items)
 
     async def _hold(self, view: WorkloadView, found: Sequence[StagedData], state: tuple[str, str, str]) -> None:
-        try:
-            changes = hold(view.resource, view.document, HOLDER)
-        except HoldError as error:
-            _LOG.info("%s is not held: %s", view.name, error)
-            return
+        changes = hold(view.resource, view.document, HOLDER)
         await self._patch(view, changes, self._told(view, found, state))
         self._say(view, "HeldForData", f"It waits for {', '.join(view.request.all_names) or 'its data'}, in no queue.")
 
@@ -220,10 +209,6 @@ def _common_nodes(found: Sequence[StagedData]) -> set[str] | None:
     """Nodes with a copy of all that lies on nodes; None where nothing does."""
     places = [set(one.ready_places) for one in found if isinstance(one.spec.destination, NodeCache)]
     return set.intersection(*places) if places else None
-
-
-def _made_for(data: StagedData) -> int:
-    return min((one.generation for one in data.copies), default=0)
 
 
 def _merged(first: Object, second: Object) -> Object:

@@ -134,11 +134,21 @@ def pod_view(document: Object) -> PodView:
                        if text(one, "name") == CONTAINER), {})  # fmt: skip
     ended = mapping(state, "terminated")
     finished, started = text(ended, "finishedAt"), text(state, "running", "startedAt")
+    leaves_at = text(metadata, "deletionTimestamp")
     return PodView(
         key_of(document), metadata["uid"], owner, bool(mapping(state, "running")), phase in ("Succeeded", "Failed"),
         "" if phase != "Pending" else _waiting(document, state), StageResult.from_json(text(ended, "message")),
         seconds(finished) if finished else 0.0, seconds(started) if started else 0.0,
+        text(document, "spec", "nodeName"), _scheduled_s(document), seconds(leaves_at) if leaves_at else None,
     )  # fmt: skip
+
+
+def _scheduled_s(document: Object) -> float | None:
+    for _, one in items(document, "status", "conditions"):
+        if text(one, "type") == "PodScheduled" and text(one, "status") == "True":
+            at_ = text(one, "lastTransitionTime")
+            return seconds(at_) if at_ else None
+    return None
 
 
 def _waiting(document: Object, state: Any) -> str:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from kopt.cluster.api import ApiError, Conflict, NotFound
+from kopt.cluster.held import HoldError
 from kopt.controllers.staging.downloads import Downloads
 from kopt.controllers.staging.given import Cluster, Progresses, Reads, Silent, StagingSettings, Tell, Writes
 from kopt.controllers.staging.holding import Holding
@@ -49,6 +50,9 @@ class Reconciler:
         """One that fails does not keep the others."""
         try:
             again_s = await looking
+        except HoldError as error:
+            _LOG.info("%s is not held: %s", what, error)
+            return _IDLE_S
         except (Conflict, NotFound) as error:
             _LOG.info("%s has changed meanwhile: %s", what, error)
             return _SOON_S
@@ -56,4 +60,9 @@ class Reconciler:
             _LOG.warning("%s: %s", what, error)
             self.troubles += 1
             return _AFTER_TROUBLE_S
+        except (KeyError, TypeError, ValueError, AttributeError):
+            # What people and other controllers wrote; one object must not cost all the others their turn.
+            _LOG.exception("%s is not understood", what)
+            self.troubles += 1
+            return _IDLE_S
         return _IDLE_S if again_s is None else again_s

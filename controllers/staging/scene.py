@@ -17,6 +17,8 @@ from kopt.policies.staging.nodes import CacheNode
 from kopt.policies.staging.pod import as_users_know_it
 
 _LAST_WORDS_S = 10.0
+_SLOW_S = 60.0
+"""A pod begins, or ends, in less."""
 Place = tuple[str, str]
 """Where copies share room: (namespace, claim), or ("", node)."""
 
@@ -62,8 +64,9 @@ class Scene:
         return found[0] if found else None
 
     def running(self, verb: Verb) -> int:
-        """How many Jobs of ours do this now."""
-        return sum(not run.ended and run.verb is verb for of in self.jobs.values() for _, run in of.values())
+        """How many Jobs of ours do this now; those whose pods cannot begin keep no others from it."""
+        found = [run for of in self.jobs.values() for _, run in of.values() if not run.ended and not run.waiting]
+        return sum(run.verb is verb for run in found)
 
     def _nodes(self, data: StagedData, settings: StagingSettings) -> tuple[CacheNode, ...]:
         destination = data.spec.destination
@@ -170,12 +173,28 @@ def _size(data: StagedData, copy: Copy) -> int:
     return (copy.amounts.bytes if copy.amounts else 0) or data.spec.size_bytes or 0
 
 
+def _stuck(pod: PodView, now_s: float) -> str:
+    """Why a pod does not do its work; empty where it does, or soon may."""
+    if pod.leaves_at_s is not None and not pod.ended and now_s - pod.leaves_at_s >= _SLOW_S:
+        return (
+            f"its pod {pod.key[1]} is to end, and node {pod.node} does not confirm it; if the node is lost, delete it, "
+            "or the pod with --force"
+        )
+    begins = not pod.waiting and not pod.running and not pod.ended and pod.scheduled_s is not None
+    if begins and now_s - (pod.scheduled_s or now_s) >= _SLOW_S:
+        return (
+            f"its pod has been on node {pod.node} for more than a minute and has not begun; `kubectl describe pod "
+            f"{pod.key[1]}` says why (mostly a volume that cannot be mounted)"
+        )
+    return pod.waiting
+
+
 def _run(job: JobView, pods: Iterable[PodView], progress: Progresses, now_s: float) -> Run:
     """A Job with what its newest pod told. That it has ended counts once the pod's last words are there, or late."""
     run = job.run
-    newest = max(pods, key=lambda one: (one.ended_at_s, one.started_s), default=None)
+    newest = max(pods, key=lambda one: (not one.ended, one.ended_at_s, one.started_s), default=None)
     if newest is not None:
-        run = replace(run, amounts=progress.amounts(newest.uid), waiting=run.waiting or newest.waiting)
+        run = replace(run, amounts=progress.amounts(newest.uid), waiting=run.waiting or _stuck(newest, now_s))
     result = newest.result if newest is not None else None
     if not run.ended:
         return run

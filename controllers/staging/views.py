@@ -73,6 +73,10 @@ class PodView:
     result: StageResult | None = None
     ended_at_s: float = 0.0
     started_s: float = 0.0
+    node: str = ""
+    scheduled_s: float | None = None
+    leaves_at_s: float | None = None
+    """It is to be gone by then."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kopt.core.staged_data import CLAIM, Copy, DataPhase, NodeCache, StagedData, User
-from kopt.core.staging import Trouble
+from kopt.core.staging import Source, StagingError, Trouble
 from kopt.policies.staging.copies import Next, Run, Step, Verb, advance
 from kopt.policies.staging.nodes import CacheNode, Gang, chosen, copies_needed
 from kopt.policies.staging.rules import StagingRules
@@ -90,6 +90,19 @@ def needed_nodes(known: Known) -> int:
     return max(1, copies_needed(destination.copies, known.gangs, known.nodes))
 
 
+def is_ready(known: Known) -> bool:
+    """Whether who waits may be let go: enough copies are complete where pods may go now, and none of these is being
+    taken away by a Job that its status does not tell of yet."""
+    data, runs = known.data, known.runs
+    there = {one.name for one in known.nodes if one.fits} | {CLAIM}
+    complete = [
+        one for one in data.copies if one.phase is DataPhase.READY and one.generation == data.generation
+        and one.place in there and ((run := runs.get(one.place)) is None or run.verb is Verb.STAGE
+                                    or run.attempt < one.attempts)
+    ]  # fmt: skip
+    return len(complete) >= needed_nodes(known)
+
+
 def _places(known: Known) -> tuple[tuple[str, ...], str]:
     """Where copies are wanted, and what is missing for all of them."""
     if not isinstance(known.data.spec.destination, NodeCache):
@@ -109,8 +122,19 @@ def _next(known: Known, copy: Copy, *, wanted: bool, kept: bool, now_s: float, r
         return Next(copy)
     if not wanted and known.folder_gone and (run is None or run.ended):
         return Next(replace(copy, phase=DataPhase.EVICTED, gone=True, digest="", amounts=None, ready_at_s=None))
+    if wanted and (problem := _problem(known.data.spec.source)):
+        return Next(replace(copy, phase=DataPhase.FAILED, reason=Trouble.BAD_REQUEST, message=problem))
     generation = known.data.generation
     return advance(copy, run, wanted=wanted, generation=generation, now_s=now_s, rules=rules, hurried=hurried)
+
+
+def _problem(source: str) -> str:
+    """Why no download could read it; empty where one could."""
+    try:
+        Source.parse(source)
+    except StagingError as error:
+        return str(error)
+    return ""
 
 
 def _is_dropped(copy: Copy) -> bool:

@@ -150,6 +150,8 @@ def _volumes(data: StagedData, order: Order, settings: PodSettings) -> tuple[lis
         volumes.append({"name": "source", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
         mounts.append({"name": "source", "mountPath": f"/pvc/{claim}", "readOnly": True})
     if data.spec.secret and order.verb is Verb.STAGE:
-        volumes.append({"name": "secret", "secret": {"secretName": data.spec.secret, "defaultMode": 0o440}})
+        # That it is not there is told of the environment, in the pod's status; of a volume only in events.
+        secret = {"secretName": data.spec.secret, "defaultMode": 0o440, "optional": True}
+        volumes.append({"name": "secret", "secret": secret})
         mounts.append({"name": "secret", "mountPath": "/credentials", "readOnly": True})
     return volumes, mounts, folder

@@ -13,7 +13,7 @@ from kopt.core.staged_data import CLAIM, ClaimFolder, Copy, DataPhase, DataSpec,
 from kopt.core.staging import Trouble
 from kopt.policies.staging.cache import Cached, over_budget, to_evict
 from kopt.policies.staging.copies import Run, Step, Verb
-from kopt.policies.staging.decide import Known, decide
+from kopt.policies.staging.decide import Known, decide, is_ready
 from kopt.policies.staging.holding import Asker, Hold, hold_for
 from kopt.policies.staging.nodes import CacheNode, Gang, chosen, copies_needed
 from kopt.policies.staging.rules import StagingRules
@@ -196,6 +196,27 @@ def test_a_copy_stays_on_a_node_that_takes_nothing_new() -> None:
     outcome = decide(Known(data, {}, (USER,), nodes=nodes), 5000.0, RULES)
     assert ready in outcome.data.copies
     assert [(one.place, one.verb) for one in outcome.orders] == [("b", Verb.STAGE)]
+
+
+def test_a_copy_that_hangs_on_a_node_that_is_down_holds_nobody_whose_data_is_elsewhere() -> None:
+    hanging = Copy("a", DataPhase.STAGING, attempts=1, generation=1, gone=False)
+    ready = Copy("b", DataPhase.READY, attempts=1, generation=1, digest="d", gone=False)
+    data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(hanging, ready))
+    down, up = CacheNode("a", fits=False), CacheNode("b")
+    known = Known(data, {"a": Run("a", Verb.STAGE, 1, 1)}, (USER,), nodes=(down, up))
+    assert is_ready(known)
+    assert not is_ready(replace(known, nodes=(down, up, CacheNode("c")), gangs=(Gang(2, 0), Gang(2, 1)))), "of two"
+    assert not is_ready(replace(known, data=replace(data, copies=(replace(ready, place="a"),)))), "nobody may go there"
+    assert not is_ready(replace(known, data=replace(data, generation=2)))
+
+
+def test_a_copy_that_is_being_taken_away_is_not_ready_whatever_its_status_says() -> None:
+    ready = Copy(attempts=3, phase=DataPhase.READY, generation=1, digest="d", gone=False)
+    known = Known(StagedData("team", "tokens", "uid", 1, CLAIMED, copies=(ready,)), {}, (USER,))
+    assert is_ready(known)
+    for attempt, ended in itertools.product((4, 2), (False, True)):
+        run = Run(CLAIM, Verb.REMOVE, attempt, 1, ended=ended, ok=True)
+        assert is_ready(replace(known, runs={CLAIM: run})) is (attempt == 2)
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.floats(0, 1e6), st.booleans())), st.integers(0, 500))

@@ -136,6 +136,24 @@ def test_a_job_has_ended_once_its_pods_last_words_are_there_or_late() -> None:
     assert not run(1, pod(StageResult(False, reason=Trouble.DENIED))).ended, "the word of a pod before the last"
 
 
+def test_the_pod_that_came_last_says_why_nothing_comes() -> None:
+    def waiting(*pods: PodView) -> str:
+        job = JobView({}, "1", ("team", "job"), "job", "uid-one", Run(CLAIM, Verb.STAGE, 1, 1))
+        scene = Seen([data("one", 5, 1)], made=[job], said=list(pods)).scene()
+        return scene.jobs["uid-one"][CLAIM][1].waiting
+
+    evicted = PodView(("team", "first"), "first", "job", False, True, ended_at_s=NOW - 90, started_s=NOW - 100)
+    second = PodView(("team", "second"), "second", "job", False, False)
+    assert waiting(evicted, replace(second, waiting="no node has room")) == "no node has room"
+    # The kubelet tells of volumes that cannot be mounted in events only.
+    assert waiting(evicted, replace(second, scheduled_s=NOW - 5)) == ""
+    assert "kubectl describe pod second" in waiting(evicted, replace(second, scheduled_s=NOW - 120))
+    assert waiting(replace(second, scheduled_s=NOW - 120, running=True)) == ""
+    leaving = replace(second, running=True, node="a", leaves_at_s=NOW - 120)
+    assert "node a does not confirm" in waiting(leaving)
+    assert waiting(replace(leaving, leaves_at_s=NOW + 20)) == ""
+
+
 def test_a_status_is_read_as_it_was_written() -> None:
     for one in (data("one", 5, 1, ready_at_s=3.0), data("two", 5, 1, node="a", ready_at_s=3.0)):
         place = {"claim": "claim", "path": "one"} if one.name == "one" else {"nodeCache": {"copies": 1}}

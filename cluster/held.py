@@ -181,9 +181,11 @@ def next_holders(document: Object) -> tuple[str, ...]:
 def turn(document: Object, by: str) -> Object:
     """The annotations of an object of which ``by`` is the holder after those that are.
 
-    Raises HoldError where nobody holds it, or nobody can tell what the holder has changed.
+    Raises HoldError where nobody holds it or ``by`` does, or nobody can tell what the holder has changed.
     """
     undo = _undo(document)
+    if holder_of(document) == by:
+        raise HoldError(f"{document['metadata'].get('name')} is held by {by} already")
     if not holder_of(document) or undo is None:
         raise HoldError(f"{document['metadata'].get('name')} has no holder whose turn could be waited for")
     then = list(dict.fromkeys([*next_holders(document), by]))

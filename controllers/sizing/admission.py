@@ -78,7 +78,11 @@ class SizingAtAdmission:
         verdict = waits_for_dry_run(facts, known=known, settings=self._settings)
         if not verdict.yes:
             return None
-        if holder_of(workload.document):
+        holder = holder_of(workload.document)
+        if holder == HOLDER:
+            # Reviews come twice where Kueue's webhook has changed the Job after ours.
+            return verdict.reason
+        if holder:
             for name, value in turn(workload.document, HOLDER).items():
                 patch.put(("metadata", "annotations", name), value)
             return verdict.reason

@@ -81,3 +81,9 @@ def test_holding_again_keeps_who_waits_and_passing_on_gives_a_jobs_own_request_b
 def test_nobody_waits_for_what_nobody_holds() -> None:
     with pytest.raises(HoldError):
         wait_turn(job(), "staging")
+
+
+def test_nobody_waits_for_themselves() -> None:
+    held = merged(job(), hold(JOBS, job(), "profiling"))
+    with pytest.raises(HoldError):
+        wait_turn(held, "profiling")

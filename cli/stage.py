@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.edge import Refused, explain, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar, say
@@ -89,16 +89,18 @@ def stage(
         return
     if source is None or destination is None:
         usage_error("name the source and the folder for it", "SOURCE" if source is None else "DESTINATION")
-    given = {_one_name(source): _sha256(sha256, "--sha256")} if sha256 else {}
     from kopt.agents.staging.settings import StageSettings
 
-    settings = StageSettings(
-        parallel, _size(part, "--part"), _rate(limit), retry_s=retry, most_objects=most, check_source=source_checksums,
-        checksums=given | (_listed(checksums) if checksums else {}), replace=replace, progress=progress, claims=claims,
-    )  # fmt: skip
     began = time.monotonic()
-    with listening(output, retry) as listener, _told(result):
-        manifest, last = asyncio.run(_staged(Source.parse(source), destination, settings, listener))
+    with _told(result):
+        given = {_one_name(source): _sha256(sha256, "--sha256")} if sha256 else {}
+        known = given | (_listed(checksums) if checksums else {})
+        settings = StageSettings(
+            parallel, _size(part, "--part"), _rate(limit), retry_s=retry, most_objects=most, checksums=known,
+            check_source=source_checksums, replace=replace, progress=progress, claims=claims,
+        )  # fmt: skip
+        with listening(output, retry) as listener:
+            manifest, last = asyncio.run(_staged(Source.parse(source), destination, settings, listener))
     _tell(result, StageResult.of(manifest))
     if output is not Format.JSON:
         show(_answer(manifest, last, destination, time.monotonic() - began), output)
@@ -136,18 +138,18 @@ def _told(result: Path | None) -> Iterator[None]:
 
     try:
         yield
-    except StagingError as error:
-        _tell(result, StageResult.failed(StagingError(unsecret(str(error)), error.trouble)))
-        raise
-    except Refused as error:
-        _tell(result, StageResult.failed(StagingError(str(error), Trouble.STOPPED)))
+    except Exception as error:
+        # Whatever it is: of a pod, this is all that anybody is told.
+        trouble = error.trouble if isinstance(error, StagingError) else Trouble.STOPPED
+        trouble = Trouble.BAD_REQUEST if isinstance(error, typer.BadParameter) else trouble
+        _tell(result, StageResult.failed(StagingError(unsecret(explain(error)), trouble)))
         raise
 
 
 def _tell(result: Path | None, found: StageResult) -> None:
     """In place: a container's termination message is a file that cannot be replaced."""
     if result is not None:
-        result.write_text(found.to_json())
+        result.write_text(found.to_json(), encoding="utf-8")
 
 
 def _remove(place: Path, result: Path | None, output: Format) -> None:

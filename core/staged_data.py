@@ -170,7 +170,7 @@ class Request:
         return bool(self.names or self.made or self.problem)
 
 
-_LONGEST_MESSAGE = 1024
+_LONGEST_MESSAGE, _LONGEST_MESSAGE_BYTES = 1024, 2048
 
 
 @dataclass(frozen=True)
@@ -193,10 +193,11 @@ class StageResult:
         return cls(False, reason=error.trouble, message=str(error))
 
     def to_json(self) -> str:
-        """Short enough for a termination message, 4 KiB."""
+        """Short enough for a termination message, 4 KiB as UTF-8."""
+        message = self.message[:_LONGEST_MESSAGE].encode(errors="replace")[:_LONGEST_MESSAGE_BYTES]
         found = {"complete": self.complete, "digest": self.digest, "reason": self.reason and self.reason.value,
-                 "message": self.message[:_LONGEST_MESSAGE], "bytes": self.bytes, "objects": self.objects}  # fmt: skip
-        return json.dumps(found)
+                 "message": message.decode(errors="ignore"), "bytes": self.bytes, "objects": self.objects}  # fmt: skip
+        return json.dumps(found, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> "StageResult | None":

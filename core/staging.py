@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 SCHEMA = "kopt-staging/1"
 STATE_FOLDER = ".kopt-staging"
 """What staging keeps beside the data, in the destination."""
+MARKER = ".kopt-incomplete"
+"""Stands in the destination while it is no complete copy."""
 _LONGEST_NAME = 255
 _LONGEST_PATH = 4000
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -95,9 +97,9 @@ class Source:
                 url, revision = _at_revision(rest)
                 return cls(SourceKind.GIT, f"{scheme.removeprefix('git+')}://{url}", revision)
             case "pvc" if _CLAIM.fullmatch(rest.partition("/")[0]):
-                if path := rest.partition("/")[2].strip("/"):
-                    safe_path(path)
-                return cls(SourceKind.CLAIM, rest)
+                claim, _, path = rest.partition("/")
+                path = path.strip("/")
+                return cls(SourceKind.CLAIM, f"{claim}/{safe_path(path)}" if path else claim)
             case "file" if rest.startswith("/"):
                 return cls(SourceKind.LOCAL, unquote(rest))
         raise StagingError(
@@ -153,7 +155,7 @@ def _at_revision(url: str) -> tuple[str, str]:
 
 def redacted(text: str) -> str:
     """Text in which URLs lack what may be secret: user and password, query and fragment."""
-    text = re.sub(r"(?<=://)[^/\s@]*@", "", text)
+    text = re.sub(r"(?<=://)[^/\s]*@", "", text)
     return re.sub(r"(\b[a-z0-9+]+://[^\s?#'\"]*)[?#][^\s'\"<>)]*", r"\1?…", text)
 
 
@@ -182,7 +184,7 @@ def _name_problem(path: str) -> str:
         return "holds control characters"
     if max(lengths) > _LONGEST_NAME or sum(lengths) + len(parts) > _LONGEST_PATH:
         return "is too long for a file"
-    return "staging keeps for itself" if parts[0] == STATE_FOLDER else ""
+    return "staging keeps for itself" if parts[0] in (STATE_FOLDER, MARKER) else ""
 
 
 @dataclass(frozen=True, slots=True)

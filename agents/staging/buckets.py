@@ -67,7 +67,7 @@ class Bucket:
     async def entries(self) -> AsyncIterator[Entry]:
         try:
             one = None if self._folder else await self._object()
-            if one is not None:
+            if one is not None and (one["size"] or not await self._has_below()):
                 self._one = self._key
                 yield self._entry(one, self._key.rpartition("/")[2])
                 return
@@ -102,6 +102,13 @@ class Bucket:
             raise changed(what) from error
         except STORE_ERRORS as error:
             raise of_source(error, what, self._source.kind) from error
+
+    async def _has_below(self) -> bool:
+        """Whether there is a folder of the object's name: then an empty one stands for that."""
+        async for page in obstore.list(self._store, prefix=self._key, chunk_size=1):
+            if any(self._below(page)):
+                return True
+        return False
 
     async def _object(self) -> Any:
         try:

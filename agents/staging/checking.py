@@ -9,8 +9,8 @@ from pathlib import Path
 
 from kopt.agents.staging.digests import file_digest, part_digest
 from kopt.agents.staging.fetching import together
-from kopt.agents.staging.folder import MARKER, Folder
-from kopt.core.staging import Manifest, Staged, StagingError, Trouble, part_ranges
+from kopt.agents.staging.folder import Folder
+from kopt.core.staging import MARKER, Manifest, Staged, StagingError, Trouble, part_ranges
 
 
 @dataclass(frozen=True)

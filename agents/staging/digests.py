@@ -5,8 +5,6 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from kopt.core.staging import Checksum
-
 _PIECE = 1 << 20
 
 
@@ -40,7 +38,3 @@ def hasher(algorithm: str, size: int) -> Hash:
         found = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
         return found
     return hashlib.new(algorithm, usedforsecurity=False)
-
-
-def agrees(checksum: Checksum, digest: str) -> bool:
-    return checksum.value == digest

@@ -6,7 +6,9 @@ import hashlib
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from kopt.agents.staging.digests import file_digest, hasher
 from kopt.agents.staging.folder import Folder
@@ -19,6 +21,8 @@ from kopt.agents.staging.troubles import changed
 from kopt.core.staging import Checksum, Entry, Staged, StagingError, Trouble, part_count, part_ranges
 
 _AT_ONCE = 1 << 20
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass
@@ -61,6 +65,8 @@ class Object:
         checksum = self.entry.checksum
         if checksum is None:
             return True
+        if not self.entry.bytes:
+            return hasher(checksum.algorithm, 0).hexdigest() == checksum.value
         if checksum.algorithm == "sha256" and len(self.parts) == 1:
             return self.parts[0] == checksum.value
         return file_digest(path, checksum.algorithm) == checksum.value
@@ -106,7 +112,7 @@ class Fetcher:
                 place += len(piece)
         if place != entry.bytes:
             raise _short(entry, place, entry.bytes)
-        self._folders.add(await asyncio.to_thread(self._write_whole, one, pieces))
+        self._folders.add(await _in_thread(self._write_whole, one, pieces))
         self._counts.bytes_done += entry.bytes
         self._counts.objects_done += 1
 
@@ -133,7 +139,7 @@ class Fetcher:
         return folder
 
     async def _part(self, one: Object, index: int, begin: int, end: int) -> None:
-        file = await asyncio.to_thread(_opened, self._folder.partial(one.entry.path))
+        file = await _in_thread(_opened, self._folder.partial(one.entry.path))
         try:
             digest = await self._pieces(one.entry, file, begin, end)
         except StagingError as error:
@@ -154,7 +160,7 @@ class Fetcher:
                     if place + len(piece) > end:
                         raise changed(entry.path)
                     await self._pace.take(len(piece))
-                    await asyncio.to_thread(_write, file, piece, place, found)
+                    await _in_thread(_write, file, piece, place, found)
                     place += len(piece)
                     self._counts.bytes_done += len(piece)
         except BaseException:
@@ -167,19 +173,29 @@ class Fetcher:
 
     async def _settle(self, one: Object) -> None:
         one.settled = True
-        entry, partial = one.entry, self._folder.partial(one.entry.path)
-        if entry.bytes and not await asyncio.to_thread(one.agrees, partial):
+        entry = one.entry
+        if not await _in_thread(one.agrees, self._folder.partial(entry.path)):
             assert entry.checksum is not None
             self._drop(one)
             raise _wrong(entry, entry.checksum)
-        folder = await asyncio.to_thread(self._folder.settle, entry.path, entry.bytes, executable=entry.executable)
-        self._folders.add(folder)
+        settle = partial(self._folder.settle, entry.path, entry.bytes, executable=entry.executable)
+        self._folders.add(await _in_thread(settle))
         self._counts.objects_done += 1
 
     def _drop(self, one: Object) -> None:
         self._journal.drop(one.entry.path)
         one.parts.clear()
         self._folder.partial(one.entry.path).unlink(missing_ok=True)
+
+
+async def _in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """As ``asyncio.to_thread``; when it is cancelled it waits, as the thread goes on and its file must stay open."""
+    going = asyncio.create_task(asyncio.to_thread(work, *arguments, **named))
+    try:
+        return await asyncio.shield(going)
+    except asyncio.CancelledError:
+        await asyncio.gather(going, return_exceptions=True)
+        raise
 
 
 async def together(work: Callable[[], Awaitable[None]], count: int) -> None:

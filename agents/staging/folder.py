@@ -16,10 +16,9 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kopt.core.staging import STATE_FOLDER, Manifest, StagingError, Trouble
+from kopt.core.staging import MARKER, STATE_FOLDER, Manifest, StagingError, Trouble
 from kopt.core.units import format_bytes
 
-MARKER = ".kopt-incomplete"
 _SPARE_BYTES = 1 << 20
 
 
@@ -95,11 +94,17 @@ class Folder:
         return self._partial / hashlib.sha256(path.encode()).hexdigest()[:40]
 
     def settle(self, path: str, size: int, *, executable: bool) -> Path:
-        """Puts a whole file under its name, its content on the disk first; the folder that is to be synced."""
+        """Puts a whole file under its name, its content on the disk first; the folder that is to be synced.
+
+        Raises StagingError or OSError where the file is shorter, or gone: its holes would read as zeros.
+        """
         partial, target = self.partial(path), self.file(path)
-        file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(partial, os.O_RDWR | os.O_CLOEXEC | (0 if size else os.O_CREAT), 0o644)
         try:
             found = os.fstat(file)
+            if found.st_size < size:
+                message = f"{partial}, which is to be {path}, was cut off by somebody else; run again"
+                raise StagingError(message, Trouble.CORRUPT)
             if found.st_size != size:
                 os.ftruncate(file, size)
             if bool(found.st_mode & stat.S_IXUSR) != executable:
@@ -114,6 +119,11 @@ class Folder:
             self._made.add(parent)
         os.rename(partial, target)  # noqa: PTH104 - there may be millions
         return target.parent
+
+    @property
+    def folds_case(self) -> bool:
+        """Whether names that differ by case alone are one file here, as on shares of Windows."""
+        return (self.state / "LOCK").exists()
 
     def remove(self, path: str) -> None:
         """A file that an earlier copy had."""

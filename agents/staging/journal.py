@@ -97,7 +97,8 @@ def known(path: Path, staged: Iterator[Staged]) -> dict[str, Known]:
 def _enter(found: dict[str, Known], fields: list[Any] | None) -> None:
     match fields:
         case [str(path)]:
-            found.pop(path, None)
+            # Ours all the same: what an earlier version left under its name is not somebody else's.
+            found[path] = Known("", 0, 1, {})
         case [str(path), str(version), int(size), int(part_bytes), int(index), str(digest)]:
             own = found.get(path)
             if own is None or (own.version, own.bytes, own.part_bytes) != (version, size, part_bytes):

@@ -9,7 +9,7 @@ from pathlib import Path
 from kopt.agents.staging.buckets import piece_bytes
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.troubles import changed
-from kopt.core.staging import STATE_FOLDER, Entry, Source, SourceKind, StagingError, Trouble
+from kopt.core.staging import MARKER, STATE_FOLDER, Entry, Source, SourceKind, StagingError, Trouble
 
 
 class LocalFiles:
@@ -59,6 +59,7 @@ class LocalFiles:
             return
         if not self._place.is_dir():
             raise StagingError(f"{self._source} is not there; check the path", Trouble.NOT_FOUND)
+        self._refuse_incomplete()
         waiting = [(self._place, "")]
         while waiting:
             folder, prefix = waiting.pop()
@@ -79,8 +80,16 @@ class LocalFiles:
                 else:
                     self.notes.append(f"{name} is no file and is left out")
 
+    def _refuse_incomplete(self) -> None:
+        """A copy of a copy that is not complete would be complete."""
+        for place in (self._place, *self._place.parents):
+            if place.is_relative_to(self._inside) and (place / MARKER).exists():
+                message = f"{self._source} is a copy that is not complete; wait until it is, or stage it first"
+                raise StagingError(message, Trouble.BUSY)
+
     def _stays_inside(self, link: Path) -> None:
-        if not link.resolve().is_relative_to(self._inside.resolve()):
+        # Path.resolve raises for links that lead in circles.
+        if not Path(os.path.realpath(link)).is_relative_to(self._inside.resolve()):
             raise StagingError(
                 f"{link} leads out of {self._inside}; stage the folder that holds what it names, or copy it in",
                 Trouble.BAD_NAME,

@@ -4,10 +4,10 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from kopt.agents.staging.folder import MARKER, Folder
+from kopt.agents.staging.folder import Folder
 from kopt.agents.staging.journal import known
 from kopt.agents.staging.troubles import of_disk
-from kopt.core.staging import STATE_FOLDER
+from kopt.core.staging import MARKER, STATE_FOLDER
 
 
 def remove(place: Path) -> int:

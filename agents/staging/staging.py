@@ -127,15 +127,23 @@ def _refuse_other_copy(folder: Folder, before: Manifest | None, source: str, set
 
 
 def _refuse_strangers(folder: Folder, entries: list[Entry], earlier: dict[str, Known]) -> None:
-    """Files of these names that no run of ours put there are not overwritten."""
-    if folder.begun is not None:
-        return
+    """Files of these names that no run of ours put there are not overwritten, nor is one of ours by another of ours."""
+    begun = folder.begun is not None
     for one in entries:
         path = folder.file(one.path)
         if one.path not in earlier and os.path.lexists(path):
+            if begun and os.lstat(path).st_size == one.bytes:
+                # Of a run that has begun; of empty files the journal tells nothing, and of others not after a crash.
+                continue
             raise StagingError(
                 f"{path} is there and was not staged; choose an empty folder, or take it away", Trouble.DESTINATION
             )
+    seen = dict[str, str]()
+    for one in entries if folder.folds_case else ():
+        other = seen.setdefault(one.path.casefold(), one.path)
+        if other != one.path:
+            raise StagingError(f"{other!r} and {one.path!r} are one file on {folder.place}, which does not tell "
+                               "capitals from small letters; take another volume", Trouble.BAD_NAME)  # fmt: skip
 
 
 async def _objects(

@@ -94,7 +94,7 @@ def _signed(verb: str, url: str, path: str, query: str, content: bytes = b"") ->
     """A request with Azure's shared key; ``query`` is one parameter, as ``name:value``."""
     date = formatdate(usegmt=True)
     headers = {"x-ms-date": date, "x-ms-version": _VERSION}
-    if content:
+    if not query:
         headers["x-ms-blob-type"] = "BlockBlob"
     told = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
     parts = [verb, "", "", str(len(content) or ""), *[""] * 8, f"{told}/{ACCOUNT}{path}"]

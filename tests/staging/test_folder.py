@@ -1,19 +1,27 @@
 """What happens to the destination: from local files, with full disks, hostile names, torn journals and rivals."""
 
 import asyncio
+import hashlib
 import json
 import os
 import resource
 import signal
 import subprocess
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from controlplane.processes import spawn, wait_for
 
+from kopt.agents.staging import fetching
 from kopt.agents.staging.checking import Damage, verify
 from kopt.agents.staging.folder import Folder
-from kopt.core.staging import Phase, Progress, StagingError, Trouble
+from kopt.agents.staging.journal import Journal
+from kopt.agents.staging.settings import StageSettings
+from kopt.agents.staging.staging import stage
+from kopt.core.staging import Checksum, Phase, Progress, Source, StagingError, Trouble
 from tests.staging.conftest import KOPT, content, run, staged
 
 
@@ -65,6 +73,120 @@ def test_a_mounted_claim_is_read_and_links_do_not_lead_out_of_it(source: Path, t
         staged("pvc://team-data/set", tmp_path / "other", claims=claims)
     with pytest.raises(StagingError, match="not mounted"):
         staged("pvc://another/set", tmp_path / "other", claims=claims)
+
+
+def test_a_copy_that_is_not_complete_is_no_source(source: Path, tmp_path: Path) -> None:
+    place = tmp_path / "claims" / "team" / "copy"
+    _interrupted(source, place, 6)
+    for inside in ("team/copy", "team/copy/inner"):
+        (place / "inner").mkdir(exist_ok=True)
+        (place / "inner" / "a").write_bytes(b"half")
+        with pytest.raises(StagingError, match="is not complete") as caught:
+            staged(f"pvc://{inside}", tmp_path / "second", claims=tmp_path / "claims")
+        assert caught.value.trouble is Trouble.BUSY, "it is tried again by itself"
+    (place / "inner" / "a").unlink()
+    staged(source, place)
+    staged("pvc://team/copy", tmp_path / "second", claims=tmp_path / "claims")
+    assert content(tmp_path / "second") == content(source)
+
+
+def test_links_that_lead_nowhere_or_in_circles_are_left_out(source: Path, tmp_path: Path) -> None:
+    (source / "circle").symlink_to("circle")
+    (source / "gone").symlink_to("nothing")
+    manifest = staged(source, tmp_path / "copy")
+    assert "circle" not in content(tmp_path / "copy")
+    assert [one.partition(" ")[0] for one in manifest.notes] == ["circle", "gone"]
+
+
+def test_an_empty_file_is_compared_with_its_checksum(source: Path, tmp_path: Path) -> None:
+    empty = source / "inner" / "empty"
+    given = {"empty": Checksum("sha256", hashlib.sha256(b"all of it").hexdigest())}
+    with pytest.raises(StagingError, match="its sha256 is not") as caught:
+        staged(empty, tmp_path / "copy", checksums=given)
+    assert caught.value.trouble is Trouble.CORRUPT
+    assert not _complete(tmp_path / "copy")
+    staged(empty, tmp_path / "copy", checksums={"empty": Checksum("sha256", hashlib.sha256(b"").hexdigest())})
+
+
+def test_names_that_a_disk_takes_for_one_are_told(source: Path, tmp_path: Path) -> None:
+    (source / "ONE.bin").write_bytes(b"another")
+    staged(source, tmp_path / "copy")
+    place = tmp_path / "other"
+    (place / ".kopt-staging").mkdir(parents=True)
+    # As on a share that does not tell capitals from small letters.
+    (place / ".kopt-staging" / "LOCK").touch()
+    with pytest.raises(StagingError, match="are one file") as caught:
+        staged(source, place)
+    assert caught.value.trouble is Trouble.BAD_NAME
+    assert content(place) == {}
+
+
+def test_files_are_open_as_long_as_they_are_written(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread cannot be stopped: a file that is closed under it may be another's by the time it writes."""
+    writes, closed, early, write, close = threading.Event(), set[int](), set[int](), fetching._write, os.close
+
+    def slowly(file: int, piece: bytes, place: int, found: Any) -> None:
+        writes.set()
+        time.sleep(0.2)
+        early.update(closed & {file})
+        write(file, piece, place, found)
+
+    monkeypatch.setattr(fetching, "_write", slowly)
+    monkeypatch.setattr(os, "close", lambda file: (closed.add(file), close(file)))
+
+    async def stopped() -> None:
+        work = asyncio.create_task(stage(Source.parse(str(source)), tmp_path / "copy", StageSettings(part_bytes=1000)))
+        await asyncio.to_thread(writes.wait)
+        closed.clear()
+        work.cancel()
+        await asyncio.wait([work])
+
+    asyncio.run(stopped())
+    assert closed
+    assert not early
+    monkeypatch.undo()
+    staged(source, tmp_path / "copy")
+    assert content(tmp_path / "copy") == content(source)
+
+
+def test_what_is_shorter_than_its_parts_never_gets_its_name(tmp_path: Path) -> None:
+    with Folder.alone(tmp_path) as folder:
+        folder.begin("any")
+        for found in (None, b"half"):
+            if found is not None:
+                folder.partial("a").write_bytes(found)
+            with pytest.raises((StagingError, OSError)):
+                folder.settle("a", 10, executable=False)
+    assert content(tmp_path) == {}
+
+
+def test_a_copy_inside_of_another_that_is_not_complete_is_not_written_over(source: Path, tmp_path: Path) -> None:
+    place = tmp_path / "copy"
+    (source / "set").mkdir()
+    (source / "set" / "big").write_bytes(os.urandom(10_000))
+    _interrupted(source, place, 2)
+    inner = tmp_path / "inner source"
+    inner.mkdir()
+    (inner / "big").write_bytes(b"of another copy")
+    staged(inner, place / "set")
+    with pytest.raises(StagingError, match="was not staged"):
+        staged(source, place)
+    assert content(place / "set") == {"big": b"of another copy"}
+
+
+def test_an_object_that_changed_midway_and_then_went_leaves_nothing_of_its_first_version(
+    source: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "copy"
+    staged(source, place)
+    with Folder.alone(place) as folder:
+        folder.begin(str(source))
+        Journal(folder.journal).drop("one.bin")
+    (source / "one.bin").unlink()
+    staged(source, place)
+    assert content(place) == content(source)
 
 
 def test_a_full_disk_is_told_before_it_is_full(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

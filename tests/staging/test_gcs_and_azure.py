@@ -46,6 +46,18 @@ def test_objects_of_all_sizes_and_names_arrive(cloud: Cloud, tmp_path: Path) -> 
     assert run("--verify", tmp_path / "copy").returncode == 0
 
 
+def test_an_empty_object_beside_a_folder_of_its_name_stands_for_the_folder(cloud: Cloud, tmp_path: Path) -> None:
+    """As tools and hierarchical namespaces make them; a copy of it alone would be complete, and nothing."""
+    for key, value in {"marked": b"", "marked/inner": b"", "marked/inner/a": b"a", "marked/b": b"b"}.items():
+        cloud.put(key, value)
+    staged(f"{cloud.scheme}://data/marked", tmp_path / "copy")
+    assert content(tmp_path / "copy") == {"inner/a": b"a", "b": b"b"}
+    cloud.put("empty", b"")
+    cloud.put("emptyish", b"another")
+    staged(f"{cloud.scheme}://data/empty", tmp_path / "one")
+    assert content(tmp_path / "one") == {"empty": b""}
+
+
 def test_another_version_of_an_object_is_never_mixed_with_the_first(cloud: Cloud, tmp_path: Path) -> None:
     cloud.put("changing/set", b"a" * (8 * PART))
     changed = []

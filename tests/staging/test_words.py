@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kopt.agents.staging.journal import Journal, PartLine, known
 from kopt.agents.staging.troubles import of_source
+from kopt.core.staged_data import StageResult
 from kopt.core.staging import (
     Checksum,
     Entry,
@@ -27,6 +28,7 @@ from kopt.core.staging import (
     redacted,
     safe_path,
 )
+from tests.staging.conftest import run
 
 DIGEST = "ab" * 32
 
@@ -46,6 +48,7 @@ def test_parts_cover_an_object_once_and_in_order(size: int, part: int) -> None:
 @example("a/../../b")
 @example("\ud800")
 @example(".kopt-staging/manifest.json")
+@example(".kopt-incomplete")
 def test_a_name_is_refused_or_stays_inside(path: str) -> None:
     try:
         accepted = safe_path(path)
@@ -54,6 +57,7 @@ def test_a_name_is_refused_or_stays_inside(path: str) -> None:
     place = Path("/data/copy")
     assert place in (place / accepted).parents
     assert ".." not in Path(accepted).parts
+    assert not accepted.startswith(".kopt-")
     assert accepted.isprintable() or all(ord(letter) > 31 for letter in accepted)
 
 
@@ -69,6 +73,7 @@ def test_a_name_is_refused_or_stays_inside(path: str) -> None:
         ("git+https://user:secret@host/a.git@v1", SourceKind.GIT, "https://user:secret@host/a.git", "v1"),
         ("git+ssh://git@host/a.git", SourceKind.GIT, "ssh://git@host/a.git", ""),
         ("pvc://claim/a", SourceKind.CLAIM, "claim/a", ""),
+        ("pvc://claim//a/", SourceKind.CLAIM, "claim/a", ""),
         ("/data/a b", SourceKind.LOCAL, "/data/a b", ""),
         ("file:///data/a%20b", SourceKind.LOCAL, "/data/a b", ""),
     ],
@@ -81,7 +86,7 @@ def test_sources_are_read(text: str, kind: SourceKind, address: str, revision: s
 @pytest.mark.parametrize(
     "text",
     ["", "s3://", "ftp://host/x", "hf://onlyname", "hf://a/../b", "hf://a/b/../../c", "pvc://../x", "git+ext://sh -c x",
-     "git+https://host/a@--upload-pack=x", "https:///path", "file://host/x", "s3://a\nb"],
+     "git+https://host/a@--upload-pack=x", "https:///path", "https://[x/y", "file://host/x", "s3://a\nb", "pvc://a/../b"],
 )  # fmt: skip
 def test_what_is_no_source_is_refused(text: str) -> None:
     with pytest.raises(StagingError):
@@ -99,6 +104,20 @@ def test_messages_of_libraries_lose_secrets_of_the_environment(monkeypatch: pyte
     told = str(of_source(RuntimeError("GET https://u:p@h/x?sig=hidden with very-secret-value"), "s3://b/x", "s3"))
     assert "https://h/x?… with ***" in told
     assert not {"hidden", "very-secret-value", "u:p"} & set(told.split())
+
+
+def test_passwords_go_whatever_is_in_them() -> None:
+    assert redacted("https://me:p@ss@host/a and git+https://t@host/b@v1") == "https://host/a and git+https://host/b@v1"
+
+
+@pytest.mark.parametrize("letter", ["a", "ü", "漢", "🜁", '"', "\\", "\udcff"])
+def test_the_last_words_of_a_pod_fit_whatever_its_objects_are_called(letter: str) -> None:
+    text = StageResult.failed(StagingError(f"{letter * 5000} is not there", Trouble.NOT_FOUND)).to_json()
+    assert len(text.encode()) <= 4096, "the kubelet would cut it off"
+    found = StageResult.from_json(text)
+    assert found is not None
+    assert found.reason is Trouble.NOT_FOUND
+    assert found.message
 
 
 def _manifest() -> dict[str, Any]:
@@ -186,3 +205,15 @@ def test_a_line_that_was_altered_counts_for_nothing(tmp_path: Path) -> None:
     assert known(tmp_path / "journal", iter(())) == {}
     (tmp_path / "journal").write_bytes(whole)
     assert known(tmp_path / "journal", iter(()))["a"].parts == {3: DIGEST}
+
+
+@pytest.mark.parametrize(
+    ("words", "trouble"), [(["--limit", "0B/s"], Trouble.BAD_REQUEST), (["--checksums", "none"], Trouble.STOPPED)]
+)
+def test_whatever_ends_it_is_told_to_the_controller(tmp_path: Path, words: list[str], trouble: Trouble) -> None:
+    result = tmp_path / "result"
+    assert run(tmp_path, tmp_path / "copy", *words, "--result", result).returncode != 0
+    told = StageResult.from_json(result.read_text())
+    assert told is not None
+    assert told.reason is trouble
+    assert told.message

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kopt.cluster.resources import KAI_QUEUES, KUEUE_CLUSTER_QUEUES, VOLCANO_QUEUES, Object, Resource
+from kopt.core.units import UnitError, parse_bytes
 
 Place = tuple[str, ...]
 """Inside a queue's spec: (flavour, resource) of Kueue, (field,) of KAI's GPUs, (resource,) of Volcano."""
@@ -42,8 +43,16 @@ def with_values(resource: Resource, document: Object, values: Mapping[Place, Any
 def restored(resource: Resource, document: Object, undo: Mapping[str, Any] | None) -> Object:
     """The changes that give a queue back what it owns; none where its marks say nothing."""
     values = {place: own for place, (own, stands) in noted(undo).items()
-              if value_at(resource, document, place) == stands}  # fmt: skip
+              if is_same(value_at(resource, document, place), stands)}  # fmt: skip
     return {"spec": with_values(resource, document, values)} if values else {}
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two quantities are one amount: of what was written as 1000, servers make 1k."""
+    try:
+        return bool(one == other or parse_bytes(str(one)) == parse_bytes(str(other)))
+    except UnitError:
+        return False
 
 
 def noted(undo: Mapping[str, Any] | None) -> Mapping[Place, tuple[Any, Any]]:

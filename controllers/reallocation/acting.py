@@ -1,13 +1,16 @@
 """Carries out what was decided about a pool: quotas, requests to save, stops and returns."""
 
+import contextlib
 import json
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kopt.cluster.held import HoldError, holder_of
+from kopt.cluster.errors import Forbidden, Invalid
+from kopt.cluster.held import HoldError, holder_of, undo_of
 from kopt.cluster.node_bandwidths import stamp
+from kopt.cluster.quotas import Place, noted
 from kopt.cluster.resources import (
     JOBS,
     KAI_QUEUES,
@@ -23,10 +26,11 @@ from kopt.cluster.resources import (
 )
 from kopt.cluster.saving import request_patch
 from kopt.controllers.reallocation.deciding import Deciding, Judged
-from kopt.controllers.reallocation.given import Tell, Writer
+from kopt.controllers.reallocation.given import Errors, Tell, Writer
 from kopt.controllers.reallocation.live import LiveCluster, kai_queue, volcano_queue
-from kopt.controllers.reallocation.marks import advised, quota, returned, told
+from kopt.controllers.reallocation.marks import advised, given_back, quota, returned, told
 from kopt.controllers.reallocation.views import ADVICE_ANNOTATION, HOLDER, MINE, Borrowing, Pool, QueueView, SeenPod
+from kopt.controllers.webhook.objects import at
 from kopt.core.decision import Mode
 from kopt.core.evictions import System
 from kopt.core.units import WHOLE_GPU
@@ -35,6 +39,7 @@ from kopt.policies.saving import USUAL_S, SaveState, unasked
 
 _LOG = logging.getLogger(__name__)
 _IDLE_S, _SOON_S, _ORDER_LASTS_S = 30.0, 1.0, 60.0
+_LONGEST = 900
 _COMES_S = 10.0
 """A queueing system that is stopped takes notice of nobody; others are not kept waiting for it longer than that."""
 _SYSTEMS = ((KUEUE_CLUSTER_QUEUES, System.KUEUE), (KAI_QUEUES, System.KAI), (VOLCANO_QUEUES, System.VOLCANO))
@@ -90,24 +95,30 @@ class Acting:
         if not queue.coming:
             self._coming.pop(queue.name, None)
             return False
-        return now_s - self._coming.setdefault(queue.name, now_s) < _COMES_S
+        return 0 <= now_s - self._coming.setdefault(queue.name, now_s) < _COMES_S
 
     def strays(self, named: Collection[tuple[System, str]]) -> Iterator[tuple[Resource, str, Object]]:
-        """What we hold of queues that are not ``named``: workloads first, then the queues' quotas."""
+        """Workloads that we hold of queues that are not ``named``, and those that others let run."""
         for view in self._cluster.workloads():
             queue = (System.KUEUE, self._cluster.cluster_queue_of(view))
             if view.holder == HOLDER and (queue not in named or view.active):
                 yield KUEUE_WORKLOADS, view.name, view.document
         for job in self._cluster.jobs():
-            if holder_of(job) == HOLDER and (System.KAI, kai_queue(job)) not in named:
+            runs = at(job, "spec", "suspend") is not True
+            if holder_of(job) == HOLDER and (runs or (System.KAI, kai_queue(job)) not in named):
                 yield JOBS, "/".join(key_of(job)), job
         for job in self._cluster.volcano_jobs():
             if holder_of(job) == HOLDER and (System.VOLCANO, volcano_queue(job)) not in named:
                 yield VOLCANO_JOBS, "/".join(key_of(job)), job
+
+    def too_much(self, lent: Collection[tuple[System, str, Place]]) -> Iterator[tuple[Resource, str, Object, Object]]:
+        """Queues with marks for other places than those of ``lent``, and the patches that give these back."""
         for resource, system in _SYSTEMS:
             for name, document in self._cluster.queues(resource).items():
-                if holder_of(document) == HOLDER and (system, name) not in named:
-                    yield resource, name, document
+                known = noted(undo_of(document))
+                over = [place for place in known if (system, name, place) not in lent]
+                if holder_of(document) == HOLDER and (over or not known):
+                    yield resource, name, document, given_back(resource, document, over)
 
     async def _settle(self, queue: QueueView, now_s: float) -> None:
         """Marks whose Command was not written yet, or was carried out. Volcano gets a while for each."""
@@ -137,7 +148,7 @@ class Acting:
         return Carried((), _again_s(choice, judged))
 
     async def _stop(self, pool: Pool, judged: Judged, choice: Choice, chosen: list[Borrowing]) -> tuple[str, ...]:
-        gone = []
+        gone, errors = [], Errors()
         for one in chosen:
             why = f"{judged.needy} needs the GPUs that were lent. {choice.reason.message}"
             try:
@@ -145,13 +156,24 @@ class Acting:
             except HoldError as error:
                 _LOG.info("%s is not stopped: %s", one.name, error)
                 continue
-            await self._writer.patch(one.resource, one.document, changes)
-            gone.append(one.name)
-            if one.candidate and one.candidate.save is SaveState.SAVED:
-                self._deciding.saved(pool, max(map(_took_s, one.pods)))
-            self._tell(_reference(one), "LentGpusReclaimed", why)
-            self._tell(_about(pool), "Reclaimed", f"{one.name}: {choice.reason.message}")
+            with errors.kept(), self._allowed(pool, one, judged.now_s):
+                await self._writer.patch(one.resource, one.document, changes)
+                gone.append(one.name)
+                if one.candidate and one.candidate.save is SaveState.SAVED:
+                    self._deciding.saved(pool, max(map(_took_s, one.pods)))
+                self._tell(_reference(one), "LentGpusReclaimed", why)
+                self._tell(_about(pool), "Reclaimed", f"{one.name}: {choice.reason.message}")
+        errors.raise_first()
         return tuple(gone)
+
+    @contextlib.contextmanager
+    def _allowed(self, pool: Pool, one: Borrowing, now_s: float) -> Iterator[None]:
+        """What an admission plugin does not let be changed is left alone for a while; others are not kept by it."""
+        try:
+            yield
+        except (Forbidden, Invalid) as error:
+            self._deciding.refused(one.name, now_s)
+            self._tell(_about(pool), "Refused", f"{one.name} may not be changed: {error.message}"[:_LONGEST])
 
     async def _ask(self, pool: Pool, judged: Judged, choice: Choice, chosen: list[Borrowing], by_s: float) -> None:
         until_s = min(by_s, judged.now_s + USUAL_S)
@@ -166,13 +188,15 @@ class Acting:
 
     async def _let_return(self, pool: Pool, judged: Judged, place: int, turn: Turn) -> None:
         queue = judged.queues[place]
-        by_name = {one.name: one for one in queue.held}
+        by_name, errors = {one.name: one for one in queue.held}, Errors()
         for name in turn.names:
             one = by_name[name]
-            await self._writer.patch(one.resource, one.document, returned(one))
             text = f"{name} goes on: {queue.own + judged.shares[place]} GPUs may be used in {queue.borrower.queue}."
-            self._tell(_reference(one), "Returned", text)
-            self._tell(_about(pool), "Returned", text)
+            with errors.kept(), self._allowed(pool, one, judged.now_s):
+                await self._writer.patch(one.resource, one.document, returned(one))
+                self._tell(_reference(one), "Returned", text)
+                self._tell(_about(pool), "Returned", text)
+        errors.raise_first()
 
     async def _advise(self, pool: Pool, judged: Judged, choice: Choice, chosen: list[Borrowing]) -> Carried:
         """Say what would be done; in annotate on those who would be stopped, too."""

@@ -9,21 +9,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from kopt.cluster.lending_pools import LONGEST_LEAD_S
 from kopt.controllers.reallocation.forecasts import Forecasts
 from kopt.controllers.reallocation.given import ControllerSettings
 from kopt.controllers.reallocation.live import LiveCluster
 from kopt.controllers.reallocation.turns import Queued, most_lent
 from kopt.controllers.reallocation.views import Borrowing, Pool, QueueView, SeenPod
+from kopt.core.decision import Mode
 from kopt.core.lending_pools import Borrower, ForecastState, LendingPool, Memory, PoolService
+from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.lending import LendingState
 from kopt.policies.lending_caution import Caution
 from kopt.policies.preemption import PreemptionState, observe
-from kopt.policies.reallocation import Choice, LeadTime, Plan, Turn, choose, lead_time, plan, shares
+from kopt.policies.reallocation import Candidate, Choice, LeadTime, Plan, Turn, choose, lead_time, plan, shares
 from kopt.policies.reallocation.plan import learned
 
 _MOST_STARTS, _MOST_SAVES, _SEEN_TICKS = 40, 20, 2
-_GRACE_S, _LOOKS_EVERY_S = 30.0, 5.0
+_GRACE_S, _LOOKS_EVERY_S, _REFUSED_S = 30.0, 5.0, 60.0
 
 
 class QueueOf(Protocol):
@@ -85,19 +88,20 @@ class Deciding:
         self._memories: dict[str, Memory] = {}
         self._rhythms = PreemptionState()
         self._looked_s: dict[str, float] = {}
+        self._refused: dict[str, float] = {}
 
     def judge(self, pool: Pool, now_s: float) -> Judged:
         """``pool`` has a spec. Keeps nothing; ``applied`` does, once what was decided is written."""
         spec = pool.spec
         assert spec is not None
         pods = self._cluster.pods()
-        memory = self._memories.get(pool.uid, pool.status.memory)
-        queues = tuple(self._queue_of(one, spec.resource, now_s, weigh=False) for one in spec.borrowers)
+        # On a grid: what is promised for a moment is learned from at that very moment.
+        tick_s = math.floor(now_s / self._settings.refresh_s) * self._settings.refresh_s
+        memory = _until(self._memories.get(pool.uid, pool.status.memory), tick_s)
+        queues = tuple(self._borrowing(pool, place, now_s) for place in range(len(spec.borrowers)))
         memory = _with_starts(memory, [pod for one in spec.services for pod in _pods_of(one, pods)])
         lead = lead_time(spec.lead_time_s, [took_s for _, took_s in memory.starts], _grace_s(queues), memory.saves)
         asked = {one.name: _gpus(_pods_of(one, pods), spec.resource) for one in spec.services}
-        # On a grid: what is promised for a moment is learned from at that very moment.
-        tick_s = math.floor(now_s / self._settings.refresh_s) * self._settings.refresh_s
         state = LendingState(memory.recent, pool.status.lent_gpus, Caution(memory.level, memory.promised))
         state = learned(spec, state, sum(asked.values()), tick_s, _SEEN_TICKS * self._settings.refresh_s)
         borrowed = sum(one.borrowed for one in queues)
@@ -124,10 +128,11 @@ class Deciding:
 
     def look(self, judged: Judged) -> None:
         """Learn how often borrowers make checkpoints; now and then is often enough."""
-        if judged.now_s - self._looked_s.get(judged.pool.name, float("-inf")) >= _LOOKS_EVERY_S:
+        if not 0 <= judged.now_s - self._looked_s.get(judged.pool.name, float("-inf")) < _LOOKS_EVERY_S:
             self._looked_s[judged.pool.name] = judged.now_s
-            for place in range(len(judged.queues)):
-                self._learn(self._weighed(judged, place), judged.now_s)
+            for place, queue in enumerate(judged.queues):
+                if queue.problem is None:
+                    self._learn(self._weighed(judged, place), judged.now_s)
 
     def victims(self, judged: Judged, by_s: float) -> tuple[Choice, list[Borrowing]]:
         """Who of all queues gives back what is missing: those who lose least."""
@@ -135,10 +140,46 @@ class Deciding:
         for queue in queues:
             self._learn(queue, judged.now_s)
         running = [one for queue in queues for one in queue.running]
-        candidates = [one.candidate for one in running if one.candidate]
+        candidates = [self._able(one.candidate, judged.now_s) for one in running if one.candidate]
         spare = {one.name: one.beyond for one in queues}
         choice = choose(candidates, self._rhythms, judged.missing, judged.now_s, by_s, self._settings.policy, spare)
         return choice, [one for one in running if one.name in choice.victims]
+
+    def refused(self, name: str, now_s: float) -> None:
+        """The API server lets nobody change it: for a while the others are looked at alone."""
+        self._refused[name] = now_s
+
+    def _is_refused(self, name: str, now_s: float) -> bool:
+        return 0 <= now_s - self._refused.get(name, float("-inf")) < _REFUSED_S
+
+    def _able(self, one: Candidate, now_s: float) -> Candidate:
+        if not self._is_refused(one.gang.name, now_s):
+            return one
+        return replace(one, barred=Reason("REFUSED", f"The API server does not let {one.gang.name} be changed."))
+
+    def _borrowing(self, pool: Pool, place: int, now_s: float) -> QueueView:
+        """The queue of a borrower, unless another pool lends to it, or this one in another place."""
+        assert pool.spec is not None
+        borrower = pool.spec.borrowers[place]
+        found = self._queue_of(borrower, pool.spec.resource, now_s, weigh=False)
+        held = tuple(one for one in found.held if not self._is_refused(one.name, now_s))
+        if found.problem is not None:
+            return found
+        for other, number, its in self._claims(borrower):
+            if (other.uid, number) == (pool.uid, place):
+                return replace(found, held=held)
+            assert other.spec is not None
+            if self._queue_of(its, other.spec.resource, now_s, weigh=False).values.keys() & found.values.keys():
+                why = f"{borrower.system} queue {borrower.queue} borrows of LendingPool {other.name} already."
+                return QueueView(borrower, found.resource, None, problem=Reason("CLAIMED", why))
+        return replace(found, held=held)
+
+    def _claims(self, borrower: Borrower) -> list[tuple[Pool, int, Borrower]]:
+        """Who lends to a queue: pools that act before those that watch, the oldest first."""
+        pools = [(pool, pool.spec) for pool in self._cluster.pools() if pool.spec is not None]
+        pools.sort(key=lambda it: (it[1].mode is not Mode.ENFORCE, it[0].created, it[0].name))
+        return [(pool, number, its) for pool, spec in pools for number, its in enumerate(spec.borrowers)
+                if its.key == borrower.key]  # fmt: skip
 
     def _weighed(self, judged: Judged, place: int) -> QueueView:
         return self._queue_of(judged.pool.borrowers[place], judged.pool.resource, judged.now_s, weigh=True)
@@ -171,6 +212,13 @@ def _pods_of(service: PoolService, pods: Sequence[SeenPod]) -> list[SeenPod]:
 def _gpus(pods: Sequence[SeenPod], resource: str) -> int:
     """What pods ask for that run, or wait: a pod that waits is a need."""
     return math.ceil(sum(one.amounts.get(resource, 0) for one in pods if not one.leaving) / WHOLE_GPU)
+
+
+def _until(memory: Memory, now_s: float) -> Memory:
+    """Without what a clock said that was ahead: such a need is of now, and nobody waits until such a promise is due."""
+    recent = tuple((min(at_s, now_s), gpus) for at_s, gpus in memory.recent)
+    promised = tuple(one for one in memory.promised if one[0] <= now_s + LONGEST_LEAD_S)
+    return replace(memory, recent=recent, promised=promised)
 
 
 def _with_starts(memory: Memory, pods: Sequence[SeenPod]) -> Memory:

@@ -60,7 +60,8 @@ class Forecasts:
             return ForecastState.MISSING
         data = [one.data_at_s for one in known.by_series.values() if one.data_at_s is not None]
         oldest_s = min([known.at_s, *(at_s + GRID_S for at_s in data if at_s >= _UNIX_FROM_S)])
-        return ForecastState.STALE if now_s - oldest_s > self._stale_s else ForecastState.FRESH
+        # One from after now is from before the clock was set back: nobody knows how old it is.
+        return ForecastState.STALE if abs(now_s - oldest_s) > self._stale_s else ForecastState.FRESH
 
     def views(self, pool: LendingPool, gpus: Mapping[str, int]) -> list[ServiceView]:
         """The pool's services with what their pods ask for, and with forecasts where these are fresh."""

@@ -1,10 +1,10 @@
 """What the reconciler is given: settings, fenced writes, a way to tell."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from kopt.cluster.api import AlreadyExists
+from kopt.cluster.api import AlreadyExists, ApiError
 from kopt.cluster.held import release
 from kopt.cluster.lease import Fence
 from kopt.cluster.resources import LENDING_POOLS, VOLCANO_COMMANDS, VOLCANO_JOBS, Object, Resource
@@ -29,6 +29,24 @@ class ControllerSettings:
     """Of the choice of victims. Statuses that have not changed are written every minute."""
 
 
+class Errors:
+    """Of several writes each is tried, whatever becomes of the others; ``raise_first`` raises what went wrong."""
+
+    def __init__(self) -> None:
+        self._first: ApiError | None = None
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        try:
+            yield
+        except ApiError as error:
+            self._first = self._first or error
+
+    def raise_first(self) -> None:
+        if self._first is not None:
+            raise self._first
+
+
 class Writer:
     """Fenced writes that the cluster's view learns of at once: informers may come later. All raise Conflict when the
     object has changed since it was seen."""
@@ -45,7 +63,7 @@ class Writer:
             await self._fence.create(VOLCANO_COMMANDS, command(job, action, reason))
 
     async def give_back(self, resource: Resource, document: Object) -> None:
-        """What is held, or has more than it owns, as it was."""
+        """A workload that is held as it was."""
         if resource == VOLCANO_JOBS and phase_of(document) in STOPPING:
             await self.order(document, RESUME, "It is held no longer.")
         await self.patch(resource, document, release(resource, document))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kopt.cluster.held import holder_of, undo_of
-from kopt.cluster.quotas import Place, noted, value_at
+from kopt.cluster.quotas import Place, is_same, noted, value_at
 from kopt.cluster.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, Object
 from kopt.controllers.preemption.reading import amount
 from kopt.controllers.preemption.views import WorkloadView
@@ -49,13 +49,14 @@ class Kueue:
             why = f"ClusterQueue {borrower.queue} is in a cohort, which would borrow what is lent to it."
             return _without(borrower, Reason("COHORT", why), document)
         stands = value_at(KUEUE_CLUSTER_QUEUES, document, place)
-        own, was_set = noted(undo_of(document)).get(place, (stands, stands))
-        if was_set != stands:
+        known = noted(undo_of(document))
+        own, was_set = known.get(place, (stands, stands))
+        if not is_same(was_set, stands):
             # Somebody has written another quota over ours: that is its own now.
             own = stands
         return self._with_workloads(QueueView(
             borrower, KUEUE_CLUSTER_QUEUES, document, _gpus(own), _gpus(stands),
-            values={place: (own, stands)}, marked=holder_of(document) == HOLDER,
+            values={place: (own, stands)}, marked=holder_of(document) == HOLDER and (place in known or not known),
         ), self._index(now_s), place, weigh=weigh)  # fmt: skip
 
     def _index(self, now_s: float) -> _Index:

@@ -19,7 +19,7 @@ from kopt.controllers.preemption.passes import AFTER_TROUBLE_S, SOON_S
 from kopt.controllers.reallocation.acting import Acting, Carried
 from kopt.controllers.reallocation.deciding import Deciding, Judged
 from kopt.controllers.reallocation.forecasts import Forecasts
-from kopt.controllers.reallocation.given import ControllerSettings, Tell, Writer
+from kopt.controllers.reallocation.given import ControllerSettings, Errors, Tell, Writer
 from kopt.controllers.reallocation.live import LiveCluster
 from kopt.controllers.reallocation.reporting import is_news, refused, status_after
 from kopt.controllers.reallocation.views import HOLDER, Pool
@@ -39,10 +39,12 @@ class Reconciler:
         self._cluster, self._writer, self._forecasts, self._deciding = cluster, writer, forecasts, deciding
         self._acting, self._settings, self._tell, self._clock = acting, settings, tell, clock
         self.troubles = 0
+        self._judged: list[Judged] = []
 
     async def step(self) -> float:
         """Raises Deposed."""
         pools = self._cluster.pools()
+        self._judged.clear()
         again_s = [await self._guarded(pool) for pool in pools]
         again_s.append(await self._tidied(pools))
         self._deciding.forget(pools)
@@ -65,6 +67,7 @@ class Reconciler:
             await self._write(pool, refused(pool, now_s))
             return _IDLE_S
         judged = self._deciding.judge(pool, now_s)
+        self._judged.append(judged)
         self._deciding.look(judged)
         carried = await self._acting.carry_out(pool, judged, self._by_s(pool, judged))
         status = status_after(pool, judged, self._forecasts.of(pool.spec), self._reclaiming(pool, judged, carried),
@@ -114,16 +117,24 @@ class Reconciler:
         DECISIONS.info("LendingPool %s", pool.name, extra={"decision": about})
 
     async def _tidied(self, pools: Sequence[Pool]) -> float:
-        """Queues and workloads that no pool lends to any more get back what is theirs."""
-        named = {(one.system, one.queue) for pool in pools if pool.spec and pool.spec.mode is Mode.ENFORCE
-                 for one in pool.spec.borrowers}  # fmt: skip
+        """Queues and workloads that no pool lends to any more, or none can, get back what is theirs."""
         if any(pool.spec is None for pool in pools):
             # What it says cannot be read: perhaps it lends to these.
             return _IDLE_S
-        try:
-            for resource, name, document in self._acting.strays(named):
+        lent = [queue for judged in self._judged if judged.pool.mode is Mode.ENFORCE for queue in judged.queues
+                if queue.problem is None or queue.problem.code == "NO_QUEUE"]  # fmt: skip
+        errors = Errors()
+        for resource, name, document in self._acting.strays({one.borrower.key for one in lent}):
+            with errors.kept():
                 await self._writer.give_back(resource, document)
                 _LOG.info("%s %s is given back: no pool lends to it", resource.kind, name)
+        places = {(*one.borrower.key, place) for one in lent for place in one.values}
+        for resource, name, document, changes in self._acting.too_much(places):
+            with errors.kept():
+                await self._writer.patch(resource, document, changes)
+                _LOG.info("%s %s has what it owns: no pool lends to it", resource.kind, name)
+        try:
+            errors.raise_first()
         except (Conflict, NotFound, Invalid):
             return SOON_S
         except ApiError as error:

@@ -59,7 +59,9 @@ def _model(judged: Judged) -> str:
 
 
 def _history(status: PoolStatus, judged: Judged, every_s: float) -> tuple[HistoryPoint, ...]:
-    history, at_s = status.history, judged.now_s // every_s * every_s
+    at_s = judged.now_s // every_s * every_s
+    # A clock that was ahead must not stop the history until then.
+    history = tuple(one for one in status.history if one.at_s <= at_s)
     point = HistoryPoint(at_s, status.lent_gpus, status.borrowed_gpus, status.service_gpus, status.provision_gpus,
                          judged.plan.p50, judged.plan.p99)  # fmt: skip
     if history and history[-1].at_s >= at_s:

@@ -35,6 +35,11 @@ class Pool:
     trouble: str = ""
     status: PoolStatus = field(default_factory=PoolStatus, compare=False)
 
+    @property
+    def created(self) -> str:
+        """When, as it stands there: the older of two is the smaller."""
+        return str(self.document["metadata"].get("creationTimestamp", ""))
+
 
 @dataclass(frozen=True)
 class SeenPod:

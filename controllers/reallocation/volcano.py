@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kopt.cluster.held import holder_of, undo_of
 from kopt.cluster.namespaces import MODE_ANNOTATION
-from kopt.cluster.quotas import noted, value_at
+from kopt.cluster.quotas import is_same, noted, value_at
 from kopt.cluster.resources import VOLCANO_JOBS, VOLCANO_QUEUES, Object, key_of
 from kopt.cluster.volcano import ABORT, ABORTED, ENDED, RESUME, STEP, STOPPING, phase_of
 from kopt.controllers.preemption.reading import amount, requests_of, seconds
@@ -38,10 +38,12 @@ class Volcano:
         if stands is None:
             why = f"Volcano Queue {borrower.queue} may use any number of {gpu}; give it a capability (0: none its own)."
             return QueueView(borrower, VOLCANO_QUEUES, document, problem=Reason("NO_LIMIT", why))
-        own, was_set = noted(undo_of(document)).get((gpu,), (stands, stands))
-        own = own if was_set == stands else stands
+        known = noted(undo_of(document))
+        own, was_set = known.get((gpu,), (stands, stands))
+        own = own if is_same(was_set, stands) else stands
         view = QueueView(borrower, VOLCANO_QUEUES, document, amount(own) // WHOLE_GPU, amount(stands) // WHOLE_GPU,
-                         values={(gpu,): (own, stands)}, marked=holder_of(document) == HOLDER)  # fmt: skip
+                         values={(gpu,): (own, stands)},
+                         marked=holder_of(document) == HOLDER and ((gpu,) in known or not known))  # fmt: skip
         return self._with_jobs(view, gpu, now_s, weigh=weigh)
 
     def _with_jobs(self, queue: QueueView, gpu: str, now_s: float, *, weigh: bool) -> QueueView:

@@ -27,6 +27,7 @@ REACTIVE_MARGIN = 1.2
 """Times what the pods ask for, without forecasts; with fresh ones these say what may come on top."""
 _ROUNDING_UP = 0.21
 """Whole GPUs are short less often than the quantile that is provisioned at: 2.12 instead of 2.33 for 1 %."""
+_MOST_GPUS = 1_000_000
 Quantiles = Mapping[float, float]
 
 
@@ -83,7 +84,9 @@ def plan(pool: LendingPool, services: Sequence[ServiceView], borrowed: int, lead
     """
     forecasts = all(any(one >= lead_s for one in view.forecast) for view in services)
     settings = settings_for(pool, forecasts=forecasts)
-    horizons = sorted({h for view in services for h in view.forecast}) if forecasts else [lead_s]
+    # Those that every service has something to say about.
+    last_s = min(max(view.forecast, default=lead_s) for view in services)
+    horizons = sorted({h for view in services for h in view.forecast if h <= last_s}) if forecasts else [lead_s]
     curve = {h: [_demand(view, h if forecasts else None) for view in services] for h in horizons}
     level = level_of(state.caution, settings.caution) if settings.caution else None
     decision, after = decide(Pool(pool.name, pool.gpus, curve), state, now_s, settings, pool.mode)
@@ -126,17 +129,22 @@ def _need_in_s(pool: LendingPool, services: Sequence[ServiceView], borrowed: int
 
 
 def _demand(view: ServiceView, horizon_s: float | None) -> ServiceDemand:
-    quantiles: Quantiles = {}
-    if horizon_s is not None:
-        quantiles = view.forecast[min(h for h in view.forecast if h >= horizon_s)]
+    quantiles = {} if horizon_s is None else _quantiles(view, horizon_s)
     return ServiceDemand(view.name, view.gpus * view.capacity_per_gpu, view.capacity_per_gpu, quantiles,
                          view.minimum_gpus, view.model)  # fmt: skip
+
+
+def _quantiles(view: ServiceView, horizon_s: float) -> Quantiles:
+    """A forecast beyond all sense counts as one that no pool can meet: figures stay ones that can be written."""
+    most = _MOST_GPUS * view.capacity_per_gpu
+    found = view.forecast[min(h for h in view.forecast if h >= horizon_s)]
+    return {q: min(amount, most) for q, amount in found.items()}
 
 
 def _expected(services: Sequence[ServiceView], lead_s: float, probability: float) -> int | None:
     total = 0.0
     for view in services:
-        quantiles = view.forecast[min(h for h in view.forecast if h >= lead_s)]
+        quantiles = _quantiles(view, lead_s)
         known = [q for q in quantiles if q >= probability - 1e-9]
         if not known:
             return None

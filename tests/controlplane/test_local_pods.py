@@ -15,7 +15,7 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def space(control_plane: ControlPlane) -> str:
     return control_plane.api.space("local-pods")
 
@@ -179,7 +179,7 @@ def test_volumes_are_folders_shared_by_the_containers(
     }  # fmt: skip
     meta = {"name": "claim", "namespace": space}
     api.apply(
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "local-pods"}, "spec": volume},
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": space}, "spec": volume},
         {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": claim},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**meta, "name": "files"}, "data": {"f": "text"}},
     )

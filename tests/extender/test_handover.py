@@ -87,7 +87,7 @@ def test_a_replica_that_is_stopped_hands_over_at_once_with_all_that_it_bound(
 
 async def test_who_waits_watches_the_lease_and_goes_on_from_the_last_word(control_plane: ControlPlane) -> None:
     """By itself it would look at the Lease every quarter of an hour."""
-    space = await asyncio.to_thread(control_plane.api.namespace, "ext-watches")
+    space = await asyncio.to_thread(control_plane.api.space, "ext-watches")
     seen = "90"
     async with connect(control_plane.kubeconfig) as kube, asyncio.TaskGroup() as group:
 

@@ -28,7 +28,7 @@ from kopt.policies.preemption.state import Eviction
 LAPSED = "lapsed"
 """The verdict on a Workload for which the chosen alone did not suffice."""
 _DAY_S, _LOOKS_BACK_S = 86_400.0, 60.0
-_NEXT_S = 1.0
+_NEXT_S, _SKEW_S = 1.0, 60.0
 _NO_QUEUE = ClusterQueueView("", {}, "Never", "", False)
 
 
@@ -64,7 +64,7 @@ class Deciding:
         kept = {one for one in self._state.evictions
                 if one.gang not in running or (running[one.gang].reserved_s or 0.0) > one.at_s}  # fmt: skip
         told = {Eviction(one.evicting.at_s, one.name, one.evicting.waiting) for one in views if one.evicting and (
-            not one.running or _is_under_way(waiting.get(one.evicting.waiting), now_s)
+            not one.running or self._is_under_way(waiting.get(one.evicting.waiting), now_s)
         )}  # fmt: skip
         # Annotations are written to the millisecond.
         new = {one for one in told if not any(one.gang == two.gang and abs(one.at_s - two.at_s) < 1 for two in kept)}
@@ -173,22 +173,22 @@ class Deciding:
 
     def _other_under_way(self, waiting: WorkloadView, facts: Facts) -> WorkloadView | None:
         for one in self._cluster.workloads():
-            if one.uid != waiting.uid and is_under_way(one, facts.now_s):
+            if one.uid != waiting.uid and self._is_under_way(one, facts.now_s):
                 queue = self._cluster.queue_of(one)
                 if queue is not None and queue.name == facts.queue.name:
                     return one
         return None
 
+    def _is_under_way(self, view: WorkloadView | None, now_s: float) -> bool:
+        return view is not None and is_under_way(view, now_s, self._settings.cover_s)
 
-def is_under_way(view: WorkloadView, now_s: float) -> bool:
-    """Decided and let go, and Kueue has not given it quota yet."""
+
+def is_under_way(view: WorkloadView, now_s: float, cover_s: float) -> bool:
+    """Decided and let go, and Kueue has not given it quota yet. What is to last longer than covers do is of another
+    clock, or not ours."""
     verdict = view.verdict
-    return view.pending and view.active and verdict is not None and now_s < verdict.until_s
+    return view.pending and view.active and verdict is not None and 0 < verdict.until_s - now_s <= cover_s + _SKEW_S
 
 
 def is_lapsed(view: WorkloadView) -> bool:
     return view.verdict is not None and view.verdict.word == LAPSED
-
-
-def _is_under_way(view: WorkloadView | None, now_s: float) -> bool:
-    return view is not None and is_under_way(view, now_s)

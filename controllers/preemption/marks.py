@@ -17,7 +17,7 @@ _LONGEST = 900
 
 def covered(view: WorkloadView, waiting: WorkloadView, until_s: float) -> Object:
     """The patch that lifts a running Workload above one that waits; Kueue cannot choose it then."""
-    before = view.cover.priority if view.cover else at(view.document, "spec", "priority")
+    before = view.cover.priority if view.cover and view.cover.stands else at(view.document, "spec", "priority")
     raised = waiting.priority + 1
     undo = {"priority": before, "raised": raised, "for": waiting.uid, "until": stamp(until_s)}
     return {"metadata": marks(HOLDER, undo), "spec": {"priority": raised}}

@@ -2,8 +2,10 @@
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 
 from kopt.cluster.api import ApiError, Conflict, NotFound
+from kopt.cluster.lease import Deposed
 
 _LOG = logging.getLogger(__name__)
 SOON_S, AFTER_TROUBLE_S = 1.0, 2.0
@@ -14,18 +16,30 @@ class Passes(ABC):
 
     troubles = 0
     """Passes that failed."""
+    broken_off = 0
+    """Those, and what met a change by others."""
 
     async def step(self) -> float:
         """Raises Deposed."""
+        return await self._tried(self._step())
+
+    async def _tried(self, work: Awaitable[float]) -> float:
+        """What goes wrong with one must not hold up the others: it is tried again at the next pass."""
         try:
-            return await self._step()
+            return await work
         except (Conflict, NotFound) as error:
+            self.broken_off += 1
             _LOG.info("it has changed meanwhile: %s", error)
             return SOON_S
+        except Deposed:
+            raise
         except ApiError as error:
             _LOG.warning("a pass failed and is tried again: %s", error)
-            self.troubles += 1
-            return AFTER_TROUBLE_S
+        except Exception:  # noqa: BLE001 - edge: a fault of ours must not keep everybody who is held
+            _LOG.exception("a pass failed and is tried again")
+        self.troubles += 1
+        self.broken_off += 1
+        return AFTER_TROUBLE_S
 
     @abstractmethod
     async def _step(self) -> float: ...

@@ -25,7 +25,9 @@ from kopt.controllers.preemption.views import (
 )
 from kopt.controllers.webhook.objects import at, count, items, mapping, text, texts
 
-_WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
+_SINCE_IN = (DECISION_ANNOTATION, UNDO_ANNOTATION)
+"""After it was let go, and while it is held."""
+_WORKLOAD_ANNOTATION, _REMOTE = "kueue.x-k8s.io/workload", "kueue.x-k8s.io/multikueue-origin"
 
 
 def workload_view(document: Object) -> WorkloadView:
@@ -36,20 +38,22 @@ def workload_view(document: Object) -> WorkloadView:
     spec_priority = at(document, "spec", "priority")
     own = spec_priority if isinstance(spec_priority, int) else 0
     holder = holder_of(document)
-    cover = _cover(annotations) if holder == HOLDER else None
+    cover = _cover(annotations, spec_priority) if holder == HOLDER else None
     reserved = _condition(document, "QuotaReserved")
     evicted = _condition(document, "Evicted")
     return WorkloadView(
         document=document, version=text(metadata, "resourceVersion"), key=key_of(document), uid=text(metadata, "uid"),
         owner_uid=next((text(one, "uid") for _, one in items(metadata, "ownerReferences")
                         if at(one, "controller") is True), ""),
-        priority=own if cover is None or own != cover.raised else cover.priority or 0,
+        priority=cover.priority or 0 if cover and cover.stands else own,
         queue=text(document, "spec", "queueName"), cluster_queue=text(document, "status", "admission", "clusterQueue"),
         asks=_asks(document), uses=_uses(document), created_s=seconds(text(metadata, "creationTimestamp")) or 0.0,
         reserved_s=reserved, evicted_at_s=evicted, finished=_condition(document, "Finished") is not None,
         active=at(document, "spec", "active") is not False, holder=holder, mode=_mode(document), cover=cover,
         evicting=evicting_of(annotations), verdict=told_verdict(annotations),
-        let_go_s=seconds(text(decoded(annotations, UNDO_ANNOTATION), "since")) if holder == HOLDER else None,
+        let_go_s=seconds(text(decoded(annotations, _SINCE_IN[holder == HOLDER]), "since")),
+        mirrored=_REMOTE in mapping(metadata, "labels") or bool(text(document, "status", "clusterName"))
+        or bool(at(document, "status", "nominatedClusterNames")),
     )  # fmt: skip
 
 
@@ -67,8 +71,8 @@ def cluster_queue_view(document: Object) -> ClusterQueueView:
 
 
 def local_queue_target(document: Object) -> str:
-    """The ClusterQueue of a LocalQueue."""
-    return text(document, "spec", "clusterQueue")
+    """The ClusterQueue of a LocalQueue; empty for one that is stopped."""
+    return text(document, "spec", "clusterQueue") if text(document, "spec", "stopPolicy") in ("", "None") else ""
 
 
 def pod_view(pod: Object) -> PodView | None:
@@ -126,20 +130,34 @@ def _container(one: Any) -> Counter[str]:
 
 
 def _asks(document: Object) -> dict[str, int]:
-    total: Counter[str] = Counter()
+    total, left = Counter[str](), _left(document)
     for _, pods in items(document, "spec", "podSets"):
+        number = left.get(text(pods, "name"), 0)
+        total["pods"] += 1000 * number
         for name, value in requests_of(mapping(pods, "template", "spec")).items():
-            total[name] += value * count(pods, "count", default=0)
+            total[name] += value * number
     return dict(total)
 
 
 def _uses(document: Object) -> dict[tuple[str, str], int]:
-    total: Counter[tuple[str, str]] = Counter()
+    """Of the quota that was given; what pods that have ended had of it is given back."""
+    total, left = Counter[tuple[str, str]](), _left(document)
     for _, pods in items(document, "status", "admission", "podSetAssignments"):
-        flavors = mapping(pods, "flavors")
+        flavors, here = mapping(pods, "flavors"), left.get(text(pods, "name"))
+        given = count(pods, "count", default=0) or here or 1
+        # More than were given are left where it was admitted in part.
+        stays = given if here is None else min(here, given)
         for name, value in mapping(pods, "resourceUsage").items():
-            total[str(flavors.get(name, "")), name] += amount(value)
+            total[str(flavors.get(name, "")), name] += amount(value) * stays // given
     return dict(total)
+
+
+def _left(document: Object) -> dict[str, int]:
+    """The pods of each set that have not ended."""
+    ended = {text(one, "name"): count(one, "count", default=0)
+             for _, one in items(document, "status", "reclaimablePods")}  # fmt: skip
+    return {name: max(0, count(one, "count", default=0) - ended.get(name, 0))
+            for _, one in items(document, "spec", "podSets") for name in [text(one, "name")]}  # fmt: skip
 
 
 def _condition(document: Object, kind: str) -> float | None:
@@ -166,12 +184,13 @@ def decoded(annotations: Mapping[str, Any], name: str) -> Any:
         return None
 
 
-def _cover(annotations: Mapping[str, Any]) -> Cover | None:
+def _cover(annotations: Mapping[str, Any], priority_now: Any) -> Cover | None:
     undo = decoded(annotations, UNDO_ANNOTATION)
     raised, priority = at(undo, "raised"), at(undo, "priority")
     if not isinstance(raised, int) or not (priority is None or isinstance(priority, int)):
         return None
-    return Cover(priority, raised, text(undo, "for"), seconds(text(undo, "until")) or 0.0)
+    until_s = seconds(text(undo, "until")) or 0.0
+    return Cover(priority, raised, text(undo, "for"), until_s, stands=priority_now == raised)
 
 
 def evicting_of(annotations: Mapping[str, Any]) -> Evicting | None:

@@ -5,7 +5,8 @@ held it let it go. While it is, the policy is
 asked at every change; gangs that can save on request are asked to, and waited for. Then, in this order: everybody who
 must not be taken is covered (a priority above that of the one that waits), the chosen are told, and the Workload is let
 go: Kueue finds nobody but the chosen. Covers end when it has its quota, or is gone, or ``cover_s`` later; wherever this
-ends in between, the next pass goes on or takes it back.
+ends in between, the next pass goes on or takes it back. As long as Kueue has not looked, who of the chosen begins to
+write is covered, too.
 """
 
 import asyncio
@@ -18,7 +19,18 @@ from kopt.cluster.held import release
 from kopt.cluster.resources import KUEUE_WORKLOADS, Object
 from kopt.controllers.preemption.deciding import LAPSED, Deciding, Judged, is_lapsed, is_under_way
 from kopt.controllers.preemption.given import Cluster, ControllerSettings, Tell, Writer
-from kopt.controllers.preemption.marks import advised, asked, covered, held, released, told, untold, verdict_of, word
+from kopt.controllers.preemption.marks import (
+    advised,
+    asked,
+    covered,
+    held,
+    released,
+    stamp,
+    told,
+    untold,
+    verdict_of,
+    word,
+)
 from kopt.controllers.preemption.passes import SOON_S, Passes
 from kopt.controllers.preemption.scene import Facts, to_cover
 from kopt.controllers.preemption.statuses import grounds
@@ -44,43 +56,68 @@ class Reconciler(Passes):
 
     async def _step(self) -> float:
         now_s = self._clock()
-        again_s = [await self._lapse(view, now_s) for view in self._cluster.workloads()]
-        await self._take_back(now_s)
-        self._deciding.learn(now_s)
+        again_s = [await self._tried(self._lapse(view, now_s)) for view in self._cluster.workloads()]
+        again_s += [await self._tried(work(now_s)) for work in (self._take_back, self._take_notices_back, self._learn)]
         self._forget()
         for view in sorted(self._cluster.workloads(), key=lambda one: (-one.priority, one.created_s, one.key)):
             if view.held:
-                again_s.append(await self._hear(view))
+                again_s.append(await self._heard(view))
+            elif is_under_way(view, now_s, self._settings.cover_s):
+                again_s.append(await self._tried(self._keep(view, now_s)))
             elif now_s - view.created_s < _NEW_S and view.verdict is None and view.uid not in self._said:
-                await self._advise(view, now_s)
+                again_s.append(await self._tried(self._advise(view, now_s)))
         return min([_IDLE_S, *again_s])
+
+    async def _learn(self, now_s: float) -> float:
+        self._deciding.learn(now_s)
+        return _IDLE_S
 
     async def _lapse(self, view: WorkloadView, now_s: float) -> float:
         """Covers that have ended for one that still waits: Kueue looks at it again once it has left and come back."""
         verdict = view.verdict
         if verdict is None or not verdict.until_s or not view.pending or not view.active or is_lapsed(view):
             return _IDLE_S
-        if now_s < verdict.until_s:
+        if is_under_way(view, now_s, self._settings.cover_s):
             return verdict.until_s - now_s
+        if any(one.leaving and one.name in verdict.victims for one in self._cluster.workloads()):
+            # Their pods take their time to end; leaving the queue now would leave their room to others.
+            return _IDLE_S
         if not view.holder and any(one.cover and one.cover.for_uid == view.uid for one in self._cluster.workloads()):
             lapsed = word(LAPSED, now_s, "LAPSED", _OWN_RULES)
             await self._writer.patch(view, held({"active": True}, lapsed))
         return _IDLE_S
 
-    async def _take_back(self, now_s: float) -> None:
-        """Covers, notices and marks whose reason is gone."""
-        views = self._cluster.workloads()
-        waiting = {key: one for one in views if one.pending and (_is_heard(one) or is_under_way(one, now_s))
-                   for key in (one.uid, one.name)}  # fmt: skip
-        changes: list[tuple[WorkloadView, Object]] = []
-        for view in views:
+    def _waiting(self, now_s: float) -> set[str]:
+        """Uids and names of those for whom somebody may be covered or told to go."""
+        return {key for one in self._cluster.workloads()
+                if one.pending and (_is_heard(one) or is_under_way(one, now_s, self._settings.cover_s))
+                for key in (one.uid, one.name)}  # fmt: skip
+
+    async def _take_back(self, now_s: float) -> float:
+        """Covers and marks whose reason is gone."""
+        waiting, changes = self._waiting(now_s), list[tuple[WorkloadView, Object]]()
+        for view in self._cluster.workloads():
             stray = view.holder == HOLDER and not view.cover and view.active
             if stray or (view.cover and not (view.running and view.cover.for_uid in waiting)):
                 changes.append((view, release(KUEUE_WORKLOADS, view.document)))
         await self._writer.patch_all(changes)
-        for view in self._cluster.workloads():
-            if view.evicting and view.running and view.evicting.waiting not in waiting:
-                await self._writer.patch(self._newest(view), untold())
+        return _IDLE_S
+
+    async def _take_notices_back(self, now_s: float) -> float:
+        waiting = self._waiting(now_s)
+        await self._writer.patch_all([(view, untold()) for view in self._cluster.workloads() if view.evicting
+                                      and view.running and view.evicting.waiting not in waiting])  # fmt: skip
+        return _IDLE_S
+
+    async def _heard(self, view: WorkloadView) -> float:
+        """Whatever goes wrong with it, nobody waits much longer than the budget."""
+        before = self.troubles
+        again_s = await self._tried(self._hear(view))
+        if self.troubles == before or self._clock() < self._ends_s(view):
+            return again_s
+        overdue = word("leave", self._clock(), "OVERDUE", "Nobody could be chosen within the budget; Kueue goes by its "
+                       "own rules.")  # fmt: skip
+        return await self._tried(self._release(view, overdue))
 
     async def _hear(self, view: WorkloadView) -> float:
         """A held Workload: let it go, choose for it, or have it wait."""
@@ -92,7 +129,7 @@ class Reconciler(Passes):
         if judged.decision is None:
             return await self._let_go(view, word("leave", now_s, judged.reason.code, judged.reason.message))
         self._say(view, judged.decision, Mode.ENFORCE)
-        ends_s = view.came_s + self._settings.budget_s + self._settings.overdue_s
+        ends_s = self._ends_s(view)
         if judged.decision.verdict is Verdict.WAIT and now_s < ends_s:
             await self._mark(view, [], (), now_s)
             await self._ask(view, judged, judged.decision)
@@ -124,10 +161,10 @@ class Reconciler(Passes):
         for victim in victims:
             why, more = _why(victim, decision), _grounds(judged.facts, victim)
             await self._writer.patch(self._newest(victim), told(view.name, now_s, why, more))
-        if not self._may_go(view, victims, uids):
+        # It may have another priority by now.
+        if not self._may_go(self._newest(view), victims, uids):
             return SOON_S
-        verdict = verdict_of(decision, now_s, now_s + self._settings.cover_s, models)
-        await self._writer.patch(self._newest(view), released(verdict))
+        await self._release(view, verdict_of(decision, now_s, now_s + self._settings.cover_s, models))
         self._deciding.applied(judged)
         self._tell(view, "PreemptionChosen", decision.reasons[0].message)
         for victim in victims:
@@ -138,7 +175,22 @@ class Reconciler(Passes):
         """The last look: the chosen are safe still, and nobody came who is not covered."""
         now_s = self._clock()
         open_to_it = to_cover(view, self._deciding.facts(view, now_s), uids)
-        return self._deciding.still_safe(victims, now_s) and all(one.cover for one in open_to_it)
+        return self._deciding.still_safe(victims, now_s) and all(one.is_covered_from(view) for one in open_to_it)
+
+    async def _keep(self, view: WorkloadView, now_s: float) -> float:
+        """It was let go and Kueue has not looked yet: who came since is covered, and who of the chosen is not safe any
+        more. Then it is decided again; Kueue would not look again by itself at one for which it has found nobody."""
+        verdict, facts = view.verdict, self._deciding.facts(view, now_s)
+        if verdict is None or not verdict.victims:
+            return _IDLE_S
+        chosen = [one for one in facts.workloads if one.running and one.name in verdict.victims]
+        safe = {one.uid for one in chosen if self._deciding.still_safe([one], now_s)}
+        await self._mark(view, to_cover(view, facts, safe), {one.uid for one in chosen}, now_s)
+        if len(safe) < len(chosen) == len(verdict.victims):
+            undo = {"active": True, "since": stamp(view.came_s)}
+            await self._writer.patch(self._newest(view), held(undo))
+            return SOON_S
+        return _IDLE_S
 
     async def _leave(self, view: WorkloadView, judged: Judged, decision: PreemptionDecision) -> float:
         """Kueue goes by its own rules; who is in a write is kept from them a while longer."""
@@ -146,16 +198,24 @@ class Reconciler(Passes):
         guarded = [one for one in to_cover(view, judged.facts, ()) if one.name in decision.guarded]
         await self._mark(view, guarded, (), now_s)
         until_s = now_s + self._settings.cover_s if guarded else 0.0
-        await self._writer.patch(self._newest(view), released(verdict_of(decision, now_s, until_s, ())))
+        await self._release(view, verdict_of(decision, now_s, until_s, ()))
         self._tell(view, "PreemptionLeft", decision.reasons[0].message)
         return SOON_S
 
     async def _let_go(self, view: WorkloadView, verdict: Mapping[str, Any]) -> float:
         """Without a decision of ours: nobody stays covered for it."""
         await self._mark(view, [], (), self._clock())
-        await self._writer.patch(self._newest(view), released(verdict))
+        await self._release(view, verdict)
         self._tell(view, "PreemptionLeft", str(verdict["reason"]))
         return SOON_S
+
+    async def _release(self, view: WorkloadView, verdict: Mapping[str, Any]) -> float:
+        since = {} if view.let_go_s is None else {"since": stamp(view.let_go_s)}
+        await self._writer.patch(self._newest(view), released({**verdict, **since}))
+        return SOON_S
+
+    def _ends_s(self, view: WorkloadView) -> float:
+        return view.came_s + self._settings.budget_s + self._settings.overdue_s
 
     async def _mark(self, waiting: WorkloadView, wanted: Iterable[WorkloadView], chosen: Collection[str],
                     now_s: float) -> None:  # fmt: skip
@@ -164,7 +224,7 @@ class Reconciler(Passes):
         changes: list[tuple[WorkloadView, Object]] = []
         for view in self._cluster.workloads():
             ours = view.cover is not None and view.cover.for_uid == waiting.uid
-            if view.uid in uids and not ours:
+            if view.uid in uids and not view.is_covered_from(waiting):
                 changes.append((view, covered(view, waiting, until_s)))
             elif ours and view.uid not in uids:
                 changes.append((view, release(KUEUE_WORKLOADS, view.document)))
@@ -174,15 +234,13 @@ class Reconciler(Passes):
             if notice and view.running and view.uid not in chosen:
                 await self._writer.patch(view, untold())
 
-    async def _advise(self, view: WorkloadView, now_s: float) -> None:
+    async def _advise(self, view: WorkloadView, now_s: float) -> float:
         """A new Workload that is not held: whom Kueue takes by itself, and who would lose least."""
         mode = self._deciding.mode_of(view)
         taken = None if mode is Mode.ENFORCE else self._deciding.did_preempt(view, now_s)
-        if taken is None:
-            return
-        judged = self._deciding.judge(view, now_s, mode)
-        if judged.decision is None:
-            return
+        judged = None if taken is None else self._deciding.judge(view, now_s, mode)
+        if judged is None or judged.decision is None:
+            return _IDLE_S
         # Before it counts as said: Kueue writes the same Workload just now, and what meets that is tried again.
         if mode is Mode.ANNOTATE:
             models = {_grounds(judged.facts, one)["model"] for one in judged.victims}
@@ -191,6 +249,7 @@ class Reconciler(Passes):
         self._say(view, judged.decision, mode)
         text = f"Kueue takes {', '.join(taken)} by its own rule. " if taken else ""
         self._tell(view, "PreemptionAdvised", f"{text}{judged.reason.message}")
+        return _IDLE_S
 
     def _say(self, view: WorkloadView, decision: PreemptionDecision, mode: Mode) -> None:
         """Once for each verdict and reason, not at every look."""
@@ -204,7 +263,9 @@ class Reconciler(Passes):
             self._tell(view, "PreemptionWaits", decision.reasons[0].message)
 
     def _newest(self, view: WorkloadView) -> WorkloadView:
-        return self._cluster.workload(view.key) or view
+        """As it is now; another one of the same name is not it."""
+        found = self._cluster.workload(view.key)
+        return found if found is not None and found.uid == view.uid else view
 
     def _forget(self) -> None:
         there = {one.uid for one in self._cluster.workloads()}

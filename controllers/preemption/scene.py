@@ -57,6 +57,9 @@ def refusal(waiting: WorkloadView, facts: Facts) -> Reason | None:
         return Reason("QUEUE_STOPPED", f"ClusterQueue {queue.name} admits nothing now.")
     if queue.preempts not in _PREEMPTS:
         return Reason("QUEUE_NEVER_PREEMPTS", f"ClusterQueue {queue.name} has withinClusterQueue: {queue.preempts}.")
+    if one := next((one for one in (waiting, *facts.workloads) if one.mirrored and not one.finished), None):
+        return Reason("MULTIKUEUE", f"MultiKueue would delete the job of {one.name} if it had another priority for a "
+                      "moment than in its other cluster.")  # fmt: skip
     if queue.cohort:
         return Reason("COHORT", f"ClusterQueue {queue.name} is in cohort {queue.cohort}; whom Kueue takes there does "
                       "not depend on priority alone.")  # fmt: skip
@@ -90,7 +93,8 @@ def would_preempt(waiting: WorkloadView, facts: Facts) -> bool:
 
 
 def scene_of(waiting: WorkloadView, facts: Facts, budget_s: float) -> Scene:
-    """For a Workload without ``refusal``. A queue's free GPUs are those of its quota, wherever they lie."""
+    """For a Workload without ``refusal``. A queue's free GPUs are those of its quota, wherever they lie; less than none
+    where its quota became less."""
     place = _place(waiting, facts.queue)
     used = facts.used[place]
     quota = facts.queue.quota[place]
@@ -100,7 +104,7 @@ def scene_of(waiting: WorkloadView, facts: Facts, budget_s: float) -> Scene:
     return Scene(
         Waiting(waiting.name, name, waiting.priority, gpus, waiting.came_s, budget_s),
         shortlist([gang_of(one, place, facts) for one in candidates(waiting, facts)], gpus),
-        facts.now_s, {name: share}, {"": max(0, share.guaranteed - share.used)},
+        facts.now_s, {name: share}, {"": share.guaranteed - share.used},
     )  # fmt: skip
 
 
@@ -111,7 +115,7 @@ def candidates(waiting: WorkloadView, facts: Facts) -> list[WorkloadView]:
     """
     place = _place(waiting, facts.queue)
     running = [one for one in facts.workloads if one.running and one.uses.get(place) and one.uid != waiting.uid]
-    left = waiting.asks[place[1]] - max(0, facts.queue.quota[place] - facts.used[place])
+    left = waiting.asks[place[1]] - (facts.queue.quota[place] - facts.used[place])
     for level in sorted({one.priority for one in running}):
         left -= sum(one.uses[place] for one in running if one.priority == level)
         if left <= 0:
@@ -165,7 +169,7 @@ def to_cover(waiting: WorkloadView, facts: Facts, spared: Iterable[str]) -> list
     """Who must not be taken and could be: everybody with less than the priority that covers, but ``spared`` uids."""
     named = set(spared)
     return [one for one in facts.workloads if one.running and one.uid not in named and one.uid != waiting.uid
-            and one.priority <= waiting.priority]  # fmt: skip
+            and one.priority <= waiting.priority and not one.mirrored]  # fmt: skip
 
 
 def too_little(waiting: WorkloadView, missing: Sequence[str]) -> Reason:

@@ -18,12 +18,14 @@ MINE = "kopt-preemption"
 
 @dataclass(frozen=True)
 class Cover:
-    """A raised priority: what it was (None: not set), what it is, for which workload and until when."""
+    """A raised priority: what it was (None: not set), what it is, for which workload and until when. ``stands``: nobody
+    has written another one since."""
 
     priority: int | None
     raised: int
     for_uid: str
     until_s: float
+    stands: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class WorkloadView:
     verdict: Verdict | None = None
     let_go_s: float | None = None
     """When others let it go to its queue, and we held it then."""
+    mirrored: bool = False
+    """MultiKueue has it in two clusters, and deletes the remote job when the specs of the two differ."""
 
     @property
     def name(self) -> str:
@@ -86,6 +90,11 @@ class WorkloadView:
         """It waits for our decision."""
         return self.holder == HOLDER and self.cover is None and not self.active
 
+    def is_covered_from(self, waiting: "WorkloadView") -> bool:
+        """Kueue cannot take it for one that waits."""
+        cover = self.cover
+        return cover is not None and cover.for_uid == waiting.uid and cover.stands and cover.raised > waiting.priority
+
     @property
     def pending(self) -> bool:
         return self.reserved_s is None and not self.finished
@@ -94,6 +103,11 @@ class WorkloadView:
     def running(self) -> bool:
         """It has quota, and was not told to give it back."""
         return self.reserved_s is not None and not self.finished and self.evicted_at_s is None and self.active
+
+    @property
+    def leaving(self) -> bool:
+        """It was told to give its quota back, and its pods have not ended yet."""
+        return self.reserved_s is not None and not self.finished and self.evicted_at_s is not None
 
     @property
     def gpu_resource(self) -> str:

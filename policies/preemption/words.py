@@ -104,7 +104,8 @@ class QueueShare:
 class Scene:
     """The moment a decision is about.
 
-    ``free`` is milli-GPU by node ("" where nodes do not matter), without what is promised to other workloads.
+    ``free`` is milli-GPU by node ("" where nodes do not matter), without what is promised to other workloads; less than
+    none is to be freed first.
     Raises ValueError for two gangs of one name or a queue that is its own ancestor.
     """
 

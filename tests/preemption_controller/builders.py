@@ -176,7 +176,7 @@ class Books:
         document["metadata"]["resourceVersion"] = str(int(document["metadata"]["resourceVersion"]) + 1)
 
 
-class KilledError(Exception):
+class KilledError(BaseException):
     """The process ends here."""
 
 

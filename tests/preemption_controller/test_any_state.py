@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.cluster.api import Conflict
+from kopt.cluster.api import ApiError, Conflict
 from kopt.controllers.preemption.given import ControllerSettings, Writer
 from kopt.controllers.preemption.marks import stamp
 from kopt.controllers.preemption.reconciler import Reconciler
@@ -227,3 +227,180 @@ def test_whatever_stands_on_a_pod_nobody_is_held_for_ever(name: str, words: str)
     passes(cluster)
     assert cluster.taken == ["gang-0"]
     assert marks(cluster) == []
+
+
+def let_go(*kinds: str) -> tuple[Books, Reconciler]:
+    """Gangs of four GPUs each, the first of which was chosen; Kueue has not looked yet."""
+    cluster = books([(kind, 4, 100, 9000 - number) for number, kind in enumerate(kinds)], 4)
+    cluster.kueue = lambda: None  # type: ignore[method-assign]
+    reconciler = Reconciler(cluster, cast(Writer, cluster), SETTINGS, cluster.tell, lambda: cluster.now_s)
+    asyncio.run(reconciler.step())
+    assert cluster.documents["urgent"]["spec"]["active"] is True
+    return cluster, reconciler
+
+
+def looks(cluster: Books) -> None:
+    """Kueue, at last."""
+    del cluster.kueue
+    cluster.kueue()
+
+
+def touch(cluster: Books, name: str, **spec: Any) -> None:
+    """Somebody else writes."""
+    document = cluster.documents[name]
+    document["spec"] |= spec
+    document["metadata"]["resourceVersion"] = str(int(document["metadata"]["resourceVersion"]) + 1)
+
+
+def test_a_chosen_one_that_begins_to_write_before_kueue_looks_is_not_taken() -> None:
+    cluster, reconciler = let_go("safe", "silent")
+    cluster.notes["gang-0"] = notes("CKPT_WRITING", safe=False)
+    asyncio.run(reconciler.step())
+    looks(cluster)
+    assert cluster.taken == []
+    assert "urgent" in marks(cluster), "it is decided about again"
+    cluster.notes["gang-0"] = notes()
+    asyncio.run(reconciler.step())
+    assert cluster.taken == ["gang-0"]
+    asyncio.run(reconciler.step())
+    assert marks(cluster) == []
+
+
+def test_who_comes_before_kueue_looks_is_not_taken() -> None:
+    cluster, reconciler = let_go("safe", "silent")
+    cluster.queue = queue(12)
+    cluster.documents["new"] = workload("new", 4, started_s=NOW_S)
+    asyncio.run(reconciler.step())
+    looks(cluster)
+    assert cluster.taken == ["gang-0"]
+
+
+def test_a_cover_that_others_have_written_over_is_made_again_and_what_they_wrote_stays() -> None:
+    cluster, reconciler = let_go("safe", "writing")
+    touch(cluster, "gang-1", priority=7)
+    asyncio.run(reconciler.step())
+    looks(cluster)
+    assert cluster.taken == ["gang-0"]
+    asyncio.run(reconciler.step())
+    assert cluster.documents["gang-1"]["spec"]["priority"] == 7
+    assert marks(cluster) == []
+
+
+def test_covers_rise_with_the_priority_of_the_one_that_waits() -> None:
+    cluster, reconciler = let_go("safe", "writing")
+    touch(cluster, "urgent", priority=2000)
+    asyncio.run(reconciler.step())
+    cluster.queue = queue(4)
+    looks(cluster)
+    assert cluster.taken == [], "the chosen alone are not enough any more"
+
+
+def test_one_whose_priority_rises_while_covers_are_made_is_not_let_go_with_too_low_ones() -> None:
+    cluster = books([("safe", 4, 100, 9000), ("writing", 4, 100, 600)], 4)
+    write = cluster.patch
+
+    async def patch(view: WorkloadView, changes: Any) -> None:
+        await write(view, changes)
+        if view.key[1] == "gang-1" and changes["spec"]["priority"] == 1001:
+            touch(cluster, "urgent", priority=2000)
+            cluster.queue = queue(4)
+
+    cluster.patch = patch  # type: ignore[method-assign]
+    passes(cluster)
+    assert cluster.taken == [], "the chosen alone are not enough any more"
+
+
+def test_a_new_one_of_the_same_name_is_not_let_go_in_place_of_the_old() -> None:
+    cluster = books([("safe", 4, 100, 9000), ("writing", 4, 100, 600)], 4)
+    write = cluster.patch
+
+    async def patch(view: WorkloadView, changes: Any) -> None:
+        await write(view, changes)
+        if view.key[1] == "gang-1" and cluster.documents["urgent"]["metadata"]["uid"] == "uid-urgent":
+            again = workload("urgent", 4, 3000, held=True, started_s=NOW_S)
+            again["metadata"] |= {"uid": "another", "resourceVersion": "77"}
+            cluster.documents["urgent"] = again
+            cluster.queue = queue(4)
+
+    cluster.patch = patch  # type: ignore[method-assign]
+    passes(cluster)
+    assert cluster.taken == [], "covers were made for the old one's priority"
+
+
+def test_one_whose_room_is_being_left_does_not_leave_its_queue() -> None:
+    """Training jobs take minutes to end; who waits would lose their room to the next in the queue."""
+    cluster, reconciler = let_go("safe", "silent")
+    evicted = {"type": "Evicted", "status": "True", "lastTransitionTime": stamp(NOW_S)}
+    cluster.documents["gang-0"]["status"]["conditions"].append(evicted)
+    cluster.now_s += 10 * SETTINGS.cover_s
+    asyncio.run(reconciler.step())
+    assert marks(cluster) == [], "nobody is covered for longer than is said"
+    assert "lapsed" not in cluster.documents["urgent"]["metadata"]["annotations"]["kaiwo.ai/preemption"]
+    assert cluster.documents["urgent"]["spec"]["active"] is True
+
+
+def test_one_that_cannot_be_written_does_not_keep_the_others() -> None:
+    cluster = books([("safe", 4, 100, 9000), ("writing", 4, 100, 600)], 4)
+    broken = workload("broken", 1, 1001, started_s=NOW_S - 50)
+    undo = '{"priority":100,"raised":1001,"for":"gone","until":"2030-01-01T00:00:00Z"}'
+    broken["status"]["admission"]["clusterQueue"] = "another"
+    broken["metadata"] |= {"labels": {"kaiwo.ai/held": "preemption"}, "annotations": {"kaiwo.ai/held-undo": undo}}
+    first = workload("first", 4, 5000, held=True, started_s=NOW_S - 2)
+    first["metadata"]["namespace"] = "strict"
+    cluster.documents |= {"broken": broken, "first": first}
+    cluster.queue = queue(9)
+    write = cluster.patch
+
+    async def patch(view: WorkloadView, changes: Any) -> None:
+        if view.key[1] in ("broken", "first"):
+            raise ApiError(422, "Invalid", "a policy of this namespace refuses it")
+        await write(view, changes)
+
+    cluster.patch = patch  # type: ignore[method-assign]
+    passes(cluster)
+    assert cluster.documents["urgent"]["spec"]["active"] is True
+    assert cluster.taken == ["gang-0"]
+
+
+def test_who_can_never_be_covered_keeps_nobody_beyond_the_budget() -> None:
+    cluster = books([("safe", 4, 100, 9000), ("writing", 4, 100, 600)], 4)
+    write = cluster.patch
+
+    async def patch(view: WorkloadView, changes: Any) -> None:
+        if view.key[1] == "gang-1":
+            raise ApiError(422, "Invalid", "a policy of this namespace refuses it")
+        await write(view, changes)
+
+    cluster.patch = patch  # type: ignore[method-assign]
+    passes(cluster)
+    assert marks(cluster) == ["urgent"]
+    cluster.now_s += SETTINGS.budget_s + SETTINGS.overdue_s
+    cluster.notes = {name: {**said, "kaiwo.ai/checkpoint-observed-at": stamp(cluster.now_s)}
+                     for name, said in cluster.notes.items()}  # fmt: skip
+    passes(cluster)
+    assert marks(cluster) == []
+
+
+def test_a_decision_that_says_that_it_holds_for_years_holds_nobody_up() -> None:
+    cluster = books([("safe", 4, 100, 9000), ("silent", 4, 100, 600)], 4)
+    other = workload("other", 99, 50, runs=False, started_s=NOW_S - 5000)
+    said = '{"verdict":"preempt","until":"2100-01-01T00:00:00Z"}'
+    other["metadata"]["annotations"] = {"kaiwo.ai/preemption": said}
+    cluster.documents["other"] = other
+    passes(cluster)
+    assert cluster.taken == ["gang-0"]
+
+
+@pytest.mark.parametrize("where", ["label", "status"])
+def test_what_multikueue_has_in_two_clusters_keeps_its_spec(where: str) -> None:
+    cluster = books([("safe", 4, 100, 9000), ("silent", 4, 100, 600)], 4)
+    if where == "label":
+        cluster.documents["gang-1"]["metadata"]["labels"] = {"kueue.x-k8s.io/multikueue-origin": "hub"}
+    else:
+        cluster.documents["gang-1"]["status"]["clusterName"] = "worker"
+    specs = {name: dict(cluster.documents[name]["spec"]) for name in ("gang-0", "gang-1")}
+    cluster.kueue = lambda: None  # type: ignore[method-assign]
+    passes(cluster)
+    assert {name: cluster.documents[name]["spec"] for name in specs} == specs
+    assert "MULTIKUEUE" in cluster.documents["urgent"]["metadata"]["annotations"]["kaiwo.ai/preemption"]
+    assert cluster.documents["urgent"]["spec"]["active"] is True

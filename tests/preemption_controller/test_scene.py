@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.controllers.preemption.marks import stamp
-from kopt.controllers.preemption.reading import workload_view
+from kopt.controllers.preemption.reading import local_queue_target, workload_view
 from kopt.controllers.preemption.scene import Facts, refusal, scene_of, to_cover, would_preempt
 from kopt.controllers.preemption.statuses import heard, members_of
 from kopt.controllers.preemption.views import WorkloadView
 from kopt.core.checkpoint import JobState
+from kopt.policies.preemption import decide
 
 from .builders import GPU, NOW_S, QUEUE, notes, pod, queue, workload
 
@@ -138,3 +139,37 @@ def test_of_many_only_the_cheapest_and_the_newest_are_weighed() -> None:
     assert {one.name for one in scene.gangs} == {f"team/gang-{n}" for n in (*range(12), *range(288, 300))}
     large = scene_of(urgent(800), replace(facts, workloads=views), 300.0)
     assert sum(one.gpus for one in large.gangs[:100]) == 800_000
+
+
+def test_what_pods_that_have_ended_had_is_free() -> None:
+    """As Kueue counts: a set of eight of which six have ended; four were admitted in part."""
+    document = workload("sweep", 16)
+    document["spec"]["podSets"][0]["count"] = 8
+    document["status"]["admission"]["podSetAssignments"][0]["count"] = 8
+    used = workload_view(document).uses["h100", GPU]
+    document["status"]["reclaimablePods"] = [{"name": "main", "count": 6}]
+    view = workload_view(document)
+    assert (used, view.uses["h100", GPU]) == (16_000, 4_000)
+    assert view.asks[GPU] == 2 * 16_000
+    assert not would_preempt(urgent(12), Facts(NOW_S, queue(16), [view])), "there is room"
+    document["status"]["admission"]["podSetAssignments"][0]["count"] = 4
+    document["status"]["reclaimablePods"] = [{"name": "main", "count": 2}]
+    assert workload_view(document).uses["h100", GPU] == 16_000
+
+
+def test_what_a_smaller_quota_takes_away_is_to_be_freed_first() -> None:
+    facts = facts_of([(4, 100 + n, False, notes(lost=n), 4) for n in range(3)], 4)
+    decision, _ = decide(scene_of(urgent(4), facts, 0.0))
+    assert decision.victims == ("team/gang-0", "team/gang-1", "team/gang-2")
+
+
+def test_pods_are_a_resource_too() -> None:
+    document = workload("many", 4, held=True)
+    document["spec"]["podSets"][0]["count"] = 3
+    assert workload_view(document).asks["pods"] == 3000
+
+
+def test_nobody_waits_in_a_local_queue_that_is_stopped() -> None:
+    assert local_queue_target({"spec": {"clusterQueue": "all", "stopPolicy": "None"}}) == "all"
+    assert local_queue_target({"spec": {"clusterQueue": "all"}}) == "all"
+    assert local_queue_target({"spec": {"clusterQueue": "all", "stopPolicy": "Hold"}}) == ""

@@ -98,7 +98,7 @@ _Reader = Callable[[re.Match[str]], float | None]
 _STYLES: tuple[tuple[re.Pattern[str], _Reader, Precision], ...] = (
     (re.compile(rf"(?<!\d)(\d{{4}})([-/.])(\d\d)\2(\d\d)[ T_-]{_CLOCK}{_ZONE}"), _year_first, Precision.FULL),
     (re.compile(rf"(?<!\d)(\d\d)/(\d\d)/(\d{{4}}|\d\d),? {_CLOCK}"), _year_last, Precision.FULL),
-    (re.compile(rf"\b[IWEFD](\d\d)(\d\d) {_CLOCK}"), _yearless, Precision.NO_YEAR),
+    (re.compile(rf"(?:\b[IWEFD]|\[)(\d\d)(\d\d) {_CLOCK}"), _yearless, Precision.NO_YEAR),
     (re.compile(rf"(?<![\d/.-])(\d\d)[/-](\d\d) {_CLOCK}"), _yearless, Precision.NO_YEAR),
     (re.compile(rf"\b{_NAMES}\s{{1,2}}(\d{{1,2}}),?\s(?:(\d{{4}})\s)?{_CLOCK}(?: [A-Z]{{3,4}})?(?: (\d{{4}}))?"),
      _named, Precision.FULL),

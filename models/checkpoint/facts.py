@@ -31,7 +31,8 @@ _ASIDE = re.compile(
     re.IGNORECASE,
 )
 _SYNC = re.compile(r"\[sync\]|synchronous(?:ly)?\b(?<!asynchronous)|blocking save", re.IGNORECASE)
-_LOOKED_AT = 600
+_BATCH = re.compile(r"(?<![a-zA-Z])(?:mini-?)?batch(?:es)?[\"']?\s?[=:#]?\s{0,3}[\"']?\[?(\d+)(?![.\d])", re.IGNORECASE)
+_LOOKED_AT, _MOST_COUNTED = 600, 16
 
 
 def step_of_progress(text: str) -> int | None:
@@ -45,6 +46,20 @@ def step_of_progress(text: str) -> int | None:
         if _number(text[whole:last]) >= _number(text[start:end]):
             return _number(text[start:end])
     return _number(text[epoch].lstrip("0")) if epoch else None
+
+
+def counts_of(text: str) -> frozenset[int]:
+    """All that a message counts: steps, batches, epochs, and how much of a bar is done."""
+    text = text[:_LOOKED_AT]
+    return frozenset(_number(text[place]) for place in _counted(shape_of(text)))
+
+
+@lru_cache(maxsize=8192)
+def _counted(shape: bytes) -> tuple[slice, ...]:
+    text = text_of(shape)
+    found = [one.span(1) for which in (_NAMED, _BATCH, _EPOCH) for one in which.finditer(text)]
+    found += [one.span(1) for one in _OF.finditer(text)]
+    return tuple(slice(*one) for one in found[:_MOST_COUNTED])
 
 
 def epoch_of(text: str) -> int | None:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 
 from kopt.core.checkpoint import JobState, LineLabel
-from kopt.models.checkpoint.facts import epoch_of, goes_on_aside, step_of_checkpoint, step_of_progress
+from kopt.models.checkpoint.facts import counts_of, epoch_of, goes_on_aside, step_of_checkpoint, step_of_progress
 from kopt.models.checkpoint.reading import ABOUT_WRITES, ACTIVITY, CERTAIN, read, speaks_of_step, write_share
 from kopt.models.checkpoint.refrains import Refrain, Refrains
 from kopt.models.checkpoint.words import template
@@ -33,6 +33,7 @@ _RANKS_SEEN = 3
 _SETTLED_S = 2.0
 """Silence after a told end that shows that it was one."""
 _IDLE_LINES = 8
+_STEP_TEXT = 300
 _STEPS_AFTER_FILES = 3
 QUARANTINE_S = 60.0
 """A write without a seen end and without a pause is believed to have ended after so long, if training went on."""
@@ -52,12 +53,14 @@ class Machine:
     refrains: Refrains = field(default_factory=Refrains)
     open: dict[str, OpenWrite] = field(default_factory=dict)
     writers: dict[str, int] = field(default_factory=dict)
+    steppers: dict[str, int] = field(default_factory=dict)
     lone: str = ""
     several: bool = False
     line: int = 0
     line_text: str = ""
     confidence: float = 0.0
     epoch: int | None = None
+    step_text: str = ""
     step_lines: int = 0
     began_at_s: float | None = None
     first_step_at_s: float | None = None
@@ -210,6 +213,7 @@ class Machine:
                 0.0,
                 self.step_lines,
                 refrain=refrain.number,
+                step_text=self.step_text,
             )
             self.open[said.writer] = known
         elif label is LineLabel.CKPT_BEGIN:
@@ -282,10 +286,11 @@ class Machine:
 
     def _active(self, said: Said, label: LineLabel) -> None:
         at = step_of_progress(said.text) if label is LineLabel.TRAIN_STEP else None
+        spoken_for = label is LineLabel.TRAIN_STEP and self._speak_for_silent(said, label, at)
         known = self.open.get(said.writer)
         redrawn = known is not None and self._says_nothing_new(said, label, at, known)
         if at is not None:
-            self.step = at
+            self.step, self.step_text = at, said.text[:_STEP_TEXT]
             self.epoch = epoch_of(said.text) or self.epoch
         if known is not None and not redrawn:
             known.activity += 1
@@ -305,21 +310,54 @@ class Machine:
                 self._close(said.number, said.text, said.at_s, known, told=False)
                 self._note_step(said, label, paused=True)
                 return
-        self._note_step(said, label, paused=known is not None)
+        self._note_step(said, label, paused=known is not None or spoken_for)
+        if spoken_for and not self.open:
+            self._before = _STATE_OF[label]
+            return
         self._rest(_STATE_OF[label], said)
+
+    def _speak_for_silent(self, said: Said, label: LineLabel, at: int | None) -> bool:
+        """A step ends the writes of processes that never say one: none trains on while another saves for it.
+
+        Whether any was believed to be a checkpoint that is durable now.
+        """
+        before, told = self.durable, self.durable.line if self.durable else None
+        for writer, known in list(self.open.items()):
+            if writer == said.writer or writer in self.steppers or self._says_nothing_new(said, label, at, known):
+                continue
+            known.activity += 1
+            aside = known.aside or self.habits.aside
+            if known.ending is not None and not aside:
+                self._end(known)
+                continue
+            # What another process told the end of, since this one began, was the whole of it.
+            over = not aside and told is not None and told > known.line
+            doubtful = known.certainty < CERTAIN
+            if known.failed or over or (doubtful and not known.begun):
+                del self.open[writer]
+            elif self._ends_with(said, known):
+                if doubtful:
+                    del self.open[writer]
+                else:
+                    self._close(said.number, said.text, said.at_s, known, told=False)
+        return self.durable is not before
 
     def _says_nothing_new(self, said: Said, label: LineLabel, at: int | None, known: OpenWrite) -> bool:
         """Whether a line is a bar drawn again, or a last word on the epoch that was saved."""
         epoch = epoch_of(said.text)
         if label is not LineLabel.TRAIN_STEP:
             return label is LineLabel.END and epoch is not None and epoch == self.epoch
-        return at is not None and (at == known.last_step or (epoch is not None and at == epoch == self.epoch))
+        if at is None or not (at == known.last_step or (epoch is not None and at == epoch == self.epoch)):
+            return False
+        # A speed may be called steps, too, and an epoch has many batches: something else may have gone on.
+        return counts_of(said.text) <= counts_of(known.step_text)
 
     def _note_step(self, said: Said, label: LineLabel, *, paused: bool) -> None:
         if label is not LineLabel.TRAIN_STEP:
             self._stepped_at_s = None
             return
         self._stepped_since_end = self._stepped_since_end or not paused
+        self.steppers[said.writer] = self.steppers.get(said.writer, 0) + 1
         self.step_lines += 1
         habits = self.habits
         if said.at_s is None:
@@ -402,7 +440,9 @@ class Machine:
         habits = self.habits
         self.open = {writer: one for writer, one in self.open.items() if one is not known}
         habits.implied_ends += not told
-        if at_s is not None and known.at_s is not None and at_s >= known.at_s and known.line != line:
+        # Where training went on before an end was believed, nothing tells how long the write took.
+        seen = told or known.activity <= 1
+        if seen and at_s is not None and known.at_s is not None and at_s >= known.at_s and known.line != line:
             habits.durations_s.append(at_s - known.at_s)
         self._remember(known)
         self.durable = Durable(known.step, known.at_s, line if told else known.line, text if told else known.text)

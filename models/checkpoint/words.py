@@ -26,14 +26,16 @@ _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|0(?:[.:,]0)*(?:e[+-]?0)?|[^\W\dA-Za-z_
 _TELLING = r"epoch|step|iter|eval|val|test|save|saving|ckpt|checkpoint|load|sync|batch|error|fatal|critical|\d ?/ ?\d|%"
 _LEVEL = r"(?:INFO|DEBUG|WARN(?:ING)?|NOTICE|TRACE|info|debug|warn(?:ing)?)"
 _FRONT = re.compile(
-    r"(?:\[[\w./\-]{1,60}(?:\.(?:py|cc|cpp|go):\d+[^\]]{0,60}|(?:\.\w{1,40}){1,5}(?::\d+)?)\]:?\s*"
+    r"(?:\[\s?[@\w./\-]{1,60}(?:\.(?:py|cc|cpp|go):\d+[^\]]{0,60}|(?:\.\w{1,40}){1,5}(?::\d+)?)\]:?\s*"
+    # Names of hosts, processes and loggers in front of a level, however they are set apart.
+    rf"|(?:\(?(?=[a-zA-Z\-]{{0,60}}[\d.:_])[\w.\-:/]{{1,120}}+\)?[ \t]{{1,4}}+){{1,3}}(?=[|\[(]?{_LEVEL}[\])]?[:|\s])"
     rf"|\[(?![^\]]*(?:{_TELLING}))[^\]]{{0,80}}\]:?\s*"
     rf"|{_LEVEL}\b(?:[:|]|(?=\s|$))\s*(?:[\w.\-/]{{1,60}}:)?\s*"
-    r"|[\w.\-/]{1,60}\.(?:py|cc|cpp|go):\d+\]?:?\s*"
+    r"|@?[\w.\-/]{1,60}\.(?:py|cc|cpp|go):\d+\]?:?\s*"
     r"|[\w.\-]{1,40}\[\d{1,8}\]\[\w{1,40}\]:\s*"
     rf"|[\w.\-]{{1,60}}(?=\s+[-|]\s+{_LEVEL}\b)\s*"
     rf"|(?<=[-|] )[\w.\-]{{1,60}}(?:[:.]\w{{1,40}}){{0,3}}(?=\s+[-|]\s)\s*"
-    r"|\d{4,18}(?=\s+[\w.]+:\d+\])\s*|(?:>>|[-|>:]{1,2}(?=\s))\s*)+",
+    r"|\d{1,18}(?=\s+[\w.]+:\d+\])\s*|(?:>>|[-|>:]{1,2}(?=\s))\s*)+",
 )
 # A bar ends without a line of its own, and what is said next stands behind it.
 _BAR = re.compile(rf"(?<=[a-z])/(?:s|it|ba|batch|step)[^\]]{{0,200}}\]\s*(?=\[\w+\||[-|]?\s*{_LEVEL}\b)")

@@ -30,7 +30,7 @@ class Said:
 
 @dataclass(slots=True)
 class OpenWrite:
-    """A checkpoint being written by one writer."""
+    """A checkpoint being written by one writer. ``step_text``: the last line about a step before it."""
 
     line: int
     text: str
@@ -48,6 +48,7 @@ class OpenWrite:
     refrain: int = -1
     named: bool = False
     pauses_after: bool = False
+    step_text: str = ""
 
     def name_step(self, step: int | None) -> None:
         """Takes the step that a line about the write names; what the job was at is a guess."""

@@ -145,14 +145,62 @@ def test_a_write_that_met_an_error_is_no_checkpoint() -> None:
 
 def test_every_rank_has_its_own_write() -> None:
     job = Job()
-    job.train(1, 10)
     for rank in ("rank0", "rank1"):
+        job.say(STEP, "step 10 loss 0.5", writer=rank)
         job.say(B, "saving shard of step 10", writer=rank)
     assert job.say(E, "saved shard", writer="rank0") is JobState.CKPT_WRITING
     assert not job.safe
     job.say(E, "saved shard", writer="rank1")
     assert job.say(STEP, "step 11 loss 0.4", writer="rank0") is JobState.CKPT_WRITING
     assert job.say(STEP, "step 11 loss 0.4", writer="rank1") is JobState.CKPT_DONE
+
+
+def test_a_step_speaks_for_processes_that_save_and_never_say_one() -> None:
+    job = Job()
+    for writer in ("driver", "worker", "driver"):
+        job.say(STEP if writer == "driver" else OTHER, "step 10 loss 0.5", writer=writer)
+    job.say(B, "saving checkpoint of step 10", writer="driver")
+    job.say(P, "saving the shards", writer="worker")
+    job.say(B, "saving the optimizer", writer="helper")
+    assert job.say(E, "saved checkpoint of step 10", writer="driver") is JobState.CKPT_WRITING
+    assert not job.safe
+    job.say(STEP, "step 11 loss 0.4", writer="driver")
+    assert not job.machine.writing
+    assert job.safe
+    assert judge(job.machine).last_durable_step == 10
+
+
+def test_a_step_does_not_speak_for_a_process_that_saves_aside() -> None:
+    job = Job()
+    for writer in ("driver", "worker"):
+        job.say(STEP if writer == "driver" else OTHER, "step 10 loss 0.5", writer=writer)
+    job.say(B, "saving checkpoint in the background", writer="worker")
+    for step in range(11, 31):
+        assert job.say(STEP, f"step {step} loss 0.4", writer="driver") is JobState.CKPT_WRITING
+    job.say(E, "saved checkpoint of step 10", writer="worker")
+    job.say(OTHER, "idle", writer="worker")
+    assert job.safe
+
+
+@pytest.mark.parametrize(
+    "line", ["Epoch 3, batch {}, loss 0.4", "fps step: 21312 total: 15123 epoch: {}/500", "epoch 3 (batch {}): loss 1"]
+)
+def test_what_counts_on_is_no_bar_drawn_again(line: str) -> None:
+    job = Job()
+    for number in range(40, 50):
+        job.say(STEP, line.format(number))
+    job.say(B, "saving checkpoint")
+    assert job.say(STEP, line.format(49)) is JobState.CKPT_WRITING
+    assert job.say(STEP, line.format(50)) is JobState.CKPT_DONE
+
+
+def test_a_last_word_on_the_epoch_that_was_saved_is_no_next_step() -> None:
+    job = Job()
+    for batch in range(100, 500, 100):
+        job.say(STEP, f"Epoch 3, batch {batch}/400, loss 0.5")
+    job.say(B, "saving checkpoint")
+    assert job.say(STEP, "Epoch 3: mean loss 0.4") is JobState.CKPT_WRITING
+    assert job.say(STEP, "Epoch 4, batch 100/400, loss 0.4") is JobState.CKPT_DONE
 
 
 def test_before_training_a_write_that_nothing_more_is_said_of_is_forgotten() -> None:
@@ -225,6 +273,23 @@ def test_a_held_write_is_believed_over_when_time_has_passed() -> None:
     job.machine.settle(400.0)
     assert not job.machine.writing
     assert judge(job.machine).last_durable_step == 10
+
+
+def test_writes_without_a_visible_pause_are_held_no_longer_from_save_to_save() -> None:
+    """What is held until time has passed must not teach that writes take so long."""
+    job, held = Job(), []
+    job.train(1, 600, at_s=0.0, live=True)
+    for save in range(1, 5):
+        at_s = 600.0 * save
+        job.say(B, f"saving checkpoint at step {600 * save}", at_s, live=True)
+        for second in range(1, 600):
+            job.say(STEP, f"step {600 * save + second} loss 0.4", at_s + second, live=True)
+            if not job.machine.writing:
+                held.append(second)
+                break
+        job.train(600 * save + held[-1] + 1, 600 * save + 599, at_s=at_s + held[-1] + 1, live=True)
+    assert len(held) == 4
+    assert max(held) <= 70
 
 
 def test_a_save_that_is_due_is_reckoned_with() -> None:

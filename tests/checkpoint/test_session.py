@@ -116,6 +116,12 @@ def test_work_at_risk_is_predicted_with_its_reason(shipped: CheckpointPredictor)
         ("ERROR: no space left", "ERROR: no space left"),
         ('  File "a.py", line 3, in main', '  File "a.py", line 3, in main'),
         ("I0608 20:54:47.917440 12356728 checkpointing.py:1007] Waiting for step 19", "Waiting for step 19"),
+        ("I0608 20:54:47.917440 140 saving.py:1007] Saved step 19", "Saved step 19"),
+        ("2025-06-15 15:09:20,508\tnode1:0\tlab.train:1205\tINFO\tCheckpoint saved", "Checkpoint saved"),
+        ("[PC] 2020-11-11 16:51:55,569 (trainer:286) INFO: Saved", "Saved"),
+        ("[06/15 15:07:37 lab.common.checkpoint]: Saving checkpoint", "Saving checkpoint"),
+        ("[0807 20:27:10 @saver.py:82] Model saved to a.ckpt", "Model saved to a.ckpt"),
+        ("epoch 3 INFO: saved", "epoch 3 INFO: saved"),
     ],
 )
 def test_what_loggers_put_in_front_is_not_what_was_said(line: str, message: str) -> None:

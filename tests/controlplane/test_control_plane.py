@@ -38,7 +38,9 @@ def test_a_service_account_has_its_own_rights_and_no_more(control_plane: Control
     )  # fmt: skip
     account = Api(control_plane.kubeconfig_for("reader", space))
     assert [one["metadata"]["name"] for one in account.list("v1", "ConfigMap", space)] == ["kube-root-ca.crt"]
-    with pytest.raises(Refused, match=rf"system:serviceaccount:{space}:reader.*cannot list resource .secrets") as refused:
+    with pytest.raises(
+        Refused, match=rf"system:serviceaccount:{space}:reader.*cannot list resource .secrets"
+    ) as refused:
         account.list("v1", "Secret", space)
     assert refused.value.status == 403
 

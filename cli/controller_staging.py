@@ -27,7 +27,7 @@ def staging(
     slow_retry: Annotated[str, typer.Option(metavar="SPAN", help="After a failure that somebody has to mend.")] = "10m",
     cpu: Annotated[str, typer.Option(help="That a download asks for.")] = "500m",
     memory: Annotated[str, typer.Option(help="That a download asks for.")] = "256Mi",
-    memory_limit: Annotated[str, typer.Option(help="Of a download.")] = "1Gi",
+    memory_limit: Annotated[str, typer.Option(help="Of a download.")] = "2Gi",
     priority_class: Annotated[str, typer.Option(help="Of downloads; empty: the cluster's default.")] = "",
     queue: Annotated[str, typer.Option(help="LocalQueue of downloads, where all Jobs need one.")] = "",
     read_logs: Annotated[bool, typer.Option(help="Follow the downloads' logs for their progress.")] = True,

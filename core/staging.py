@@ -1,9 +1,10 @@
 """The words of staging: where data comes from, what a whole copy consists of, and how far one is."""
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -295,13 +296,28 @@ class Manifest:
         document = _exactly(found, keys, "a manifest of staging")
         if document["schema"] != SCHEMA:
             raise StagingError(f"a manifest of another version: {document['schema']!r}, this is {SCHEMA}")
-        entries = tuple(Staged.from_dict(one) for one in _typed(document, "entries", list))
+        found_entries = _typed(document, "entries", list)
+        entries = tuple(one if isinstance(one, Staged) else Staged.from_dict(one) for one in found_entries)
         if len({one.entry.path for one in entries}) != len(entries):
             raise StagingError("a manifest names a file twice")
         return cls(
             _typed(document, "source", str), entries, _number(document, "staged_at"),
             _typed(document, "revision", str), tuple(str(one) for one in _typed(document, "notes", list)),
         )  # fmt: skip
+
+
+def manifest_json(manifest: Manifest) -> Iterator[bytes]:
+    """``to_dict`` as JSON, in pieces of an entry: there may be a million."""
+    yield json.dumps(replace(manifest, entries=()).to_dict(), separators=(",", ":")).removesuffix("]}").encode()
+    for index, one in enumerate(manifest.entries):
+        yield ("," * bool(index) + json.dumps(one.to_dict(), separators=(",", ":"))).encode()
+    yield b"]}"
+
+
+def manifest_of(text: str) -> Manifest:
+    """What ``manifest_json`` gave; every entry is one as soon as it is read. Raises StagingError or ValueError."""
+    hook = lambda found: Staged.from_dict(found) if "parts" in found else found  # noqa: E731
+    return Manifest.from_dict(json.loads(text, object_hook=hook))
 
 
 class Phase(StrEnum):

@@ -25,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass
+@dataclass(slots=True)
 class Object:
     """An entry and the digests of its parts that are on the disk; ``settled`` once it lies under its name."""
 

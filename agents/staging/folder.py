@@ -8,7 +8,6 @@ manifest is on the disk: a copy is complete if there is a manifest and no marker
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import socket
@@ -16,7 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kopt.core.staging import MARKER, STATE_FOLDER, Manifest, StagingError, Trouble
+from kopt.core.staging import MARKER, STATE_FOLDER, Manifest, StagingError, Trouble, manifest_json, manifest_of
 from kopt.core.units import format_bytes
 
 _SPARE_BYTES = 1 << 20
@@ -58,7 +57,7 @@ class Folder:
     def manifest(self) -> Manifest | None:
         """Of the complete copy there is, or was before the marker; None where there is none that can be read."""
         try:
-            return Manifest.from_dict(json.loads((self.state / "manifest.json").read_bytes()))
+            return manifest_of((self.state / "manifest.json").read_text())
         except (FileNotFoundError, StagingError, ValueError, RecursionError):
             return None
 
@@ -73,7 +72,7 @@ class Folder:
     def begin(self, source: str) -> None:
         """From now on this is no copy, until ``finish``."""
         if self.begun != source:
-            write_whole(self._marker, f"{source}\n".encode())
+            write_whole(self._marker, [f"{source}\n".encode()])
             sync_folder(self.place)
         self._partial.mkdir(exist_ok=True)
 
@@ -152,7 +151,7 @@ class Folder:
         """Writes the manifest, last: after it is on the disk the copy is complete."""
         for one in sorted(self._with_parents(folders)):
             sync_folder(one)
-        write_whole(self.state / "manifest.json", json.dumps(manifest.to_dict(), separators=(",", ":")).encode())
+        write_whole(self.state / "manifest.json", manifest_json(manifest))
         sync_folder(self.state)
         self._marker.unlink(missing_ok=True)
         sync_folder(self.place)
@@ -169,11 +168,11 @@ class Folder:
         return found
 
 
-def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
+def write_whole(path: Path, content: Iterable[bytes], *, durable: bool = True) -> None:
     """A file that is the old or the new one, never half of it; ``durable``: on the disk as well. Raises OSError."""
     beside = path.with_name(f".{path.name}.new")
     with beside.open("wb") as file:
-        file.write(content)
+        file.writelines(content)
         file.flush()
         if durable:
             os.fsync(file.fileno())

@@ -75,5 +75,5 @@ class Report:
         content = json.dumps(progress.to_dict()).encode()
         for one in self.files:
             with contextlib.suppress(OSError):
-                write_whole(one, content, durable=False)
+                write_whole(one, [content], durable=False)
         self.listener(progress)

@@ -59,10 +59,11 @@ def _told(report: Report, place: Path) -> Iterator[None]:
 
 async def _run(origin: Origin, folder: Folder, settings: StageSettings, report: Report) -> Manifest:
     report.enter(Phase.LISTING)
+    # First, as its text and a million entries need not be in memory together.
+    before = folder.manifest()
     entries = await listed(origin, report.source, settings)
     counts = report.counts
     counts.objects, counts.bytes = len(entries), sum(one.bytes for one in entries)
-    before = folder.manifest()
     _refuse_other_copy(folder, before, report.source, settings)
     if before and folder.begun is None and _same(before, entries) and unchanged(folder, before.entries):
         counts.objects_done, counts.bytes_done, counts.bytes_kept = counts.objects, counts.bytes, counts.bytes

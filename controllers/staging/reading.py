@@ -139,8 +139,17 @@ def pod_view(document: Object) -> PodView:
         key_of(document), metadata["uid"], owner, bool(mapping(state, "running")), phase in ("Succeeded", "Failed"),
         "" if phase != "Pending" else _waiting(document, state), StageResult.from_json(text(ended, "message")),
         seconds(finished) if finished else 0.0, seconds(started) if started else 0.0,
-        text(document, "spec", "nodeName"), _scheduled_s(document), seconds(leaves_at) if leaves_at else None,
+        text(document, "spec", "nodeName"), _scheduled_s(document), _died(document, ended),
+        seconds(leaves_at) if leaves_at else None,
     )  # fmt: skip
+
+
+def _died(document: Object, ended: Any) -> str:
+    """Why it ended, where that was not its own doing: the system's words."""
+    if text(ended, "reason") == "OOMKilled":
+        return "its pod was killed for lack of memory: raise staging.download.memoryLimit, or pack the objects"
+    told = " ".join(one for one in (text(document, "status", "reason"), text(document, "status", "message")) if one)
+    return f"its pod was ended: {told}"[:_LONGEST] if told else ""
 
 
 def _scheduled_s(document: Object) -> float | None:

@@ -199,7 +199,8 @@ def _run(job: JobView, pods: Iterable[PodView], progress: Progresses, now_s: flo
     if not run.ended:
         return run
     if newest is None or result is None or result.complete is not run.ok:
-        return replace(run, ended=now_s - run.ended_at_s >= _LAST_WORDS_S)
+        died = newest.died if newest is not None else ""
+        return replace(run, ended=now_s - run.ended_at_s >= _LAST_WORDS_S, message=died or run.message)
     done = run.amounts
     if result.complete and run.verb is Verb.STAGE:
         done = Amounts(result.bytes, result.bytes, result.objects, result.objects, at_s=newest.ended_at_s)

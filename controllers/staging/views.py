@@ -75,6 +75,8 @@ class PodView:
     started_s: float = 0.0
     node: str = ""
     scheduled_s: float | None = None
+    died: str = ""
+    """The system's words for an end of which the pod could say nothing."""
     leaves_at_s: float | None = None
     """It is to be gone by then."""
 

@@ -23,6 +23,8 @@ from kopt.core.staging import (
     Staged,
     StagingError,
     Trouble,
+    manifest_json,
+    manifest_of,
     part_count,
     part_ranges,
     redacted,
@@ -128,6 +130,11 @@ def _manifest() -> dict[str, Any]:
 def test_manifests_and_progress_come_back_as_they_were() -> None:
     document = json.loads(json.dumps(_manifest()))
     assert Manifest.from_dict(document).to_dict() == document
+    for several in ([], document["entries"], [one | {"path": path} for one in document["entries"] for path in "ab"]):
+        whole = Manifest.from_dict(document | {"entries": several})
+        text = b"".join(manifest_json(whole)).decode()
+        assert json.loads(text) == whole.to_dict()
+        assert manifest_of(text) == whole
     progress = Progress(Phase.FAILED, "x", 1, 2, 3, 4, 5, 6.5, 7.5, Trouble.NO_ROOM, "full", 8.25)
     assert Progress.from_dict(json.loads(json.dumps(progress.to_dict()))) == progress
 

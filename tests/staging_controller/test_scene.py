@@ -8,6 +8,7 @@ from kopt.cluster.namespaces import NamespaceView
 from kopt.cluster.resources import Object, Resource
 from kopt.cluster.staged_data import staged_data_of, status_of
 from kopt.controllers.staging.given import DataView, Silent, StagingSettings
+from kopt.controllers.staging.reading import pod_view
 from kopt.controllers.staging.scene import Scene, scene_of
 from kopt.controllers.staging.views import JobView, KueueView, NodeView, PodView, WorkloadView
 from kopt.core.decision import Mode
@@ -132,6 +133,7 @@ def test_a_job_has_ended_once_its_pods_last_words_are_there_or_late() -> None:
     assert not run(1, pod(None)).ended
     assert run(60, pod(None)).ended
     assert run(60, pod(None)).digest == ""
+    assert run(60, replace(pod(None), died="for lack of memory")).message == "for lack of memory"
     assert run(1, pod(StageResult(True, "digest"))).digest == "digest"
     assert not run(1, pod(StageResult(False, reason=Trouble.DENIED))).ended, "the word of a pod before the last"
 
@@ -177,3 +179,16 @@ def test_a_failure_names_the_folder_as_people_know_it() -> None:
 
     assert message(data("one", 5, 1)) == "the disk under pvc://claim/one is full"
     assert message(data("one", 5, 1, node="a")) == "the disk under /var/lib/kopt-cache/team/one is full"
+
+
+def test_a_pod_that_could_say_nothing_is_told_of_in_the_systems_words() -> None:
+    def died(**status: Any) -> str:
+        metadata = {"namespace": "team", "name": "pod", "uid": "pod"}
+        return pod_view({"metadata": metadata, "status": {"phase": "Failed"} | status}).died
+
+    killed = {"name": "stage", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    assert "memoryLimit" in died(containerStatuses=[killed])
+    assert died(reason="Evicted", message="The node was low on resource") == (
+        "its pod was ended: Evicted The node was low on resource"
+    )
+    assert died() == ""

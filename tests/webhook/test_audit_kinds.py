@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
-from controlplane.plane import ControlPlane
+from controlplane.plane import CRDS, ControlPlane
+from controlplane.processes import until
 from webhook.workloads import template
 
 from kopt.cluster.api import Kube, connect
@@ -35,12 +35,6 @@ async def watching(kube: Kube) -> AsyncIterator[AuditWatch]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def until(check: Any) -> None:
-    async with asyncio.timeout(20):
-        while not check():
-            await asyncio.sleep(0.1)
-
-
 async def test_a_kind_is_seen_when_it_is_installed_and_when_it_is_gone(webhook_plane: ControlPlane, kube: Kube) -> None:
     api = webhook_plane.api
     space = api.space("volcano")
@@ -53,7 +47,7 @@ async def test_a_kind_is_seen_when_it_is_installed_and_when_it_is_gone(webhook_p
         api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lone", "namespace": space},
                     "spec": template(1)["spec"]})  # fmt: skip
         await until(lambda: names() == ["lone"])
-        await asyncio.to_thread(webhook_plane.install_crds, "volcano")
+        await asyncio.to_thread(webhook_plane.apply_crds, [CRDS / "volcano.yaml"])
         api.create({"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job",
                     "metadata": {"name": "later", "namespace": space},
                     "spec": {"tasks": [{"replicas": 2, "template": template(1)}]}})  # fmt: skip

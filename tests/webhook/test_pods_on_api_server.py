@@ -12,7 +12,7 @@ from webhook.workloads import deployment, pod
 POLICY = {"mode": "enforce", "queues": {"default": "rest"}, "tracing": {"samplesPerThousand": 0}}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def space(webhooks: Webhooks) -> str:
     webhooks.policy(**POLICY)
     made = webhooks.namespace()

@@ -18,11 +18,12 @@ from controlplane.processes import free_port, wait_for
 from staging.servers import Served, web
 
 from kopt.cluster.held import HOLDABLE
+from kopt.controllers.staging.affinity import affinity_to
 
 from .rights import Object, audited, granted, used
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
-NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-staging", "staged"
+NAMESPACE, ACCOUNT, SPACE, GATED = "kopt-system", "kopt-staging", "staged", "gated"
 VALUES = {"mode": "enforce", "staging": {"enabled": True, "download": {"cpu": "10m"}}, "webhook": {"enabled": False},
           "sizing": {"enabled": False}, "extender": {"enabled": False}}  # fmt: skip
 BATCH, DATA = ("batch/v1", "Job"), ("kaiwo.ai/v1alpha1", "StagedData")
@@ -180,6 +181,77 @@ def test_its_account_creates_no_other_job(worked: list[Object], control_plane: C
     for kind in ("Secret", "ConfigMap"):
         with pytest.raises(Refused):
             stolen.list("v1", kind, SPACE)
+
+
+def waiting_pod(api: Api, name: str, labels: Object) -> None:
+    """It waits behind our gate and behind another's."""
+    image = {"image": "team/train:1", "resources": {"requests": {"cpu": "10m"}}}
+    spec = {"schedulingGates": [{"name": "kaiwo.ai/staging"}, {"name": "kueue.x-k8s.io/admission"}],
+            "containers": [{"name": "main"} | image], "initContainers": [{"name": "first"} | image]}  # fmt: skip
+    api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": GATED, "labels": labels},
+                "spec": spec})  # fmt: skip
+
+
+def without(*gates: str) -> Object:
+    names = ("kaiwo.ai/staging", "kueue.x-k8s.io/admission")
+    return {"schedulingGates": [{"name": one} for one in names if one not in gates]}
+
+
+@pytest.fixture
+def gated(install: Callable[..., None], control_plane: ControlPlane) -> Iterator[Api]:
+    """A pod that asks for data and one that does not, before the installed chart."""
+    install(VALUES)
+    api = control_plane.api
+    api.namespace(GATED, {"kaiwo.ai/managed": "true"})
+    waiting_pod(api, "asks", {"kaiwo.ai/asks-for-data": "true", "kaiwo.ai/held": "staging"})
+    waiting_pod(api, "does-not", {})
+    yield api
+    for name in ("asks", "does-not"):
+        api.delete("v1", "Pod", name, GATED)
+
+
+def test_its_account_takes_its_own_gate_from_pods_that_ask_and_changes_nothing_else_of_pods(
+    gated: Api, control_plane: ControlPlane
+) -> None:
+    stolen, evil = Api(Path(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE))), {"image": "evil:1"}
+    ours, spec = without("kaiwo.ai/staging"), gated.get("v1", "Pod", "asks", GATED)["spec"]
+    refused: list[tuple[str, str, Object]] = [
+        ("only pods that ask for data", "does-not", {"spec": ours}),
+        ("only pods that ask for data", "does-not", {"metadata": {"labels": {"kaiwo.ai/asks-for-data": "true"}}}),
+        ("no gate of others", "asks", {"spec": without("kueue.x-k8s.io/admission")}),
+        ("no gate of others", "asks", {"spec": {"schedulingGates": None}}),
+        ("no other image", "asks", {"spec": {"containers": [spec["containers"][0] | evil]}}),
+        ("no other image", "asks", {"spec": {"initContainers": [spec["initContainers"][0] | evil]}}),
+    ]
+
+    def patch(name: str, change: Object) -> None:
+        stolen.patch("v1", "Pod", name, change, GATED)
+
+    def first_refusal() -> str:
+        try:
+            patch("does-not", {"spec": ours})
+        except Refused as error:
+            return error.message
+        return gated.patch("v1", "Pod", "does-not", {"metadata": {"labels": {"x": "x"}}}, GATED)["kind"]
+
+    wait_for(lambda: "only pods that ask" in first_refusal(), what="the fence has been read by the API server")
+    for message, name, change in refused:
+        with pytest.raises(Refused, match=message):
+            patch(name, change)
+    affinity = affinity_to(["node-a"], {})
+    patch("asks", {"metadata": {"labels": {"kaiwo.ai/held": None}}, "spec": ours | {"affinity": affinity}})
+    found = gated.get("v1", "Pod", "asks", GATED)
+    assert found["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/admission"}]
+    assert found["spec"]["affinity"] == affinity
+
+
+def test_an_account_without_the_right_cannot_take_the_gate_and_off_can(gated: Api, control_plane: ControlPlane) -> None:
+    change = {"spec": without("kaiwo.ai/staging")}
+    gated.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "trains", "namespace": GATED}})
+    with pytest.raises(Refused, match="cannot patch resource"):
+        Api(Path(control_plane.kubeconfig_for("trains", GATED))).patch("v1", "Pod", "asks", change, GATED)
+    Api(Path(control_plane.kubeconfig_for("kopt-off", NAMESPACE))).patch("v1", "Pod", "asks", change, GATED)
+    assert len(gated.get("v1", "Pod", "asks", GATED)["spec"]["schedulingGates"]) == 1
 
 
 def test_off_lets_its_objects_be_deleted(worked: list[Object], control_plane: ControlPlane) -> None:

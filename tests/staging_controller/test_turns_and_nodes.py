@@ -120,6 +120,41 @@ def test_a_copy_on_a_node_takes_the_job_there_and_is_made_again_when_the_node_is
     wait_for(again, what="it is staged on another node")
 
 
+def pod_on_nodes(team: Team, name: str, folder: Path, affinity: Object) -> Object:
+    """One that ends where its data is not there as it begins."""
+    container = {"name": "serve", "image": "team/serve:1", "command": ["sh", "-c", "cat /data/a && sleep 600"],
+                 "resources": {"limits": {GPU: "1"}, "requests": {"cpu": "100m"}},
+                 "volumeMounts": [{"name": "data", "mountPath": "/data"}]}  # fmt: skip
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container],
+            "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}], "affinity": affinity}  # fmt: skip
+    metadata = {"name": name, "namespace": team.space, "annotations": {"kaiwo.ai/staged-data": "tokens"}}
+    return team.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def test_pods_that_ask_are_kept_to_nodes_with_a_copy_beside_what_they_ask_for_themselves(
+    team: Team, controller: Callable[..., Controller], webhook: Server, nodes: list[Kubelet], tmp_path: Path
+) -> None:
+    controller(f"--cache-path={tmp_path}/cache")
+    team.wait_reviewed()
+    team.s3.put(f"{team.space}/a", b"content")
+    here = {"key": "cache", "operator": "In", "values": [team.space]}
+    terms = [[here], [here, {"key": "kubernetes.io/hostname", "operator": "Exists"}]]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    picky = {"nodeAffinity": {required: {"nodeSelectorTerms": [{"matchExpressions": one} for one in terms]}}}
+    for name, affinity in (("plain", {}), ("picky", picky)):
+        made = pod_on_nodes(team, name, tmp_path / "cache" / team.space / "tokens", affinity)
+        assert made["spec"]["schedulingGates"] == [{"name": "kaiwo.ai/staging"}]
+    cached(team, "tokens")
+    for name, before in (("plain", [[]]), ("picky", terms)):
+        found = team.api.wait("v1", "Pod", name, lambda one: one["status"]["phase"] == "Running", team.space)
+        (copy,) = [one["name"] for one in team.status("tokens")["nodes"]]
+        assert found["spec"]["nodeName"] == copy
+        added = {"key": "kubernetes.io/hostname", "operator": "In", "values": [copy]}
+        written = found["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"]
+        assert written == [{"matchExpressions": [*one, added]} for one in before]
+        team.api.delete("v1", "Pod", name, team.space)
+
+
 def test_a_gang_waits_for_copies_on_as_many_nodes_as_it_needs(
     team: Team, controller: Callable[..., Controller], webhook: Server, nodes: list[Kubelet], tmp_path: Path
 ) -> None:

@@ -79,12 +79,14 @@ def evictions(
         kopt evictions -o csv > evictions.csv
     """
     since_s, now_s = float(seconds(since, "--since")), time.time()
-    lines = [one for one in asyncio.run(_read(kubeconfig, namespace)) if _shown(one, now_s - since_s, waiting)]
+    found, unreadable = asyncio.run(_read(kubeconfig, namespace))
+    lines = [one for one in found if _shown(one, now_s - since_s, waiting)]
     lines.sort(key=lambda one: one.eviction.order if waiting else -one.eviction.evicted_at_s)
     empty = "nothing waits" if waiting else f"no GPU workload was evicted in the last {since}"
-    show(
-        Answer("evictions", [_row(one) for one in lines], notes=[_summary(lines)] if lines else [], empty=empty), output
-    )
+    notes = [_summary(lines)] if lines else []
+    notes += [f"Left out, as they cannot be read: {', '.join(unreadable[:3])}{' …' * (len(unreadable) > 3)}."
+              ] if unreadable else []  # fmt: skip
+    show(Answer("evictions", [_row(one) for one in lines], notes=notes, empty=empty), output)
 
 
 def _shown(line: "Entry", from_s: float, only_waiting: bool) -> bool:
@@ -92,21 +94,29 @@ def _shown(line: "Entry", from_s: float, only_waiting: bool) -> bool:
     return waits or (not only_waiting and line.eviction.evicted_at_s >= from_s)
 
 
-async def _read(kubeconfig: Path | None, namespace: str) -> "list[Entry]":
-    from kopt.cluster.api import ApiError, NotFound, connect
+async def _read(kubeconfig: Path | None, namespace: str) -> "tuple[list[Entry], list[str]]":
+    """The lines, and the names of those that somebody has written and nobody can read."""
+    from kopt.cluster.api import ApiError, Forbidden, NotFound, connect
     from kopt.cluster.evictions import entry_of
     from kopt.cluster.resources import EVICTIONS
 
-    found = []
+    found, unreadable = [], []
     try:
         async with connect(kubeconfig) as kube:
             async for page in kube.pages(EVICTIONS, namespace):
-                found += [entry_of(document) for document in page.items]
+                for document in page.items:
+                    try:
+                        found.append(entry_of(document))
+                    except ValueError:
+                        unreadable.append(f"{document['metadata'].get('namespace')}/{document['metadata']['name']}")
     except NotFound as error:
         raise Refused(_INSTALL) from error
-    except (ApiError, ValueError) as error:
+    except Forbidden as error:
+        where = f"of namespace {namespace}" if namespace else "of all namespaces; name yours with -n"
+        raise Refused(f"you may not read the ledger {where}") from error
+    except ApiError as error:
         raise Refused(f"the ledger cannot be read: {error}") from error
-    return found
+    return found, unreadable
 
 
 def _row(line: "Entry") -> EvictionRow:

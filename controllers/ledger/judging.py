@@ -112,7 +112,7 @@ def _same(one: Sighting, line: Entry) -> bool:
     if abs(known.evicted_at_s - one.at_s) < 1.0:
         return True
     by_kueue = one.system is System.KUEUE and not one.by_pods
-    if by_kueue and known.system is System.KUEUE:
+    if by_kueue and (known.system is System.KUEUE or (back_s is not None and back_s <= one.at_s)):
         # Kueue gives each of its evictions a time.
         return False
     if abs(known.evicted_at_s - one.at_s) <= TOGETHER_S:
@@ -199,7 +199,8 @@ def _is_taken(seen: Seen, root: str, one: Lost) -> bool:
         at_rest = seen.suspended.get(root, {})
         if job is None or job.suspended or job.ending or job.finished or job.deleting:
             return False
-        return not any(abs(one.at_s - at_s) <= TOGETHER_S for at_s in at_rest)
+        # Those that began after it have nothing to do with it: Kueue's Jobs are born suspended.
+        return not any(abs(one.at_s - at_s) <= TOGETHER_S and pod.started_at_s < at_s for at_s in at_rest)
     # Others delete pods of theirs as they please, without a word.
     return told
 

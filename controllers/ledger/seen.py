@@ -15,6 +15,8 @@ from kopt.core.evictions import Notice, WorkloadRef
 
 FORGOTTEN_AFTER_S = 900.0
 """What is gone is kept for so long."""
+MOST_TIMES = 100
+"""Of one workload's evictions, the last: who is evicted every minute for weeks is written down long before."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,9 @@ class Seen:
         for index in (self.evicted, self.suspended):
             for uid in [uid for uid in index if uid not in roots]:
                 del index[uid]
+            for of in index.values():
+                for at_s in sorted(of)[:-MOST_TIMES]:
+                    del of[at_s]
         for uid in [uid for uid in self.notices if uid not in there]:
             del self.notices[uid]
         for root in [root for root, keys in self._groups_of.items() if not keys & self.groups.keys()]:

@@ -89,3 +89,20 @@ def test_lines_of_the_asked_time_and_all_that_waits(server: tuple[type[Shelf], s
     for word in ("team/back", "prod/urgent", "Preempted", "1h02m", "2.00", "3 evictions, 2 of them waiting"):
         assert word in table, table
     assert asked("-o", "csv").splitlines()[0].startswith("evicted_at,workload,by,for_whom,cause,gpus")
+
+
+def test_a_line_that_cannot_be_read_costs_no_other(server: tuple[type[Shelf], str]) -> None:
+    broken = line("broken", 60, Phase.WAITING, None, 5)
+    broken["spec"]["evictedAt"] = "2026-02-30T00:00:00Z"
+    lines = [broken, line("next", 60, Phase.WAITING, 3600.0, 4)]
+    server[0].answer = 200, {"kind": "EvictionList", "metadata": {"resourceVersion": "1"}, "items": lines}
+    done = CliRunner().invoke(app, ["evictions", "--kubeconfig", server[1]])
+    assert done.exit_code == 0, done.stderr
+    assert "team/next" in done.output
+    assert "cannot be read: team/broken-1" in done.output.replace("\n", " ")
+
+
+def test_who_may_not_read_all_is_told_to_name_a_namespace(server: tuple[type[Shelf], str]) -> None:
+    server[0].answer = 403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no"}
+    done = CliRunner().invoke(app, ["evictions", "--kubeconfig", server[1]])
+    assert (done.exit_code, "name yours with -n" in done.stderr.replace("\n", " ")) == (1, True)

@@ -7,6 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopt.controllers.ledger.seen import MOST_TIMES
 from kopt.core.evictions import Cause, Entry, Eviction, Phase, Return, System, WorkloadRef
 from kopt.policies.evictions import Keeping, LastWord, lost_gpu_s, order_of_return, outlived
 
@@ -79,10 +80,30 @@ QUEUED = [job("a", 3, queued=True), *BEGIN[1:], workload("a", 3, admitted=-1)]
 
 
 def test_a_gang_whose_pods_alone_were_lost_is_back_although_its_queue_never_let_go_of_it() -> None:
-    back = [pod(f"b-{n}", "a", 6) for n in range(3)]
+    back = [pod(f"b-{n}", "a", 5.5) for n in range(3)]
     preempted = workload("a", 3, admitted=-1, evicted=20)
-    chapters = played(QUEUED, [*TAKEN, *map(gone, TAKEN)], back, [preempted])
-    assert list(map(phases, chapters)) == [[], ["Waiting"], ["Resumed"], ["Resumed", "Waiting"]]
+    soon = workload("a", 3, admitted=-1, evicted=5.7)
+    for taken in (preempted, soon):
+        chapters = played(QUEUED, [*TAKEN, *map(gone, TAKEN)], back, [taken])
+        assert list(map(phases, chapters)) == [[], ["Waiting"], ["Resumed"], ["Resumed", "Waiting"]]
+
+
+def test_a_job_that_is_evicted_for_weeks_is_not_remembered_without_end() -> None:
+    replica = Replica(Server(), [NOW])
+    for minute in range(300):
+        replica.tell(workload("a", 1, admitted=minute, evicted=minute + 0.5))
+        replica.tell(job("a", 1, suspended=minute))
+    replica.seen.forget()
+    for index in (replica.seen.evicted, replica.seen.suspended):
+        assert len(index["job-a"]) == MOST_TIMES
+        assert max(index["job-a"]) > NOW + 60 * 298, "the last ones"
+
+
+def test_one_that_loses_its_node_soon_after_its_queue_let_it_begin_was_evicted() -> None:
+    born = [job("a", 1, suspended=0, queued=True), job("a", 1, suspended=0, resumed=0, queued=True)]
+    lost = pod("a-0", "a", 0, disrupted=0.8, deleted=0.8)
+    chapters = played([*born, workload("a", 1, admitted=0), pod("a-0", "a", 0)], [lost, gone(lost)])
+    assert list(map(phases, chapters)) == [[], ["Waiting"]]
 
 
 def test_what_kueue_takes_from_a_gang_that_lost_pods_is_a_line_of_its_own() -> None:

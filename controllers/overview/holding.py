@@ -129,7 +129,9 @@ def _preempting(facts: Facts, one: Thing, _: str) -> Finding:
 
 
 def _lending(facts: Facts, one: Thing, _: str) -> Finding:
-    pools = [pool for pool in facts.pools if pool.reclaiming is not None or (pool.lent or 0) < (pool.borrowed or 0)]
+    queues = {name for its in facts.own for name in (its.queue, its.local_queue, f"{its.namespace}/{its.local_queue}")}
+    # Of another pool nobody should be told; where nobody knows its queue, the only one there is meant.
+    pools = [pool for pool in facts.pools if pool.lends_to(tuple(queues)) or (not queues and len(facts.pools) == 1)]
     why = f"LendingPool {pools[0].name} has taken back what it lent" if pools else "what was lent to it was taken back"
     return Finding(ranks.HELD, "HELD_LENDING", f"It is held by lending{since(_since_s(one), facts.now_s)}: {why}; it "
                    "returns when the pool lends again.", one.label, _since_s(one),

@@ -222,6 +222,12 @@ def test_loans_of_its_queue_are_told() -> None:
     assert own.pool == "gpus"
     held = why(facts(job(labels=held_by("lending")["labels"]), workload(), pools=(back,)))
     assert "LendingPool gpus has taken back what it lent" in said(held, "HELD_LENDING")
+    other = pool_of({"metadata": {"name": "another"}, "spec": {"borrowers": [{"system": "KAI", "queue": "vision"}]},
+                     "status": {"reclaiming": {"gpus": 2}}})  # fmt: skip
+    held = why(facts(job(labels=held_by("lending")["labels"]), workload(), pools=(other, back)))
+    assert "LendingPool gpus has taken back" in said(held, "HELD_LENDING"), "that of its queue"
+    held = why(facts(job(labels=held_by("lending")["labels"]), workload(), pools=(other,)))
+    assert "another" not in said(held, "HELD_LENDING")
 
 
 def test_what_is_asked_of_a_running_job_is_told_while_it_holds() -> None:

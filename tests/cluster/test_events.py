@@ -90,6 +90,6 @@ async def test_an_event_that_cannot_be_written_harms_nobody(control_plane: Any, 
     async with writing(recorder):
         recorder.record(PODS.reference("no-such-namespace", "trainer"), "Chosen", "Binding", "there is room")
         recorder.record(PODS.reference(namespace, "trainer"), "Chosen", "Binding", "there is room")
-        recorder.record(NODES.reference("", "node-of-events"), "Chosen", "Binding", "in the namespace default")
+        recorder.record(NODES.reference("", f"node-of-{namespace}"), "Chosen", "Binding", "in the namespace default")
     assert len(await events_on(kube, namespace, "trainer")) == 1
-    assert len(await events_on(kube, "default", "node-of-events")) == 1
+    assert len(await events_on(kube, "default", f"node-of-{namespace}")) == 1

@@ -78,12 +78,14 @@ class Deciding:
 
     def judge(self, waiting: WorkloadView, now_s: float, mode: Mode = Mode.ENFORCE) -> Judged:
         """What the policy says, or why it is not asked."""
+        if other := self._other_under_way(waiting, now_s):
+            # First, as it costs next to nothing: hundreds may be held at once.
+            next_ = Reason("NEXT", f"Room is being made for {other.name} in the same queue; {waiting.name} is next.")
+            wait = PreemptionDecision(Verdict.WAIT, (next_,), (), until_s=now_s + _NEXT_S)
+            return Judged(Facts(now_s, _NO_QUEUE, ()), next_, wait)
         facts = self.facts(waiting, now_s) if mode is Mode.ENFORCE else self.looked_back(waiting, now_s)
         if reason := self._unasked(waiting, facts, mode):
             return Judged(facts, reason)
-        if other := self._other_under_way(waiting, facts):
-            reason = Reason("NEXT", f"Room is being made for {other.name} in the same queue; {waiting.name} is next.")
-            return Judged(facts, reason, PreemptionDecision(Verdict.WAIT, (reason,), (), until_s=now_s + _NEXT_S))
         if saving := self._still_saving(waiting, facts):
             return Judged(facts, saving.reasons[0], saving)
         decision, state = decide(scene_of(waiting, facts, self._settings.budget_s), self._state, self._settings.policy)
@@ -171,13 +173,10 @@ class Deciding:
         return PreemptionDecision(Verdict.WAIT, (Reason("SAVING", text),), (), until_s=until_s,
                                   asks=tuple(name for name, one in saving.items() if one.left))  # fmt: skip
 
-    def _other_under_way(self, waiting: WorkloadView, facts: Facts) -> WorkloadView | None:
-        for one in self._cluster.workloads():
-            if one.uid != waiting.uid and self._is_under_way(one, facts.now_s):
-                queue = self._cluster.queue_of(one)
-                if queue is not None and queue.name == facts.queue.name:
-                    return one
-        return None
+    def _other_under_way(self, waiting: WorkloadView, now_s: float) -> WorkloadView | None:
+        own = self._cluster.queue_of(waiting)
+        return next((one for one in self._cluster.workloads() if one.uid != waiting.uid and own is not None
+                     and self._is_under_way(one, now_s) and self._cluster.queue_of(one) == own), None)  # fmt: skip
 
     def _is_under_way(self, view: WorkloadView | None, now_s: float) -> bool:
         return view is not None and is_under_way(view, now_s, self._settings.cover_s)

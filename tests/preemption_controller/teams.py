@@ -103,13 +103,13 @@ class Team:
 class Pods(Team):
     """A namespace with Jobs that are in no queue."""
 
-    def submit(self, name: str, gpus: int, priority: str = "plain-low", pods: int = 1) -> Object:
+    def submit(self, name: str, gpus: int, priority: str = "plain-low", pods: int = 1, failures: int = 100) -> Object:
         container = {"name": "train", "image": "team/train:1", "resources": {"limits": {GPU: str(gpus)}}}
         spec = {"restartPolicy": "Never", "containers": [container], "nodeSelector": self._selector,
                 "priorityClassName": priority, "terminationGracePeriodSeconds": 1}  # fmt: skip
         self.jobs[name] = self.api.create({
             "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": self.space},
-            "spec": {"parallelism": pods, "completions": pods, "template": {"spec": spec}, "backoffLimit": 100},
+            "spec": {"parallelism": pods, "completions": pods, "template": {"spec": spec}, "backoffLimit": failures},
         })  # fmt: skip
         return self.jobs[name]
 

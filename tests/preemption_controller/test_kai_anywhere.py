@@ -14,7 +14,7 @@ from kopt.controllers.preemption.marks import stamp
 
 from .builders import KilledError, notes
 from .kai_worlds import KaiWorld, ask, full, new
-from .worlds import KINDS, SETTINGS, Made, fill, fresh, gangs, live_and_die
+from .worlds import KINDS, SETTINGS, Made, fill, fresh, gangs, live_and_die, node
 
 Object = dict[str, Any]
 
@@ -210,3 +210,54 @@ def test_it_is_given_to_kai_where_it_is_not_ours(what: str, code: str) -> None:
     one.passes(3)
     assert (one.evicted, one.held()) == ([], [])
     assert json.loads(one.pods["urgent-0"]["metadata"]["annotations"]["kaiwo.ai/preemption"])["code"] == code
+
+
+def test_who_is_within_the_least_time_of_its_queue_is_left_alone() -> None:
+    one = full("cheap", "safe", "writing")
+    one.queues = {"team": KaiQueue(12_000, None, "all"), "all": KaiQueue(None, None, least_run_s=3600.0)}
+    one.pods["gang-0-0"]["status"]["startTime"] = stamp(one.now_s - 60)
+    one.passes(4)
+    assert one.evicted == ["gang-1-0"]
+    one = full("cheap", "writing", "writing")
+    one.queues = {"team": KaiQueue(12_000, None, least_run_s=1e6)}
+    assert not ask(one, new(one)), "KAI takes nobody of them"
+
+
+@pytest.mark.parametrize(("limit", "evicted"), [(16_000, ["gang-0-0"]), (13_000, [])])
+def test_nobody_goes_where_a_queue_above_would_be_over_its_limit(limit: int, evicted: list[str]) -> None:
+    """Twelve are used below it; a node has room for one of two pods."""
+    one = full("cheap", "safe", "silent")
+    one.pods["gang-2-0"]["metadata"]["labels"]["kai.scheduler/queue"] = "others"
+    one.add("urgent", 1, 4, 1000, never=True)
+    one.nodes["n3"] = node("n3", 4)
+    one.queues = {"team": KaiQueue(None, None, "all"), "others": KaiQueue(None, None, "all"),
+                  "all": KaiQueue(None, limit)}  # fmt: skip
+    one.passes(4)
+    assert (one.evicted, one.held()) == (evicted, [])
+
+
+def test_what_cannot_be_evicted_holds_nobody_for_ever() -> None:
+    one = full("cheap", "cheap", "writing")
+    one.add("urgent", 1, 4, 1000, never=True)
+    one.dies_after = 4
+    with contextlib.suppress(KilledError):
+        one.passes(5)
+    one.dies_after, one.refuses = None, {"gang-0-0", "gang-1-0"}
+    one.passes(4)
+    one.now_s += 140
+    fresh(one)
+    one.passes(4)
+    assert (one.evicted, one.held()) == ([], [])
+
+
+def test_what_cannot_be_written_holds_nobody_else_for_ever() -> None:
+    one = full("cheap", "cheap", "writing")
+    one.dies_after = 3
+    with contextlib.suppress(KilledError):
+        one.passes(5)
+    one.dies_after, one.rejects = None, {"urgent-0"}
+    one.add("next", 0, 4, 500, never=True)
+    one.now_s += 140
+    fresh(one)
+    one.passes(4)
+    assert one.held() == ["urgent-0"]

@@ -5,6 +5,7 @@ from typing import Any, cast
 from kopt.controllers.preemption.kai.gating import Gating
 from kopt.controllers.preemption.kai.room import kai_refusal
 from kopt.controllers.preemption.kai.views import KaiQueue, kai_queue
+from kopt.controllers.preemption.marks import stamp
 from kopt.core.decision import Mode
 
 from .builders import NOW_S
@@ -46,9 +47,22 @@ def test_of_a_gang_whose_pods_come_at_once_those_without_room_are_held() -> None
     assert not ask(one, new(one), gating), "those have gone elsewhere"
 
 
+def test_room_that_is_being_left_is_for_the_one_that_it_was_made_for() -> None:
+    one = full("cheap", "writing", "silent")
+    one.passes(4)
+    assert (one.evicted, one.held()) == (["gang-0-0"], [])
+    assert ask(one, new(one, priority=500)), "KAI would pre-empt for it, as it gives the room to the first"
+    one = full("cheap", "writing", "silent")
+    one.pods["gang-0-0"]["metadata"]["deletionTimestamp"] = stamp(one.now_s + 30)
+    del one.pods["urgent-0"]
+    assert not ask(one, new(one)), "its user deletes that job; KAI waits for the room"
+
+
 def test_numbers_of_a_queue() -> None:
     spec = {"resources": {"gpu": {"quota": 1.5, "limit": -1}}}
     assert kai_queue({"spec": spec}) == KaiQueue(1500, None)
+    spec |= {"parentQueue": "all", "preemptMinRuntime": "1h30m0.5s"}
+    assert kai_queue({"spec": spec}) == KaiQueue(1500, None, "all", 5400.5)
     assert kai_queue({"spec": {}}) == KaiQueue(0, 0)
     one = full("cheap", "safe", "writing")
     moment = one.moment(NOW_S)

@@ -2,15 +2,19 @@
 
 import asyncio
 import contextlib
+import json
 from typing import Any, cast
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from kopt.controllers.preemption.marks import stamp
+from kopt.controllers.preemption.plain.jobs import outlives
 from kopt.controllers.preemption.plain.views import PlainNode
 
 from .builders import KilledError
-from .worlds import KINDS, SETTINGS, Made, World, fill, fresh, gangs, live_and_die
+from .worlds import KINDS, SETTINGS, Made, Object, World, fill, fresh, gangs, live_and_die
 
 
 @settings(max_examples=150, deadline=None, phases=[Phase.generate])
@@ -108,6 +112,19 @@ def test_it_stays_where_room_came_free_or_nothing_is_known_any_more() -> None:
         assert "kaiwo.ai/evicting" not in one.pods["gang-1-0"]["metadata"]["annotations"]
 
 
+def test_the_jobs_of_a_job_set_go_together() -> None:
+    one = three("cheap", "cheap", "safe")
+    for name in ("gang-0-0", "gang-1-0"):
+        one.pods[name]["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "set"}
+    one.passes(4)
+    assert one.evicted == ["gang-0-0", "gang-1-0"]
+    one = three("cheap", "writing", "safe")
+    for name in ("gang-0-0", "gang-1-0"):
+        one.pods[name]["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "set"}
+    one.passes(4)
+    assert one.evicted == ["gang-2-0"], "one of its Jobs is in a write"
+
+
 def test_what_a_budget_protects_is_not_told() -> None:
     one = three("safe", "cheap", "silent")
     one.refuses = {"gang-1-0"}
@@ -149,3 +166,113 @@ def test_what_was_said_of_those_that_are_gone_is_forgotten() -> None:
     del one.pods["urgent-0"]
     asyncio.run(taking.step())
     assert taking._said == {}
+
+
+def test_of_two_owners_of_one_name_none_is_chosen_and_others_are() -> None:
+    one = three("cheap", "safe", "silent")
+    one.add("gang-0", 1, 4, 10, "n2", dict(KINDS["cheap"]))
+    del one.pods["gang-2-0"]
+    one.pods["gang-0-1"]["metadata"]["ownerReferences"][0]["uid"] = "another"
+    one.passes(4)
+    assert one.evicted == ["gang-1-0"]
+
+
+def test_a_job_that_was_deleted_and_made_again_is_another() -> None:
+    """Its old pods take their time; what they leave is not enough."""
+    one = three("cheap", "safe", "silent", pods=2)
+    one.pods["gang-0-old"] = one.pods.pop("gang-0-0")
+    one.pods["gang-0-old"]["metadata"] |= {"name": "gang-0-old", "deletionTimestamp": stamp(one.now_s)}
+    one.add("gang-0", 0, 4, 10, "n1", dict(KINDS["cheap"]))
+    one.pods["gang-0-0"]["metadata"]["ownerReferences"][0]["uid"] = "another"
+    del one.pods["gang-1-0"]
+    one.passes(4)
+    assert one.evicted == ["gang-0-0"]
+
+
+@pytest.mark.parametrize(("since_s", "evicted"), [(10, []), (600, ["gang-1-0"])])
+def test_nobody_goes_where_room_is_being_left_unless_that_hangs(since_s: float, evicted: list[str]) -> None:
+    one = three("writing", "cheap", "silent")
+    one.pods["gang-2-0"]["metadata"]["deletionTimestamp"] = stamp(one.now_s - since_s)
+    one.passes(4)
+    assert one.evicted == evicted
+
+
+@pytest.mark.parametrize("kind", ["Workflow", "TaskRun", "StatefulSet", "VirtualMachineInstance"])
+def test_whose_owner_may_not_make_another_stays(kind: str) -> None:
+    one = three("cheap", "safe", "silent")
+    one.pods["gang-0-0"]["metadata"]["ownerReferences"][0]["kind"] = kind
+    one.passes(4)
+    assert one.evicted == ["gang-1-0"]
+
+
+def test_a_job_that_would_end_for_good_stays() -> None:
+    one = three("cheap", "safe", "silent")
+    one.jobs["team/gang-0"] = {"spec": {"backoffLimit": 2}, "status": {"failed": 2}}
+    one.passes(4)
+    assert one.evicted == ["gang-1-0"]
+
+
+ON_DISRUPTION = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+ON_CODES = {"onExitCodes": {"operator": "NotIn", "values": [42]}}
+
+
+@pytest.mark.parametrize(("job", "pods", "lives"), [
+    ({}, 6, True), ({}, 7, False), ({"backoffLimit": 0}, 1, False), ({"backoffLimit": 8, "failed": 4}, 4, True),
+    ({"backoffLimit": 8, "failed": 5}, 4, False), ({"rules": [{"action": "Ignore", **ON_DISRUPTION}]}, 99, True),
+    ({"rules": [{"action": "Count", **ON_DISRUPTION}]}, 7, False),
+    ({"backoffLimit": 99, "rules": [{"action": "FailJob", **ON_DISRUPTION}]}, 1, False),
+    ({"rules": [{"action": "FailJob", **ON_CODES}, {"action": "Ignore", **ON_DISRUPTION}]}, 1, False),
+    ({"rules": [{"action": "Ignore", **ON_DISRUPTION}, {"action": "FailJob", **ON_CODES}]}, 99, True),
+    ({"backoffLimit": 1 << 30, "backoffLimitPerIndex": 2, "failed": 1}, 64, True),
+    ({"backoffLimit": 1 << 30, "backoffLimitPerIndex": 0}, 1, False),
+])  # fmt: skip
+def test_pods_that_are_evicted_count_as_failures_of_their_job(job: Object, pods: int, lives: bool) -> None:
+    spec = {name: value for name, value in job.items() if name.startswith("backoff")}
+    document = {"spec": spec | {"podFailurePolicy": {"rules": job.get("rules", [])}},
+                "status": {"failed": job.get("failed", 0)}}  # fmt: skip
+    assert outlives(document, pods) is lives
+
+
+def test_what_refuses_to_go_after_it_was_told_stays_and_another_goes() -> None:
+    one = three("safe", "cheap", "silent")
+    one.dies_after = 3
+    with contextlib.suppress(KilledError):
+        one.passes(5)
+    one.dies_after = None
+    one.refuses = {"gang-1-0"}
+    one.passes(1)
+    one.now_s += 6
+    fresh(one)
+    one.passes(4)
+    assert one.evicted == ["gang-0-0"]
+    assert "kaiwo.ai/evicting" not in one.pods["gang-1-0"]["metadata"]["annotations"]
+
+
+def test_a_gang_of_which_a_pod_is_refused_does_not_keep_the_others() -> None:
+    """A budget of disruptions lets one of its pods go, and then no other."""
+    one = world([("cheap", [0, 1], 10, False), ("safe", [2], 10, False)], 1, 1)
+    one.dies_after = 4
+    with contextlib.suppress(KilledError):
+        one.passes(5)
+    one.dies_after, one.refuses = None, {"gang-0-1"}
+    one.passes(2)
+    assert one.evicted == ["gang-0-0"]
+    one.goes_on()
+    one.add("next", 0, 1, 900, never=True)
+    fresh(one)
+    one.passes(4)
+    assert one.evicted == ["gang-0-0", "gang-1-0"]
+    one.refuses = set()
+    one.passes(2)
+    assert sorted(one.evicted) == ["gang-0-0", "gang-0-1", "gang-1-0"]
+
+
+def test_words_on_a_pod_that_its_user_wrote_evict_nobody_of_more_priority() -> None:
+    one = three("cheap", "cheap", "silent")
+    one.pods["gang-1-0"]["spec"]["priority"] = 5000
+    notice = json.dumps({"by": "kopt-preemption", "for": "team/urgent", "at": stamp(one.now_s), "pods": 1})
+    one.pods["gang-0-0"]["metadata"]["annotations"]["kaiwo.ai/evicting"] = notice
+    said = {"verdict": "preempt", "at": stamp(one.now_s - 8), "victims": ["team/gang-0", "team/gang-1"]}
+    one.pods["urgent-0"]["metadata"]["annotations"]["kaiwo.ai/preemption"] = json.dumps(said)
+    one.passes(4)
+    assert one.evicted == ["gang-0-0"]

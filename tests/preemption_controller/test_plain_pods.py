@@ -95,6 +95,29 @@ def test_what_a_budget_of_disruptions_protects_stays(pods: Pods, controller: Cal
     assert pods.told("oldest") == []
 
 
+def test_a_job_that_would_end_for_good_stays(pods: Pods, controller: Callable[..., Controller]) -> None:
+    """Each pod that is evicted counts as a failure: Kubernetes ends the Job that is over its limit."""
+    controller("--mode=enforce", "--plain-pods")
+    pods.submit("gang", 4, pods=2, failures=1)
+    wait_for(lambda: len(pods.pods("gang")) == 2)
+    pods.run("lone", 4)
+    pods.note("gang", lost=5)
+    pods.note("lone", lost=500)
+    gang = pods.uids("gang")
+    pods.submit("urgent", 4, "plain-high")
+    wait_for(lambda: pods.pods("urgent"), what="another makes room")
+    assert pods.uids("gang") == gang
+    assert pods.pods("lone") == []
+    for name in [one["metadata"]["name"] for one in pods.pods("gang")]:
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        pods.api.request("POST", pods.api.path("v1", "Pod", pods.space, name) + "/eviction", json=eviction)
+
+    def ended(job: dict[str, Any]) -> bool:
+        return any(one["type"] == "Failed" for one in job.get("status", {}).get("conditions", []))
+
+    pods.api.wait("batch/v1", "Job", "gang", ended, pods.space)
+
+
 def test_it_needs_a_few_rights_more_and_uses_them(
     pods: Pods, controller: Callable[..., Controller], helm: Path
 ) -> None:
@@ -112,7 +135,7 @@ def test_it_needs_a_few_rights_more_and_uses_them(
         pods.submit("urgent", 4, "plain-high")
         wait_for(lambda: pods.pods("urgent"), what="the urgent job has its GPUs")
         more = granted(roles) - usual
-        assert {one[2] for one in more} == {"nodes", "pods/status", "pods/eviction"}
+        assert {one[2] for one in more} == {"nodes", "jobs", "pods/status", "pods/eviction"}
         wait_for(lambda: more <= used(audited(pods.plane, ACCOUNT, started)), what="every right is used")
         seen = audited(pods.plane, ACCOUNT, started)
         assert [one for one in seen if one.get("responseStatus", {}).get("code") == 403] == []

@@ -91,6 +91,26 @@ def test_one_that_fits_is_not_held(kai_pods: KaiPods, controller: Callable[..., 
     assert "kaiwo.ai/preemption" not in kai_pods.pods("urgent")[0]["metadata"].get("annotations", {})
 
 
+def test_who_is_within_the_least_time_of_its_queue_stays(
+    kai_pods: KaiPods, controller: Callable[..., Controller]
+) -> None:
+    """KAI takes nobody of them itself."""
+    changes = {"spec": {"preemptMinRuntime": "1h"}}
+    kai_pods.api.patch("scheduling.run.ai/v2", "Queue", kai_pods.queue, changes)
+    controller("--mode=enforce", "--kai")
+    for name in NAMES:
+        kai_pods.run(name, 4)
+        kai_pods.note(name, lost=10)
+    before = {name: kai_pods.uids(name) for name in NAMES}
+    kai_pods.submit("urgent", 4, "build")
+    wait_for(lambda: "Unschedulable" in str([one["status"] for one in kai_pods.all_pods("urgent")]), what="it waits")
+    assert kai_pods.held("urgent") == 0
+    assert {name: kai_pods.uids(name) for name in NAMES} == before
+    changes = {"spec": {"preemptMinRuntime": "0s"}}
+    kai_pods.api.patch("scheduling.run.ai/v2", "Queue", kai_pods.queue, changes)
+    wait_for(lambda: kai_pods.pods("urgent"), what="KAI makes room")
+
+
 def test_when_the_budget_is_over_kai_goes_by_its_own_rule(
     kai_pods: KaiPods, controller: Callable[..., Controller]
 ) -> None:
@@ -141,7 +161,7 @@ def test_it_needs_a_few_rights_more_and_uses_them(
         kai_pods.submit("urgent", 4, "build")
         wait_for(lambda: kai_pods.pods("urgent"), what="the urgent job has its GPUs")
         more = granted(roles) - usual
-        assert {one[2] for one in more} == {"nodes", "pods/eviction", "queues"}
+        assert {one[2] for one in more} == {"nodes", "jobs", "pods/eviction", "queues"}
         wait_for(lambda: more <= used(audited(kai_pods.plane, ACCOUNT, started)), what="every right is used")
         seen = audited(kai_pods.plane, ACCOUNT, started)
         assert [one for one in seen if one.get("responseStatus", {}).get("code") == 403] == []

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from controlplane.processes import wait_for
 
-from .teams import HIGH, LOW, Controller, Team
+from .teams import HIGH, LOW, WORKLOAD, Controller, Team
 
 
 def name_of(team: Team, job: str) -> str:
@@ -106,3 +106,18 @@ def test_without_us_the_newest_is_taken(team: Team) -> None:
     team.submit("urgent", 4, "high")
     wait_for(lambda: team.admitted("urgent"))
     assert team.evicted() == {"newest"}
+
+
+def test_where_multikueue_compares_specs_none_is_changed(team: Team, controller: Callable[..., Controller]) -> None:
+    """It would delete the job whose Workload differs from that in the other cluster."""
+    controller("--mode=enforce")
+    run_three(team)
+    team.note("oldest", lost=50)
+    name = team.workload("middle")["metadata"]["name"]
+    team.api.patch(*WORKLOAD, name, {"metadata": {"labels": {"kueue.x-k8s.io/multikueue-origin": "hub"}}}, team.space)
+    before = {name: team.workload(name)["metadata"]["generation"] for name in ("oldest", "middle")}
+    team.submit("urgent", 4, "high")
+    wait_for(lambda: team.admitted("urgent"), what="Kueue goes by its own rule")
+    assert team.evicted() == {"newest"}
+    assert {name: team.workload(name)["metadata"]["generation"] for name in before} == before
+    assert "kaiwo.ai/preemption" not in team.workload("urgent")["metadata"].get("annotations", {}), "it was not held"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from kopt.cluster.api import ApiError, Conflict
 from kopt.controllers.preemption.given import ControllerSettings
 from kopt.controllers.preemption.marks import stamp
-from kopt.controllers.preemption.plain.room import Moment, placed
+from kopt.controllers.preemption.plain.jobs import outlives
+from kopt.controllers.preemption.plain.room import Gang, Moment, placed
 from kopt.controllers.preemption.plain.taking import PlainTaking
 from kopt.controllers.preemption.plain.views import PlainNode, PlainPod, plain_node, plain_pod
 from kopt.core.decision import Mode
@@ -48,6 +49,8 @@ class World:
         self.asked: list[str] = []
         self.told: list[tuple[str, str]] = []
         self.refuses: set[str] = set()
+        self.rejects: set[str] = set()
+        self.jobs: dict[str, Object] = {}
 
     def add(self, job: str, number: int, gpus: int, priority: int, on: str = "", annotations: Object | None = None,
             never: bool = False) -> None:  # fmt: skip
@@ -76,6 +79,8 @@ class World:
         self.told.append((regarding["name"], reason))
 
     async def patch(self, pod: PlainPod, changes: Object) -> None:
+        if pod.key[1] in self.rejects:
+            raise ApiError(422, "Invalid", "a policy of the namespace refuses it")
         document = self._write(pod)
         if document["metadata"]["resourceVersion"] != pod.view.version:
             raise Conflict(409, "Conflict", "it has changed")
@@ -97,6 +102,9 @@ class World:
         if not dry_run:
             self._write(pod)["metadata"]["deletionTimestamp"] = stamp(self.now_s)
             self.evicted.append(pod.key[1])
+
+    async def outlives(self, gang: Gang) -> bool:
+        return outlives(self.jobs.get(gang.name, {}), len(gang.pods))
 
     def _write(self, pod: PlainPod) -> Object:
         if self.dies_after is not None and self.writes >= self.dies_after:

@@ -1,7 +1,7 @@
 """The moment a decision is about, with KAI's queues; and whether KAI would pre-empt for a gang now. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,12 +22,25 @@ class KaiMoment(Moment):
         """Who is held is heard wherever it is."""
         return waiting.refused or super().is_ours(waiting)
 
+    def may_take(self, gang: Gang, waiting: Gang) -> bool:
+        """Not within the time for which its queue, or the nearest above it that says so, protects it."""
+        if not super().may_take(gang, waiting):
+            return False
+        least_s = next((one.least_run_s for _, one in self.lineage(gang.queue) if one.least_run_s is not None), 0.0)
+        return all(self.now_s - (one.started_s or self.now_s) >= least_s for one in gang.pods)
+
+    def lineage(self, queue: str) -> Iterator[tuple[str, KaiQueue]]:
+        """A queue and those above it, as far as they are known."""
+        seen: set[str] = set()
+        while queue not in seen and (found := self.queues.get(queue)) is not None:
+            seen.add(queue)
+            yield queue, found
+            queue = found.parent
+
     def allows(self, waiting: Gang, leaving: Sequence[Gang]) -> bool:
-        own = self.queues.get(waiting.queue)
-        if own is None or own.limit is None:
-            return True
         gone = sum(pod.view.gpus for gang in leaving for pod in gang.pods if gang.queue == waiting.queue)
-        return self.used[waiting.queue] - gone + asks_of(waiting) <= own.limit
+        return all(one.limit is None or self.all_used[name] - gone + asks_of(waiting) <= one.limit
+                   for name, one in self.lineage(waiting.queue))  # fmt: skip
 
     @cached_property
     def used(self) -> Counter[str]:
@@ -35,9 +48,21 @@ class KaiMoment(Moment):
         return _gpus_of(one for one in self.pods if one.node)
 
     @cached_property
+    def all_used(self) -> Counter[str]:
+        """With those of the queues below it."""
+        return self._with_below(self.used)
+
+    @cached_property
     def kept(self) -> Counter[str]:
-        """What nobody can take from them."""
-        return _gpus_of(one for one in self.pods if one.node and one.priority >= LEAST_NOT_PREEMPTED)
+        """What nobody can take from a queue and those below it."""
+        kept = (one for one in self.pods if one.node and one.priority >= LEAST_NOT_PREEMPTED)
+        return self._with_below(_gpus_of(kept))
+
+    def _with_below(self, own: Counter[str]) -> Counter[str]:
+        total = Counter[str]()
+        for queue, gpus in own.items():
+            total.update({name: gpus for name, _ in self.lineage(queue)})
+        return total
 
 
 def asks_of(waiting: Gang) -> int:
@@ -48,13 +73,12 @@ def kai_refusal(waiting: Gang, moment: KaiMoment) -> Reason | None:
     """Why whom KAI takes for a gang does not depend on priority alone, or nobody; None where it is ours to choose."""
     if reason := refusal(waiting):
         return reason
-    own = moment.queues.get(waiting.queue)
-    if own is None:
+    if waiting.queue not in moment.queues:
         return Reason("NO_QUEUE", f"There is no KAI Queue {waiting.queue}.")
-    stays = waiting.priority >= LEAST_NOT_PREEMPTED
-    if stays and own.quota is not None and moment.kept[waiting.queue] + asks_of(waiting) > own.quota:
-        return Reason("QUEUE_QUOTA", f"What nobody may pre-empt in KAI Queue {waiting.queue} would be more than its "
-                      f"quota with {waiting.name}.")  # fmt: skip
+    for name, one in moment.lineage(waiting.queue) if waiting.priority >= LEAST_NOT_PREEMPTED else ():
+        if one.quota is not None and moment.kept[name] + asks_of(waiting) > one.quota:
+            return Reason("QUEUE_QUOTA", f"What nobody may pre-empt in KAI Queue {name} would be more than its quota "
+                          f"with {waiting.name}.")  # fmt: skip
     for name, one in moment.queues.items():
         if name != waiting.queue and one.quota is not None and moment.used[name] > one.quota:
             return Reason("OTHER_QUEUES", f"KAI Queue {name} uses more than its quota; KAI may take that back.")
@@ -66,7 +90,7 @@ def would_preempt(waiting: Gang, moment: KaiMoment) -> bool:
     of lower priority."""
     if kai_refusal(waiting, moment) or placed(waiting, moment, ()) is not None:
         return False
-    lower = [one for one in moment.gangs() if one.queue == waiting.queue and one.priority < waiting.priority]
+    lower = [one for one in moment.gangs() if moment.may_take(one, waiting)]
     return bool(lower) and placed(waiting, moment, lower) is not None
 
 

@@ -12,6 +12,7 @@ from kopt.cluster.resources import Object
 from kopt.controllers.preemption.kai.room import KaiMoment, is_acted_on, kai_refusal
 from kopt.controllers.preemption.kai.views import lasting, ungated
 from kopt.controllers.preemption.marks import advised, word
+from kopt.controllers.preemption.passes import SOON_S
 from kopt.controllers.preemption.plain.room import Gang, Moment, placed
 from kopt.controllers.preemption.plain.taking import PlainTaking
 from kopt.controllers.preemption.plain.views import PlainPod
@@ -52,13 +53,14 @@ class KaiTaking(PlainTaking):
         held = [one for one in waiting.pods if one.refused]
         await asyncio.gather(*(self._writer.patch(one, _with(ungated(one), lasting(one, until_s))) for one in held))
 
-    async def _left(self, waiting: Gang, reason: Reason) -> None:
+    async def _left(self, waiting: Gang, reason: Reason) -> float:
         _LOG.info("%s is left to KAI: %s", waiting.name, reason.message)
         verdict = word(Verdict.LEAVE, self._clock(), reason.code, reason.message)
         for one in [one for one in waiting.pods if one.refused]:
             await self._writer.patch(one, _with(ungated(one), advised(verdict)))
         if reason.code != "FITS":
             self._once(waiting, reason)
+        return SOON_S
 
 
 def _with(changes: Object, notes: Object) -> Object:

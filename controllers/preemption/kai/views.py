@@ -1,11 +1,12 @@
 """Pods and queues of KAI's, as far as they matter here."""
 
+import re
 from dataclasses import dataclass, replace
 
 from kopt.cluster.held import GATE_PREFIX, HELD_LABEL, UNDO_ANNOTATION, holder_of, marks, release
 from kopt.cluster.resources import PODS, Object
 from kopt.controllers.preemption.marks import advised, stamp
-from kopt.controllers.preemption.plain.views import KUEUE, NO_BATCH, PlainPod, plain_pod
+from kopt.controllers.preemption.plain.views import KUEUE, PlainPod, plain_pod
 from kopt.controllers.preemption.reading import decoded
 from kopt.controllers.preemption.views import DECISION_ANNOTATION, HOLDER
 from kopt.controllers.webhook.objects import at, items, mapping, text
@@ -15,16 +16,24 @@ SCHEDULER = "kai-scheduler"
 QUEUE_LABEL = "kai.scheduler/queue"
 LEAST_NOT_PREEMPTED = 100
 """KAI takes nobody of this priority or more."""
+NO_BATCH = ("ReplicaSet", "StatefulSet", "DaemonSet", "Node")
+_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_PART = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(h|ms|m|us|µs|ns|s)")
 _OTHER_RULES = ("priorityClassName", "kai.scheduler/preemptibility")
 """Labels by which KAI takes another priority than the pod's, or takes it or not whatever that is."""
 
 
 @dataclass(frozen=True)
 class KaiQueue:
-    """Thousandths of a GPU: what it owns and what it may use at most; None is any number."""
+    """Thousandths of a GPU: what it owns and what it may use at most; None is any number.
+
+    ``least_run_s``: nobody is pre-empted before; None where that is said by the queue above it.
+    """
 
     quota: int | None
     limit: int | None
+    parent: str = ""
+    least_run_s: float | None = None
 
 
 def kai_pod(pod: Object) -> PlainPod | None:
@@ -48,7 +57,9 @@ def kai_pod(pod: Object) -> PlainPod | None:
 
 def kai_queue(queue: Object) -> KaiQueue:
     gpu = mapping(queue, "spec", "resources", "gpu")
-    return KaiQueue(_amount(at(gpu, "quota")), _amount(at(gpu, "limit")))
+    least_run = text(queue, "spec", "preemptMinRuntime")
+    return KaiQueue(_amount(at(gpu, "quota")), _amount(at(gpu, "limit")), text(queue, "spec", "parentQueue"),
+                    _seconds(least_run) if least_run else None)  # fmt: skip
 
 
 def gated(pod: Object) -> list[Object]:
@@ -78,6 +89,11 @@ def lasting(pod: PlainPod, until_s: float) -> Object:
     """The patch that says until when the room that was made for a pod is its own."""
     verdict = mapping(decoded(pod.view.notes, DECISION_ANNOTATION))
     return advised({**verdict, "until": stamp(until_s)})
+
+
+def _seconds(duration: str) -> float:
+    """As Go writes it: 1h30m0s."""
+    return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(duration))
 
 
 def _amount(found: object) -> int | None:

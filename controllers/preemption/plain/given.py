@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kopt.cluster.resources import Object
-from kopt.controllers.preemption.plain.room import Moment
+from kopt.controllers.preemption.plain.room import Gang, Moment
 from kopt.controllers.preemption.plain.views import PlainPod
 
 Tell = Callable[[Object, str, str], None]
@@ -31,3 +31,7 @@ class PlainWriter(Protocol):
         ...
 
     async def evict(self, pod: PlainPod, *, dry_run: bool = False) -> None: ...
+
+    async def outlives(self, gang: Gang) -> bool:
+        """Whether its Jobs go on after all of its pods were evicted."""
+        ...

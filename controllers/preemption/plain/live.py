@@ -1,6 +1,7 @@
 """Pods and nodes, as informers show them, and fenced writes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -8,10 +9,12 @@ from kopt.cluster.api import Kube
 from kopt.cluster.informer import Change, Informer
 from kopt.cluster.lease import Deposed, Fence
 from kopt.cluster.namespaces import NamespaceView
-from kopt.cluster.resources import NODES, PODS, Object
+from kopt.cluster.resources import JOBS, NODES, PODS, Object
 from kopt.controllers.preemption.live import LiveCluster
-from kopt.controllers.preemption.plain.room import Moment
+from kopt.controllers.preemption.plain.jobs import outlives
+from kopt.controllers.preemption.plain.room import Gang, Moment
 from kopt.controllers.preemption.plain.views import PlainNode, PlainPod, plain_node, plain_pod
+from kopt.controllers.webhook.objects import text
 
 
 def seen_nodes(kube: Kube) -> Informer[PlainNode]:
@@ -64,6 +67,11 @@ class PodWriter:
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": options,
                 "metadata": {"name": pod.key[1], "namespace": pod.key[0]}}  # fmt: skip
         await self._kube.create_at(PODS, pod.key[0], pod.key[1], "eviction", body)
+
+    async def outlives(self, gang: Gang) -> bool:
+        jobs = Counter((one.key[0], text(one.owner, "name")) for one in gang.pods if text(one.owner, "kind") == "Job")
+        found = [(await self._kube.get(JOBS, name, namespace), pods) for (namespace, name), pods in jobs.items()]
+        return all(outlives(job, pods) for job, pods in found)
 
     def _require(self) -> None:
         if not self._fence.holds:

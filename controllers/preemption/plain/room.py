@@ -17,6 +17,8 @@ from kopt.policies.preemption import Member, RunningGang, Scene, Waiting
 from kopt.policies.saving import USUAL_S, SaveState
 
 _NOTHING = Estimate(0.0, 0.0, 0.0)
+_HANGS_S = 60.0
+"""A pod that is there so long after it should have ended may stay for ever."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class Gang:
     @property
     def queue(self) -> str:
         return self.pods[0].queue
+
+    @property
+    def going(self) -> bool:
+        """All of it is on its way out, whoever wanted that."""
+        return all(one.going for one in self.pods)
 
     @property
     def owner_uid(self) -> str:
@@ -71,13 +78,23 @@ class Moment:
         """Whether there may be a place on a node for all of its pods once some have left."""
         return True
 
+    def leaves_to(self, waiting: Gang, pod: PlainPod) -> bool:
+        """It is on its way out and does not hang there, and nobody else was to have its room."""
+        free = pod.evicting is None or pod.evicting.waiting == waiting.name
+        return pod.going and free and self.now_s < pod.ends_s + _HANGS_S
+
+    def may_take(self, gang: Gang, waiting: Gang) -> bool:
+        """Whether a gang could make room for one that waits at all."""
+        return gang.queue == waiting.queue and gang.priority < waiting.priority and not gang.going
+
     def gangs(self) -> list[Gang]:
-        """Those that run, or are about to."""
+        """Those that run, are about to, or have not quite ended: these come first."""
         found: dict[tuple[str, str], list[PlainPod]] = defaultdict(list)
         for one in self.pods:
             if one.node and one.batch and one.key[0] in self.ours:
                 found[one.gang].append(one)
-        return [Gang(tuple(pods)) for pods in found.values() if any(one.view.gpus for one in pods)]
+        gangs = [Gang(tuple(pods)) for pods in found.values() if any(one.view.gpus for one in pods)]
+        return sorted(gangs, key=lambda one: not one.going)
 
     def waiting(self) -> list[Gang]:
         """Those of which a pod found no room, the most important first."""
@@ -90,12 +107,13 @@ class Moment:
         return sorted(gangs, key=lambda one: (-one.priority, one.created_s, one.name))
 
     def free(self, waiting: Gang) -> dict[str, Counter[str]]:
-        """What is left on nodes that the pods may use, by resource; promises to others of no less priority are kept."""
+        """What is left on nodes that the pods may use, by resource, with what those leave that are on their way out;
+        promises to others of no less priority are kept."""
         own, first = {one.view.uid for one in waiting.pods}, waiting.pods[0]
         left = {name: Counter(node.room) for name, node in self.nodes.items() if node.may_take(first)}
         for one in self.pods:
             promised = one.promised if one.priority >= waiting.priority and one.view.uid not in own else ""
-            if (place := one.node or promised) in left:
+            if (place := one.node or promised) in left and not self.leaves_to(waiting, one):
                 left[place].subtract(one.asks)
                 left[place]["pods"] -= 1000
         return left
@@ -114,8 +132,10 @@ def scene_of(waiting: Gang, moment: Moment, budget_s: float) -> Scene:
     resource, free = waiting.pods[0].resource, moment.free(waiting)
     per_pod = _gpus(resource, waiting.pods[0].asks[resource])
     room = {name: _gpus(resource, max(0, left[resource])) for name, left in free.items()}
-    gangs = [gang_of(one, moment, waiting.created_s) for one in moment.gangs()
-             if one.queue == waiting.queue
+    taken = [one for one in moment.gangs() if moment.may_take(one, waiting)]
+    names = Counter(one.name for one in taken)
+    # Of two owners of one name none is chosen.
+    gangs = [gang_of(one, moment, waiting.created_s) for one in taken if names[one.name] == 1
              and any(pod.node in free and pod.resource == resource for pod in one.pods)]  # fmt: skip
     return Scene(
         Waiting(waiting.name, "", waiting.priority, per_pod, waiting.created_s, budget_s, len(waiting.pods)),
@@ -155,7 +175,9 @@ def placed(waiting: Gang, moment: Moment, leaving: Sequence[Gang]) -> dict[Key, 
     if not moment.allows(waiting, leaving):
         return None
     free = moment.free(waiting)
-    for pod in (pod for gang in leaving for pod in gang.pods if pod.node in free):
+    for pod in (
+        pod for gang in leaving for pod in gang.pods if pod.node in free and not moment.leaves_to(waiting, pod)
+    ):
         free[pod.node].update(pod.asks)
         free[pod.node]["pods"] += 1000
     found: dict[Key, str] = {}

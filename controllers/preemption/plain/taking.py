@@ -6,6 +6,7 @@ meanwhile, or for which nobody waits any more, is told that it may stay, unless 
 """
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,6 +27,7 @@ from kopt.core.reason import Reason
 from kopt.core.saving import SaveRequest
 from kopt.policies.preemption import PreemptionDecision, PreemptionSettings, PreemptionState, Verdict, decide
 
+_LOG = logging.getLogger(__name__)
 _IDLE_S = 30.0
 _GROWS_S = 1.0
 """More pods of a gang may come so long after the last."""
@@ -40,6 +42,7 @@ class PlainTaking(Passes):
         self._state = PreemptionState()
         self._said: dict[str, str] = {}
         self._stays: dict[str, float] = {}
+        self._later: dict[str, float] = {}
         self._taken_at_s = float("-inf")
 
     async def _step(self) -> float:
@@ -48,19 +51,27 @@ class PlainTaking(Passes):
         waiting = {one.name: one for one in moment.waiting()}
         self._forget(waiting, now_s)
         self._state = learned(self._state, moment, waiting)
-        rest = [await self._tell_the_rest(one, moment) for one in waiting.values()]
-        if any(rest):
-            return 0.0
-        under_way = await self._finish(waiting, moment) or self._is_under_way(moment)
-        again_s = [_IDLE_S]
+        again_s, under_way = [_IDLE_S], True
+
+        async def go_on() -> float:
+            nonlocal under_way
+            if any([await self._tell_the_rest(one, moment) for one in waiting.values()]):
+                return 0.0
+            under_way = await self._finish(waiting, moment) or self._is_under_way(moment)
+            return _IDLE_S
+
+        again_s.append(await self._tried(go_on()))
         for one in waiting.values():
             if reason := self._refusal(one, moment):
-                await self._left(one, reason)
+                again_s.append(await self._tried(self._left(one, reason)))
             # Room is made for one at a time: what is freed for it is not counted for the next.
-            elif not under_way:
-                again_s.append(await self._hear(one, moment))
-                if self._clock() < self._taken_at_s + SOON_S:
-                    break
+            elif not under_way and self._later.get(one.name, now_s) <= now_s:
+                troubles, broken_off = self.troubles, self.broken_off
+                again_s.append(await self._tried(self._hear(one, moment)))
+                under_way = self.broken_off > broken_off or self._clock() < self._taken_at_s + SOON_S
+                if self.troubles > troubles:
+                    # Others have their turn before it is tried again.
+                    self._later[one.name] = now_s + _IDLE_S
         return min(again_s)
 
     async def _finish(self, waiting: dict[str, Gang], moment: Moment) -> bool:
@@ -69,8 +80,10 @@ class PlainTaking(Passes):
         stays = set()
         for gang in moment.gangs():
             if whom := told_for(gang):
-                leaving[whom].append(gang)
-                if not await self._go_on(gang, self._is_awaited(waiting.get(whom), moment), moment):
+                goes = await self._go_on(gang, self._is_awaited(waiting.get(whom), moment), moment)
+                if goes is not None:
+                    leaving[whom].append(gang)
+                if not goes:
                     stays.add(whom)
         made = [one for name, gangs in leaving.items() if name not in stays
                 if (one := waiting.get(name)) and placed(one, moment, gangs)]  # fmt: skip
@@ -105,8 +118,9 @@ class PlainTaking(Passes):
     async def _room_is_made(self, waiting: Gang) -> None:
         """All that were told for it are on their way out."""
 
-    async def _left(self, waiting: Gang, reason: Reason) -> None:
+    async def _left(self, waiting: Gang, reason: Reason) -> float:
         """Nobody is chosen for it."""
+        return _IDLE_S
 
     def _is_awaited(self, waiting: Gang | None, moment: Moment) -> bool:
         """Somebody waits still, may be acted for, and has no room."""
@@ -116,6 +130,7 @@ class PlainTaking(Passes):
         """What was said of those that wait no more, and who could not be evicted once."""
         self._said = {name: said for name, said in self._said.items() if name in waiting}
         self._stays = {name: until_s for name, until_s in self._stays.items() if until_s >= now_s}
+        self._later = {name: until_s for name, until_s in self._later.items() if until_s >= now_s}
 
     async def _tell_the_rest(self, waiting: Gang, moment: Moment) -> bool:
         """Of several chosen only some were told when somebody died: the others are now, where that is safe still."""
@@ -123,7 +138,7 @@ class PlainTaking(Passes):
         if verdict is None or not SEEN_S <= moment.now_s - verdict.at_s < self._policy.settle_s:
             return False
         there = [one for one in moment.gangs() if one.name in verdict.victims
-                 and gang_of(one, moment).started_at_s <= verdict.at_s]  # fmt: skip
+                 and moment.may_take(one, waiting) and gang_of(one, moment).started_at_s <= verdict.at_s]  # fmt: skip
         rest = [one for one in there if not told_for(one)]
         if not rest or len(rest) == len(verdict.victims):
             return False
@@ -144,7 +159,7 @@ class PlainTaking(Passes):
         scene = replace(scene, gangs=tuple(one for one in scene.gangs if self._stays.get(one.name, 0.0) < moment.now_s))
         decision, state = await asyncio.to_thread(decide, scene, self._state, self._policy)
         self._say(waiting, decision)
-        chosen = [one for one in moment.gangs() if one.name in decision.victims]
+        chosen = [one for one in moment.gangs() if one.name in decision.victims and moment.may_take(one, waiting)]
         await self._ask(waiting, [one for one in moment.gangs() if one.name in decision.asks], moment)
         if decision.verdict is Verdict.PREEMPT:
             where = placed(waiting, moment, chosen)
@@ -165,15 +180,10 @@ class PlainTaking(Passes):
                     where: Mapping[tuple[str, str], str], moment: Moment) -> bool:  # fmt: skip
         """Tell and promise; the next pass, which sees that, evicts. False where an eviction would be refused."""
         for gang in chosen:
-            for pod in gang.pods:
-                try:
-                    await self._writer.evict(pod, dry_run=True)
-                except (Conflict, NotFound):
-                    raise
-                except ApiError as error:
-                    self._stays[gang.name] = moment.now_s + self._settings.policy.hold_s
-                    self._once(waiting, Reason("REFUSED", f"{gang.name} cannot be evicted: {error}"))
-                    return False
+            if why := await self._refused(gang):
+                self._stays[gang.name] = moment.now_s + self._settings.policy.hold_s
+                self._once(waiting, Reason("REFUSED", f"{gang.name} cannot be evicted: {why}"))
+                return False
         verdict = verdict_of(decision, moment.now_s, 0.0, {grounds_of(one)["model"] for one in chosen})
         for pod in waiting.pods:
             await self._writer.patch(pod, advised(verdict))
@@ -186,8 +196,21 @@ class PlainTaking(Passes):
         self._tell(reference(waiting.pods[0]), "PreemptionChosen", decision.reasons[0].message)
         return True
 
-    async def _go_on(self, gang: Gang, awaited: bool, moment: Moment) -> bool:
-        """A gang that was told: evict what is left of it, or let it stay. True where all of it goes."""
+    async def _refused(self, gang: Gang) -> str:
+        """Why a gang cannot go, or would not come again; empty where it may."""
+        if not await self._writer.outlives(gang):
+            return "its Job would have failed too often to start again (backoffLimit, podFailurePolicy)"
+        try:
+            await asyncio.gather(*(self._writer.evict(pod, dry_run=True) for pod in gang.pods))
+        except (Conflict, NotFound):
+            raise
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    async def _go_on(self, gang: Gang, awaited: bool, moment: Moment) -> bool | None:
+        """A gang that was told: evict what is left of it, or let it stay. True where all of it goes, None where that is
+        refused."""
         notice = next(one.evicting for one in gang.pods if one.evicting)
         # Successors of those that are gone already are not meant.
         meant = [one for one in gang.pods if one.evicting or (one.started_s or moment.now_s) <= notice.at_s]
@@ -195,8 +218,7 @@ class PlainTaking(Passes):
         broken = len(left) < notice.pods
         safe = is_safe(gang, moment)
         if broken or (awaited and safe and all(one.evicting for one in left)):
-            await asyncio.gather(*(self._writer.evict(one) for one in left))
-            return True
+            return await self._evict(gang, left, moment, whole=not broken)
         for one in left:
             if awaited and safe and not one.evicting:
                 # Somebody died while telling them.
@@ -206,6 +228,22 @@ class PlainTaking(Passes):
             elif one.evicting and not (awaited and safe):
                 await self._writer.patch(one, untold())
         return False
+
+    async def _evict(self, gang: Gang, left: Sequence[PlainPod], moment: Moment, *, whole: bool) -> bool | None:
+        try:
+            for one in left[:1]:
+                await self._writer.evict(one)
+            whole = False
+            await asyncio.gather(*(self._writer.evict(one) for one in left[1:]))
+        except (Conflict, NotFound):
+            raise
+        except ApiError as error:
+            _LOG.warning("%s cannot be evicted: %s", gang.name, error)
+            self._stays[gang.name] = moment.now_s + self._settings.policy.hold_s
+            for one in left if whole else ():
+                await self._writer.patch(one, untold())
+            return None
+        return True
 
     async def _ask(self, waiting: Gang, gangs: Sequence[Gang], moment: Moment) -> None:
         for gang in gangs:

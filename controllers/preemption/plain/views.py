@@ -12,7 +12,6 @@ from kopt.controllers.preemption.reading import amount, evicting_of, requests_of
 from kopt.controllers.preemption.views import Evicting, PodView, Verdict
 from kopt.controllers.webhook.objects import at, items, mapping, text
 
-NO_BATCH = ("ReplicaSet", "StatefulSet", "DaemonSet", "Node")
 _NOBODY: Object = {}
 _SCHEDULER = "default-scheduler"
 KUEUE = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/managed")
@@ -38,11 +37,14 @@ class PlainPod:
     """The node whose room is kept for it."""
     going: bool
     batch: bool
-    """It may be evicted: its owner makes another, and no queue decides about it."""
+    """It may be evicted: its owner makes another (steps of workflows and the like end for good), and no queue decides
+    about it."""
     simple: bool
     """Whether it fits on a node is told by selector, taints and amounts alone."""
     created_s: float
     started_s: float | None
+    ends_s: float = 0.0
+    """By when it should have ended, where it is going."""
     mode: str = ""
     selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Any] = ()
@@ -96,10 +98,11 @@ def plain_pod(pod: Object) -> PlainPod | None:
         priority if isinstance(priority := at(spec, "priority"), int) else 0, asks,
         open=not node and ours and text(spec, "preemptionPolicy") == "Never", refused=_is_unschedulable(pod),
         promised=text(pod, "status", "nominatedNodeName"), going=bool(text(metadata, "deletionTimestamp")),
-        batch=bool(owner) and ours and text(owner, "kind") not in NO_BATCH,
+        batch=ours and text(owner, "kind") == "Job",
         simple=not (at(spec, "affinity") or at(spec, "topologySpreadConstraints") or at(spec, "resourceClaims")),
         created_s=seconds(text(metadata, "creationTimestamp")) or 0.0,
-        started_s=seconds(text(pod, "status", "startTime")), mode=text(annotations, MODE_ANNOTATION),
+        started_s=seconds(text(pod, "status", "startTime")),
+        ends_s=seconds(text(metadata, "deletionTimestamp")) or 0.0, mode=text(annotations, MODE_ANNOTATION),
         selector={str(key): str(value) for key, value in mapping(spec, "nodeSelector").items()},
         tolerations=[one for _, one in items(spec, "tolerations")],
         evicting=evicting_of(annotations), verdict=told_verdict(annotations),

@@ -2,6 +2,7 @@
 knows nothing at the beginning of each of its lives but what the objects say."""
 
 import asyncio
+import contextlib
 import copy
 import itertools
 import json
@@ -44,6 +45,10 @@ def stamp(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+class KilledError(BaseException):
+    """The controller ends here."""
+
+
 class World:
     """``refuses`` are names of objects that the API server lets nobody change. Demand is in GPUs, by series."""
 
@@ -52,6 +57,7 @@ class World:
         self.now_s, self._versions = NOW_S, itertools.count(1)
         self.demand: dict[str, float] = {}
         self.refuses: set[str] = set()
+        self.dies_after: int | None = None
         self.writes: Counter[str] = Counter()
         self.answer: Callable[[DemandQuery], DemandForecast] = self._forecast
         self.put(NAMESPACES, {"metadata": {"name": "team", "labels": {"kaiwo.ai/managed": "true"}}})
@@ -118,6 +124,13 @@ class World:
             "status": {"phase": "Running"},
         })  # fmt: skip
 
+    def notes(self) -> None:
+        """All agents say again what they see."""
+        for (path, *_), one in list(self.objects.items()):
+            if path == PODS.path():
+                one["metadata"]["annotations"] |= self._notes()
+                self.put(PODS, one)
+
     def _notes(self) -> Object:
         """What a log agent writes, about a checkpoint half a minute ago."""
         return {
@@ -126,6 +139,11 @@ class World:
             "kaiwo.ai/work-at-risk-interval": "50-200", "kaiwo.ai/checkpoint-model": "logs/7",
             "kaiwo.ai/last-checkpoint-time": stamp(self.now_s - 30), "kaiwo.ai/last-checkpoint-step": "500",
         }  # fmt: skip
+
+    def end(self, name: str) -> None:
+        """A Workload is deleted, with its pod."""
+        self.delete(KUEUE_WORKLOADS, name, "team")
+        self.objects.pop((PODS.path(), "team", name), None)
 
     # --- Kueue's part ------------------------------------------------------------------------------------------------
 
@@ -136,7 +154,7 @@ class World:
             if one["spec"].get("active") is False and one["status"].get("admission"):
                 one["status"] = {"conditions": [self._condition("Evicted"), self._condition("QuotaReserved", "False")]}
                 self.put(KUEUE_WORKLOADS, one)
-                self.delete(PODS, one["metadata"]["name"], "team")
+                self.objects.pop((PODS.path(), "team", one["metadata"]["name"]), None)
         for one in sorted(views, key=lambda one: str(one["metadata"]["creationTimestamp"])):
             if one["spec"].get("active") is not False and not one["status"].get("admission"):
                 self._admit(one)
@@ -190,6 +208,10 @@ class World:
 
     async def patch(self, resource: Resource, seen: Object, changes: Object) -> Object:
         key, document = self._seen(resource, seen)
+        if self.dies_after is not None:
+            if self.dies_after == 0:
+                raise KilledError
+            self.dies_after -= 1
         self.writes[f"{resource.plural}/{key[2]}"] += 1
         return copy.deepcopy(self.put(resource, merged(document, changes)))
 
@@ -224,10 +246,7 @@ class World:
             self.life()
             self.kueue()
             self.now_s += 60.0
-            for (path, *_), one in list(self.objects.items()):
-                if path == PODS.path():
-                    one["metadata"]["annotations"] |= self._notes()
-                    self.put(PODS, one)
+            self.notes()
 
     async def _live(self, steps: int) -> None:
         cluster = LiveCluster(cast(Any, self))
@@ -245,8 +264,10 @@ class World:
                                 lambda: self.now_s)  # fmt: skip
         pools = [(one.spec, deciding.lead_s(one)) for one in cluster.pools() if one.spec is not None]
         await forecasts.refresh(pools)
-        for _ in range(steps):
-            await reconciler.step()
+        with contextlib.suppress(KilledError):
+            for _ in range(steps):
+                await reconciler.step()
+        self.dies_after = None
         for task in watching:
             task.cancel()
         await asyncio.gather(*watching, return_exceptions=True)

@@ -6,6 +6,7 @@ queue owns.
 """
 
 import copy
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +16,7 @@ from kopt.core.units import UnitError, parse_bytes
 
 Place = tuple[str, ...]
 """Inside a queue's spec: (flavour, resource) of Kueue, (field,) of KAI's GPUs, (resource,) of Volcano."""
+_QUANTITY = re.compile(r"\d+(\.\d+)?([A-Za-z]{0,2}|[eE]\d+)")
 QUOTA = "quota"
 """The name in ``kaiwo.ai/held-undo``."""
 
@@ -43,16 +45,18 @@ def with_values(resource: Resource, document: Object, values: Mapping[Place, Any
 def restored(resource: Resource, document: Object, undo: Mapping[str, Any] | None) -> Object:
     """The changes that give a queue back what it owns; none where its marks say nothing."""
     values = {place: own for place, (own, stands) in noted(undo).items()
-              if is_same(value_at(resource, document, place), stands)}  # fmt: skip
+              if is_same(value_at(resource, document, place), stands)
+              # What people have made of the marks must not be what the server refuses for ever.
+              and (resource == KAI_QUEUES or _QUANTITY.fullmatch(str(own)))}  # fmt: skip
     return {"spec": with_values(resource, document, values)} if values else {}
 
 
 def is_same(one: Any, other: Any) -> bool:
     """Whether two quantities are one amount: of what was written as 1000, servers make 1k."""
     try:
-        return bool(one == other or parse_bytes(str(one)) == parse_bytes(str(other)))
+        return bool(parse_bytes(str(one)) == parse_bytes(str(other)))
     except UnitError:
-        return False
+        return bool(one == other)
 
 
 def noted(undo: Mapping[str, Any] | None) -> Mapping[Place, tuple[Any, Any]]:

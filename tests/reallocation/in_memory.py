@@ -6,13 +6,14 @@ import contextlib
 import copy
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, cast
 
 from kopt.cluster.api import Conflict, NotFound, Page
-from kopt.cluster.errors import Forbidden
+from kopt.cluster.errors import Forbidden, Invalid
 from kopt.cluster.resources import (
     JOBS,
     KAI_QUEUES,
@@ -213,7 +214,12 @@ class World:
                 raise KilledError
             self.dies_after -= 1
         self.writes[f"{resource.plural}/{key[2]}"] += 1
-        return copy.deepcopy(self.put(resource, merged(document, changes)))
+        after = merged(document, changes)
+        groups = after["spec"]["resourceGroups"] if resource == KUEUE_CLUSTER_QUEUES else ()
+        for quota in (one["nominalQuota"] for group in groups for it in group["flavors"] for one in it["resources"]):
+            if not re.fullmatch(r"\d+k?", str(quota)):
+                raise Invalid(422, "Invalid", f"nominalQuota: {quota!r}")
+        return copy.deepcopy(self.put(resource, after))
 
     async def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object:
         assert subresource == "status"

@@ -1,6 +1,7 @@
 """Pools, queues and jobs that people change while GPUs are lent; two pools that want the same queue."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -218,3 +219,17 @@ def as_kueue_writes_it(world: World) -> None:
     resource = world.get(KUEUE_CLUSTER_QUEUES, "lent")["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]
     if resource["nominalQuota"] == "1000":
         resource["nominalQuota"] = "1k"
+
+
+ROW = {"at": ["h100", GPU], "set": "6"}
+
+
+@pytest.mark.parametrize("undo", ["", [], {"quota": 5}, {"quota": [ROW]}, {"quota": [ROW | {"own": "many"}]}])
+def test_marks_that_somebody_has_written_over_are_taken_away_all_the_same(undo: object) -> None:
+    world = lending()
+    queue = world.get(KUEUE_CLUSTER_QUEUES, "lent")
+    queue["metadata"]["annotations"]["kaiwo.ai/held-undo"] = json.dumps(undo)
+    world.put(KUEUE_CLUSTER_QUEUES, queue)
+    world.delete(LENDING_POOLS, "chat")
+    world.lives(2)
+    assert (world.held(), world.quota()) == (set(), 6), "what nobody knows stays"

@@ -23,6 +23,8 @@ from kopt.controllers.preemption.views import HOLDER, ClusterQueueView, PodView,
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.policies.preemption import PreemptionDecision, PreemptionState, RunningGang, Verdict, decide, observe
+from kopt.policies.preemption.evidence import outlook
+from kopt.policies.preemption.native import kept_from_it
 from kopt.policies.preemption.state import Eviction
 
 LAPSED = "lapsed"
@@ -116,6 +118,16 @@ class Deciding:
         """The last look before the chosen can be taken."""
         gangs = [self._gang(one, now_s) for one in victims]
         return all(gang and all(one.status and one.status.safe for one in gang.members) for gang in gangs)
+
+    def guarded(self, waiting: WorkloadView, facts: Facts) -> list[WorkloadView]:
+        """Who is or may be in a write, of all whom Kueue could take: where one is kept from it, it takes the next, and
+        that one may not have been weighed."""
+        rhythms, policy = {one.gang: one for one in self._state.rhythms}, self._settings.policy
+        gangs = {
+            one.name: (one, gang) for one in to_cover(waiting, facts, ()) if (gang := self._gang(one, facts.now_s))
+        }
+        outlooks = [outlook(gang, rhythms.get(name), facts.now_s, policy) for name, (_, gang) in gangs.items()]
+        return [gangs[name][0] for name in kept_from_it(outlooks, self._state, facts.now_s, policy)[0]]
 
     def facts(self, view: WorkloadView, now_s: float) -> Facts:
         """The ClusterQueue of a Workload now."""

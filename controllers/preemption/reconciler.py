@@ -195,7 +195,7 @@ class Reconciler(Passes):
     async def _leave(self, view: WorkloadView, judged: Judged, decision: PreemptionDecision) -> float:
         """Kueue goes by its own rules; who is in a write is kept from them a while longer."""
         now_s = judged.facts.now_s
-        guarded = [one for one in to_cover(view, judged.facts, ()) if one.name in decision.guarded]
+        guarded = self._deciding.guarded(view, judged.facts)
         await self._mark(view, guarded, (), now_s)
         until_s = now_s + self._settings.cover_s if guarded else 0.0
         await self._release(view, verdict_of(decision, now_s, until_s, ()))

@@ -404,3 +404,15 @@ def test_what_multikueue_has_in_two_clusters_keeps_its_spec(where: str) -> None:
     assert {name: cluster.documents[name]["spec"] for name in specs} == specs
     assert "MULTIKUEUE" in cluster.documents["urgent"]["metadata"]["annotations"]["kaiwo.ai/preemption"]
     assert cluster.documents["urgent"]["spec"]["active"] is True
+
+
+def test_where_one_in_a_write_is_kept_from_kueue_it_does_not_take_another_in_a_write() -> None:
+    cluster = books([("writing", 4, 50, 9000), ("writing", 4, 100, 600)], 4)
+    cluster.now_s += SETTINGS.budget_s
+    cluster.notes = {name: notes("CKPT_WRITING", safe=False, now_s=cluster.now_s) for name in cluster.notes}
+    passes(cluster)
+    assert cluster.documents["urgent"]["spec"]["active"] is True
+    assert cluster.taken == []
+    cluster.now_s += SETTINGS.cover_s
+    passes(cluster)
+    assert cluster.taken == ["gang-0"], "Kueue's own choice"

@@ -1,7 +1,6 @@
 """KAI's pods in memory: who is held and who is not, and whatever runs and wherever it dies, only the safe are evicted,
 whole, once, and for a use; and at last everybody is given to KAI."""
 
-import contextlib
 import json
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from kopt.controllers.preemption.kai.views import KaiQueue
 from kopt.controllers.preemption.marks import stamp
 
-from .builders import KilledError, notes
+from .builders import notes
 from .kai_worlds import KaiWorld, ask, full, new
 from .worlds import KINDS, SETTINGS, Made, fill, fresh, gangs, live_and_die, node
 
@@ -44,26 +43,18 @@ def test_the_cheapest_goes_and_its_room_is_given() -> None:
 def test_it_is_held_until_the_chosen_are_on_their_way_out() -> None:
     one = full("writing", "cheap", "silent")
     # Decision, notice.
-    one.dies_after = 2
-    with contextlib.suppress(KilledError):
-        one.passes(5)
+    one.dies(2)
     assert (one.evicted, one.held()) == ([], ["urgent-0"])
     # And the eviction.
-    one.writes, one.dies_after = 0, 1
-    with contextlib.suppress(KilledError):
-        one.passes(5)
+    one.dies(1)
     assert (one.evicted, one.held()) == (["gang-1-0"], ["urgent-0"])
-    one.dies_after = None
     one.passes(2)
     assert one.held() == []
 
 
 def test_who_was_told_and_began_to_write_stays_and_so_does_the_gate() -> None:
     one = full("writing", "cheap", "silent")
-    one.dies_after = 2
-    with contextlib.suppress(KilledError):
-        one.passes(5)
-    one.dies_after = None
+    one.dies(2)
     one.pods["gang-1-0"]["metadata"]["annotations"] |= KINDS["writing"]
     one.passes(1)
     assert (one.evicted, one.held()) == ([], ["urgent-0"])
@@ -100,11 +91,8 @@ def test_the_next_leader_finishes_what_was_begun() -> None:
     one = full("cheap", "writing", "silent")
     one.add("next", 0, 4, 500, never=True)
     # Decision, notice, eviction.
-    one.dies_after = 3
-    with contextlib.suppress(KilledError):
-        one.passes(5)
+    one.dies(3)
     assert (one.evicted, sorted(one.held())) == (["gang-0-0"], ["next-0", "urgent-0"])
-    one.dies_after = None
     del one.pods["gang-0-0"]
     assert ask(one, new(one, priority=10, job="gang-0")), "who made room takes it again"
     assert not ask(one, new(one, priority=2000, gpus=1, job="other")), "a more important one"
@@ -126,11 +114,8 @@ def test_all_gates_of_a_gang_are_opened_although_somebody_died_between_two() -> 
     one = full("cheap", "cheap", "writing")
     one.add("urgent", 1, 4, 1000, never=True)
     # Decisions, notices, evictions, a gate.
-    one.dies_after = 7
-    with contextlib.suppress(KilledError):
-        one.passes(5)
+    one.dies(7)
     assert (len(one.evicted), len(one.held())) == (2, 1)
-    one.dies_after = None
     for name in one.evicted:
         del one.pods[name]
     one.passes(1)
@@ -139,10 +124,7 @@ def test_all_gates_of_a_gang_are_opened_although_somebody_died_between_two() -> 
 
 def test_where_others_took_the_room_that_was_made_nobody_else_is_evicted_at_once() -> None:
     one = full("cheap", "safe", "writing")
-    one.dies_after = 3
-    with contextlib.suppress(KilledError):
-        one.passes(5)
-    one.dies_after = None
+    one.dies(3)
     del one.pods["gang-0-0"]
     one.now_s += 10
     fresh(one)
@@ -239,10 +221,8 @@ def test_nobody_goes_where_a_queue_above_would_be_over_its_limit(limit: int, evi
 def test_what_cannot_be_evicted_holds_nobody_for_ever() -> None:
     one = full("cheap", "cheap", "writing")
     one.add("urgent", 1, 4, 1000, never=True)
-    one.dies_after = 4
-    with contextlib.suppress(KilledError):
-        one.passes(5)
-    one.dies_after, one.refuses = None, {"gang-0-0", "gang-1-0"}
+    one.dies(4)
+    one.refuses = {"gang-0-0", "gang-1-0"}
     one.passes(4)
     one.now_s += 140
     fresh(one)
@@ -252,10 +232,8 @@ def test_what_cannot_be_evicted_holds_nobody_for_ever() -> None:
 
 def test_what_cannot_be_written_holds_nobody_else_for_ever() -> None:
     one = full("cheap", "cheap", "writing")
-    one.dies_after = 3
-    with contextlib.suppress(KilledError):
-        one.passes(5)
-    one.dies_after, one.rejects = None, {"urgent-0"}
+    one.dies(3)
+    one.rejects = {"urgent-0"}
     one.add("next", 0, 4, 500, never=True)
     one.now_s += 140
     fresh(one)

@@ -1,7 +1,6 @@
 """Plain pods in memory: whatever runs and wherever it dies, only the safe are evicted, whole, once, and for a use."""
 
 import asyncio
-import contextlib
 import json
 from typing import Any, cast
 
@@ -13,7 +12,6 @@ from kopt.controllers.preemption.marks import stamp
 from kopt.controllers.preemption.plain.jobs import outlives
 from kopt.controllers.preemption.plain.views import PlainNode
 
-from .builders import KilledError
 from .worlds import KINDS, SETTINGS, Made, Object, World, fill, fresh, gangs, live_and_die
 
 
@@ -46,12 +44,9 @@ def three(*kinds: str, pods: int = 1) -> World:
 def test_who_was_told_is_evicted_by_the_next_leader() -> None:
     one = three("writing", "cheap", "silent")
     # Decision, promise, notice.
-    one.dies_after = 3
-    with contextlib.suppress(KilledError):
-        one.passes(5)
+    one.dies(3)
     assert one.evicted == []
     assert one.pods["urgent-0"]["status"]["nominatedNodeName"] == "n1"
-    one.dies_after = None
     one.passes()
     assert one.evicted == ["gang-1-0"]
 
@@ -59,11 +54,8 @@ def test_who_was_told_is_evicted_by_the_next_leader() -> None:
 def test_the_rest_goes_where_only_one_of_two_was_told() -> None:
     one = world([("cheap", [0, 0], 10, False), ("cheap", [0, 0], 10, False)], 1, 4)
     # Decision, promise, one gang of two pods.
-    one.dies_after = 4
-    with contextlib.suppress(KilledError):
-        one.passes(5)
+    one.dies(4)
     assert one.evicted == []
-    one.dies_after = None
     one.now_s += 6
     fresh(one)
     one.passes(4)
@@ -73,11 +65,8 @@ def test_the_rest_goes_where_only_one_of_two_was_told() -> None:
 def test_a_gang_that_lost_a_pod_goes_whole_although_nobody_waits_any_more() -> None:
     one = world([("cheap", [0, 1, 2], 10, False)], 1, 1)
     # Decision, promise, three notices, one eviction.
-    one.dies_after = 6
-    with contextlib.suppress(KilledError):
-        one.passes(5)
+    one.dies(6)
     assert len(one.evicted) == 1
-    one.dies_after = None
     one.goes_on()
     assert one.pods["urgent-0"]["spec"]["nodeName"]
     one.passes()
@@ -86,10 +75,7 @@ def test_a_gang_that_lost_a_pod_goes_whole_although_nobody_waits_any_more() -> N
 
 def test_one_that_begins_to_write_after_it_was_told_stays() -> None:
     one = three("writing", "cheap", "silent")
-    one.dies_after = 3
-    with contextlib.suppress(KilledError):
-        one.passes(5)
-    one.dies_after = None
+    one.dies(3)
     one.pods["gang-1-0"]["metadata"]["annotations"] |= KINDS["writing"]
     one.passes()
     assert one.evicted == []
@@ -99,10 +85,7 @@ def test_one_that_begins_to_write_after_it_was_told_stays() -> None:
 def test_it_stays_where_room_came_free_or_nothing_is_known_any_more() -> None:
     for what in ("room", "silence"):
         one = three("writing", "cheap", "silent")
-        one.dies_after = 3
-        with contextlib.suppress(KilledError):
-            one.passes(5)
-        one.dies_after = None
+        one.dies(3)
         if what == "room":
             del one.pods["gang-2-0"]
         else:
@@ -235,10 +218,7 @@ def test_pods_that_are_evicted_count_as_failures_of_their_job(job: Object, pods:
 
 def test_what_refuses_to_go_after_it_was_told_stays_and_another_goes() -> None:
     one = three("safe", "cheap", "silent")
-    one.dies_after = 3
-    with contextlib.suppress(KilledError):
-        one.passes(5)
-    one.dies_after = None
+    one.dies(3)
     one.refuses = {"gang-1-0"}
     one.passes(1)
     one.now_s += 6
@@ -251,10 +231,8 @@ def test_what_refuses_to_go_after_it_was_told_stays_and_another_goes() -> None:
 def test_a_gang_of_which_a_pod_is_refused_does_not_keep_the_others() -> None:
     """A budget of disruptions lets one of its pods go, and then no other."""
     one = world([("cheap", [0, 1], 10, False), ("safe", [2], 10, False)], 1, 1)
-    one.dies_after = 4
-    with contextlib.suppress(KilledError):
-        one.passes(5)
-    one.dies_after, one.refuses = None, {"gang-0-1"}
+    one.dies(4)
+    one.refuses = {"gang-0-1"}
     one.passes(2)
     assert one.evicted == ["gang-0-0"]
     one.goes_on()

@@ -121,6 +121,13 @@ class World:
             for key, where in (placed(waiting, moment, ()) or {}).items():
                 self.pods[key[1]]["spec"]["nodeName"] = where
 
+    def dies(self, writes: int) -> None:
+        """A life of the controller that ends after so many writes."""
+        self.writes, self.dies_after = 0, writes
+        with contextlib.suppress(KilledError):
+            self.passes(5)
+        self.dies_after = None
+
     def passes(self, count: int = 2) -> None:
         """One life of the controller."""
         taking = self.takes(self, cast(Any, self), SETTINGS, self.tell, lambda: self.now_s)

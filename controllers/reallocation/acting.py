@@ -71,23 +71,35 @@ class Acting:
         for place in turns:
             await self._settle(after.queues[place], judged.now_s)
         falling = [place for place in turns if _lent(after, place, turns) < _stands(after, place)]
+        errors, fallen = Errors(), set()
         for place in falling:
-            await self._set(after, place, turns)
+            with errors.kept():
+                await self._fall(after, place, turns, judged.queues[place].running)
+                fallen.add(after.queues[place].name)
         if choice is not None:
-            # Nobody new, and nobody who gave back, comes before all is taken back.
-            return await self._take_back(pool, judged, choice, chosen, by_s)
-        return await self._give(pool, after, turns, [place for place in turns if place not in falling])
+            # Nobody new, and nobody who gave back, comes before all is taken back. What comes free in a queue that
+            # may still use it would be used again.
+            open_ = {after.queues[place].name for place in falling} - fallen
+            chosen = [one for one in chosen if not one.candidate or one.candidate.gang.queue not in open_]
+            carried = await self._take_back(pool, judged, choice, chosen, by_s)
+        else:
+            carried = await self._give(pool, after, turns, [place for place in turns if place not in falling])
+        errors.raise_first()
+        return carried
 
     async def _give(self, pool: Pool, judged: Judged, turns: Mapping[int, Turn], places: Sequence[int]) -> Carried:
         """Who may return does, and of the queues in ``places`` those may use more that are to."""
-        again_s = _IDLE_S
+        again_s, errors = _IDLE_S, Errors()
         for place, one in turns.items():
-            await self._let_return(pool, judged, place, one)
+            with errors.kept():
+                await self._let_return(pool, judged, place, one)
         for place, one in turns.items():
             if one.names or self._somebody_comes(judged.queues[place], judged.now_s):
                 again_s = _SOON_S
             elif place in places and _is_due(judged, place, turns):
-                await self._set(judged, place, turns)
+                with errors.kept():
+                    await self._set(judged, place, turns)
+        errors.raise_first()
         return Carried(again_s=again_s)
 
     def _somebody_comes(self, queue: QueueView, now_s: float) -> bool:
@@ -137,6 +149,15 @@ class Acting:
         await self._writer.patch(queue.resource, queue.document, quota(queue, lent))
         _LOG.info("%s %s may use %d GPUs, %d of them lent", queue.resource.kind, queue.borrower.queue,
                   queue.own + lent, lent)  # fmt: skip
+
+    async def _fall(self, judged: Judged, place: int, turns: Mapping[int, Turn], running: Sequence[Borrowing]) -> None:
+        try:
+            await self._set(judged, place, turns)
+        except (Forbidden, Invalid):
+            # Others give back instead of those in it.
+            for one in running:
+                self._deciding.refused(one.name, judged.now_s)
+            raise
 
     async def _take_back(self, pool: Pool, judged: Judged, choice: Choice, chosen: list[Borrowing],
                          by_s: float) -> Carried:  # fmt: skip

@@ -233,3 +233,28 @@ def test_marks_that_somebody_has_written_over_are_taken_away_all_the_same(undo: 
     world.delete(LENDING_POOLS, "chat")
     world.lives(2)
     assert (world.held(), world.quota()) == (set(), 6), "what nobody knows stays"
+
+
+def test_a_queue_whose_quota_may_not_be_changed_does_not_keep_the_others() -> None:
+    world = World()
+    world.queue("fixed")
+    world.queue("lent")
+    world.pool(borrowers=[{"system": "Kueue", "queue": name} for name in ("fixed", "lent")])
+    world.demand = {"serving/chat": 2.0}
+    for queue in ("fixed", "lent"):
+        world.submit(f"of-{queue}", 3, queue)
+    world.lives(3)
+    assert (world.quota("fixed"), world.quota("lent")) == (3, 3)
+    world.refuses = {"fixed"}
+    world.demand["serving/chat"] = 5.0
+    world.life(steps=3)
+    assert world.quota("lent") == 0
+    assert world.held() == {"fixed", "of-lent"}, "nobody is stopped whose GPUs another of its queue would take at once"
+    world.demand["serving/chat"] = 8.0
+    world.refuses = set()
+    world.lives(2)
+    assert (world.quota("fixed"), world.runs()) == (0, set())
+    world.refuses = {"fixed"}
+    world.demand["serving/chat"] = 2.0
+    world.lives(3)
+    assert world.runs() == {"of-lent"}

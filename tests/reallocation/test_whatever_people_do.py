@@ -82,7 +82,7 @@ class People:
             world.submit(name, gpus)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(steps)
 def test_everybody_has_what_is_theirs_in_the_end(done: list[Step]) -> None:
     people = People()

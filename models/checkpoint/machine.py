@@ -91,7 +91,7 @@ class Machine:
         said = self._as_one_writer(said)
         refrain = self._hear(said)
         found = read(said, refrain, self.open.get(said.writer), self.habits, trained=self.step_lines > 0)
-        label, self.confidence = found.label, found.confidence
+        label, self.confidence = self._as_last_word(said, found.label, refrain), found.confidence
         self.habits.early_ends += found.lies
         ended = self._believe_end(said, label)
         self._forget_idle(said, label)
@@ -100,6 +100,14 @@ class Machine:
             self._before = self.state if self.state is not JobState.CKPT_DONE else self._before
             self.state = JobState.CKPT_DONE
         return label
+
+    def _as_last_word(self, said: Said, label: LineLabel, refrain: Refrain) -> LineLabel:
+        """What twice was the last that was said of a write, long after training went on, is how this job ends one."""
+        known, habits = self.open.get(said.writer), self.habits
+        if known is None or not known.activity or label is not LineLabel.CKPT_PROGRESS:
+            return label
+        taught = habits.last_words >= _TRUSTED and habits.last_word == refrain.number
+        return LineLabel.CKPT_END if taught else label
 
     def _as_one_writer(self, said: Said) -> Said:
         """A job of one process names it on some lines and not on others, and not each number in front is a rank."""
@@ -220,6 +228,7 @@ class Machine:
             label = LineLabel.CKPT_PROGRESS
         if known.activity and said.at_s is not None and known.at_s is not None:
             self.habits.spoken_s.append(said.at_s - known.at_s)
+        known.last_word = refrain.number if known.activity else -1
         known.begun = known.begun or label is LineLabel.CKPT_BEGIN
         known.certainty = max(known.certainty, 1.0 if refrain.regular else write_share(said))
         known.aside = known.aside or aside
@@ -231,6 +240,7 @@ class Machine:
 
     def _give_way(self, said: Said, known: OpenWrite) -> None:
         """Another write begins: the one before has ended, or failed without a word where ends are told."""
+        self.habits.note_last_word(known.last_word)
         if known.failed or (known.activity and self.habits.tells_ends):
             del self.open[said.writer]
         else:

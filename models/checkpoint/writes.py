@@ -30,7 +30,11 @@ class Said:
 
 @dataclass(slots=True)
 class OpenWrite:
-    """A checkpoint being written by one writer. ``step_text``: the last line about a step before it."""
+    """A checkpoint being written by one writer.
+
+    ``step_text``: the last line about a step before it; ``last_word``: the refrain of the last line about it that came
+    after training had gone on, -1 if none did.
+    """
 
     line: int
     text: str
@@ -49,6 +53,7 @@ class OpenWrite:
     named: bool = False
     pauses_after: bool = False
     step_text: str = ""
+    last_word: int = -1
 
     def name_step(self, step: int | None) -> None:
         """Takes the step that a line about the write names; what the job was at is a guess."""
@@ -75,6 +80,8 @@ class Habits:
     early_ends: int = 0
     implied_ends: int = 0
     aside: bool = False
+    last_word: int = -1
+    last_words: int = 0
     pauses: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     spoken_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -84,6 +91,11 @@ class Habits:
     saved_steps: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
     saved_counts: deque[int] = field(default_factory=lambda: deque(maxlen=4))
     steps_seen: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=8))
+
+    def note_last_word(self, word: int) -> None:
+        """Takes note of the refrain that was the last one said of a write whose end nothing told."""
+        self.last_words = self.last_words + 1 if word == self.last_word >= 0 else 1
+        self.last_word = word
 
     @property
     def tells_ends(self) -> bool:

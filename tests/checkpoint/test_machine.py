@@ -182,6 +182,34 @@ def test_a_step_does_not_speak_for_a_process_that_saves_aside() -> None:
     assert job.safe
 
 
+def test_what_was_the_last_word_on_two_writes_aside_is_the_end_of_the_third() -> None:
+    job, safe = Job(), []
+    job.train(1, 10)
+    for save in range(1, 5):
+        job.say(P, f"waiting for step {10 * save}")
+        assert not job.safe
+        job.say(B, f"saving checkpoint of step {10 * save} in the background")
+        job.say(P, "staged in 0.5 s")
+        job.train(10 * save + 1, 10 * save + 4)
+        job.say(P, "renaming the folder")
+        assert job.say(P, "told the others") is JobState.CKPT_WRITING
+        job.train(10 * save + 5, 10 * save + 8)
+        safe.append(job.safe)
+        job.train(10 * save + 9, 10 * save + 10)
+    assert safe == [False, False, True, True]
+    assert judge(job.machine).last_durable_step == 40
+
+
+def test_what_is_staged_before_training_goes_on_never_becomes_an_end() -> None:
+    job = Job()
+    job.train(1, 10)
+    for save in range(1, 6):
+        job.say(B, f"saving checkpoint of step {10 * save} in the background")
+        job.say(P, "staged in 0.5 s")
+        job.train(10 * save + 1, 10 * save + 10)
+        assert not job.safe
+
+
 @pytest.mark.parametrize(
     "line", ["Epoch 3, batch {}, loss 0.4", "fps step: 21312 total: 15123 epoch: {}/500", "epoch 3 (batch {}): loss 1"]
 )

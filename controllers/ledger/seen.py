@@ -242,7 +242,12 @@ def _with_memory(view: PodView, before: PodView | None) -> PodView:
     """A pod that has ended, or is ending, with since when it ran and what it told last."""
     if before is None:
         return view
+    if before.ended and before.disruption is None:
+        # Who clears away what has ended takes nothing from anybody.
+        view = replace(view, disruption=None)
     return replace(
-        view, started_at_s=view.started_at_s or (before.started_at_s if view.lost or view.ended else None),
+        # What ends because it was told to go has not ended before.
+        view, ended=view.ended and (before.ended or not before.lost),
+        started_at_s=view.started_at_s or (before.started_at_s if view.lost or view.ended else None),
         word=view.word or before.word, disruption=view.disruption or before.disruption,
     )  # fmt: skip

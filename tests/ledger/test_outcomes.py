@@ -99,6 +99,24 @@ def test_a_job_that_is_evicted_for_weeks_is_not_remembered_without_end() -> None
         assert max(index["job-a"]) > NOW + 60 * 298, "the last ones"
 
 
+def ended(event: Event) -> Event:
+    kind, document, there = event
+    return kind, document | {"status": document["status"] | {"phase": "Failed", "containerStatuses": []}}, there
+
+
+def test_a_pod_that_ends_at_once_when_it_is_deleted_was_taken() -> None:
+    deleted = pod("a-0", "a", 0, deleted=5)
+    lines = played([job("a", 1), pod("a-0", "a", 0)], [deleted, ended(deleted), gone(ended(deleted))])[-1]
+    assert [one["spec"]["cause"] for one in lines] == ["Deleted"]
+
+
+def test_what_had_failed_before_a_drain_loses_nothing_by_it() -> None:
+    crashed, cleared = ended(pod("a-0", "a", 0)), ended(pod("a-0", "a", 0, disrupted=30, deleted=30))
+    again = pod("a-1", "a", 2)
+    chapters = played([job("a", 1), pod("a-0", "a", 0)], [crashed, again], [cleared, cleared, gone(cleared)])
+    assert chapters == [[], [], []]
+
+
 def test_one_that_loses_its_node_soon_after_its_queue_let_it_begin_was_evicted() -> None:
     born = [job("a", 1, suspended=0, queued=True), job("a", 1, suspended=0, resumed=0, queued=True)]
     lost = pod("a-0", "a", 0, disrupted=0.8, deleted=0.8)

@@ -133,3 +133,16 @@ def test_a_job_of_kueues_is_back_after_it_lost_a_node_and_what_kueue_takes_then_
             wait_for(lambda: len(ledger.lines()) == 2, what="what Kueue takes is a line of its own")
             found = [(one["spec"]["cause"], one["spec"]["gpus"]) for one in ledger.lines()]
             assert found == [("NodeLost", 4000), ("Deactivated", 8000)]
+
+
+def test_a_pod_whose_process_ends_at_once_when_it_is_deleted_is_a_line(
+    plane: ControlPlane, ledger: Ledger, start: Start, node: Node
+) -> None:
+    """A kubelet reports that it has failed before it is gone; simulated nodes do not."""
+    start()
+    room = {"kopt.test/room": ledger.space}
+    node(room)
+    plane.api.create(lonely("train", ledger.space, room, 1))
+    (pod,) = ledger.running("train")
+    plane.api.delete("v1", "Pod", pod["metadata"]["name"], ledger.space)
+    assert ledger.phase("Resumed")["spec"]["cause"] == "Deleted"

@@ -74,6 +74,7 @@ def spec_of(spec: Mapping[str, Any]) -> DataSpec:
     return DataSpec(
         spec["source"], destination, spec.get("sizeBytes"), spec.get("sha256", ""),
         (spec.get("credentials") or {}).get("secretName", ""), spec.get("limit", ""), spec.get("parallel"),
+        spec.get("sourceChecksums", True),
     )  # fmt: skip
 
 

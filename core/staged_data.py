@@ -50,6 +50,8 @@ class DataSpec:
     secret: str = ""
     limit: str = ""
     parallel: int | None = None
+    check_source: bool = True
+    """Compare with the source's own checksums."""
 
 
 @dataclass(frozen=True)

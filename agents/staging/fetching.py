@@ -230,9 +230,11 @@ def _short(entry: Entry, came: int, wanted: int) -> StagingError:
 
 
 def _wrong(entry: Entry, checksum: Checksum) -> StagingError:
-    kms = "; a bucket that encrypts by KMS has etags that are no MD5: --no-source-checksums" * (
-        checksum.algorithm == "md5"
+    hint = (
+        "; a bucket that encrypts by KMS has etags that are no MD5: --no-source-checksums (of a StagedData "
+        "sourceChecksums: false)"
     )
+    kms = hint if checksum.algorithm == "md5" else ""
     return StagingError(
         f"{entry.path}: its {checksum.algorithm} is not {checksum.value}, as it should be; its parts are dropped, "
         f"run again, and if it stays so ask whoever gave the checksum{kms}", Trouble.CORRUPT,

@@ -74,7 +74,7 @@ def advance(copy: Copy, run: Run | None, *, wanted: bool, generation: int, now_s
         if run.ok and (run.digest or not wanted):
             return Next(_done(copy, run, wanted=wanted, generation=generation))
         if run.attempt > copy.judged:
-            copy = _failed(copy, run, rules)
+            copy = _failed(copy, run, rules, now_s)
     if _is_settled(copy, wanted=wanted, generation=generation):
         return Next(copy)
     return _begin(copy, verb, generation, now_s, hurried=hurried)
@@ -120,8 +120,10 @@ def _done(copy: Copy, run: Run, *, wanted: bool, generation: int) -> Copy:
     )  # fmt: skip
 
 
-def _failed(copy: Copy, run: Run, rules: StagingRules) -> Copy:
+def _failed(copy: Copy, run: Run, rules: StagingRules, now_s: float) -> Copy:
     """A failure that is new; what needs somebody is Failed, what may go by itself waits."""
+    # A node's clock may be ahead of ours, by days.
+    ended_at_s = min(run.ended_at_s, now_s)
     failures, reason = copy.failures + 1, run.reason or Trouble.STOPPED
     pause_s = rules.pause_s(reason, failures)
     phase = DataPhase.FAILED if reason in NEVER | SLOW else DataPhase.WAITING
@@ -129,5 +131,5 @@ def _failed(copy: Copy, run: Run, rules: StagingRules) -> Copy:
     return replace(
         copy, phase=phase if run.verb is Verb.STAGE else DataPhase.EVICTED, generation=run.generation,
         judged=run.attempt, failures=failures, reason=reason, message=message, amounts=run.amounts or copy.amounts,
-        retry_at_s=None if pause_s is None else run.ended_at_s + pause_s, digest="", ready_at_s=None,
+        retry_at_s=None if pause_s is None else ended_at_s + pause_s, digest="", ready_at_s=None,
     )  # fmt: skip

@@ -117,6 +117,7 @@ def _arguments(data: StagedData, order: Order, folder: str) -> list[str]:
     found = ["stage", spec.source, folder, "--output=json", "--result", _RESULT]
     found += ["--limit", spec.limit] if spec.limit else []
     found += ["--parallel", str(spec.parallel)] if spec.parallel else []
+    found += [] if spec.check_source else ["--no-source-checksums"]
     return found + (["--sha256", spec.sha256] if spec.sha256 else [])
 
 

@@ -166,6 +166,13 @@ def test_a_failure_is_tried_again_after_its_pause_and_not_before(reason: Trouble
     assert (world.runs[CLAIM].attempt, world.runs[CLAIM].ended) == (2, False)
 
 
+def test_a_node_whose_clock_is_ahead_delays_no_new_try() -> None:
+    data = StagedData("team", "tokens", "uid", 1, CLAIMED, copies=(Copy(attempts=1, generation=1, gone=False),))
+    run = Run(CLAIM, Verb.STAGE, 1, 1, ended=True, reason=Trouble.UNREACHABLE, ended_at_s=90_000.0)
+    (copy,) = decide(Known(data, {CLAIM: run}, (USER,)), 5000.0, RULES).data.copies
+    assert copy.retry_at_s == 5000.0 + RULES.first_pause_s
+
+
 def test_the_success_of_an_older_job_or_of_one_without_words_is_none() -> None:
     data = StagedData("team", "tokens", "uid", 2, CLAIMED, copies=(Copy(attempts=3, judged=3, failures=1, gone=False),))
     for run in (

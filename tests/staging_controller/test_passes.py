@@ -123,3 +123,12 @@ def test_a_mark_that_somebody_wrote_by_hand_keeps_no_other_from_being_held() -> 
     cluster.asking = [asking("a", labels={"kaiwo.ai/held": "me"}), asking("b")]
     assert cluster.step() == 0
     assert cluster.held == ["b"]
+
+
+def test_a_store_whose_etags_are_no_md5_can_be_staged_from() -> None:
+    cluster = Written()
+    cluster.stage("encrypted", "s3://bucket/set")
+    cluster.documents["encrypted"]["spec"]["sourceChecksums"] = False
+    cluster.step()
+    (made,) = cluster.created
+    assert "--no-source-checksums" in made["spec"]["template"]["spec"]["containers"][0]["args"]

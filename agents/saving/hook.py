@@ -15,6 +15,7 @@ from kopt.saving.requests import ANNOTATIONS_FILE, SaveRequests
 
 _LOG = logging.getLogger(__name__)
 _KILL_AFTER_S = 5.0
+_LONGEST = 2048
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ async def serve(settings: HookSettings, stop: asyncio.Event | None = None) -> No
 
 async def _run(settings: HookSettings, request: SaveRequest, ending: asyncio.Event) -> None:
     """Once: what fails is told and not tried again, as half of it may have been done."""
-    _LOG.info("%s asks to save (%s)", request.by or "somebody", request.reason or "no reason given")
+    _LOG.info("%s asks to save (%s)", _word(request.by) or "somebody", _word(request.reason) or "no reason given")
     try:
         process = await asyncio.create_subprocess_exec(
             *settings.command, env=os.environ | _words(request), start_new_session=True
@@ -76,4 +77,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 def _words(request: SaveRequest) -> Mapping[str, str]:
     return {"KOPT_SAVE_AT": f"{request.at_s:.0f}", "KOPT_SAVE_UNTIL": f"{request.until_s:.0f}",
-            "KOPT_SAVE_BY": request.by, "KOPT_SAVE_REASON": request.reason.replace("\0", "")}  # fmt: skip
+            "KOPT_SAVE_BY": _word(request.by), "KOPT_SAVE_REASON": _word(request.reason)}  # fmt: skip
+
+
+def _word(text: str) -> str:
+    """What an environment can hold of words that anybody may have written."""
+    return text[:_LONGEST].replace("\0", "").encode("utf-8", "replace").decode()

@@ -232,6 +232,17 @@ def test_the_hook_runs_its_command_once_for_each_request(
     assert one.wait(30) == 0
 
 
+@pytest.mark.parametrize("by", ["a\0b", "\ud800", "x" * 200_000])
+def test_whatever_words_a_request_has_the_command_is_run(
+    pod: Pod, hook: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path, by: str
+) -> None:
+    log = tmp_path / "log"
+    hook("sh", "-c", f"echo saved >> {log}")
+    found = json.dumps({"at": "2020-01-01T00:00:00Z", "until": "2100-01-01T00:00:00Z", "by": by})
+    pod.write(f"{REQUEST_ANNOTATION}={json.dumps(found)}")
+    eventually(lambda: lines(log) == ["saved"])
+
+
 def test_a_command_that_hangs_is_ended_and_the_next_request_is_answered(
     pod: Pod, hook: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path
 ) -> None:

@@ -47,6 +47,8 @@ HELD_LABEL = "kaiwo.ai/held"
 UNDO_ANNOTATION = "kaiwo.ai/held-undo"
 GATE_PREFIX = "kaiwo.ai/"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+MIRRORED_LABEL = "kueue.x-k8s.io/multikueue-origin"
+"""On what MultiKueue keeps like the object of another cluster: what is changed here it deletes, with all that runs."""
 PARKED = "kaiwo-held"
 """The queue that does not exist. Taking the label away instead would let Kueue write that of a default queue."""
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -114,6 +116,11 @@ def is_parked(document: Object) -> bool:
     return (document["metadata"].get("labels") or {}).get(QUEUE_LABEL) == PARKED
 
 
+def is_mirrored(document: Object) -> bool:
+    """Whether another cluster decides about it (MultiKueue)."""
+    return MIRRORED_LABEL in (document["metadata"].get("labels") or {})
+
+
 def parked(by: str, queue: str, asked: Mapping[str, Any] | None = None) -> Object:
     """The ``metadata`` of a hold that keeps an object out of its queue."""
     metadata = marks(by, _noted({"queue": queue}, asked))
@@ -131,13 +138,16 @@ def hold(resource: Resource, document: Object, by: str, asked: Mapping[str, Any]
     """The merge patch that stops an object and marks it. It fails with Conflict if the object has changed since.
 
     ``asked`` is the request that a Job gets back when it is released, see ``cluster.requests``.
-    Raises HoldError for kinds that have no field for it, what a queue lets run, what somebody else holds, and what
-    does not run anyway: that its owner has stopped it must not be undone by us.
+    Raises HoldError for kinds that have no field for it, what a queue lets run, what somebody else holds, what another
+    cluster decides about (MultiKueue), and what does not run anyway: that its owner has stopped it must not be undone
+    by us.
     """
     kind = HOLDABLE.get(resource)
     if kind is None:
         raise HoldError(f"a {resource.kind} cannot be held by a field of its own")
     about, other = f"{resource.kind} {document['metadata']['name']}", holder_of(document)
+    if is_mirrored(document):
+        raise HoldError(f"{about} is another cluster's, by MultiKueue: what is changed here would be deleted")
     if other not in ("", by):
         raise HoldError(f"{about} is held by {other} already")
     if kind.queued and (queue := queue_of(document)):

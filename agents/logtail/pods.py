@@ -124,8 +124,8 @@ def _containers(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[Con
 def _nodes(spec: Mapping[str, Any]) -> int:
     for container in spec.get("containers") or []:
         for one in container.get("env") or []:
-            if one.get("name") == "PET_NNODES" and str(one.get("value", "")).isdigit():
-                return max(1, int(one["value"]))
+            if one.get("name") == "PET_NNODES" and (nodes := _count(one.get("value", ""))):
+                return nodes
     return 1
 
 
@@ -136,4 +136,4 @@ def _owner(metadata: Mapping[str, Any], what: str) -> str:
 
 def _count(amount: Any) -> int:
     text = str(amount)
-    return int(text) if text.isdigit() and len(text) < 8 else 0
+    return int(text) if text.isdecimal() and len(text) < 8 else 0

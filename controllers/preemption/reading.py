@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from kopt.cluster.held import UNDO_ANNOTATION, holder_of
+from kopt.cluster.held import UNDO_ANNOTATION, holder_of, is_mirrored
 from kopt.cluster.namespaces import MODE_ANNOTATION
 from kopt.cluster.resources import Object, key_of
 from kopt.controllers.extender.asks import is_gpu, quantity
@@ -27,7 +27,7 @@ from kopt.controllers.webhook.objects import at, count, items, mapping, text, te
 
 _SINCE_IN = (DECISION_ANNOTATION, UNDO_ANNOTATION)
 """After it was let go, and while it is held."""
-_WORKLOAD_ANNOTATION, _REMOTE = "kueue.x-k8s.io/workload", "kueue.x-k8s.io/multikueue-origin"
+_WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 
 
 def workload_view(document: Object) -> WorkloadView:
@@ -52,7 +52,7 @@ def workload_view(document: Object) -> WorkloadView:
         active=at(document, "spec", "active") is not False, holder=holder, mode=_mode(document), cover=cover,
         evicting=evicting_of(annotations), verdict=told_verdict(annotations),
         let_go_s=seconds(text(decoded(annotations, _SINCE_IN[holder == HOLDER]), "since")),
-        mirrored=_REMOTE in mapping(metadata, "labels") or bool(text(document, "status", "clusterName"))
+        mirrored=is_mirrored(document) or bool(text(document, "status", "clusterName"))
         or bool(at(document, "status", "nominatedClusterNames")),
     )  # fmt: skip
 

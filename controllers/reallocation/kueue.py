@@ -76,7 +76,7 @@ class Kueue:
             if uses:
                 found.used += uses
                 one = _borrowing(view, uses, _pods_of(view, index.pods))
-                if weigh and view.running:
+                if weigh and view.running and not view.mirrored:
                     one = replace(one, candidate=self._candidate(queue, view, one, index.now_s))
                 (found.running if view.running else found.going).append(one)
             elif view.holder == HOLDER and not view.active:

@@ -13,6 +13,7 @@ from kopt.cluster.held import (
     HoldError,
     hold,
     holder_of,
+    is_mirrored,
     marks,
     next_holders,
     pass_on,
@@ -110,6 +111,8 @@ class Reconciler:
         return await self._new_job(job, facts, kind)
 
     async def _new_job(self, job: Object, facts: JobFacts, kind: JobType | None) -> float | None:
+        if is_mirrored(job):
+            return None
         learned = self._needs.known(job, kind)
         # A known type is held for a moment as well, if there is something to change: only then can it be.
         changes = learned is not None and (await self._needs.ask(job, facts, learned)).kind is not ShareKind.WHOLE

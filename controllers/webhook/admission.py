@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
+from kopt.cluster.held import is_mirrored
 from kopt.cluster.resources import CRON_JOBS, Object
 from kopt.controllers.tracing import TraceContext
 from kopt.controllers.webhook.elsewhere import Place, completed, stands_elsewhere
@@ -143,6 +144,9 @@ class Admissions:
                traceparent: str) -> "_Draft | None":  # fmt: skip
         """Everything but the size; None for what is let through as it is."""
         policy, creates = self._view.policy, review.operation == "CREATE"
+        if is_mirrored(workload.document):
+            # What its own cluster has not written would be taken for another job there.
+            return None
         if not workload.uses_gpus or (workload.opts_out and _was_out(review, workload, policy.queues.framework)):
             return None
         judgement = judge(workload, self._view, namespace, review.groups)

@@ -61,8 +61,9 @@ class Shell:
             return self.positional
         if name == "#":
             return (str(len(self.positional)),)
-        if name.isdigit():
-            at = int(name) - 1
+        if name.isdecimal():
+            # Longer numbers name no argument, and Python refuses to read some of them.
+            at = int(name[:6]) - 1
             return (self.positional[at],) if 0 <= at < len(self.positional) else None
         return self.variables.get(name, (self.exported[name],) if name in self.exported else None)
 

@@ -63,6 +63,13 @@ def test_a_name_that_comes_once_needs_no_uid_and_torchrun_says_how_many_nodes() 
     assert (found.label, found.gpus) == ("llama-0", 32.0)
 
 
+@pytest.mark.parametrize("value", ["²", "4-8", "9" * 5000, "", None])
+def test_a_number_of_nodes_that_is_none_ends_no_agent(value: Any) -> None:
+    containers = [{"name": "a", "env": [{"name": "PET_NNODES", "value": value}],
+                   "resources": {"limits": {"amd.com/gpu": "²"}}}]  # fmt: skip
+    assert pod_view(pod(spec={"containers": [*containers, {"name": "b", "resources": {"limits": {"amd.com/gpu": 8}}}]}))
+
+
 def test_what_others_say_of_checkpoints_is_passed_on_until_we_say_it_ourselves() -> None:
     said = {"kaiwo.ai/last-checkpoint-step": "400"}
     first, later = (

@@ -424,3 +424,8 @@ def test_any_manifest_is_an_entrypoint_or_a_refusal(manifest: dict[str, Any]) ->
 def test_any_source_is_read_or_refused(source: str) -> None:
     with contextlib.suppress(EntrypointError):
         read_script(source)
+
+
+def test_an_argument_of_a_number_nobody_counts_to_is_none() -> None:
+    found = what_runs("bash train.sh", {"train.sh": "python train.py ${" + "9" * 5000 + "} ${²}\n"}.get)
+    assert found.script == "train.py"

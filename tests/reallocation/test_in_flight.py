@@ -6,7 +6,7 @@ import json
 import pytest
 
 from kopt.cluster.lending_pools import pool_of
-from kopt.cluster.resources import JOBS, KUEUE_CLUSTER_QUEUES, LENDING_POOLS
+from kopt.cluster.resources import JOBS, KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, LENDING_POOLS
 from kopt.controllers.reallocation.forecasts import Forecasts
 from kopt.core.lending_pools import ForecastState
 from kopt.serving.answers import DemandForecast, DemandQuery
@@ -108,6 +108,16 @@ def test_a_queue_that_cannot_borrow_any_more_gives_back_what_it_was_lent(change:
     world.lives(2)
     assert world.quota() == 0
     assert world.held() == set(), "nobody waits for a pool that lends nothing to its queue"
+
+
+def test_one_that_another_cluster_decides_about_is_not_stopped_here() -> None:
+    world = lending()
+    copied = world.get(KUEUE_WORKLOADS, "one", "team")
+    copied["metadata"]["labels"] = {"kueue.x-k8s.io/multikueue-origin": "hub"}
+    world.put(KUEUE_WORKLOADS, copied)
+    world.demand["serving/chat"] = 5.0
+    world.lives(2)
+    assert world.held() - {"lent"} == {"two"}
 
 
 def test_one_whom_the_server_lets_nobody_stop_does_not_keep_the_others() -> None:

@@ -268,6 +268,15 @@ async def test_a_job_that_waits_in_a_queue_is_parked_and_goes_back_into_it_with_
     assert (world.found["spec"]["suspend"], "nvidia.com/mig-1g.10gb" in world.limits) == (True, True), "Kueue starts it"
 
 
+async def test_a_job_that_another_cluster_decides_about_is_left_alone() -> None:
+    copied = merged(a_job(**QUEUED), SUSPENDED)
+    copied["metadata"]["labels"]["kueue.x-k8s.io/multikueue-origin"] = "hub"
+    world = World(copied, covered=["nvidia.com/mig-1g.10gb"])
+    before = json.dumps(copied)
+    await world.step()
+    assert json.dumps(world.found) == before
+
+
 async def test_a_queue_without_quota_of_partitions_leaves_the_request() -> None:
     world = World(merged(a_job(**QUEUED), SUSPENDED), covered=["nvidia.com/gpu"], learned=learned())
     await world.step(fractions=True)

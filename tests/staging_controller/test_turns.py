@@ -83,6 +83,14 @@ def test_nobody_waits_for_what_nobody_holds() -> None:
         wait_turn(job(), "staging")
 
 
+def test_nobody_holds_what_another_cluster_decides_about() -> None:
+    """MultiKueue deletes a Job that is not what its own cluster has written, and its pods with it."""
+    copied = job()
+    copied["metadata"]["labels"]["kueue.x-k8s.io/multikueue-origin"] = "hub"
+    with pytest.raises(HoldError, match="another cluster's"):
+        hold(JOBS, copied, "staging")
+
+
 def test_nobody_waits_for_themselves() -> None:
     held = merged(job(), hold(JOBS, job(), "profiling"))
     with pytest.raises(HoldError):

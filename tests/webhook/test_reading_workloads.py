@@ -117,6 +117,13 @@ async def test_volcano_reads_annotations_fields_and_labels() -> None:
     assert (await admitted(volcano_job(), "Volcano"))["spec"]["queue"] == "main"
 
 
+async def test_what_another_cluster_decides_about_stays_as_it_is() -> None:
+    copied = job("j", pods=4)
+    assert await admitted(copied, "Kueue") != copied
+    copied["metadata"]["labels"] = {"kueue.x-k8s.io/multikueue-origin": "hub"}
+    assert await admitted(copied, "Kueue") == copied
+
+
 async def test_volcano_is_told_the_size_of_a_gang() -> None:
     gang = {"scheduler": "volcano", "framework": "Volcano"}
     made = await admitted(job("j", pods=4), "Volcano", gang=gang)

@@ -25,7 +25,7 @@ from controlplane.processes import Server, free_port, wait_for
 from kopt.cluster.held import HOLDABLE, QUEUES
 from kopt.cluster.resources import VOLCANO_JOBS
 
-from .rights import Right, granted
+from .rights import Right, assert_changes_only_what_is_ours, granted
 
 KOPT = Path(sys.executable).with_name("kopt")
 NAMESPACE = "kopt-system"
@@ -357,6 +357,13 @@ def test_every_right_that_is_given_is_used_or_has_a_reason(
     unused = granted - used
     assert unused - SELDOM[account].keys() == set(), "given and never used"
     assert SELDOM[account].keys() <= granted, "not given any more: take it off the list"
+
+
+@pytest.mark.parametrize(("account", "gates"), [("kopt-extender", False), ("kopt-off", True)])
+def test_an_account_changes_only_what_is_ours_of_a_pod(
+    scenario: Scenario, switched_off: Object, account: str, gates: bool
+) -> None:
+    assert_changes_only_what_is_ours(scenario.plane, account, NAMESPACE, gates=gates)
 
 
 def test_an_upgrade_turns_everything_on_again(

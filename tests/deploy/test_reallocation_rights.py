@@ -18,7 +18,7 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import free_port, wait_for
 from reallocation.endpoint import Endpoint, endpoint
 
-from .rights import Object, audited, granted, used
+from .rights import Object, assert_changes_only_what_is_ours, audited, granted, used
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-reallocation", "lends"
@@ -187,6 +187,10 @@ def test_its_account_cannot_make_or_delete_anything(worked: list[Object], contro
             stolen.delete(api_version, kind, "any", SPACE)
     with pytest.raises(Refused, match="lendingpools"):
         stolen.patch(*POOL, "lends", {"spec": {"gpus": 100}}, "")
+
+
+def test_its_account_changes_only_what_is_ours_of_a_pod(worked: list[Object], control_plane: ControlPlane) -> None:
+    assert_changes_only_what_is_ours(control_plane, ACCOUNT, NAMESPACE, gates=False)
 
 
 def test_off_gives_the_quota_back(worked: list[Object], control_plane: ControlPlane) -> None:

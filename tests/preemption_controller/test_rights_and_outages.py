@@ -10,14 +10,15 @@ import pytest
 import yaml
 from controlplane.processes import wait_for
 from cut_off import way_to
-from deploy.rights import audited, granted, used
+from deploy.rights import assert_changes_only_what_is_ours, audited, granted, used
 
 from .teams import SYSTEM, Controller, Object, Team
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 CHART = Path(__file__).parents[2] / "deploy" / "chart"
 ACCOUNT = "kopt-preemption"
-RIGHTS = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "MutatingWebhookConfiguration"}
+RIGHTS = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "MutatingWebhookConfiguration",
+          "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}  # fmt: skip
 SELDOM = {
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
     ("update", "", "secrets"): "only to rotate a certificate",
@@ -30,7 +31,7 @@ def rendered(helm: Path, **values: Any) -> list[Object]:
     settings = [f"--set=preemption.{name}={value}" for name, value in values.items()]
     done = subprocess.run([helm, "template", "kopt", CHART, "--namespace", SYSTEM, *settings], capture_output=True,
                           text=True, check=True, timeout=120)  # fmt: skip
-    return [one for one in yaml.safe_load_all(done.stdout) if one and one["metadata"]["name"].endswith("preemption")]
+    return [one for one in yaml.safe_load_all(done.stdout) if one and "preemption" in one["metadata"]["name"]]
 
 
 def test_it_is_off_unless_it_is_asked_for(helm: Path) -> None:
@@ -70,6 +71,7 @@ def test_it_is_refused_nothing_and_uses_every_right(
         wait_for(lambda: granted(roles) - used(seen()) - SELDOM.keys() == set(), what="every right is used")
         assert SELDOM.keys() <= granted(roles)
         assert [one for one in seen() if one.get("responseStatus", {}).get("code") == 403] == []
+        assert_changes_only_what_is_ours(team.plane, ACCOUNT, SYSTEM, gates=True)
     finally:
         for one in given:
             team.api.delete(one["apiVersion"], one["kind"], one["metadata"]["name"], SYSTEM)

@@ -188,7 +188,7 @@ def _copy(found: Mapping[str, Any], place: str) -> Copy:
         place, DataPhase(found["phase"]), int(found.get("attempts", 0)), int(found.get("judged", 0)),
         int(found.get("failures", 0)), int(generation), Trouble(reason) if reason else None,
         str(found.get("message", "")), str(found.get("digest", "")), amounts, _seconds(found.get("readyAt")),
-        _seconds(found.get("retryAt")), gone=found.get("gone") is True,
+        _seconds(found.get("retryAt")), gone=found.get("gone") is True, machine=str(found.get("machine", "")),
     )  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def _node(one: Copy) -> Object:
         "name": one.place, "phase": one.phase.value, "attempts": one.attempts, "message": one.message[:_LONGEST],
         "reason": one.reason.value if one.reason else None, "digest": one.digest or None,
         "bytes": one.amounts.bytes if one.amounts else 0, "bytesDone": one.amounts.bytes_done if one.amounts else 0,
-        "readyAt": _stamp(one.ready_at_s),
+        "readyAt": _stamp(one.ready_at_s), "machine": one.machine or None,
     } | _books(one)  # fmt: skip
     return {key: value for key, value in found.items() if value is not None}
 

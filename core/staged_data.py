@@ -70,7 +70,8 @@ class Amounts:
 @dataclass(frozen=True)
 class Copy:
     """One copy. ``attempts`` counts what was started, ``judged`` is the last that failed, ``failures`` those since the
-    last that did not; ``generation`` is that of the spec it was made for. ``gone``: nothing of it is left there."""
+    last that did not; ``generation`` is that of the spec it was made for. ``gone``: nothing of it is left there.
+    ``machine``: which one the node was, see ``CacheNode``."""
 
     place: str = CLAIM
     phase: DataPhase = DataPhase.WAITING
@@ -85,6 +86,7 @@ class Copy:
     ready_at_s: float | None = None
     retry_at_s: float | None = None
     gone: bool = True
+    machine: str = ""
 
 
 @dataclass(frozen=True, order=True)

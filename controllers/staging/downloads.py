@@ -152,7 +152,7 @@ class Downloads:
     def _say(self, before: StagedData, outcome: Outcome) -> None:
         data = outcome.data
         for node in outcome.lost:
-            self._about(data, "CopyLost", f"Node {node} is gone, and the copy on it.")
+            self._about(data, "CopyLost", f"Node {node} is gone or was set up anew, and the copy on it is lost.")
         was = {one.place: one for one in before.copies}
         for copy in data.copies:
             sentence = _sentence(copy, was.get(copy.place))

@@ -103,8 +103,9 @@ def node_view(document: Object) -> NodeView:
     cordoned = at(document, "spec", "unschedulable") is True
     gpus = sum(milli_of(str(key), amount) for key, amount in items(document, "status", "allocatable"))
     kept = tuple(sorted((str(key), str(value)) for key, value in labels.items()))
+    machine = "/".join([text(document, "metadata", "uid"), text(document, "status", "nodeInfo", "machineID")])
     return NodeView(name, text(labels, "kubernetes.io/hostname") or name, kept, gpus,
-                    ready and not leaving and not cordoned)  # fmt: skip
+                    ready and not leaving and not cordoned, machine)  # fmt: skip
 
 
 def job_view(document: Object) -> JobView:

@@ -51,13 +51,15 @@ class WorkloadView:
 
 @dataclass(frozen=True)
 class NodeView:
-    """``gpus``: milli-GPU; ``usable``: ready, not cordoned and not told to be left."""
+    """``gpus``: milli-GPU; ``usable``: ready, not cordoned and not told to be left; ``machine``: another one where the
+    node was made again, or its system."""
 
     name: str
     hostname: str
     labels: tuple[tuple[str, str], ...]
     gpus: int
     usable: bool
+    machine: str = ""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ class Order:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``lost`` are nodes that are gone with their copies; ``free``: nothing of it is left anywhere."""
+    """``lost`` are nodes that are gone, or were set up anew, with their copies; ``free``: nothing of it is left
+    anywhere."""
 
     data: StagedData
     orders: tuple[Order, ...] = ()
@@ -52,15 +53,17 @@ def decide(known: Known, now_s: float, rules: StagingRules) -> Outcome:
     wanted = is_wanted(known)
     places, missing = _places(known) if wanted else ((), "")
     copies = {one.place: one for one in data.copies}
-    there = {one.name for one in known.nodes} | {CLAIM}
-    lost = tuple(sorted(place for place in copies if place not in there))
+    there = {CLAIM: ""} | {one.name: one.machine for one in known.nodes}
+    gone = {place for place in copies if place not in there}
     for place in places:
         copies.setdefault(place, Copy(place))
+    copies = {place: _of_machine(one, there.get(place, ""), known.runs.get(place)) for place, one in copies.items()}
+    anew = {one.place for one in data.copies if one.digest and copies[one.place].attempts > one.attempts}
     hurried = bool(data.again) and data.again != data.again_seen
     found = {
         place: _next(known, one, wanted=wanted and (place in places or place == CLAIM), kept=wanted, now_s=now_s,
                      rules=rules, hurried=hurried)
-        for place, one in copies.items() if place not in lost
+        for place, one in copies.items() if place not in gone
     }  # fmt: skip
     orders = tuple(
         Order(place, one.step, one.verb, one.copy.attempts + (one.step is Step.BEGIN))
@@ -71,7 +74,7 @@ def decide(known: Known, now_s: float, rules: StagingRules) -> Outcome:
     data = replace(data, copies=kept, missing=missing, again_seen=data.again if begun else data.again_seen)
     times = [one.again_s for one in found.values() if one.again_s is not None]
     free = not wanted and all(one.gone for one in kept) and not orders
-    return Outcome(data, orders, min(times, default=None), lost, free)
+    return Outcome(data, orders, min(times, default=None), tuple(sorted(gone | anew)), free)
 
 
 def is_wanted(known: Known) -> bool:
@@ -93,12 +96,10 @@ def needed_nodes(known: Known) -> int:
 def is_ready(known: Known) -> bool:
     """Whether who waits may be let go: enough copies are complete where pods may go now, and none of these is being
     taken away by a Job that its status does not tell of yet."""
-    data, runs = known.data, known.runs
-    there = {one.name for one in known.nodes if one.fits} | {CLAIM}
+    there = {CLAIM: ""} | {one.name: one.machine for one in known.nodes if one.fits}
     complete = [
-        one for one in data.copies if one.phase is DataPhase.READY and one.generation == data.generation
-        and one.place in there and ((run := runs.get(one.place)) is None or run.verb is Verb.STAGE
-                                    or run.attempt < one.attempts)
+        one for one in known.data.copies if one.phase is DataPhase.READY and one.generation == known.data.generation
+        and one.place in there and _is_on(one, there[one.place]) and not _is_leaving(one, known.runs.get(one.place))
     ]  # fmt: skip
     return len(complete) >= needed_nodes(known)
 
@@ -126,6 +127,25 @@ def _next(known: Known, copy: Copy, *, wanted: bool, kept: bool, now_s: float, r
         return Next(replace(copy, phase=DataPhase.FAILED, reason=Trouble.BAD_REQUEST, message=problem))
     generation = known.data.generation
     return advance(copy, run, wanted=wanted, generation=generation, now_s=now_s, rules=rules, hurried=hurried)
+
+
+def _is_leaving(copy: Copy, run: Run | None) -> bool:
+    return run is not None and run.verb is not Verb.STAGE and run.attempt >= copy.attempts
+
+
+def _is_on(copy: Copy, machine: str) -> bool:
+    """As far as anything tells."""
+    return not machine or not copy.machine or machine == copy.machine
+
+
+def _of_machine(copy: Copy, machine: str, run: Run | None) -> Copy:
+    """The copy on the machine that has the node's name now. A download that is under way begins anew there by itself;
+    what is told of one that has ended was on the other's disk."""
+    if not machine or machine == copy.machine:
+        return copy
+    if _is_on(copy, machine) or (run is not None and not run.ended):
+        return replace(copy, machine=machine)
+    return Copy(copy.place, attempts=copy.attempts + 1, gone=False, machine=machine)
 
 
 def _problem(source: str) -> str:

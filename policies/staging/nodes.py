@@ -15,6 +15,8 @@ class CacheNode:
     gpus: int = 0
     fits: bool = True
     """It is ready, not cordoned, and has the labels that were asked for."""
+    machine: str = ""
+    """Another where a machine that was set up anew has taken the name; empty where nothing tells."""
 
 
 @dataclass(frozen=True)

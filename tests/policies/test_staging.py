@@ -217,6 +217,41 @@ def test_a_copy_that_hangs_on_a_node_that_is_down_holds_nobody_whose_data_is_els
     assert not is_ready(replace(known, data=replace(data, generation=2)))
 
 
+def test_a_node_that_was_set_up_anew_under_its_old_name_has_no_copy() -> None:
+    ready = Copy("a", DataPhase.READY, attempts=1, generation=1, digest="d", gone=False, machine="1")
+    data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(ready,))
+    run = Run("a", Verb.STAGE, 1, 1, ended=True, ok=True, digest="d")
+    known = Known(data, {"a": run}, (USER,), nodes=(CacheNode("a", machine="1"),))
+    assert is_ready(known)
+    assert decide(known, 5000.0, RULES).data.copies[0].phase is DataPhase.READY
+    anew = replace(known, nodes=(CacheNode("a", machine="2"),))
+    assert not is_ready(anew)
+    outcome = decide(anew, 5000.0, RULES)
+    (copy,) = outcome.data.copies
+    assert (copy.phase, copy.machine, outcome.lost) == (DataPhase.WAITING, "2", ("a",))
+    assert [(one.place, one.verb) for one in outcome.orders] == [("a", Verb.STAGE)]
+    assert outcome.orders[0].attempt > run.attempt
+    again = decide(replace(anew, data=outcome.data), 5001.0, RULES)
+    assert (again.data.copies[0].phase, again.lost) == (DataPhase.WAITING, ()), "the other's Job proves nothing here"
+
+
+@pytest.mark.parametrize(("before", "now"), [("", "1"), ("1", ""), ("1", "1")])
+def test_a_copy_stays_where_nothing_tells_of_another_machine(before: str, now: str) -> None:
+    ready = Copy("a", DataPhase.READY, attempts=1, generation=1, digest="d", gone=False, machine=before)
+    data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(ready,))
+    known = Known(data, {}, (USER,), nodes=(CacheNode("a", machine=now),))
+    assert is_ready(known)
+    assert decide(known, 5000.0, RULES).data.copies == (replace(ready, machine=now or before),)
+
+
+def test_a_download_that_is_under_way_as_its_machine_is_exchanged_goes_on() -> None:
+    staging = Copy("a", DataPhase.STAGING, attempts=1, generation=1, gone=False, machine="1")
+    data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(staging,))
+    run = Run("a", Verb.STAGE, 1, 1)
+    outcome = decide(Known(data, {"a": run}, (USER,), nodes=(CacheNode("a", machine="2"),)), 5000.0, RULES)
+    assert (outcome.data.copies[0].machine, outcome.data.copies[0].attempts, outcome.orders) == ("2", 1, ())
+
+
 def test_a_copy_that_is_being_taken_away_is_not_ready_whatever_its_status_says() -> None:
     ready = Copy(attempts=3, phase=DataPhase.READY, generation=1, digest="d", gone=False)
     known = Known(StagedData("team", "tokens", "uid", 1, CLAIMED, copies=(ready,)), {}, (USER,))

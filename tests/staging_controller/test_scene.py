@@ -157,7 +157,7 @@ def test_the_pod_that_came_last_says_why_nothing_comes() -> None:
 
 
 def test_a_status_is_read_as_it_was_written() -> None:
-    for one in (data("one", 5, 1, ready_at_s=3.0), data("two", 5, 1, node="a", ready_at_s=3.0)):
+    for one in (data("one", 5, 1, ready_at_s=3.0), data("two", 5, 1, node="a", ready_at_s=3.0, machine="uid/system")):
         place = {"claim": "claim", "path": "one"} if one.name == "one" else {"nodeCache": {"copies": 1}}
         metadata = {"namespace": "team", "name": one.name, "uid": one.uid, "generation": 1}
         document = {"metadata": metadata, "spec": {"source": "s3://b/c", "destination": place},
@@ -165,7 +165,7 @@ def test_a_status_is_read_as_it_was_written() -> None:
         found = staged_data_of(document)
         assert status_of(found) == status_of(one)
         assert found.copies[0].phase is DataPhase.READY
-        assert found.copies[0].digest == "d"
+        assert (found.copies[0].digest, found.copies[0].machine) == ("d", one.copies[0].machine)
 
 
 def test_a_failure_names_the_folder_as_people_know_it() -> None:

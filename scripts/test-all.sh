@@ -11,8 +11,7 @@ first=$!
 env --default-signal=INT "${pytest[@]}" -m cluster "${longest[@]/#/--ignore=}" >"$logs/others" 2>&1 &
 second=$!
 trap 'kill "$first" "$second" 2>/dev/null; rm -rf "$logs"' EXIT
-# What computes gives way to what waits for an answer in time.
-nice -n 5 "${pytest[@]}" -m "not cluster"
+"${pytest[@]}" -m "not cluster"
 status=$?
 show() {
   echo "Tests on a control plane, $(basename "$2"):"

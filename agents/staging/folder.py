@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from kopt.core.staging import MARKER, STATE_FOLDER, Manifest, StagingError, Trou
 from kopt.core.units import format_bytes
 
 _SPARE_BYTES = 1 << 20
+_MOMENT_S = 1.0
 
 
 class Folder:
@@ -41,13 +43,11 @@ class Folder:
         folder = cls(place)
         folder.state.mkdir(parents=True, exist_ok=True)
         with (folder.state / "lock").open("a+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _locked(lock.fileno()):
                 lock.seek(0)
                 holder = lock.read(200).strip() or "unknown"
                 message = f"another process stages into {place} ({holder}); wait for it, or end it and run again"
-                raise StagingError(message, Trouble.BUSY) from None
+                raise StagingError(message, Trouble.BUSY)
             with contextlib.suppress(OSError):
                 lock.truncate(0)
                 lock.write(f"process {os.getpid()} on {socket.gethostname()}")
@@ -166,6 +166,20 @@ class Folder:
                 found.add(one)
                 one = one.parent
         return found
+
+
+def _locked(file: int) -> bool:
+    """Whether nobody else has it: who just ended may have left a process that is about to."""
+    until = time.monotonic() + _MOMENT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
 
 
 def write_whole(path: Path, content: Iterable[bytes], *, durable: bool = True) -> None:

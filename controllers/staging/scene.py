@@ -79,8 +79,13 @@ class Scene:
             return None if budget is None else budget - used
 
         return tuple(
-            CacheNode(one.name, room(one.name), one.gpus, one.usable and set(destination.selector) <= set(one.labels),
-                      one.machine)
+            CacheNode(
+                one.name,
+                room(one.name),
+                one.gpus,
+                one.usable and set(destination.selector) <= set(one.labels),
+                one.machine,
+            )
             for one in self.nodes
         )
 

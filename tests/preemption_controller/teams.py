@@ -198,7 +198,8 @@ class Controller(ControllerProcess):
                 found = self._plane.api.get(*WEBHOOKS, CONFIGURATION)
             except Refused:
                 return False
-            config = found["webhooks"][0]["clientConfig"]
+            # Made by the chart, and not filled yet.
+            config = found["webhooks"][0]["clientConfig"] if found.get("webhooks") else {"url": ""}
             return bool(config.get("caBundle")) and config["url"].endswith(f":{self.review}/hold")
 
         self.server.wait_until(reviewed)

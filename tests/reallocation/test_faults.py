@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 @pytest.mark.parametrize("says", ["stall", "garbage", "error", "fallback"])
 def test_without_forecasts_nothing_new_is_lent(scene: Scene, controller: Callable[..., Controller], says: str) -> None:
-    controller("--stale=4s")
+    controller("--stale=8s")
     scene.expect(5, 5, 5, 5.9)
     lend_some(scene)
     wait_for(lambda: scene.lent(2), what="two GPUs are lent")
@@ -34,7 +34,7 @@ def lend_some(scene: Scene) -> None:
 
 
 def test_old_metrics_make_a_forecast_stale(scene: Scene, controller: Callable[..., Controller]) -> None:
-    controller("--stale=4s")
+    controller("--stale=8s")
     scene.forecasts.data_age_s = 3600
     scene.expect(2, 2, 2, 2.9)
     lend_some(scene)
@@ -45,7 +45,7 @@ def test_old_metrics_make_a_forecast_stale(scene: Scene, controller: Callable[..
 def test_what_pods_ask_for_is_taken_back_with_a_dead_endpoint(
     scene: Scene, controller: Callable[..., Controller]
 ) -> None:
-    controller("--stale=4s")
+    controller("--stale=8s")
     lend_to(scene, "one", "two")
     scene.forecasts.says = "error"
     wait_for(lambda: scene.status()["forecast"]["state"] == "Stale", what="the forecast is old")

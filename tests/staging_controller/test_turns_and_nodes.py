@@ -11,7 +11,7 @@ import pytest
 from controlplane.kubelet import Kubelet
 from controlplane.processes import Server, free_port, wait_for
 
-from .conftest import BATCH, DATA, GPU, KOPT, Controller, Object, Team
+from .conftest import BATCH, DATA, GPU, KOPT, SYSTEM, Controller, Object, Team
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -26,6 +26,8 @@ def sizing(team: Team) -> Iterator[Server]:
     server.wait_until(lambda: "\nkopt_sizing_leading 1.0" in httpx.get(metrics, trust_env=False).text)
     yield server
     server.kill()
+    # As long as its Lease lasts the webhook would have Jobs wait for it.
+    team.api.delete("coordination.k8s.io/v1", "Lease", "kopt-sizing", SYSTEM)
 
 
 def test_sizing_takes_over_from_staging_in_the_same_write(

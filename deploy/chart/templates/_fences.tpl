@@ -1,3 +1,17 @@
+{{/* Validations of changes to pods by those who may take scheduling gates away. */}}
+{{- define "kopt.imagesAndGates" -}}
+- expression: >-
+    object.spec.containers.map(c, c.image) == oldObject.spec.containers.map(c, c.image) &&
+    object.spec.?initContainers.orValue([]).map(c, c.image) ==
+    oldObject.spec.?initContainers.orValue([]).map(c, c.image)
+  message: no other image
+# Others have theirs for reasons of their own: a queue's keeps a pod from nodes that it has no quota for.
+- expression: >-
+    oldObject.spec.?schedulingGates.orValue([]).all(g, g.name.startsWith('kaiwo.ai/') ||
+    object.spec.?schedulingGates.orValue([]).exists(n, n.name == g.name))
+  message: no gate of others
+{{- end }}
+
 {{/* Who may patch pods could give them other images: rules of RBAC cannot say that labels and annotations of ours are meant
 and, for those who hold pods back, gates of ours. Takes (list $ component gates). */}}
 {{- define "kopt.podFence" -}}
@@ -24,18 +38,12 @@ spec:
     {{- if $gates }}
     # What the API server lets anybody change in a pod that is there, but gates.
     - expression: >-
-        object.spec.containers.map(c, c.image) == oldObject.spec.containers.map(c, c.image) &&
-        object.spec.?initContainers.orValue([]).map(c, c.image) ==
-        oldObject.spec.?initContainers.orValue([]).map(c, c.image) &&
         object.spec.?activeDeadlineSeconds == oldObject.spec.?activeDeadlineSeconds &&
         object.spec.?terminationGracePeriodSeconds == oldObject.spec.?terminationGracePeriodSeconds &&
         object.spec.?tolerations == oldObject.spec.?tolerations &&
         object.spec.?nodeSelector == oldObject.spec.?nodeSelector && object.spec.?affinity == oldObject.spec.?affinity
       message: only labels, annotations and gates
-    - expression: >-
-        oldObject.spec.?schedulingGates.orValue([]).all(g, g.name.startsWith('kaiwo.ai/') ||
-        object.spec.?schedulingGates.orValue([]).exists(n, n.name == g.name))
-      message: no gate of others
+    {{- include "kopt.imagesAndGates" . | nindent 4 }}
     {{- else }}
     - expression: object.spec == oldObject.spec
       message: only labels and annotations

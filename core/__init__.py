@@ -1,4 +1,4 @@
-"""The words of the product: units, Gpu, Node, Workload, Queue, Snapshot, Prediction, Decision, Reason.
+"""Shared types of the product: units, Gpu, Node, Prediction, Decision, Reason, workloads, queues and staged data.
 
 Frozen dataclasses on the standard library only. GPU quantities are integers (milli-GPU, bytes).
 """

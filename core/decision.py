@@ -16,6 +16,16 @@ class Mode(StrEnum):
     ENFORCE = "enforce"
 
 
+_WORKLOAD_MODES: dict[str, bool | None] = {"": None, "Any": True, "NotLower": False}
+
+
+def may_lower(text: str) -> bool | None:
+    """``Any``, ``NotLower`` or empty, as ``workload_may_lower``. Raises ValueError for anything else."""
+    if text not in _WORKLOAD_MODES:
+        raise ValueError(f"{text!r} is neither Any nor NotLower")
+    return _WORKLOAD_MODES[text]
+
+
 @dataclass(frozen=True)
 class Action:
     """One change to one object: ``verb`` (lend, reclaim, patch, bind …) on ``target`` by ``amount`` of ``unit``."""

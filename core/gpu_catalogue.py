@@ -41,12 +41,12 @@ def find_gpu(name: str) -> GpuModel:
     """
     names = _names()
     key = _SHARING.sub("", _key(name))
-    found = names.get(key) or names.get(f"nvidia-{key}") or names.get(f"amd-{key}")
-    if found is None:
+    gpu_model = names.get(key) or names.get(f"nvidia-{key}") or names.get(f"amd-{key}")
+    if gpu_model is None:
         near = difflib.get_close_matches(key, names, n=5, cutoff=0.4)
-        known = ", ".join(dict.fromkeys(names[one].name for one in near)) or ", ".join(gpu_catalogue())
+        known = ", ".join(dict.fromkeys(names[item].name for item in near)) or ", ".join(gpu_catalogue())
         raise UnknownGpuError(f"no GPU model {name[:80]!r} in the catalogue; nearest: {known}")
-    return found
+    return gpu_model
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 ``Settings.parse`` takes ``KOPT_HOME`` etc. from the mapping it is given; the same names in lower case without the
 prefix (``home``, ``api_port``) may stand in a TOML text. The environment wins. Reading either from the machine
-is ``serving.environment.load_settings``.
+is ``serving.runtime.environment.load_settings``.
 """
 
 import tomllib
@@ -31,6 +31,9 @@ class Settings:
     pages_port: int = 8701
     mlflow_port: int = 8702
     """TCP ports; 0 takes a free one."""
+    hosts: str = ""
+    """Further names, separated by commas, under which callers reach the endpoint; addresses, names without a dot and
+    Services of the cluster need not be named."""
     auth: str = "none"
     """``token``: callers of the endpoint show a bearer token, which the cluster's API server reviews; ``none``."""
     auth_audiences: str = ""
@@ -77,7 +80,7 @@ class Settings:
 def _from_toml(text: str, known: list[str]) -> dict[str, str]:
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"settings file: {error}") from error
     if unknown := sorted(set(table) - set(known)):
         raise SettingsError(f"settings file: unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")

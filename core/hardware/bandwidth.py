@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from kopt.core.hardware.node_topology import SCHEMA
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
-from kopt.core.topology import SCHEMA
 
 MAX_BYTES = 2**44
 """Larger messages than 16 TiB are a slip of the unit."""
@@ -58,10 +58,10 @@ class Collective(StrEnum):
 def collective(name: str) -> Collective:
     """``all_reduce``, ``AllReduce`` and ``all-reduce`` alike. Raises BandwidthError with the names there are."""
     key = name.strip().lower().replace("-", "").replace("_", "").replace(" ", "")
-    for one in Collective:
-        if one.value.replace("_", "") == key:
-            return one
-    names = ", ".join(one.value for one in Collective)
+    for item in Collective:
+        if item.value.replace("_", "") == key:
+            return item
+    names = ", ".join(collective.value for collective in Collective)
     raise BandwidthError(f"collective {name[:60]!r} is none of {names}")
 
 
@@ -121,19 +121,19 @@ class BandwidthEstimate:
 
     def meets(self, minimum_gigabytes_per_s: float, kind: BandwidthKind = BandwidthKind.BUS) -> bool:
         """Is the expected bandwidth of this kind at least the minimum?"""
-        found: Mapping[BandwidthKind, float] = {
+        result: Mapping[BandwidthKind, float] = {
             BandwidthKind.ALGORITHM: self.algorithm_gigabytes_per_s,
             BandwidthKind.BUS: self.bus_gigabytes_per_s,
             BandwidthKind.LINK: self.link_gigabytes_per_s,
         }
-        return found[kind] >= minimum_gigabytes_per_s
+        return result[kind] >= minimum_gigabytes_per_s
 
     def to_dict(self) -> dict[str, Any]:
         """The document of ``kopt bandwidth estimate``."""
-        found = asdict(self)
-        found["model"] = self.model.to_dict()
-        found["reasons"] = [one.to_dict() for one in self.reasons]
-        return {"schema": SCHEMA, **found}
+        result = asdict(self)
+        result["model"] = self.model.to_dict()
+        result["reasons"] = [reason.to_dict() for reason in self.reasons]
+        return {"schema": SCHEMA, **result}
 
     def _repr_html_(self) -> str:
         """A line for notebooks."""

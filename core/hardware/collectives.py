@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kopt.core.topology import SCHEMA
+from kopt.core.hardware.node_topology import SCHEMA
 from kopt.core.units import Bytes
 
 
@@ -44,7 +44,7 @@ class CollectiveRun:
 
     @property
     def hosts(self) -> int:
-        return len({one.host for one in self.ranks})
+        return len({rank.host for rank in self.ranks})
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kopt.core.topology import SCHEMA, TopologyError
+from kopt.core.hardware.node_topology import SCHEMA, TopologyError
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Fabric:
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        keys = [one.key for one in self.switches] + [one.key for one in self.hosts]
+        keys = [switch.key for switch in self.switches] + [host.key for host in self.hosts]
         known = set(keys)
         if len(known) != len(keys):
             raise TopologyError("the fabric names a switch or a host twice")
@@ -59,6 +59,6 @@ class Fabric:
 
     def to_dict(self) -> dict[str, Any]:
         """The document of ``kopt topology parse``."""
-        found = asdict(self)
-        found["switches"] = [{**one, "labels": dict(one["labels"])} for one in found["switches"]]
-        return {"schema": SCHEMA, "kind": "fabric", **found}
+        result = asdict(self)
+        result["switches"] = [{**item, "labels": dict(item["labels"])} for item in result["switches"]]
+        return {"schema": SCHEMA, "kind": "fabric", **result}

@@ -165,13 +165,13 @@ class NodeTopology:
         _pairs(self.node, self.links, set(known))
         _pairs(self.node, self.peers, set(known))
         behind = [gpu for switch in self.switches for gpu in switch.gpus]
-        if not {*behind, *(one.gpu for one in self.nic_affinity)} <= set(known):
+        if not {*behind, *(nic_affinity.gpu for nic_affinity in self.nic_affinity)} <= set(known):
             raise TopologyError(f"node {self.node!r}: a switch or a network card names a GPU that is not there")
 
     def to_dict(self) -> dict[str, Any]:
         """The document of ``kopt topology parse``."""
-        found = asdict(self)
-        return {"schema": SCHEMA, "kind": "node", **{name: found[name] for name in _ORDER}}
+        result = asdict(self)
+        return {"schema": SCHEMA, "kind": "node", **{name: result[name] for name in _ORDER}}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "NodeTopology":
@@ -179,18 +179,25 @@ class NodeTopology:
         try:
             return cls(
                 str(document.get("node", "")),
-                tuple(_gpu(one) for one in _list(document, "gpus")),
-                tuple(_link(one) for one in _list(document, "links")),
-                tuple(_nic(one) for one in _list(document, "nics")),
-                tuple(NicAffinity(int(one["gpu"]), str(one["nic"]), LinkType(one["type"]))
-                      for one in _list(document, "nic_affinity")),
-                tuple(TopologySwitch(str(one.get("name") or ""), tuple(map(int, one["gpus"])))
-                      for one in _list(document, "switches")),
-                str(document.get("tool") or ""), str(document.get("vendor") or ""),
+                tuple(_gpu(item) for item in _list(document, "gpus")),
+                tuple(_link(item) for item in _list(document, "links")),
+                tuple(_nic(item) for item in _list(document, "nics")),
+                tuple(
+                    NicAffinity(int(item["gpu"]), str(item["nic"]), LinkType(item["type"]))
+                    for item in _list(document, "nic_affinity")
+                ),
+                tuple(
+                    TopologySwitch(str(item.get("name") or ""), tuple(map(int, item["gpus"])))
+                    for item in _list(document, "switches")
+                ),
+                str(document.get("tool") or ""),
+                str(document.get("vendor") or ""),
                 tuple(map(str, document.get("warnings") or ())),
-                tuple(PeerAccess(int(one["a"]), int(one["b"]), str(one["status"])) for one in _list(document, "peers")),
+                tuple(
+                    PeerAccess(int(item["a"]), int(item["b"]), str(item["status"])) for item in _list(document, "peers")
+                ),
                 tuple(map(_device, _list(document, "devices"))),
-            )  # fmt: skip
+            )
         except TopologyError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -209,41 +216,59 @@ def _pairs(node: str, links: Sequence[TopologyLink | PeerAccess], known: set[int
         seen.add(pair)
 
 
-def _gpu(one: Mapping[str, Any]) -> TopologyGpu:
+def _gpu(item: Mapping[str, Any]) -> TopologyGpu:
     return TopologyGpu(
-        int(one["index"]), str(one.get("name") or ""), str(one.get("pci") or ""), _whole(one, "numa"),
-        Bytes(int(one.get("memory_bytes") or 0)), str(one.get("partition") or ""), str(one.get("uuid") or ""),
-        tuple(map(str, one.get("instances") or ())), _whole(one, "ports"),
-        _speed(one, "port_gigabytes_per_s"),
-    )  # fmt: skip
+        int(item["index"]),
+        str(item.get("name") or ""),
+        str(item.get("pci") or ""),
+        _whole(item, "numa"),
+        Bytes(int(item.get("memory_bytes") or 0)),
+        str(item.get("partition") or ""),
+        str(item.get("uuid") or ""),
+        tuple(map(str, item.get("instances") or ())),
+        _whole(item, "ports"),
+        _speed(item, "port_gigabytes_per_s"),
+    )
 
 
-def _nic(one: Mapping[str, Any]) -> TopologyNic:
+def _nic(item: Mapping[str, Any]) -> TopologyNic:
     return TopologyNic(
-        str(one["name"]), str(one.get("pci") or ""), _whole(one, "numa"), _speed(one, "gbit_per_s"),
-        str(one.get("state") or ""), str(one.get("link_layer") or ""), str(one.get("interface") or ""),
-    )  # fmt: skip
+        str(item["name"]),
+        str(item.get("pci") or ""),
+        _whole(item, "numa"),
+        _speed(item, "gbit_per_s"),
+        str(item.get("state") or ""),
+        str(item.get("link_layer") or ""),
+        str(item.get("interface") or ""),
+    )
 
 
-def _device(one: Mapping[str, Any]) -> PciDevice:
-    name, parent = str(one.get("name") or ""), str(one.get("parent") or "")
-    return PciDevice(str(one["pci"]), str(one["kind"]), name, _whole(one, "numa"), parent)
+def _device(item: Mapping[str, Any]) -> PciDevice:
+    name, parent = str(item.get("name") or ""), str(item.get("parent") or "")
+    return PciDevice(str(item["pci"]), str(item["kind"]), name, _whole(item, "numa"), parent)
 
 
-def _link(one: Mapping[str, Any]) -> TopologyLink:
-    return TopologyLink(int(one["a"]), int(one["b"]), LinkType(one["type"]), _whole(one, "count"),
-                        _whole(one, "weight"), _whole(one, "hops"), _speed(one, "gigabytes_per_s"))  # fmt: skip
+def _link(item: Mapping[str, Any]) -> TopologyLink:
+    return TopologyLink(
+        int(item["a"]),
+        int(item["b"]),
+        LinkType(item["type"]),
+        _whole(item, "count"),
+        _whole(item, "weight"),
+        _whole(item, "hops"),
+        _speed(item, "gigabytes_per_s"),
+    )
 
 
-def _whole(one: Mapping[str, Any], name: str) -> int | None:
-    value = one.get(name)
+def _whole(item: Mapping[str, Any], name: str) -> int | None:
+    value = item.get(name)
     if value is not None and not isinstance(value, int):
         raise ValueError(f"{name}: {str(value)[:40]!r} is not a whole number")
     return value
 
 
-def _speed(one: Mapping[str, Any], name: str) -> float | None:
-    value = one.get(name)
+def _speed(item: Mapping[str, Any], name: str) -> float | None:
+    value = item.get(name)
     if value is None:
         return None
     speed = float(value)
@@ -253,7 +278,7 @@ def _speed(one: Mapping[str, Any], name: str) -> float | None:
 
 
 def _list(document: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
-    found = document.get(name) or ()
-    if not isinstance(found, list | tuple):
+    result = document.get(name) or ()
+    if not isinstance(result, list | tuple):
         raise TopologyError(f"{name} is not a list")
-    return found
+    return result

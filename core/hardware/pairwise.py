@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from kopt.core.bandwidth import BandwidthError, Collective, collective
+from kopt.core.hardware.bandwidth import BandwidthError, Collective, collective
 
 Pair = tuple[str, str]
 """The names of two nodes, in their order."""
@@ -52,43 +52,55 @@ class MeasuredPair:
 
     def __post_init__(self) -> None:
         numbers = [self.measured_at, self.alpha_us or 0.0, self.beta_gbps or 0.0]
-        numbers += [value for one in self.points for value in (one.bytes, one.latency_us)]
+        numbers += [value for point in self.points for value in (point.bytes, point.latency_us)]
         if self.nodes[0] >= self.nodes[1] or self.gpus_per_node < 1:
             raise BandwidthError(f"{self.nodes} with {self.gpus_per_node} GPUs each is no pair of two nodes, sorted")
-        if not all(math.isfinite(one) and one >= 0 for one in numbers):
+        if not all(math.isfinite(number) and number >= 0 for number in numbers):
             raise BandwidthError(f"{' and '.join(self.nodes)}: a time, size or bandwidth is negative or not finite")
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "nodes": list(self.nodes), "gpus_per_node": self.gpus_per_node, "collective": self.collective.value,
-            "measured_at": self.measured_at, "alpha_us": self.alpha_us, "beta_gbps": self.beta_gbps,
-            "points": [{"bytes": one.bytes, "latency_us": one.latency_us} for one in self.points],
-            "software": self.software, "health": self.health.value, "reason": self.reason,
-        }  # fmt: skip
+            "nodes": list(self.nodes),
+            "gpus_per_node": self.gpus_per_node,
+            "collective": self.collective.value,
+            "measured_at": self.measured_at,
+            "alpha_us": self.alpha_us,
+            "beta_gbps": self.beta_gbps,
+            "points": [{"bytes": point.bytes, "latency_us": point.latency_us} for point in self.points],
+            "software": self.software,
+            "health": self.health.value,
+            "reason": self.reason,
+        }
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "MeasuredPair":
         """Raises BandwidthError for anything else than ``to_dict`` gives."""
         try:
             first, second = document["nodes"]
-            points = tuple(MeasuredPoint(int(one["bytes"]), float(one["latency_us"])) for one in document["points"])
+            points = tuple(MeasuredPoint(int(item["bytes"]), float(item["latency_us"])) for item in document["points"])
             return cls(
-                (str(first), str(second)), int(document["gpus_per_node"]), collective(str(document["collective"])),
-                float(document["measured_at"]), points, _number(document.get("alpha_us")),
-                _number(document.get("beta_gbps")), str(document.get("software") or ""),
-                Health(document.get("health") or Health.HEALTHY), str(document.get("reason") or ""),
-            )  # fmt: skip
+                (str(first), str(second)),
+                int(document["gpus_per_node"]),
+                collective(str(document["collective"])),
+                float(document["measured_at"]),
+                points,
+                _number(document.get("alpha_us")),
+                _number(document.get("beta_gbps")),
+                str(document.get("software") or ""),
+                Health(document.get("health") or Health.HEALTHY),
+                str(document.get("reason") or ""),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise BandwidthError(f"not a measured pair ({error})") from error
 
 
 def slow_pairs(pairs: Iterable[MeasuredPair]) -> dict[Pair, float]:
     """Those that are not healthy, and what they reached in their worst collective (GB/s); 0 where a test failed."""
-    found: dict[Pair, float] = {}
-    for one in pairs:
-        if one.health is not Health.HEALTHY:
-            found[one.nodes] = min(found.get(one.nodes, math.inf), one.beta_gbps or 0.0)
-    return found
+    result: dict[Pair, float] = {}
+    for pair in pairs:
+        if pair.health is not Health.HEALTHY:
+            result[pair.nodes] = min(result.get(pair.nodes, math.inf), pair.beta_gbps or 0.0)
+    return result
 
 
 def _number(value: object) -> float | None:

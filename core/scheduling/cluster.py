@@ -1,4 +1,4 @@
-"""The cluster as policies see it: nodes, workloads, queues, and the snapshot that holds them."""
+"""Nodes, classes of workloads, and requests for GPUs, as policies and the simulator use them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,13 +14,6 @@ class WorkloadClass(StrEnum):
     INTERACTIVE = "interactive"
     TRAINING = "training"
     INFERENCE = "inference"
-
-
-class Phase(StrEnum):
-    PENDING = "pending"
-    RUNNING = "running"
-    SUSPENDED = "suspended"
-    FINISHED = "finished"
 
 
 @dataclass(frozen=True)
@@ -58,49 +51,3 @@ class GpuRequest:
     @property
     def total(self) -> MilliGpu:
         return MilliGpu(self.count * self.share)
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A job or service: pods that live and die together (``gang``), its queue and its request per pod."""
-
-    name: str
-    namespace: str
-    uid: str
-    request: GpuRequest
-    queue: str = ""
-    kind: WorkloadClass = WorkloadClass.TRAINING
-    phase: Phase = Phase.PENDING
-    pods: int = 1
-    gang: bool = False
-    priority: int = 0
-    preemptible: bool = False
-    nodes: tuple[str, ...] = ()
-    created_at_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Queue:
-    """A queue of the tree. ``guaranteed`` is never lowered by a prediction (product promise 4)."""
-
-    name: str
-    parent: str = ""
-    guaranteed: MilliGpu = MilliGpu(0)
-    limit: MilliGpu | None = None
-    over_quota_weight: int = 1
-    priority: int = 0
-    used: MilliGpu = MilliGpu(0)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The cluster at one instant; policies work on it and never on the live cluster."""
-
-    taken_at_s: float
-    nodes: tuple[Node, ...] = ()
-    workloads: tuple[Workload, ...] = ()
-    queues: tuple[Queue, ...] = ()
-
-    @property
-    def free_gpu(self) -> MilliGpu:
-        return MilliGpu(sum(node.free_gpu for node in self.nodes))

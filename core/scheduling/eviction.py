@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from kopt.core.workload.checkpoint import Source
+
 
 class Cause(StrEnum):
     """Why a workload lost its GPUs."""
@@ -82,7 +84,8 @@ class Eviction:
 
     ``for_whom`` is ``namespace/name`` of the workload that gets the GPUs, empty when nobody or unknown. The last
     durable step and its time, and ``lost_gpu_s``, are None when nothing is known of the workload's checkpoints.
-    ``order``: of two that wait, the smaller goes first.
+    ``order``: of two that wait, the smaller goes first. ``source``: who told of its checkpoints; None where
+    nobody did, or an older ledger did not note it.
     """
 
     namespace: str
@@ -99,6 +102,7 @@ class Eviction:
     last_durable_step: int | None = None
     last_durable_at_s: float | None = None
     lost_gpu_s: float | None = None
+    source: Source | None = None
 
 
 @dataclass(frozen=True)

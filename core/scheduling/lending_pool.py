@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kopt.core.decision import Mode
-from kopt.core.evictions import System
 from kopt.core.reason import Reason
+from kopt.core.scheduling.eviction import System
 
 
 class ForecastState(StrEnum):

@@ -6,8 +6,8 @@ None or empty: these are views, nothing is decided on them.
 
 from dataclasses import dataclass
 
-from kopt.core.evictions import Entry
 from kopt.core.reason import Reason
+from kopt.core.scheduling.eviction import Entry
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ class PoolState:
 
     def lends_to(self, queues: tuple[str, ...], flavors: frozenset[str] = frozenset()) -> bool:
         """Whether what has quota in one of these queues runs on what it lends."""
-        return any(queue in queues and (not flavor or not flavors or flavor in flavors)
-                   for _, queue, flavor in self.borrowers)  # fmt: skip
+        return any(
+            queue in queues and (not flavor or not flavors or flavor in flavors) for _, queue, flavor in self.borrowers
+        )
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kopt.core.bandwidth import BandwidthMinimum
-from kopt.core.cluster import GpuRequest
+from kopt.core.hardware.bandwidth import BandwidthMinimum
+from kopt.core.scheduling.cluster import GpuRequest
 from kopt.core.units import Bytes
 
 

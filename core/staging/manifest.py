@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from kopt.core.redaction import redact
+
 SCHEMA = "kopt-staging/1"
 STATE_FOLDER = ".kopt-staging"
 """What staging keeps beside the data, in the destination."""
@@ -44,6 +46,8 @@ class Trouble(StrEnum):
     BUSY = "Busy"
     """Another process stages there."""
     STOPPED = "Stopped"
+    STALLED = "Stalled"
+    """It had a slot and did not get on: others have their turn."""
 
 
 class StagingError(Exception):
@@ -155,9 +159,9 @@ def _at_revision(url: str) -> tuple[str, str]:
 
 
 def redacted(text: str) -> str:
-    """Text in which URLs lack what may be secret: user and password, query and fragment."""
+    """Text without secrets, in which URLs lack all that may be one: user and password, query and fragment."""
     text = re.sub(r"(?<=://)[^/\s]*@", "", text)
-    return re.sub(r"(\b[a-z0-9+]+://[^\s?#'\"]*)[?#][^\s'\"<>)]*", r"\1?…", text)
+    return redact(re.sub(r"(\b[a-z0-9+]+://[^\s?#'\"]*)[?#][^\s'\"<>)]*", r"\1?…", text))
 
 
 def safe_path(path: str) -> str:
@@ -238,34 +242,46 @@ class Staged:
     def __post_init__(self) -> None:
         if self.part_bytes < 1 or len(self.parts) != part_count(self.entry.bytes, self.part_bytes):
             raise StagingError(f"{self.entry.path}: {len(self.parts)} parts of {self.part_bytes} bytes do not make it")
-        if not all(re.fullmatch(r"[0-9a-f]{64}", one) for one in self.parts):
+        if not all(re.fullmatch(r"[0-9a-f]{64}", part) for part in self.parts):
             raise StagingError(f"{self.entry.path}: a digest of a part is none")
 
     def to_dict(self) -> dict[str, Any]:
         entry = self.entry
         return {
-            "path": entry.path, "bytes": entry.bytes, "version": entry.version,
-            "checksum": str(entry.checksum) if entry.checksum else None, "modified_at": entry.modified_at,
-            "executable": entry.executable, "part_bytes": self.part_bytes, "parts": list(self.parts),
-        }  # fmt: skip
+            "path": entry.path,
+            "bytes": entry.bytes,
+            "version": entry.version,
+            "checksum": str(entry.checksum) if entry.checksum else None,
+            "modified_at": entry.modified_at,
+            "executable": entry.executable,
+            "part_bytes": self.part_bytes,
+            "parts": list(self.parts),
+        }
 
     @classmethod
     def from_dict(cls, found: object) -> "Staged":
         """Raises StagingError for anything else than ``to_dict`` gives."""
-        document = _exactly(found, {"path", "bytes", "version", "checksum", "modified_at", "executable", "part_bytes",
-                                    "parts"}, "an entry of a manifest")  # fmt: skip
+        document = _exactly(
+            found,
+            {"path", "bytes", "version", "checksum", "modified_at", "executable", "part_bytes", "parts"},
+            "an entry of a manifest",
+        )
         checksum, modified_at = document["checksum"], document["modified_at"]
         parts = _typed(document, "parts", list)
-        if not all(isinstance(one, str) for one in parts):
+        if not all(isinstance(part, str) for part in parts):
             raise StagingError("a digest of a part is no text")
         return cls(
             Entry(
-                _typed(document, "path", str), _typed(document, "bytes", int), _typed(document, "version", str),
+                _typed(document, "path", str),
+                _typed(document, "bytes", int),
+                _typed(document, "version", str),
                 None if checksum is None else Checksum.parse(_typed(document, "checksum", str)),
-                None if modified_at is None else _number(document, "modified_at"), _typed(document, "executable", bool),
+                None if modified_at is None else _number(document, "modified_at"),
+                _typed(document, "executable", bool),
             ),
-            _typed(document, "part_bytes", int), tuple(parts),
-        )  # fmt: skip
+            _typed(document, "part_bytes", int),
+            tuple(parts),
+        )
 
 
 @dataclass(frozen=True)
@@ -281,13 +297,17 @@ class Manifest:
 
     @property
     def bytes(self) -> int:
-        return sum(one.entry.bytes for one in self.entries)
+        return sum(entry.entry.bytes for entry in self.entries)
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "schema": SCHEMA, "source": self.source, "revision": self.revision, "staged_at": self.staged_at,
-            "notes": list(self.notes), "entries": [one.to_dict() for one in self.entries],
-        }  # fmt: skip
+            "schema": SCHEMA,
+            "source": self.source,
+            "revision": self.revision,
+            "staged_at": self.staged_at,
+            "notes": list(self.notes),
+            "entries": [entry.to_dict() for entry in self.entries],
+        }
 
     @classmethod
     def from_dict(cls, found: object) -> "Manifest":
@@ -297,26 +317,29 @@ class Manifest:
         if document["schema"] != SCHEMA:
             raise StagingError(f"a manifest of another version: {document['schema']!r}, this is {SCHEMA}")
         found_entries = _typed(document, "entries", list)
-        entries = tuple(one if isinstance(one, Staged) else Staged.from_dict(one) for one in found_entries)
-        if len({one.entry.path for one in entries}) != len(entries):
+        entries = tuple(entry if isinstance(entry, Staged) else Staged.from_dict(entry) for entry in found_entries)
+        if len({entry.entry.path for entry in entries}) != len(entries):
             raise StagingError("a manifest names a file twice")
         return cls(
-            _typed(document, "source", str), entries, _number(document, "staged_at"),
-            _typed(document, "revision", str), tuple(str(one) for one in _typed(document, "notes", list)),
-        )  # fmt: skip
+            _typed(document, "source", str),
+            entries,
+            _number(document, "staged_at"),
+            _typed(document, "revision", str),
+            tuple(str(item) for item in _typed(document, "notes", list)),
+        )
 
 
 def manifest_json(manifest: Manifest) -> Iterator[bytes]:
     """``to_dict`` as JSON, in pieces of an entry: there may be a million."""
     yield json.dumps(replace(manifest, entries=()).to_dict(), separators=(",", ":")).removesuffix("]}").encode()
-    for index, one in enumerate(manifest.entries):
-        yield ("," * bool(index) + json.dumps(one.to_dict(), separators=(",", ":"))).encode()
+    for index, staged in enumerate(manifest.entries):
+        yield ("," * bool(index) + json.dumps(staged.to_dict(), separators=(",", ":"))).encode()
     yield b"]}"
 
 
 def manifest_of(text: str) -> Manifest:
     """What ``manifest_json`` gave; every entry is one as soon as it is read. Raises StagingError or ValueError."""
-    hook = lambda found: Staged.from_dict(found) if "parts" in found else found  # noqa: E731
+    hook = lambda result: Staged.from_dict(result) if "parts" in result else result  # noqa: E731
     return Manifest.from_dict(json.loads(text, object_hook=hook))
 
 
@@ -351,13 +374,20 @@ class Progress:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "schema": SCHEMA, "phase": self.phase.value, "source": self.source, "objects": self.objects,
-            "objects_done": self.objects_done, "bytes": self.bytes, "bytes_done": self.bytes_done,
-            "bytes_kept": self.bytes_kept, "bytes_per_second": round(self.bytes_per_second, 1),
+            "schema": SCHEMA,
+            "phase": self.phase.value,
+            "source": self.source,
+            "objects": self.objects,
+            "objects_done": self.objects_done,
+            "bytes": self.bytes,
+            "bytes_done": self.bytes_done,
+            "bytes_kept": self.bytes_kept,
+            "bytes_per_second": round(self.bytes_per_second, 1),
             "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
-            "reason": self.reason.value if self.reason else None, "message": self.message,
+            "reason": self.reason.value if self.reason else None,
+            "message": self.message,
             "updated_at": round(self.updated_at, 3),
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_dict(cls, found: object) -> "Progress":
@@ -372,12 +402,19 @@ class Progress:
         except ValueError as error:
             raise StagingError(f"a progress with an unknown word: {error}") from error
         return cls(
-            phase, _typed(document, "source", str), _typed(document, "objects", int),
-            _typed(document, "objects_done", int), _typed(document, "bytes", int), _typed(document, "bytes_done", int),
-            _typed(document, "bytes_kept", int), _number(document, "bytes_per_second"),
-            None if left is None else _number(document, "seconds_left"), trouble, _typed(document, "message", str),
+            phase,
+            _typed(document, "source", str),
+            _typed(document, "objects", int),
+            _typed(document, "objects_done", int),
+            _typed(document, "bytes", int),
+            _typed(document, "bytes_done", int),
+            _typed(document, "bytes_kept", int),
+            _number(document, "bytes_per_second"),
+            None if left is None else _number(document, "seconds_left"),
+            trouble,
+            _typed(document, "message", str),
             _number(document, "updated_at"),
-        )  # fmt: skip
+        )
 
 
 def part_count(size: int, part_bytes: int) -> int:
@@ -393,11 +430,11 @@ def part_ranges(size: int, part_bytes: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + part_bytes, size)
 
 
-def _exactly(found: object, keys: set[str], what: str) -> Mapping[str, Any]:
-    if not isinstance(found, Mapping) or set(found) != keys:
-        given = sorted(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+def _exactly(result: object, keys: set[str], what: str) -> Mapping[str, Any]:
+    if not isinstance(result, Mapping) or set(result) != keys:
+        given = sorted(map(str, result)) if isinstance(result, Mapping) else type(result).__name__
         raise StagingError(f"not {what}: {given} in place of {sorted(keys)}")
-    return found
+    return result
 
 
 def _typed(document: Mapping[str, Any], key: str, kind: type[T]) -> T:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kopt.core.staging import Manifest, StagingError, Trouble
+from kopt.core.staging.manifest import Manifest, StagingError, Trouble
+from kopt.core.untrusted import decode_mapping, whole
 
 CLAIM = ""
 """The place of the one copy in a claim; other places are names of nodes."""
@@ -126,34 +127,40 @@ class StagedData:
     @property
     def phase(self) -> DataPhase:
         """Of all copies that there are to be; where some are ready and others not, the others count."""
-        phases = {one.phase for one in self.copies} or {DataPhase.WAITING}
+        phases = {copy.phase for copy in self.copies} or {DataPhase.WAITING}
         order = (DataPhase.FAILED, DataPhase.STAGING, DataPhase.WAITING, DataPhase.READY)
-        found = next((one for one in order if one in phases), DataPhase.EVICTED)
-        return DataPhase.WAITING if found is DataPhase.READY and self.missing else found
+        phase = next((data_phase for data_phase in order if data_phase in phases), DataPhase.EVICTED)
+        return DataPhase.WAITING if phase is DataPhase.READY and self.missing else phase
 
     @property
     def ready_places(self) -> tuple[str, ...]:
-        return tuple(one.place for one in self.copies if one.phase is DataPhase.READY)
+        return tuple(copy.place for copy in self.copies if copy.phase is DataPhase.READY)
 
     @property
     def speaker(self) -> Copy | None:
         """The copy whose trouble, or else progress, speaks for all."""
         order = list(DataPhase)
-        worst = sorted(self.copies, key=lambda one: (one.phase is not self.phase, order.index(one.phase), one.place))
+        worst = sorted(
+            self.copies, key=lambda copy: (copy.phase is not self.phase, order.index(copy.phase), copy.place)
+        )
         return worst[0] if worst else None
 
     @property
     def amounts(self) -> Amounts | None:
         """Of all copies together; the time left is that of the slowest."""
-        found = [one.amounts for one in self.copies if one.amounts is not None]
-        if len(found) < 2:
-            return found[0] if found else None
-        left = [one.seconds_left for one in found if one.seconds_left is not None]
+        result = [copy.amounts for copy in self.copies if copy.amounts is not None]
+        if len(result) < 2:
+            return result[0] if result else None
+        left = [amounts.seconds_left for amounts in result if amounts.seconds_left is not None]
         return Amounts(
-            sum(one.bytes for one in found), sum(one.bytes_done for one in found), sum(one.objects for one in found),
-            sum(one.objects_done for one in found), sum(one.bytes_per_second for one in found),
-            max(left, default=None), max(one.at_s for one in found),
-        )  # fmt: skip
+            sum(amounts.bytes for amounts in result),
+            sum(amounts.bytes_done for amounts in result),
+            sum(amounts.objects for amounts in result),
+            sum(amounts.objects_done for amounts in result),
+            sum(amounts.bytes_per_second for amounts in result),
+            max(left, default=None),
+            max(amounts.at_s for amounts in result),
+        )
 
 
 @dataclass(frozen=True)
@@ -199,19 +206,31 @@ class StageResult:
     def to_json(self) -> str:
         """Short enough for a termination message, 4 KiB as UTF-8."""
         message = self.message[:_LONGEST_MESSAGE].encode(errors="replace")[:_LONGEST_MESSAGE_BYTES]
-        found = {"complete": self.complete, "digest": self.digest, "reason": self.reason and self.reason.value,
-                 "message": message.decode(errors="ignore"), "bytes": self.bytes, "objects": self.objects}  # fmt: skip
-        return json.dumps(found, ensure_ascii=False)
+        result = {
+            "complete": self.complete,
+            "digest": self.digest,
+            "reason": self.reason and self.reason.value,
+            "message": message.decode(errors="ignore"),
+            "bytes": self.bytes,
+            "objects": self.objects,
+        }
+        return json.dumps(result, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> "StageResult | None":
         """None for anything else than ``to_json`` gives: a pod that was killed says nothing."""
         try:
-            found = json.loads(text)
-            reason = found["reason"]
-            return cls(found["complete"] is True, str(found["digest"]), Trouble(reason) if reason else None,
-                       str(found["message"]), int(found["bytes"]), int(found["objects"]))  # fmt: skip
-        except (ValueError, KeyError, TypeError, RecursionError):
+            result = decode_mapping(text)
+            reason = result["reason"]
+            return cls(
+                result["complete"] is True,
+                str(result["digest"]),
+                Trouble(reason) if reason else None,
+                str(result["message"]),
+                whole(result, "bytes"),
+                whole(result, "objects"),
+            )
+        except (ValueError, KeyError, TypeError):
             return None
 
 
@@ -226,5 +245,5 @@ def digest_of(manifest: Manifest) -> str:
 
 def _pieces(manifest: Manifest) -> Iterable[str]:
     yield from (manifest.source, manifest.revision)
-    for one in sorted(manifest.entries, key=lambda one: one.entry.path):
-        yield from (one.entry.path, str(one.entry.bytes), str(one.part_bytes), *one.parts)
+    for entry in sorted(manifest.entries, key=lambda entry: entry.entry.path):
+        yield from (entry.entry.path, str(entry.entry.bytes), str(entry.part_bytes), *entry.parts)

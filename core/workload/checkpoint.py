@@ -22,6 +22,23 @@ class LineLabel(StrEnum):
     OTHER = "other"
 
 
+class Source(StrEnum):
+    """Whose word about a job's checkpoints it is."""
+
+    AGENT = "agent"
+    """The log agent's, from the job's log."""
+    CLAIM = "claim"
+    """The pod's owner's: nobody has seen it."""
+
+
+CLAIMED = "claimed by the pod's owner"
+
+
+def claimed(source: Source | None) -> str:
+    """What stands behind a figure or a state in a sentence; empty for the log agent's word."""
+    return f" ({CLAIMED})" if source is Source.CLAIM else ""
+
+
 class JobState(StrEnum):
     """Where a job is: ``UNKNOWN`` is never safe; ``CKPT_DONE`` is the line that ends a write."""
 
@@ -65,6 +82,8 @@ class JobStatus:
     ``work_at_risk_gpu_seconds`` is what being killed now costs: computing since the last durable checkpoint, and the
     start again. ``next_safe_seconds`` is 0 while safe, None where nothing is known; ``next_checkpoint_seconds``: until
     the work at risk drops, as the job's saves so far let expect. ``evidence_line`` counts from 1.
+    ``last_durable_claimed``: the job's own pods say by annotation that there is this checkpoint, and no line of the log
+    has shown it.
     """
 
     state: JobState
@@ -82,6 +101,7 @@ class JobStatus:
     evidence_text: str = ""
     reason: str = ""
     writers: int = field(default=1)
+    last_durable_claimed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of ``kopt logs classify -o json``; work at risk stands as a number, its bounds beside it."""
@@ -108,4 +128,5 @@ class JobStatus:
             "evidence_text": self.evidence_text,
             "reason": self.reason,
             "writers": self.writers,
+            "last_durable_claimed": self.last_durable_claimed,
         }

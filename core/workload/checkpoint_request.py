@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kopt.core.checkpoint import JobState
+from kopt.core.untrusted import UnreadableError, moment, salvage
+from kopt.core.workload.checkpoint import JobState
 
 ASKABLE_ANNOTATION = "kaiwo.ai/saves-on-request"
 """``true`` on pods whose program looks for requests; it stands in their template."""
@@ -39,18 +40,21 @@ class SaveRequest:
     def from_text(cls, text: object) -> "SaveRequest | None":
         """None for what is no request that can be read."""
         try:
-            found = json.loads(text) if isinstance(text, str) else None
-            if not isinstance(found, dict):
-                return None
-            at_s, until_s = (datetime.fromisoformat(found[name]).timestamp() for name in ("at", "until"))
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            # The program saves whatever words stand beside the times.
+            result = salvage(text)
+            at_s, until_s = (moment(result.get(name)) for name in ("at", "until"))
+        except UnreadableError:
             return None
-        return cls(at_s, until_s, *(_word(found, name) for name in ("by", "reason", "for")))
+        return cls(at_s, until_s, *(_word(result, name) for name in ("by", "reason", "for")))
+
+    def to_document(self) -> dict[str, str]:
+        """What the annotation holds as JSON."""
+        result = {"at": _stamp(self.at_s), "until": _stamp(self.until_s), "by": self.by, "reason": self.reason}
+        return result | ({"for": self.for_whom} if self.for_whom else {})
 
     def to_text(self) -> str:
         """The value of the annotation."""
-        found = {"at": _stamp(self.at_s), "until": _stamp(self.until_s), "by": self.by, "reason": self.reason}
-        return json.dumps(found | ({"for": self.for_whom} if self.for_whom else {}), ensure_ascii=False)
+        return json.dumps(self.to_document(), ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,8 @@ class PodSaving:
     state: JobState = JobState.UNKNOWN
 
 
-def _word(found: dict[str, Any], name: str) -> str:
-    value = found.get(name)
+def _word(result: dict[str, Any], name: str) -> str:
+    value = result.get(name)
     return value if isinstance(value, str) else ""
 
 

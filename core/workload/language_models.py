@@ -12,7 +12,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-from kopt.core.training import Experts, LatentAttention, ModelShape, PlanError
+from kopt.core.workload.training_plan import Experts, LatentAttention, ModelShape, PlanError
 
 # What fine-tuned and requantised copies add to a base model's name; their dimensions are the same.
 _VARIANT = re.compile(
@@ -38,19 +38,21 @@ def find_language_model(name: str) -> ModelShape:
     if len(name) > _LONGEST_NAME:
         raise UnknownModelError(f"{name[:40]!r}… of {len(name):,} characters is no model's name; give its config.json")
     key = _key(name)
-    found = names.get(key)
-    while found is None and (shorter := _VARIANT.sub("", key, count=1)) != key:
+    model_shape = names.get(key)
+    while model_shape is None and (shorter := _VARIANT.sub("", key, count=1)) != key:
         key = shorter
-        found = names.get(key)
-    if found is None:
+        model_shape = names.get(key)
+    if model_shape is None:
         near = ", ".join(
-            dict.fromkeys(names[one].name for one in difflib.get_close_matches(_key(name)[:80], names, 4, 0.5))
+            dict.fromkeys(
+                names[close_match].name for close_match in difflib.get_close_matches(_key(name)[:80], names, 4, 0.5)
+            )
         )
         raise UnknownModelError(
             f"the dimensions of {name[:80]!r} are not known{f' (nearest: {near})' if near else ''}; "
             "give its config.json, or layers, hidden size, heads, feed-forward size and vocabulary"
         )
-    return found
+    return model_shape
 
 
 @functools.cache
@@ -67,7 +69,7 @@ def published_parameters() -> Mapping[str, int]:
 
 @functools.cache
 def _rows() -> tuple[Mapping[str, Any], ...]:
-    text = resources.files("kopt.core").joinpath("language_models.toml").read_text(encoding="utf-8")
+    text = resources.files("kopt.core.workload").joinpath("language_models.toml").read_text(encoding="utf-8")
     return tuple(tomllib.loads(text)["model"])
 
 
@@ -76,8 +78,8 @@ def _names() -> Mapping[str, ModelShape]:
     shapes = language_models()
     names = {}
     for row in _rows():
-        for one in (row["name"], row["hub"], *row.get("aliases", ())):
-            names[_key(one)] = shapes[row["name"]]
+        for item in (row["name"], row["hub"], *row.get("aliases", ())):
+            names[_key(item)] = shapes[row["name"]]
     return names
 
 
@@ -134,7 +136,7 @@ def shape_of_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
 
 def _name_in(config: Mapping[str, Any]) -> str:
     named = (config.get("_name_or_path"), config.get("model_type"))
-    return next((one[:_LONGEST_NAME] for one in named if isinstance(one, str) and one), "the model")
+    return next((name[:_LONGEST_NAME] for name in named if isinstance(name, str) and name), "the model")
 
 
 def _latent_of_config(config: Mapping[str, Any]) -> LatentAttention | None:

@@ -1,7 +1,8 @@
 """A dry run as a document: what kind of job ran, and what its processes were seen to use.
 
 The unit is the *job type*: jobs of one type need the same, so a profile of one is reused for the others until it
-expires. The document is flat: a reader of ``core.sizing.WorkloadProfile`` finds that type's fields by their names.
+expires. The document is flat: a reader of ``core.workload.sizing.WorkloadProfile`` finds that type's fields by their
+names.
 """
 
 import hashlib
@@ -12,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from kopt.core.sizing import SCHEMA, WorkloadProfile
 from kopt.core.units import Bytes
+from kopt.core.workload.sizing import SCHEMA, WorkloadProfile
 
 _MOST_BYTES = 1 << 50
 _LONGEST_TEXT = 4096
@@ -56,18 +57,18 @@ def normalised_command(command: Sequence[str]) -> tuple[str, ...]:
 
     Batch sizes, sequence lengths, precision and every other option stay as they are: they decide the memory.
     """
-    found: list[str] = []
+    result: list[str] = []
     hides_next = False
     for part in command:
         name, equals, _ = part.partition("=")
         if hides_next and not part.startswith("--"):
-            found.append(_ANY)
+            result.append(_ANY)
             hides_next = False
             continue
         hidden = bool(_PER_RUN.fullmatch(name) or _SECRET.fullmatch(name)) and bool(equals or name[:1] == "-")
         hides_next = hidden and not equals
-        found.append(f"{name}={_ANY}" if hidden and equals else _undated(part))
-    return tuple(found)
+        result.append(f"{name}={_ANY}" if hidden and equals else _undated(part))
+    return tuple(result)
 
 
 def _undated(part: str) -> str:
@@ -146,12 +147,19 @@ class DryRun:
     def to_dict(self) -> dict[str, Any]:
         spreads = {"activity_quantiles": self.activity, "bandwidth_quantiles": self.bandwidth}
         return {
-            "schema": SCHEMA, **self.profile.to_dict(), "job_type": self.job_type, "gpus": self.gpus,
-            "world_size": self.world_size, "total_bytes": self.total_bytes, "reserved_bytes": self.reserved_bytes,
-            **{name: one.to_dict() if one else None for name, one in spreads.items()},
-            "capped": self.capped, "out_of_memory": self.out_of_memory, "exit_status": self.exit_status,
+            "schema": SCHEMA,
+            **self.profile.to_dict(),
+            "job_type": self.job_type,
+            "gpus": self.gpus,
+            "world_size": self.world_size,
+            "total_bytes": self.total_bytes,
+            "reserved_bytes": self.reserved_bytes,
+            **{name: spread.to_dict() if spread else None for name, spread in spreads.items()},
+            "capped": self.capped,
+            "out_of_memory": self.out_of_memory,
+            "exit_status": self.exit_status,
             "warnings": list(self.warnings),
-        }  # fmt: skip
+        }
 
 
 def read_dry_run(document: Any) -> DryRun:
@@ -162,79 +170,92 @@ def read_dry_run(document: Any) -> DryRun:
     if not isinstance(warnings, list) or len(warnings) > 20:
         raise ValueError("warnings are a short list of sentences")
     return DryRun(
-        read_profile(document), _text(document, "job_type"), _count(document, "gpus", 1),
-        _count(document, "world_size", 1), _memory(document, "total_bytes"), _memory(document, "reserved_bytes"),
-        _spread(document, "activity_quantiles"), _spread(document, "bandwidth_quantiles"), _flag(document, "capped"),
-        _flag(document, "out_of_memory"), _whole(document, "exit_status"),
-        tuple([str(one)[:_LONGEST_TEXT] for one in warnings]),
-    )  # fmt: skip
+        read_profile(document),
+        _text(document, "job_type"),
+        _count(document, "gpus", 1),
+        _count(document, "world_size", 1),
+        _memory(document, "total_bytes"),
+        _memory(document, "reserved_bytes"),
+        _spread(document, "activity_quantiles"),
+        _spread(document, "bandwidth_quantiles"),
+        _flag(document, "capped"),
+        _flag(document, "out_of_memory"),
+        _whole(document, "exit_status"),
+        tuple([str(warning)[:_LONGEST_TEXT] for warning in warnings]),
+    )
 
 
 def read_profile(document: Mapping[str, Any]) -> WorkloadProfile:
     """The fields of a WorkloadProfile out of a document that may have more. Raises ValueError."""
     required = {
-        one.name for one in fields(WorkloadProfile) if one.name in ("gpu", "peak_bytes", "duration_s", "samples")
+        field.name for field in fields(WorkloadProfile) if field.name in ("gpu", "peak_bytes", "duration_s", "samples")
     }
     if missing := sorted(required - document.keys()):
         raise ValueError(f"a profile needs {', '.join(missing)}")
     return WorkloadProfile(
-        _text(document, "gpu"), _memory(document, "peak_bytes") or Bytes(0), _real(document, "duration_s") or 0.0,
-        _count(document, "samples"), _flag(document, "steady"), _real(document, "activity"),
-        _real(document, "bandwidth"), _whole(document, "steps"), _text(document, "source"),
-    )  # fmt: skip
+        _text(document, "gpu"),
+        _memory(document, "peak_bytes") or Bytes(0),
+        _real(document, "duration_s") or 0.0,
+        _count(document, "samples"),
+        _flag(document, "steady"),
+        _real(document, "activity"),
+        _real(document, "bandwidth"),
+        _whole(document, "steps"),
+        _text(document, "source"),
+    )
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:
-    found = document.get(name) or ""
-    if not isinstance(found, str) or len(found) > _LONGEST_TEXT:
+    result = document.get(name) or ""
+    if not isinstance(result, str) or len(result) > _LONGEST_TEXT:
         raise ValueError(f"{name} is no text of at most {_LONGEST_TEXT} characters")
-    return found
+    return result
 
 
 def _flag(document: Mapping[str, Any], name: str) -> bool:
-    found = document.get(name, False)
-    if not isinstance(found, bool):
-        raise ValueError(f"{name} is true or false, not {str(found)[:60]!r}")
-    return found
+    result = document.get(name, False)
+    if not isinstance(result, bool):
+        raise ValueError(f"{name} is true or false, not {str(result)[:60]!r}")
+    return result
 
 
 def _whole(document: Mapping[str, Any], name: str) -> int | None:
-    found = document.get(name)
-    if found is not None and (isinstance(found, bool) or not isinstance(found, int) or abs(found) > _MOST_BYTES):
-        raise ValueError(f"{name} is a whole number, not {str(found)[:60]!r}")
-    return found
+    result = document.get(name)
+    if result is not None and (isinstance(result, bool) or not isinstance(result, int) or abs(result) > _MOST_BYTES):
+        raise ValueError(f"{name} is a whole number, not {str(result)[:60]!r}")
+    return result
 
 
 def _count(document: Mapping[str, Any], name: str, default: int = 0) -> int:
-    found = _whole(document, name)
-    if found is not None and found < 0:
-        raise ValueError(f"{name} cannot be {found}")
-    return default if found is None else found
+    result = _whole(document, name)
+    if result is not None and result < 0:
+        raise ValueError(f"{name} cannot be {result}")
+    return default if result is None else result
 
 
 def _memory(document: Mapping[str, Any], name: str) -> Bytes | None:
-    found = _whole(document, name)
-    if found is not None and found < 0:
-        raise ValueError(f"{name} cannot be {found} bytes")
-    return None if found is None else Bytes(found)
+    result = _whole(document, name)
+    if result is not None and result < 0:
+        raise ValueError(f"{name} cannot be {result} bytes")
+    return None if result is None else Bytes(result)
 
 
 def _real(document: Mapping[str, Any], name: str) -> float | None:
-    found = document.get(name)
-    if found is None:
+    result = document.get(name)
+    if result is None:
         return None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        raise ValueError(f"{name} is a number, not {str(found)[:60]!r}")
-    return float(found)
+    if isinstance(result, bool) or not isinstance(result, int | float) or not math.isfinite(result):
+        raise ValueError(f"{name} is a number, not {str(result)[:60]!r}")
+    return float(result)
 
 
 def _spread(document: Mapping[str, Any], name: str) -> Spread | None:
-    found = document.get(name)
-    if found is None:
+    result = document.get(name)
+    if result is None:
         return None
-    if not isinstance(found, Mapping):
+    if not isinstance(result, Mapping):
         raise ValueError(f"{name} is an object with p50, p95 and max")
-    parts = [_real(found, one) for one in ("p50", "p95", "max")]
+    parts = [_real(result, item) for item in ("p50", "p95", "max")]
     if None in parts:
         raise ValueError(f"{name} needs p50, p95 and max")
-    return Spread(*[one or 0.0 for one in parts])
+    return Spread(*[part or 0.0 for part in parts])

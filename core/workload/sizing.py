@@ -71,7 +71,7 @@ class MemoryBreakdown:
 
     def items(self) -> Iterator[tuple[str, Bytes]]:
         """Names and amounts, in the order in which they are shown."""
-        return ((one.name, getattr(self, one.name)) for one in fields(self))
+        return ((field.name, getattr(self, field.name)) for field in fields(self))
 
     @property
     def total(self) -> Bytes:
@@ -119,9 +119,13 @@ class Recommendation:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "kind": self.kind.value, "bytes": int(self.bytes), "gpu": self.gpu, "milli_gpu": int(self.milli_gpu),
-            "profile": self.profile, "count": self.count,
-        }  # fmt: skip
+            "kind": self.kind.value,
+            "bytes": int(self.bytes),
+            "gpu": self.gpu,
+            "milli_gpu": int(self.milli_gpu),
+            "profile": self.profile,
+            "count": self.count,
+        }
 
 
 @dataclass(frozen=True)
@@ -151,23 +155,7 @@ class WorkloadProfile:
                 raise ValueError(f"{name} is a share between 0 and 1, not {share}")
 
     def to_dict(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
-
-
-@dataclass(frozen=True)
-class SizingRequest:
-    """What is asked: a command line or manifest, the GPU it is meant for, how many processes, and a dry run if any."""
-
-    entrypoint: tuple[str, ...]
-    gpu: str
-    world_size: int = 1
-    profile: WorkloadProfile | None = None
-
-    def __post_init__(self) -> None:
-        if not self.entrypoint or not self.entrypoint[0]:
-            raise ValueError("an estimate needs a script, a command or a manifest")
-        if self.world_size < 1:
-            raise ValueError(f"{self.world_size} processes; at least one runs")
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -203,32 +191,49 @@ class SizingEstimate:
     def to_dict(self) -> dict[str, Any]:
         """The JSON document; refusals have null figures and their reason first."""
         return {
-            "schema": SCHEMA, "script": self.script, "gpu": self.gpu, "memory": self._memory(),
-            "compute": self._compute(), "per_rank": [one.to_dict() for one in self.per_rank],
-            "method": self.method.value, "trace": self.trace.value, "fits": dict(self.fits),
-            "recommendation": self.recommendation.to_dict(), "assumptions": list(self.assumptions),
-            "warnings": list(self.warnings), "reasons": [one.to_dict() for one in self.reasons],
-            "confidence": self.memory.confidence, "fallback": self.memory.fallback,
-            "observed_peak_bytes": int(self.observed_peak_bytes), "seconds": round(self.seconds, 3),
+            "schema": SCHEMA,
+            "script": self.script,
+            "gpu": self.gpu,
+            "memory": self._memory(),
+            "compute": self._compute(),
+            "per_rank": [rank_memory.to_dict() for rank_memory in self.per_rank],
+            "method": self.method.value,
+            "trace": self.trace.value,
+            "fits": dict(self.fits),
+            "recommendation": self.recommendation.to_dict(),
+            "assumptions": list(self.assumptions),
+            "warnings": list(self.warnings),
+            "reasons": [reason.to_dict() for reason in self.reasons],
+            "confidence": self.memory.confidence,
+            "fallback": self.memory.fallback,
+            "observed_peak_bytes": int(self.observed_peak_bytes),
+            "seconds": round(self.seconds, 3),
             "model": self.model.to_dict(),
-        }  # fmt: skip
+        }
 
     def _memory(self) -> dict[str, Any]:
         peak = _whole(self.memory.value)
         return {
-            "peak_bytes": peak, "low_bytes": _whole(self.memory.low), "high_bytes": _whole(self.memory.high),
-            "probability": self.memory.probability, "allocated_bytes": self.allocated_bytes,
-            "reserved_bytes": self.reserved_bytes, "process_bytes": peak, "breakdown": self.breakdown.to_dict(),
-        }  # fmt: skip
+            "peak_bytes": peak,
+            "low_bytes": _whole(self.memory.low),
+            "high_bytes": _whole(self.memory.high),
+            "probability": self.memory.probability,
+            "allocated_bytes": self.allocated_bytes,
+            "reserved_bytes": self.reserved_bytes,
+            "process_bytes": peak,
+            "breakdown": self.breakdown.to_dict(),
+        }
 
     def _compute(self) -> dict[str, Any]:
-        found = self.compute
-        if found is None or found.refused:
+        prediction = self.compute
+        if prediction is None or prediction.refused:
             return {"activity": None, "low": None, "high": None}
         return {
-            "activity": found.value, "low": found.low, "high": found.high,
-            "reasons": [one.to_dict() for one in found.reasons],
-        }  # fmt: skip
+            "activity": prediction.value,
+            "low": prediction.low,
+            "high": prediction.high,
+            "reasons": [reason.to_dict() for reason in prediction.reasons],
+        }
 
 
 def _whole(amount: float | None) -> int | None:

@@ -34,9 +34,17 @@ class Precision(StrEnum):
     @property
     def bytes_each(self) -> float:
         # int4: a 16-bit scale and a 4-bit zero per group of 128; NF4: a 32-bit scale per 64, in 8 bits when doubled.
-        return {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,
-                "gptq-int8": 1.0 + 3 / 128, "int4": 0.5 + 2.5 / 128,
-                "nf4": 0.5 + 4 / 64, "nf4-double": 0.5 + 1 / 64 + 4 / (64 * 256)}[self.value]  # fmt: skip
+        return {
+            "fp32": 4.0,
+            "bf16": 2.0,
+            "fp16": 2.0,
+            "fp8": 1.0,
+            "int8": 1.0,
+            "gptq-int8": 1.0 + 3 / 128,
+            "int4": 0.5 + 2.5 / 128,
+            "nf4": 0.5 + 4 / 64,
+            "nf4-double": 0.5 + 1 / 64 + 4 / (64 * 256),
+        }[self.value]
 
     @property
     def quantised(self) -> bool:
@@ -87,9 +95,17 @@ class OptimizerKind(StrEnum):
 
     def state_bytes(self, each: float) -> float:
         """Small states carry a 32-bit scale per block of 256, 4-bit ones of 128; Adafactor keeps rows and columns."""
-        return {"adam": 2 * each, "adam-8bit": 2 * (1 + 4 / 256), "adam-4bit": 2 * (0.5 + 4 / 128), "sgd": 0.0,
-                "momentum": each, "adafactor": 0.02 * each, "lion": each, "muon": each,
-                "none": 0.0}[self.value]  # fmt: skip
+        return {
+            "adam": 2 * each,
+            "adam-8bit": 2 * (1 + 4 / 256),
+            "adam-4bit": 2 * (0.5 + 4 / 128),
+            "sgd": 0.0,
+            "momentum": each,
+            "adafactor": 0.02 * each,
+            "lion": each,
+            "muon": each,
+            "none": 0.0,
+        }[self.value]
 
 
 class Style(StrEnum):
@@ -271,9 +287,9 @@ class Parallelism:
     offload_parameters: bool = False
 
     def __post_init__(self) -> None:
-        for one in ("data", "tensor", "pipeline", "context", "expert", "virtual_stages"):
-            if not 0 < getattr(self, one) <= 1 << 20:
-                raise PlanError(f"{one} parallel size must be above zero, not {getattr(self, one)}")
+        for item in ("data", "tensor", "pipeline", "context", "expert", "virtual_stages"):
+            if not 0 < getattr(self, item) <= 1 << 20:
+                raise PlanError(f"{item} parallel size must be above zero, not {getattr(self, item)}")
         if self.pipeline > MAX_LAYERS:
             raise PlanError(f"{self.pipeline:,} pipeline stages are more than any model has layers")
 
@@ -387,9 +403,9 @@ class TrainingPlan:
     unknown: tuple[Reason, ...] = ()
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if one.name in ("micro_batch", "sequence", "accumulation") and not 0 < getattr(self, one.name) < 1 << 30:
-                raise PlanError(f"{one.name} must be above zero, not {getattr(self, one.name)}")
+        for item in fields(self):
+            if item.name in ("micro_batch", "sequence", "accumulation") and not 0 < getattr(self, item.name) < 1 << 30:
+                raise PlanError(f"{item.name} must be above zero, not {getattr(self, item.name)}")
 
     @property
     def trains(self) -> bool:

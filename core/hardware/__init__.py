@@ -1,0 +1,1 @@
+"""What links GPUs: node topologies, fabrics, collectives and measured bandwidth. Values only, standard library only."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kopt.core.saving import REQUEST_ANNOTATION, SaveRequest
+from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION, SaveRequest
 
 ANNOTATIONS_FILE = Path("/etc/podinfo/annotations")
 """Where the examples mount it."""
@@ -30,7 +30,7 @@ class SaveRequests:
 
     def __init__(self, path: str | os.PathLike[str] = ANNOTATIONS_FILE, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = Path(path), clock
-        self._seen: tuple[int, int, int] | None = None
+        self._signature: tuple[int, int, int] | None = None
         self._newest: SaveRequest | None = None
         self._read = False
         self._answered_at_s: float | None = None
@@ -40,7 +40,7 @@ class SaveRequests:
 
     def asked(self) -> bool:
         """Whether to save now: true once for each new request. Costs a ``stat`` as long as nothing changes."""
-        self._look()
+        self._refresh()
         newest, now_s = self._newest, self._clock()
         if newest is None or newest.at_s == self._answered_at_s:
             return False
@@ -54,20 +54,20 @@ class SaveRequests:
         return True
 
     def saved(self) -> None:
-        """A checkpoint is complete, whoever wanted it; a request that was on its way then needs no other."""
+        """A checkpoint is complete, for whatever reason; a request that was on its way then needs no other."""
         self._saved_at_s = self._clock()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         try:
-            found = self._path.stat()
-            sign = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if sign == self._seen:
+            result = self._path.stat()
+            sign = (result.st_ino, result.st_mtime_ns, result.st_size)
+            if sign == self._signature:
                 return
             with self._path.open("rb") as file:
                 content = file.read(_MOST_BYTES + 1)
         except OSError:
             return
-        self._seen = sign
+        self._signature = sign
         request = None if len(content) > _MOST_BYTES else request_in(content.decode("utf-8", "replace"))
         if not self._read and request is not None and self._clock() >= request.until_s:
             self._answered_at_s = request.at_s
@@ -77,13 +77,13 @@ class SaveRequests:
 
 def request_in(annotations: str) -> SaveRequest | None:
     """The request among lines of ``name="value"``, values quoted as Go does; None where there is none."""
-    found = _LINE.search(annotations)
-    return SaveRequest.from_text(_ESCAPE.sub(_unescaped, found[1])) if found else None
+    match = _LINE.search(annotations)
+    return SaveRequest.from_text(_ESCAPE.sub(_unescaped, match[1])) if match else None
 
 
 def _unescaped(match: re.Match[str]) -> str:
     letter, *numbers = match.groups()
     if letter:
         return _LETTERS.get(letter, letter)
-    number = int(next(one for one in numbers if one), 16)
+    number = int(next(item for item in numbers if item), 16)
     return chr(number) if number < 0x110000 else "\N{REPLACEMENT CHARACTER}"

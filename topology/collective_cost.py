@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kopt.core.bandwidth import Collective, Transport
-from kopt.policies.bandwidth.sets import GpuSet, Way
+from kopt.core.hardware.bandwidth import Collective, Transport
+from kopt.topology.set_links import GpuSet, Way
 
 MIB = 2**20
 _C = Collective
@@ -24,15 +24,25 @@ _HOP_US = {
 _SHARE = {"LL": 0.4, "LL128": 0.9, "Simple": 1.0}
 """Of the wire that carries data: LL sends a flag with every four bytes, LL128 with every 120."""
 _NVLS_US = 18.0
-_SLOW = {Transport.RDMA: 1.2, Transport.PLUGIN: 2.0, Transport.TCPX: 3.0, Transport.SOCKETS: 3.5,
-         Transport.UNKNOWN: 2.0}  # fmt: skip
+_SLOW = {
+    Transport.RDMA: 1.2,
+    Transport.PLUGIN: 2.0,
+    Transport.TCPX: 3.0,
+    Transport.SOCKETS: 3.5,
+    Transport.UNKNOWN: 2.0,
+}
 """Times the latencies of the table, which are those of InfiniBand at its best."""
 _NET_BASE_US = 10.0
 """To enter the network and leave it, times the same."""
 _LAUNCH_US = 12.0
 """More where each GPU has a process of its own and they start when they get there."""
-_NET_SHARE = {Transport.RDMA: 0.9, Transport.PLUGIN: 0.75, Transport.TCPX: 0.45, Transport.SOCKETS: 0.9,
-              Transport.UNKNOWN: 0.75}  # fmt: skip
+_NET_SHARE = {
+    Transport.RDMA: 0.9,
+    Transport.PLUGIN: 0.75,
+    Transport.TCPX: 0.45,
+    Transport.SOCKETS: 0.9,
+    Transport.UNKNOWN: 0.75,
+}
 _SOCKET_MOST_GBPS = 4.5
 """What one card's sockets carry, whatever the card; several cards wait for the same cores."""
 _WIRE_SHARE = {Way.SWITCH: 0.82, Way.MESH: 0.82, Way.PCIE: 1.0, Way.ALONE: 1.0}
@@ -55,8 +65,8 @@ class Analytic:
 def analytic(gpus: GpuSet, kind: Collective, size_bytes: int) -> Analytic:
     """The fastest way. A forced algorithm of the software profile is obeyed."""
     ways = list(_ways(gpus, kind, max(1, size_bytes)))
-    forced = [one for one in ways if one.algorithm.startswith(gpus.software.algorithm)]
-    return min(forced or ways, key=lambda one: one.latency_us)
+    forced = [analytic for analytic in ways if analytic.algorithm.startswith(gpus.software.algorithm)]
+    return min(forced or ways, key=lambda analytic: analytic.latency_us)
 
 
 def _ways(gpus: GpuSet, kind: Collective, m: int) -> Iterator[Analytic]:

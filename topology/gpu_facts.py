@@ -3,16 +3,19 @@
 import re
 from functools import lru_cache
 
-from kopt.core.catalogue import UnknownGpuError, find_gpu, gpu_catalogue
 from kopt.core.gpu import GpuModel
-from kopt.policies.bandwidth.graph import GpuFacts
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu, gpu_catalogue
+from kopt.topology.graph import GpuSpecs
 
 NVLINK_GBPS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
 """GB/s per direction of one link, by generation."""
 _FAMILIES = (
-    (r"\bP100\b", 1, 732), (r"V100", 2, 900), (r"A100|A800|A30\b|A40\b|A6000|3090", 3, 1555),
-    (r"GB200|GB300|B200|B300|B100", 5, 8000), (r"H100|H200|H800|H20\b|GH200", 4, 3350),
-)  # fmt: skip
+    (r"\bP100\b", 1, 732),
+    (r"V100", 2, 900),
+    (r"A100|A800|A30\b|A40\b|A6000|3090", 3, 1555),
+    (r"GB200|GB300|B200|B300|B100", 5, 8000),
+    (r"H100|H200|H800|H20\b|GH200", 4, 3350),
+)
 _PCIE3 = re.compile(r"P100|V100|P40|P4\b|T4\b|2080|TITAN|1080|K80", re.IGNORECASE)
 _PCIE5 = re.compile(r"H100|H200|H800|H20\b|GH200|B200|B300|MI3\d\d|5090|PRO ?6000", re.IGNORECASE)
 NO_PEERS = re.compile(r"RTX[- ]?(2080|30[6789]0|40[6789]0|50[6789]0)", re.IGNORECASE)
@@ -20,14 +23,21 @@ NO_PEERS = re.compile(r"RTX[- ]?(2080|30[6789]0|40[6789]0|50[6789]0)", re.IGNORE
 XGMI_GBPS = {"MI100": 46.0, "MI210": 50.0, "MI250": 50.0, "MI300": 64.0, "MI325": 64.0, "MI350": 76.8, "MI355": 76.8}
 """GB/s per direction of one Infinity Fabric link; a link between two MI300 and later is sixteen lanes wide."""
 _ARCHITECTURES = {
-    "gfx908": "MI100", "gfx90a": "MI250X", "gfx910": "MI250X", "gfx942": "MI300X", "gfx950": "MI355X",
-    "sm_70": "V100-SXM2-32GB", "sm_80": "A100-SXM4-80GB", "sm_90": "H100-SXM5-80GB", "sm_100": "B200",
-}  # fmt: skip
+    "gfx908": "MI100",
+    "gfx90a": "MI250X",
+    "gfx910": "MI250X",
+    "gfx942": "MI300X",
+    "gfx950": "MI355X",
+    "sm_70": "V100-SXM2-32GB",
+    "sm_80": "A100-SXM4-80GB",
+    "sm_90": "H100-SXM5-80GB",
+    "sm_100": "B200",
+}
 """The model whose links an architecture is known for, where a tool names no other."""
 
 
 @lru_cache(maxsize=1024)
-def gpu_facts(name: str, vendor: str = "", link: str = "") -> GpuFacts:
+def gpu_specs(name: str, vendor: str = "", link: str = "") -> GpuSpecs:
     """``link`` may name the GPUs' links as tools do (NVSwitch-NV18), which helps with unknown cards."""
     model, text = _model(name), f"{name} {link}"
     vendor = vendor.lower() or ("amd" if re.search(r"MI\d{2,3}|Radeon|Instinct", name) else "nvidia")
@@ -36,12 +46,17 @@ def gpu_facts(name: str, vendor: str = "", link: str = "") -> GpuFacts:
     if model is None:
         count = re.search(r"NV(\d{1,2})\b", text)
         gbps = NVLINK_GBPS[generation] * int(count[1]) if count and generation else 0.0
-        known = bool(generation) or bool(re.search(r"RTX|MI\d\d\d", name))
-        return GpuFacts(name, vendor, gbps, pcie, float(memory), 0, generation, known)
-    return GpuFacts(
-        model.name, model.vendor.value, model.link_gbps, model.pcie_gbps, model.memory_gbps, model.compute_units,
+        recognized = bool(generation) or bool(re.search(r"RTX|MI\d\d\d", name))
+        return GpuSpecs(name, vendor, gbps, pcie, float(memory), 0, generation, recognized)
+    return GpuSpecs(
+        model.name,
+        model.vendor.value,
+        model.link_gbps,
+        model.pcie_gbps,
+        model.memory_gbps,
+        model.compute_units,
         generation if model.link_gbps and vendor != "amd" else 0,
-    )  # fmt: skip
+    )
 
 
 def xgmi_gbps(name: str) -> float:
@@ -56,9 +71,13 @@ def _model(name: str) -> GpuModel | None:
         except UnknownGpuError:
             continue
     key = _letters(name)
-    near = [one for one in gpu_catalogue().values() if any(_letters(a) == key for a in (one.name, *one.aliases))]
+    near = [
+        gpu_model
+        for gpu_model in gpu_catalogue().values()
+        if any(_letters(a) == key for a in (gpu_model.name, *gpu_model.aliases))
+    ]
     if not near and len(key) >= 4:
-        near = [one for one in gpu_catalogue().values() if _family(one, key)]
+        near = [gpu_model for gpu_model in gpu_catalogue().values() if _family(gpu_model, key)]
     return near[-1] if near else None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-from kopt.core.bandwidth import Software
+from kopt.core.hardware.bandwidth import Software
 
 
 class DeviceKind(StrEnum):
@@ -54,7 +54,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class GpuFacts:
+class GpuSpecs:
     """What the catalogue or the links say of the GPUs of a node. ``link_gbps`` per GPU and direction, all links
     together; 0 where a figure is not known. ``generation`` of NVLink or Infinity Fabric, 0 without."""
 
@@ -73,7 +73,7 @@ class DeviceGraph:
     """GPUs, switches, NUMA nodes and network cards of one node. Compared by identity: a graph is built once and asked
     often. ``unknown`` names what could not be told."""
 
-    gpu: GpuFacts
+    gpu: GpuSpecs
     gpus: tuple[int, ...]
     edges: tuple[Edge, ...]
     peer_access: bool = True
@@ -83,31 +83,31 @@ class DeviceGraph:
     @cached_property
     def between(self) -> Mapping[tuple[int, int], float]:
         """GB/s per direction of the GPUs' own links between a pair, both orders."""
-        found: dict[tuple[int, int], float] = defaultdict(float)
+        result: dict[tuple[int, int], float] = defaultdict(float)
         for edge in self.edges:
             if edge.kind.direct and edge.a.kind == edge.b.kind == DeviceKind.GPU:
-                found[edge.a.index, edge.b.index] += edge.total_gbps
-                found[edge.b.index, edge.a.index] += edge.total_gbps
-        return dict(found)
+                result[edge.a.index, edge.b.index] += edge.total_gbps
+                result[edge.b.index, edge.a.index] += edge.total_gbps
+        return dict(result)
 
     @cached_property
     def switched(self) -> Mapping[int, float]:
         """GB/s per direction from each GPU into link switches."""
-        found: dict[int, float] = defaultdict(float)
+        result: dict[int, float] = defaultdict(float)
         for edge in self.edges:
             ends = {edge.a.kind: edge.a, edge.b.kind: edge.b}
             if edge.kind.direct and set(ends) == {DeviceKind.GPU, DeviceKind.LINK_SWITCH}:
-                found[ends[DeviceKind.GPU].index] += edge.total_gbps
-        return dict(found)
+                result[ends[DeviceKind.GPU].index] += edge.total_gbps
+        return dict(result)
 
     @cached_property
     def parents(self) -> Mapping[Device, Edge]:
         """The PCIe way up from each GPU, switch and card."""
-        found = {}
+        parents = {}
         for edge in self.edges:
             if edge.kind is EdgeKind.PCIE:
-                found[edge.a] = edge
-        return found
+                parents[edge.a] = edge
+        return parents
 
     def way_up(self, device: Device) -> list[Device]:
         """From a device to its NUMA node."""

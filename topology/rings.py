@@ -36,8 +36,8 @@ def ring_gbps(gpus: Sequence[int], capacities: Capacities) -> float:
     if min(links) > 0 and max(links) - min(links) < 0.01 * max(links):
         return (k - 1) * links[0]
     if k > _EXACT_GPUS:
-        return 0.0 if _open(gpus, capacities) else min(_degree(one, gpus, capacities) for one in gpus)
-    return _packed(k, tuple(round(one, 3) for one in links))
+        return 0.0 if _open(gpus, capacities) else min(_degree(gpu, gpus, capacities) for gpu in gpus)
+    return _packed(k, tuple(round(link, 3) for link in links))
 
 
 def _degree(gpu: int, gpus: Sequence[int], capacities: Capacities) -> float:
@@ -45,7 +45,7 @@ def _degree(gpu: int, gpus: Sequence[int], capacities: Capacities) -> float:
 
 
 def _open(gpus: Sequence[int], capacities: Capacities) -> bool:
-    return any(sum(capacities.get((one, other), 0.0) > 0 for other in gpus if other != one) < 2 for one in gpus)
+    return any(sum(capacities.get((gpu, other), 0.0) > 0 for other in gpus if other != gpu) < 2 for gpu in gpus)
 
 
 @lru_cache(maxsize=4096)
@@ -54,28 +54,28 @@ def _packed(k: int, links: tuple[float, ...]) -> float:
     best of a few orders, or the first that leaves some GPU without a link to give."""
     if k == 3:
         return 2 * min(links)
-    left = np.array([round(one * _PARTS) for one in links], np.int64)
+    remaining = np.array([round(link * _PARTS) for link in links], np.int64)
     pairs, rings = _pairs(k), ring_links(k)
-    rings = rings[(left[rings] > 0).all(axis=1)]
+    rings = rings[(remaining[rings] > 0).all(axis=1)]
     if not len(rings):
         return 0.0
-    most = min(int(left[(pairs == gpu).any(axis=1)].sum()) for gpu in range(k))
-    largest, unit = int(left.max()), max(int(left[left > 0].min()), int(left.max()) // _MOST_STEPS)
-    found = 0
+    most = min(int(remaining[(pairs == gpu).any(axis=1)].sum()) for gpu in range(k))
+    largest, unit = int(remaining.max()), max(int(remaining[remaining > 0].min()), int(remaining.max()) // _MOST_STEPS)
+    result = 0
     fine = max(1, unit // (_FINE if k < _MANY_RINGS else _COARSE))
     for step, sparing in ((unit, False), (max(1, unit // 2), False), (largest, False), (fine, True)):
-        found = max(found, _greedy(rings, left, step, sparing=sparing))
-        if 2 * found >= most:
+        result = max(result, _greedy(rings, remaining, step, sparing=sparing))
+        if 2 * result >= most:
             break
-    return 2 * found / _PARTS
+    return 2 * result / _PARTS
 
 
 def _greedy(rings: Ints, links: Ints, step: int, *, sparing: bool) -> int:
     """Each time the ring whose weakest link has most left, of these the one whose links have most; or the ring that
     spares scarce links best, which comes close to the most there is where steps are small."""
-    left, total, largest = links.copy(), 0, float(links.max())
+    remaining, total, largest = links.copy(), 0, float(links.max())
     while True:
-        carried = left[rings]
+        carried = remaining[rings]
         weakest = carried.min(axis=1)
         most = int(weakest.max())
         if most <= 0:
@@ -83,9 +83,9 @@ def _greedy(rings: Ints, links: Ints, step: int, *, sparing: bool) -> int:
         near = np.flatnonzero(weakest >= (min(step, most) if sparing else most))
         worth = -((largest / carried[near]) ** 3).sum(axis=1) if sparing else carried[near].sum(axis=1)
         best = rings[near[worth.argmax()]]
-        taken = min(most, step)
-        total += taken
-        left[best] -= taken
+        used = min(most, step)
+        total += used
+        remaining[best] -= used
         rings = rings[weakest > 0]
 
 
@@ -106,10 +106,10 @@ def _pairs(k: int) -> Ints:
 @lru_cache(maxsize=16)
 def every_ring(k: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Every undirected ring over 0 .. k-1 once, as its pairs in ascending order."""
-    found = []
+    result = []
     for way in itertools.permutations(range(1, k)):
         if way[0] < way[-1]:
             ring = (0, *way)
             pairs = zip(ring, (*ring[1:], 0), strict=True)
-            found.append(tuple((min(a, b), max(a, b)) for a, b in pairs))
-    return tuple(found)
+            result.append(tuple((min(a, b), max(a, b)) for a, b in pairs))
+    return tuple(result)

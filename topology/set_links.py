@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from weakref import WeakKeyDictionary
 
-from kopt.core.bandwidth import BandwidthError, Software
-from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, EdgeKind, GpuFacts, Machine, Network
-from kopt.policies.bandwidth.rings import ring_gbps
+from kopt.core.hardware.bandwidth import BandwidthError, Software
+from kopt.topology.graph import Device, DeviceGraph, DeviceKind, EdgeKind, GpuSpecs, Machine, Network
+from kopt.topology.rings import ring_gbps
 
 _MOST_CACHED = 4096
 
@@ -30,7 +30,7 @@ class GpuSet:
     ``network_gbps`` is what the set may use of a node's network cards, ``card_gbps`` what one GPU may of them.
     """
 
-    gpu: GpuFacts
+    gpu: GpuSpecs
     way: Way
     count: int
     nodes: int
@@ -56,20 +56,20 @@ _cached: "WeakKeyDictionary[Machine, dict[tuple[tuple[int, ...], int], GpuSet]]"
 def gpu_set(machine: Machine, gpus: Sequence[int], nodes: int = 1) -> GpuSet:
     """The same GPUs in each of ``nodes`` nodes. Raises BandwidthError for GPUs that are not there, for one rank alone
     and for several nodes without a network."""
-    chosen = tuple(sorted(gpus))
-    known = _cached.setdefault(machine, {})
-    if (chosen, nodes) not in known:
-        if len(known) >= _MOST_CACHED:
-            known.clear()
-        known[chosen, nodes] = _read(machine, chosen, nodes)
-    return known[chosen, nodes]
+    selected = tuple(sorted(gpus))
+    sets = _cached.setdefault(machine, {})
+    if (selected, nodes) not in sets:
+        if len(sets) >= _MOST_CACHED:
+            sets.clear()
+        sets[selected, nodes] = _read(machine, selected, nodes)
+    return sets[selected, nodes]
 
 
 def _read(machine: Machine, gpus: tuple[int, ...], nodes: int) -> GpuSet:
     missing = sorted(set(gpus) - set(machine.node.gpus))
     if missing:
-        there = ", ".join(map(str, machine.node.gpus))
-        raise BandwidthError(f"GPU {missing[0]} is not there; the node has {there or 'none'}")
+        available = ", ".join(map(str, machine.node.gpus))
+        raise BandwidthError(f"GPU {missing[0]} is not there; the node has {available or 'none'}")
     if len(set(gpus)) != len(gpus):
         raise BandwidthError("a GPU is named twice")
     if nodes < 1 or len(gpus) * nodes < 2:
@@ -79,15 +79,26 @@ def _read(machine: Machine, gpus: tuple[int, ...], nodes: int) -> GpuSet:
     way, ring, spread, pair = _within(machine.node, gpus)
     network = machine.network if nodes > 1 else None
     total, card = _outside(network, len(gpus), machine.installed or len(machine.node.gpus))
-    unknown = [one for one in machine.node.unknown if way is not Way.ALONE or not one.startswith("link")]
+    unknown = [name for name in machine.node.unknown if way is not Way.ALONE or not name.startswith("link")]
     if network is not None and not network.known:
         unknown.append(f"speed of network {network.name!r}")
     if way is not Way.ALONE and ring <= 0:
         unknown.append("links between these GPUs")
     return GpuSet(
-        machine.node.gpu, way, len(gpus), nodes, ring, spread, pair,
-        way is Way.SWITCH and machine.node.gpu.generation >= 4, network, total, card, machine.software, tuple(unknown),
-    )  # fmt: skip
+        machine.node.gpu,
+        way,
+        len(gpus),
+        nodes,
+        ring,
+        spread,
+        pair,
+        way is Way.SWITCH and machine.node.gpu.generation >= 4,
+        network,
+        total,
+        card,
+        machine.software,
+        tuple(unknown),
+    )
 
 
 def _outside(network: Network | None, count: int, installed: int) -> tuple[float, float]:
@@ -101,13 +112,13 @@ def _outside(network: Network | None, count: int, installed: int) -> tuple[float
 def _within(node: DeviceGraph, gpus: tuple[int, ...]) -> tuple[Way, float, float, float]:
     if len(gpus) == 1:
         return Way.ALONE, 0.0, 0.0, 0.0
-    if all(one in node.switched for one in gpus):
-        least = min(node.switched[one] for one in gpus)
+    if all(gpu in node.switched for gpu in gpus):
+        least = min(node.switched[gpu] for gpu in gpus)
         return Way.SWITCH, least, least, least
     ring = ring_gbps(gpus, node.between)
     if ring > 0:
         links = [node.between.get(pair, 0.0) for pair in itertools.permutations(gpus, 2)]
-        direct = [one for one in links if one > 0]
+        direct = [link for link in links if link > 0]
         spread = min(sum(node.between.get((a, b), 0.0) for b in gpus if b != a) for a in gpus)
         # Pairs without a link of their own forward through others: everybody's share falls by the longer way.
         return Way.MESH, ring, spread * (len(direct) / len(links)) ** 2, min(direct)
@@ -125,11 +136,13 @@ sit behind PCIe switches, as a rule."""
 
 def _pcie_gbps(node: DeviceGraph, gpus: tuple[int, ...]) -> float:
     """GB/s per direction along a ring through switches, host bridges and sockets; what is shared is divided."""
-    ways = {one: node.way_up(Device(DeviceKind.GPU, one)) for one in gpus}
-    link = min((node.parents[Device(DeviceKind.GPU, one)].total_gbps if len(ways[one]) > 1 else node.gpu.pcie_gbps)
-               for one in gpus)  # fmt: skip
+    ways = {gpu: node.way_up(Device(DeviceKind.GPU, gpu)) for gpu in gpus}
+    link = min(
+        (node.parents[Device(DeviceKind.GPU, gpu)].total_gbps if len(ways[gpu]) > 1 else node.gpu.pcie_gbps)
+        for gpu in gpus
+    )
     common = Counter(device for way in ways.values() for device in set(way[1:]))
-    if any(many == len(gpus) and one.kind is DeviceKind.PCIE_SWITCH for one, many in common.items()):
+    if any(many == len(gpus) and item.kind is DeviceKind.PCIE_SWITCH for item, many in common.items()):
         return link * (0.85 if node.peer_access else _STAGED * _BRIDGE)
     # Behind one switch only the ends of a chain go up; the bridge sees as many ways as there are switches or GPUs.
     tops = {way[-2] if len(way) > 2 else way[0] for way in ways.values()}

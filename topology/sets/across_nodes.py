@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from kopt.core.bandwidth import Collective
-from kopt.core.pairs import Pair
+from kopt.core.hardware.bandwidth import Collective
+from kopt.core.hardware.pairwise import Pair
 from kopt.core.reason import Reason
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.topology.sets import SetChoice
-from kopt.policies.topology.within import GIB, bus_gbps, choose_gpus
+from kopt.topology.graph import Machine
+from kopt.topology.sets.best import SetChoice
+from kopt.topology.sets.within_node import GIB, bus_gbps, choose_gpus
 
 Domain = tuple[str, ...]
 """Names of network levels, outermost first."""
@@ -58,7 +58,7 @@ class ClusterChoice:
 
     def reason(self) -> Reason:
         """Why these."""
-        where = "; ".join(f"{one.node}: {', '.join(map(str, one.gpus))}" for one in self.shares)
+        where = "; ".join(f"{share.node}: {', '.join(map(str, share.gpus))}" for share in self.shares)
         within = f" within {'/'.join(self.domains)}" if len(self.shares) > 1 and self.domains else ""
         wider = f"; further apart they would reach {self.wider:.3g}" if self.wider is not None else ""
         best = f"the most of {self.considered} ways that were compared" if self.considered > 1 else "the only way"
@@ -75,12 +75,12 @@ class _Way:
         return shared([offer.domains for offer, _ in self.picked])
 
     @property
-    def left(self) -> int:
+    def unused(self) -> int:
         return sum(len(offer.free) - len(choice.gpus) for offer, choice in self.picked)
 
     def rank(self) -> tuple[float, ...]:
         rest = min((choice.rest_gbps for _, choice in self.picked), default=0.0)
-        return (len(self.picked), -len(self.shared), self.left, -round(rest, 3))
+        return (len(self.picked), -len(self.shared), self.unused, -round(rest, 3))
 
 
 @dataclass
@@ -116,9 +116,15 @@ class _Question:
 
 
 def choose_nodes(
-    offers: Sequence[NodeOffer], count: int, kind: Collective = Collective.ALL_REDUCE, size_bytes: int = GIB, *,
-    multiple: int = 1, slow: Mapping[Pair, float] | None = None, choose: Choose = choose_gpus,
-) -> ClusterChoice | None:  # fmt: skip
+    offers: Sequence[NodeOffer],
+    count: int,
+    kind: Collective = Collective.ALL_REDUCE,
+    size_bytes: int = GIB,
+    *,
+    multiple: int = 1,
+    slow: Mapping[Pair, float] | None = None,
+    choose: Choose = choose_gpus,
+) -> ClusterChoice | None:
     """``count`` GPUs for one job; None where the nodes have not so many that equal shares of them would do.
 
     Shares are a ``multiple`` of so many GPUs, those of one pod. ``slow`` is the bus bandwidth (GB/s) of pairs of
@@ -127,26 +133,30 @@ def choose_nodes(
     """
     if count < 1 or multiple < 1:
         raise ValueError(f"a job of {count} GPUs in shares of {multiple}")
-    asked = _Question(kind, size_bytes, slow or {}, choose)
-    ways = list(_alone(offers, count, asked)) or list(_splits(offers, count, multiple, asked))
+    question = _Question(kind, size_bytes, slow or {}, choose)
+    ways = list(_alone(offers, count, question)) or list(_splits(offers, count, multiple, question))
     if not ways:
         return None
     best = _best(ways)
     further = max((way.gbps for way in ways if len(way.shared) < len(best.shared)), default=best.gbps)
     shares = tuple(NodeShare(offer.name, choice.gpus) for offer, choice in best.picked)
     return ClusterChoice(
-        shares, best.gbps, best.shared, len(ways), all(choice.exact for _, choice in best.picked),
+        shares,
+        best.gbps,
+        best.shared,
+        len(ways),
+        all(choice.exact for _, choice in best.picked),
         further if len(shares) > 1 and further < _AS_FAST * best.gbps else None,
-    )  # fmt: skip
+    )
 
 
 def shared(domains: Sequence[Domain]) -> Domain:
     """The levels that all of them are in."""
-    found = domains[0] if domains else ()
-    for one in domains:
-        same = (number for number, (a, b) in enumerate(zip(found, one, strict=False)) if a != b)
-        found = found[: next(same, min(len(found), len(one)))]
-    return found
+    result = domains[0] if domains else ()
+    for domain in domains:
+        same = (number for number, (a, b) in enumerate(zip(result, domain, strict=False)) if a != b)
+        result = result[: next(same, min(len(result), len(domain)))]
+    return result
 
 
 def _best(ways: Sequence[_Way]) -> _Way:
@@ -155,14 +165,14 @@ def _best(ways: Sequence[_Way]) -> _Way:
     return min(near, key=lambda way: (way.rank(), [offer.name for offer, _ in way.picked]))
 
 
-def _alone(offers: Sequence[NodeOffer], count: int, asked: _Question) -> Iterator[_Way]:
+def _alone(offers: Sequence[NodeOffer], count: int, question: _Question) -> Iterator[_Way]:
     for offer in offers:
-        choice = asked.set_of(offer, count)
+        choice = question.set_of(offer, count)
         if choice is not None:
             yield _Way(((offer, choice),), choice.gbps)
 
 
-def _splits(offers: Sequence[NodeOffer], count: int, multiple: int, asked: _Question) -> Iterator[_Way]:
+def _splits(offers: Sequence[NodeOffer], count: int, multiple: int, question: _Question) -> Iterator[_Way]:
     """Equal shares, of the most GPUs per node first, in every domain that has room for them."""
     most = max((len(offer.free) for offer in offers), default=0)
     sizes = [each for each in range(min(most, count), 0, -1) if count % each == 0 and each % multiple == 0]
@@ -171,42 +181,44 @@ def _splits(offers: Sequence[NodeOffer], count: int, multiple: int, asked: _Ques
         for inside in domains_of(offers).values():
             fitting = [offer for offer in inside if len(offer.free) >= each]
             if len(fitting) >= count // each:
-                yield _filled(fitting, each, count // each, asked)
+                yield _filled(fitting, each, count // each, question)
 
 
 def domains_of(offers: Sequence[NodeOffer]) -> Mapping[Domain, Sequence[NodeOffer]]:
     """Every domain with the nodes in it, the innermost first, and at last all nodes."""
-    found: dict[Domain, list[NodeOffer]] = defaultdict(list)
+    node_offers: dict[Domain, list[NodeOffer]] = defaultdict(list)
     for offer in offers:
         for depth in range(len(offer.domains) + 1):
-            found[offer.domains[:depth]].append(offer)
-    return {domain: found[domain] for domain in sorted(found, key=lambda one: (-len(one), one))}
+            node_offers[offer.domains[:depth]].append(offer)
+    return {domain: node_offers[domain] for domain in sorted(node_offers, key=lambda item: (-len(item), item))}
 
 
-def _filled(fitting: Sequence[NodeOffer], each: int, nodes: int, asked: _Question) -> _Way:
+def _filled(fitting: Sequence[NodeOffer], each: int, nodes: int, question: _Question) -> _Way:
     """The nodes of a domain whose sets are fast and which would be filled best, none of them slow with another one as
     far as there are others."""
-    chosen = [(offer, choice) for offer in fitting if (choice := asked.set_of(offer, each)) is not None]
-    speeds = {offer.name: asked.speed(offer, choice.gpus, nodes) for offer, choice in chosen}
+    candidates = [(offer, choice) for offer in fitting if (choice := question.set_of(offer, each)) is not None]
+    speeds = {offer.name: question.speed(offer, choice.gpus, nodes) for offer, choice in candidates}
     fastest = max(speeds.values())
-    chosen.sort(key=lambda one: (speeds[one[0].name] < _AS_FAST * fastest, len(one[0].free), -one[1].gbps, one[0].name))
-    way = asked.way(chosen[:nodes])
-    if not asked.slow or not asked.slow.keys() & _pairs(way):
+    candidates.sort(
+        key=lambda item: (speeds[item[0].name] < _AS_FAST * fastest, len(item[0].free), -item[1].gbps, item[0].name)
+    )
+    way = question.way(candidates[:nodes])
+    if not question.slow or not question.slow.keys() & _pairs(way):
         return way
-    return max((way, *_apart(chosen, nodes, asked)), key=lambda one: one.gbps)
+    return max((way, *_apart(candidates, nodes, question)), key=lambda item: item.gbps)
 
 
-def _apart(chosen: Sequence[tuple[NodeOffer, SetChoice]], nodes: int, asked: _Question) -> Iterator[_Way]:
+def _apart(candidates: Sequence[tuple[NodeOffer, SetChoice]], nodes: int, question: _Question) -> Iterator[_Way]:
     """Ways that begin with each of the first few nodes and pass over whoever is slow with those taken."""
-    slow = asked.slow.keys()
-    for first in chosen[: nodes + _MOST_SPLITS]:
+    slow = question.slow.keys()
+    for first in candidates[: nodes + _MOST_SPLITS]:
         picked = [first]
-        for one in chosen:
+        for item in candidates:
             names = [offer.name for offer, _ in picked]
-            if len(picked) < nodes and one is not first and not slow & {_pair(one[0].name, name) for name in names}:
-                picked.append(one)
+            if len(picked) < nodes and item is not first and not slow & {_pair(item[0].name, name) for name in names}:
+                picked.append(item)
         if len(picked) == nodes:
-            yield asked.way(picked)
+            yield question.way(picked)
 
 
 def _pair(a: str, b: str) -> Pair:

@@ -16,13 +16,13 @@ from itertools import combinations
 import numpy as np
 
 from kopt.core.reason import Reason
-from kopt.policies.bandwidth.graph import DeviceGraph
-from kopt.policies.bandwidth.rings import ring_links
-from kopt.policies.topology.branching import all_reaching
-from kopt.policies.topology.growing import grown, neighbours
-from kopt.policies.topology.pool import AS_FAST, Judge, Limit, Pool, Value
-from kopt.policies.topology.symmetry import how_many, representatives, shares_of
-from kopt.policies.topology.table import LinkTable, table_of
+from kopt.topology.graph import DeviceGraph
+from kopt.topology.rings import ring_links
+from kopt.topology.sets.branch_and_bound import all_reaching
+from kopt.topology.sets.candidates import AS_FAST, Limit, Pool, SetEvaluator, Value
+from kopt.topology.sets.greedy import grown, neighbours
+from kopt.topology.sets.link_table import LinkTable, table_of
+from kopt.topology.sets.symmetry import how_many, representatives, shares_of
 
 _MOST_SETS = 20_000
 _MOST_RINGED, _MOST_IN_RING = 128, 7
@@ -69,69 +69,71 @@ def best_set(
         raise ValueError(f"a set of {count} GPUs among {sorted(free)}: the node has {sorted(graph.gpus)}")
     if len(set(free)) < count:
         return None
-    table, judge = table_of(graph), Judge(value, limit)
+    table, evaluator = table_of(graph), SetEvaluator(value, limit)
     rows = [row for row, gpu in enumerate(table.gpus) if gpu in set(free)]
     every = how_many(table, rows, count) <= _MOST_SETS
-    pool = Pool(table, representatives(table, rows, count), judge) if every else None
+    pool = Pool(table, representatives(table, rows, count), evaluator) if every else None
     if pool is None:
-        pool, every = _sought(table, rows, count, judge)
+        pool, every = _sought(table, rows, count, evaluator)
     near = pool.near()
-    exact = every and judge.complete
-    judge.go_on(_REST_WORK)
+    exact = every and evaluator.complete
+    evaluator.go_on(_REST_WORK)
     order = _order(table, pool, near)
     best = min(order.values())
     # Of sets that are alike but for their names only the first few are asked what they leave.
     most = _MOST_ALIKE if exact else _MOST_ALIKE_OF_MANY
-    alike = sorted((place for place in near if order[place] == best), key=pool.gpus)[:most]
-    rest = {place: _rest(table, rows, pool, place, judge, every=every) for place in alike}
-    chosen = min(alike, key=lambda place: (-round(rest[place], 6), pool.gpus(place)))
-    gbps, slowest = judge.value(pool.gpus(chosen)) or 0.0, pool.slowest()
-    return SetChoice(pool.gpus(chosen), gbps, rest[chosen], slowest, len(pool.members), exact)
+    alike = sorted((index for index in near if order[index] == best), key=pool.gpus)[:most]
+    rest = {index: _rest(table, rows, pool, index, evaluator, every=every) for index in alike}
+    selected = min(alike, key=lambda index: (-round(rest[index], 6), pool.gpus(index)))
+    gbps, slowest = evaluator.value(pool.gpus(selected)) or 0.0, pool.slowest()
+    return SetChoice(pool.gpus(selected), gbps, rest[selected], slowest, len(pool.members), exact)
 
 
-def _sought(table: LinkTable, rows: Sequence[int], count: int, judge: Judge) -> tuple[Pool, bool]:
+def _sought(table: LinkTable, rows: Sequence[int], count: int, evaluator: SetEvaluator) -> tuple[Pool, bool]:
     """The best sets of too many, and whether they are all that are as fast as the fastest."""
-    pool = Pool(table, grown(table, rows, count), judge)
+    pool = Pool(table, grown(table, rows, count), evaluator)
     for _ in range(_MOST_MOVES):
-        best = max(pool.near(), key=lambda place: judge.value(pool.gpus(place)) or 0.0)
-        moved = Pool(table, np.concatenate([pool.members, neighbours(rows, pool.members[best])]), judge)
+        best = max(pool.near(), key=lambda index: evaluator.value(pool.gpus(index)) or 0.0)
+        moved = Pool(table, np.concatenate([pool.members, neighbours(rows, pool.members[best])]), evaluator)
         done = moved.fastest() <= pool.fastest()
         pool = moved
         if done:
             break
     near = AS_FAST * pool.fastest()
-    needed = judge.needed(near, float(table.gbps.sum(axis=1).max()))
-    found = all_reaching(table, rows, count, needed) if needed > 0 else None
-    if found is None:
+    needed = evaluator.needed(near, float(table.gbps.sum(axis=1).max()))
+    array = all_reaching(table, rows, count, needed) if needed > 0 else None
+    if array is None:
         return pool, False
-    pool = Pool(table, np.unique(np.concatenate([pool.members, found]), axis=0), judge)
-    return pool, judge.most(0.0) < near
+    pool = Pool(table, np.unique(np.concatenate([pool.members, array]), axis=0), evaluator)
+    return pool, evaluator.most(0.0) < near
 
 
-def _rest(table: LinkTable, rows: Sequence[int], pool: Pool, taken: int, judge: Judge, *, every: bool) -> float:
+def _rest(
+    table: LinkTable, rows: Sequence[int], pool: Pool, selected: int, evaluator: SetEvaluator, *, every: bool
+) -> float:
     """What the best set of the same size reaches among those that are left, or all of them where they are fewer."""
-    left = [row for row in rows if not pool.members[taken, row]]
-    count = int(pool.members[taken].sum())
-    if min(count, len(left)) < 2:
+    remaining = [row for row in rows if not pool.members[selected, row]]
+    count = int(pool.members[selected].sum())
+    if min(count, len(remaining)) < 2:
         return 0.0
-    if len(left) <= count:
-        return judge.value(tuple(table.gpus[row] for row in left)) or 0.0
+    if len(remaining) <= count:
+        return evaluator.value(tuple(table.gpus[row] for row in remaining)) or 0.0
     open_ = np.zeros((1, len(table.gpus)), np.bool_)
-    open_[0, left] = True
-    found = pool.fastest(shares_of(table, open_)[0])
-    return found if every else max(found, Pool(table, grown(table, left, count), judge).fastest())
+    open_[0, remaining] = True
+    result = pool.fastest(shares_of(table, open_)[0])
+    return result if every else max(result, Pool(table, grown(table, remaining, count), evaluator).fastest())
 
 
 def _order(table: LinkTable, pool: Pool, near: Sequence[int]) -> dict[int, tuple[float, ...]]:
     """What orders sets that are equally fast, the best first."""
-    sets = [np.flatnonzero(pool.members[place]) for place in near]
+    sets = [np.flatnonzero(pool.members[index]) for index in near]
     ringed = len(near) <= _MOST_RINGED
-    found: dict[int, tuple[float, ...]] = {}
-    for place, one in zip(near, sets, strict=True):
-        linked = round(float(table.gbps[np.ix_(one, one)].sum()) / 2, 3)
-        hops = _worst_hops(table, one.tolist()) if ringed else (0, 0)
-        found[place] = (*hops, len(set(table.numa[one].tolist())), -linked)
-    return found
+    result: dict[int, tuple[float, ...]] = {}
+    for index, array in zip(near, sets, strict=True):
+        linked = round(float(table.gbps[np.ix_(array, array)].sum()) / 2, 3)
+        hops = _worst_hops(table, array.tolist()) if ringed else (0, 0)
+        result[index] = (*hops, len(set(table.numa[array].tolist())), -linked)
+    return result
 
 
 def _worst_hops(table: LinkTable, rows: Sequence[int]) -> tuple[int, int]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kopt.policies.topology.symmetry import how_many, representatives
-from kopt.policies.topology.table import Floats, Ints, LinkTable, Members
+from kopt.topology.sets.link_table import Floats, Ints, LinkTable, Members
+from kopt.topology.sets.symmetry import how_many, representatives
 
 _MOST_BRANCHES = 40_000
 """Of all levels together."""
@@ -29,8 +29,8 @@ def all_reaching(table: LinkTable, free: Sequence[int], count: int, gbps: float)
         if branched is None:
             return None
         sets = branched
-    found: Members = sets[np.where(sets, table.degrees(sets), np.inf).min(axis=1) >= gbps]
-    return found
+    array: Members = sets[np.where(sets, table.degrees(sets), np.inf).min(axis=1) >= gbps]
+    return array
 
 
 def _core(table: LinkTable, rows: Sequence[int], count: int, gbps: float) -> Ints:
@@ -64,9 +64,9 @@ def _branched(table: LinkTable, rows: Ints, count: int, gbps: float) -> Members 
         most = sets @ links + still[count - level - 1][added]
         kept = np.where(sets, most, np.inf).min(axis=1) >= gbps
         sets, last = sets[kept], added[kept]
-    found = np.zeros((len(sets), len(table.gpus)), np.bool_)
-    found[:, rows] = sets
-    return found
+    array = np.zeros((len(sets), len(table.gpus)), np.bool_)
+    array[:, rows] = sets
+    return array
 
 
 def _still_to_come(links: Floats, count: int) -> Floats:
@@ -81,9 +81,9 @@ def _still_to_come(links: Floats, count: int) -> Floats:
 
 def _twin_before(twin: Ints) -> Ints:
     """Of each GPU the twin right before it, -1 for none: twins are taken in ascending order."""
-    found = np.full(len(twin), -1, np.int64)
-    seen: dict[int, int] = {}
-    for place, one in enumerate(twin.tolist()):
-        found[place] = seen.get(one, -1)
-        seen[one] = place
-    return found
+    array = np.full(len(twin), -1, np.int64)
+    last_of: dict[int, int] = {}
+    for index, item in enumerate(twin.tolist()):
+        array[index] = last_of.get(item, -1)
+        last_of[item] = index
+    return array

@@ -6,8 +6,8 @@ from math import factorial
 
 import numpy as np
 
-from kopt.policies.topology.symmetry import shares_of
-from kopt.policies.topology.table import Ints, LinkTable, Members
+from kopt.topology.sets.link_table import Ints, LinkTable, Members
+from kopt.topology.sets.symmetry import shares_of
 
 Value = Callable[[tuple[int, ...]], float]
 """GB/s that a set of GPUs, in ascending order, reaches."""
@@ -34,24 +34,24 @@ def _work(count: int) -> float:
     return 1 + rings / _RINGS_PER_WORK + count * count / 2 / _PAIRS_PER_WORK
 
 
-class Judge:
+class SetEvaluator:
     """Asks for values, each once, as long as there is work left; a set of more rings is more work."""
 
     def __init__(self, value: Value, limit: Limit | None, work: float = _MOST_WORK) -> None:
-        self._value, self._limit, self._left = value, limit, work
-        self._known: dict[tuple[int, ...], float] = {}
+        self._value, self._limit, self._work_left = value, limit, work
+        self._values: dict[tuple[int, ...], float] = {}
         self.complete = True
         """Whether nothing was left out for want of work."""
 
     def value(self, gpus: tuple[int, ...]) -> float | None:
         """What a set reaches; None where the work is spent."""
-        if gpus not in self._known:
-            if self._left <= 0:
+        if gpus not in self._values:
+            if self._work_left <= 0:
                 self.complete = False
                 return None
-            self._left -= _work(len(gpus))
-            self._known[gpus] = self._value(gpus)
-        return self._known[gpus]
+            self._work_left -= _work(len(gpus))
+            self._values[gpus] = self._value(gpus)
+        return self._values[gpus]
 
     def most(self, degree: float) -> float:
         """What a set reaches at most whose GPUs have links of so many GB/s."""
@@ -71,14 +71,14 @@ class Judge:
 
     def go_on(self, work: float) -> None:
         """Allows so much work beyond what is spent."""
-        self._left = max(self._left, work)
+        self._work_left = max(self._work_left, work)
 
 
 class Pool:
     """Sets in the order in which they are asked: by the links of the GPU that has fewest, all links, nearness."""
 
-    def __init__(self, table: LinkTable, members: Members, judge: Judge) -> None:
-        self._table, self._judge = table, judge
+    def __init__(self, table: LinkTable, members: Members, evaluator: SetEvaluator) -> None:
+        self._table, self._evaluator = table, evaluator
         degrees = np.where(members, table.degrees(members), 0.0)
         least = np.where(members, degrees, np.inf).min(axis=1)
         far = ((members @ table.far) * members).sum(axis=1)
@@ -89,41 +89,41 @@ class Pool:
         self._shares: Ints | None = None
         self._top = float("inf")
 
-    def gpus(self, place: int) -> tuple[int, ...]:
+    def gpus(self, index: int) -> tuple[int, ...]:
         """The indexes of a set's GPUs."""
-        return tuple(self._sets[place])
+        return tuple(self._sets[index])
 
     def near(self) -> list[int]:
         """The sets that are as fast as the fastest."""
         values: dict[int, float] = {}
         best = 0.0
-        for place, least in enumerate(self._least.tolist()):
-            if self._judge.most(least) < AS_FAST * best:
+        for index, least in enumerate(self._least.tolist()):
+            if self._evaluator.most(least) < AS_FAST * best:
                 break
-            value = self._judge.value(self.gpus(place))
+            value = self._evaluator.value(self.gpus(index))
             if value is not None:
-                values[place] = value
+                values[index] = value
                 best = max(best, value)
         self._top = best
-        return [place for place, value in values.items() if value >= AS_FAST * best]
+        return [index for index, value in values.items() if value >= AS_FAST * best]
 
     def slowest(self) -> float:
         """What the worst set reaches, or the worst of a few that seem so where there are many."""
         last = range(0 if len(self.members) <= _ALL_ASKED else len(self.members) - _WORST_ASKED, len(self.members))
-        found = [self._judge.value(self.gpus(place)) for place in last]
-        return min((one for one in found if one is not None), default=0.0)
+        result = [self._evaluator.value(self.gpus(index)) for index in last]
+        return min((value for value in result if value is not None), default=0.0)
 
-    def fastest(self, left: Ints | None = None) -> float:
+    def fastest(self, available: Ints | None = None) -> float:
         """GB/s of a set as fast as the fastest, 0 where there is none; of those with no more GPUs of each class of
-        twins than are ``left``."""
+        twins than are ``available``."""
         if self._shares is None:
             self._shares = shares_of(self._table, self.members)
         best = 0.0
         for start in range(0, len(self.members), _LOOKED_UP):
             shares = self._shares[start : start + _LOOKED_UP]
-            fits = np.ones(len(shares), np.bool_) if left is None else (shares <= left).all(axis=1)
-            for place in (np.flatnonzero(fits) + start).tolist():
-                if best >= min(self._top, AS_FAST * self._judge.most(float(self._least[place]))):
+            fits = np.ones(len(shares), np.bool_) if available is None else (shares <= available).all(axis=1)
+            for index in (np.flatnonzero(fits) + start).tolist():
+                if best >= min(self._top, AS_FAST * self._evaluator.most(float(self._least[index]))):
                     return best
-                best = max(best, self._judge.value(self.gpus(place)) or 0.0)
+                best = max(best, self._evaluator.value(self.gpus(index)) or 0.0)
         return best

@@ -7,9 +7,9 @@ are linked, else the innermost domain (rack, block) with room, its fullest nodes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kopt.core.pairs import Pair
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.topology.nodes import Domain, NodeOffer, choose_nodes, shared
+from kopt.core.hardware.pairwise import Pair
+from kopt.topology.graph import Machine
+from kopt.topology.sets.across_nodes import Domain, NodeOffer, choose_nodes, shared
 
 
 @dataclass(frozen=True)
@@ -44,42 +44,49 @@ def choose_home(
 
     ``near`` are the levels that pods placed before share: only those and what is around them is looked at then.
     """
-    known = [NodeOffer(one.name, one.machine, _gpus(one.machine, one.free), one.domains)
-             for one in offers if one.machine is not None]  # fmt: skip
-    if near is None and len(known) == len(offers):
-        found = choose_nodes(known, pods * each, slow=slow, multiple=each)
-        if found is not None:
-            nodes = tuple(one.node for one in found.shares)
-            return Home(found.domains, nodes, pods, found.gbps, found.wider or 0.0)
+    linked = [
+        NodeOffer(offer.name, offer.machine, _gpus(offer.machine, offer.free), offer.domains)
+        for offer in offers
+        if offer.machine is not None
+    ]
+    if near is None and len(linked) == len(offers):
+        cluster_choice = choose_nodes(linked, pods * each, slow=slow, multiple=each)
+        if cluster_choice is not None:
+            nodes = tuple(share.node for share in cluster_choice.shares)
+            return Home(cluster_choice.domains, nodes, pods, cluster_choice.gbps, cluster_choice.wider or 0.0)
     return _by_room(offers, pods, each, near)
 
 
 def _gpus(machine: Machine, slots: Sequence[int]) -> tuple[int, ...]:
-    there = sorted(machine.node.gpus)
-    return tuple(there[slot] for slot in slots if slot < len(there))
+    indexes = sorted(machine.node.gpus)
+    return tuple(indexes[slot] for slot in slots if slot < len(indexes))
 
 
 def _by_room(offers: Sequence[GangOffer], pods: int, each: int, near: Domain | None) -> Home | None:
     """The innermost domain that holds all pods, and of those the one with the least room."""
     best: tuple[tuple[int, int, Domain], list[GangOffer]] | None = None
     for domain, inside in _inside(offers).items():
-        room = sum(len(one.free) // each for one in inside)
+        room = sum(len(gang_offer.free) // each for gang_offer in inside)
         if room >= pods and (near is None or near[: len(domain)] == domain):
             rank = (-len(domain), room, domain)
-            best = min(best, (rank, inside), key=lambda one: one[0]) if best is not None else (rank, inside)
+            best = min(best, (rank, inside), key=lambda item: item[0]) if best is not None else (rank, inside)
     if best is None:
         return None
-    nodes, left = [], pods
-    for one in sorted(best[1], key=lambda one: (len(one.free) // each < left, len(one.free), one.name)):
-        if left > 0 and len(one.free) >= each:
-            nodes.append(one)
-            left -= len(one.free) // each
-    return Home(shared([one.domains for one in nodes]), tuple(one.name for one in nodes), pods)
+    nodes, missing = [], pods
+    for gang_offer in sorted(
+        best[1], key=lambda gang_offer: (len(gang_offer.free) // each < missing, len(gang_offer.free), gang_offer.name)
+    ):
+        if missing > 0 and len(gang_offer.free) >= each:
+            nodes.append(gang_offer)
+            missing -= len(gang_offer.free) // each
+    return Home(
+        shared([gang_offer.domains for gang_offer in nodes]), tuple(gang_offer.name for gang_offer in nodes), pods
+    )
 
 
 def _inside(offers: Sequence[GangOffer]) -> Mapping[Domain, list[GangOffer]]:
-    found: dict[Domain, list[GangOffer]] = {}
+    gang_offers: dict[Domain, list[GangOffer]] = {}
     for offer in offers:
         for depth in range(len(offer.domains) + 1):
-            found.setdefault(offer.domains[:depth], []).append(offer)
-    return found
+            gang_offers.setdefault(offer.domains[:depth], []).append(offer)
+    return gang_offers

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kopt.policies.topology.table import ACROSS, Floats, Ints, LinkTable, Members
+from kopt.topology.sets.link_table import ACROSS, Floats, Ints, LinkTable, Members
 
 _ROUNDS, _IMPROVED = 8, 32
 """Swaps of one set, and sets that are improved by them."""
@@ -22,70 +22,70 @@ def grown(table: LinkTable, free: Sequence[int], count: int) -> Members:
     by_nearness = _grow(table, free, count, near + _SMALL * links)
     peeled = _peel(table, free, count)
     every = np.concatenate([by_links, by_nearness, peeled])
-    swapped = [_swapped(table, free, one) for one in (by_links, peeled)]
+    swapped = [_swapped(table, free, array) for array in (by_links, peeled)]
     return np.unique(np.concatenate([every, *swapped]), axis=0)
 
 
-def neighbours(free: Sequence[int], chosen: Members) -> Members:
-    """Every set that differs from the ``chosen`` one (a row of memberships) by one swap among the ``free`` rows."""
-    inside = np.flatnonzero(chosen)
-    outside = np.array([row for row in free if not chosen[row]], np.int64)
-    found = np.repeat(chosen[None, :], len(inside) * len(outside), axis=0)
-    each = np.arange(len(found))
-    found[each, np.repeat(inside, len(outside))] = False
-    found[each, np.tile(outside, len(inside))] = True
-    return found
+def neighbours(free: Sequence[int], members: Members) -> Members:
+    """Every set that differs from the ``members`` one (a row of memberships) by one swap among the ``free`` rows."""
+    inside = np.flatnonzero(members)
+    outside = np.array([row for row in free if not members[row]], np.int64)
+    array = np.repeat(members[None, :], len(inside) * len(outside), axis=0)
+    each = np.arange(len(array))
+    array[each, np.repeat(inside, len(outside))] = False
+    array[each, np.tile(outside, len(inside))] = True
+    return array
 
 
 def _grow(table: LinkTable, free: Sequence[int], count: int, closeness: Floats) -> Members:
     rows = np.array(sorted(free), np.int64)
-    found = np.zeros((len(rows), len(table.gpus)), np.bool_)
+    array = np.zeros((len(rows), len(table.gpus)), np.bool_)
     each = np.arange(len(rows))
-    found[each, rows] = True
+    array[each, rows] = True
     for _ in range(count - 1):
-        score = (found @ closeness)[:, rows]
-        score[found[:, rows]] = -np.inf
-        found[each, rows[score.argmax(axis=1)]] = True
-    return np.unique(found, axis=0)
+        score = (array @ closeness)[:, rows]
+        score[array[:, rows]] = -np.inf
+        array[each, rows[score.argmax(axis=1)]] = True
+    return np.unique(array, axis=0)
 
 
 def _peel(table: LinkTable, free: Sequence[int], count: int) -> Members:
     """All of them without the one with the fewest links, again and again; from every GPU, which stays."""
     rows = np.array(sorted(free), np.int64)
-    found = np.zeros((len(rows), len(table.gpus)), np.bool_)
-    found[:, rows] = True
+    array = np.zeros((len(rows), len(table.gpus)), np.bool_)
+    array[:, rows] = True
     each = np.arange(len(rows))
     for _ in range(len(rows) - count):
-        degrees = np.where(found, table.degrees(found), np.inf)
+        degrees = np.where(array, table.degrees(array), np.inf)
         degrees[each, rows] = np.inf
-        found[each, degrees.argmin(axis=1)] = False
-    return np.unique(found, axis=0)
+        array[each, degrees.argmin(axis=1)] = False
+    return np.unique(array, axis=0)
 
 
 def _swapped(table: LinkTable, free: Sequence[int], sets: Members) -> Members:
     """The most promising sets after the best swap of each, as long as one is better."""
     scores = _scores(table, sets)
-    found = sets[np.argsort(-scores, kind="stable")[:_IMPROVED]]
-    if found.sum() == len(found) * len(free) or not len(found):
-        return found
+    array = sets[np.argsort(-scores, kind="stable")[:_IMPROVED]]
+    if array.sum() == len(array) * len(free) or not len(array):
+        return array
     for _ in range(_ROUNDS):
-        before = _scores(table, found)
-        after, leaves, enters = _best_swaps(table, free, found)
+        before = _scores(table, array)
+        after, leaves, enters = _best_swaps(table, free, array)
         better = np.flatnonzero(after > before + _SMALL * _SMALL)
         if not len(better):
             break
-        found[better, leaves[better]] = False
-        found[better, enters[better]] = True
-        found = np.unique(found, axis=0)
-    return found
+        array[better, leaves[better]] = False
+        array[better, enters[better]] = True
+        array = np.unique(array, axis=0)
+    return array
 
 
 def _scores(table: LinkTable, sets: Members) -> Floats:
     """The fewest links of a GPU of the set; among equals the links of all of them."""
     degrees = table.degrees(sets)
     least = np.where(sets, degrees, np.inf).min(axis=1)
-    found: Floats = least + _SMALL * np.where(sets, degrees, 0.0).sum(axis=1) / 2
-    return found
+    array: Floats = least + _SMALL * np.where(sets, degrees, 0.0).sum(axis=1) / 2
+    return array
 
 
 def _best_swaps(table: LinkTable, free: Sequence[int], sets: Members) -> tuple[Floats, Ints, Ints]:

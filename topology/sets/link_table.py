@@ -7,13 +7,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind
+from kopt.topology.graph import Device, DeviceGraph, DeviceKind
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Members = NDArray[np.bool_]
 """Sets of GPUs, shape (sets, GPUs): is the GPU in the set?"""
-LINKED, BRIDGED, ONE_NUMA, ACROSS = 0, 1, 2, 3
+LINKED, BRIDGED, SAME_NUMA, ACROSS = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,16 +38,16 @@ class LinkTable:
 
     def members(self, sets: Sequence[Sequence[int]]) -> Members:
         """Sets of GPUs by their indexes."""
-        place = {gpu: n for n, gpu in enumerate(self.gpus)}
-        found = np.zeros((len(sets), len(self.gpus)), np.bool_)
-        for row, one in enumerate(sets):
-            found[row, [place[gpu] for gpu in one]] = True
-        return found
+        row_of = {gpu: n for n, gpu in enumerate(self.gpus)}
+        array = np.zeros((len(sets), len(self.gpus)), np.bool_)
+        for row, item in enumerate(sets):
+            array[row, [row_of[gpu] for gpu in item]] = True
+        return array
 
     def degrees(self, members: Members) -> Floats:
         """GB/s of each GPU's links to those of the set, shape (sets, GPUs)."""
-        found: Floats = members @ self.gbps
-        return found
+        array: Floats = members @ self.gbps
+        return array
 
 
 _made: "WeakKeyDictionary[DeviceGraph, LinkTable]" = WeakKeyDictionary()
@@ -65,11 +65,11 @@ def _read(graph: DeviceGraph) -> LinkTable:
     gbps = np.array([[graph.between.get((a, b), 0.0) for b in gpus] for a in gpus])
     switched = np.array([graph.switched.get(gpu, 0.0) for gpu in gpus])
     ways = [graph.way_up(Device(DeviceKind.GPU, gpu))[1:] for gpu in gpus]
-    bridges = [{one for one in way if one.kind is DeviceKind.PCIE_SWITCH} for way in ways]
-    under = np.array([[not set(one).isdisjoint(other) for other in ways] for one in ways])
-    bridged = np.array([[not one.isdisjoint(other) for other in bridges] for one in bridges])
+    bridges = [{device for device in way if device.kind is DeviceKind.PCIE_SWITCH} for way in ways]
+    under = np.array([[not set(devices).isdisjoint(other) for other in ways] for devices in ways])
+    bridged = np.array([[not bridge.isdisjoint(other) for other in bridges] for bridge in bridges])
     linked = (gbps > 0) | ((switched > 0)[:, None] & (switched > 0))
-    far = np.where(bridged, BRIDGED, np.where(under, ONE_NUMA, ACROSS)).astype(np.int64)
+    far = np.where(bridged, BRIDGED, np.where(under, SAME_NUMA, ACROSS)).astype(np.int64)
     hops = np.where(linked, LINKED, far)
     numa = _numbered([way[-1] if way else None for way in ways])
     above = _numbered([tuple(way) for way in ways])
@@ -79,12 +79,12 @@ def _read(graph: DeviceGraph) -> LinkTable:
 
 def _speeds(graph: DeviceGraph, gpu: int) -> tuple[float, ...]:
     way = graph.way_up(Device(DeviceKind.GPU, gpu))
-    return tuple(graph.parents[one].total_gbps for one in way[:-1])
+    return tuple(graph.parents[device].total_gbps for device in way[:-1])
 
 
 def _numbered(things: Sequence[object]) -> Ints:
     numbers: dict[object, int] = {}
-    return np.array([numbers.setdefault(one, len(numbers)) for one in things], np.int64)
+    return np.array([numbers.setdefault(thing, len(numbers)) for thing in things], np.int64)
 
 
 def _twins(gbps: Floats, switched: Floats, above: Ints, bus: Ints) -> Ints:

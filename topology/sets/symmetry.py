@@ -6,8 +6,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from kopt.policies.bandwidth.graph import DeviceGraph
-from kopt.policies.topology.table import Ints, LinkTable, Members, table_of
+from kopt.topology.graph import DeviceGraph
+from kopt.topology.sets.link_table import Ints, LinkTable, Members, table_of
 
 _MOST_TURNED, _MOST_TURNS, _MOST_TRIED = 16, 48, 4_000
 """GPUs of a node that is turned, ways of turning it, and steps in which they are sought."""
@@ -16,16 +16,18 @@ _turns: "WeakKeyDictionary[LinkTable, Ints]" = WeakKeyDictionary()
 
 def canonical(table: LinkTable, free: Sequence[int]) -> tuple[tuple[int, ...], Mapping[int, int]]:
     """Free GPUs that lie as these do, the same ones for all that the node can be turned into, and which is which."""
-    place = {gpu: row for row, gpu in enumerate(table.gpus)}
-    if not set(free) <= set(place) or not free:
+    row_of = {gpu: row for row, gpu in enumerate(table.gpus)}
+    if not set(free) <= set(row_of) or not free:
         return tuple(sorted(set(free))), {gpu: gpu for gpu in free}
     if table not in _turns:
         _turns[table] = turns(table)
-    rows = sorted({place[gpu] for gpu in free})
+    rows = sorted({row_of[gpu] for gpu in free})
     images = np.sort(_turns[table][:, rows], axis=1)
     turn = _turns[table][np.lexsort(images.T[::-1])[0]]
-    return (tuple(table.gpus[row] for row in np.sort(turn[rows]).tolist()),
-            {table.gpus[int(turn[row])]: table.gpus[row] for row in rows})  # fmt: skip
+    return (
+        tuple(table.gpus[row] for row in np.sort(turn[rows]).tolist()),
+        {table.gpus[int(turn[row])]: table.gpus[row] for row in rows},
+    )
 
 
 def turns(table: LinkTable) -> Ints:
@@ -37,14 +39,14 @@ def turns(table: LinkTable) -> Ints:
     if count > _MOST_TURNED:
         return itself[None, :]
     kind = np.stack([table.switched, table.bus.astype(np.float64)])
-    found: list[list[int]] = []
+    result: list[list[int]] = []
     tried = [list[int]()]
     for _ in range(_MOST_TRIED):
-        if not tried or len(found) >= _MOST_TURNS:
+        if not tried or len(result) >= _MOST_TURNS:
             break
         now = tried.pop()
         if len(now) == count:
-            found.append(now)
+            result.append(now)
             continue
         row = len(now)
         like = (kind == kind[:, [row]]).all(axis=0)
@@ -52,14 +54,14 @@ def turns(table: LinkTable) -> Ints:
         like &= (table.far[:, now] == table.far[row, :row]).all(axis=1)
         like[now] = False
         tried += [[*now, other] for other in np.flatnonzero(like)[::-1].tolist()]
-    return np.array([itself.tolist(), *(one for one in found if one != itself.tolist())], np.int64)
+    return np.array([itself.tolist(), *(item for item in result if item != itself.tolist())], np.int64)
 
 
 def twins(graph: DeviceGraph) -> tuple[tuple[int, ...], ...]:
     """The node's GPUs in classes of twins, in the order of their lowest index."""
     table = table_of(graph)
     return tuple(
-        tuple(table.gpus[n] for n in np.flatnonzero(table.twin == one)) for one in range(int(table.twin.max()) + 1)
+        tuple(table.gpus[n] for n in np.flatnonzero(table.twin == index)) for index in range(int(table.twin.max()) + 1)
     )
 
 
@@ -74,30 +76,30 @@ def how_many(table: LinkTable, free: Sequence[int], count: int) -> int:
 def representatives(table: LinkTable, free: Sequence[int], count: int) -> Members:
     """One set of ``count`` free GPUs of every kind there is, each of the lowest indexes."""
     rows = np.array(sorted(free), np.int64)
-    _, place, sizes = np.unique(table.twin[rows], return_inverse=True, return_counts=True)
+    _, class_of, sizes = np.unique(table.twin[rows], return_inverse=True, return_counts=True)
     shares = _shares(tuple(sizes.tolist()), count)
-    rank = np.tril(place[:, None] == place, -1).sum(axis=1)
-    found = np.zeros((len(shares), len(table.gpus)), np.bool_)
-    found[:, rows] = shares[:, place] > rank
-    return found
+    rank = np.tril(class_of[:, None] == class_of, -1).sum(axis=1)
+    array = np.zeros((len(shares), len(table.gpus)), np.bool_)
+    array[:, rows] = shares[:, class_of] > rank
+    return array
 
 
 def shares_of(table: LinkTable, members: Members) -> Ints:
     """How many of each class are in each set, shape (sets, classes)."""
     classes = np.eye(int(table.twin.max()) + 1, dtype=np.int64)[table.twin]
-    found: Ints = members.astype(np.int64) @ classes
-    return found
+    array: Ints = members.astype(np.int64) @ classes
+    return array
 
 
 @lru_cache(maxsize=128)
 def _shares(sizes: tuple[int, ...], count: int) -> Ints:
     """Every way of taking ``count`` from classes of these sizes, shape (ways, classes)."""
-    found, left = np.zeros((1, 0), np.int64), np.array([count], np.int64)
-    for place, size in enumerate(sizes):
-        rest = sum(sizes[place + 1 :])
-        taken = np.arange(size, -1, -1)
-        after = left[:, None] - taken
+    array, remaining = np.zeros((1, 0), np.int64), np.array([count], np.int64)
+    for number, size in enumerate(sizes):
+        rest = sum(sizes[number + 1 :])
+        counts = np.arange(size, -1, -1)
+        after = remaining[:, None] - counts
         way, which = np.nonzero((after >= 0) & (after <= rest))
-        found = np.column_stack((found[way], taken[which]))
-        left = after[way, which]
-    return found
+        array = np.column_stack((array[way], counts[which]))
+        remaining = after[way, which]
+    return array

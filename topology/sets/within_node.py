@@ -5,19 +5,19 @@ from dataclasses import replace
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 
-from kopt.core.bandwidth import BandwidthKind, BandwidthMinimum, Collective
-from kopt.policies.bandwidth.analytic import analytic
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.bandwidth.sets import GpuSet, Way, gpu_set
-from kopt.policies.topology.pool import Limit
-from kopt.policies.topology.sets import SetChoice, best_set
-from kopt.policies.topology.symmetry import canonical
-from kopt.policies.topology.table import table_of
+from kopt.core.hardware.bandwidth import BandwidthKind, BandwidthMinimum, Collective
+from kopt.topology.collective_cost import analytic
+from kopt.topology.graph import Machine
+from kopt.topology.set_links import GpuSet, Way, gpu_set
+from kopt.topology.sets.best import SetChoice, best_set
+from kopt.topology.sets.candidates import Limit
+from kopt.topology.sets.link_table import table_of
+from kopt.topology.sets.symmetry import canonical
 
 GIB = 2**30
-_MOST_KEPT, _MOST_LIMITS = 4096, 64
+_MOST_CHOICES, _MOST_LIMITS = 4096, 64
 _Question = tuple[tuple[int, ...], int, Collective, int]
-_kept: "WeakKeyDictionary[Machine, dict[_Question, SetChoice | None]]" = WeakKeyDictionary()
+_choices: "WeakKeyDictionary[Machine, dict[_Question, SetChoice | None]]" = WeakKeyDictionary()
 _values: "WeakKeyDictionary[Machine, dict[_Question, float]]" = WeakKeyDictionary()
 """Of sets of one node: whatever is free, they are the same sets."""
 _limits: "WeakKeyDictionary[Machine, dict[tuple[int, Collective, int], Limit | None]]" = WeakKeyDictionary()
@@ -33,36 +33,36 @@ def choose_gpus(
     """
     table = table_of(machine.node)
     like, back = canonical(table, free)
-    known = _kept.setdefault(machine, {})
+    choices = _choices.setdefault(machine, {})
     question = (like, count, kind, size_bytes)
-    if question not in known:
-        if len(known) >= _MOST_KEPT:
-            known.clear()
+    if question not in choices:
+        if len(choices) >= _MOST_CHOICES:
+            choices.clear()
         values, limit = _values.setdefault(machine, {}), limit_of(machine, count, kind, size_bytes)
-        if len(values) >= _MOST_KEPT:
+        if len(values) >= _MOST_CHOICES:
             values.clear()
 
         def value(gpus: tuple[int, ...]) -> float:
-            asked = (gpus, 1, kind, size_bytes)
-            found = values.get(asked)
-            if found is None:
-                found = values[asked] = bus_gbps(machine, gpus, kind=kind, size_bytes=size_bytes)
-            return found
+            key = (gpus, 1, kind, size_bytes)
+            result = values.get(key)
+            if result is None:
+                result = values[key] = bus_gbps(machine, gpus, kind=kind, size_bytes=size_bytes)
+            return result
 
-        known[question] = best_set(machine.node, like, count, value, limit)
-    choice = known[question]
+        choices[question] = best_set(machine.node, like, count, value, limit)
+    choice = choices[question]
     return choice and replace(choice, gpus=tuple(sorted(back[gpu] for gpu in choice.gpus)))
 
 
 def limit_of(machine: Machine, count: int, kind: Collective, size_bytes: int) -> Limit | None:
     """What ``count`` GPUs reach at most, by the links of the GPU that has fewest; None where switches join them."""
-    known = _limits.setdefault(machine, {})
+    limits = _limits.setdefault(machine, {})
     question = (count, kind, size_bytes)
-    if question not in known:
-        if len(known) >= _MOST_LIMITS:
-            known.clear()
-        known[question] = _limit(machine, *question)
-    return known[question]
+    if question not in limits:
+        if len(limits) >= _MOST_LIMITS:
+            limits.clear()
+        limits[question] = _limit(machine, *question)
+    return limits[question]
 
 
 def _limit(machine: Machine, count: int, kind: Collective, size_bytes: int) -> Limit | None:
@@ -85,9 +85,13 @@ def _limit(machine: Machine, count: int, kind: Collective, size_bytes: int) -> L
 
 
 def bus_gbps(
-    machine: Machine, gpus: Sequence[int], nodes: int = 1, *, kind: Collective = Collective.ALL_REDUCE,
+    machine: Machine,
+    gpus: Sequence[int],
+    nodes: int = 1,
+    *,
+    kind: Collective = Collective.ALL_REDUCE,
     size_bytes: int = GIB,
-) -> float:  # fmt: skip
+) -> float:
     """GB/s of bus bandwidth of a collective on these GPUs of each of ``nodes`` nodes; 0 where no network is known.
 
     One rank alone waits for nobody and has its memory's.

@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from kopt.core.units import MIB
-from kopt.models.sizing.allocator_settings import NO_LIMIT, AllocatorSettings
+from kopt.tracing.allocator_settings import NO_LIMIT, AllocatorSettings
 
 MIN_BLOCK_BYTES = 512
 SMALL_BYTES = MIB
@@ -38,7 +38,7 @@ class OutOfMemory(Exception):
 
 
 @dataclass(frozen=True)
-class BlockView:
+class BlockState:
     """A block as it can be looked at; ``mapped`` is false for reserved addresses without memory."""
 
     address: int
@@ -89,9 +89,12 @@ class CachingAllocator:
     """
 
     def __init__(
-        self, settings: AllocatorSettings | None = None, capacity_bytes: int | None = None, *,
+        self,
+        settings: AllocatorSettings | None = None,
+        capacity_bytes: int | None = None,
+        *,
         event_lag: int = EVENT_LAG,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings = settings or AllocatorSettings()
         whole = NO_LIMIT if capacity_bytes is None else capacity_bytes
         fraction = self.settings.memory_fraction
@@ -102,7 +105,7 @@ class CachingAllocator:
         self._pools: dict[tuple[bool, int], _Pool] = {}
         self._at: dict[int, _Block] = {}
         self._of: dict[int, _Block] = {}
-        self._waiting: deque[tuple[int, _Block]] = deque()
+        self._pending: deque[tuple[int, _Block]] = deque()
         self._next_address = ROUND_LARGE_BYTES
         self._clock = self._large_calls = 0
         self._collects = fraction is not None and self.settings.garbage_collection_threshold > 0
@@ -116,7 +119,7 @@ class CachingAllocator:
         if asked_bytes <= 0:
             return
         self._clock += 1
-        if self._waiting:
+        if self._pending:
             self._settle(self._clock - self.event_lag)
         size = self._rounded(asked_bytes)
         small = size <= SMALL_BYTES
@@ -141,7 +144,7 @@ class CachingAllocator:
             return
         self.allocated -= block.size
         if block.streams:
-            self._waiting.append((self._clock, block))
+            self._pending.append((self._clock, block))
         else:
             self._free_block(block)
 
@@ -162,11 +165,12 @@ class CachingAllocator:
                 elif block.whole:
                     self._release(block)
 
-    def blocks(self) -> list[BlockView]:
+    def blocks(self) -> list[BlockState]:
         """Every block there is, by address: taken, free or, in expandable segments, without memory behind it."""
-        ordered = sorted(self._at.values(), key=lambda one: one.address)
+        ordered = sorted(self._at.values(), key=lambda block: block.address)
         return [
-            BlockView(one.address, one.size, one.free, one.mapped, one.pool.small, one.pool.stream) for one in ordered
+            BlockState(block.address, block.size, block.free, block.mapped, block.pool.small, block.pool.stream)
+            for block in ordered
         ]
 
     def _rounded(self, size: int) -> int:
@@ -184,23 +188,23 @@ class CachingAllocator:
     def _best_fit(self, pool: _Pool, size: int) -> _Block | None:
         """get_free_block: the smallest free block that holds ``size``, taken out of the pool."""
         free = pool.free
-        place = bisect_left(free, (size, 0))
-        if place == len(free):
+        index = bisect_left(free, (size, 0))
+        if index == len(free):
             return None
-        block = self._at[free[place][1]]
+        block = self._at[free[index][1]]
         if block.expandable:
-            while place + 1 < len(free):
-                other = self._at[free[place + 1][1]]
+            while index + 1 < len(free):
+                other = self._at[free[index + 1][1]]
                 if _reach(other) >= _reach(block):
                     break
-                place, block = place + 1, other
+                index, block = index + 1, other
         if not self._splits_all:
             limit = self.settings.max_split_bytes
             if size < limit <= block.size:
                 return None
             if size >= limit and block.size >= size + self.settings.max_non_split_rounding_bytes:
                 return None
-        del free[place]
+        del free[index]
         return block
 
     def _should_split(self, pool: _Pool, size: int, rest: int) -> bool:
@@ -224,7 +228,7 @@ class CachingAllocator:
         self._at[block.address] = block
         insort(block.pool.free, (block.size, block.address))
 
-    def _take(self, block: _Block) -> None:
+    def _remove_free(self, block: _Block) -> None:
         """Out of its pool's free blocks."""
         free = block.pool.free
         del free[bisect_left(free, (block.size, block.address))]
@@ -234,7 +238,7 @@ class CachingAllocator:
         block.streams = None
         other = block.preceding
         if other is not None and other.free and other.mapped == block.mapped:
-            self._take(other)
+            self._remove_free(other)
             del self._at[block.address]
             block.address, block.size = other.address, block.size + other.size
             block.preceding = other.preceding
@@ -242,7 +246,7 @@ class CachingAllocator:
                 block.preceding.following = block
         other = block.following
         if other is not None and other.free and other.mapped == block.mapped:
-            self._take(other)
+            self._remove_free(other)
             del self._at[other.address]
             block.size += other.size
             block.following = other.following
@@ -252,8 +256,8 @@ class CachingAllocator:
 
     def _settle(self, until: int) -> None:
         """process_events: blocks whose other streams have passed are free."""
-        while self._waiting and self._waiting[0][0] <= until:
-            self._free_block(self._waiting.popleft()[1])
+        while self._pending and self._pending[0][0] <= until:
+            self._free_block(self._pending.popleft()[1])
 
     def _grow(self, pool: _Pool, size: int, asked_bytes: int) -> _Block:
         """A new block from the device; where it has none left, cached segments go first (malloc)."""
@@ -299,7 +303,7 @@ class CachingAllocator:
 
     def _release(self, block: _Block) -> None:
         """release_block: a free segment goes back to the device."""
-        self._take(block)
+        self._remove_free(block)
         del self._at[block.address]
         self.reserved -= block.size
 
@@ -309,12 +313,12 @@ class CachingAllocator:
             return False
         limit = self.settings.max_split_bytes
         wanted = max(size, limit)
-        place = bisect_left(pool.free, (wanted, 0))
-        if place < len(pool.free) and not self._at[pool.free[place][1]].expandable:
-            self._release(self._at[pool.free[place][1]])
+        index = bisect_left(pool.free, (wanted, 0))
+        if index < len(pool.free) and not self._at[pool.free[index][1]].expandable:
+            self._release(self._at[pool.free[index][1]])
             return True
         released = 0
-        for amount, address in reversed(pool.free[:place]):
+        for amount, address in reversed(pool.free[:index]):
             if released >= wanted or amount < limit:
                 break
             if not self._at[address].expandable:
@@ -327,14 +331,14 @@ class CachingAllocator:
         limit = int(self.settings.garbage_collection_threshold * self.capacity_bytes)
         target = self.reserved - limit
         blocks = [self._at[address] for pool in self._pools.values() if not pool.small for _, address in pool.free]
-        unused = [one for one in blocks if one.whole and not one.expandable]
+        unused = [block for block in blocks if block.whole and not block.expandable]
         while target > 0 and unused:
-            mean = sum(one.born for one in unused) / len(unused)
-            for one in unused:
-                if one.born <= mean:
-                    target -= one.size
-                    self._release(one)
-            unused = [one for one in unused if one.born > mean]
+            mean = sum(block.born for block in unused) / len(unused)
+            for block in unused:
+                if block.born <= mean:
+                    target -= block.size
+                    self._release(block)
+            unused = [block for block in unused if block.born > mean]
 
     def _expand(self, pool: _Pool, size: int) -> _Block | None:
         """try_allocate_expandable_block: map pages behind a free block of the pool's segment until ``size`` fits."""
@@ -351,7 +355,7 @@ class CachingAllocator:
             block = grown
         if not block.mapped:
             return None
-        self._take(block)
+        self._remove_free(block)
         return block
 
     def _expandable(self, pool: _Pool, size: int) -> _Block:
@@ -361,9 +365,9 @@ class CachingAllocator:
             if block.preceding is not None and block.preceding.free:
                 block = block.preceding
             room = 0
-            one: _Block | None = block
-            while room < size and one is not None and one.free:
-                room, one = room + one.size, one.following
+            item: _Block | None = block
+            while room < size and item is not None and item.free:
+                room, item = room + item.size, item.following
             if room >= size:
                 return block
         # Addresses cost nothing: 1 1/8 of the device, as PyTorch reserves.
@@ -408,7 +412,7 @@ class CachingAllocator:
         last = base + (block.address + block.size - base) // page * page
         if last <= first:
             return
-        self._take(block)
+        self._remove_free(block)
         if block.address < first:
             before = _Block(pool, block.address, first - block.address, expandable=True)
             before.preceding, before.following = block.preceding, block

@@ -37,24 +37,24 @@ class AllocatorSettings:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read ``key:value,key:value``; whatever cannot be read is kept under ``unknown``."""
-        found: dict[str, object] = {}
+        result: dict[str, object] = {}
         unknown = []
-        for key, value in _pairs(text):
+        for key, value in _items(text):
             try:
-                found.update(_read(key, value))
+                result.update(_read(key, value))
             except (ValueError, KeyError):
                 unknown.append(f"{key}:{value}" if value else key)
-        return cls(**found, unknown=tuple(unknown))  # type: ignore[arg-type]
+        return cls(**result, unknown=tuple(unknown))  # type: ignore[arg-type]
 
     def divisions(self, size: int) -> int:
         """Divisions of the power of two that ``size`` falls into (AcceleratorAllocatorConfig)."""
         if not self.roundup_divisions:
             return 0
-        place = size.bit_length() - 21
-        return self.roundup_divisions[min(max(place, 0), len(self.roundup_divisions) - 1)]
+        index = size.bit_length() - 21
+        return self.roundup_divisions[min(max(index, 0), len(self.roundup_divisions) - 1)]
 
 
-def _pairs(text: str) -> list[tuple[str, str]]:
+def _items(text: str) -> list[tuple[str, str]]:
     """Keys and values; commas and colons within brackets belong to the value."""
     lists: list[str] = []
 
@@ -63,11 +63,11 @@ def _pairs(text: str) -> list[tuple[str, str]]:
         return f"\0{len(lists) - 1}"
 
     plain = _LIST.sub(keep, re.sub(r"\s", "", text.replace("\0", "")))
-    pairs = []
+    items = []
     for part in filter(None, plain.split(",")):
         key, _, value = part.partition(":")
-        pairs.append((key, lists[int(value[1:])] if value.startswith("\0") else value))
-    return pairs
+        items.append((key, lists[int(value[1:])] if value.startswith("\0") else value))
+    return items
 
 
 def _read(key: str, value: str) -> dict[str, object]:
@@ -107,19 +107,19 @@ def _divisions(value: str) -> tuple[int, ...]:
     """``8`` for all, or ``256:1,512:2,>:8`` by size in MiB, each entry from its power of two on."""
     if ":" not in value:
         return (_power(value),) * _INTERVALS
-    found = [0] * _INTERVALS
+    result = [0] * _INTERVALS
     entries = [entry.partition(":") for entry in value.split(",")]
     last = 0
     for n, (bound, _, divisions) in enumerate(entries):
         if bound == ">":
-            found[last + 1 :] = [_power(divisions)] * (_INTERVALS - last - 1)
+            result[last + 1 :] = [_power(divisions)] * (_INTERVALS - last - 1)
             break
-        place = min(_positive(bound).bit_length() - 1, _INTERVALS - 1)
+        index = min(_positive(bound).bit_length() - 1, _INTERVALS - 1)
         if n == 0:
-            found[:place] = [_power(divisions)] * place
-        found[place] = _power(divisions)
-        last = place
-    return tuple(found)
+            result[:index] = [_power(divisions)] * index
+        result[index] = _power(divisions)
+        last = index
+    return tuple(result)
 
 
 def _power(value: str) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from kopt.formats.entrypoint import EntrypointError, ScriptFacts
 from kopt.formats.entrypoint.script import MAX_SOURCE_CHARACTERS
-from kopt.models.sizing.sandbox import Limits, run_confined
+from kopt.tracing.private_folders import private_folder
+from kopt.tracing.sandbox import Limits, run_confined
 
 LIMITS = Limits(wall_s=10.0, cpu_s=10, memory_bytes=1 << 30, processes=8, event_bytes=4 << 20)
 _PROGRAM = """
@@ -33,14 +34,17 @@ def read_script_confined(source: str, *, limits: Limits = LIMITS) -> ScriptFacts
     """
     if len(source) > MAX_SOURCE_CHARACTERS:
         raise EntrypointError(f"{len(source):,} characters are no script; give at most {MAX_SOURCE_CHARACTERS:,}")
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     answers = io.BytesIO()
-    with tempfile.TemporaryDirectory(prefix="kopt-source-") as folder:
+    with private_folder("kopt-source-", Path(tempfile.gettempdir())) as (folder, _):
         Path(folder, "source").write_text(source, encoding="utf-8", errors="replace")
         outcome = run_confined(
             [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM.format(root=str(root)), "source"],
-            cwd=folder, limits=limits, events=answers, readable=_package_folders(root),
-        )  # fmt: skip
+            cwd=folder,
+            limits=limits,
+            events=answers,
+            readable=_package_folders(root),
+        )
     try:
         answer = json.loads(answers.getvalue())
         if "refused" in answer:

@@ -30,7 +30,7 @@ MAX_RANK = 1 << 16
 _MAX_ID = 1 << 53
 _MAX_SIDE = 1 << 40
 _MAX_TEXT = 2000
-_MAX_NOTES = 200
+_MAX_REMARKS = 200
 
 
 class Event(IntEnum):
@@ -180,7 +180,7 @@ class Trace:
     def of_rank(self, rank: int) -> Rows:
         """The rows of one rank, in order, without the marks between ranks.
 
-        Phases are every rank's. What a storage is for may be told after another GPU's turn has come: it belongs to the
+        Phases are every rank's. A storage's role may be reported after another GPU's turn has come: it belongs to the
         rank that has the storage.
         """
         event, subject = self.rows[:, EVENT], self.rows[:, SUBJECT]
@@ -191,8 +191,8 @@ class Trace:
         own = np.where(places < 0, 0, subject[np.maximum(places, 0)]) == rank
         stored = np.isin(subject, subject[own & (event == Event.ALLOC)])
         own = np.where(event == Event.ROLE, stored, own | (event == Event.PHASE))
-        found: Rows = self.rows[own & ~marks]
-        return found
+        array: Rows = self.rows[own & ~marks]
+        return array
 
 
 def read_events(stream: BinaryIO, limits: EventLimits | None = None) -> Trace:
@@ -238,9 +238,16 @@ class _Decoder:
         rows.setflags(write=False)
         self._check_storages(rows)
         return Trace(
-            rows, self.names, self.hello, self.end, self.parameters, tuple(self.assumptions), tuple(self.warnings),
-            tuple(self.stand_ins), self.convolutions,
-        )  # fmt: skip
+            rows,
+            self.names,
+            self.hello,
+            self.end,
+            self.parameters,
+            tuple(self.assumptions),
+            tuple(self.warnings),
+            tuple(self.stand_ins),
+            self.convolutions,
+        )
 
     def _frame(self) -> tuple[int, bytes] | None:
         """The next whole frame; None at the end of the stream, also where that tears a frame."""
@@ -293,16 +300,16 @@ class _Decoder:
         self._refuse(rows, (event == Event.ROLE) & (rows[:, A] > max(Role)), "a role that does not exist")
         self._refuse(rows, (event == Event.RANK) & (rows[:, SUBJECT] >= MAX_RANK), "a rank beyond any cluster")
         folded = rows[event == Event.CONVOLUTION]
-        for one in np.unique(folded[:, SUBJECT]).tolist():
-            if one not in self.convolutions:
-                self._fail(f"convolution {one} is used before it is told")
+        for item in np.unique(folded[:, SUBJECT]).tolist():
+            if item not in self.convolutions:
+                self._fail(f"convolution {item} is used before it is told")
         if ((folded[:, A] & ~int(Pass.SEARCHED) < 1) | (folded[:, A] > sum(Pass))).any():
             self._fail("a convolution without a pass, or with one that does not exist")
         named = rows[(event == Event.PHASE) | (event == Event.WORKSPACE), SUBJECT]
         used = np.unique(np.concatenate([rows[:, MODULE], rows[:, OP], named]))
-        for one in used.tolist():
-            if one not in self.names:
-                self._fail(f"name {one} is used before it is given")
+        for item in used.tolist():
+            if item not in self.names:
+                self._fail(f"name {item} is used before it is given")
 
     def _check_storages(self, rows: Rows) -> None:
         """Each storage is allocated once, freed at most once and afterwards, and only known ones are spoken of."""
@@ -314,20 +321,20 @@ class _Decoder:
             self._fail_at(int(made[twice[0]]), "a storage is allocated twice")
         born = made[order]
         about = np.flatnonzero(np.isin(event, (Event.FREE, Event.ROLE, Event.RECORD_STREAM)))
-        place = np.searchsorted(ids, subject[about])
-        known = place < len(ids)
-        known[known] = ids[place[known]] == subject[about][known]
-        known[known] = born[place[known]] < about[known]
+        row = np.searchsorted(ids, subject[about])
+        known = row < len(ids)
+        known[known] = ids[row[known]] == subject[about][known]
+        known[known] = born[row[known]] < about[known]
         if not known.all():
             self._fail_at(int(about[~known][0]), "a storage that was not allocated before")
         freed = event[about] == Event.FREE
         died = np.full(len(ids), len(rows))
-        ends, count = np.unique(place[freed], return_counts=True)
+        ends, count = np.unique(row[freed], return_counts=True)
         if (count > 1).any():
-            again = np.flatnonzero(freed & (place == ends[count > 1][0]))[1]
+            again = np.flatnonzero(freed & (row == ends[count > 1][0]))[1]
             self._fail_at(int(about[again]), "a storage is freed twice")
-        died[place[freed]] = about[freed]
-        late = (event[about] == Event.RECORD_STREAM) & (about > died[place])
+        died[row[freed]] = about[freed]
+        late = (event[about] == Event.RECORD_STREAM) & (about > died[row])
         if late.any():
             self._fail_at(int(about[late][0]), "a freed storage is used on a stream")
 
@@ -366,10 +373,13 @@ class _Decoder:
             self._fail("argv must be a list")
         versions = {key: self._text(table.get(key) or "", key) for key in ("torch", "cuda", "hip", "python")}
         self.hello = Hello(
-            versions["torch"], versions["cuda"] or None, versions["hip"] or None, versions["python"],
+            versions["torch"],
+            versions["cuda"] or None,
+            versions["hip"] or None,
+            versions["python"],
             self._text(table.get("allocator_conf") or "", "allocator_conf"),
             tuple(self._text(word, "an argument") for word in words),
-        )  # fmt: skip
+        )
 
     def _read_name(self, content: Any) -> None:
         if not isinstance(content, list) or len(content) != 2:
@@ -404,21 +414,28 @@ class _Decoder:
             self._fail(f"more than {self.limits.convolutions:,} convolutions")
         shapes = [self._sizes(table.get(key), key) for key in ("input", "weight", "stride", "padding", "dilation")]
         source, weight, *rest = shapes
-        if not 3 <= len(source) == len(weight) <= 5 or any(len(one) not in (1, len(source) - 2) for one in rest):
+        if not 3 <= len(source) == len(weight) <= 5 or any(len(item) not in (1, len(source) - 2) for item in rest):
             self._fail("a convolution has one to three spatial dimensions")
         groups = self._number(table.get("groups"), "groups")
         flags = (table.get("transposed"), table.get("channels_last"))
-        if not groups or 0 in rest[0] or any(not isinstance(one, bool) for one in flags):
+        if not groups or 0 in rest[0] or any(not isinstance(flag, bool) for flag in flags):
             self._fail("a convolution has groups and strides of one or more, and flags that are true or false")
         self.convolutions[number] = Convolution(
-            source, weight, rest[0], rest[1], rest[2], groups, bool(flags[0]), self._text(table.get("dtype"), "dtype"),
+            source,
+            weight,
+            rest[0],
+            rest[1],
+            rest[2],
+            groups,
+            bool(flags[0]),
+            self._text(table.get("dtype"), "dtype"),
             bool(flags[1]),
-        )  # fmt: skip
+        )
 
     def _sizes(self, content: Any, what: str) -> tuple[int, ...]:
         if not isinstance(content, list) or not 1 <= len(content) <= 5:
             self._fail(f"{what} must be one to five sizes")
-        sizes = tuple(self._number(one, f"a size of {what}") for one in content)
+        sizes = tuple(self._number(item, f"a size of {what}") for item in content)
         if max(sizes) > _MAX_SIDE:
             self._fail(f"{what} is beyond any tensor")
         return sizes
@@ -433,10 +450,15 @@ class _Decoder:
 
 
 _READERS: Mapping[str, Callable[[_Decoder, Any], None]] = {
-    "hello": _Decoder._read_hello, "name": _Decoder._read_name, "assumption": _Decoder._read_assumption,
-    "warning": _Decoder._read_warning, "stand_in": _Decoder._read_stand_in,
-    "parameters": _Decoder._read_parameters, "convolution": _Decoder._read_convolution, "end": _Decoder._read_end,
-}  # fmt: skip
+    "hello": _Decoder._read_hello,
+    "name": _Decoder._read_name,
+    "assumption": _Decoder._read_assumption,
+    "warning": _Decoder._read_warning,
+    "stand_in": _Decoder._read_stand_in,
+    "parameters": _Decoder._read_parameters,
+    "convolution": _Decoder._read_convolution,
+    "end": _Decoder._read_end,
+}
 
 
 def shown(text: str) -> str:
@@ -445,10 +467,10 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in short)
 
 
-def _note(notes: list[Any], note: Any) -> None:
+def _note(remarks: list[Any], note: Any) -> None:
     """Keep a remark unless it was made before or there are too many."""
-    if len(notes) < _MAX_NOTES and note not in notes:
-        notes.append(note)
+    if len(remarks) < _MAX_REMARKS and note not in remarks:
+        remarks.append(note)
 
 
 def _read(stream: BinaryIO, count: int) -> bytes:

@@ -17,10 +17,10 @@ def find_interpreter(asked: str | None = None) -> str:
     Raises NoInterpreterError when ``asked`` is not there, or none of them has torch.
     """
     if asked is not None:
-        found = shutil.which(asked)
-        if found is None:
+        result = shutil.which(asked)
+        if result is None:
             raise NoInterpreterError(f"{asked} is no program; give the path of the Python that runs the script")
-        return str(Path(found).absolute())
+        return str(Path(result).absolute())
     for candidate in _candidates():
         if has_torch(candidate):
             return candidate
@@ -43,5 +43,5 @@ def _candidates() -> Iterator[str]:
             yield str(Path(os.environ[variable]) / "bin" / "python")
     yield sys.executable
     for name in ("python3", "python"):
-        if found := shutil.which(name):
-            yield found
+        if result := shutil.which(name):
+            yield result

@@ -2,8 +2,8 @@
 
 The command sees the system, its interpreter and its working folder, can write only to private memory that vanishes
 (its home, its temporary folder and a copy-on-write layer over the working folder) and inherits one pipe for events.
-What of that a machine cannot offer is told in ``Outcome.missing``; without a cut network and write protection the
-command is refused. Linux on x86-64 or AArch64, as root or as anyone; ``confine`` has the parts.
+What a machine lacks is replaced by other means and reported in ``Outcome.missing``; if nothing can, the command is
+refused (``confine.promises``). Linux on x86-64 or AArch64, as root or as anyone; ``confine`` has the parts.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import json
 import os
 import re
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,17 +22,40 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
-from kopt.models.sizing.confine.settings import Confinement, Limits
+from kopt.tracing.confine.settings import Confinement, Limits
+from kopt.tracing.private_folders import private_folder
+from kopt.tracing.python_folders import NoPythonError, program_folders, python_folders
 
-__all__ = ["EVENTS_VARIABLE", "ConfinementError", "Limits", "Outcome", "interpreter_folders", "run_confined",
-           "shown_of"]  # fmt: skip
+__all__ = [
+    "EVENTS_VARIABLE",
+    "ConfinementError",
+    "Limits",
+    "Outcome",
+    "interpreter_folders",
+    "run_confined",
+    "shown_of",
+]
 
 EVENTS_VARIABLE = "KOPT_EVENTS_FD"
 _EVENTS_FD = 3
 _GRACE_S = 10.0
 _CHUNK_BYTES = 1 << 20
-_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX",
-                   "CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "CC", "CXX", "OMP_NUM_THREADS")  # fmt: skip
+_KEPT_VARIABLES = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "ROCM_PATH",
+    "CC",
+    "CXX",
+    "OMP_NUM_THREADS",
+)
 _SECRET = re.compile(
     r"(^|_)(TOKENS?|SECRETS?|PASS(WD|WORD|PHRASE)?S?|CREDENTIALS?|(API|ACCESS|PRIVATE|AUTH)_?KEY(_ID)?|KEY|COOKIE|DSN)($|_)",
     re.IGNORECASE,
@@ -56,8 +78,8 @@ class Outcome:
     """How a confined command ended.
 
     ``exit_status`` is negative for a signal and None where it was ended at a limit or never started; ``limit_hit`` is
-    ``wall``, ``cpu``, ``memory``, ``processes`` or ``events``; ``output_tail`` the end of its standard output and
-    error; ``missing`` the protections that this machine could not give; ``error`` why it did not start.
+    ``wall``, ``cpu``, ``memory``, ``files``, ``processes`` or ``events``; ``output_tail`` the end of its standard
+    output and error; ``missing`` what this machine could not give; ``error`` why it did not start.
     """
 
     exit_status: int | None
@@ -118,7 +140,7 @@ def run_confined(
     ``without`` names protections not to use (``settings.PROTECTIONS``), as on machines that lack them.
 
     Raises:
-        ConfinementError: not Linux, or no cut network or write protection and not ``allow_unconfined``.
+        ConfinementError: not Linux, or a machine that cannot keep every promise and not ``allow_unconfined``.
         ValueError: an empty command, or folders that do not exist.
     """
     if not sys.platform.startswith("linux"):
@@ -128,77 +150,43 @@ def run_confined(
     folders = [str(Path(folder).resolve()) for folder in writable]
     if not argv or not all(folder.is_dir() for folder in (where, *map(Path, folders))):
         raise ValueError(f"nothing to run, or no such folder among {where} {' '.join(folders)}".rstrip())
-    base = _base_folder(where)
     started = time.monotonic()
-    try:
-        with _pipes(events is not None) as pipes:
-            task = Confinement(
-                argv=tuple(argv),
-                cwd=str(where),
-                env=_environment(env or {}, base, events is not None),
-                limits=limits,
-                readable=(*shown_of(where), *_own_prefixes(argv[0]), *(str(Path(path).resolve()) for path in readable)),
-                writable=tuple(folders),
-                base=str(base),
-                copy_on_write=not _holds_home(where),
-                status_fd=pipes["status"][1].fileno(),
-                output_fd=pipes["output"][1].fileno(),
-                events_fd=pipes["events"][1].fileno() if "events" in pipes else None,
-                allow_unconfined=allow_unconfined,
-                without=tuple(sorted(without)),
-            )
-            reading = _Reading(limits, events)
-            _drive(task, pipes, reading)
+    with (
+        private_folder("kopt-confined-", _scratch_parent(where)) as (base, in_use),
+        _pipes(events is not None) as pipes,
+    ):
+        task = Confinement(
+            argv=tuple(argv),
+            cwd=str(where),
+            env=_environment(env or {}, base, events is not None),
+            limits=limits,
+            readable=(*shown_of(where), *program_folders(argv[0]), *(str(Path(path).resolve()) for path in readable)),
+            writable=tuple(folders),
+            base=str(base),
+            copy_on_write=not _holds_home(where),
+            status_fd=pipes["status"][1].fileno(),
+            output_fd=pipes["output"][1].fileno(),
+            events_fd=pipes["events"][1].fileno() if "events" in pipes else None,
+            allow_unconfined=allow_unconfined,
+            without=tuple(sorted(without)),
+        )
+        reading = _Reading(limits, events)
+        _drive(task, pipes, reading, in_use)
         return _outcome(reading, time.monotonic() - started)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
 
 
-def interpreter_folders(python: str | Path, *, timeout_s: float = 30.0) -> tuple[str, ...]:
+def interpreter_folders(python: str | Path) -> tuple[str, ...]:
     """The folders that a Python interpreter imports from: its prefixes, site-packages, editable installs.
 
-    Starts the interpreter, without the caller's environment and in an empty folder, to ask it.
+    Read from its files: nothing of the environment is started.
 
     Raises:
-        ConfinementError: it does not start or does not answer; the message carries its last line.
+        ConfinementError: no such program, or no Python.
     """
-    question = (
-        "import json, site, sys; print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, "
-        "sys.base_exec_prefix, site.getusersitepackages(), *sys.path]))"
-    )
-    environment = {name: os.environ[name] for name in ("HOME", *_KEPT_VARIABLES) if name in os.environ}
-    with tempfile.TemporaryDirectory(prefix="kopt-") as empty:
-        try:
-            answer = subprocess.run(
-                [str(python), "-P", "-c", question] if _safe_path(python) else [str(python), "-c", question],
-                capture_output=True, check=True, cwd=empty, env=environment, text=True, timeout=timeout_s,
-            )  # fmt: skip
-            folders: list[str] = json.loads(answer.stdout.strip().splitlines()[-1])
-        except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
-            said = str(getattr(error, "stderr", "") or error).strip().splitlines()
-            raise ConfinementError(
-                f"{python} does not work as a Python interpreter: {said[-1] if said else error}"
-            ) from None
-    found = {str(Path(folder).resolve()) for folder in folders if folder and Path(folder).exists()}
-    return tuple(
-        sorted(folder for folder in found if folder not in ("/", str(Path.home())) and not folder.startswith(empty))
-    )
-
-
-def _safe_path(python: str | Path) -> bool:
-    return Path(python).resolve() == Path(sys.executable).resolve()
-
-
-def _own_prefixes(command: str) -> tuple[str, ...]:
-    """The prefix of a program in some ``bin``, by its name and by where links lead: environments and their bases."""
-    found = shutil.which(command) or command
-    prefixes = set()
-    for program in (Path(found).absolute(), Path(found).resolve()):
-        if program.parent.name == "bin" and program.parent.parent not in (Path("/"), Path.home()):
-            prefixes.add(str(program.parent.parent))
-        else:
-            prefixes.add(str(program))
-    return tuple(sorted(prefixes))
+    try:
+        return python_folders(python)
+    except NoPythonError as error:
+        raise ConfinementError(str(error)) from None
 
 
 def _holds_home(folder: Path) -> bool:
@@ -217,21 +205,21 @@ def shown_of(cwd: Path) -> tuple[str, ...]:
     )
 
 
-def _base_folder(cwd: Path) -> Path:
-    """An empty folder outside the working folder, over which private memory is mounted."""
+def _scratch_parent(cwd: Path) -> Path:
+    """Where, outside the working folder, an empty folder can be made over which private memory is mounted."""
     for parent in (tempfile.gettempdir(), "/var/tmp", "/dev/shm", str(Path.home())):
-        place = Path(parent).resolve()
-        outside = _holds_home(cwd) or (place != cwd and cwd not in place.parents)
-        if outside and os.access(place, os.W_OK):
-            return Path(tempfile.mkdtemp(prefix="kopt-confined-", dir=place))
+        parent_folder = Path(parent).resolve()
+        outside = _holds_home(cwd) or (parent_folder != cwd and cwd not in parent_folder.parents)
+        if outside and os.access(parent_folder, os.W_OK):
+            return parent_folder
     raise ConfinementError("no temporary folder outside the script's own; set TMPDIR to one")
 
 
-def _environment(given: Mapping[str, str], base: Path, events: bool) -> dict[str, str]:
+def _environment(extra: Mapping[str, str], base: Path, events: bool) -> dict[str, str]:
     """A few harmless variables of ours, the caller's, and homes in the private folder; secrets are withheld."""
     home = str(base / "home")
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    environment |= {name: WITHHELD if _SECRET.search(name) else value for name, value in given.items()}
+    environment |= {name: WITHHELD if _SECRET.search(name) else value for name, value in extra.items()}
     environment |= {"HOME": home, "TMPDIR": home, "XDG_CACHE_HOME": f"{home}/.cache", "USER": "kopt", "LOGNAME": "kopt"}
     environment.setdefault("PYTHONUSERBASE", os.environ.get("PYTHONUSERBASE") or str(Path.home() / ".local"))
     if events:
@@ -254,15 +242,20 @@ def _pipes(events: bool) -> Iterator[dict[str, _Pipe]]:
         yield made
 
 
-def _drive(task: Confinement, pipes: dict[str, _Pipe], reading: _Reading) -> None:
+def _drive(task: Confinement, pipes: dict[str, _Pipe], reading: _Reading, in_use: int) -> None:
     """Starts the supervisor and reads until it has reported, or kills it when it is late."""
-    root = str(Path(__file__).parents[3])
-    start = f"import sys; sys.path.append({root!r}); from kopt.models.sizing.confine.supervisor import main; main()"
+    root = str(Path(__file__).parents[2])
+    start = f"import sys; sys.path.append({root!r}); from kopt.tracing.confine.supervisor import main; main()"
     supervisor = subprocess.Popen(
         [sys.executable, "-I", "-S", "-B", "-c", start, str(os.getpid())],
-        stdin=subprocess.PIPE, stdout=pipes["output"][1], stderr=pipes["output"][1], env={"PATH": os.defpath}, cwd="/",
-        pass_fds=[sink.fileno() for _, sink in pipes.values()], start_new_session=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=pipes["output"][1],
+        stderr=pipes["output"][1],
+        env={"PATH": os.defpath},
+        cwd="/",
+        pass_fds=[in_use, *(sink.fileno() for _, sink in pipes.values())],
+        start_new_session=True,
+    )
     try:
         for _, sink in pipes.values():
             sink.close()
@@ -283,11 +276,11 @@ def _drive(task: Confinement, pipes: dict[str, _Pipe], reading: _Reading) -> Non
 
 def _read_all(sources: dict[str, int], reading: _Reading, limits: Limits) -> bool:
     """Reads until all writers have ended; False when it is late or too much."""
-    take = {"status": reading.report, "output": reading.output, "events": reading.events}
+    collected = {"status": reading.report, "output": reading.output, "events": reading.events}
     end_at = time.monotonic() + limits.wall_s + _GRACE_S
     with selectors.DefaultSelector() as selector:
         for name, source in sources.items():
-            selector.register(source, selectors.EVENT_READ, take[name])
+            selector.register(source, selectors.EVENT_READ, collected[name])
         while selector.get_map() and time.monotonic() < end_at:
             for key, _ in selector.select(timeout=1.0):
                 data = os.read(key.fd, _CHUNK_BYTES)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.sizing import MemoryBreakdown
 from kopt.core.units import GIB, Bytes
-from kopt.models.sizing.allocator import MIN_BLOCK_BYTES, CachingAllocator, OutOfMemory
-from kopt.models.sizing.allocator_settings import AllocatorSettings
-from kopt.models.sizing.events import EVENT, MODULE, SUBJECT, A, B, Convolution, Event, Pass, Role, Rows, Trace
-from kopt.models.sizing.workspaces import unfolded_bytes
+from kopt.core.workload.sizing import MemoryBreakdown
+from kopt.tracing.allocator import MIN_BLOCK_BYTES, CachingAllocator, OutOfMemory
+from kopt.tracing.allocator_settings import AllocatorSettings
+from kopt.tracing.events import EVENT, MODULE, SUBJECT, A, B, Convolution, Event, Pass, Role, Rows, Trace
+from kopt.tracing.workspaces import unfolded_bytes
 
 Amounts = NDArray[np.int64]
 
@@ -70,16 +70,16 @@ class Timeline:
     def phase_peaks(self) -> Mapping[str, PhasePeak]:
         """The highest peak of each phase over all steps."""
         highest: dict[str, PhasePeak] = {}
-        for one in self.phases:
-            if one.name not in highest or one.allocated_bytes > highest[one.name].allocated_bytes:
-                highest[one.name] = one
+        for phase in self.phases:
+            if phase.name not in highest or phase.allocated_bytes > highest[phase.name].allocated_bytes:
+                highest[phase.name] = phase
         return highest
 
     def grows(self) -> float:
         """By what part the peak grew from the last step but one to the last; 0 with fewer than three steps."""
         peaks: dict[int, int] = {}
-        for one in self.phases:
-            peaks[one.step] = max(peaks.get(one.step, 0), int(one.allocated_bytes))
+        for phase in self.phases:
+            peaks[phase.step] = max(peaks.get(phase.step, 0), int(phase.allocated_bytes))
         steps = sorted(peaks)
         if len(steps) < 3 or not peaks[steps[-2]]:
             return 0.0
@@ -87,9 +87,13 @@ class Timeline:
 
 
 def replay(
-    trace: Trace, *, rank: int = 0, capacity_bytes: int | None = None, settings: AllocatorSettings | None = None,
+    trace: Trace,
+    *,
+    rank: int = 0,
+    capacity_bytes: int | None = None,
+    settings: AllocatorSettings | None = None,
     card_bytes: int = LARGE_CARD_BYTES,
-) -> Timeline:  # fmt: skip
+) -> Timeline:
     """The timeline of one rank. ``settings`` default to those of the script's environment.
 
     ``capacity_bytes`` is what the allocator can have of the device: close to it cached memory is given back, beyond
@@ -107,23 +111,30 @@ def replay(
     peak = int(np.argmax(allocated)) if len(allocated) else 0
     tensors = int(allocated[peak]) if len(allocated) else 0
     return Timeline(
-        places, allocated, reserved, by_role, peak,
+        places,
+        allocated,
+        reserved,
+        by_role,
+        peak,
         _breakdown(by_role[peak] if len(by_role) else np.zeros(len(ROLES), np.int64), tensors, allocator.peak_reserved),
         _phases(rows, trace.names, places, allocated, reserved),
         _modules(rows, trace.names, int(places[peak]) if len(places) else 0),
-        Bytes(allocator.peak_allocated), Bytes(allocator.peak_reserved),
+        Bytes(allocator.peak_allocated),
+        Bytes(allocator.peak_reserved),
         Bytes(int(by_role.sum(1).max()) if len(by_role) else 0),
-        allocator.retries, failed, settings.unknown,
-    )  # fmt: skip
+        allocator.retries,
+        failed,
+        settings.unknown,
+    )
 
 
 def _searched(rows: Rows, convolutions: Mapping[int, Convolution]) -> NDArray[np.bool_]:
     """Which rows (n,) are convolutions whose algorithm is searched for among some that take a workspace."""
-    using = [number for number, one in convolutions.items() if unfolded_bytes(one)]
-    found: NDArray[np.bool_] = (
+    using = [number for number, convolution in convolutions.items() if unfolded_bytes(convolution)]
+    array: NDArray[np.bool_] = (
         (rows[:, EVENT] == Event.CONVOLUTION) & (rows[:, A] & Pass.SEARCHED > 0) & np.isin(rows[:, SUBJECT], using)
     )
-    return found
+    return array
 
 
 def _run(rows: Rows, places: Amounts, allocator: CachingAllocator, search: "_Search") -> tuple[Amounts, Amounts, str]:
@@ -179,16 +190,16 @@ class _Search:
 
 
 def _workspace(
-    allocator: CachingAllocator, held: dict[tuple[int, int], tuple[int, int]], key: tuple[int, int], amount: int
+    allocator: CachingAllocator, extents: dict[tuple[int, int], tuple[int, int]], key: tuple[int, int], amount: int
 ) -> None:
     """A library's workspace is kept once it was needed, and replaced when more is needed."""
-    storage, size = held.get(key, (0, 0))
+    storage, size = extents.get(key, (0, 0))
     if amount <= size:
         return
     if storage:
         allocator.free(storage)
-    held[key] = (-1 - len(held) - amount, amount)
-    allocator.malloc(held[key][0], amount, key[1])
+    extents[key] = (-1 - len(extents) - amount, amount)
+    allocator.malloc(extents[key][0], amount, key[1])
 
 
 def _by_role(rows: Rows, places: Amounts) -> Amounts:
@@ -201,8 +212,8 @@ def _by_role(rows: Rows, places: Amounts) -> Amounts:
     ids = subject[order]
     sizes = -(-rows[order, A] // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
     roles = np.zeros(len(ids), np.int64)
-    told = np.flatnonzero(event == Event.ROLE)
-    roles[np.searchsorted(ids, subject[told])] = rows[told, A]
+    role_rows = np.flatnonzero(event == Event.ROLE)
+    roles[np.searchsorted(ids, subject[role_rows])] = rows[role_rows, A]
     deltas = np.zeros((len(places), len(ROLES)), np.int64)
     kinds, about = event[places], subject[places]
     for kind, sign in ((Event.ALLOC, 1), (Event.FREE, -1)):
@@ -215,13 +226,13 @@ def _by_role(rows: Rows, places: Amounts) -> Amounts:
 
 def _breakdown(by_role: Amounts, allocated: int, reserved: int) -> MemoryBreakdown:
     """Roles at the peak. Workspaces and what blocks are larger than their tensors count as temporary."""
-    held = {role: int(by_role[role]) for role in ROLES}
-    lasting = sum(held.values()) - held[Role.TEMPORARY]
+    bytes_by_role = {role: int(by_role[role]) for role in ROLES}
+    lasting = sum(bytes_by_role.values()) - bytes_by_role[Role.TEMPORARY]
     return MemoryBreakdown(
-        weights=Bytes(held[Role.WEIGHTS] + held[Role.BUFFERS]),
-        gradients=Bytes(held[Role.GRADIENTS]),
-        optimizer=Bytes(held[Role.OPTIMIZER]),
-        activations=Bytes(held[Role.ACTIVATIONS] + held[Role.INPUTS]),
+        weights=Bytes(bytes_by_role[Role.WEIGHTS] + bytes_by_role[Role.BUFFERS]),
+        gradients=Bytes(bytes_by_role[Role.GRADIENTS]),
+        optimizer=Bytes(bytes_by_role[Role.OPTIMIZER]),
+        activations=Bytes(bytes_by_role[Role.ACTIVATIONS] + bytes_by_role[Role.INPUTS]),
         temporary=Bytes(max(0, allocated - lasting)),
         framework=Bytes(max(0, reserved - allocated)),
     )
@@ -232,21 +243,21 @@ def _phases(
 ) -> tuple[PhasePeak, ...]:
     marks = np.flatnonzero(rows[:, EVENT] == Event.PHASE)
     starts = np.searchsorted(places, marks)
-    found = []
+    phase_peaks = []
     for n, mark in enumerate(marks.tolist()):
         start, end = int(starts[n]), int(starts[n + 1]) if n + 1 < len(marks) else len(places)
         if start < end:
             peaks = (Bytes(int(amounts[start:end].max())) for amounts in (allocated, reserved))
-            found.append(PhasePeak(names[int(rows[mark, SUBJECT])], int(rows[mark, A]), start, *peaks))
-    return tuple(found)
+            phase_peaks.append(PhasePeak(names[int(rows[mark, SUBJECT])], int(rows[mark, A]), start, *peaks))
+    return tuple(phase_peaks)
 
 
-def _modules(rows: Rows, names: Mapping[int, str], place: int) -> tuple[ModuleShare, ...]:
-    """What is alive after row ``place`` by the module that allocated it, the largest first."""
-    past = rows[: place + 1]
+def _modules(rows: Rows, names: Mapping[int, str], row: int) -> tuple[ModuleShare, ...]:
+    """What is alive after row ``row`` by the module that allocated it, the largest first."""
+    past = rows[: row + 1]
     made = past[past[:, EVENT] == Event.ALLOC]
-    gone = past[past[:, EVENT] == Event.FREE, SUBJECT]
-    alive = made[~np.isin(made[:, SUBJECT], gone)]
+    freed = past[past[:, EVENT] == Event.FREE, SUBJECT]
+    alive = made[~np.isin(made[:, SUBJECT], freed)]
     modules, where = np.unique(alive[:, MODULE], return_inverse=True)
     amounts = np.bincount(where, weights=alive[:, A]).astype(np.int64)
     return tuple(
@@ -256,13 +267,13 @@ def _modules(rows: Rows, names: Mapping[int, str], place: int) -> tuple[ModuleSh
 
 def by_depth(modules: Sequence[ModuleShare], most: int) -> tuple[ModuleShare, ...]:
     """The same bytes under at most ``most`` names, paths cut as little as that allows; the rest under ``"others"``."""
-    depth = max((one.name.count(".") + 1 for one in modules), default=1)
+    depth = max((module.name.count(".") + 1 for module in modules), default=1)
     grouped: dict[str, int] = {}
     while True:
         grouped.clear()
-        for one in modules:
-            key = ".".join(one.name.split(".")[:depth])
-            grouped[key] = grouped.get(key, 0) + int(one.bytes)
+        for module in modules:
+            key = ".".join(module.name.split(".")[:depth])
+            grouped[key] = grouped.get(key, 0) + int(module.bytes)
         if len(grouped) <= most or depth == 1:
             break
         depth -= 1

@@ -10,34 +10,46 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kopt.core.gpu import GpuModel
-from kopt.models.sizing.devices import fake_gpu
-from kopt.models.sizing.events import Trace, TraceError, read_events
-from kopt.models.sizing.sandbox import ConfinementError, Limits, interpreter_folders, run_confined, shown_of
+from kopt.tracing.devices import fake_gpu
+from kopt.tracing.events import Trace, TraceError, read_events
+from kopt.tracing.sandbox import ConfinementError, Limits, interpreter_folders, run_confined, shown_of
 
+BESIDE_VARIABLE = "KOPT_PROBE_BESIDE"
+"""Set for a source text from elsewhere that is to import what lies in the working folder."""
 PROBE = Path(__file__).resolve().parent / "probe"
 _SOURCES = (".py", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt", ".ipynb", ".sh")
 _MAX_SOURCES, _MAX_SOURCE_BYTES = 5000, 64 << 20
 _MAX_EVENTS_BYTES = 512 << 20
 _KEPT_BYTES = 4 << 30
+_UNFINISHED_S = 3600.0
+_MAX_DEVICE_BYTES, _DEVICES_EACH = 64 << 20, 4
+_DEVICE_NAME = re.compile(rb"fake_device-[0-9a-f]{20}\.so")
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
 @dataclass(frozen=True)
 class ScriptCall:
-    """What is run: a script or ``-m module`` with its arguments, in a folder, by an interpreter."""
+    """What is run: a script or ``-m module`` with its arguments, in a folder, by an interpreter.
+
+    ``named`` are the words that the user gave; None: all. Only these make paths outside the folder visible: a
+    manifest's or a shell script's words may come from someone else.
+    """
 
     python: str
     arguments: tuple[str, ...]
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     world_size: int = 1
+    named: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,11 @@ class TraceCache:
 
     def _trim(self) -> None:
         assert self.folder is not None
-        kept = sorted(self.folder.glob("*.events.gz"), key=lambda one: one.stat().st_mtime, reverse=True)
+        for path in self.folder.glob("tmp*"):
+            # Of a run that was killed while it wrote.
+            if path.stat().st_mtime < time.time() - _UNFINISHED_S:
+                path.unlink(missing_ok=True)
+        kept = sorted(self.folder.glob("*.events.gz"), key=lambda item: item.stat().st_mtime, reverse=True)
         size = 0
         for n, path in enumerate(kept):
             size += path.stat().st_size
@@ -107,9 +123,14 @@ class _Buffer:
 
 
 def trace_script(
-    call: ScriptCall, gpu: GpuModel, *, limits: Limits, state: Path, cache: TraceCache | None = None,
+    call: ScriptCall,
+    gpu: GpuModel,
+    *,
+    limits: Limits,
+    state: Path,
+    cache: TraceCache | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> Traced:  # fmt: skip
+) -> Traced:
     """Run ``call`` on a fake ``gpu``. ``state`` keeps the compiled fake device. Never raises for what the script does.
 
     Raises ConfinementError where this machine cannot confine a script.
@@ -120,7 +141,7 @@ def trace_script(
         with contextlib.suppress(TraceError):
             return Traced(read_events(io.BytesIO(kept)), cached=True)
     progress("preparing the fake device")
-    device = state / "fake-device"
+    device = environment_cache(call.python, state / "fake-device")
     readable = interpreter_folders(call.python)
     named = _named_outside(call)
     problem = _prepare(call.python, device, readable, limits)
@@ -129,22 +150,29 @@ def trace_script(
     progress("running the script on a fake device")
     buffer = _Buffer()
     environment = {
-        **{key: os.environ[key] for key in _ALLOCATOR_VARIABLES if key in os.environ}, **call.environment,
-        "KOPT_PROBE_GPU": fake_gpu(gpu), "KOPT_PROBE_WORLD_SIZE": str(call.world_size),
-        "KOPT_PROBE_CACHE": str(device), "HF_HUB_OFFLINE": "1",
-    }  # fmt: skip
+        **{key: os.environ[key] for key in _ALLOCATOR_VARIABLES if key in os.environ},
+        **call.environment,
+        "KOPT_PROBE_GPU": fake_gpu(gpu),
+        "KOPT_PROBE_WORLD_SIZE": str(call.world_size),
+        "KOPT_PROBE_CACHE": str(device),
+        "HF_HUB_OFFLINE": "1",
+    }
     outcome = None
     try:
         outcome = run_confined(
-            [call.python, str(PROBE), *call.arguments], cwd=call.folder, env=environment, limits=limits,
-            events=buffer, readable=(*readable, *named, PROBE, device),
-        )  # fmt: skip
+            [call.python, str(PROBE), *call.arguments],
+            cwd=call.folder,
+            env=environment,
+            limits=limits,
+            events=buffer,
+            readable=(*readable, *named, PROBE, device),
+        )
         trace = read_events(io.BytesIO(buffer.content))
     except TraceError as error:
         if outcome is not None and outcome.limit_hit:
             return Traced(None, _limit(outcome.limit_hit, limits))
-        said = _last(outcome.output_tail) if outcome is not None else ""
-        return Traced(None, f"{error}" + (f" ({said})" if said else ""))
+        last_line = _last(outcome.output_tail) if outcome is not None else ""
+        return Traced(None, f"{error}" + (f" ({last_line})" if last_line else ""))
     if trace.end is not None and trace.end.reason != "limit":
         cache.write(digest, bytes(buffer.content))
     return Traced(
@@ -154,33 +182,40 @@ def trace_script(
 
 def call_digest(call: ScriptCall, gpu: GpuModel) -> str:
     """sha256 over everything that the run depends on; files by content, packages by name and version."""
-    found = hashlib.sha256()
-    facts = [
-        list(call.arguments), str(call.folder.resolve()), sorted(call.environment.items()), call.world_size,
-        fake_gpu(gpu), [os.environ.get(key, "") for key in _ALLOCATOR_VARIABLES], _packages(call.python),
-    ]  # fmt: skip
-    found.update(json.dumps(facts).encode())
+    result = hashlib.sha256()
+    request = [
+        list(call.arguments),
+        str(call.folder.resolve()),
+        sorted(call.environment.items()),
+        call.world_size,
+        fake_gpu(gpu),
+        [os.environ.get(key, "") for key in _ALLOCATOR_VARIABLES],
+        _packages(call.python),
+    ]
+    result.update(json.dumps(request).encode())
     for folder in (PROBE, call.folder, *map(Path, _named_outside(call))):
         for path in _sources(folder):
-            found.update(f"\0{path.relative_to(folder)}\0".encode() + path.read_bytes())
+            result.update(f"\0{path.relative_to(folder)}\0".encode() + path.read_bytes())
     for word in call.arguments:
         path = call.folder / word
         if len(word) < 4096 and path.is_file() and path.stat().st_size < _MAX_SOURCE_BYTES:
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            result.update(path.read_bytes())
+    return result.hexdigest()
 
 
 def _named_outside(call: ScriptCall) -> list[str]:
-    """What the command names outside its working folder, which is all that a script sees otherwise: the folder of the
-    script, whose modules it imports, and files and folders among the arguments."""
-    base, found = call.folder.resolve(), list[str]()
+    """What the user's command names outside its working folder, which is all that a script sees otherwise: the folder
+    of the script, whose modules it imports, and files and folders among the arguments."""
+    base, result = call.folder.resolve(), list[str]()
     for n, word in enumerate(call.arguments):
-        path = (base / word).resolve() if len(word) < 4096 and "\0" not in word else base
+        if len(word) >= 4096 or "\0" in word or not (call.named is None or word in call.named):
+            continue
+        path = (base / word).resolve()
         if base in (path, *path.parents) or not path.exists():
             continue
         is_script = n == 0 and path.is_file()
-        found += shown_of(path.parent if is_script else path) if is_script or path.is_dir() else [str(path)]
-    return found
+        result += shown_of(path.parent if is_script else path) if is_script or path.is_dir() else [str(path)]
+    return result
 
 
 def _sources(folder: Path) -> Iterator[Path]:
@@ -188,9 +223,10 @@ def _sources(folder: Path) -> Iterator[Path]:
     budget, count = _MAX_SOURCE_BYTES, 0
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(
-            one for one in folders
-            if not one.startswith((".", "__")) and not (Path(root) / one / "pyvenv.cfg").exists()
-        )  # fmt: skip
+            item
+            for item in folders
+            if not item.startswith((".", "__")) and not (Path(root) / item / "pyvenv.cfg").exists()
+        )
         for name in sorted(files):
             path = Path(root) / name
             if path.suffix not in _SOURCES or path.is_symlink() or not path.is_file():
@@ -203,24 +239,55 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 def _packages(python: str) -> list[str]:
     """Distributions of the interpreter's environment by the names of their folders, which carry versions."""
-    found = shutil.which(python) or python
-    prefix = Path(found).absolute().parent.parent
+    result = shutil.which(python) or python
+    prefix = Path(result).absolute().parent.parent
     return [
-        str(Path(found).resolve()),
+        str(Path(result).absolute()),
+        str(Path(result).resolve()),
         *sorted(path.name for path in prefix.glob("lib/python*/site-packages/*.dist-info")),
     ]
 
 
 def _prepare(python: str, device: Path, readable: Sequence[str], limits: Limits) -> str:
-    """Have the probe compile its fake device; "" when that is done, else what was said."""
+    """Have the probe compile its fake device; "" on success, else the error.
+
+    The interpreter is the user's, with all that its environment starts by itself: it writes nothing here, and what it
+    hands over is loaded by the same environment alone, confined.
+    """
     device.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made = io.BytesIO()
     outcome = run_confined(
-        [python, str(PROBE), "--prepare"], cwd=PROBE, env={"KOPT_PROBE_CACHE": str(device)}, limits=limits,
-        readable=(*readable, PROBE), writable=(device,),
-    )  # fmt: skip
+        [python, str(PROBE), "--prepare"],
+        cwd=PROBE,
+        env={"KOPT_PROBE_CACHE": str(device)},
+        limits=replace(limits, event_bytes=_MAX_DEVICE_BYTES),
+        readable=(*readable, PROBE, device),
+        events=made,
+    )
     if outcome.exit_status == 0:
+        keep_device(device, made.getvalue())
         return ""
     return _last(outcome.output_tail) or f"the fake device could not be prepared ({outcome.limit_hit or outcome.error})"
+
+
+def environment_cache(python: str, state: Path) -> Path:
+    """Where what an interpreter has compiled is kept for it: another environment never loads it."""
+    program = Path(shutil.which(python) or python).absolute()
+    identity = f"{program}\0{program.resolve()}"
+    return state / hashlib.sha256(identity.encode(errors="replace")).hexdigest()[:20]
+
+
+def keep_device(device: Path, handed_over: bytes) -> None:
+    """Keeps a compiled fake device, whole or not at all: a line with its file's name, then its bytes."""
+    name, _, content = handed_over.partition(b"\n")
+    if not content or not _DEVICE_NAME.fullmatch(name):
+        return
+    with tempfile.NamedTemporaryFile(dir=device, delete=False) as file:
+        file.write(content)
+    Path(file.name).replace(device / name.decode())
+    kept = sorted(device.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in kept[_DEVICES_EACH:]:
+        path.unlink(missing_ok=True)
 
 
 def _ended(trace: Trace, limit: str | None, limits: Limits) -> str:
@@ -236,6 +303,7 @@ def _limit(hit: str, limits: Limits) -> str:
         "cpu": f"{limits.cpu_s:g} s of processor time; --timeout gives it more",
         "memory": f"{limits.memory_bytes / (1 << 30):g} GiB of the host's memory",
         "processes": f"{limits.processes} processes",
+        "files": f"{limits.written_bytes / (1 << 30):g} GiB of files",
         "events": "the events that are read of it",
     }
     return f"it was ended at its limit of {most.get(hit, hit)}"

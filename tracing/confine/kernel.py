@@ -22,7 +22,8 @@ _MOUNT_SETATTR, _CLOSE_RANGE = 442, 436  # the same number on every architecture
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
-_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL, _PR_SET_KEEPCAPS = 47, 2, 4, 8
+_MNT_DETACH = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
@@ -79,14 +80,35 @@ def no_new_privileges() -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, "prctl NO_NEW_PRIVS")
 
 
-def drop_capabilities() -> None:
-    """Empties every capability set, so that not even user 0 regains one by running a program."""
+def keep_capabilities_once() -> None:
+    """The next change from root to another user leaves the permitted capabilities as they are."""
+    _prctl(_PR_SET_KEEPCAPS, 1, "prctl KEEPCAPS")
+
+
+def drop_capabilities(kept: int | None = None) -> None:
+    """Empties every capability set, so that not even user 0 regains one by running a program.
+
+    ``kept`` is the number of one capability that stays, also over the start of a program.
+    """
     for capability in range(64):
         if LIBC.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) < 0:
             break  # past the last one this kernel has, or no right to drop: then there is none to regain either
     LIBC.prctl(_PR_CAP_AMBIENT, ctypes.c_ulong(_PR_CAP_AMBIENT_CLEAR_ALL), 0, 0, 0)
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    checked(LIBC.capset(header, b"\0" * 24), "capset")
+    bit = 0 if kept is None else 1 << kept
+    checked(LIBC.capset(header, struct.pack("=6I", bit, bit, bit, 0, 0, 0)), "capset")
+    if kept is not None:
+        _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, "prctl CAP_AMBIENT", kept)
+
+
+def pivot_root(new: str, old: str) -> None:
+    number = 155 if os.uname().machine == "x86_64" else 41
+    checked(LIBC.syscall(ctypes.c_long(number), _path(new), _path(old)), f"pivot_root {new}")
+
+
+def detach(target: str) -> None:
+    """Takes a mount away; what uses it still keeps it until then."""
+    checked(LIBC.umount2(_path(target), ctypes.c_int(_MNT_DETACH)), f"umount2 {target}")
 
 
 def close_from(first: int) -> None:

@@ -9,7 +9,7 @@ import stat
 import struct
 from collections.abc import Iterable
 
-from kopt.models.sizing.confine.kernel import LIBC, checked
+from kopt.tracing.confine.kernel import LIBC, checked
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same number on every architecture
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
@@ -18,7 +18,8 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = 1, 2, 4, 8
 _FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _RIGHTS_OF_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 _NETWORK_ABI, _NETWORK_RIGHTS = 4, 0b11  # bind and connect of TCP
-_SCOPE_ABI, _SCOPES = 6, 0b11  # abstract UNIX sockets and signals stay inside
+SCOPE_ABI, _SCOPES = 6, 0b11  # abstract UNIX sockets and signals stay inside
+NEWEST_ABI = 7
 READ = _EXECUTE | _READ_FILE | _READ_DIR
 DEVICE = _READ_FILE | _WRITE_FILE
 
@@ -31,22 +32,22 @@ def abi() -> int:
     return max(0, version)
 
 
-def restrict(rules: Iterable[tuple[str, int]], writable: Iterable[str], *, cut_network: bool) -> int:
+def restrict(rules: Iterable[tuple[str, int]], writable: Iterable[str], *, cut_network: bool, at_most: int) -> int:
     """Leaves this process the rights ``rules`` name (path, rights) and everything below ``writable``.
 
     ``cut_network`` also refuses TCP; it is for kernels without network namespaces. Needs ``no_new_privileges``.
-    Returns the ABI used.
+    Returns the ABI used, no newer than ``at_most``.
 
     Raises:
         OSError: the kernel has no Landlock.
     """
-    version = abi()
+    version = min(abi(), at_most)
     if version == 0:
         raise OSError(0, "landlock: not in this kernel")
     rights = _RIGHTS_OF_ABI[min(version, 5)]
     network = _NETWORK_RIGHTS if cut_network and version >= _NETWORK_ABI else 0
-    attributes = struct.pack("=QQQ", rights, network, _SCOPES if version >= _SCOPE_ABI else 0)
-    size = 24 if version >= _SCOPE_ABI else 16 if version >= _NETWORK_ABI else 8
+    attributes = struct.pack("=QQQ", rights, network, _SCOPES if version >= SCOPE_ABI else 0)
+    size = 24 if version >= SCOPE_ABI else 16 if version >= _NETWORK_ABI else 8
     creation = (ctypes.c_long(_CREATE_RULESET), attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
     ruleset = checked(LIBC.syscall(*creation), "landlock_create_ruleset")
     try:

@@ -1,4 +1,4 @@
-"""What the supervisor is told, as JSON on its standard input, and what it tells back."""
+"""The supervisor's settings, as JSON on its standard input, and its report."""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -9,8 +9,8 @@ from typing import Any
 class Limits:
     """How much a confined command may use.
 
-    ``memory_bytes`` is the resident memory of all its processes together, ``scratch_bytes`` what all files it writes
-    may hold together where a private file system can be had, ``file_bytes`` what one file may hold, ``event_bytes``
+    ``memory_bytes`` is the resident memory of all its processes together, with what they write into private memory,
+    ``scratch_bytes`` what all files it writes may hold together, ``file_bytes`` what one file may hold, ``event_bytes``
     what is taken from the event pipe, ``tail_bytes`` how much of the end of its output is kept. ``cpu_s`` is per
     process, ``wall_s`` for all.
     """
@@ -30,9 +30,15 @@ class Limits:
             if not 0 < getattr(self, field.name) < 1 << 50:
                 raise ValueError(f"limit {field.name} must be above zero, not {getattr(self, field.name)}")
 
+    @property
+    def written_bytes(self) -> int:
+        """What all files may hold together: they lie in memory where a private file system can be had."""
+        return min(self.scratch_bytes, self.memory_bytes)
 
-PROTECTIONS = ("user", "net", "mount", "ipc", "host name", "pid", "landlock", "seccomp")
-"""What a machine may offer: namespaces by kind, and the two filters."""
+
+PROTECTIONS = ("user", "net", "mount", "ipc", "host name", "pid", "landlock", "landlock 6", "seccomp", "other user")
+"""What a machine may offer: namespaces by kind, the two filters (Landlock's sixth version keeps signals inside), and
+another user in root's place."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,8 @@ class Confinement:
 
     @classmethod
     def from_json(cls, text: str) -> "Confinement":
-        given: dict[str, Any] = json.loads(text)
-        given["limits"] = Limits(**given["limits"])
+        values: dict[str, Any] = json.loads(text)
+        values["limits"] = Limits(**values["limits"])
         for name in ("argv", "readable", "writable", "without"):
-            given[name] = tuple(given[name])
-        return cls(**given)
+            values[name] = tuple(values[name])
+        return cls(**values)

@@ -18,11 +18,11 @@ def _read(path: str) -> str:
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    result: list[int] = []
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, _read(f"{thread}/children").split())
-    return found
+            result += map(int, _read(f"{thread}/children").split())
+    return result
 
 
 def _children_by_scan() -> dict[int, list[int]]:
@@ -38,15 +38,15 @@ def _children_by_scan() -> dict[int, list[int]]:
 
 def descendants(root: int, at_most: int = 100_000) -> list[int]:
     """Every process below ``root``, parents first; may miss those that start while it looks."""
-    known = None if Path(f"/proc/self/task/{os.getpid()}/children").exists() else _children_by_scan()
-    found: list[int] = []
-    waiting = [root]
-    while waiting and len(found) < at_most:
-        pid = waiting.pop()
-        below = _children(pid) if known is None else known.get(pid, [])
-        found += below
-        waiting += below
-    return found
+    children = None if Path(f"/proc/self/task/{os.getpid()}/children").exists() else _children_by_scan()
+    result: list[int] = []
+    pending = [root]
+    while pending and len(result) < at_most:
+        pid = pending.pop()
+        below = _children(pid) if children is None else children.get(pid, [])
+        result += below
+        pending += below
+    return result
 
 
 def private_bytes(pids: list[int]) -> int:
@@ -60,12 +60,14 @@ def private_bytes(pids: list[int]) -> int:
 
 
 def shared_out_bytes(pids: list[int]) -> int:
-    """Resident memory with shared pages divided among their holders (PSS): exact, and slow to ask for."""
+    """The same with shared pages divided among their holders (PSS): exact, and slow to ask for.
+
+    Before Linux 5.4 pages that files back are counted as well.
+    """
     total = 0
     for pid in pids:
-        for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1]) * 1024
+        sizes = dict(line.split()[:2] for line in _read(f"/proc/{pid}/smaps_rollup").splitlines()[1:])
+        total += int(sizes.get("Pss_Anon:", sizes.get("Pss:", 0))) * 1024
     return total
 
 
@@ -76,15 +78,15 @@ def end_all(root: int, spared: int | None = None) -> bool:
     """
     give_up = time.monotonic() + _END_WITHIN_S
     while time.monotonic() < give_up:
-        left = [pid for pid in descendants(root) if pid != spared]
+        remaining = [pid for pid in descendants(root) if pid != spared]
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in left:
+            for pid in remaining:
                 with contextlib.suppress(OSError):
                     os.kill(pid, number)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if not left:
+        if not remaining:
             return True
         time.sleep(0.002)
     return False

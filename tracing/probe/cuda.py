@@ -112,7 +112,7 @@ def _switch(stream: Any) -> None:
     if stream is None:
         return
     _Current.stream = stream
-    _Current.tracer.ledger.stream = stream.stream_id
+    _Current.tracer.storages.stream = stream.stream_id
 
 
 def install(library: ctypes.CDLL, settings: Settings, tracer: Tracer) -> None:
@@ -232,30 +232,30 @@ def _devices(library: ctypes.CDLL, settings: Settings) -> None:
 
 
 def _memory(settings: Settings, tracer: Tracer) -> None:
-    cuda, ledger = torch.cuda, tracer.ledger
+    cuda, storages = torch.cuda, tracer.storages
     total = settings.gpu.memory_bytes
 
     def most(*_: Any, **__: Any) -> int:
-        return ledger.highest
+        return storages.highest
 
     def reset(*_: Any, **__: Any) -> None:
-        ledger.highest = ledger.allocated
+        storages.highest = storages.allocated
 
     def empty() -> None:
         tracer.writer.row(events.EMPTY_CACHE, 0)
 
     def stats(*_: Any, **__: Any) -> dict[str, int]:
-        found = _Zeros()
+        zeros = _Zeros()
         for kind in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"):
-            found[f"{kind}.all.current"] = ledger.allocated
-            found[f"{kind}.all.peak"] = most()
-        return found
+            zeros[f"{kind}.all.current"] = storages.allocated
+            zeros[f"{kind}.all.peak"] = most()
+        return zeros
 
     answers = {
-        "mem_get_info": lambda device=None: (max(0, total - ledger.allocated), total),
-        "memory_allocated": lambda device=None: ledger.allocated,
-        "memory_reserved": lambda device=None: ledger.allocated,
-        "memory_cached": lambda device=None: ledger.allocated,
+        "mem_get_info": lambda device=None: (max(0, total - storages.allocated), total),
+        "memory_allocated": lambda device=None: storages.allocated,
+        "memory_reserved": lambda device=None: storages.allocated,
+        "memory_cached": lambda device=None: storages.allocated,
         "max_memory_allocated": most,
         "max_memory_reserved": most,
         "max_memory_cached": most,
@@ -295,18 +295,18 @@ def _streams(tracer: Tracer) -> None:
     _Current.stream = default
 
     @contextlib.contextmanager
-    def stream(chosen: Any) -> Iterator[None]:
+    def stream(selected: Any) -> Iterator[None]:
         before = _Current.stream
-        if chosen is not None:
-            _switch(chosen)
+        if selected is not None:
+            _switch(selected)
         try:
             yield
         finally:
             _switch(before)
 
     class StreamContext(contextlib.AbstractContextManager[None]):
-        def __init__(self, chosen: Any) -> None:
-            self._inner = stream(chosen)
+        def __init__(self, selected: Any) -> None:
+            self._inner = stream(selected)
 
         def __enter__(self) -> None:
             self._inner.__enter__()
@@ -314,10 +314,10 @@ def _streams(tracer: Tracer) -> None:
         def __exit__(self, *details: Any) -> None:
             self._inner.__exit__(*details)
 
-    def record_stream(tensor: Any, chosen: Any) -> None:
-        record = tracer.ledger.find(tensor)
+    def record_stream(tensor: Any, selected: Any) -> None:
+        record = tracer.storages.find(tensor)
         if record is not None and record.number:
-            tracer.writer.row(events.RECORD_STREAM, record.number, 0, getattr(chosen, "stream_id", 0))
+            tracer.writer.row(events.RECORD_STREAM, record.number, 0, getattr(selected, "stream_id", 0))
 
     shared = {
         "Stream": FakeStream,
@@ -365,17 +365,17 @@ class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
 class FakeGenerator(torch._C.Generator, metaclass=_AnyGenerator):
     """A generator of the CPU that says it is the GPU's: builds with CUDA would start the driver for one."""
 
-    _said: torch.device
+    _device: torch.device
 
     def __new__(cls, device: Any = "cpu") -> FakeGenerator:
         base: Any = torch._C.Generator
         made: FakeGenerator = base.__new__(cls, "cpu")
-        made._said = torch.device(device)
+        made._device = torch.device(device)
         return made
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return self._said
+        return self._device
 
 
 def _graphs(tracer: Tracer) -> None:

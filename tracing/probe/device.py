@@ -34,10 +34,10 @@ class TorchBuild:
 
 def find_torch() -> TorchBuild:
     """The torch of this interpreter. Raises :class:`NoFakeDevice` where there is none."""
-    found = importlib.util.find_spec("torch")
-    if found is None or not found.submodule_search_locations:
+    result = importlib.util.find_spec("torch")
+    if result is None or not result.submodule_search_locations:
         raise NoFakeDevice(f"{sys.executable} has no torch: name the script's own interpreter with --python")
-    folder = Path(next(iter(found.submodule_search_locations)))
+    folder = Path(next(iter(result.submodule_search_locations)))
     text = (folder / "version.py").read_text()
     version = re.search(r"__version__ = '([^']+)'", text)
     git = re.search(r"git_version = '([^']+)'", text)
@@ -47,6 +47,12 @@ def find_torch() -> TorchBuild:
 
 def load(build: TorchBuild, cache: Path) -> ctypes.CDLL:
     """Loads torch's core and the fake hooks over it; to be called before ``import torch``."""
+    return ctypes.CDLL(str(library(build, cache)), mode=ctypes.RTLD_GLOBAL)
+
+
+def library(build: TorchBuild, cache: Path) -> Path:
+    """The fake hooks for this torch: those in ``cache``, else compiled there or, where that cannot be written, in the
+    temporary folder. Loads torch's core."""
     if sys.platform != "linux":
         raise NoFakeDevice(f"scripts are executed abstractly on Linux only, not on {sys.platform}")
     core = ctypes.CDLL(str(build.folder / "lib" / "libc10.so"), mode=ctypes.RTLD_GLOBAL)
@@ -55,10 +61,14 @@ def load(build: TorchBuild, cache: Path) -> ctypes.CDLL:
     if core is None:
         raise NoFakeDevice("torch's libraries are incomplete")
     new_abi = hasattr(cpu, "_ZN2at17CUDAHooksRegistryB5cxx11Ev")
-    library = cache / f"fake_device-{_key(build, new_abi)}.so"
-    if not library.exists():
-        _compile(build, new_abi, library)
-    return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    kept = cache / f"fake_device-{_key(build, new_abi)}.so"
+    if not kept.exists():
+        try:
+            _compile(build, new_abi, kept)
+        except OSError:
+            kept = Path(tempfile.mkdtemp()) / kept.name
+            _compile(build, new_abi, kept)
+    return kept
 
 
 def _preload(build: TorchBuild) -> None:
@@ -84,8 +94,8 @@ def _preload_vendor(build: TorchBuild) -> None:
 
 def _key(build: TorchBuild, new_abi: bool) -> str:
     source = (Path(__file__).parent / "fake_device.cpp").read_bytes()
-    facts = (build.version, build.git, str(build.hip), str(new_abi), sys.implementation.cache_tag, os.uname().machine)
-    return hashlib.sha256("\0".join(facts).encode() + source).hexdigest()[:20]
+    key = (build.version, build.git, str(build.hip), str(new_abi), sys.implementation.cache_tag, os.uname().machine)
+    return hashlib.sha256("\0".join(key).encode() + source).hexdigest()[:20]
 
 
 def _compile(build: TorchBuild, new_abi: bool, library: Path) -> None:

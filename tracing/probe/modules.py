@@ -34,8 +34,8 @@ class Modules:
         """The id of the module that an operation belongs to."""
         node = torch._C._current_autograd_node()
         if node is not None and self._sequence:
-            place = bisect_right(self._sequence, node._sequence_nr()) - 1
-            return self._owner[place] if place >= 0 else 0
+            index = bisect_right(self._sequence, node._sequence_nr()) - 1
+            return self._owner[index] if index >= 0 else 0
         return self._stack[-1] if self._stack else 0
 
     def install(self, tracer: Tracer) -> None:
@@ -54,12 +54,12 @@ class Modules:
             if len(self._sequence) > _SEQUENCES and torch._C._current_autograd_node() is None:
                 self._sequence.clear()
                 self._owner.clear()
-        known = self._paths.get(id(module))
-        if known is None or known[0]() is not module:
+        name_id = self._paths.get(id(module))
+        if name_id is None or name_id[0]() is not module:
             self._learn(module)
-            known = self._paths[id(module)]
-        self._stack.append(known[1])
-        self._mark(known[1])
+            name_id = self._paths[id(module)]
+        self._stack.append(name_id[1])
+        self._mark(name_id[1])
 
     def _leave(self, module: Any, inputs: Any, output: Any) -> None:
         if self._stack:
@@ -114,7 +114,7 @@ def _tensors(value: Any) -> list[Any]:
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
-        return [one for item in value for one in _tensors(item)]
+        return [tensor for item in value for tensor in _tensors(item)]
     if isinstance(value, dict):
-        return [one for item in value.values() for one in _tensors(item)]
+        return [tensor for item in value.values() for tensor in _tensors(item)]
     return []

@@ -13,7 +13,7 @@ from .tracer import Handler, Tracer
 from .values import guess, worth_keeping
 
 aten = torch.ops.aten
-# Larger copies to the host stay fake: nobody prints them.
+# Larger copies to the host stay fake: they are not printed.
 _READABLE = 1 << 20
 
 
@@ -125,7 +125,7 @@ def _copy(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
         if before is not None:
             before.copy_(known)
         else:
-            record = tracer.ledger.find(target)
+            record = tracer.storages.find(target)
             whole = record is not None and target.untyped_storage().nbytes() == target.numel() * target.element_size()
             if whole:
                 tracer.values.keep(target, known.to(target.dtype).expand(target.shape).clone())
@@ -192,7 +192,7 @@ def _index(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     indices = _expanded(tracer, args[1])
     out: Any = tracer.fake_mode.__torch_dispatch__(func, (), (args[0], indices), {})
     tracer.follow(out)
-    values = [tracer.values.of(one) if one is not None else None for one in indices]
+    values = [tracer.values.of(index) if index is not None else None for index in indices]
     source = tracer.values.of(args[0])
     if (
         source is not None
@@ -209,10 +209,10 @@ def _index(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 def _index_put(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     target, value = args[0], args[2]
     if not isinstance(target, FakeTensor):
-        indices = [one if one is None else tracer.materialise(one) for one in args[1]]
+        indices = [arg if arg is None else tracer.materialise(arg) for arg in args[1]]
         return func(target, indices, tracer.materialise(value), *args[3:], **kwargs)
     known = tracer.values.of(target)
-    parts = [one if one is None else tracer.values.of(one) for one in args[1]]
+    parts = [arg if arg is None else tracer.values.of(arg) for arg in args[1]]
     put = tracer.values.of(value)
     masked = len(args[1]) == 1 and args[1][0] is not None and args[1][0].dtype is torch.bool and value.numel() == 1
     # One mask and one number become masked_fill, which needs no positions.
@@ -221,7 +221,7 @@ def _index_put(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     out = target if func._schema.name != "aten::index_put" else tracer.like(target)
     tracer.follow(out)
     computable = known is not None and put is not None
-    if computable and all(part is not None or one is None for part, one in zip(parts, args[1], strict=True)):
+    if computable and all(part is not None or item is None for part, item in zip(parts, args[1], strict=True)):
         try:
             result = func(known, parts, put, *args[3:], **kwargs)
         except (RuntimeError, IndexError):
@@ -245,11 +245,11 @@ def _known_or_largest(tracer: Tracer, func: Any, args: Any, kwargs: Any, size: i
 
 def _kept(tracer: Tracer, real: list[torch.Tensor], device: torch.device) -> list[Any]:
     results = []
-    for one in real:
-        fake = tracer.empty(one.shape, one.dtype, device)
+    for tensor in real:
+        fake = tracer.empty(tensor.shape, tensor.dtype, device)
         tracer.follow(fake)
-        if worth_keeping(one):
-            tracer.values.keep(fake, one)
+        if worth_keeping(tensor):
+            tracer.values.keep(fake, tensor)
         results.append(fake)
     return results
 
@@ -288,7 +288,7 @@ def _repeat_interleave(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any
 def _scatter(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     target, index = args[0], args[2]
     if not isinstance(target, FakeTensor):
-        return func(*[tracer.materialise(one) if isinstance(one, torch.Tensor) else one for one in args], **kwargs)
+        return func(*[tracer.materialise(arg) if isinstance(arg, torch.Tensor) else arg for arg in args], **kwargs)
     known, where = tracer.values.of(target), tracer.values.of(index)
     source = args[3] if len(args) > 3 else kwargs.get("value")
     value = tracer.values.of(source) if isinstance(source, torch.Tensor) else source
@@ -312,33 +312,33 @@ def _nms(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 def _foreach(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """A list kernel reads and writes lists at once: results are new tensors like the first list's, without more."""
     # One kernel has its number first: a base with lists of exponents.
-    first = next(one for one in args if isinstance(one, (list, tuple)))
+    first = next(arg for arg in args if isinstance(arg, (list, tuple)))
     name = func._schema.name
     if func._schema.name.endswith("_") or not func._schema.returns:
-        for one in first:
-            if isinstance(one, FakeTensor):
-                tracer.values.forget(one)
-            elif one.numel() == 1:
-                func([one], *[_slice(tracer, other, first, one) for other in args[1:]], **kwargs)
+        for item in first:
+            if isinstance(item, FakeTensor):
+                tracer.values.forget(item)
+            elif item.numel() == 1:
+                func([item], *[_slice(tracer, other, first, item) for other in args[1:]], **kwargs)
         return None
     if name in ("aten::_foreach_norm", "aten::_foreach_max"):
-        return [tracer.empty((), one.dtype, one.device) for one in first]
-    return [tracer.like(one) for one in first]
+        return [tracer.empty((), item.dtype, item.device) for item in first]
+    return [tracer.like(item) for item in first]
 
 
-def _slice(tracer: Tracer, other: Any, whole: Any, one: Any) -> Any:
+def _slice(tracer: Tracer, other: Any, whole: Any, item: Any) -> Any:
     """The part of a parallel list that belongs to one tensor."""
     if not isinstance(other, (list, tuple)) or len(other) != len(whole):
         return other
-    place = next(index for index, candidate in enumerate(whole) if candidate is one)
-    part = other[place]
+    index = next(index for index, candidate in enumerate(whole) if candidate is item)
+    part = other[index]
     return [tracer.materialise(part) if isinstance(part, torch.Tensor) else part]
 
 
 def _fused(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> None:
     for group in args[:1]:
-        for one in group:
-            tracer.values.forget(one)
+        for item in group:
+            tracer.values.forget(item)
 
 
 def _collective(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
@@ -347,13 +347,13 @@ def _collective(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     def small(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return torch.zeros(1, dtype=value.dtype)
-        return [small(one) for one in value] if isinstance(value, list) else value
+        return [small(item) for item in value] if isinstance(value, list) else value
 
     try:
         return tracer.fake_mode.__torch_dispatch__(func, (), args, kwargs)
     except (UnsupportedOperatorException, NotImplementedError):
         # Older versions have no fake form of collectives.
-        out = func(*[small(one) for one in args], **kwargs)
+        out = func(*[small(arg) for arg in args], **kwargs)
     return (args[0], *out[1:]) if isinstance(out, tuple) else out
 
 

@@ -47,10 +47,10 @@ class Recipes:
         if torch.Tag.inplace_view in func.tags or (func._schema.is_mutable and isinstance(out, (list, tuple))):
             return
         storages: dict[int, int] = {}
-        for place, one in enumerate(inputs):
-            storages.setdefault(one.untyped_storage()._cdata, place)
+        for index, item in enumerate(inputs):
+            storages.setdefault(item.untyped_storage()._cdata, index)
         kind = type(out) if isinstance(out, (list, tuple)) else None
-        parts = [_part(one, inputs, storages) for one in (out if kind is not None else (out,))]
+        parts = [_part(item, inputs, storages) for item in (out if kind is not None else (out,))]
         if kind in (None, list, tuple) and None not in parts:
             self._kept[key] = (kind, parts)
 
@@ -73,28 +73,28 @@ def _describe(values: Any, parts: list[Any]) -> bool:
     return True
 
 
-def _part(one: Any, inputs: list[Any], storages: dict[int, int]) -> Any:
-    if one is None:
+def _part(item: Any, inputs: list[Any], storages: dict[int, int]) -> Any:
+    if item is None:
         return (_NONE, 0)
-    if not isinstance(one, FakeTensor) or one.layout is not torch.strided or one.constant is not None:
+    if not isinstance(item, FakeTensor) or item.layout is not torch.strided or item.constant is not None:
         return None
-    if one.is_conj() or one.is_neg():
+    if item.is_conj() or item.is_neg():
         return None
-    for place, given in enumerate(inputs):
-        if given is one:
-            return (_INPUT, place)
-    address = one.untyped_storage()._cdata
+    for index, candidate in enumerate(inputs):
+        if candidate is item:
+            return (_INPUT, index)
+    address = item.untyped_storage()._cdata
     base = storages.get(address)
     if base is None:
         # Another result with the same storage would be a view of this one, which no recipe says.
         storages[address] = -1
     elif base < 0:
         return None
-    clean = {name: value for name, value in one.__dict__.items() if not name.startswith("_kopt")}
-    shape, stride, offset = tuple(one.shape), one.stride(), one.storage_offset()
-    if base is None and (offset or one.untyped_storage().nbytes() != _bytes(shape, stride, one.element_size())):
+    clean = {name: value for name, value in item.__dict__.items() if not name.startswith("_kopt")}
+    shape, stride, offset = tuple(item.shape), item.stride(), item.storage_offset()
+    if base is None and (offset or item.untyped_storage().nbytes() != _bytes(shape, stride, item.element_size())):
         return None
-    return (_NEW, base, shape, stride, offset, one.dtype, one.fake_device, clean)
+    return (_NEW, base, shape, stride, offset, item.dtype, item.fake_device, clean)
 
 
 def _bytes(shape: tuple[int, ...], stride: tuple[int, ...], element: int) -> int:

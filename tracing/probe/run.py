@@ -21,10 +21,20 @@ if TYPE_CHECKING:
 _FRAMES, _MESSAGE = 12, 600
 # Where fake tensors are made, which no author of a script knows.
 _INTERNAL = (
-    "/torch/_subclasses/", "/torch/_prims", "/torch/_refs", "/torch/_meta_registrations", "/torch/_decomp",
-    "/torch/_ops.py", "/torch/utils/_stats.py", "/torch/utils/_python_dispatch.py", "/torch/__init__.py",
-    "/torch/nn/modules/module.py", "/torch/_compile.py", "/torch/_dynamo/", "/torch/utils/_contextlib.py",
-)  # fmt: skip
+    "/torch/_subclasses/",
+    "/torch/_prims",
+    "/torch/_refs",
+    "/torch/_meta_registrations",
+    "/torch/_decomp",
+    "/torch/_ops.py",
+    "/torch/utils/_stats.py",
+    "/torch/utils/_python_dispatch.py",
+    "/torch/__init__.py",
+    "/torch/nn/modules/module.py",
+    "/torch/_compile.py",
+    "/torch/_dynamo/",
+    "/torch/utils/_contextlib.py",
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -66,20 +76,24 @@ def _quiet() -> Iterator[None]:
 
 
 def _prepare(settings: Settings) -> int:
+    """Compiles the fake device where it is not kept yet, and hands it over: its name, a line's end, its bytes."""
     try:
-        device.load(device.find_torch(), settings.cache)
+        library = device.library(device.find_torch(), settings.cache)
+        if settings.events_fd >= 0 and library.parent != settings.cache:
+            with os.fdopen(settings.events_fd, "wb") as pipe:
+                pipe.write(library.name.encode() + b"\n" + library.read_bytes())
     except (device.NoFakeDevice, OSError) as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 3
     return 0
 
 
-def _hello(arguments: list[str], torch_facts: dict[str, object]) -> dict[str, object]:
+def _hello(arguments: list[str], torch_build: dict[str, object]) -> dict[str, object]:
     return {
         "torch": None,
         "cuda": None,
         "hip": None,
-        **torch_facts,
+        **torch_build,
         "python": ".".join(map(str, sys.version_info[:3])),
         "probe": 1,
         "allocator_conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "",
@@ -89,8 +103,9 @@ def _hello(arguments: list[str], torch_facts: dict[str, object]) -> dict[str, ob
 
 def _execute(session: Session, arguments: list[str]) -> int:
     module = arguments[0] == "-m"
+    beside = bool(os.environ.pop("KOPT_PROBE_BESIDE", ""))
     sys.argv = arguments[1:] if module else arguments
-    sys.path.insert(0, str(Path.cwd() if module else Path(arguments[0]).resolve().parent))
+    sys.path.insert(0, str(Path.cwd() if module or beside else Path(arguments[0]).resolve().parent))
     try:
         with session:
             if module:
@@ -115,9 +130,9 @@ def report(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(hidden) and not any(part in frame.filename for part in _INTERNAL)
     ]
-    said = "".join(traceback.format_exception_only(type(error), error))
-    if len(said) > _MESSAGE:
+    message = "".join(traceback.format_exception_only(type(error), error))
+    if len(message) > _MESSAGE:
         # PyTorch lists every backend that an operation has; the beginning says which is missing.
-        said = said[:_MESSAGE] + "…\n"
-    lines = [*traceback.format_list(frames[-_FRAMES:]), said]
+        message = message[:_MESSAGE] + "…\n"
+    lines = [*traceback.format_list(frames[-_FRAMES:]), message]
     return "".join(["Traceback (most recent call last):\n", *lines])

@@ -1,4 +1,4 @@
-"""One script under the fake device: everything that is put in place, in order, and the end that is told."""
+"""One script under the fake device: everything that is patched, in order, and the report at its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .standins import dynamo
 from .standins import install as install_stand_ins
 from .standins.imports import AfterImport
 from .steps import Steps
-from .storages import Ledger
+from .storages import LiveStorages
 from .stream import EventWriter
 from .tracer import Tracer, UnsupportedOperation
 
@@ -31,12 +31,12 @@ class Session:
     """Installs the fake device on entry. The script runs inside."""
 
     def __init__(self, settings: Settings, writer: EventWriter, library: ctypes.CDLL, arguments: list[str]) -> None:
-        facts: dict[str, object] = {
+        build: dict[str, object] = {
             "torch": torch.__version__,
             "cuda": torch.version.cuda,
             "hip": getattr(torch.version, "hip", None),
         }
-        writer.message({"hello": _hello(arguments, facts)})
+        writer.message({"hello": _hello(arguments, build)})
         library.kopt_install_guard(settings.world_size)
         self.imports = AfterImport()
         dynamo.install(self.imports)
@@ -45,9 +45,9 @@ class Session:
         patched.init_gpu_context = lambda *_: None
         self._writer = writer
         self._settings = settings
-        self.ledger = Ledger(writer)
-        self.tracer = Tracer(writer, self.ledger, settings)
-        self.steps = Steps(writer, self.ledger, self.tracer, settings)
+        self.storages = LiveStorages(writer)
+        self.tracer = Tracer(writer, self.storages, settings)
+        self.steps = Steps(writer, self.storages, self.tracer, settings)
         self.tracer.handlers = operations.handlers()
         self.tracer.flop_formulas = formulas()
         cuda.install(library, settings, self.tracer)

@@ -25,12 +25,22 @@ _COMPRESSED = {
 }
 # Of what they are given these take a part or a fact, with nothing new.
 _NATIVE = (
-    "aten::_nnz", "aten::is_coalesced",
-    "aten::sparse_dim", "aten::dense_dim", "aten::_coalesced_", "aten::detach", "aten::alias",
-    "aten::crow_indices", "aten::col_indices", "aten::ccol_indices", "aten::row_indices",
-    "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::_sparse_compressed_tensor_unsafe",
-    "aten::sparse_compressed_tensor", "aten::sparse_csr_tensor",
-)  # fmt: skip
+    "aten::_nnz",
+    "aten::is_coalesced",
+    "aten::sparse_dim",
+    "aten::dense_dim",
+    "aten::_coalesced_",
+    "aten::detach",
+    "aten::alias",
+    "aten::crow_indices",
+    "aten::col_indices",
+    "aten::ccol_indices",
+    "aten::row_indices",
+    "aten::_sparse_coo_tensor_with_dims_and_tensors",
+    "aten::_sparse_compressed_tensor_unsafe",
+    "aten::sparse_compressed_tensor",
+    "aten::sparse_csr_tensor",
+)
 # Sorting takes its pairs of keys and positions twice.
 _SORTED_BYTES_PER_ELEMENT = 2 * (8 + 8)
 
@@ -48,17 +58,17 @@ def parts(tracer: Tracer, tensor: Any) -> list[Any]:
     compressed = _COMPRESSED.get(tensor.layout)
     names = (*compressed, "values") if compressed else ("_indices", "_values")
     # A real one made fake would lose its elements.
-    asked = [getattr(aten, name).default for name in names]
-    return [tracer.plain(one, tensor) if isinstance(tensor, FakeTensor) else one(tensor) for one in asked]
+    overloads = [getattr(aten, name).default for name in names]
+    return [tracer.plain(item, tensor) if isinstance(tensor, FakeTensor) else item(tensor) for item in overloads]
 
 
 def work(tracer: Tracer, operation: Operation, inputs: list[Any], outputs: list[Any]) -> tuple[int, int]:
     """Bytes moved and FLOPs, of the elements that are held."""
-    held = [part for one in (*inputs, *outputs) for part in (parts(tracer, one) if is_sparse(one) else (one,))]
-    moved = sum(one.numel() * one.element_size() for one in held)
+    held = [part for item in (*inputs, *outputs) for part in (parts(tracer, item) if is_sparse(item) else (item,))]
+    moved = sum(item.numel() * item.element_size() for item in held)
     if _HANDLERS.get(operation.name) is not _product or not outputs:
         return moved, 0
-    elements = max(parts(tracer, one)[-1].numel() for one in inputs if is_sparse(one))
+    elements = max(parts(tracer, item)[-1].numel() for item in inputs if is_sparse(item))
     return moved, 2 * elements * int(outputs[0].shape[-1])
 
 
@@ -71,7 +81,7 @@ def run(tracer: Tracer, operation: Operation, func: Any, args: tuple[Any, ...], 
     handler = _HANDLERS.get(operation.name)
     if handler is not None:
         return handler(tracer, func, args, kwargs)
-    first = next((one for one in args if is_sparse(one)), None)
+    first = next((arg for arg in args if is_sparse(arg)), None)
     if first is not None and operation.in_place and args[0] is first:
         return first
     out = tracer.plain(func, *args, **kwargs)
@@ -88,8 +98,9 @@ def _like(tracer: Tracer, source: Any, out: Any) -> Any:
         # Sums over a sparse dimension keep at most the elements that there were.
         sparse_dims = max(1, min(sparse_dims, out.dim()))
     shape = (values.shape[0], *out.shape[sparse_dims:])
-    made = tracer.call(aten.empty.memory_format, [sparse_dims, values.shape[0]], dtype=torch.int64,
-                       device=indices.device)  # fmt: skip
+    made = tracer.call(
+        aten.empty.memory_format, [sparse_dims, values.shape[0]], dtype=torch.int64, device=indices.device
+    )
     data = tracer.call(aten.empty.memory_format, list(shape), dtype=out.dtype, device=values.device)
     return build(tracer, made, data, out.shape, tuple(out.shape) == tuple(source.shape) and coalesced(tracer, source))
 
@@ -98,9 +109,16 @@ def build(tracer: Tracer, indices: Any, values: Any, shape: Any, sorted_once: bo
     """A tensor of coordinates around indices ``(sparse dimensions, n)`` and values ``(n, …)``."""
     out = tracer.plain(
         aten._sparse_coo_tensor_with_dims_and_tensors.default,
-        indices.shape[0], values.dim() - 1, list(shape), indices, values,
-        dtype=values.dtype, layout=torch.sparse_coo, device=values.device, pin_memory=False,
-    )  # fmt: skip
+        indices.shape[0],
+        values.dim() - 1,
+        list(shape),
+        indices,
+        values,
+        dtype=values.dtype,
+        layout=torch.sparse_coo,
+        device=values.device,
+        pin_memory=False,
+    )
     if sorted_once:
         out = tracer.plain(aten._coalesced_.default, out, True)
     # Known values hang on these objects, not on the views that PyTorch would make anew.
@@ -146,7 +164,7 @@ def _product(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     if is_sparse(left) and is_sparse(right):
         # The truth depends on where the elements are.
         tracer.writer.assumption("a product of sparse matrices was taken to have as many elements as its larger factor")
-        larger = max((left, right), key=lambda one: int(parts(tracer, one)[-1].shape[0]))
+        larger = max((left, right), key=lambda item: int(parts(tracer, item)[-1].shape[0]))
         return _like(tracer, larger, tracer.plain(func, *args, **kwargs))
     matrix, dense = (left, right) if is_sparse(left) else (right, left)
     out = tracer.call(aten.empty.memory_format, shape, dtype=dense.dtype, device=dense.device)
@@ -166,7 +184,7 @@ def to_copy(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     if kwargs.get("layout") not in (None, source.layout):
         return tracer.plain(func, *args, **kwargs)
     *indices, values = parts(tracer, source)
-    indices = [tracer.call(aten._to_copy.default, one, device=device) for one in indices]
+    indices = [tracer.call(aten._to_copy.default, index, device=device) for index in indices]
     values = tracer.call(aten._to_copy.default, values, device=device, dtype=dtype)
     if not isinstance(values, FakeTensor):
         # A small one that comes back to the host.
@@ -175,9 +193,14 @@ def to_copy(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     if source.layout is torch.sparse_coo:
         return build(tracer, indices[0], values, source.shape, coalesced(tracer, source))
     return tracer.plain(
-        aten._sparse_compressed_tensor_unsafe.default, *indices, values, list(source.shape),
-        dtype=values.dtype, layout=source.layout, device=values.device,
-    )  # fmt: skip
+        aten._sparse_compressed_tensor_unsafe.default,
+        *indices,
+        values,
+        list(source.shape),
+        dtype=values.dtype,
+        layout=source.layout,
+        device=values.device,
+    )
 
 
 def _sum_of_two(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
@@ -185,9 +208,9 @@ def _sum_of_two(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     left, right = args[0], args[1]
     if not (is_sparse(left) and is_sparse(right)) or left.layout is not torch.sparse_coo:
         return left if func._schema.name.endswith("_") else tracer.plain(func, *args, **kwargs)
-    one, other = parts(tracer, left), parts(tracer, right)
-    indices = tracer.call(aten.cat.default, [one[0], other[0]], 1)
-    values = tracer.call(aten.cat.default, [one[1], other[1]], 0)
+    item, other = parts(tracer, left), parts(tracer, right)
+    indices = tracer.call(aten.cat.default, [item[0], other[0]], 1)
+    values = tracer.call(aten.cat.default, [item[1], other[1]], 0)
     return build(tracer, indices, values, left.shape)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from . import stream as events
 from .settings import Settings
-from .storages import Ledger
+from .storages import LiveStorages
 from .stream import EventWriter
 from .tracer import Tracer
 
@@ -28,23 +28,23 @@ class _Calls:
     Alike is what was seen before in the same order, so that a second text of the same length counts as the first.
     """
 
-    __slots__ = ("_place", "_places", "_shapes", "alike", "module", "peak")
+    __slots__ = ("_position", "_positions", "_shapes", "alike", "module", "peak")
 
     def __init__(self, module: Any, peak: int) -> None:
         self.module = module
         self.peak = peak
         self.alike = 0
-        self._place = -1
+        self._position = -1
         self._shapes: list[tuple[int, int]] = []
-        self._places: dict[tuple[int, int], int] = {}
+        self._positions: dict[tuple[int, int], int] = {}
 
     def add(self, shape: tuple[int, int]) -> None:
         """One call more."""
-        expected = self._place + 1
+        expected = self._position + 1
         follows = self.alike and expected < len(self._shapes) and self._shapes[expected] == shape
-        self._place = expected if follows else self._places.get(shape, -1)
-        self.alike = self.alike + 1 if follows else int(self._place >= 0)
-        self._places.setdefault(shape, len(self._shapes))
+        self._position = expected if follows else self._positions.get(shape, -1)
+        self.alike = self.alike + 1 if follows else int(self._position >= 0)
+        self._positions.setdefault(shape, len(self._shapes))
         self._shapes.append(shape)
 
 
@@ -54,14 +54,14 @@ class Steps:
     A loop that is let go runs its evaluation (a few batches: data loaders end early), whose peak counts as well.
     """
 
-    def __init__(self, writer: EventWriter, ledger: Ledger, tracer: Tracer, settings: Settings) -> None:
+    def __init__(self, writer: EventWriter, storages: LiveStorages, tracer: Tracer, settings: Settings) -> None:
         self.index = 0
         self.draining = False
         self.skims = False
         self.trains = False
         self.batches_left = 2
         self._writer = writer
-        self._ledger = ledger
+        self._storages = storages
         self._tracer = tracer
         self._settings = settings
         self._phase = ""
@@ -72,7 +72,7 @@ class Steps:
         self._calls: dict[int, _Calls] = {}
         self._budget = 0
         self._operations_before = 0
-        self._parameters_said = False
+        self._parameters_sent = False
 
     def phase(self, name: str) -> None:
         """Writes a phase that differs from the last."""
@@ -85,18 +85,18 @@ class Steps:
         # Transforms of images are modules as well.
         if self._phase == "backward" or next(module.parameters(), None) is None:
             return
-        if any(torch.nn.parameter.is_lazy(one) for one in (*module.parameters(), *module.buffers())):
+        if any(torch.nn.parameter.is_lazy(item) for item in (*module.parameters(), *module.buffers())):
             # Their shapes come from this very call.
             self.phase("forward")
             return
-        if not self._parameters_said:
-            self._parameters_said = True
+        if not self._parameters_sent:
+            self._parameters_sent = True
             self.describe(module)
         training = torch.is_grad_enabled()
         self.phase("forward" if training else "eval")
-        self._ledger.role(module.parameters(), events.WEIGHTS)
-        self._ledger.role(module.buffers(), events.BUFFERS)
-        self._ledger.role(inputs, events.INPUTS)
+        self._storages.role(module.parameters(), events.WEIGHTS)
+        self._storages.role(module.buffers(), events.BUFFERS)
+        self._storages.role(inputs, events.INPUTS)
         if self.draining and self._tracer.count > self._budget:
             self.stop("steady")
         if not self._backwards and self._phase == "eval":
@@ -107,26 +107,26 @@ class Steps:
 
         The modules of a model that its script calls one by one are roots as well: alike are the rounds of each.
         """
-        peak, seen = self._ledger.peak, self._calls.get(id(module))
-        self._ledger.reset_peak()
-        for one in self._calls.values():
-            one.peak = max(one.peak, peak)
-        if seen is None or seen.module() is not module:
-            self._calls[id(module)] = _Calls(weakref.ref(module), self._ledger.allocated)
+        peak, own = self._storages.peak, self._calls.get(id(module))
+        self._storages.reset_peak()
+        for calls in self._calls.values():
+            calls.peak = max(calls.peak, peak)
+        if own is None or own.module() is not module:
+            self._calls[id(module)] = _Calls(weakref.ref(module), self._storages.allocated)
             return
-        seen.add((seen.peak, self._ledger.allocated))
-        seen.peak = self._ledger.allocated
-        if seen.alike >= (_ROLLED_OUT if self.trains else _FORWARDS):
+        own.add((own.peak, self._storages.allocated))
+        own.peak = self._storages.allocated
+        if own.alike >= (_ROLLED_OUT if self.trains else _FORWARDS):
             self.stop("steady")
         # Validation ends with its data; agents play on until they learn.
-        self.skims = self.trains and seen.alike >= _FORWARDS
+        self.skims = self.trains and own.alike >= _FORWARDS
 
     def backward_begins(self) -> None:
         """What is alive now and has no role was kept for this pass."""
         self._backwards += 1
         self.skims = False
-        for record in self._ledger.unassigned():
-            self._ledger.assign(record, events.ACTIVATIONS)
+        for record in self._storages.unassigned():
+            self._storages.assign(record, events.ACTIVATIONS)
         self.phase("backward")
 
     def backward_ended(self) -> None:
@@ -137,9 +137,11 @@ class Steps:
         """Gradients are whole here, so they get their role."""
         if self._main is None:
             self._main = optimizer
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
-        self._ledger.role(parameters, events.WEIGHTS)
-        self._ledger.role((one.grad for one in parameters if one.grad is not None), events.GRADIENTS)
+        parameters = [item for group in optimizer.param_groups for item in group["params"]]
+        self._storages.role(parameters, events.WEIGHTS)
+        self._storages.role(
+            (parameter.grad for parameter in parameters if parameter.grad is not None), events.GRADIENTS
+        )
         if self.draining and optimizer is self._main:
             self.stop("steady")
         self.phase("optimizer")
@@ -148,18 +150,20 @@ class Steps:
         """One step more; twice the same memory is steady."""
         for state in optimizer.state.values():
             if isinstance(state, dict):
-                self._ledger.role((one for one in state.values() if isinstance(one, torch.Tensor)), events.OPTIMIZER)
+                self._storages.role(
+                    (tensor for tensor in state.values() if isinstance(tensor, torch.Tensor)), events.OPTIMIZER
+                )
         self.phase("step")
         if optimizer is not self._main:
             return
         self.index += 1
-        seen = (self._ledger.peak, self._ledger.allocated)
+        memory = (self._storages.peak, self._storages.allocated)
         same = self._last is not None and all(
-            abs(now - before) <= _SAME_SHARE * max(now, before) for now, before in zip(seen, self._last, strict=True)
+            abs(now - before) <= _SAME_SHARE * max(now, before) for now, before in zip(memory, self._last, strict=True)
         )
         self._alike = self._alike + 1 if same else 0
-        self._last = seen
-        self._ledger.reset_peak()
+        self._last = memory
+        self._storages.reset_peak()
         spent = self._tracer.count - self._operations_before
         self._operations_before = self._tracer.count
         if self._alike >= _SAME_STEPS - 1:
@@ -173,9 +177,9 @@ class Steps:
         self._writer.message(
             {
                 "parameters": {
-                    "count": sum(one.numel() for one in parameters),
-                    "trainable": sum(one.numel() for one in parameters if one.requires_grad),
-                    "bytes": sum(one.numel() * one.element_size() for one in parameters),
+                    "count": sum(parameter.numel() for parameter in parameters),
+                    "trainable": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+                    "bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
                 }
             }
         )

@@ -28,7 +28,7 @@ class Record:
         self.reference: Any = None
 
 
-class Ledger:
+class LiveStorages:
     """Live storages by the address of their implementation; ``allocated`` and ``peak`` are bytes on the device,
     ``highest`` is the peak that the script asks for and resets."""
 

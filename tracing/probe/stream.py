@@ -28,7 +28,7 @@ class EventWriter:
         self._rows = array("q")
         self._freed: list[int] = []
         self._names: dict[str, int] = {"": 0}
-        self._said: set[tuple[str, str]] = set()
+        self._sent: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
         self.closed = fd < 0
 
@@ -55,11 +55,11 @@ class EventWriter:
 
     def name(self, text: str) -> int:
         """The id of a module path, operation or phase; new ones are announced first."""
-        known = self._names.get(text)
-        if known is None:
-            known = self._names[text] = len(self._names)
-            self.message({"name": [known, text[:_TEXT_LIMIT]]})
-        return known
+        number = self._names.get(text)
+        if number is None:
+            number = self._names[text] = len(self._names)
+            self.message({"name": [number, text[:_TEXT_LIMIT]]})
+        return number
 
     def names(self) -> Iterator[tuple[str, int]]:
         """Every name with its id."""
@@ -81,8 +81,8 @@ class EventWriter:
 
     def stand_in(self, what: str, why: str) -> None:
         """What was replaced, and why; each once."""
-        if ("stand_in", what) not in self._said:
-            self._said.add(("stand_in", what))
+        if ("stand_in", what) not in self._sent:
+            self._sent.add(("stand_in", what))
             self.message({"stand_in": {"what": what[:_TEXT_LIMIT], "why": why[:_TEXT_LIMIT]}})
 
     def end(self, reason: str, steps: int, error: str | None = None) -> None:
@@ -104,8 +104,8 @@ class EventWriter:
                 self._frame(1, rows.tobytes())
 
     def _once(self, kind: str, text: str) -> None:
-        if (kind, text) not in self._said:
-            self._said.add((kind, text))
+        if (kind, text) not in self._sent:
+            self._sent.add((kind, text))
             self.message({kind: text[:_TEXT_LIMIT]})
 
     def _frame(self, kind: int, payload: bytes) -> None:

@@ -15,7 +15,7 @@ _BASE_ADDRESS = 1 << 44
 
 def install(tracer: Tracer) -> None:
     """Patches the classes; to be called once, before the script."""
-    ledger = tracer.ledger
+    storages = tracer.storages
 
     def storage_address(storage: Any) -> int:
         cdata: int = storage._cdata
@@ -77,7 +77,7 @@ def install(tracer: Tracer) -> None:
 
     def resize(this: Any, size: int) -> Any:
         result = original_resize(this, size)
-        ledger.resized(this)
+        storages.resized(this)
         return result
 
     storage.data_ptr = lambda this: storage_address(this) if this.device.type == "meta" else original_address(this)

@@ -21,7 +21,7 @@ from . import stream as events
 from .convolutions import Convolutions
 from .recipes import Recipes
 from .settings import Settings
-from .storages import Ledger
+from .storages import LiveStorages
 from .stream import EventWriter
 from .values import Values, absorbed, hint, worth_keeping
 
@@ -33,9 +33,27 @@ _REAL_INTEGERS = 1 << 26
 _FALLBACK = 1 << 25
 _EMPTY = ("empty", "empty_strided", "new_empty", "empty_like", "new_empty_strided")
 _FACTORIES = (
-    *_EMPTY, "zeros", "ones", "full", "rand", "randn", "randint", "normal", "eye", "arange", "linspace",
-    "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randperm",
-)  # fmt: skip
+    *_EMPTY,
+    "zeros",
+    "ones",
+    "full",
+    "rand",
+    "randn",
+    "randint",
+    "normal",
+    "eye",
+    "arange",
+    "linspace",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "rand_like",
+    "randn_like",
+    "randperm",
+)
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -52,9 +70,19 @@ class Operation:
     """What is known of one operator overload."""
 
     __slots__ = (
-        "composite", "convolves", "factory", "flops", "handler", "id", "in_place", "mutated", "name", "packet",
-        "random", "sparsifies",
-    )  # fmt: skip
+        "composite",
+        "convolves",
+        "factory",
+        "flops",
+        "handler",
+        "id",
+        "in_place",
+        "mutated",
+        "name",
+        "packet",
+        "random",
+        "sparsifies",
+    )
 
     def __init__(self, func: Any, number: Callable[[str], int]) -> None:
         schema = func._schema
@@ -80,12 +108,12 @@ class Operation:
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation of the script below autograd."""
 
-    def __init__(self, writer: EventWriter, ledger: Ledger, settings: Settings) -> None:
+    def __init__(self, writer: EventWriter, storages: LiveStorages, settings: Settings) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.writer = writer
-        self.ledger = ledger
+        self.storages = storages
         self.settings = settings
-        self.values = Values(ledger)
+        self.values = Values(storages)
         self.fake_mode = FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True)
         # Recipes remember more cheaply, and its own memory imports an algebra system.
         self.fake_mode.cache_enabled = False
@@ -98,7 +126,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._workspaces: set[tuple[int, int]] = set()
         self._convolutions = Convolutions(writer)
         self._operations: dict[Any, Operation] = {}
-        ledger.parts = lambda tensor: sparse.parts(self, tensor) if isinstance(tensor, FakeTensor) else (tensor,)
+        storages.parts = lambda tensor: sparse.parts(self, tensor) if isinstance(tensor, FakeTensor) else (tensor,)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -130,9 +158,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def run(self, operation: Operation, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One operation with fake tensors: result, followed storages, known values, one OP event."""
         self.count += 1
-        ledger = self.ledger
-        ledger.module = self.current_module()
-        ledger.operation = operation.id
+        storages = self.storages
+        storages.module = self.current_module()
+        storages.operation = operation.id
         inputs = list(tensors(args, kwargs))
         if operation.sparsifies or (self.sparse_met and any(map(sparse.is_sparse, inputs))):
             out = sparse.run(self, operation, func, args, kwargs)
@@ -147,7 +175,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if operation.name in _GEMMS and args and isinstance(args[0], FakeTensor) and args[0].fake_device.type == "cuda":
             self._workspace()
         if operation.convolves:
-            self._convolutions.tell(func, args, kwargs, ledger.stream, ledger.module, operation.id)
+            self._convolutions.record(func, args, kwargs, storages.stream, storages.module, operation.id)
         if made or operation.mutated or operation.flops is not None:
             self._emit(operation, args, kwargs, inputs, out)
         return out
@@ -157,7 +185,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.run(self._operations.get(func) or self._describe(func), func, args, kwargs)
 
     def plain(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        """An operation as PyTorch's own fake mode has it, neither followed nor told."""
+        """An operation as in PyTorch's own fake mode, neither followed nor reported."""
         return self.fake_mode.__torch_dispatch__(func, (), args, kwargs)
 
     def empty(self, shape: Any, dtype: torch.dtype, device: torch.device) -> Any:
@@ -172,26 +200,26 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def follow(self, out: Any) -> bool:
         """Follows the storages of results; true when there are new ones on the GPU."""
-        before = self.ledger.allocations
-        for one in (out,) if isinstance(out, FakeTensor) else out if isinstance(out, (list, tuple)) else ():
-            if not isinstance(one, FakeTensor):
+        before = self.storages.allocations
+        for item in (out,) if isinstance(out, FakeTensor) else out if isinstance(out, (list, tuple)) else ():
+            if not isinstance(item, FakeTensor):
                 continue
-            if one.layout is torch.strided:
-                self.ledger.follow(one, one.fake_device)
+            if item.layout is torch.strided:
+                self.storages.follow(item, item.fake_device)
             else:
                 self.sparse_met = True
-                for part in sparse.parts(self, one):
-                    self.ledger.follow(part, one.fake_device)
-        return self.ledger.allocations != before
+                for part in sparse.parts(self, item):
+                    self.storages.follow(part, item.fake_device)
+        return self.storages.allocations != before
 
     def _workspace(self) -> None:
         """cuBLAS keeps one workspace per handle (of a thread: autograd has its own) and stream."""
-        key = (threading.get_ident(), self.ledger.stream)
+        key = (threading.get_ident(), self.storages.stream)
         if key not in self._workspaces:
             self._workspaces.add(key)
             size = self.settings.gpu.cublas_workspace_bytes
             name = self.writer.name(f"cublas#{len(self._workspaces)}")
-            self.writer.row(events.WORKSPACE, name, size, self.ledger.stream)
+            self.writer.row(events.WORKSPACE, name, size, self.storages.stream)
 
     def _describe(self, func: Any) -> Operation:
         operation = self._operations[func] = Operation(func, self.writer.name)
@@ -250,8 +278,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, operation: Operation, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], cause: Exception
     ) -> Any:
         """Runs an operation that has no fake form on zeros of the CPU, to learn what its results look like."""
-        device = next((one.fake_device for one in tensors(args, kwargs) if isinstance(one, FakeTensor)), None)
-        if device is None or sum(one.numel() for one in tensors(args, kwargs)) > _FALLBACK:
+        device = next((item.fake_device for item in tensors(args, kwargs) if isinstance(item, FakeTensor)), None)
+        if device is None or sum(item.numel() for item in tensors(args, kwargs)) > _FALLBACK:
             raise UnsupportedOperation(f"{operation.name} has no fake form: {cause}") from cause
         try:
             out = func(*self._real(args), **self._real(kwargs))
@@ -266,8 +294,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Arguments with real tensors on the CPU in the place of fake ones."""
         if isinstance(value, dict):
             return {
-                key: torch.device("cpu") if key == "device" and one is not None else self._real(one)
-                for key, one in value.items()
+                key: torch.device("cpu") if key == "device" and item is not None else self._real(item)
+                for key, item in value.items()
                 if key != "pin_memory"
             }
         return _mapped(value, self.materialise)
@@ -302,11 +330,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     if isinstance(fake, FakeTensor) and isinstance(real, torch.Tensor):
                         values.keep(fake, real)
         if not known:
-            for place in operation.mutated:
-                target = kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
-                for one in _flat(target):
-                    if isinstance(one, FakeTensor):
-                        values.forget(one)
+            for index in operation.mutated:
+                target = kwargs.get(index) if isinstance(index, str) else args[index] if index < len(args) else None
+                for item in _flat(target):
+                    if isinstance(item, FakeTensor):
+                        values.forget(item)
             value = absorbed(values, operation.name, args, out)
             if value is not None:
                 self.follow(out)
@@ -315,35 +343,35 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _computable(self, operation: Operation, inputs: list[Any], out: Any) -> bool:
         """Whether the results follow from known values and are small enough to carry along."""
-        if operation.random and any(isinstance(one, FakeTensor) and one.is_floating_point() for one in _flat(out)):
+        if operation.random and any(isinstance(item, FakeTensor) and item.is_floating_point() for item in _flat(out)):
             return False
-        for one in inputs:
-            if isinstance(one, FakeTensor) and "_kopt_value" not in one.__dict__:
+        for item in inputs:
+            if isinstance(item, FakeTensor) and "_kopt_value" not in item.__dict__:
                 return False
-        found = False
-        for one in _flat(out):
-            if isinstance(one, FakeTensor):
-                found = True
-                if not worth_keeping(one):
+        result = False
+        for item in _flat(out):
+            if isinstance(item, FakeTensor):
+                result = True
+                if not worth_keeping(item):
                     return False
-        return found and all(self.values.of(one) is not None for one in inputs)
+        return result and all(self.values.of(item) is not None for item in inputs)
 
     def _emit(
         self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Any], out: Any
     ) -> None:
-        outputs = [one for one in _flat(out) if isinstance(one, FakeTensor) and one.fake_device.type == "cuda"]
-        if not outputs and not any(isinstance(one, FakeTensor) and one.fake_device.type == "cuda" for one in inputs):
+        outputs = [item for item in _flat(out) if isinstance(item, FakeTensor) and item.fake_device.type == "cuda"]
+        if not outputs and not any(isinstance(item, FakeTensor) and item.fake_device.type == "cuda" for item in inputs):
             return
         if self.sparse_met and any(map(sparse.is_sparse, inputs)):
             moved, flops = sparse.work(self, operation, inputs, outputs)
         else:
-            moved, flops = sum(one.numel() * one.element_size() for one in (*inputs, *outputs)), 0
+            moved, flops = sum(item.numel() * item.element_size() for item in (*inputs, *outputs)), 0
         if operation.flops is not None and not flops:
             try:
                 flops = int(operation.flops(*args, **kwargs, out_val=out))
             except (TypeError, ValueError, AssertionError, IndexError, AttributeError, NotImplementedError):
                 flops = 0
-        self.writer.row(events.OP, self.count, flops, moved, self.ledger.module, operation.id)
+        self.writer.row(events.OP, self.count, flops, moved, self.storages.module, operation.id)
 
 
 def _dispatches(kind: Any) -> bool:
@@ -357,20 +385,20 @@ def tensors(args: Any, kwargs: dict[str, Any]) -> Iterator[Any]:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, (list, tuple)):
-            for one in value:
-                if isinstance(one, torch.Tensor):
-                    yield one
+            for tensor in value:
+                if isinstance(tensor, torch.Tensor):
+                    yield tensor
 
 
 def _elements(factory: str, args: tuple[Any, ...]) -> int:
     """How many elements a factory is asked for."""
     if factory in ("arange", "linspace", "randperm", "eye"):
-        numbers = [one for one in args if isinstance(one, (int, float))]
+        numbers = [arg for arg in args if isinstance(arg, (int, float))]
         size = int(max(map(abs, numbers), default=0))
         return size * size if factory == "eye" else size
     if factory.endswith("_like"):
         return int(args[0].numel())
-    sizes = next((one for one in args if isinstance(one, (list, tuple))), ())
+    sizes = next((arg for arg in args if isinstance(arg, (list, tuple))), ())
     count = 1
     for size in sizes:
         count *= int(size)
@@ -379,7 +407,7 @@ def _elements(factory: str, args: tuple[Any, ...]) -> int:
 
 def _flat(value: Any) -> tuple[Any, ...] | list[Any]:
     if isinstance(value, (list, tuple)):
-        return [one for item in value for one in _flat(item)]
+        return [entry for item in value for entry in _flat(item)]
     return (value,)
 
 
@@ -387,6 +415,6 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
-        changed = [_mapped(one, change) for one in value]
+        changed = [_mapped(item, change) for item in value]
         return changed if isinstance(value, list) else tuple(changed)
     return torch.device("cpu") if isinstance(value, torch.device) else value

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .storages import Ledger
+from .storages import LiveStorages
 
 _INTEGERS = 1 << 18
 _FLOATS = 64
@@ -25,8 +25,8 @@ def worth_keeping(tensor: Any) -> bool:
 class Values:
     """Known values as an attribute of the fake tensor, void once its storage was written with something unknown."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, storages: LiveStorages) -> None:
+        self._storages = storages
 
     def of(self, tensor: Any) -> torch.Tensor | None:
         """The values, on the CPU; a real tensor is its own."""
@@ -35,7 +35,7 @@ class Values:
         kept = tensor.__dict__.get("_kopt_value")
         if kept is None:
             return None
-        record = self._ledger.find(tensor)
+        record = self._storages.find(tensor)
         if record is None or record.version != kept[1]:
             return None
         value: torch.Tensor = kept[0]
@@ -43,13 +43,13 @@ class Values:
 
     def keep(self, tensor: Any, value: torch.Tensor) -> None:
         """Remembers the values of ``tensor``, which must be followed already."""
-        record = self._ledger.find(tensor)
+        record = self._storages.find(tensor)
         if record is not None and value.shape == tensor.shape:
             tensor.__dict__["_kopt_value"] = (value.detach(), record.version)
 
     def forget(self, tensor: Any) -> None:
         """Something unknown was written to the tensor's storage."""
-        record = self._ledger.find(tensor)
+        record = self._storages.find(tensor)
         if record is not None:
             record.version += 1
 
@@ -93,7 +93,7 @@ def hint(name: str, inputs: list[Any], args: tuple[Any, ...], outputs: Any) -> N
         known = _check(name, inputs, args)
     if known is not None:
         outputs.__dict__["_kopt_guess"] = known
-    density = next((one.__dict__["_kopt_density"] for one in inputs if "_kopt_density" in one.__dict__), None)
+    density = next((item.__dict__["_kopt_density"] for item in inputs if "_kopt_density" in item.__dict__), None)
     if density is not None and (outputs.numel() <= inputs[0].numel() or name in ("aten::_to_copy", "aten::eq")):
         outputs.__dict__["_kopt_density"] = density
 
@@ -110,7 +110,7 @@ def _check(name: str, inputs: list[Any], args: tuple[Any, ...]) -> bool | None:
     if name in ("aten::logical_not", "aten::bitwise_not"):
         before = inputs[0].__dict__.get("_kopt_guess")
         return None if before is None else not before
-    inherited = next((one.__dict__["_kopt_guess"] for one in inputs if "_kopt_guess" in one.__dict__), None)
+    inherited = next((item.__dict__["_kopt_guess"] for item in inputs if "_kopt_guess" in item.__dict__), None)
     return True if inherited is None and name in ("aten::all", "aten::_is_all_true") else inherited
 
 

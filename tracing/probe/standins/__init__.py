@@ -1,4 +1,4 @@
-"""Stand-ins for what cannot run here, each said in the stream when it is met.
+"""Stand-ins for what cannot run here, each reported in the stream when it is used.
 
 A module of this folder has ``install(session)``; libraries that the script imports later are patched by ``imports``.
 """

@@ -39,11 +39,11 @@ def install(session: Session) -> None:
             return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **extra)
         if torch.is_autocast_enabled("cuda"):
             half = torch.get_autocast_dtype("cuda")
-            query, key, value, attn_mask = (_cast(one, half) for one in (query, key, value, attn_mask))
+            query, key, value, attn_mask = (_cast(item, half) for item in (query, key, value, attn_mask))
         return _fused(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, flash_gpu)
 
-    for place in (functional, torch._C._nn):
-        patched: Any = place
+    for namespace in (functional, torch._C._nn):
+        patched: Any = namespace
         patched.scaled_dot_product_attention = distinct(attention)
     for name in ("flash_attn.flash_attn_interface", "flash_attn"):
         session.imports.patch(name, lambda module: _flash_attention_package(session, module))
@@ -56,10 +56,11 @@ def install(session: Session) -> None:
 def _flash_attention_package(session: Session, module: Any) -> None:
     """Its tensors are (batch, length, heads, head)."""
 
-    def attend(q: Any, k: Any, v: Any, dropout_p: float = 0.0, softmax_scale: Any = None, causal: bool = False,
-               **_: Any) -> Any:  # fmt: skip
+    def attend(
+        q: Any, k: Any, v: Any, dropout_p: float = 0.0, softmax_scale: Any = None, causal: bool = False, **_: Any
+    ) -> Any:
         session.writer.stand_in("flash_attn", "its kernels need a driver; PyTorch's own flash attention needs the same")
-        q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+        q, k, v = (item.transpose(1, 2) for item in (q, k, v))
         out = functional.scaled_dot_product_attention(
             q, k, v, None, dropout_p, causal, scale=softmax_scale, enable_gqa=k.shape[1] != q.shape[1]
         )
@@ -70,14 +71,15 @@ def _flash_attention_package(session: Session, module: Any) -> None:
 
 
 def _xformers(session: Session, module: Any) -> None:
-    def attend(query: Any, key: Any, value: Any, attn_bias: Any = None, p: float = 0.0, scale: Any = None,
-               **_: Any) -> Any:  # fmt: skip
+    def attend(
+        query: Any, key: Any, value: Any, attn_bias: Any = None, p: float = 0.0, scale: Any = None, **_: Any
+    ) -> Any:
         session.writer.stand_in("xformers", "its kernels need a driver; PyTorch's own attention needs the same")
         bias = attn_bias if isinstance(attn_bias, torch.Tensor) else None
         causal = attn_bias is not None and bias is None
         if query.dim() == 3:
-            query, key, value = (one.unsqueeze(2) for one in (query, key, value))
-        query, key, value = (one.transpose(1, 2) for one in (query, key, value))
+            query, key, value = (item.unsqueeze(2) for item in (query, key, value))
+        query, key, value = (item.transpose(1, 2) for item in (query, key, value))
         return functional.scaled_dot_product_attention(query, key, value, bias, p, causal, scale=scale).transpose(1, 2)
 
     module.memory_efficient_attention = attend
@@ -87,8 +89,17 @@ def _flex(session: Session, module: Any) -> None:
     """Flexible attention is one compiled kernel; run as written it would hold every score."""
     original = module.flex_attention
 
-    def attend(query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
-               enable_gqa: bool = False, return_lse: bool = False, **more: Any) -> Any:  # fmt: skip
+    def attend(
+        query: Any,
+        key: Any,
+        value: Any,
+        score_mod: Any = None,
+        block_mask: Any = None,
+        scale: Any = None,
+        enable_gqa: bool = False,
+        return_lse: bool = False,
+        **more: Any,
+    ) -> Any:
         if not isinstance(query, FakeTensor):
             return original(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, **more)
         session.writer.stand_in(
@@ -123,7 +134,7 @@ def _fused(
     backends: Any = torch.backends.cuda
     flash = backends.flash_sdp_enabled() and flash_gpu and query.dtype in _HALVES and mask is None
     if four and flash and same and head <= _FLASH_HEAD:
-        query, key, value = (_padded(one, 8) for one in (query, key, value))
+        query, key, value = (_padded(item, 8) for item in (query, key, value))
         out = aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)[0]
         return out[..., :head] if out.size(-1) != head else out
     if grouped and key.size(-3) != query.size(-3):
@@ -132,7 +143,7 @@ def _fused(
     efficient = backends.mem_efficient_sdp_enabled()
     if four and efficient and query.dtype in (*_HALVES, torch.float32) and query.size(-2) and key.size(-2):
         bias = _bias(query, key, mask)
-        keeps = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value))
+        keeps = torch.is_grad_enabled() and any(item.requires_grad for item in (query, key, value))
         results = aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, keeps, dropout, causal, scale=scale
         )

@@ -19,8 +19,17 @@ _BLOCK = 256
 _SMALLEST_IN_BYTES = 4096
 _SMALLEST_PAGED = 100_000
 # Name: states of a parameter's size.
-_OPTIMIZERS = {"Adam": 2, "AdamW": 2, "LAMB": 2, "AdEMAMix": 3, "SGD": 1, "RMSprop": 1, "Adagrad": 1, "LARS": 1,
-               "Lion": 1}  # fmt: skip
+_OPTIMIZERS = {
+    "Adam": 2,
+    "AdamW": 2,
+    "LAMB": 2,
+    "AdEMAMix": 3,
+    "SGD": 1,
+    "RMSprop": 1,
+    "Adagrad": 1,
+    "LARS": 1,
+    "Lion": 1,
+}
 _WHY = "its kernels need a driver; packed weights, scales and states are counted"
 
 
@@ -40,9 +49,9 @@ def _fill(session: Session, module: Any) -> None:
         if not isinstance(getattr(module, name, None), ModuleType):
             setattr(module, name, import_module(f"{module.__name__}.{name}"))
     modules = getattr(module.nn, "modules", module.nn)
-    for place in (module.nn, modules):
+    for namespace in (module.nn, modules):
         for name, layer in quantized.LAYERS.items():
-            setattr(place, name, layer)
+            setattr(namespace, name, layer)
     for name, optimizer in _optimizers(session).items():
         setattr(module.optim, name, optimizer)
     module.optim.GlobalOptimManager = Overrides
@@ -73,9 +82,9 @@ class Overrides:
 
     def override_config(self, parameters: Any, key: Any = None, value: Any = None, key_value_dict: Any = None) -> None:
         """Settings for parameters."""
-        given = {**(key_value_dict or {}), **({key: value} if key is not None else {})}
-        for one in parameters if isinstance(parameters, (list, tuple)) else [parameters]:
-            self.bits[id(one)] = int(given.get("optim_bits", 32))
+        overrides = {**(key_value_dict or {}), **({key: value} if key is not None else {})}
+        for parameter in parameters if isinstance(parameters, (list, tuple)) else [parameters]:
+            self.bits[id(parameter)] = int(overrides.get("optim_bits", 32))
 
 
 def _optimizers(session: Session) -> dict[str, Any]:
@@ -84,9 +93,16 @@ def _optimizers(session: Session) -> dict[str, Any]:
         for paged in ("", "Paged"):
             for bits, ending in ((None, ""), (8, "8bit"), (32, "32bit")):
                 full = f"{paged}{name}{ending}"
-                made[full] = type(full, (_Optimizer,), {
-                    "session": session, "states": states, "given_bits": bits, "always_paged": bool(paged),
-                })  # fmt: skip
+                made[full] = type(
+                    full,
+                    (_Optimizer,),
+                    {
+                        "session": session,
+                        "states": states,
+                        "given_bits": bits,
+                        "always_paged": bool(paged),
+                    },
+                )
     return made
 
 
@@ -98,10 +114,20 @@ class _Optimizer(torch.optim.Optimizer):
     given_bits: int | None
     always_paged: bool
 
-    def __init__(self, params: Any, lr: float = 1e-3, *args: Any, optim_bits: int = 32, is_paged: bool = False,
-                 min_8bit_size: int = _SMALLEST_IN_BYTES, **settings: Any) -> None:  # fmt: skip
-        known = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
-        super().__init__(params, {"lr": lr, **known, **{name: settings[name] for name in known if name in settings}})
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        *args: Any,
+        optim_bits: int = 32,
+        is_paged: bool = False,
+        min_8bit_size: int = _SMALLEST_IN_BYTES,
+        **settings: Any,
+    ) -> None:
+        defaults = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+        super().__init__(
+            params, {"lr": lr, **defaults, **{name: settings[name] for name in defaults if name in settings}}
+        )
         self.bits, self.is_paged = self.given_bits or optim_bits, is_paged or self.always_paged
         self.smallest = min_8bit_size
 
@@ -113,29 +139,29 @@ class _Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for one in group["params"]:
-                if one.grad is not None and not self.state[one]:
-                    self._begin(one)
-                if one.grad is not None:
-                    one.add_(one.grad.to(one.dtype) if one.grad.dtype != one.dtype else one.grad, alpha=-1.0)
+            for item in group["params"]:
+                if item.grad is not None and not self.state[item]:
+                    self._begin(item)
+                if item.grad is not None:
+                    item.add_(item.grad.to(item.dtype) if item.grad.dtype != item.dtype else item.grad, alpha=-1.0)
         return loss
 
-    def _begin(self, one: Any) -> None:
-        count, bits = one.numel(), Overrides.get_instance().bits.get(id(one), self.bits)
+    def _begin(self, item: Any) -> None:
+        count, bits = item.numel(), Overrides.get_instance().bits.get(id(item), self.bits)
         eight = bits == 8 and count >= self.smallest
-        device = one.device
+        device = item.device
         if self.is_paged and count >= _SMALLEST_PAGED:
             self.session.writer.assumption("pages of a paged optimizer were taken to lie in the host's memory")
             device = torch.device("cpu")
-        state = self.state[one]
+        state = self.state[item]
         state["step"] = 0
         for number in range(1, self.states + 1):
             state[f"state{number}"] = torch.empty(
-                one.shape, dtype=torch.uint8 if eight else torch.float32, device=device
+                item.shape, dtype=torch.uint8 if eight else torch.float32, device=device
             )
             if eight:
-                state[f"absmax{number}"] = torch.empty(math.ceil(count / _BLOCK), device=one.device)
-                state[f"qmap{number}"] = self._map(number, one.device)
+                state[f"absmax{number}"] = torch.empty(math.ceil(count / _BLOCK), device=item.device)
+                state[f"qmap{number}"] = self._map(number, item.device)
 
     def _map(self, number: int, device: Any) -> Any:
         """The 256 values that a byte stands for: one table for all parameters."""

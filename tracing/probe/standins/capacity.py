@@ -1,7 +1,7 @@
 """The end of the device's memory, for scripts that look for it.
 
 A script that does not fit goes on here beyond what the device has, so that its need is known. One that catches the
-error to try a smaller batch would try larger and larger ones: it is told.
+error to try a smaller batch would try larger and larger ones: a warning says so.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ _GIB, _MIB = 1 << 30, 1 << 20
 
 def install(session: Session) -> None:
     """Lets an allocation beyond the device's memory fail where a caller would catch that."""
-    ledger: Any = session.ledger
-    original = ledger._allocate
+    storages: Any = session.storages
+    original = storages._allocate
     total = session.settings.gpu.memory_bytes
     most = total - _CONTEXT_BYTES
 
     def allocate(record: Any, size: int) -> None:
-        if record.on_gpu and ledger.allocated + size > most * (record.device + 1) and _told():
+        if record.on_gpu and storages.allocated + size > most * (record.device + 1) and _expected():
             session.writer.warning(
                 f"the script caught that the {total / _GIB:.0f} GiB of the GPU were full and went on with less: it "
                 "takes what it gets, so it needs the whole of a GPU, and on another GPU another size"
             )
+            free = max(0, most - storages.allocated)
             raise torch.cuda.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {size / _MIB:.2f} MiB. GPU {record.device} has a total "
-                f"capacity of {total / _GIB:.2f} GiB of which {max(0, most - ledger.allocated) / _MIB:.2f} MiB is free."
+                f"capacity of {total / _GIB:.2f} GiB of which {free / _MIB:.2f} MiB is free."
             )
         original(record, size)
 
-    ledger._allocate = allocate
+    storages._allocate = allocate
 
 
-def _told() -> bool:
+def _expected() -> bool:
     return expected(_NAMES, _TEXT, by_libraries=True)

@@ -62,11 +62,11 @@ def _groups(session: Session) -> None:
         return original_new(ranks, backend="fake", **kept)
 
     places: tuple[Any, ...] = (module, distributed)
-    for place in places:
-        place.init_process_group, place.new_group = init, new_group
-        place.is_nccl_available = lambda: True
-        place.barrier = place.monitored_barrier = lambda *_, **__: None
-        place.is_torchelastic_launched = lambda: "LOCAL_RANK" in os.environ
+    for namespace in places:
+        namespace.init_process_group, namespace.new_group = init, new_group
+        namespace.is_nccl_available = lambda: True
+        namespace.barrier = namespace.monitored_barrier = lambda *_, **__: None
+        namespace.is_torchelastic_launched = lambda: "LOCAL_RANK" in os.environ
     from torch.distributed import device_mesh
 
     mesh: Any = device_mesh
@@ -78,12 +78,12 @@ def _groups(session: Session) -> None:
 def _objects() -> None:
     """Collectives on Python objects would wait for bytes: every other rank has what this one has."""
 
-    def gather_all(objects: list[Any], one: Any, group: Any = None) -> None:
-        objects[:] = [one] * len(objects)
+    def gather_all(objects: list[Any], item: Any, group: Any = None) -> None:
+        objects[:] = [item] * len(objects)
 
-    def gather(one: Any, objects: list[Any] | None = None, *_: Any, **__: Any) -> None:
+    def gather(item: Any, objects: list[Any] | None = None, *_: Any, **__: Any) -> None:
         if objects is not None:
-            objects[:] = [one] * len(objects)
+            objects[:] = [item] * len(objects)
 
     def scatter(out: list[Any], given: Any = None, *_: Any, **__: Any) -> None:
         if given:
@@ -91,8 +91,8 @@ def _objects() -> None:
 
     from torch.distributed import distributed_c10d
 
-    for place in (distributed, distributed_c10d):
-        patched: Any = place
+    for namespace in (distributed, distributed_c10d):
+        patched: Any = namespace
         patched.all_gather_object, patched.gather_object = gather_all, gather
         patched.scatter_object_list = scatter
         patched.broadcast_object_list = lambda *_, **__: None
@@ -121,7 +121,7 @@ def _ddp(session: Session) -> Any:
             session.writer.stand_in("DistributedDataParallel", "its reducer needs a driver; its buckets are counted")
             self.module = module
             self.device_ids = device_ids
-            self.device = next((one.device for one in module.parameters()), torch.device("cpu"))
+            self.device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
             self.require_backward_grad_sync = self.require_forward_param_sync = True
             self.gradient_as_bucket_view = bool(kwargs.get("gradient_as_bucket_view"))
             self.find_unused_parameters = bool(kwargs.get("find_unused_parameters"))
@@ -170,14 +170,14 @@ def _buckets(ddp: Any) -> list[Any]:
     made = []
     open_buckets: dict[Any, int] = {}
     limits: dict[Any, int] = {}
-    named = [(name, one) for name, one in ddp.module.named_parameters() if one.requires_grad]
-    for name, one in reversed(named):
+    named = [(name, item) for name, item in ddp.module.named_parameters() if item.requires_grad]
+    for name, item in reversed(named):
         if name in ddp.parameters_to_ignore:
             continue
-        key = (one.dtype, one.device)
-        open_buckets[key] = open_buckets.get(key, 0) + one.numel()
-        if open_buckets[key] * one.element_size() >= limits.get(key, _FIRST_BUCKET):
-            made.append(torch.empty(open_buckets.pop(key), dtype=one.dtype, device=one.device))
+        key = (item.dtype, item.device)
+        open_buckets[key] = open_buckets.get(key, 0) + item.numel()
+        if open_buckets[key] * item.element_size() >= limits.get(key, _FIRST_BUCKET):
+            made.append(torch.empty(open_buckets.pop(key), dtype=item.dtype, device=item.device))
             limits[key] = ddp.bucket_bytes_cap
     made += [torch.empty(count, dtype=dtype, device=device) for (dtype, device), count in open_buckets.items()]
     return made

@@ -1,7 +1,7 @@
 """``torch._dynamo`` without its import, which takes as long as that of torch: nothing is compiled here.
 
 Optimizers and decorators of PyTorch import the package only to tell the compiler that it must not look. What they use
-is answered; whoever asks for anything else gets the package itself.
+is answered; any other access gets the package itself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Never(nn.Module):
 
 
 def _same(function: Any = None, *_: Any, **__: Any) -> Any:
-    return (lambda one: one) if function is None else function
+    return (lambda item: item) if function is None else function
 
 
 def _nothing(*_: Any, **__: Any) -> None:

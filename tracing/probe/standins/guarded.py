@@ -45,10 +45,10 @@ def _frames() -> Iterator[FrameType]:
 def _speaks(code: CodeType, names: set[str], text: str) -> bool:
     if not names.isdisjoint(code.co_names):
         return True
-    return bool(text) and any(isinstance(one, str) and text in one.lower() for one in code.co_consts)
+    return bool(text) and any(isinstance(co_const, str) and text in co_const.lower() for co_const in code.co_consts)
 
 
-def _guarded(code: CodeType, place: int) -> bool:
+def _guarded(code: CodeType, offset: int) -> bool:
     """Whether the code handles an exception here; before Python 3.11 nothing tells."""
     parse: Any = getattr(dis, "_parse_exception_table", None)
-    return parse is None or any(one.start <= place < one.end for one in parse(code))
+    return parse is None or any(item.start <= offset < item.end for item in parse(code))

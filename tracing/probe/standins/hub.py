@@ -30,10 +30,23 @@ _QUIET = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "0",
 }
 _HUB_OPTIONS = (
-    "cache_dir", "force_download", "resume_download", "proxies", "token", "use_auth_token", "local_files_only",
-    "revision", "trust_remote_code", "subfolder", "code_revision", "_from_pipeline", "_from_auto", "_commit_hash",
-    "gguf_file", "_configuration_file",
-)  # fmt: skip
+    "cache_dir",
+    "force_download",
+    "resume_download",
+    "proxies",
+    "token",
+    "use_auth_token",
+    "local_files_only",
+    "revision",
+    "trust_remote_code",
+    "subfolder",
+    "code_revision",
+    "_from_pipeline",
+    "_from_auto",
+    "_commit_hash",
+    "gguf_file",
+    "_configuration_file",
+)
 _MICRO_BATCHES = 2
 _NOTHING_READ = "the configuration is the model's own, its weights are not read"
 
@@ -86,7 +99,7 @@ def _configurations(session: Session, module: Any) -> None:
 
     def read(cls: Any, /, name: Any, **kwargs: Any) -> Any:
         try:
-            found = original(cls, name, **kwargs)
+            result = original(cls, name, **kwargs)
         except (OSError, ValueError) as error:
             known = configuration(str(name))
             if known is None:
@@ -95,8 +108,8 @@ def _configurations(session: Session, module: Any) -> None:
                     "download its config.json once, or give its folder"
                 ) from error
             session.writer.assumption(f"{name} was taken to have its published configuration")
-            found = known, {key: value for key, value in kwargs.items() if key not in _HUB_OPTIONS}
-        return found
+            result = known, {key: value for key, value in kwargs.items() if key not in _HUB_OPTIONS}
+        return result
 
     base.get_config_dict = classmethod(read)
 
@@ -107,24 +120,24 @@ def _models(session: Session, module: Any) -> None:
     def from_pretrained(cls: Any, /, name: Any = None, *args: Any, config: Any = None, **kwargs: Any) -> Any:
         session.writer.stand_in("from_pretrained", _NOTHING_READ)
         quantization = kwargs.pop("quantization_config", None)
-        place, dtype = kwargs.pop("device_map", None), kwargs.pop("dtype", None) or kwargs.pop("torch_dtype", None)
+        device, dtype = kwargs.pop("device_map", None), kwargs.pop("dtype", None) or kwargs.pop("torch_dtype", None)
         attention = kwargs.pop("attn_implementation", None)
         four, eight = kwargs.pop("load_in_4bit", False), kwargs.pop("load_in_8bit", False)
         config, rest = _config_of(cls, name, config, kwargs)
-        chosen = _dtype(config, dtype, module)
+        dtype_used = _dtype(config, dtype, module)
         options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
         if attention and attention.startswith("flash_attention"):
             options["attn_implementation"] = "sdpa"
-        with _default_dtype(chosen):
+        with _default_dtype(dtype_used):
             model = cls._from_config(config, **options)
-        if chosen is not None:
-            model = model.to(chosen)
+        if dtype_used is not None:
+            model = model.to(dtype_used)
         model.eval()
         model.name_or_path = str(name)
         if quantization is not None or four or eight:
             quantized.replace(session, model, quantization, eight)
-        if place is not None:
-            model.to(_device(place))
+        if device is not None:
+            model.to(_device(device))
             model.hf_device_map = {"": 0}
         if quantization is not None or four or eight:
             # Only now: the library refuses to move a model that says so.
@@ -138,29 +151,50 @@ def _models(session: Session, module: Any) -> None:
 
 def _config_of(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     known = {key: kwargs.pop(key) for key in ("cache_dir", "revision", "token", "subfolder") if key in kwargs}
-    for key in ("low_cpu_mem_usage", "use_safetensors", "trust_remote_code", "ignore_mismatched_sizes", "max_memory",
-                "local_files_only", "force_download", "use_auth_token", "offload_folder", "state_dict", "_fast_init",
-                "use_flash_attention_2", "variant", "key_mapping", "weights_only", "device", "adapter_kwargs",
-                "_from_auto", "_commit_hash", "gguf_file", "from_tf", "from_flax", "tp_plan"):  # fmt: skip
+    for key in (
+        "low_cpu_mem_usage",
+        "use_safetensors",
+        "trust_remote_code",
+        "ignore_mismatched_sizes",
+        "max_memory",
+        "local_files_only",
+        "force_download",
+        "use_auth_token",
+        "offload_folder",
+        "state_dict",
+        "_fast_init",
+        "use_flash_attention_2",
+        "variant",
+        "key_mapping",
+        "weights_only",
+        "device",
+        "adapter_kwargs",
+        "_from_auto",
+        "_commit_hash",
+        "gguf_file",
+        "from_tf",
+        "from_flax",
+        "tp_plan",
+    ):
         kwargs.pop(key, None)
     if config is None:
         config, rest = cls.config_class.from_pretrained(name, return_unused_kwargs=True, **known, **kwargs)
         return config, rest
-    for key in [one for one in kwargs if hasattr(config, one)]:
+    for key in [item for item in kwargs if hasattr(config, item)]:
         setattr(config, key, kwargs.pop(key))
     return config, kwargs
 
 
-def _dtype(config: Any, asked: Any, module: Any) -> torch.dtype | None:
+def _dtype(config: Any, wanted: Any, module: Any) -> torch.dtype | None:
     """What the library would load in: asked for, or the checkpoint's own from its fifth version on."""
-    if asked is None:
+    if wanted is None:
         version: str = import_module("transformers").__version__
-        asked = "auto" if int(version.split(".")[0]) >= 5 else None
-    if asked == "auto":
-        asked = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
-    if isinstance(asked, str):
-        asked = getattr(torch, asked.removeprefix("torch."), None)
-    return asked if isinstance(asked, torch.dtype) else None
+        wanted = "auto" if int(version.split(".")[0]) >= 5 else None
+    if wanted == "auto":
+        wanted = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+    if isinstance(wanted, str):
+        wanted = getattr(torch, wanted.removeprefix("torch."), None)
+    return wanted if isinstance(wanted, torch.dtype) else None
 
 
 @contextlib.contextmanager
@@ -173,12 +207,12 @@ def _default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _device(place: Any) -> torch.device:
-    if isinstance(place, dict):
-        place = next(iter(place.values()), 0)
-    if place in ("auto", "balanced", "balanced_low_0", "sequential"):
-        place = 0
-    return torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
+def _device(device: Any) -> torch.device:
+    if isinstance(device, dict):
+        device = next(iter(device.values()), 0)
+    if device in ("auto", "balanced", "balanced_low_0", "sequential"):
+        device = 0
+    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
 
 
 def _tokenizers(session: Session, module: Any) -> None:
@@ -219,9 +253,16 @@ def stand_in_tokenizer(session: Session, name: str) -> Any:
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     tokenizer = import_module("transformers").PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>",
-        mask_token="<mask>", sep_token="<sep>", cls_token="<cls>", model_max_length=_longest(name),
-    )  # fmt: skip
+        tokenizer_object=core,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        mask_token="<mask>",
+        sep_token="<sep>",
+        cls_token="<cls>",
+        model_max_length=_longest(name),
+    )
     tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     return tokenizer
 

@@ -82,7 +82,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def replace(self, name: str, parts: Sequence[str]) -> None:
         """A script that imports ``name`` or its ``parts`` without having it gets empty modules for the patches to fill.
 
-        Libraries that only ask whether it is there are told the truth.
+        Libraries that only ask whether it is installed get the true answer.
         """
         self._replaced |= {name, *(f"{name}.{part}" for part in parts)}
 
@@ -93,9 +93,9 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        for waiting in [one for one in self._before if fullname.startswith(one[0]) and fullname != one[2]]:
-            self._before.remove(waiting)
-            waiting[1]()
+        for hook in [item for item in self._before if fullname.startswith(item[0]) and fullname != item[2]]:
+            self._before.remove(hook)
+            hook[1]()
             if fullname in sys.modules:
                 # It came with the package: a second one of the same name would have classes of its own. Python asks
                 # such a module for its specification, whatever a finder says.

@@ -10,10 +10,19 @@ from typing import Any
 
 def _llama(hidden: int, inner: int, layers: int, heads: int, kv: int, vocabulary: int, **more: Any) -> dict[str, Any]:
     return {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": hidden, "intermediate_size": inner,
-        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv, "vocab_size": vocabulary,
-        "tie_word_embeddings": False, "max_position_embeddings": 4096, "torch_dtype": "bfloat16", **more,
-    }  # fmt: skip
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 4096,
+        "torch_dtype": "bfloat16",
+        **more,
+    }
 
 
 def _qwen(
@@ -26,37 +35,83 @@ def _qwen(
 
 
 def _gpt2(hidden: int, layers: int, heads: int) -> dict[str, Any]:
-    return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": hidden, "n_layer": layers,
-            "n_head": heads, "vocab_size": 50257, "n_positions": 1024}  # fmt: skip
+    return {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "n_embd": hidden,
+        "n_layer": layers,
+        "n_head": heads,
+        "vocab_size": 50257,
+        "n_positions": 1024,
+    }
 
 
 def _bert(hidden: int, layers: int, heads: int, vocabulary: int, kind: str = "bert", **more: Any) -> dict[str, Any]:
-    return {"model_type": kind, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-            "intermediate_size": 4 * hidden, "vocab_size": vocabulary,
-            "max_position_embeddings": 512, **more}  # fmt: skip
+    return {
+        "model_type": kind,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 512,
+        **more,
+    }
 
 
 def _t5(hidden: int, inner: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
-    return {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": hidden, "d_ff": inner,
-            "num_layers": layers, "num_heads": heads, "d_kv": 64, "vocab_size": 32128,
-            "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1, **more}  # fmt: skip
+    return {
+        "model_type": "t5",
+        "architectures": ["T5ForConditionalGeneration"],
+        "d_model": hidden,
+        "d_ff": inner,
+        "num_layers": layers,
+        "num_heads": heads,
+        "d_kv": 64,
+        "vocab_size": 32128,
+        "decoder_start_token_id": 0,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        **more,
+    }
 
 
 def _vit(hidden: int, layers: int, heads: int, patch: int = 16, size: int = 224) -> dict[str, Any]:
-    return {"model_type": "vit", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-            "intermediate_size": 4 * hidden, "patch_size": patch, "image_size": size}  # fmt: skip
+    return {
+        "model_type": "vit",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        "patch_size": patch,
+        "image_size": size,
+    }
 
 
 def _opt(hidden: int, layers: int, heads: int, inner: int, projected: int | None = None) -> dict[str, Any]:
-    return {"model_type": "opt", "architectures": ["OPTForCausalLM"], "hidden_size": hidden, "ffn_dim": inner,
-            "num_hidden_layers": layers, "num_attention_heads": heads, "vocab_size": 50272,
-            "word_embed_proj_dim": projected or hidden}  # fmt: skip
+    return {
+        "model_type": "opt",
+        "architectures": ["OPTForCausalLM"],
+        "hidden_size": hidden,
+        "ffn_dim": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "vocab_size": 50272,
+        "word_embed_proj_dim": projected or hidden,
+    }
 
 
 def _pythia(hidden: int, layers: int, heads: int, vocabulary: int = 50304) -> dict[str, Any]:
-    return {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_size": hidden,
-            "intermediate_size": 4 * hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-            "vocab_size": vocabulary, "max_position_embeddings": 2048}  # fmt: skip
+    return {
+        "model_type": "gpt_neox",
+        "architectures": ["GPTNeoXForCausalLM"],
+        "hidden_size": hidden,
+        "intermediate_size": 4 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 2048,
+    }
 
 
 _LLAMA3 = {"max_position_embeddings": 131072, "rope_theta": 500000.0}
@@ -82,8 +137,11 @@ _CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "smollm2-1.7b": _llama(2048, 8192, 24, 32, 32, 49152, tie_word_embeddings=True),
     "mistral-7b": _llama(4096, 14336, 32, 32, 8, 32000, **_MISTRAL),
     "mixtral-8x7b": {
-        **_llama(4096, 14336, 32, 32, 8, 32000), "model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
-        "num_local_experts": 8, "num_experts_per_tok": 2,
+        **_llama(4096, 14336, 32, 32, 8, 32000),
+        "model_type": "mixtral",
+        "architectures": ["MixtralForCausalLM"],
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
     },
     "qwen2-0.5b": _qwen("qwen2", 896, 4864, 24, 14, 2, 151936, True),
     "qwen2-1.5b": _qwen("qwen2", 1536, 8960, 28, 12, 2, 151936, True),
@@ -114,7 +172,12 @@ _CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "roberta-large": _bert(1024, 24, 16, 50265, "roberta", **_ROBERTA),
     "xlm-roberta-base": _bert(768, 12, 12, 250002, "xlm-roberta", **_ROBERTA),
     "distilbert-base-uncased": {
-        "model_type": "distilbert", "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, "vocab_size": 30522,
+        "model_type": "distilbert",
+        "dim": 768,
+        "n_layers": 6,
+        "n_heads": 12,
+        "hidden_dim": 3072,
+        "vocab_size": 30522,
     },
     "t5-small": _t5(512, 2048, 6, 8),
     "t5-base": _t5(768, 3072, 12, 12),
@@ -140,17 +203,25 @@ _CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "pythia-6.9b": _pythia(4096, 32, 32, 50432),
     "gemma-2b": {
         **_llama(2048, 16384, 18, 8, 1, 256000, tie_word_embeddings=True, head_dim=256),
-        "model_type": "gemma", "architectures": ["GemmaForCausalLM"],
+        "model_type": "gemma",
+        "architectures": ["GemmaForCausalLM"],
     },
     "gemma-7b": {
         **_llama(3072, 24576, 28, 16, 16, 256000, tie_word_embeddings=True, head_dim=256),
-        "model_type": "gemma", "architectures": ["GemmaForCausalLM"],
+        "model_type": "gemma",
+        "architectures": ["GemmaForCausalLM"],
     },
     "phi-2": {
-        "model_type": "phi", "architectures": ["PhiForCausalLM"], "hidden_size": 2560, "intermediate_size": 10240,
-        "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 51200, "partial_rotary_factor": 0.4,
+        "model_type": "phi",
+        "architectures": ["PhiForCausalLM"],
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "vocab_size": 51200,
+        "partial_rotary_factor": 0.4,
     },
-}  # fmt: skip
+}
 
 _TRAINED_FURTHER = (
     "-instruct",
@@ -168,10 +239,10 @@ _TRAINED_FURTHER = (
 
 
 def configuration(name: str) -> dict[str, Any] | None:
-    """The configuration of a model by its name on the hub, whoever publishes it; None where it is not known."""
+    """The configuration of a model by its name on the hub, from any publisher; None if it is unknown."""
     short = name.rstrip("/").rsplit("/", 1)[-1].lower().replace("meta-llama-", "llama-")
     while short not in _CONFIGURATIONS:
-        end = next((one for one in _TRAINED_FURTHER if short.endswith(one)), None)
+        end = next((item for item in _TRAINED_FURTHER if short.endswith(item)), None)
         if end is None and "-hf" not in short and "-chat" not in short:
             return None
         short = short[: -len(end)] if end else short.replace("-hf", "").replace("-chat", "")

@@ -9,13 +9,18 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _ALONE = {
-    "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
-}  # fmt: skip
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "GROUP_RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
 
 
 def install(session: Session) -> None:
-    """``os.environ["LOCAL_RANK"]`` of a process that nobody launched is that of one launched alone.
+    """``os.environ["LOCAL_RANK"]`` of a process without a launcher is that of a single launched one.
 
     Asking whether it is there (``in``, ``get``) is answered as before: scripts choose their way by that.
     """

@@ -22,26 +22,26 @@ def install(session: Session) -> None:
     original = module._apply
 
     def apply(self: Any, function: Any, recurse: bool = True) -> Any:
-        waiting = [
-            (held, name, one)
+        pending = [
+            (held, name, item)
             for held in (self._parameters, self._buffers)
-            for name, one in held.items()
-            if one is not None and is_lazy(one)
+            for name, item in held.items()
+            if item is not None and is_lazy(item)
         ]
-        for held, name, one in waiting:
+        for held, name, item in pending:
             held[name] = None
-            place, kind = _wish(one)
-            moved = function(torch.empty(0, device=place, dtype=kind))
-            one.__dict__[_WISH] = (moved.device, moved.dtype)
+            location, kind = _wish(item)
+            moved = function(torch.empty(0, device=location, dtype=kind))
+            item.__dict__[_WISH] = (moved.device, moved.dtype)
         try:
             return original(self, function, recurse)
         finally:
-            for held, name, one in waiting:
-                held[name] = one
+            for held, name, item in pending:
+                held[name] = item
 
     def materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        place, kind = _wish(self)
-        made: Any = torch.empty(shape, device=device or place, dtype=dtype or kind)
+        location, kind = _wish(self)
+        made: Any = torch.empty(shape, device=device or location, dtype=dtype or kind)
         if isinstance(self, UninitializedParameter):
             made = torch.nn.Parameter(made, requires_grad=self.requires_grad)
         swap(self, made)

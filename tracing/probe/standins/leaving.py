@@ -1,4 +1,4 @@
-"""Scripts that leave by ``os._exit``: what they did until then is told first."""
+"""Scripts that exit by ``os._exit``: what they did until then is reported first."""
 
 from __future__ import annotations
 

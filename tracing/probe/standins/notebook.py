@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..session import Session
 
-_ASKS = b"get_ipython"
+_USES_IPYTHON = b"get_ipython"
 _MAX_BYTES = 16 << 20
 # Magics around Python, which is run; what the others hold is left out.
 _AROUND = ("time", "timeit", "capture", "prun", "memit", "mprun", "lprun")
@@ -20,18 +20,18 @@ _AROUND = ("time", "timeit", "capture", "prun", "memit", "mprun", "lprun")
 
 def install(session: Session) -> None:
     """Gives ``get_ipython`` and ``display`` to a script whose text asks for them; libraries ask in vain as before."""
-    if not _asked(sys.argv[1] if len(sys.argv) > 1 else ""):
+    if not _imports_ipython(sys.argv[1] if len(sys.argv) > 1 else ""):
         return
     shell = Shell(session)
-    place: Any = builtins
-    place.get_ipython = lambda: shell
-    place.display = lambda *_, **__: None
+    namespace: Any = builtins
+    namespace.get_ipython = lambda: shell
+    namespace.display = lambda *_, **__: None
 
 
-def _asked(script: str) -> bool:
+def _imports_ipython(script: str) -> bool:
     path = Path(script)
     try:
-        return path.is_file() and path.stat().st_size <= _MAX_BYTES and _ASKS in path.read_bytes()
+        return path.is_file() and path.stat().st_size <= _MAX_BYTES and _USES_IPYTHON in path.read_bytes()
     except (OSError, ValueError):
         return False
 

@@ -46,9 +46,16 @@ class Linear4bit(nn.Linear):
     """A linear layer whose weight is packed on the GPU; each call unpacks it into the compute type for one product."""
 
     def __init__(
-        self, input_features: int, output_features: int, bias: bool = True, compute_dtype: Any = None,
-        compress_statistics: bool = True, quant_type: str = "fp4", quant_storage: Any = torch.uint8, device: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        input_features: int,
+        output_features: int,
+        bias: bool = True,
+        compute_dtype: Any = None,
+        compress_statistics: bool = True,
+        quant_type: str = "fp4",
+        quant_storage: Any = torch.uint8,
+        device: Any = None,
+    ) -> None:
         super().__init__(input_features, output_features, bias, device)
         self.weight = Params4bit(self.weight.data)
         self.compute_dtype, self.compress_statistics, self.quant_type = compute_dtype, compress_statistics, quant_type
@@ -97,11 +104,11 @@ class Linear4bit(nn.Linear):
 def _move_packed(layer: Any, function: Any) -> Any:
     """Types do not change what is packed; devices do."""
     for module_parameters in (layer._parameters, layer._buffers):
-        for name, one in module_parameters.items():
-            moved = function(torch.empty(0, device=one.device)).device if one is not None else None
-            if one is not None and moved != one.device:
-                made = one.detach().to(moved)
-                module_parameters[name] = made if not isinstance(one, nn.Parameter) else _again(one, made)
+        for name, parameter in module_parameters.items():
+            moved = function(torch.empty(0, device=parameter.device)).device if parameter is not None else None
+            if parameter is not None and moved != parameter.device:
+                made = parameter.detach().to(moved)
+                module_parameters[name] = made if not isinstance(parameter, nn.Parameter) else _again(parameter, made)
     return layer
 
 
@@ -134,8 +141,16 @@ class _Product(torch.autograd.Function):
 class LinearFP4(Linear4bit):
     """Four bits as floats."""
 
-    def __init__(self, input_features: int, output_features: int, bias: bool = True, compute_dtype: Any = None,
-                 compress_statistics: bool = True, *rest: Any, **more: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        input_features: int,
+        output_features: int,
+        bias: bool = True,
+        compute_dtype: Any = None,
+        compress_statistics: bool = True,
+        *rest: Any,
+        **more: Any,
+    ) -> None:
         super().__init__(
             input_features, output_features, bias, compute_dtype, compress_statistics, "fp4", *rest, **more
         )
@@ -148,8 +163,16 @@ class LinearNF4(LinearFP4):
 class Linear8bitLt(nn.Linear):
     """A linear layer in bytes: its inputs are rounded to bytes as well, the product comes as 32-bit integers."""
 
-    def __init__(self, input_features: int, output_features: int, bias: bool = True, has_fp16_weights: bool = True,
-                 threshold: float = 0.0, index: Any = None, device: Any = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        input_features: int,
+        output_features: int,
+        bias: bool = True,
+        has_fp16_weights: bool = True,
+        threshold: float = 0.0,
+        index: Any = None,
+        device: Any = None,
+    ) -> None:
         super().__init__(input_features, output_features, bias, device)
         self.has_fp16_weights, self.threshold, self.index = has_fp16_weights, threshold, index
         if not has_fp16_weights:
@@ -213,9 +236,15 @@ class StableEmbedding(nn.Embedding):
 
 
 LAYERS: dict[str, Any] = {
-    "Linear4bit": Linear4bit, "LinearFP4": LinearFP4, "LinearNF4": LinearNF4, "Linear8bitLt": Linear8bitLt,
-    "Params4bit": Params4bit, "Int8Params": Int8Params, "StableEmbedding": StableEmbedding, "Embedding": nn.Embedding,
-}  # fmt: skip
+    "Linear4bit": Linear4bit,
+    "LinearFP4": LinearFP4,
+    "LinearNF4": LinearNF4,
+    "Linear8bitLt": Linear8bitLt,
+    "Params4bit": Params4bit,
+    "Int8Params": Int8Params,
+    "StableEmbedding": StableEmbedding,
+    "Embedding": nn.Embedding,
+}
 
 
 def replace(session: Session, model: Any, settings: Any, eight: bool) -> None:

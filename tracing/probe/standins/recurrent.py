@@ -66,14 +66,27 @@ def _entry(session: Session, name: str, mode: int, original: Any) -> Any:
             half = torch.get_autocast_dtype("cuda")
             data, hidden = data.to(half), hidden.to(half)
             cell = cell.to(half) if cell is not None else None
-            weights = [one.to(half) for one in weights]
+            weights = [weight.to(half) for weight in weights]
         projection = cell is not None and hidden.size(-1) != cell.size(-1)
         units = cell.size(-1) if cell is not None else hidden.size(-1)
         out, hy, cy, _, _ = aten._cudnn_rnn(
-            data, list(weights), 4 if biases else 2, None, hidden, cell, mode, units,
-            hidden.size(-1) if projection else 0, layers, first, dropout, train, both,
-            [] if sizes is None else sizes.tolist(), None,
-        )  # fmt: skip
+            data,
+            list(weights),
+            4 if biases else 2,
+            None,
+            hidden,
+            cell,
+            mode,
+            units,
+            hidden.size(-1) if projection else 0,
+            layers,
+            first,
+            dropout,
+            train,
+            both,
+            [] if sizes is None else sizes.tolist(),
+            None,
+        )
         return (out, hy, cy) if cell is not None else (out, hy)
 
     return run
@@ -89,7 +102,7 @@ def _forward(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     places = data.numel() // max(1, data.shape[-1])
     kept = places * layers * directions * units * _KEPT[mode] * data.element_size() if train else 0
     reserve = tracer.empty((kept,), torch.uint8, data.device)
-    total = sum(one.numel() for one in weights)
+    total = sum(weight.numel() for weight in weights)
     return out, hy, cy, reserve, tracer.empty((total,), data.dtype, data.device)
 
 
@@ -99,7 +112,7 @@ def _backward(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
         tracer.like(data),
         tracer.like(hidden),
         tracer.like(cell) if cell is not None else None,
-        [tracer.like(one) for one in weights],
+        [tracer.like(weight) for weight in weights],
     )
 
 

@@ -49,15 +49,19 @@ _COLUMNS: dict[str, dict[str, Any]] = {
     "alpaca": {"instruction": _SENTENCE, "input": _SENTENCE, "output": _SENTENCE * 5, "text": _SENTENCE * 8},
     "dolly": {"instruction": _SENTENCE, "context": _SENTENCE, "response": _SENTENCE * 5, "category": "qa"},
     "guanaco": {"text": _TEXT},
-    "squad": {"id": "0", "context": _SENTENCE * 8, "question": _SENTENCE,
-              "answers": {"text": ["quick"], "answer_start": [4]}},
+    "squad": {
+        "id": "0",
+        "context": _SENTENCE * 8,
+        "question": _SENTENCE,
+        "answers": {"text": ["quick"], "answer_start": [4]},
+    },
     "quotes": {"quote": _SENTENCE, "author": "anonymous", "tags": ["one"]},
     "samsum": {"dialogue": _SENTENCE * 6, "summary": _SENTENCE},
     "cnn_dailymail": {"article": _TEXT, "highlights": _SENTENCE * 3},
     "xsum": {"document": _TEXT, "summary": _SENTENCE},
     "gsm8k": {"question": _SENTENCE, "answer": _SENTENCE * 3},
     "ultrachat": {"messages": [{"role": "user", "content": _SENTENCE}, {"role": "assistant", "content": _TEXT}]},
-}  # fmt: skip
+}
 
 
 def install(session: Session) -> None:
@@ -68,9 +72,9 @@ def install(session: Session) -> None:
 
 
 def _torchvision(session: Session, module: Any) -> None:
-    for name, facts in _IMAGES.items():
+    for name, attributes in _IMAGES.items():
         if hasattr(module, name):
-            _wrap(session, getattr(module, name), *facts)
+            _wrap(session, getattr(module, name), *attributes)
     if hasattr(module, "FakeData"):
         # Its images are drawn at full size for each sample; the values do not matter.
         module.FakeData.__getitem__ = _fake_data
@@ -123,7 +127,7 @@ def _wrap(session: Session, kind: Any, size: int, mode: str, classes: int) -> No
 def _become_blank(self: Any, kind: Any, size: int, mode: str, classes: int, args: Any, kwargs: dict[str, Any]) -> None:
     import numpy as np
 
-    functions = [one for one in args if callable(one)]
+    functions = [arg for arg in args if callable(arg)]
     self.transform = kwargs.get("transform", functions[0] if functions else None)
     self.target_transform = kwargs.get("target_transform")
     self.transforms = None

@@ -1,5 +1,5 @@
 """Text in, core types out: parsers of tool outputs, trainer arguments and collective logs.
 
-Pure functions on the standard library only. YAML is decoded by the caller with a safe loader;
-these functions take the mapping.
+Pure functions on the standard library only, but for ``yaml_text``, which decodes YAML within bounds; the others take
+the mapping from their caller.
 """

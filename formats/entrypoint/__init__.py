@@ -5,7 +5,7 @@ Read only, never executed, in time that is linear in the input; whatever cannot 
 """
 
 from kopt.formats.entrypoint.containers import dockerfile_entrypoint, pod_entrypoint
-from kopt.formats.entrypoint.found import Entrypoint, EntrypointError, Kind
+from kopt.formats.entrypoint.entrypoint import Entrypoint, EntrypointError, Kind
 from kopt.formats.entrypoint.launchers import what_runs
 from kopt.formats.entrypoint.notebook import notebook_source
 from kopt.formats.entrypoint.script import ScriptFacts, read_script

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from kopt.core.reason import Reason
-from kopt.formats.entrypoint.found import Entrypoint, EntrypointError
+from kopt.formats.entrypoint.entrypoint import Entrypoint, EntrypointError
 from kopt.formats.entrypoint.launchers import Files, what_runs
 from kopt.formats.entrypoint.shell import MAX_TEXT_CHARACTERS, check
 
@@ -32,7 +32,7 @@ def pod_entrypoint(manifest: Mapping[str, Any], files: Files) -> Entrypoint:
     pods = list(_pods(manifest, 0, 1))
     if not pods:
         raise EntrypointError(f"{manifest.get('kind', 'the manifest')} holds no pod template; give a Pod or a Job")
-    spec, _ = next((pod for pod in pods if any(_gpus(one) for one in _containers(pod[0]))), pods[0])
+    spec, _ = next((pod for pod in pods if any(_gpus(item) for item in _containers(pod[0]))), pods[0])
     containers = _containers(spec)
     if not containers:
         raise EntrypointError("the pod has no containers; give its command")
@@ -48,19 +48,21 @@ def _container_entrypoint(container: Mapping[str, Any], replicas: int, files: Fi
         raise EntrypointError(f"the container gives no command, so {image} decides what runs; give command or args")
     if not _strings(container, "command"):
         unknown.append(Reason("IMAGE_ENTRYPOINT", "the image's entrypoint comes before the args and is not known"))
-    found = what_runs(words, files)
+    entrypoint = what_runs(words, files)
     gpus = _gpus(container)
-    if found.world_size is None and gpus and found.launcher:
+    if entrypoint.world_size is None and gpus and entrypoint.launcher:
         unknown.append(Reason("GPUS", f"one process for each of {gpus} GPUs in {replicas} pods", {"gpus": gpus}))
-        nodes = max(found.nodes, replicas)
-        found = replace(found, world_size=gpus * nodes, nodes=nodes)
-        found = replace(found, unknown=tuple(reason for reason in found.unknown if reason.code != "WORLD_SIZE"))
-    return replace(found, env={**env, **found.env}, unknown=(*found.unknown, *unknown))
+        nodes = max(entrypoint.nodes, replicas)
+        entrypoint = replace(entrypoint, world_size=gpus * nodes, nodes=nodes)
+        entrypoint = replace(
+            entrypoint, unknown=tuple(reason for reason in entrypoint.unknown if reason.code != "WORLD_SIZE")
+        )
+    return replace(entrypoint, env={**env, **entrypoint.env}, unknown=(*entrypoint.unknown, *unknown))
 
 
 def _member(mapping: Any, name: str) -> Mapping[str, Any]:
-    found = mapping.get(name) if isinstance(mapping, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    result = mapping.get(name) if isinstance(mapping, Mapping) else None
+    return result if isinstance(result, Mapping) else {}
 
 
 def _pods(manifest: Mapping[str, Any], depth: int, replicas: int) -> Iterator[tuple[Mapping[str, Any], int]]:
@@ -89,8 +91,8 @@ def _number(value: Any, default: int) -> int:
 
 
 def _containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    found = spec.get("containers")
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, Sequence) else []
+    result = spec.get("containers")
+    return [item for item in result if isinstance(item, Mapping)] if isinstance(result, Sequence) else []
 
 
 def _gpus(container: Mapping[str, Any]) -> int:
@@ -108,17 +110,17 @@ def _gpus(container: Mapping[str, Any]) -> int:
 
 
 def _strings(container: Mapping[str, Any], name: str) -> list[str]:
-    found = container.get(name)
-    if isinstance(found, str):
+    result = container.get(name)
+    if isinstance(result, str):
         raise EntrypointError(f'{name} must be a list of words, not one text; write it as ["sh", "-c", …]')
-    return [str(word) for word in found] if isinstance(found, Sequence) else []
+    return [str(word) for word in result] if isinstance(result, Sequence) else []
 
 
 def _environment(container: Mapping[str, Any]) -> tuple[dict[str, str], list[Reason]]:
     env: dict[str, str] = {}
     unknown, size = [], 0
-    given = container.get("env")
-    for entry in given if isinstance(given, Sequence) and not isinstance(given, str) else ():
+    variables = container.get("env")
+    for entry in variables if isinstance(variables, Sequence) and not isinstance(variables, str) else ():
         if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
             continue
         if "valueFrom" in entry:
@@ -134,13 +136,13 @@ def _environment(container: Mapping[str, Any]) -> tuple[dict[str, str], list[Rea
 
 def _filled_words(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Short words may each stand for a long variable: their sum is bounded as well."""
-    found, size = [], 0
+    result, size = [], 0
     for word in words:
-        found.append(_filled(word, env))
-        size += len(found[-1])
+        result.append(_filled(word, env))
+        size += len(result[-1])
         if size > _MAX_FILLED_CHARACTERS:
             raise EntrypointError("the container's command is longer than any pod's; give a shorter one")
-    return found
+    return result
 
 
 def _filled(text: str, env: Mapping[str, str]) -> str:
@@ -172,12 +174,12 @@ def dockerfile_entrypoint(text: str, files: Files) -> Entrypoint:
     if not entrypoint and not command:
         raise EntrypointError("the Dockerfile's last stage has neither ENTRYPOINT nor CMD; give the command")
     if isinstance(entrypoint, str):
-        found = what_runs(entrypoint, files)  # the shell form ignores CMD
+        result = what_runs(entrypoint, files)  # the shell form ignores CMD
     elif isinstance(command, str):
-        found = what_runs([*entrypoint, command] if entrypoint else command, files)
+        result = what_runs([*entrypoint, command] if entrypoint else command, files)
     else:
-        found = what_runs([*entrypoint, *command], files)
-    return replace(found, env={**env, **found.env})
+        result = what_runs([*entrypoint, *command], files)
+    return replace(result, env={**env, **result.env})
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:

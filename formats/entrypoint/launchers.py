@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from kopt.core.reason import Reason
 from kopt.formats.entrypoint import options, tools
-from kopt.formats.entrypoint.found import Entrypoint, EntrypointError, Kind
+from kopt.formats.entrypoint.entrypoint import Entrypoint, EntrypointError, Kind
 from kopt.formats.entrypoint.shell import Command, Shell, check, commands
 
 Files = Callable[[str], str | None]
@@ -34,24 +34,24 @@ def what_runs(command: Sequence[str] | str, files: Files) -> Entrypoint:
         command = [command]  # a path, spaces and all
     if isinstance(command, str):
         shell = Shell()
-        found = list(commands(command, shell))
-        return _best([_read(one, files, shell, 0) for one in found], shell)
+        result = list(commands(command, shell))
+        return _best([_read(item, files, shell, 0) for item in result], shell)
     for word in command:
         check(word)
     shell = Shell()
     return _best([_read(Command(tuple(command), {}), files, shell, 0)], shell)
 
 
-def _best(found: Sequence[Entrypoint | None], shell: Shell) -> Entrypoint:
+def _best(entrypoints: Sequence[Entrypoint | None], shell: Shell) -> Entrypoint:
     """The one that most looks like training: a launcher's before a plain script, later before earlier."""
-    candidates = [one for one in found if one is not None]
+    candidates = [entrypoint for entrypoint in entrypoints if entrypoint is not None]
     if not candidates:
         raise EntrypointError(
             "no command that runs Python or a trainer was found; give the line that trains, such as "
             "'torchrun --nproc-per-node 8 train.py --batch-size 32'"
         )
     best = max(enumerate(candidates), key=lambda pair: (_rank(pair[1]), pair[0]))[1]
-    others = [one.script for one in candidates if one is not best and _rank(one) > 0]
+    others = [entrypoint.script for entrypoint in candidates if entrypoint is not best and _rank(entrypoint) > 0]
     reasons = [*best.unknown, *shell.unknown.values()]
     if others:
         reasons.append(
@@ -60,10 +60,10 @@ def _best(found: Sequence[Entrypoint | None], shell: Shell) -> Entrypoint:
     return replace(best, unknown=tuple({reason.message: reason for reason in reasons}.values()))
 
 
-def _rank(found: Entrypoint) -> int:
-    if found.kind is Kind.CODE:
+def _rank(entrypoint: Entrypoint) -> int:
+    if entrypoint.kind is Kind.CODE:
         return 0
-    return 2 if found.launcher or found.trainer else 1
+    return 2 if entrypoint.launcher or entrypoint.trainer else 1
 
 
 def _short(text: str) -> str:
@@ -79,22 +79,22 @@ def _read(command: Command, files: Files, shell: Shell, depth: int) -> Entrypoin
         return None
     name = PurePosixPath(words[0]).name
     if name in _SHELLS:
-        found = _through_shell(words, env, files, shell, depth)
+        entrypoint = _through_shell(words, env, files, shell, depth)
     elif _PYTHON.fullmatch(name):
-        found = _python(words[1:], files, shell, depth)
+        entrypoint = _python(words[1:], files, shell, depth)
     elif name in _LAUNCHERS:
-        found = _LAUNCHERS[name](words[1:], files, shell, depth)
+        entrypoint = _LAUNCHERS[name](words[1:], files, shell, depth)
     elif name.endswith((".py", ".ipynb")):
-        found = _script(words)
+        entrypoint = _script(words)
     elif name.endswith(".sh"):
-        found = _through_shell(("bash", *words), env, files, shell, depth)
+        entrypoint = _through_shell(("bash", *words), env, files, shell, depth)
     elif name in _CHORES:
         return None
     else:
-        found = tools.read_tool(name, words[1:])
-        if found is None and depth > 0 and not name.startswith("-"):
+        entrypoint = tools.read_tool(name, words[1:])
+        if entrypoint is None and depth > 0 and not name.startswith("-"):
             return None
-    return None if found is None else replace(found, env={**shell.exported, **env, **found.env})
+    return None if entrypoint is None else replace(entrypoint, env={**shell.exported, **env, **entrypoint.env})
 
 
 def _unwrap(command: Command, depth: int) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -110,11 +110,13 @@ def _unwrap(command: Command, depth: int) -> tuple[tuple[str, ...], dict[str, st
         name = PurePosixPath(words[0]).name
         subcommand = options.SUBCOMMANDS.get((name, words[1] if len(words) > 1 else ""))
         if subcommand is not None:
-            given = options.take(words[2:], subcommand)
-            env |= dict(pair.partition("=")[::2] for pair in (*given.all("e"), *given.all("env")) if "=" in pair)
-            words = given.rest[1:] if name in options.IMAGE_FIRST else given.rest
+            parsed = options.read_options(words[2:], subcommand)
+            env |= dict(pair.partition("=")[::2] for pair in (*parsed.all("e"), *parsed.all("env")) if "=" in pair)
+            words = parsed.rest[1:] if name in options.IMAGE_FIRST else parsed.rest
         elif name in options.WRAPPERS:
-            words = options.take(words[1:], options.WRAPPERS[name]).rest[options.WORDS_OF_WRAPPERS.get(name, 0) :]
+            words = options.read_options(words[1:], options.WRAPPERS[name]).rest[
+                options.WORDS_OF_WRAPPERS.get(name, 0) :
+            ]
         else:
             break
     return words, env
@@ -124,24 +126,24 @@ def _through_shell(
     words: Sequence[str], env: dict[str, str], files: Files, shell: Shell, depth: int
 ) -> Entrypoint | None:
     """``bash -c TEXT`` or ``bash FILE ARGS``."""
-    given = options.take(words[1:], options.Options(values=frozenset("oO"), bare_is_flag=True))
-    clustered = {letter for name, _ in given.values for letter in name if len(name) <= 4}
+    parsed = options.read_options(words[1:], options.Options(values=frozenset("oO"), bare_is_flag=True))
+    clustered = {letter for name, _ in parsed.values for letter in name if len(name) <= 4}
     inner = shell.inner({**shell.exported, **env})
-    if "c" in clustered and given.rest:
-        text, inner.positional = given.rest[0], tuple(given.rest[2:])
-    elif given.rest:
-        path = given.rest[0]
+    if "c" in clustered and parsed.rest:
+        text, inner.positional = parsed.rest[0], tuple(parsed.rest[2:])
+    elif parsed.rest:
+        path = parsed.rest[0]
         content = files(path)
         if content is None:
             shell.doubt("NO_FILE", f"{_short(path)} cannot be read; give it, or the command it runs")
             return None
-        text, inner.positional = content, tuple(given.rest[1:])
+        text, inner.positional = content, tuple(parsed.rest[1:])
     else:
         return None
     if words[0] in ("source", "."):
         inner = shell
-    found = [_read(one, files, inner, depth + 1) for one in commands(text, inner)]
-    return _best(found, inner) if any(one is not None for one in found) else None
+    entrypoints = [_read(command, files, inner, depth + 1) for command in commands(text, inner)]
+    return _best(entrypoints, inner) if any(entrypoint is not None for entrypoint in entrypoints) else None
 
 
 def _python(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
@@ -178,18 +180,18 @@ def _module(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Ent
 
 
 def _launched(
-    given: options.Given, *, module: bool, plain: bool, files: Files, shell: Shell, depth: int
+    parsed: options.ParsedOptions, *, module: bool, plain: bool, files: Files, shell: Shell, depth: int
 ) -> Entrypoint | None:
     """What a launcher starts: a script unless it is told a module or any program."""
-    if not given.rest:
+    if not parsed.rest:
         return None
     if module:
-        return _module(given.rest, files, shell, depth)
-    name = PurePosixPath(given.rest[0]).name
+        return _module(parsed.rest, files, shell, depth)
+    name = PurePosixPath(parsed.rest[0]).name
     if plain or not name.endswith((".py", ".ipynb")):
-        found = _read(Command(given.rest, {}), files, shell, depth + 1)
-        return found or (None if plain else _script(given.rest))
-    return _script(given.rest)
+        entrypoint = _read(Command(parsed.rest, {}), files, shell, depth + 1)
+        return entrypoint or (None if plain else _script(parsed.rest))
+    return _script(parsed.rest)
 
 
 def _count(text: str | None) -> int | None:
@@ -201,75 +203,75 @@ def _count(text: str | None) -> int | None:
 
 
 def _spread(
-    found: Entrypoint | None, launcher: str, per_node: str | None, nodes: int | None, words: Sequence[str]
+    entrypoint: Entrypoint | None, launcher: str, per_node: str | None, nodes: int | None, words: Sequence[str]
 ) -> Entrypoint | None:
-    if found is None:
+    if entrypoint is None:
         return None
     number = _count(per_node)
-    reasons = list(found.unknown)
+    reasons = list(entrypoint.unknown)
     if number is None:
-        said = f"{per_node!r} processes per node" if per_node else "one process per GPU"
-        reasons.append(Reason("WORLD_SIZE", f"{launcher} starts {said}; give the number of GPUs"))
+        processes = f"{per_node!r} processes per node" if per_node else "one process per GPU"
+        reasons.append(Reason("WORLD_SIZE", f"{launcher} starts {processes}; give the number of GPUs"))
     world = None if number is None else number * (nodes or 1)
     return replace(
-        found,
+        entrypoint,
         launcher=launcher,
         world_size=world,
         nodes=nodes or 1,
         unknown=tuple(reasons),
-        launcher_arguments=tuple(words[: len(words) - len(found.arguments)]),
+        launcher_arguments=tuple(words[: len(words) - len(entrypoint.arguments)]),
     )
 
 
 def _torchrun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    given = options.take(words, options.TORCHRUN)
-    found = _launched(
-        given,
-        module=given.get("m", "module") is not None,
-        plain=given.get("no_python") is not None,
+    parsed = options.read_options(words, options.TORCHRUN)
+    entrypoint = _launched(
+        parsed,
+        module=parsed.get("m", "module") is not None,
+        plain=parsed.get("no_python") is not None,
         files=files,
         shell=shell,
         depth=depth,
     )
-    return _spread(found, "torchrun", given.get("nproc_per_node") or "1", _count(given.get("nnodes")), words)
+    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node") or "1", _count(parsed.get("nnodes")), words)
 
 
 def _accelerate(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
     if not words or words[0] not in ("launch", "accelerate-launch"):
         return None
-    given = options.take(words[1:], options.ACCELERATE)
-    found = _launched(
-        given,
-        module=given.get("m", "module") is not None,
-        plain=given.get("no_python") is not None,
+    parsed = options.read_options(words[1:], options.ACCELERATE)
+    entrypoint = _launched(
+        parsed,
+        module=parsed.get("m", "module") is not None,
+        plain=parsed.get("no_python") is not None,
         files=files,
         shell=shell,
         depth=depth,
     )
-    if found is None:
+    if entrypoint is None:
         return None
     # Accelerate's number is that of all processes, on all machines.
-    processes = given.get("num_processes", "n") or (
-        None if given.get("config_file") or given.get("multi_gpu") == "" else "1"
+    processes = parsed.get("num_processes", "n") or (
+        None if parsed.get("config_file") or parsed.get("multi_gpu") == "" else "1"
     )
-    spread = _spread(found, "accelerate", processes, 1, words)
+    spread = _spread(entrypoint, "accelerate", processes, 1, words)
     assert spread is not None
-    return replace(spread, nodes=_count(given.get("num_machines")) or 1, launcher_config=given.get("config_file"))
+    return replace(spread, nodes=_count(parsed.get("num_machines")) or 1, launcher_config=parsed.get("config_file"))
 
 
 def _deepspeed(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    given = options.take(words, options.DEEPSPEED)
-    found = _launched(
-        given,
-        module=given.get("module") is not None,
-        plain=given.get("no_python") is not None,
+    parsed = options.read_options(words, options.DEEPSPEED)
+    entrypoint = _launched(
+        parsed,
+        module=parsed.get("module") is not None,
+        plain=parsed.get("no_python") is not None,
         files=files,
         shell=shell,
         depth=depth,
     )
-    include = given.get("i", "include")
-    per_node = given.get("num_gpus") or (_included(include) if include else None)
-    return _spread(found, "deepspeed", per_node, _count(given.get("num_nodes")), words)
+    include = parsed.get("i", "include")
+    per_node = parsed.get("num_gpus") or (_included(include) if include else None)
+    return _spread(entrypoint, "deepspeed", per_node, _count(parsed.get("num_nodes")), words)
 
 
 def _included(text: str) -> str | None:
@@ -279,81 +281,85 @@ def _included(text: str) -> str | None:
 
 
 def _mpirun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    given = options.take(words, options.MPIRUN)
-    found = _launched(given, module=False, plain=True, files=files, shell=shell, depth=depth)
-    found = _nested(found, "mpirun", given.get("np", "n", "c"), 1, words)
-    env = dict(pair.partition("=")[::2] for pair in given.all("x") if "=" in pair)
-    return None if found is None else replace(found, env={**env, **found.env})
+    parsed = options.read_options(words, options.MPIRUN)
+    entrypoint = _launched(parsed, module=False, plain=True, files=files, shell=shell, depth=depth)
+    entrypoint = _nested(entrypoint, "mpirun", parsed.get("np", "n", "c"), 1, words)
+    env = dict(pair.partition("=")[::2] for pair in parsed.all("x") if "=" in pair)
+    return None if entrypoint is None else replace(entrypoint, env={**env, **entrypoint.env})
 
 
 def _nested(
-    found: Entrypoint | None, launcher: str, total: str | None, nodes: int | None, words: Sequence[str]
+    entrypoint: Entrypoint | None, launcher: str, total: str | None, nodes: int | None, words: Sequence[str]
 ) -> Entrypoint | None:
     """A launcher that may start another one: ``srun torchrun …`` starts one torchrun per node."""
-    if found is not None and found.launcher is not None:
+    if entrypoint is not None and entrypoint.launcher is not None:
         outer = nodes or _count(total) or 1
-        if found.world_size is not None and found.nodes == 1:
-            return replace(found, world_size=found.world_size * outer, nodes=outer)
-        return found
-    return _spread(found, launcher, total, nodes, words)
+        if entrypoint.world_size is not None and entrypoint.nodes == 1:
+            return replace(entrypoint, world_size=entrypoint.world_size * outer, nodes=outer)
+        return entrypoint
+    return _spread(entrypoint, launcher, total, nodes, words)
 
 
 def _srun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    given = options.take(words, options.SRUN)
-    found = _launched(given, module=False, plain=True, files=files, shell=shell, depth=depth)
-    nodes = _count(given.get("N", "nodes"))
-    per_node = given.get("ntasks_per_node")
+    parsed = options.read_options(words, options.SRUN)
+    entrypoint = _launched(parsed, module=False, plain=True, files=files, shell=shell, depth=depth)
+    nodes = _count(parsed.get("N", "nodes"))
+    per_node = parsed.get("ntasks_per_node")
     if (
-        found is not None
-        and found.launcher is None
+        entrypoint is not None
+        and entrypoint.launcher is None
         and per_node is None
-        and (tasks := _count(given.get("n", "ntasks")))
+        and (tasks := _count(parsed.get("n", "ntasks")))
     ):
-        return _spread(replace(found), "srun", str(max(1, tasks // (nodes or 1))), nodes, words)
-    return _nested(found, "srun", per_node, nodes, words)
+        return _spread(replace(entrypoint), "srun", str(max(1, tasks // (nodes or 1))), nodes, words)
+    return _nested(entrypoint, "srun", per_node, nodes, words)
 
 
 def _horovodrun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    given = options.take(words, options.HOROVODRUN)
-    found = _launched(given, module=False, plain=True, files=files, shell=shell, depth=depth)
-    return _spread(found, "horovodrun", given.get("np", "num_proc"), 1, words)
+    parsed = options.read_options(words, options.HOROVODRUN)
+    entrypoint = _launched(parsed, module=False, plain=True, files=files, shell=shell, depth=depth)
+    return _spread(entrypoint, "horovodrun", parsed.get("np", "num_proc"), 1, words)
 
 
 def _composer(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    given = options.take(words, options.COMPOSER)
-    found = _launched(
-        given,
-        module=given.get("m", "module_mode") is not None,
-        plain=given.get("c", "command_mode") is not None,
+    parsed = options.read_options(words, options.COMPOSER)
+    entrypoint = _launched(
+        parsed,
+        module=parsed.get("m", "module_mode") is not None,
+        plain=parsed.get("c", "command_mode") is not None,
         files=files,
         shell=shell,
         depth=depth,
     )
-    return _spread(found, "composer", given.get("n", "nproc", "world_size"), 1, words)
+    return _spread(entrypoint, "composer", parsed.get("n", "nproc", "world_size"), 1, words)
 
 
 def _colossalai(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    given = options.take(words[1:], options.TORCHRUN)
-    found = _launched(given, module=given.get("m") is not None, plain=False, files=files, shell=shell, depth=depth)
-    return _spread(found, "colossalai", given.get("nproc_per_node"), _count(given.get("nnodes", "num_nodes")), words)
+    parsed = options.read_options(words[1:], options.TORCHRUN)
+    entrypoint = _launched(
+        parsed, module=parsed.get("m") is not None, plain=False, files=files, shell=shell, depth=depth
+    )
+    return _spread(
+        entrypoint, "colossalai", parsed.get("nproc_per_node"), _count(parsed.get("nnodes", "num_nodes")), words
+    )
 
 
 def _ray(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
     if tuple(words[:2]) != ("job", "submit"):
         return None
-    given = options.take(words[2:], options.RAY_SUBMIT)
-    return _read(Command(given.rest, {}), files, shell, depth + 1)
+    parsed = options.read_options(words[2:], options.RAY_SUBMIT)
+    return _read(Command(parsed.rest, {}), files, shell, depth + 1)
 
 
 def _tune(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
     """torchtune: ``tune run [torchrun's options] RECIPE --config NAME key=value``."""
     if not words or words[0] != "run":
         return None
-    given = options.take(words[1:], options.TUNE_RUN)
-    if not given.rest:
+    parsed = options.read_options(words[1:], options.TUNE_RUN)
+    if not parsed.rest:
         return None
-    found = tools.with_trainer(Entrypoint(Kind.TOOL, "tune", given.rest, trainer="torchtune"))
-    return _spread(found, "torchrun", given.get("nproc_per_node") or "1", _count(given.get("nnodes")), words)
+    entrypoint = tools.with_trainer(Entrypoint(Kind.TOOL, "tune", parsed.rest, trainer="torchtune"))
+    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node") or "1", _count(parsed.get("nnodes")), words)
 
 
 _LAUNCHERS: dict[str, Callable[[Sequence[str], Files, Shell, int], Entrypoint | None]] = {

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from kopt.formats.entrypoint.found import EntrypointError
+from kopt.formats.entrypoint.entrypoint import EntrypointError
 
 _MAX_CHARACTERS = 64 << 20
 _FOREIGN_CELLS = ("%%bash", "%%sh", "%%html", "%%javascript", "%%writefile", "%%latex", "%%markdown", "%%script")
@@ -36,8 +36,8 @@ def notebook_source(text: str) -> str:
 
 
 def _member(document: Any, name: str) -> dict[str, Any]:
-    found = document.get(name) if isinstance(document, dict) else None
-    return found if isinstance(found, dict) else {}
+    result = document.get(name) if isinstance(document, dict) else None
+    return result if isinstance(result, dict) else {}
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Given:
+class ParsedOptions:
     """Options found before the first word that is none; names without leading dashes, ``-`` as ``_``."""
 
     values: tuple[tuple[str, str], ...]
@@ -27,20 +27,20 @@ class Given:
 
     def get(self, *names: str) -> str | None:
         """The last value given under any of the names; "" for a flag."""
-        found = [value for name, value in self.values if name in names]
-        return found[-1] if found else None
+        result = [value for name, value in self.values if name in names]
+        return result[-1] if result else None
 
     def all(self, name: str) -> list[str]:
-        return [value for given, value in self.values if given == name]
+        return [value for option, value in self.values if option == name]
 
 
-def take(given: Sequence[str], options: Options) -> Given:
+def read_options(words: Sequence[str], options: Options) -> ParsedOptions:
     """Reads options off the front of ``given``."""
     several = dict(options.several)
-    found: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
     at = 0
-    while at < len(given):
-        word = given[at]
+    while at < len(words):
+        word = words[at]
         if word == "--":
             at += 1
             break
@@ -50,18 +50,18 @@ def take(given: Sequence[str], options: Options) -> Given:
         name = name.replace("-", "_")
         at += 1
         if attached := re.fullmatch(r"-([A-Za-z])(\d+)", word):
-            found.append((attached[1], attached[2]))
+            result.append((attached[1], attached[2]))
         elif equals:
-            found.append((name, value))
+            result.append((name, value))
         elif name in several:
-            found.append((name, " ".join(given[at : at + several[name]])))
+            result.append((name, " ".join(words[at : at + several[name]])))
             at += several[name]
         elif name in options.flags or (options.bare_is_flag and name not in options.values):
-            found.append((name, ""))
+            result.append((name, ""))
         else:
-            found.append((name, given[at] if at < len(given) else ""))
+            result.append((name, words[at] if at < len(words) else ""))
             at += 1
-    return Given(tuple(found), tuple(given[at:]))
+    return ParsedOptions(tuple(result), tuple(words[at:]))
 
 
 def words(text: str) -> frozenset[str]:

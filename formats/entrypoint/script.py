@@ -1,7 +1,7 @@
 """What a Python source says about itself: frameworks, model names, argument defaults, trainer settings.
 
 Parsed only. A source may be hostile: its size, lines and nesting are bounded before the parser sees it; servers read
-sources of others in a confined process all the same (``models.sizing.reading``).
+sources of others in a confined process all the same (``tracing.confined_reading``).
 """
 
 import ast
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kopt.formats.entrypoint.found import EntrypointError
+from kopt.formats.entrypoint.entrypoint import EntrypointError
 from kopt.formats.entrypoint.options import words
 
 Literal = str | int | float | bool | None
@@ -18,7 +18,7 @@ MAX_SOURCE_CHARACTERS = 2 << 20
 _MAX_LINE_CHARACTERS = 100_000
 _MAX_NESTING = 100
 _MAX_CHAIN = 1_000
-_MAX_FOUND = 500
+_MAX_LITERALS = 500
 _MAX_NAMES = 64
 
 _SETTINGS = re.compile(
@@ -82,7 +82,7 @@ def read_script(source: str) -> ScriptFacts:
             f"the source cannot be parsed: {type(error).__name__}; give the script as it runs"
         ) from None
     try:
-        return _facts(tree)
+        return _literals(tree)
     except RecursionError:
         raise EntrypointError("an expression of the source is nested too deeply to read") from None
 
@@ -105,7 +105,7 @@ def _screen(source: str) -> None:
         raise EntrypointError(f"a chain of more than {_MAX_CHAIN} operators; give the script as it runs")
 
 
-def _facts(tree: ast.Module) -> ScriptFacts:
+def _literals(tree: ast.Module) -> ScriptFacts:
     constants = dict(_assignments(tree))
     frameworks: dict[str, None] = {}
     models: dict[str, None] = {}
@@ -118,14 +118,19 @@ def _facts(tree: ast.Module) -> ScriptFacts:
                 frameworks[name] = None
         if isinstance(node, ast.Call):
             called = _called(node.func)
-            keywords = {word.arg: literal for word in node.keywords if word.arg
-                        and (literal := _literal(word.value, constants)) is not _NOT_LITERAL}  # fmt: skip
-            _note(called, node, keywords, constants, tables, models)
+            keywords = {
+                word.arg: literal
+                for word in node.keywords
+                if word.arg and (literal := _literal(word.value, constants)) is not _NOT_LITERAL
+            }
+            _record_call(called, node, keywords, constants, tables, models)
             if called in _OPTIMIZERS:
                 optimizers[called] = None
             if called in _WRAPPERS:
                 wraps[called] = None
-    return ScriptFacts(tuple(frameworks), tuple(models)[:_MAX_FOUND], tuple(optimizers), **tables, wraps=tuple(wraps))
+    return ScriptFacts(
+        tuple(frameworks), tuple(models)[:_MAX_LITERALS], tuple(optimizers), **tables, wraps=tuple(wraps)
+    )
 
 
 _OPTIMIZERS = words(
@@ -139,7 +144,7 @@ _WRAPPERS = words(
 _NOT_LITERAL: Any = object()
 
 
-def _note(
+def _record_call(
     called: str,
     node: ast.Call,
     keywords: Mapping[str, Any],
@@ -149,7 +154,7 @@ def _note(
 ) -> None:
     if called == "add_argument" and node.args:
         option = _literal(node.args[-1], constants)
-        if isinstance(option, str) and len(tables["defaults"]) < _MAX_FOUND:
+        if isinstance(option, str) and len(tables["defaults"]) < _MAX_LITERALS:
             default = keywords.get("default", False if keywords.get("action") == "store_true" else None)
             tables["defaults"][option.lstrip("-").replace("-", "_")] = default
     elif _SETTINGS.fullmatch(called):
@@ -203,6 +208,6 @@ def _literal(node: ast.expr, constants: Mapping[str, Any]) -> Any:
         return -value if isinstance(value, int | float) else _NOT_LITERAL
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         left, right = _literal(node.left, constants), _literal(node.right, constants)
-        small = all(isinstance(one, int | float) and abs(one) < 1 << 40 for one in (left, right))
+        small = all(isinstance(item, int | float) and abs(item) < 1 << 40 for item in (left, right))
         return left * right if small else _NOT_LITERAL
     return _NOT_LITERAL

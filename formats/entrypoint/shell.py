@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kopt.core.reason import Reason
-from kopt.formats.entrypoint.found import EntrypointError
+from kopt.formats.entrypoint.entrypoint import EntrypointError
 
 MAX_TEXT_CHARACTERS = 1 << 18
 _MAX_WORD_CHARACTERS = 1 << 16
@@ -18,8 +18,27 @@ _MAX_TEXTS = 100
 _UNSPECIAL = re.compile(r"[^'\"\\$`]+")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)(\+?)=")
 _OPERATORS = ("&&", "||", ";;", ";", "|", "&", "\n")
-_KEYWORDS = {"if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "function", "{",
-             "}", "!", "time", "in", "select"}  # fmt: skip
+_KEYWORDS = {
+    "if",
+    "then",
+    "elif",
+    "else",
+    "fi",
+    "for",
+    "while",
+    "until",
+    "do",
+    "done",
+    "case",
+    "esac",
+    "function",
+    "{",
+    "}",
+    "!",
+    "time",
+    "in",
+    "select",
+}
 _DECLARATIONS = {"export", "local", "declare", "readonly", "typeset"}
 
 
@@ -79,7 +98,7 @@ def commands(text: str, shell: Shell) -> Iterator[Command]:
     for raw in _statements(text):
         statement = _Statement(shell)
         for token in raw:
-            budget -= statement.take(token)
+            budget -= statement.consume(token)
             if budget < 0:
                 raise EntrypointError(
                     f"more than {_MAX_WORDS:,} words; give the command that trains, not the whole script"
@@ -99,10 +118,10 @@ class _Statement:
         self._list: tuple[str, list[str]] | None = None
         self._declares = False
 
-    def take(self, token: str) -> int:
+    def consume(self, token: str) -> int:
         """Adds a raw word; how much it counts against the limit."""
         if self._list is not None:
-            self._take_list_word(*self._list, token)
+            self._consume_list_word(*self._list, token)
         elif token in ("(", ")"):
             pass
         elif not self._words and token in _KEYWORDS:
@@ -113,12 +132,12 @@ class _Statement:
         elif not self._words and (match := _ASSIGNMENT.match(token)):
             self._assign(match[1], match[2] == "+", token[match.end() :])
         elif not self._declares:
-            found = expand(token, self._shell)
-            self._words += found
-            return 1 + len(found)
+            result = expand(token, self._shell)
+            self._words += result
+            return 1 + len(result)
         return 1
 
-    def _take_list_word(self, name: str, words: list[str], token: str) -> None:
+    def _consume_list_word(self, name: str, words: list[str], token: str) -> None:
         if token == ")":
             self._shell.variables[name] = tuple(words)
             self._list = None
@@ -163,8 +182,8 @@ def _statements(text: str) -> Iterator[list[str]]:
         elif text.startswith("\\\n", at) or text.startswith("\\\r\n", at):
             at = text.index("\n", at) + 1
         elif char == "#":
-            found = text.find("\n", at)
-            at = end if found < 0 else found
+            result = text.find("\n", at)
+            at = end if result < 0 else result
         elif operator := next((op for op in _OPERATORS if text.startswith(op, at)), None):
             at += len(operator)
             if operator == "\n" and here:
@@ -218,14 +237,14 @@ def _list_words(text: str, at: int, words: list[str]) -> int:
 
 
 def _after_line(text: str, at: int) -> int:
-    found = text.find("\n", at)
-    return len(text) if found < 0 else found + 1
+    result = text.find("\n", at)
+    return len(text) if result < 0 else result + 1
 
 
-def _after_here_document(text: str, at: int, mark: str) -> int:
+def _after_here_document(text: str, at: int, delimiter: str) -> int:
     while at < len(text):
         end = _after_line(text, at)
-        if text[at:end].strip() == mark:
+        if text[at:end].strip() == delimiter:
             return end
         at = end
     return at

@@ -17,26 +17,28 @@ STATIC_ARGUMENTS = ("static", "--asic", "--driver", "--json")
 
 def parse_metric(text: str) -> tuple[GpuSample, ...]:
     """GPUs in the tool's order. Raises MetricsError."""
-    found = tuple([_gpu(index, entry) for index, entry in _entries(text)])
-    if not found:
+    gpu_samples = tuple([_gpu(index, entry) for index, entry in _entries(text)])
+    if not gpu_samples:
         raise MetricsError("no GPU in it; did amd-smi find one?")
-    return found
+    return gpu_samples
 
 
 def parse_process(text: str) -> tuple[ProcessSample, ...]:
     """Processes of all GPUs. Raises MetricsError."""
-    return tuple([one for index, entry in _entries(text) for one in _processes(index, entry)])
+    return tuple([process for index, entry in _entries(text) for process in _processes(index, entry)])
 
 
 def parse_static(text: str) -> dict[str, tuple[str, str]]:
     """Market name and driver version of each GPU by its number, empty where it does not say. Raises MetricsError."""
-    return {index: (_text(entry, "asic", "market_name"), _text(entry, "driver", "version"))
-            for index, entry in _entries(text)}  # fmt: skip
+    return {
+        index: (_text(entry, "asic", "market_name"), _text(entry, "driver", "version"))
+        for index, entry in _entries(text)
+    }
 
 
 def _text(entry: dict[str, Any], part: str, name: str) -> str:
-    found = entry.get(part)
-    value = found.get(name) if isinstance(found, dict) else None
+    result = entry.get(part)
+    value = result.get(name) if isinstance(result, dict) else None
     return value if isinstance(value, str) else ""
 
 
@@ -62,14 +64,18 @@ def _gpu(index: str, entry: dict[str, Any]) -> GpuSample:
         raise MetricsError(f"GPU {index}: {used} of {total} bytes are used")
     usage = usage if isinstance(usage, dict) else {}
     return GpuSample(
-        index, "", used, total, activity=percentage(usage.get("gfx_activity"), f"GPU {index}: gfx_activity"),
+        index,
+        "",
+        used,
+        total,
+        activity=percentage(usage.get("gfx_activity"), f"GPU {index}: gfx_activity"),
         bandwidth=percentage(usage.get("umc_activity"), f"GPU {index}: umc_activity"),
-    )  # fmt: skip
+    )
 
 
 def _processes(index: str, entry: dict[str, Any]) -> Iterator[ProcessSample]:
-    for one in entry.get("process_list") or []:
-        info = one.get("process_info", one) if isinstance(one, dict) else None
+    for item in entry.get("process_list") or []:
+        info = item.get("process_info", item) if isinstance(item, dict) else None
         if isinstance(info, str):
             # "No running processes detected"
             continue

@@ -41,14 +41,14 @@ def memory(value: Any, what: str, unit: str) -> Bytes | None:
     """Bytes; ``unit`` is that of a bare number. Raises MetricsError."""
     if isinstance(value, dict) and isinstance(value.get("unit"), str):
         unit = value["unit"]
-    found = measured(value, what, unit)
-    return None if found is None else amount_bytes(found, unit)
+    result = measured(value, what, unit)
+    return None if result is None else amount_bytes(result, unit)
 
 
 def percentage(value: Any, what: str) -> float | None:
     """A share. Raises MetricsError."""
-    found = measured(value, what, "%")
-    return None if found is None else share(found)
+    result = measured(value, what, "%")
+    return None if result is None else share(result)
 
 
 def _refuse(constant: str) -> float:
@@ -56,7 +56,7 @@ def _refuse(constant: str) -> float:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
         raise MetricsError("a key stands twice in one object")
-    return found
+    return result

@@ -21,25 +21,32 @@ def samples_of(series: Iterable[Series], namespace: str = "", pod: str = "") -> 
 
     Unknown series are passed over; a GPU without a figure of memory is left out.
     """
-    found: dict[str, dict[str, float]] = {}
+    result: dict[str, dict[str, float]] = {}
     labels: dict[str, Mapping[str, str]] = {}
     for name, own, value in series:
         short = name.removeprefix("amd_").upper()
-        if short not in _KNOWN or not _belongs(own, namespace, pod):
+        if short not in _METRICS or not _belongs(own, namespace, pod):
             continue
         gpu = _identity(own)
         labels.setdefault(gpu, own)
         if value == value:
-            found.setdefault(gpu, {})[short] = value
-    return tuple([_sample(gpu, values, labels[gpu]) for gpu, values in found.items() if _MEMORY & values.keys()])
+            result.setdefault(gpu, {})[short] = value
+    return tuple([_sample(gpu, values, labels[gpu]) for gpu, values in result.items() if _MEMORY & values.keys()])
 
 
 _MEMORY = {"DCGM_FI_DEV_FB_USED", "GPU_USED_VRAM"}
-_KNOWN = _MEMORY | {
-    "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED", "DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_GPU_UTIL",
-    "DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "GPU_TOTAL_VRAM",
-    "GPU_GFX_ACTIVITY", "GPU_UMC_ACTIVITY",
-}  # fmt: skip
+_METRICS = _MEMORY | {
+    "DCGM_FI_DEV_FB_FREE",
+    "DCGM_FI_DEV_FB_RESERVED",
+    "DCGM_FI_DEV_FB_TOTAL",
+    "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_DEV_MEM_COPY_UTIL",
+    "DCGM_FI_PROF_SM_ACTIVE",
+    "DCGM_FI_PROF_DRAM_ACTIVE",
+    "GPU_TOTAL_VRAM",
+    "GPU_GFX_ACTIVITY",
+    "GPU_UMC_ACTIVITY",
+}
 
 
 def _belongs(labels: Mapping[str, str], namespace: str, pod: str) -> bool:
@@ -68,11 +75,15 @@ def _sample(gpu: str, values: Mapping[str, float], labels: Mapping[str, str]) ->
     for name in ("DCGM_FI_DEV_MEM_COPY_UTIL", "GPU_UMC_ACTIVITY"):
         moving = values[name] / 100 if moving is None and name in values else moving
     return GpuSample(
-        gpu, labels.get("modelName") or labels.get("card_series") or labels.get("card_model", ""), used, total,
+        gpu,
+        labels.get("modelName") or labels.get("card_series") or labels.get("card_model", ""),
+        used,
+        total,
         _dcgm(values, "FB_RESERVED") if is_dcgm else None,
-        None if busy is None else share(busy * 100), None if moving is None else share(moving * 100),
+        None if busy is None else share(busy * 100),
+        None if moving is None else share(moving * 100),
         pod=labels.get("exported_pod", labels.get("pod", "")),
-    )  # fmt: skip
+    )
 
 
 def _dcgm(values: Mapping[str, float], name: str) -> Bytes | None:
@@ -82,7 +93,7 @@ def _dcgm(values: Mapping[str, float], name: str) -> Bytes | None:
 
 def _dcgm_total(values: Mapping[str, float]) -> Bytes | None:
     parts = [_dcgm(values, name) for name in ("FB_USED", "FB_FREE", "FB_RESERVED")]
-    return _dcgm(values, "FB_TOTAL") or (Bytes(sum(one or 0 for one in parts)) if parts[1] is not None else None)
+    return _dcgm(values, "FB_TOTAL") or (Bytes(sum(part or 0 for part in parts)) if parts[1] is not None else None)
 
 
 def _vram(values: Mapping[str, float], name: str, beside: Mapping[str, float]) -> Bytes | None:

@@ -20,14 +20,24 @@ from kopt.formats.gpu_metrics.samples import (
     share,
 )
 
-GPU_COLUMNS = ("timestamp", "index", "uuid", "name", "memory.used", "memory.total", "utilization.gpu",
-               "utilization.memory", "driver_version")  # fmt: skip
+GPU_COLUMNS = (
+    "timestamp",
+    "index",
+    "uuid",
+    "name",
+    "memory.used",
+    "memory.total",
+    "utilization.gpu",
+    "utilization.memory",
+    "driver_version",
+)
 """What to ask ``--query-gpu`` for."""
 PROCESS_COLUMNS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory")
 """What to ask ``--query-compute-apps`` for."""
 
-_ABSENT = re.compile(r"\[?(N/A|Not Supported|Not Found|Insufficient Permissions|Unknown Error|GPU requires reset)\]?",
-                     re.IGNORECASE)  # fmt: skip
+_ABSENT = re.compile(
+    r"\[?(N/A|Not Supported|Not Found|Insufficient Permissions|Unknown Error|GPU requires reset)\]?", re.IGNORECASE
+)
 _HEADING = re.compile(r"\s*([a-z_.]+)\s*(?:\[(MiB|%|[A-Za-z/]+)\])?\s*")
 _ALIASES = {"used_memory": "used_gpu_memory", "gpu_name": "name", "gpu_uuid": "uuid"}
 
@@ -70,9 +80,16 @@ def _gpu(row: _Row) -> GpuSample:
     if used is not None and total is not None and used > total:
         raise MetricsError(f"{used} of {total} bytes are used", row.line)
     return GpuSample(
-        gpu or "0", row.text("name"), used, total, row.memory("memory.reserved"), row.share("utilization.gpu"),
-        row.share("utilization.memory"), row.text("timestamp"), driver=row.text("driver_version"),
-    )  # fmt: skip
+        gpu or "0",
+        row.text("name"),
+        used,
+        total,
+        row.memory("memory.reserved"),
+        row.share("utilization.gpu"),
+        row.share("utilization.memory"),
+        row.text("timestamp"),
+        driver=row.text("driver_version"),
+    )
 
 
 def _process(row: _Row) -> ProcessSample:
@@ -108,10 +125,10 @@ def _rows(text: str, required: str) -> Iterator[_Row]:
 
 
 def _header(cells: Sequence[str], line: int, required: str) -> tuple[Sequence[str], Mapping[str, str]]:
-    found = [_HEADING.fullmatch(cell) for cell in cells]
-    names = [_ALIASES.get(one[1], one[1]) if one else "" for one in found]
+    result = [_HEADING.fullmatch(cell) for cell in cells]
+    names = [_ALIASES.get(match[1], match[1]) if match else "" for match in result]
     if required not in names:
         raise MetricsError(f"the header does not name {required!r}; run nvidia-smi with --format=csv", line)
     if len(set(names)) != len(names):
         raise MetricsError("the header names a column twice", line)
-    return names, {name: one[2] for name, one in zip(names, found, strict=True) if one and one[2]}
+    return names, {name: match[2] for name, match in zip(names, result, strict=True) if match and match[2]}

@@ -12,8 +12,16 @@ from kopt.core.units import Bytes
 from kopt.formats.gpu_metrics.documents import decode, memory, percentage
 from kopt.formats.gpu_metrics.samples import GpuSample, MetricsError, ProcessSample
 
-ARGUMENTS = ("--showuse", "--showmemuse", "--showmeminfo", "vram", "--showproductname", "--showdriverversion",
-             "--showpids", "--json")  # fmt: skip
+ARGUMENTS = (
+    "--showuse",
+    "--showmemuse",
+    "--showmeminfo",
+    "vram",
+    "--showproductname",
+    "--showdriverversion",
+    "--showpids",
+    "--json",
+)
 _CARD = re.compile(r"card(\d{1,3})")
 _PID = re.compile(r"PID(\d{1,10})")
 
@@ -47,17 +55,20 @@ def _gpu(index: int, card: Any, driver: str) -> GpuSample:
         raise MetricsError(f"card{index}: {used} of {total} bytes are used")
     name = _first(card, "Card Series", "Card series", "Card Model", "Card model")
     return GpuSample(
-        str(index), name if isinstance(name, str) else "", used, total,
+        str(index),
+        name if isinstance(name, str) else "",
+        used,
+        total,
         activity=percentage(_first(card, "GPU use (%)"), f"card{index}: use"),
         bandwidth=percentage(
             _first(card, "GPU Memory Read/Write Activity (%)", "Memory Activity"), f"card{index}: memory activity"
         ),
         driver=driver,
-    )  # fmt: skip
+    )
 
 
 def _processes(system: Any, only: str) -> list[ProcessSample]:
-    found = []
+    processes = []
     for key, value in (system if isinstance(system, dict) else {}).items():
         match = _PID.fullmatch(key)
         if match is None:
@@ -67,8 +78,10 @@ def _processes(system: Any, only: str) -> list[ProcessSample]:
         vram = parts[2].strip() if len(parts) == 5 else ""
         if not vram.isdigit() and vram.upper() != "UNKNOWN":
             raise MetricsError(f"{key} is {str(value)[:60]!r}, not name, GPUs, VRAM, SDMA, CUs")
-        found.append(ProcessSample(int(match[1]), only, Bytes(int(vram)) if vram.isdigit() else None, parts[0].strip()))
-    return found
+        processes.append(
+            ProcessSample(int(match[1]), only, Bytes(int(vram)) if vram.isdigit() else None, parts[0].strip())
+        )
+    return processes
 
 
 def _first(card: Mapping[str, Any], *keys: str) -> Any:

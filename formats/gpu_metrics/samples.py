@@ -71,12 +71,12 @@ def share(percent: float, line: int = 0) -> float:
 def number(text: str, what: str, line: int = 0) -> float:
     """A decimal number as it stands. Raises MetricsError."""
     try:
-        found = float(text)
+        result = float(text)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found) or "_" in text:
+        result = math.nan
+    if not math.isfinite(result) or "_" in text:
         raise MetricsError(f"{what} is {text[:60]!r}, not a number", line)
-    return found
+    return result
 
 
 def checked(text: str) -> str:

@@ -65,9 +65,9 @@ def _plain(text: str) -> str:
 
 def _inside(text: str) -> Message:
     if text.startswith("{") and text.rstrip().endswith("}"):
-        found = _from_json(text)
-        if found:
-            return found
+        message = _from_json(text)
+        if message:
+            return message
     writer, text = _writer(text)
     return Message(text, find_stamp(text), writer or _rank(text))
 
@@ -78,35 +78,35 @@ def _writer(text: str) -> tuple[str, str]:
         return "", text
     names = []
     for pattern in _WRITERS:
-        found = pattern.match(text)
-        if found:
-            names.append(found["writer"])
-            text = text[found.end() :]
+        match = pattern.match(text)
+        if match:
+            names.append(match["writer"])
+            text = text[match.end() :]
     return "/".join(names), text
 
 
 def _rank(text: str) -> str:
     # Most lines name none, and a word is found much quicker than a pattern.
-    found = _RANK.search(text, 0, 200) if "ank" in text or "rocess" in text or "ANK" in text else None
-    return f"rank{found[1]}" if found else ""
+    match = _RANK.search(text, 0, 200) if "ank" in text or "rocess" in text or "ANK" in text else None
+    return f"rank{match[1]}" if match else ""
 
 
 def _from_json(text: str) -> Message | None:
     """A structured log's line; None for anything else between braces, such as a dictionary of metrics."""
     try:
-        found = json.loads(text) if len(text) <= _LONGEST_JSON else None
+        result = json.loads(text) if len(text) <= _LONGEST_JSON else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         return None
-    said = _first(found, _TEXT_KEYS)
-    if not isinstance(said, str):
+    text = _first(result, _TEXT_KEYS)
+    if not isinstance(text, str):
         return None
-    inner = _inside(said.rstrip("\n")) if not said.startswith("{") else Message(said)
-    time, rank = _first(found, _TIME_KEYS), _first(found, _RANK_KEYS)
+    inner = _inside(text.rstrip("\n")) if not text.startswith("{") else Message(text)
+    time, rank = _first(result, _TIME_KEYS), _first(result, _RANK_KEYS)
     stamp = find_stamp(str(time)) if isinstance(time, str | float | int) else None
     return Message(inner.text, stamp or inner.stamp, inner.writer or (f"rank{rank}" if isinstance(rank, int) else ""))
 
 
-def _first(found: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    return next((found[key] for key in keys if key in found), None)
+def _first(result: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((result[key] for key in keys if key in result), None)

@@ -66,31 +66,31 @@ def _offset(zone: str | None) -> float:
     return (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * (-1.0 if zone[0] == "-" else 1.0)
 
 
-def _year_first(found: re.Match[str]) -> float | None:
-    year, _, month, day, *clock, zone = found.groups()
+def _year_first(match: re.Match[str]) -> float | None:
+    year, _, month, day, *clock, zone = match.groups()
     return _seconds(_midnight(int(year), int(month), int(day)), tuple(clock), zone)
 
 
-def _year_last(found: re.Match[str]) -> float | None:
+def _year_last(match: re.Match[str]) -> float | None:
     """``10/20/2023`` and ``20/10/23``: the month stands first unless it cannot."""
-    first, second, year, *clock = found.groups()
+    first, second, year, *clock = match.groups()
     month, day = (int(second), int(first)) if int(first) > 12 else (int(first), int(second))
     full = int(year) + (2000 if len(year) == 2 else 0)
     return _seconds(_midnight(full, month, day), tuple(clock))
 
 
-def _yearless(found: re.Match[str]) -> float | None:
-    month, day, *clock = found.groups()
+def _yearless(match: re.Match[str]) -> float | None:
+    month, day, *clock = match.groups()
     return _seconds(_midnight(2000, int(month), int(day)), tuple(clock))
 
 
-def _named(found: re.Match[str]) -> float | None:
-    month, day, early, *clock, late = found.groups()
+def _named(match: re.Match[str]) -> float | None:
+    month, day, early, *clock, late = match.groups()
     return _seconds(_midnight(int(early or late or 2000), _MONTHS[month], int(day)), tuple(clock))
 
 
-def _day_named(found: re.Match[str]) -> float | None:
-    day, month, year, *clock = found.groups()
+def _day_named(match: re.Match[str]) -> float | None:
+    day, month, year, *clock = match.groups()
     return _seconds(_midnight(int(year), _MONTHS[month], int(day)), tuple(clock))
 
 
@@ -100,10 +100,13 @@ _STYLES: tuple[tuple[re.Pattern[str], _Reader, Precision], ...] = (
     (re.compile(rf"(?<!\d)(\d\d)/(\d\d)/(\d{{4}}|\d\d),? {_CLOCK}"), _year_last, Precision.FULL),
     (re.compile(rf"(?:\b[IWEFD]|\[)(\d\d)(\d\d) {_CLOCK}"), _yearless, Precision.NO_YEAR),
     (re.compile(rf"(?<![\d/.-])(\d\d)[/-](\d\d) {_CLOCK}"), _yearless, Precision.NO_YEAR),
-    (re.compile(rf"\b{_NAMES}\s{{1,2}}(\d{{1,2}}),?\s(?:(\d{{4}})\s)?{_CLOCK}(?: [A-Z]{{3,4}})?(?: (\d{{4}}))?"),
-     _named, Precision.FULL),
+    (
+        re.compile(rf"\b{_NAMES}\s{{1,2}}(\d{{1,2}}),?\s(?:(\d{{4}})\s)?{_CLOCK}(?: [A-Z]{{3,4}})?(?: (\d{{4}}))?"),
+        _named,
+        Precision.FULL,
+    ),
     (re.compile(rf"(?<!\d)(\d{{1,2}})[ /-]{_NAMES}[ /-](\d{{4}})[ :]{_CLOCK}"), _day_named, Precision.FULL),
-)  # fmt: skip
+)
 # A colon first: what begins with a letter of its own is found much quicker.
 _HAS_CLOCK = re.compile(r":(?<=\d\d:)\d\d:\d\d")
 _AT_START = re.compile(rf"\W{{0,2}}{_CLOCK}(?![\d<:/%])")
@@ -122,11 +125,11 @@ def find_stamp(text: str) -> Stamp | None:
         return Stamp(float(seconds[1]), Precision.FULL, seconds.start(), seconds.end()) if seconds else None
     # Bars may show durations before the message's date follows.
     for pattern, read, precision in _STYLES:
-        found = pattern.search(text, max(0, clock.start() - 32), _LOOKED_AT)
-        at_s = read(found) if found else None
-        if found and at_s is not None:
-            yearless = read is _named and not (found[3] or found[8])
-            return Stamp(at_s, Precision.NO_YEAR if yearless else precision, found.start(), found.end())
-    found = _AT_START.match(text)
-    at_s = _seconds(0.0, found.groups()) if found else None
-    return Stamp(at_s, Precision.NO_DAY, found.start(), found.end()) if found and at_s is not None else None
+        match = pattern.search(text, max(0, clock.start() - 32), _LOOKED_AT)
+        at_s = read(match) if match else None
+        if match and at_s is not None:
+            yearless = read is _named and not (match[3] or match[8])
+            return Stamp(at_s, Precision.NO_YEAR if yearless else precision, match.start(), match.end())
+    match = _AT_START.match(text)
+    at_s = _seconds(0.0, match.groups()) if match else None
+    return Stamp(at_s, Precision.NO_DAY, match.start(), match.end()) if match and at_s is not None else None

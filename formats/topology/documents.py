@@ -82,9 +82,9 @@ def _refuse(constant: str) -> float:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise FormatError(f"the key {twice[:80]!r} stands twice in one object")
-    return found
+    return result

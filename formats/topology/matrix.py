@@ -23,18 +23,18 @@ class Table:
     def pairs(self, convert: "Callable[[Word], T]", diagonal: Sequence[str]) -> "dict[tuple[int, int], T]":
         """The upper half by (row, column). Raises FormatError when the lower half differs, or the diagonal is not one
         of the words that stand for a device itself."""
-        found = {}
+        pairs = {}
         for i, row in enumerate(self.cells):
             for j, cell in enumerate(row):
                 if (i == j) and cell.text not in diagonal:
                     raise cell.error(f"{self.names[i]} to itself is {cell.text[:60]!r}, not {' or '.join(diagonal)}")
                 if j < i and cell.text != self.cells[j][i].text:
-                    there = self.cells[j][i]
-                    message = f"{self.names[i]} to {self.names[j]} is {cell.text[:60]!r}, but {there.text[:60]!r}"
-                    raise cell.error(f"{message} on line {there.line}")
+                    opposite = self.cells[j][i]
+                    message = f"{self.names[i]} to {self.names[j]} is {cell.text[:60]!r}, but {opposite.text[:60]!r}"
+                    raise cell.error(f"{message} on line {opposite.line}")
                 if j > i:
-                    found[i, j] = convert(cell)
-        return found
+                    pairs[i, j] = convert(cell)
+        return pairs
 
 
 def table(lines: Sequence[Line], at: int, title: Line, name: "re.Pattern[str]") -> Table:

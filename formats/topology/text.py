@@ -89,8 +89,8 @@ class Source:
 
     def matching(self, pattern: "re.Pattern[str]") -> Iterator[tuple[Line, "re.Match[str]"]]:
         for line in self.lines:
-            if found := pattern.match(line.text):
-                yield line, found
+            if match := pattern.match(line.text):
+                yield line, match
 
     def has(self, pattern: "re.Pattern[str]") -> bool:
         return any(True for _ in self.matching(pattern))
@@ -114,7 +114,7 @@ def source_of(text: str) -> Source:
     raw = re.sub("\r*\n|\r", "\n", text).split("\n")
     ended = raw[-1] == ""
     raw = raw[:-1] if ended else raw
-    lines = [_line(number, one, ended or number < len(raw)) for number, one in enumerate(raw, 1)]
+    lines = [_line(number, name, ended or number < len(raw)) for number, name in enumerate(raw, 1)]
     if not any(lines):
         raise FormatError("there is nothing in it but decoration; did the tool run?")
     lines = _without_labels(lines)
@@ -142,10 +142,10 @@ def _line(number: int, raw: str, ended: bool) -> Line:
     text = text.replace("\u00a0", " ")
     start = 0
     for _ in range(_MOST_PREFIXES):
-        found = _PREFIX.match(text, start)
-        if found is None:
+        match = _PREFIX.match(text, start)
+        if match is None:
             break
-        start = found.end()
+        start = match.end()
     return Line(number, text[start:].rstrip(), start, ended, underlined)
 
 
@@ -158,7 +158,7 @@ def _without_labels(lines: list[Line]) -> list[Line]:
         is_message = label is _COMMON[0] and not text[:-1].isdigit()
         alone = len(filled) == 1 and is_message and filled[0].text[len(text) :].lstrip()[:1] not in ("{", "[")
         if text and not alone and all(line.text.startswith(text) for line in filled):
-            lines = [_cut(line, found.end() if (found := label.match(line.text)) else 0) for line in lines]
+            lines = [_cut(line, match.end() if (match := label.match(line.text)) else 0) for line in lines]
             break
     # An output that somebody moved to the right, as documents do.
     indents = {line.text[: len(line.text) - len(line.text.lstrip(" "))] for line in lines if line}

@@ -8,8 +8,11 @@ from kopt.formats.topology.text import FormatError
 
 _PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
 _AMOUNT = re.compile(r"([\d.]{1,20})\s*([KMGT]?i?B)")
-_ABSENT = re.compile(r"\[?(?:N/A|Not Supported|Unknown|None|Not Available|Insufficient Permissions|Unknown Error"
-                     r"|GPU requires reset|Not Found)\]?", re.IGNORECASE)  # fmt: skip
+_ABSENT = re.compile(
+    r"\[?(?:N/A|Not Supported|Unknown|None|Not Available|Insufficient Permissions|Unknown Error"
+    r"|GPU requires reset|Not Found)\]?",
+    re.IGNORECASE,
+)
 
 
 def pci_address(text: str, line: int = 0) -> str:
@@ -17,10 +20,10 @@ def pci_address(text: str, line: int = 0) -> str:
 
     Raises FormatError.
     """
-    found = _PCI.fullmatch(text.strip())
-    if found is None or int(found[1] or "0", 16) >= 1 << 32:
+    match = _PCI.fullmatch(text.strip())
+    if match is None or int(match[1] or "0", 16) >= 1 << 32:
         raise FormatError(f"{text[:60]!r} is no PCI address", line)
-    return f"{int(found[1] or '0', 16):04x}:{found[2]}:{found[3]}.{found[4] or '0'}".lower()
+    return f"{int(match[1] or '0', 16):04x}:{match[2]}:{match[3]}.{match[4] or '0'}".lower()
 
 
 def is_absent(text: str) -> bool:
@@ -32,10 +35,10 @@ def amount(text: str, line: int = 0, unit: str = "") -> Bytes:
     """Bytes of ``81559 MiB``; 0 for what is not known. Raises FormatError."""
     if is_absent(text):
         return Bytes(0)
-    found = _AMOUNT.fullmatch(text.strip() if not unit else f"{text.strip()} {unit}")
-    if found is None:
+    match = _AMOUNT.fullmatch(text.strip() if not unit else f"{text.strip()} {unit}")
+    if match is None:
         raise FormatError(f"{text[:60]!r} is no amount of memory", line)
-    return amount_of(number_of(found[1], "memory", line), found[2], line)
+    return amount_of(number_of(match[1], "memory", line), match[2], line)
 
 
 def amount_of(value: float, unit: str, line: int = 0) -> Bytes:
@@ -60,7 +63,7 @@ def indexes_follow(indexes: list[int], line: int) -> None:
     Raises FormatError.
     """
     if len(set(indexes)) != len(indexes):
-        twice = next(one for one in indexes if indexes.count(one) > 1)
+        twice = next(index for index in indexes if indexes.count(index) > 1)
         raise FormatError(f"GPU {twice} is listed twice", line)
     if len(indexes) > 1 and indexes != list(range(len(indexes))):
         missing = next((n for n in range(max(indexes) + 1) if n not in indexes), None)

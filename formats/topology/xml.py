@@ -38,11 +38,11 @@ class Element:
 
     def walk(self) -> "Iterator[Element]":
         """The element and all below it."""
-        waiting = [self]
-        while waiting:
-            one = waiting.pop()
-            yield one
-            waiting += reversed(one.children)
+        pending = [self]
+        while pending:
+            element = pending.pop()
+            yield element
+            pending += reversed(element.children)
 
 
 def begins(source: Source, tag: str) -> bool:
@@ -82,7 +82,7 @@ def _parsed(text: str, tag: str, line: int, shift: int) -> Element:
     open_: list[Element] = [top]
     count = 0
 
-    def place() -> tuple[int, int]:
+    def position() -> tuple[int, int]:
         row, column = parser.CurrentLineNumber, parser.CurrentColumnNumber
         return line + row, column + 1 + (shift if row == 1 else 0)
 
@@ -90,12 +90,12 @@ def _parsed(text: str, tag: str, line: int, shift: int) -> Element:
         nonlocal count
         count += 1
         if len(open_) > DEEPEST or count > MOST_ELEMENTS:
-            raise FormatError("nested too deeply or with too many elements", *place())
-        open_.append(Element(name, attributes, *place()))
+            raise FormatError("nested too deeply or with too many elements", *position())
+        open_.append(Element(name, attributes, *position()))
         open_[-2].children.append(open_[-1])
 
     def refuse(*_: object) -> None:
-        raise FormatError("a declaration of a document type or an entity is not accepted", *place())
+        raise FormatError("a declaration of a document type or an entity is not accepted", *position())
 
     parser.StartElementHandler = begin
     parser.EndElementHandler = lambda _: open_.pop()

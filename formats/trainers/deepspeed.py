@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.core.training import Precision, TrainingPlan
+from kopt.core.workload.training_plan import Precision, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.recipe import Recipe
+from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _DEFAULT_BUCKET = 5e8
 
@@ -67,6 +68,27 @@ def deepspeed_plan(
     if not sequence:
         sequence = 2048
         fields.assume("sequence", "the length of sequences is not given: 2048 tokens")
-    recipe = Recipe("deepspeed", model, micro, sequence, gpus=world_size or 1, unknown=fields.unknown,
-                    checkpointing=fields.flag("gradient_checkpointing"))  # fmt: skip
+    recipe = Recipe(
+        "deepspeed",
+        model,
+        micro,
+        sequence,
+        gpus=world_size or 1,
+        unknown=fields.unknown,
+        checkpointing=fields.flag("gradient_checkpointing"),
+    )
     return apply_deepspeed(recipe, config or {}).plan()
+
+
+def _plan(inputs: PlanInputs) -> TrainingPlan:
+    model = inputs.model_config()
+    return deepspeed_plan(inputs.settings, config=inputs.deepspeed(), model_config=model, world_size=inputs.world_size)
+
+
+TRAINER = Trainer(
+    "deepspeed",
+    _plan,
+    config_options=("--deepspeed_config",),
+    config_marks=("--deepspeed_config", "--deepspeed"),
+    config_is_deepspeeds=True,
+)

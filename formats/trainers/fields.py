@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kopt.core.reason import Reason
-from kopt.core.training import PlanError
+from kopt.core.workload.training_plan import PlanError
 
 _MAX_ENTRIES, _MAX_WORD = 5_000, 20_000
 _TRUE, _FALSE = {"true", "1", "yes", "on", "y"}, {"false", "0", "no", "off", "n", "none", "null"}
@@ -22,7 +22,7 @@ def of_words(words: Sequence[str]) -> dict[str, Any]:
     """
     if len(words) > _MAX_ENTRIES:
         raise PlanError(f"more than {_MAX_ENTRIES:,} arguments; give those of the trainer only")
-    found: dict[str, Any] = {"": []}
+    result: dict[str, Any] = {"": []}
     at = 0
     while at < len(words):
         word = words[at]
@@ -33,13 +33,13 @@ def of_words(words: Sequence[str]) -> dict[str, Any]:
             while not equals and at < len(words) and not (_OPTION.match(words[at]) or _SETTING.match(words[at])):
                 values.append(words[at])
                 at += 1
-            found[key(name)] = True if not values else values[0] if len(values) == 1 else values
+            result[key(name)] = True if not values else values[0] if len(values) == 1 else values
         elif _SETTING.match(word):
             name, _, value = word.lstrip("+~").partition("=")
-            found[key(name)] = value
+            result[key(name)] = value
         else:
-            found[""].append(word)
-    return found
+            result[""].append(word)
+    return result
 
 
 def key(name: str) -> str:
@@ -53,10 +53,10 @@ class Fields:
     def __init__(self, given: Mapping[str, Any], *others: Mapping[str, Any]) -> None:
         """Later mappings win: a file first, then the command line."""
         self._given: dict[str, Any] = {}
-        for one in (given, *others):
-            if len(one) > _MAX_ENTRIES:
+        for item in (given, *others):
+            if len(item) > _MAX_ENTRIES:
                 raise PlanError(f"more than {_MAX_ENTRIES:,} settings; give the trainer's own only")
-            self._given |= {key(str(name)): value for name, value in one.items()}
+            self._given |= {key(str(name)): value for name, value in item.items()}
         self.unknown: list[Reason] = []
 
     def assume(self, name: str, message: str) -> None:

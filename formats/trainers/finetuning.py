@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.core.training import Precision, Sharding, TrainingPlan
+from kopt.core.workload.training_plan import Precision, Sharding, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.names import adapter
-from kopt.formats.trainers.transformers import Surroundings, brain_float_by_default, hf_recipe
+from kopt.formats.trainers.trainer import PlanInputs, Trainer
+from kopt.formats.trainers.transformers import Surroundings, brain_float_by_default, hf_recipe, surroundings
 
 
 def llamafactory_plan(
@@ -55,11 +56,49 @@ def swift_plan(
         PlanError: the model is not known, or a value that cannot be.
     """
     defaults = {
-        "train_type": "lora", "per_device_train_batch_size": 1, "max_length": 2048, "lora_rank": 8,
-        "gradient_accumulation_steps": 16, "gradient_checkpointing": True, "target_modules": "all-linear",
-    }  # fmt: skip
+        "train_type": "lora",
+        "per_device_train_batch_size": 1,
+        "max_length": 2048,
+        "lora_rank": 8,
+        "gradient_accumulation_steps": 16,
+        "gradient_checkpointing": True,
+        "target_modules": "all-linear",
+    }
     fields = Fields(defaults, brain_float_by_default(given), given)
     recipe = hf_recipe("ms-swift", fields, around or Surroundings(), world_size)
     if fields.words("target_modules") == ["DEFAULT"] and recipe.adapter is not None:
         recipe = replace(recipe, adapter=adapter(recipe.model, recipe.adapter.rank, ["q_proj", "k_proj", "v_proj"]))
     return recipe.plan()
+
+
+def _llamafactory(inputs: PlanInputs) -> TrainingPlan:
+    return llamafactory_plan(inputs.settings, around=surroundings(inputs), world_size=inputs.world_size)
+
+
+def _axolotl(inputs: PlanInputs) -> TrainingPlan:
+    return axolotl_plan(inputs.settings, around=surroundings(inputs), world_size=inputs.world_size)
+
+
+def _swift(inputs: PlanInputs) -> TrainingPlan:
+    return swift_plan(inputs.settings, around=surroundings(inputs), world_size=inputs.world_size)
+
+
+LLAMAFACTORY = Trainer(
+    "llamafactory",
+    _llamafactory,
+    commands=("llamafactory-cli", "lmf"),
+    modules=("llamafactory",),
+    config_is_word=True,
+)
+AXOLOTL = Trainer(
+    "axolotl", _axolotl, commands=("axolotl",), modules=("axolotl.",), folders=("axolotl",), config_is_word=True
+)
+SWIFT = Trainer(
+    "ms-swift",
+    _swift,
+    commands=("swift", "megatron"),
+    modules=("swift.",),
+    folders=("swift",),
+    config_options=("--config",),
+    config_is_word=True,
+)

@@ -4,18 +4,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.core.training import Adapter, ModelShape, PlanError, Precision, Sharding, TrainingPlan
+from kopt.core.workload.training_plan import Adapter, ModelShape, PlanError, Precision, Sharding, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.names import adapter
 from kopt.formats.trainers.recipe import Recipe
+from kopt.formats.trainers.trainer import PlanInputs, Trainer
 from kopt.formats.trainers.transformers import LOGIT_BYTES
 
+_OPTIONS = {"--train_type", "--context_length", "--sharding_strategy", "--use_cpu_offload"}
 _RANK = 64
 _KINDS = ("full", "lora", "qlora", "custom_lora", "custom_qlora", "hqq_lora", "hqq_dora", "bnb_dora")
-_STRATEGIES = {"full_shard": Sharding.PARAMETERS, "hybrid_full_shard": Sharding.PARAMETERS,
-               "shard_grad_op": Sharding.GRADIENTS, "hybrid_shard_grad_op": Sharding.GRADIENTS,
-               "ddp": Sharding.NONE}  # fmt: skip
+_STRATEGIES = {
+    "full_shard": Sharding.PARAMETERS,
+    "hybrid_full_shard": Sharding.PARAMETERS,
+    "shard_grad_op": Sharding.GRADIENTS,
+    "hybrid_shard_grad_op": Sharding.GRADIENTS,
+    "ddp": Sharding.NONE,
+}
 _STATE_BYTES = 1 / 64 + 4 / (64 * 256)
 """Scales of a doubly quantised number: no parameters, so FSDP leaves all of them on every rank."""
 
@@ -84,3 +90,15 @@ def _adapter(fields: Fields, model: ModelShape, held: Precision) -> Adapter:
         targets = ["q_proj", "v_proj"]
     made = adapter(model, fields.whole("lora_rank", default=_RANK), targets, dropout=dropout)
     return replace(made, held_bytes=held.bytes_each, copy_bytes=held.bytes_each + 1 if dropout else 0.0)
+
+
+def _plan(inputs: PlanInputs) -> TrainingPlan:
+    return fsdp_qlora_plan(inputs.settings, model_config=inputs.model_config(), world_size=inputs.world_size)
+
+
+TRAINER = Trainer(
+    "fsdp-qlora",
+    _plan,
+    folders=("fsdp_qlora",),
+    options=lambda names: "--train_type" in names and len(names & _OPTIONS) >= 2,
+)

@@ -4,14 +4,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.core.training import ModelShape, PlanError, Precision, Sharding, TrainingPlan
+from kopt.core.workload.training_plan import ModelShape, PlanError, Precision, Sharding, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.names import adapter, precision
 from kopt.formats.trainers.recipe import Recipe, length
+from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
-_TARGETS = (("lora_query", "q_proj", True), ("lora_key", "k_proj", False), ("lora_value", "v_proj", True),
-            ("lora_projection", "o_proj", False))  # fmt: skip
+_TARGETS = (
+    ("lora_query", "q_proj", True),
+    ("lora_key", "k_proj", False),
+    ("lora_value", "v_proj", True),
+    ("lora_projection", "o_proj", False),
+)
 _CHUNKED_LOSS = 6.0
 """Logits in chunks: themselves, their log-softmax and its gradient, all in 16 bits."""
 
@@ -66,10 +71,10 @@ def _recipe(fields: Fields, model: ModelShape, gpus: int, command: str) -> Recip
 def _with_adapter(recipe: Recipe, fields: Fields, command: str) -> Recipe:
     model = recipe.model
     if command.endswith("lora"):
-        chosen = [target for flag, target, default in _TARGETS if fields.flag(flag, default=default)]
+        targets = [target for flag, target, default in _TARGETS if fields.flag(flag, default=default)]
         if fields.flag("lora_mlp"):
-            chosen += ["gate_proj", "up_proj", "down_proj"]
-        return replace(recipe, adapter=adapter(model, fields.whole("lora_r", default=8), chosen))
+            targets += ["gate_proj", "up_proj", "down_proj"]
+        return replace(recipe, adapter=adapter(model, fields.whole("lora_r", default=8), targets))
     if "adapter" in command:
         every = command.endswith("v2")
         low_rank = replace(adapter(model, 2, ["q_proj"], dropout=False), scales=every)
@@ -81,3 +86,12 @@ def _with_adapter(recipe: Recipe, fields: Fields, command: str) -> Recipe:
             f"litgpt {command[:40]} does not train; give finetune_full, finetune_lora, finetune_adapter or pretrain"
         )
     return recipe
+
+
+def _plan(inputs: PlanInputs) -> TrainingPlan:
+    return litgpt_plan(inputs.settings, model_config=inputs.model_config(), world_size=inputs.world_size)
+
+
+TRAINER = Trainer(
+    "litgpt", _plan, commands=("litgpt",), modules=("litgpt",), folders=("litgpt",), config_options=("--config",)
+)

@@ -1,10 +1,11 @@
 """Megatron-LM's arguments (megatron/training/arguments.py) as a plan."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.core.training import (
+from kopt.core.workload.training_plan import (
     Attention,
     ModelShape,
     OptimizerKind,
@@ -18,7 +19,9 @@ from kopt.core.training import (
 )
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.megatron_model import distils, layout_stages, megatron_model
+from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
+_OPTIONS = {"--num-layers", "--hidden-size", "--micro-batch-size", "--tensor-model-parallel-size"}
 _TORCH_WORKSPACES, _ENGINE_WORKSPACE = 64 << 20, 32 << 20
 """cuBLAS workspaces of the forward and the backward thread, 32 MiB each, and Transformer Engine's own (Hopper)."""
 _GROUPED_STREAMS = 4
@@ -218,8 +221,14 @@ def _recompute(fields: Fields) -> Recompute:
     return Recompute.SELECTIVE if moved or (selective and "core_attn" in modules) else Recompute.NONE
 
 
-_AGAIN = {"layernorm": "norms", "mla_up_proj": "latent", "moe_act": "activation", "mlp": "mlp",
-          "shared_experts": "shared", "moe": "experts"}  # fmt: skip
+_AGAIN = {
+    "layernorm": "norms",
+    "mla_up_proj": "latent",
+    "moe_act": "activation",
+    "mlp": "mlp",
+    "shared_experts": "shared",
+    "moe": "experts",
+}
 
 
 def _again(fields: Fields) -> frozenset[str]:
@@ -236,3 +245,17 @@ def _attention(fields: Fields, half: bool) -> Attention:
     )
     unfused = backend in ("unfused", "local") or local or not half
     return Attention.EAGER if unfused else Attention.FLASH
+
+
+def _plan(inputs: PlanInputs) -> TrainingPlan:
+    return megatron_plan(inputs.settings, world_size=inputs.world_size)
+
+
+TRAINER = Trainer(
+    "megatron",
+    _plan,
+    modules=("megatron.",),
+    script=re.compile(r"(pretrain|train)_(gpt|bert|t5|llama|mamba|vlm|ict|vision\w*|retro|hybrid|mixtral|qwen)\w*\.py"),
+    options=lambda names: len(names & _OPTIONS) >= 3,
+    config_options=("--yaml-cfg", "--config"),
+)

@@ -2,7 +2,7 @@
 
 import re
 
-from kopt.core.training import Experts, LatentAttention, ModelShape, PlanError, StateSpace
+from kopt.core.workload.training_plan import Experts, LatentAttention, ModelShape, PlanError, StateSpace
 from kopt.formats.trainers.fields import Fields
 
 _GPT2_VOCABULARY, _BERT_CASED_VOCABULARY, _TIKTOKEN_VOCABULARY = 50257, 28996, 1 << 17

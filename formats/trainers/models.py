@@ -3,12 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.core.language_models import find_language_model, shape_of_config
-from kopt.core.training import ModelShape, PlanError
+from kopt.core.workload.language_models import find_language_model, shape_of_config
+from kopt.core.workload.training_plan import ModelShape, PlanError
 from kopt.formats.trainers.fields import Fields
 
-NAMES = ("model_name_or_path", "model_id", "model", "base_model", "model_path", "checkpoint_dir",
-         "pretrained_model_name_or_path")  # fmt: skip
+NAMES = (
+    "model_name_or_path",
+    "model_id",
+    "model",
+    "base_model",
+    "model_path",
+    "checkpoint_dir",
+    "pretrained_model_name_or_path",
+)
 
 
 def model_of(fields: Fields, *names: str, config: Mapping[str, Any] | None = None) -> ModelShape:
@@ -32,9 +39,25 @@ def model_of(fields: Fields, *names: str, config: Mapping[str, Any] | None = Non
     return find_language_model(name)
 
 
-_DIMENSIONS = ("hidden_size", "n_embd", "dim", "num_hidden_layers", "n_layer", "n_layers", "num_attention_heads",
-               "n_head", "n_heads", "num_key_value_heads", "n_kv_heads", "intermediate_size", "ffn_dim", "vocab_size",
-               "padded_vocab_size", "head_dim", "tie_word_embeddings")  # fmt: skip
+_DIMENSIONS = (
+    "hidden_size",
+    "n_embd",
+    "dim",
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_attention_heads",
+    "n_head",
+    "n_heads",
+    "num_key_value_heads",
+    "n_kv_heads",
+    "intermediate_size",
+    "ffn_dim",
+    "vocab_size",
+    "padded_vocab_size",
+    "head_dim",
+    "tie_word_embeddings",
+)
 
 
 def _number(value: Any) -> Any:

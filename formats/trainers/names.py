@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kopt.core.training import Adapter, ModelShape, OptimizerKind, PlanError, Precision
+from kopt.core.workload.training_plan import Adapter, ModelShape, OptimizerKind, PlanError, Precision
 
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _FUSED_QKV = {"c_attn", "qkv_proj", "query_key_value", "wqkv", "w_pack", "attn.c_attn", "qkv"}
@@ -11,16 +11,32 @@ _UP = {"gate_proj", "up_proj", "w1", "w2", "w3", "fc1", "dense_h_to_4h", "c_fc",
 _DOWN = {"down_proj", "c_proj", "fc2", "dense_4h_to_h", "mlp.c_proj"}
 
 _PRECISIONS = {
-    "bf16": Precision.BF16, "bfloat16": Precision.BF16, "bf16-true": Precision.BF16,
+    "bf16": Precision.BF16,
+    "bfloat16": Precision.BF16,
+    "bf16-true": Precision.BF16,
     "pure_bf16": Precision.BF16,
-    "fp16": Precision.FP16, "float16": Precision.FP16, "half": Precision.FP16, "16-true": Precision.FP16,
-    "fp32": Precision.FP32, "float32": Precision.FP32, "float": Precision.FP32, "32-true": Precision.FP32,
+    "fp16": Precision.FP16,
+    "float16": Precision.FP16,
+    "half": Precision.FP16,
+    "16-true": Precision.FP16,
+    "fp32": Precision.FP32,
+    "float32": Precision.FP32,
+    "float": Precision.FP32,
+    "32-true": Precision.FP32,
     "no": Precision.FP32,
-    "fp8": Precision.FP8, "fp8_e4m3": Precision.FP8, "int8": Precision.INT8, "8": Precision.INT8,
-    "int4": Precision.INT4, "4": Precision.NF4, "nf4": Precision.NF4, "bnb.nf4": Precision.NF4,
+    "fp8": Precision.FP8,
+    "fp8_e4m3": Precision.FP8,
+    "int8": Precision.INT8,
+    "8": Precision.INT8,
+    "int4": Precision.INT4,
+    "4": Precision.NF4,
+    "nf4": Precision.NF4,
+    "bnb.nf4": Precision.NF4,
     "bnb.nf4-dq": Precision.NF4_DOUBLE,
-    "awq": Precision.INT4, "gptq": Precision.INT4, "bitsandbytes": Precision.NF4,
-}  # fmt: skip
+    "awq": Precision.INT4,
+    "gptq": Precision.INT4,
+    "bitsandbytes": Precision.NF4,
+}
 
 
 def precision(name: str, default: Precision) -> Precision:
@@ -46,10 +62,14 @@ def optimizer_kind(name: str) -> tuple[OptimizerKind, bool]:
     if any(part in key for part in ("8bit", "8-bit", "bnb", "fp8")):
         return OptimizerKind.ADAM_8BIT, False
     for part, kind in (
-        ("adafactor", OptimizerKind.ADAFACTOR), ("lion", OptimizerKind.LION), ("muon", OptimizerKind.MUON),
-        ("galore", OptimizerKind.ADAFACTOR), ("adam", OptimizerKind.ADAM), ("lamb", OptimizerKind.ADAM),
+        ("adafactor", OptimizerKind.ADAFACTOR),
+        ("lion", OptimizerKind.LION),
+        ("muon", OptimizerKind.MUON),
+        ("galore", OptimizerKind.ADAFACTOR),
+        ("adam", OptimizerKind.ADAM),
+        ("lamb", OptimizerKind.ADAM),
         ("sgd", OptimizerKind.MOMENTUM),
-    ):  # fmt: skip
+    ):
         if part in key:
             return kind, not fused and kind is OptimizerKind.ADAM
     return OptimizerKind.ADAM, not fused

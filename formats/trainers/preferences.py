@@ -6,8 +6,8 @@ how many sequences one example makes, and what the loss holds of their logits.
 
 from dataclasses import dataclass, replace
 
-from kopt.core.language_models import find_language_model
-from kopt.core.training import PlanError
+from kopt.core.workload.language_models import find_language_model
+from kopt.core.workload.training_plan import PlanError
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.recipe import Recipe
 
@@ -36,14 +36,21 @@ class Method:
 
 
 METHODS = {
-    "dpo": Method(reference=True), "ipo": Method(reference=True), "kto": Method(reference=True),
-    "bco": Method(reference=True), "orpo": Method(), "cpo": Method(), "simpo": Method(),
-    "rm": Method(scores=0.0), "reward": Method(scores=0.0), "prm": Method(sequences=1, scores=0.0),
+    "dpo": Method(reference=True),
+    "ipo": Method(reference=True),
+    "kto": Method(reference=True),
+    "bco": Method(reference=True),
+    "orpo": Method(),
+    "cpo": Method(),
+    "simpo": Method(),
+    "rm": Method(scores=0.0),
+    "reward": Method(scores=0.0),
+    "prm": Method(sequences=1, scores=0.0),
     "grpo": Method(sequences=1, reference=True, generates=True),
     "rloo": Method(sequences=1, reference=True, generates=True),
     "online_dpo": Method(reference=True, generates=True),
     "gkd": Method(sequences=1, teacher=True, scores=_DIVERGENCE),
-}  # fmt: skip
+}
 _UNSUPPORTED = ("ppo", "nash_md", "xpo")
 
 
@@ -55,7 +62,7 @@ def method_of(fields: Fields) -> Method | None:
     """
     named = fields.positional()[:1]
     named += [fields.text("rl"), fields.text("rlhf_type"), fields.text("stage"), fields.text("trl_method")]
-    for name in (one.strip().lower() for one in named):
+    for name in (item.strip().lower() for item in named):
         if name in _UNSUPPORTED:
             raise PlanError(f"{name} trains more than one model at once, which no formula here follows; run the script")
         if name in METHODS:
@@ -101,7 +108,7 @@ def _generating(recipe: Recipe, fields: Fields) -> Recipe:
     """Prompt and completion together are the sequence, of which the completion is scored; who generates, and where."""
     completion = fields.whole("max_completion_length", "max_new_tokens", default=_COMPLETION)
     prompt = fields.whole("max_prompt_length", default=_PROMPT)
-    fields.unknown[:] = [one for one in fields.unknown if one.numbers.get("setting") != "sequence"]
+    fields.unknown[:] = [reason for reason in fields.unknown if reason.numbers.get("setting") != "sequence"]
     if not fields.has("max_prompt_length"):
         fields.assume("max_prompt_length", f"the length of prompts is not given: {prompt} tokens")
     inside = fields.flag("use_vllm") and fields.text("vllm_mode", default="server") == "colocate"

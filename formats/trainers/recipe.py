@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from kopt.core.reason import Reason
-from kopt.core.training import (
+from kopt.core.workload.training_plan import (
     Adapter,
     Attention,
     ModelShape,
@@ -83,8 +83,10 @@ class Recipe:
         """
         across = self.tensor * self.pipeline * self.context
         if across < 1 or self.gpus < 1 or self.gpus % across:
-            raise PlanError(f"{self.gpus} GPUs do not divide into tensor {self.tensor} x pipeline {self.pipeline} "
-                            f"x context {self.context}")  # fmt: skip
+            raise PlanError(
+                f"{self.gpus} GPUs do not divide into tensor {self.tensor} x pipeline {self.pipeline} "
+                f"x context {self.context}"
+            )
         data = self.gpus // across
         kind, foreach = optimizer_kind(self.optimizer)
         # An adapter's own numbers are held in a precision of their own, 32 bits mostly.
@@ -169,18 +171,22 @@ class Recipe:
         trained = self.adapter.trainable if self.adapter else self.model.parameters()
         own = trained / (max(1, self.gpus // self.pipeline) if stage else 1)
         return replace(
-            self, copies=True, sharding=stages[stage], offload_optimizer=offload_optimizer,
-            offload_parameters=offload_parameters, buffers=2.0 * bucket if stage > 1 else 0.0,
+            self,
+            copies=True,
+            sharding=stages[stage],
+            offload_optimizer=offload_optimizer,
+            offload_parameters=offload_parameters,
+            buffers=2.0 * bucket if stage > 1 else 0.0,
             # Gradients are cast to 32 bits for the step: a rank's part at once, or sub-groups of it in stage 3,
             # whose gathered weights stay until they are too many.
             step_numbers=min(own, ZERO3_AT_ONCE) if stage == 3 else own,
             gather_numbers=ZERO3_AT_ONCE if stage == 3 else 0.0,
-        )  # fmt: skip
+        )
 
 
 def length(fields: Fields, *names: str) -> int:
     """The length of sequences, 2,048 tokens where none is given, which is noted."""
-    found = fields.whole(*names, default=0)
-    if not found:
+    result = fields.whole(*names, default=0)
+    if not result:
         fields.assume("sequence", "the length of sequences is not given: 2048 tokens")
-    return found or 2048
+    return result or 2048

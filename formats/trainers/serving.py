@@ -4,16 +4,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.core.training import Attention, Parallelism, Precision, Serving, Style, TrainingPlan
+from kopt.core.workload.training_plan import Attention, Parallelism, Precision, Serving, Style, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.names import precision
+from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _HELD = (
-    ("awq", Precision.INT4), ("int8", Precision.INT8), ("w8a8", Precision.INT8), ("gptq", Precision.INT4),
-    ("int4", Precision.INT4), ("w4a16", Precision.INT4), ("fp8", Precision.FP8), ("nf4-dq", Precision.NF4_DOUBLE),
-    ("nf4", Precision.NF4), ("bitsandbytes", Precision.NF4), ("bnb", Precision.NF4),
-)  # fmt: skip
+    ("awq", Precision.INT4),
+    ("int8", Precision.INT8),
+    ("w8a8", Precision.INT8),
+    ("gptq", Precision.INT4),
+    ("int4", Precision.INT4),
+    ("w4a16", Precision.INT4),
+    ("fp8", Precision.FP8),
+    ("nf4-dq", Precision.NF4_DOUBLE),
+    ("nf4", Precision.NF4),
+    ("bitsandbytes", Precision.NF4),
+    ("bnb", Precision.NF4),
+)
 _SAMPLER_BYTES = 36.0
 """Per score while sampling: 32-bit logits, sorted copy with 64-bit places and the sort's own copies of both,
 probabilities and their logarithms."""
@@ -29,7 +38,9 @@ def vllm_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | Non
     words = [word for word in Fields(given).positional() if word not in ("serve", "bench", "chat")]
     fields = Fields({"model": words[0]} if words else {}, given)
     return _served(
-        "vllm", fields, model_config,
+        "vllm",
+        fields,
+        model_config,
         share=fields.real("gpu_memory_utilization", default=_VLLM_SHARE),
         tensor=fields.whole("tensor_parallel_size", "tp", default=1),
         pipeline=fields.whole("pipeline_parallel_size", "pp", default=1),
@@ -39,7 +50,7 @@ def vllm_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | Non
         batched=fields.whole("max_num_batched_tokens", default=8192),
         cache=fields.text("kv_cache_dtype"),
         quantised=fields.text("quantization", "q"),
-    )  # fmt: skip
+    )
 
 
 def sglang_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None) -> TrainingPlan:
@@ -50,7 +61,9 @@ def sglang_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | N
     """
     fields = Fields(given)
     return _served(
-        "sglang", fields, model_config,
+        "sglang",
+        fields,
+        model_config,
         share=fields.real("mem_fraction_static", default=_SGLANG_SHARE),
         tensor=fields.whole("tensor_parallel_size", "tp_size", "tp", default=1),
         pipeline=fields.whole("pipeline_parallel_size", "pp_size", default=1),
@@ -60,7 +73,7 @@ def sglang_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | N
         batched=fields.whole("chunked_prefill_size", default=8192),
         cache=fields.text("kv_cache_dtype"),
         quantised=fields.text("quantization"),
-    )  # fmt: skip
+    )
 
 
 def tgi_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None) -> TrainingPlan:
@@ -71,7 +84,9 @@ def tgi_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None
     """
     fields = Fields(given)
     return _served(
-        "tgi", fields, model_config,
+        "tgi",
+        fields,
+        model_config,
         share=fields.real("cuda_memory_fraction", default=1.0) * _TGI_SHARE,
         tensor=fields.whole("num_shard", default=1),
         pipeline=1,
@@ -81,7 +96,7 @@ def tgi_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None
         batched=fields.whole("max_batch_prefill_tokens", default=4096),
         cache=fields.text("kv_cache_dtype"),
         quantised=fields.text("quantize"),
-    )  # fmt: skip
+    )
 
 
 def _served(
@@ -167,3 +182,25 @@ def generation_plan(
         ),
         unknown=tuple(fields.unknown),
     )
+
+
+def _vllm(inputs: PlanInputs) -> TrainingPlan:
+    return vllm_plan(inputs.settings, model_config=inputs.model_config())
+
+
+def _sglang(inputs: PlanInputs) -> TrainingPlan:
+    return sglang_plan(inputs.settings, model_config=inputs.model_config())
+
+
+def _tgi(inputs: PlanInputs) -> TrainingPlan:
+    return tgi_plan(inputs.settings, model_config=inputs.model_config())
+
+
+VLLM = Trainer("vllm", _vllm, commands=("vllm",), modules=("vllm.",), config_options=("--config",))
+SGLANG = Trainer("sglang", _sglang, commands=("sglang",), modules=("sglang.",), config_options=("--config",))
+TGI = Trainer(
+    "tgi",
+    _tgi,
+    commands=("text-generation-launcher", "text-generation-server"),
+    modules=("text_generation_server",),
+)

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.core.training import ModelShape, Precision, Sharding, Style, TrainingPlan
+from kopt.core.workload.training_plan import ModelShape, Precision, Sharding, Style, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.names import precision
 from kopt.formats.trainers.recipe import Recipe, length
+from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _COMPILED_LOSS, _PLAIN_LOSS = 10.0, 14.0
 
@@ -83,3 +84,17 @@ def _with_checkpointing(recipe: Recipe, fields: Fields) -> Recipe:
     if mode == "selective" and not products:
         fields.assume("activation_checkpoint", "selective checkpointing of some layers is taken as none")
     return replace(recipe, checkpointing=mode == "full", checkpoint_products=products, unknown=fields.unknown)
+
+
+def _plan(inputs: PlanInputs) -> TrainingPlan:
+    return torchtitan_plan(inputs.settings, model_config=inputs.model_config(), world_size=inputs.world_size)
+
+
+TRAINER = Trainer(
+    "torchtitan",
+    _plan,
+    modules=("torchtitan",),
+    folders=("torchtitan",),
+    options=lambda names: "--job.config_file" in names,
+    config_options=("--job.config_file", "--job.config-file", "--config_file", "--config"),
+)

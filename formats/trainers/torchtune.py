@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.core.training import ModelShape, Precision, Sharding, Style, TrainingPlan
+from kopt.core.workload.training_plan import ModelShape, Precision, Sharding, Style, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.names import adapter, precision
 from kopt.formats.trainers.recipe import Recipe, length
+from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _CHUNKED_LOSS = 7.0
 """16-bit logits of all chunks and their 32-bit softmax, and one chunk's gradients."""
@@ -80,8 +81,15 @@ def _with_adapter(recipe: Recipe, fields: Fields, component: str) -> Recipe:
 def _model(component: str, config: Mapping[str, Any] | None) -> ModelShape:
     """``torchtune.models.llama3_1.lora_llama3_1_8b`` names the model in its last part."""
     name = component.rpartition(".")[2].removeprefix("qlora_").removeprefix("lora_")
-    for old, new in (("llama3_1", "llama-3.1"), ("llama3_2", "llama-3.2"), ("llama3_3", "llama-3.3"),
-                     ("qwen2_5", "qwen2.5"), ("llama2", "llama-2"), ("llama3", "llama-3"), ("_", "-")):  # fmt: skip
+    for old, new in (
+        ("llama3_1", "llama-3.1"),
+        ("llama3_2", "llama-3.2"),
+        ("llama3_3", "llama-3.3"),
+        ("qwen2_5", "qwen2.5"),
+        ("llama2", "llama-2"),
+        ("llama3", "llama-3"),
+        ("_", "-"),
+    ):
         name = name.replace(old, new)
     return model_of(Fields({"model": name}), config=config)
 
@@ -89,3 +97,10 @@ def _model(component: str, config: Mapping[str, Any] | None) -> ModelShape:
 def _optimizer(fields: Fields) -> str:
     name = fields.text("optimizer._component_", "optimizer", default="torch.optim.AdamW")
     return name + ("_fused" if fields.flag("optimizer.fused") else "")
+
+
+def _plan(inputs: PlanInputs) -> TrainingPlan:
+    return torchtune_plan(inputs.settings, model_config=inputs.model_config(), world_size=inputs.world_size)
+
+
+TRAINER = Trainer("torchtune", _plan, commands=("tune",), modules=("torchtune",), config_options=("--config",))

@@ -3,20 +3,32 @@
 LLaMA-Factory, axolotl and ms-swift build on the same trainer: ``hf_recipe`` reads what they share.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any
 
-from kopt.core.training import Adapter, ModelShape, PlanError, Precision, Sharding, TrainingPlan
+from kopt.core.workload.training_plan import Adapter, ModelShape, PlanError, Precision, Sharding, TrainingPlan
 from kopt.formats.trainers.deepspeed import apply_deepspeed
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.names import adapter, precision
-from kopt.formats.trainers.preferences import with_method
+from kopt.formats.trainers.preferences import METHODS, with_method
 from kopt.formats.trainers.recipe import Recipe
+from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
-_SEQUENCE_NAMES = ("max_seq_length", "max_length", "block_size", "model_max_length", "cutoff_len", "sequence_len",
-                   "max_source_length", "max_seq_len")  # fmt: skip
+_SEQUENCE_NAMES = (
+    "max_seq_length",
+    "max_length",
+    "block_size",
+    "model_max_length",
+    "cutoff_len",
+    "sequence_len",
+    "max_source_length",
+    "max_seq_len",
+)
+_OPTIONS = {"--model_name_or_path", "--per_device_train_batch_size", "--output_dir"}
 LOGIT_BYTES = 16.0
 """16-bit logits, their 32-bit copy, the log-softmax kept for the backward pass, and its gradient: 14; before
 transformers 4.46 also a shifted copy: 18. The version is not known from arguments."""
@@ -150,10 +162,14 @@ def _sharded(recipe: Recipe, fields: Fields, accelerate: Mapping[str, Any] | Non
     mode = fields.text("fsdp")
     if launch.part("deepspeed_config").raw("zero_stage") is not None:
         zero = launch.part("deepspeed_config")
-        document = {"zero_optimization": {"stage": zero.raw("zero_stage"),
-                                          "offload_optimizer": {"device": zero.text("offload_optimizer_device")},
-                                          "offload_param": {"device": zero.text("offload_param_device")}},
-                    "bf16": {"enabled": launch.text("mixed_precision") == "bf16"}}  # fmt: skip
+        document = {
+            "zero_optimization": {
+                "stage": zero.raw("zero_stage"),
+                "offload_optimizer": {"device": zero.text("offload_optimizer_device")},
+                "offload_param": {"device": zero.text("offload_param_device")},
+            },
+            "bf16": {"enabled": launch.text("mixed_precision") == "bf16"},
+        }
         return apply_deepspeed(recipe, document)
     if launch.text("distributed_type").upper() != "FSDP" and mode in ("", "False", "false"):
         return recipe
@@ -166,3 +182,30 @@ def _sharded(recipe: Recipe, fields: Fields, accelerate: Mapping[str, Any] | Non
         offload_parameters=off,
         checkpointing=recipe.checkpointing or settings.flag("fsdp_activation_checkpointing"),
     )
+
+
+def surroundings(inputs: PlanInputs) -> Surroundings:
+    """The files beside the arguments. Raises PlanError."""
+    model = inputs.model_config()
+    return Surroundings(inputs.deepspeed(), inputs.accelerate(), model)
+
+
+def _plan(inputs: PlanInputs) -> TrainingPlan:
+    settings = {"trl_method": _method_of(inputs.script), **inputs.settings}
+    return hf_plan(settings, around=surroundings(inputs), world_size=inputs.world_size)
+
+
+def _method_of(script: str) -> str:
+    """TRL's examples are named by what they do: ``dpo.py``, ``grpo_agent.py``."""
+    stem = PurePosixPath(script).stem.lower()
+    return next((name for name in METHODS if re.search(rf"(^|_){name}(_|$)", stem)), "")
+
+
+TRAINER = Trainer(
+    "hf",
+    _plan,
+    commands=("trl", "autotrain"),
+    options=lambda names: len(names & _OPTIONS) >= 2,
+    config_options=("--config",),
+    config_is_word=True,
+)

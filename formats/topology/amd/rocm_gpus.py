@@ -5,11 +5,12 @@ Several answers in one file are read together; what they say of a GPU must agree
 
 import re
 
-from kopt.core.topology import NodeTopology, TopologyGpu
+from kopt.core.hardware.node_topology import NodeTopology, TopologyGpu
 from kopt.core.units import Bytes
 from kopt.formats.gpu_metrics import rocm_smi
 from kopt.formats.gpu_metrics.samples import MetricsError
 from kopt.formats.topology.documents import Document
+from kopt.formats.topology.parser import JsonParser, TextParser
 from kopt.formats.topology.text import FormatError, Line, Source
 from kopt.formats.topology.values import amount_of, indexes_follow, number_of, pci_address
 
@@ -23,8 +24,15 @@ _CONCISE = re.compile(r"\s*=+\s*Concise (?:Info|Hardware Info)\s*=+\s*$")
 _RULE = re.compile(r"\s*=+\s*$")
 _ROW = re.compile(r"\s*(\d{1,4})\s+\S")
 _PARTITION = re.compile(r"\b(NPS\d),\s*([A-Z]{2,4}),\s*\d+")
-_WANTED = {"VRAM Total Memory (B)": "memory", "PCI Bus": "pci", "Card series": "name", "Card Series": "name",
-           "Unique ID": "uuid", "Compute Partition": "compute", "Memory Partition": "nps"}  # fmt: skip
+_WANTED = {
+    "VRAM Total Memory (B)": "memory",
+    "PCI Bus": "pci",
+    "Card series": "name",
+    "Card Series": "name",
+    "Unique ID": "uuid",
+    "Compute Partition": "compute",
+    "Memory Partition": "nps",
+}
 
 
 def recognises(source: Source) -> bool:
@@ -38,26 +46,26 @@ def recognises_json(document: Document) -> bool:
 
 def parse(source: Source) -> NodeTopology:
     """Raises FormatError."""
-    begins, ends = (sum(1 for _ in source.matching(mark)) for mark in (_BEGIN, _END))
+    begins, ends = (sum(1 for _ in source.matching(pattern)) for pattern in (_BEGIN, _END))
     if begins > ends or not ends:
         raise FormatError("the line 'End of ROCm SMI Log' is missing: the output is cut", len(source.lines))
-    facts: dict[int, dict[str, str]] = {}
-    for line, found in source.matching(_FACT):
-        gpu = facts.setdefault(int(found[1]), {})
-        name = _WANTED.get(found[2])
-        if name and gpu.setdefault(name, found[3]) != found[3]:
-            raise line.error(f"{found[2]} of GPU {found[1]} is {found[3][:60]!r}, but was {gpu[name][:60]!r} above")
+    properties: dict[int, dict[str, str]] = {}
+    for line, match in source.matching(_FACT):
+        gpu = properties.setdefault(int(match[1]), {})
+        name = _WANTED.get(match[2])
+        if name and gpu.setdefault(name, match[3]) != match[3]:
+            raise line.error(f"{match[2]} of GPU {match[1]} is {match[3][:60]!r}, but was {gpu[name][:60]!r} above")
     rows = _rows(source)
-    if facts and rows and set(facts) != set(rows):
-        raise FormatError(f"GPU {min(set(facts) ^ set(rows))} is in only one of the table and the lines")
-    indexes = sorted(facts or rows)
+    if properties and rows and set(properties) != set(rows):
+        raise FormatError(f"GPU {min(set(properties) ^ set(rows))} is in only one of the table and the lines")
+    indexes = sorted(properties or rows)
     if not indexes:
         raise FormatError("no GPU in it; did rocm-smi find one?")
     indexes_follow(indexes, 0)
-    for index in facts:
-        if missing := set(facts[index]) ^ set(facts[indexes[0]]):
+    for index in properties:
+        if missing := set(properties[index]) ^ set(properties[indexes[0]]):
             raise FormatError(f"GPU {index} and GPU {indexes[0]} differ in {min(missing)}: a line is missing")
-    gpus = tuple([_gpu(index, facts.get(index, {}), rows.get(index, "")) for index in indexes])
+    gpus = tuple([_gpu(index, properties.get(index, {}), rows.get(index, "")) for index in indexes])
     return NodeTopology("", gpus, tool=TOOL, vendor="amd")
 
 
@@ -69,14 +77,16 @@ def parse_json(document: Document) -> NodeTopology:
         samples, _ = rocm_smi.parse(json.dumps(document.value))
     except MetricsError as error:
         raise document.error(str(error)) from error
-    gpus = tuple([TopologyGpu(int(one.gpu), one.name, memory_bytes=one.total_bytes or Bytes(0)) for one in samples])
+    gpus = tuple(
+        [TopologyGpu(int(sample.gpu), sample.name, memory_bytes=sample.total_bytes or Bytes(0)) for sample in samples]
+    )
     indexes_follow([gpu.index for gpu in gpus], document.line)
     return NodeTopology("", gpus, tool=f"{TOOL} --json", vendor="amd")
 
 
 def _rows(source: Source) -> dict[int, str]:
     """Rows of the table of all GPUs by their number, with the partition that they tell."""
-    found: dict[int, str] = {}
+    rows: dict[int, str] = {}
     inside = False
     head: Line | None = None
     width, count = 0, 0
@@ -97,19 +107,30 @@ def _rows(source: Source) -> dict[int, str]:
             width = width if count else len(line.words())
             count += 1
             lacks = len(line.words()) != width or ("Partitions" in head.text and not partition)
-            if row is None or lacks or found.setdefault(int(row[1]), text) != text:
+            if row is None or lacks or rows.setdefault(int(row[1]), text) != text:
                 raise line.error("this is no row of a GPU, or contradicts another one")
     if head is not None:
         raise head.error("the table below is not closed: the output is cut")
-    if not found and source.has(_CONCISE):
+    if not rows and source.has(_CONCISE):
         raise FormatError("the head of the table of all GPUs is missing")
-    return found
+    return rows
 
 
-def _gpu(index: int, facts: dict[str, str], partition: str) -> TopologyGpu:
-    parts = [facts[name] for name in ("compute", "nps") if facts.get(name, "N/A") != "N/A"]
-    memory = amount_of(number_of(facts["memory"], f"VRAM of GPU {index}"), "B") if "memory" in facts else Bytes(0)
+def _gpu(index: int, properties: dict[str, str], partition: str) -> TopologyGpu:
+    parts = [properties[name] for name in ("compute", "nps") if properties.get(name, "N/A") != "N/A"]
+    memory = (
+        amount_of(number_of(properties["memory"], f"VRAM of GPU {index}"), "B") if "memory" in properties else Bytes(0)
+    )
     return TopologyGpu(
-        index, facts.get("name", ""), pci_address(facts["pci"]) if "pci" in facts else "", None, memory,
-        "/".join(parts) or partition, facts.get("uuid", ""),
-    )  # fmt: skip
+        index,
+        properties.get("name", ""),
+        pci_address(properties["pci"]) if "pci" in properties else "",
+        None,
+        memory,
+        "/".join(parts) or partition,
+        properties.get("uuid", ""),
+    )
+
+
+PARSER = TextParser((TOOL,), recognises, parse, is_expected=True)
+JSON_PARSER = JsonParser((f"{TOOL} --json",), recognises_json, parse_json)

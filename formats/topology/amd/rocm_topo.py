@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from kopt.core.topology import LinkType, NodeTopology, PeerAccess, TopologyGpu, TopologyLink
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, PeerAccess, TopologyGpu, TopologyLink
 from kopt.formats.topology.matrix import Table, table, whole
+from kopt.formats.topology.parser import TextParser
 from kopt.formats.topology.text import FormatError, Line, Source, Word, unbroken
 
 TOOL = "rocm-smi --showtopo"
@@ -50,13 +51,13 @@ def parse(source: Source) -> NodeTopology:
     if missing and len(parts) > 1:
         raise FormatError(f"{missing[0]!r} is missing, which belongs to --showtopo")
     names = next(iter(tables.values())).names if tables else tuple(f"GPU{index}" for index in sorted(numa))
-    for one in tables.values():
-        if one.names != names:
-            raise one.title.error(f"this table has the GPUs {' '.join(one.names)}, the first one {' '.join(names)}")
+    for item in tables.values():
+        if item.names != names:
+            raise item.title.error(f"this table has the GPUs {' '.join(item.names)}, the first one {' '.join(names)}")
     indexes = [int(name.removeprefix("GPU")) for name in names]
     if numa and set(numa) != set(indexes):
         odd = min(set(numa) ^ set(indexes))
-        raise FormatError(f"GPU{odd} is in only one of the tables and the NUMA nodes")
+        raise FormatError(f"GPU{odd} is in only one of the tables and the NUMA nodes", len(source.lines))
     return topology(TOOL, indexes, numa, tables)
 
 
@@ -90,47 +91,47 @@ def _pairs(
 
 
 def _tables(source: Source) -> tuple[dict[str, Table], int | None]:
-    found: dict[str, Table] = {}
+    tables_by_name: dict[str, Table] = {}
     at, end = 0, None
     while at < len(source.lines):
         line = source.lines[at]
         at += 1
         title = _TITLE.match(line.text)
         if title and title[1] != "Numa Nodes":
-            if title[1] in found:
+            if title[1] in tables_by_name:
                 raise line.error(f"a second table {title[1]!r}; give the output of one call")
-            found[title[1]] = table(source.lines, at, line, _NAME)
-            at = found[title[1]].after
+            tables_by_name[title[1]] = table(source.lines, at, line, _NAME)
+            at = tables_by_name[title[1]].after
         elif _END.match(line.text):
             if end is not None:
                 raise line.error("a second output ends here; give the output of one call")
             end = at
         elif title is None and (_stray(line) or _ANY_TITLE.match(line.text)):
             raise line.error("this line belongs to no table")
-    return found, end
+    return tables_by_name, end
 
 
 def _stray(line: Line) -> bool:
     words = line.text.split(None, 2)[:2] if "GPU" in line.text else []
-    return len(words) == 2 and all(one.fullmatch(word) for one, word in zip((_NAME, _CELL), words, strict=True))
+    return len(words) == 2 and all(item.fullmatch(word) for item, word in zip((_NAME, _CELL), words, strict=True))
 
 
 def _numa(source: Source) -> dict[int, int | None]:
-    found: dict[str, dict[int, int | None]] = {"Node": {}, "Affinity": {}}
+    result: dict[str, dict[int, int | None]] = {"Node": {}, "Affinity": {}}
     last = None
     for line, _ in source.matching(_NUMA):
         entry = _NUMA_LINE.match(line.text)
         if entry is None:
             raise line.error("this is no line of NUMA nodes")
         index, value = int(entry[1]), int(entry[3])
-        if index in found[entry[2]]:
+        if index in result[entry[2]]:
             raise line.error(f"a second NUMA {entry[2].lower()} of GPU {index}")
         # The library's -1, also as it looks without its sign.
-        found[entry[2]][index] = None if value in (-1, (1 << 32) - 1) else value
+        result[entry[2]][index] = None if value in (-1, (1 << 32) - 1) else value
         last = line
     if last is not None:
         unbroken(last, "the last NUMA node")
-    nodes, affinities = found["Node"], found["Affinity"]
+    nodes, affinities = result["Node"], result["Affinity"]
     if affinities and nodes and set(nodes) != set(affinities):
         odd = min(set(nodes) ^ set(affinities))
         raise FormatError(f"GPU {odd} has only one of NUMA node and NUMA affinity", last.number if last else 0)
@@ -157,7 +158,10 @@ def _access(word: Word) -> str:
 
 def _speed(word: Word) -> float | None:
     """Upper end of a range in MB/s; 0-0 says that there is no link."""
-    found = _RANGE.fullmatch(word.text)
-    if found is None and word.text not in UNKNOWN:
+    match = _RANGE.fullmatch(word.text)
+    if match is None and word.text not in UNKNOWN:
         raise word.error(f"{word.text[:60]!r} is no range of bandwidth")
-    return int(found[1]) / 1000 if found and int(found[1]) else None
+    return int(match[1]) / 1000 if match and int(match[1]) else None
+
+
+PARSER = TextParser((TOOL,), recognises, parse, expects_others=True)

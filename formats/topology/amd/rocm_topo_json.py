@@ -6,9 +6,10 @@ Source: ``formatMatrixToJSON`` of rocm_smi_lib's ``python_smi_tools/rocm_smi.py`
 import re
 from typing import Any
 
-from kopt.core.topology import LinkType, NodeTopology, PeerAccess, TopologyGpu, TopologyLink
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, PeerAccess, TopologyGpu, TopologyLink
+from kopt.formats.topology.amd.rocm_topo import TYPES, UNKNOWN
 from kopt.formats.topology.documents import Document, whole
-from kopt.formats.topology.rocm_topo import TYPES, UNKNOWN
+from kopt.formats.topology.parser import JsonParser
 
 TOOL = "rocm-smi --showtopo --json"
 
@@ -40,25 +41,35 @@ def parse(document: Document) -> NodeTopology:
     for name, pairs in parts.items():
         if missing := sorted(wanted - set(pairs)):
             raise document.error(f"the {name} between {missing[0][0]} and {missing[0][1]} is missing")
-    known = [name for name in _PARTS if name in parts]
-    if (len(known) > 1 and (len(known) < len(_PARTS) or not numa)) or (not known and len(indexes) > 1 and not parts):
+    present = [name for name in _PARTS if name in parts]
+    if (len(present) > 1 and (len(present) < len(_PARTS) or not numa)) or (
+        not present and len(indexes) > 1 and not parts
+    ):
         part = next((name for name in _PARTS if name not in parts), "NUMA node")
         raise document.error(f"the {part} is missing, which belongs to --showtopo")
     types = {pair: _type(value, pair, document) for pair, value in parts.get("link type", {}).items()}
-    links = tuple([
-        TopologyLink(*pair, kind, None, *(_number(parts, name, pair, document) for name in ("weight", "hops")))
-        for pair, kind in sorted(types.items()) if kind is not None
-    ])  # fmt: skip
-    warnings = tuple(f"what links GPU {a} and GPU {b} is unknown to the tool"
-                     for (a, b), kind in types.items() if kind is None)  # fmt: skip
-    peers = tuple([PeerAccess(*pair, "ENABLED" if _truth(value, document) else "DISABLED")
-                   for pair, value in parts.get("link accessibility", {}).items()])  # fmt: skip
+    links = tuple(
+        [
+            TopologyLink(*pair, kind, None, *(_number(parts, name, pair, document) for name in ("weight", "hops")))
+            for pair, kind in sorted(types.items())
+            if kind is not None
+        ]
+    )
+    warnings = tuple(
+        f"what links GPU {a} and GPU {b} is unknown to the tool" for (a, b), kind in types.items() if kind is None
+    )
+    peers = tuple(
+        [
+            PeerAccess(*pair, "ENABLED" if _truth(value, document) else "DISABLED")
+            for pair, value in parts.get("link accessibility", {}).items()
+        ]
+    )
     gpus = tuple([TopologyGpu(index, numa=numa.get(index)) for index in indexes])
     return NodeTopology("", gpus, links, tool=TOOL, vendor="amd", warnings=warnings, peers=peers)
 
 
 def _parts(document: Document) -> dict[str, dict[tuple[int, int], Any]]:
-    found: dict[str, dict[tuple[int, int], Any]] = {}
+    parts: dict[str, dict[tuple[int, int], Any]] = {}
     system = document.value.get("system", {})
     if not isinstance(system, dict):
         raise document.error("'system' is no object")
@@ -69,15 +80,15 @@ def _parts(document: Document) -> dict[str, dict[tuple[int, int], Any]]:
                 raise document.error(f"{key[:80]!r} is unknown")
             continue
         a, b = sorted((int(match[2]), int(match[3])))
-        pairs = found.setdefault(match[1].lower(), {})
+        pairs = parts.setdefault(match[1].lower(), {})
         if a == b or pairs.get((a, b), value) != value:
             raise document.error(f"{key[:80]!r} contradicts another entry or names one GPU twice")
         pairs[a, b] = value
-    return found
+    return parts
 
 
 def _numa(document: Document) -> dict[int, int | None]:
-    found: dict[int, int | None] = {}
+    result: dict[int, int | None] = {}
     for key, card in document.value.items():
         match = _CARD.fullmatch(key)
         if match is None:
@@ -86,10 +97,10 @@ def _numa(document: Document) -> dict[int, int | None]:
             raise document.error(f"{key} does not say where it is")
         node = card.get("(Topology) Numa Node", card.get("(Topology) Numa Affinity"))
         number = None if str(node) == "4294967295" else whole(node, f"the NUMA node of {key}", document.line, 4095)
-        if int(match[1]) in found:
+        if int(match[1]) in result:
             raise document.error(f"{key} stands twice")
-        found[int(match[1])] = number
-    return found
+        result[int(match[1])] = number
+    return result
 
 
 def _type(value: Any, pair: tuple[int, int], document: Document) -> LinkType | None:
@@ -109,3 +120,6 @@ def _truth(value: Any, document: Document) -> bool:
     if str(value) not in ("True", "False"):
         raise document.error(f"link accessibility is {str(value)[:60]!r}, neither True nor False")
     return str(value) == "True"
+
+
+PARSER = JsonParser((TOOL,), recognises, parse)

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.core.topology import NodeTopology, TopologyGpu
+from kopt.core.hardware.node_topology import NodeTopology, TopologyGpu
 from kopt.core.units import Bytes
 from kopt.formats.topology.documents import Document
+from kopt.formats.topology.parser import JsonParser, TextParser
 from kopt.formats.topology.text import FormatError, Line, Source, unbroken
 from kopt.formats.topology.values import amount, indexes_follow, is_absent, pci_address
 
@@ -25,18 +26,21 @@ _CURRENT = re.compile(r"\s*CURRENT_PARTITION:\s*$")
 _CURRENT_HEAD = re.compile(r"\s*GPU_ID\s+MEMORY\s+ACCELERATOR_TYPE\s+ACCELERATOR_PROFILE_INDEX\s+PARTITION_ID\s*$")
 _CURRENT_ROW = re.compile(r"\s*(\d{1,4})\s+(NPS\d|N/A)\s+([A-Z]{2,4}|N/A)\s+(\d{1,3}|N/A)\s+([\d,]+|N/A)\s*$")
 _PATHS = {
-    "bdf": ("bdf", "bus/bdf"), "uuid": ("uuid",), "name": ("asic/market_name", "board/product_name"),
-    "numa": ("numa/node",), "memory": ("vram/size", "mem_usage/total_vram"),
+    "bdf": ("bdf", "bus/bdf"),
+    "uuid": ("uuid",),
+    "name": ("asic/market_name", "board/product_name"),
+    "numa": ("numa/node",),
+    "memory": ("vram/size", "mem_usage/total_vram"),
     "compute": ("partition/accelerator_partition", "partition/compute_partition"),
     "nps": ("partition/memory_partition",),
-}  # fmt: skip
+}
 
 
 @dataclass
 class _Gpu:
     index: int
     line: int
-    facts: dict[str, str]
+    properties: dict[str, str]
 
 
 def recognises(source: Source) -> bool:
@@ -45,7 +49,7 @@ def recognises(source: Source) -> bool:
 
 def recognises_json(document: Document) -> bool:
     entries = _entries(document)
-    return bool(entries) and all(isinstance(one, dict) and "gpu" in one for one in entries)
+    return bool(entries) and all(isinstance(entry, dict) and "gpu" in entry for entry in entries)
 
 
 def parse(source: Source) -> NodeTopology:
@@ -61,7 +65,7 @@ def parse(source: Source) -> NodeTopology:
             gpus.append(_Gpu(int(block[2]), line.number, {}))
             indent, path, last = len(block[1]), [], line
         elif gpus and (entry := _ENTRY.match(line.text)) and len(entry[1]) > indent:
-            _add(line, entry, path, gpus[-1].facts)
+            _add(line, entry, path, gpus[-1].properties)
             last = line
         elif _EXCERPT.match(line.text):
             warnings.append(f"an excerpt: line {line.number} says that something was left out")
@@ -71,7 +75,7 @@ def parse(source: Source) -> NodeTopology:
     return _node(gpus, warnings, TOOL)
 
 
-def _add(line: Line, entry: "re.Match[str]", path: list[tuple[int, str]], facts: dict[str, str]) -> None:
+def _add(line: Line, entry: "re.Match[str]", path: list[tuple[int, str]], properties: dict[str, str]) -> None:
     indent, key, value = len(entry[1].expandtabs()), entry[2].lower(), entry[3]
     while path and path[-1][0] >= indent:
         path.pop()
@@ -79,16 +83,16 @@ def _add(line: Line, entry: "re.Match[str]", path: list[tuple[int, str]], facts:
     if not value:
         path.append((indent, key))
         return
-    if name in facts:
+    if name in properties:
         raise line.error(f"{entry[2]} stands twice in the block of one GPU")
-    facts[name] = value
+    properties[name] = value
 
 
 def parse_json(document: Document) -> NodeTopology:
     """Raises FormatError."""
     gpus = []
-    for one in _entries(document):
-        index = one.get("gpu")
+    for entry in _entries(document):
+        index = entry.get("gpu")
         if (
             isinstance(index, bool)
             or not isinstance(index, int | str)
@@ -96,7 +100,7 @@ def parse_json(document: Document) -> NodeTopology:
             or len(str(index)) > 4
         ):
             raise document.error(f"{str(index)[:40]!r} is no number of a GPU")
-        gpus.append(_Gpu(int(index), document.line, dict(_flat(one))))
+        gpus.append(_Gpu(int(index), document.line, dict(_flat(entry))))
     return _node(gpus, [], f"{TOOL} --json")
 
 
@@ -108,48 +112,49 @@ def _entries(document: Document) -> list[Any]:
 
 
 def _flat(value: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for key, one in value.items():
+    result: list[tuple[str, str]] = []
+    for key, item in value.items():
         name = f"{above}{key}".lower()
-        if isinstance(one, dict) and {"value", "unit"} >= set(one) and "value" in one:
-            found.append((name, f"{one['value']} {one.get('unit', '')}".strip()))
-        elif isinstance(one, dict) and above.count("/") < 8:
-            found += _flat(one, f"{name}/")
-        elif isinstance(one, str | int | float):
-            found.append((name, str(one)))
-    return found
+        if isinstance(item, dict) and {"value", "unit"} >= set(item) and "value" in item:
+            result.append((name, f"{item['value']} {item.get('unit', '')}".strip()))
+        elif isinstance(item, dict) and above.count("/") < 8:
+            result += _flat(item, f"{name}/")
+        elif isinstance(item, str | int | float):
+            result.append((name, str(item)))
+    return result
 
 
 def _node(gpus: list[_Gpu], warnings: list[str], tool: str) -> NodeTopology:
     if not gpus:
         raise FormatError("no GPU is described")
     indexes_follow([gpu.index for gpu in gpus], gpus[0].line)
-    known = {
-        gpu.index: {name for name, paths in _PATHS.items() if any(one in gpu.facts for one in paths)} for gpu in gpus
+    fields_of = {
+        gpu.index: {name for name, paths in _PATHS.items() if any(path in gpu.properties for path in paths)}
+        for gpu in gpus
     }
     excerpt = bool(warnings)
     for gpu in gpus:
-        missing = known[gpus[0].index] ^ known[gpu.index]
+        missing = fields_of[gpus[0].index] ^ fields_of[gpu.index]
         if missing and not (excerpt and gpu is gpus[-1]):
             raise FormatError(
                 f"GPU {gpu.index} and GPU {gpus[0].index} differ in {min(missing)}: something is missing", gpu.line
             )
-        if not gpu.facts:
+        if not gpu.properties:
             raise FormatError(f"nothing is said of GPU {gpu.index}", gpu.line)
-    if any(_SET.search(value) for gpu in gpus for value in gpu.facts.values()):
+    if any(_SET.search(value) for gpu in gpus for value in gpu.properties.values()):
         warnings.append(
             "the answer to a command that sets partitions: ask amd-smi static --partition for how they are now"
         )
-    found = tuple([_core(gpu) for gpu in gpus])
-    addresses = [gpu.pci for gpu in found if gpu.pci]
+    topology_gpus = tuple([_core(gpu) for gpu in gpus])
+    addresses = [gpu.pci for gpu in topology_gpus if gpu.pci]
     if len(set(addresses)) != len(addresses):
         raise FormatError("two GPUs have one address")
-    return NodeTopology("", found, tool=tool, vendor="amd", warnings=tuple(warnings))
+    return NodeTopology("", topology_gpus, tool=tool, vendor="amd", warnings=tuple(warnings))
 
 
 def _core(gpu: _Gpu) -> TopologyGpu:
     def fact(name: str) -> str:
-        text = next((gpu.facts[path] for path in _PATHS[name] if path in gpu.facts), "")
+        text = next((gpu.properties[path] for path in _PATHS[name] if path in gpu.properties), "")
         return "" if is_absent(text) else text
 
     numa = fact("numa")
@@ -157,11 +162,14 @@ def _core(gpu: _Gpu) -> TopologyGpu:
         raise FormatError(f"{numa[:40]!r} is no NUMA node of GPU {gpu.index}", gpu.line)
     memory = fact("memory")
     return TopologyGpu(
-        gpu.index, fact("name"), pci_address(fact("bdf"), gpu.line) if fact("bdf") else "",
+        gpu.index,
+        fact("name"),
+        pci_address(fact("bdf"), gpu.line) if fact("bdf") else "",
         int(numa) if numa not in ("", "-1") else None,
         amount(memory, gpu.line, "MB" if memory.isdigit() else "") if memory else Bytes(0),
-        "/".join(part for part in (fact("compute"), fact("nps")) if part), fact("uuid"),
-    )  # fmt: skip
+        "/".join(part for part in (fact("compute"), fact("nps")) if part),
+        fact("uuid"),
+    )
 
 
 def _current(source: Source) -> NodeTopology:
@@ -185,3 +193,7 @@ def _current(source: Source) -> NodeTopology:
         raise lines[at].error("the table CURRENT_PARTITION has no row")
     indexes_follow([gpu.index for gpu in gpus], lines[at].number)
     return NodeTopology("", tuple(gpus), tool=f"{TOOL} partition", vendor="amd")
+
+
+PARSER = TextParser((TOOL,), recognises, parse)
+JSON_PARSER = JsonParser((f"{TOOL} --json",), recognises_json, parse_json)

@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.core.topology import LinkType, NodeTopology, PeerAccess, TopologyGpu, TopologyLink
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, PeerAccess, TopologyGpu, TopologyLink
 from kopt.formats.topology.documents import Document, text_of, whole
 from kopt.formats.topology.matrix import Table, table
 from kopt.formats.topology.matrix import whole as whole_word
+from kopt.formats.topology.parser import JsonParser, TextParser
 from kopt.formats.topology.text import FormatError, Source, Word
 
 TOOL = "amd-smi topology"
@@ -33,7 +34,7 @@ def recognises(source: Source) -> bool:
 
 def recognises_json(document: Document) -> bool:
     entries = _entries(document)
-    return any(isinstance(one, dict) and "links" in one for one in entries)
+    return any(isinstance(entry, dict) and "links" in entry for entry in entries)
 
 
 def parse(source: Source) -> NodeTopology:
@@ -53,9 +54,9 @@ def parse(source: Source) -> NodeTopology:
         elif _ROW.match(line.text):
             raise line.error("this row belongs to no table")
     first = next(iter(tables.values()))
-    for one in tables.values():
-        if one.names != first.names:
-            raise one.title.error("this table has other GPUs than the first one")
+    for item in tables.values():
+        if item.names != first.names:
+            raise item.title.error("this table has other GPUs than the first one")
     if "LINK TYPE TABLE" not in tables:
         raise FormatError("the LINK TYPE TABLE is missing: the output is cut, or a part of it", len(source.lines))
     if len(_LINKS & set(tables)) not in (1, len(_LINKS)):
@@ -97,16 +98,16 @@ def _status(word: Word) -> str:
 
 
 def _speed(word: Word) -> float | None:
-    found = _range(word.text)
-    if found is None and word.text not in _UNKNOWN:
+    result = _range(word.text)
+    if result is None and word.text not in _UNKNOWN:
         raise word.error(f"{word.text[:60]!r} is no range of bandwidth")
-    return found
+    return result
 
 
 def _range(text: str) -> float | None:
     """Upper end of ``min-max`` in MB/s, as GB/s; 0-0 is unknown."""
-    found = _RANGE.fullmatch(text)
-    return int(found[2]) / 1000 if found and int(found[2]) else None
+    match = _RANGE.fullmatch(text)
+    return int(match[2]) / 1000 if match and int(match[2]) else None
 
 
 def _entries(document: Document) -> list[Any]:
@@ -119,48 +120,55 @@ def _entries(document: Document) -> list[Any]:
 def parse_json(document: Document) -> NodeTopology:
     """Raises FormatError."""
     gpus: dict[int, str] = {}
-    for one in _entries(document):
-        if not isinstance(one, dict) or not isinstance(one.get("links"), list):
+    for entry in _entries(document):
+        if not isinstance(entry, dict) or not isinstance(entry.get("links"), list):
             raise document.error(f"GPU {len(gpus)} has no list of links")
-        index = whole(one.get("gpu"), "the number of a GPU", document.line, 4095)
-        bdf = text_of(one.get("bdf")).lower()
+        index = whole(entry.get("gpu"), "the number of a GPU", document.line, 4095)
+        bdf = text_of(entry.get("bdf")).lower()
         if index is None or index in gpus or (bdf and (bdf in gpus.values() or not _BDF.fullmatch(bdf))):
-            raise document.error(f"GPU {one.get('gpu')!r} at {str(one.get('bdf'))[:40]!r} stands twice or is not named")
+            raise document.error(
+                f"GPU {entry.get('gpu')!r} at {str(entry.get('bdf'))[:40]!r} stands twice or is not named"
+            )
         gpus[index] = bdf
     if sorted(gpus) != list(range(len(gpus))) and len(gpus) > 1:
         raise document.error(f"the GPUs are {sorted(gpus)}: one is missing")
-    seen: dict[tuple[int, int], tuple[Any, ...]] = {}
-    for one in _entries(document):
-        _links_of(one, gpus, seen, document)
-    return _of_pairs(gpus, seen)
+    links_by_pair: dict[tuple[int, int], tuple[Any, ...]] = {}
+    for entry in _entries(document):
+        _links_of(entry, gpus, links_by_pair, document)
+    return _of_pairs(gpus, links_by_pair)
 
 
 def _links_of(
-    one: Mapping[str, Any], gpus: Mapping[int, str], seen: dict[tuple[int, int], tuple[Any, ...]], document: Document
+    item: Mapping[str, Any],
+    gpus: Mapping[int, str],
+    links_by_pair: dict[tuple[int, int], tuple[Any, ...]],
+    document: Document,
 ) -> None:
-    source = int(one["gpu"])
+    source = int(item["gpu"])
     targets = set()
-    for link in one["links"]:
+    for link in item["links"]:
         target = whole(link.get("gpu"), f"a link of GPU {source}", document.line) if isinstance(link, dict) else None
         if target is None or target not in gpus or target in targets:
             raise document.error(f"a link of GPU {source} leads to no GPU here, or a second one to the same")
         if gpus[target] and text_of(link.get("bdf")).lower() not in ("", gpus[target]):
             raise document.error(f"GPU {target} has two addresses")
         targets.add(target)
-        facts = _facts(link, source, target, document)
+        properties = _properties(link, source, target, document)
         if source == target:
-            if facts[0] not in ("SELF", None):
-                raise document.error(f"GPU {source} is linked to itself by {facts[0]!r}")
+            if properties[0] not in ("SELF", None):
+                raise document.error(f"GPU {source} is linked to itself by {properties[0]!r}")
             continue
         pair = (min(source, target), max(source, target))
-        if seen.setdefault(pair, facts) != facts:
-            raise document.error(f"GPU {pair[0]} to GPU {pair[1]} is {seen[pair]} one way and {facts} the other")
+        if links_by_pair.setdefault(pair, properties) != properties:
+            raise document.error(
+                f"GPU {pair[0]} to GPU {pair[1]} is {links_by_pair[pair]} one way and {properties} the other"
+            )
     if targets != set(gpus):
         missing = min(set(gpus) - targets)
         raise document.error(f"GPU {source} does not say how it is linked to GPU {missing}")
 
 
-def _facts(link: Mapping[str, Any], source: int, target: int, document: Document) -> tuple[Any, ...]:
+def _properties(link: Mapping[str, Any], source: int, target: int, document: Document) -> tuple[Any, ...]:
     what = f"of GPU {source} to GPU {target}"
     kind, status = link.get("link_type"), link.get("link_status")
     if kind is not None and kind not in ("SELF", *TYPES, *_UNKNOWN):
@@ -170,18 +178,29 @@ def _facts(link: Mapping[str, Any], source: int, target: int, document: Document
     speed = str(link.get("bandwidth", "N/A"))
     if speed not in _UNKNOWN and not _RANGE.fullmatch(speed):
         raise document.error(f"the bandwidth {what} is {speed[:60]!r}")
-    return (kind, whole(link.get("weight"), f"the weight {what}", document.line),
-            whole(link.get("num_hops"), f"the hops {what}", document.line), speed, status)  # fmt: skip
+    return (
+        kind,
+        whole(link.get("weight"), f"the weight {what}", document.line),
+        whole(link.get("num_hops"), f"the hops {what}", document.line),
+        speed,
+        status,
+    )
 
 
-def _of_pairs(gpus: Mapping[int, str], seen: Mapping[tuple[int, int], tuple[Any, ...]]) -> NodeTopology:
+def _of_pairs(gpus: Mapping[int, str], links_by_pair: Mapping[tuple[int, int], tuple[Any, ...]]) -> NodeTopology:
     links, warnings, peers = [], [], []
-    for (a, b), (kind, weight, hops, speed, status) in sorted(seen.items()):
+    for (a, b), (kind, weight, hops, speed, status) in sorted(links_by_pair.items()):
         if kind in TYPES:
             links.append(TopologyLink(a, b, TYPES[kind], None, weight, hops, _range(speed)))
         else:
             warnings.append(f"what links GPU {a} and GPU {b} is unknown to the tool")
         if status is not None:
             peers.append(PeerAccess(a, b, status))
-    found = tuple([TopologyGpu(index, pci=bdf) for index, bdf in sorted(gpus.items())])
-    return NodeTopology("", found, tuple(links), (), (), (), f"{TOOL} --json", "amd", tuple(warnings), tuple(peers))
+    topology_gpus = tuple([TopologyGpu(index, pci=bdf) for index, bdf in sorted(gpus.items())])
+    return NodeTopology(
+        "", topology_gpus, tuple(links), (), (), (), f"{TOOL} --json", "amd", tuple(warnings), tuple(peers)
+    )
+
+
+PARSER = TextParser((TOOL,), recognises, parse)
+JSON_PARSER = JsonParser((f"{TOOL} --json",), recognises_json, parse_json)

@@ -8,8 +8,9 @@ GPUs of the makers that have them; of other makers it is not known what it is.
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 from kopt.formats.topology.documents import Document, text_of, whole
+from kopt.formats.topology.parser import JsonParser
 from kopt.formats.topology.values import amount_of, pci_address
 
 TOOL = "gpustack-runtime"
@@ -24,45 +25,50 @@ def recognises(document: Document) -> bool:
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(one, dict) and "manufacturer" in one for one in value)
+        and all(isinstance(item, dict) and "manufacturer" in item for item in value)
     )
 
 
 def parse(document: Document) -> NodeTopology:
     """Raises FormatError."""
     entries: list[dict[str, Any]] = document.value
-    if not all(isinstance(one["manufacturer"], str) and one["manufacturer"] for one in entries):
+    if not all(isinstance(entry["manufacturer"], str) and entry["manufacturer"] for entry in entries):
         raise document.error("a GPU has no manufacturer")
-    if all("devices_distances" in one for one in entries):
+    if all("devices_distances" in entry for entry in entries):
         if len(entries) != 1:
             raise document.error("GPUs of several makers; give one at a time")
         return _topology(document, entries[0])
-    if any("devices_distances" in one for one in entries):
+    if any("devices_distances" in entry for entry in entries):
         raise document.error("detected GPUs are mixed with a topology")
-    gpus = tuple([_gpu(document, one) for one in entries])
-    vendors = {str(one["manufacturer"]) for one in entries}
+    gpus = tuple([_gpu(document, entry) for entry in entries])
+    vendors = {str(entry["manufacturer"]) for entry in entries}
     indexes = [gpu.index for gpu in gpus]
     if len(set(indexes)) != len(indexes) or (len(indexes) > 1 and sorted(indexes) != list(range(len(indexes)))):
         raise document.error(f"the GPUs are numbered {indexes[:32]}: one is missing or stands twice")
     return NodeTopology("", gpus, tool=f"{TOOL} detect", vendor="/".join(sorted(vendors)))
 
 
-def _gpu(document: Document, one: Mapping[str, Any]) -> TopologyGpu:
-    index = whole(one.get("index"), "the index of a GPU", document.line, 4095)
+def _gpu(document: Document, item: Mapping[str, Any]) -> TopologyGpu:
+    index = whole(item.get("index"), "the index of a GPU", document.line, 4095)
     if index is None:
         raise document.error("a GPU has no index")
-    appendix = one.get("appendix")
+    appendix = item.get("appendix")
     appendix = appendix if isinstance(appendix, dict) else {}
     devices = appendix.get("mig_devices") or []
     if not isinstance(devices, list) or not all(isinstance(part, dict) for part in devices):
         raise document.error(f"the MIG devices of GPU {index} are no list")
-    memory = whole(one.get("memory"), f"the memory of GPU {index}", document.line)
+    memory = whole(item.get("memory"), f"the memory of GPU {index}", document.line)
     bus = text_of(appendix.get("bdf"))
     return TopologyGpu(
-        index, text_of(one.get("name")), pci_address(bus, document.line) if bus else "", _node(appendix.get("numa")),
-        amount_of(memory or 0, "MiB", document.line), "MIG" if appendix.get("mig") else "", text_of(one.get("uuid")),
+        index,
+        text_of(item.get("name")),
+        pci_address(bus, document.line) if bus else "",
+        _node(appendix.get("numa")),
+        amount_of(memory or 0, "MiB", document.line),
+        "MIG" if appendix.get("mig") else "",
+        text_of(item.get("uuid")),
         tuple([text_of(part.get("name")) for part in devices]),
-    )  # fmt: skip
+    )
 
 
 def _node(value: Any) -> int | None:
@@ -71,12 +77,12 @@ def _node(value: Any) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else None
 
 
-def _topology(document: Document, one: Mapping[str, Any]) -> NodeTopology:
-    matrix, vendor = one["devices_distances"], str(one["manufacturer"])
+def _topology(document: Document, item: Mapping[str, Any]) -> NodeTopology:
+    matrix, vendor = item["devices_distances"], str(item["manufacturer"])
     count = _square(document, matrix)
-    numa = one.get("devices_numa_affinities")
+    numa = item.get("devices_numa_affinities")
     for name in ("devices_cpu_affinities", "devices_numa_affinities", "appendices"):
-        value = one.get(name)
+        value = item.get(name)
         if not isinstance(value, list) or len(value) != count:
             raise document.error(f"{name} does not have an entry for each of the {count} GPUs")
     links, warnings = [], []
@@ -87,9 +93,10 @@ def _topology(document: Document, one: Mapping[str, Any]) -> NodeTopology:
                 warnings.append(_unknown(a, b, matrix[a][b], vendor))
             else:
                 links.append(TopologyLink(a, b, kind))
-    ports = [_ports(document, extra) for extra in one["appendices"]]
-    gpus = tuple([TopologyGpu(n, numa=_node(numa[n] if isinstance(numa, list) else None), ports=ports[n])
-                  for n in range(count)])  # fmt: skip
+    ports = [_ports(document, extra) for extra in item["appendices"]]
+    gpus = tuple(
+        [TopologyGpu(n, numa=_node(numa[n] if isinstance(numa, list) else None), ports=ports[n]) for n in range(count)]
+    )
     return NodeTopology("", gpus, tuple(links), tool=f"{TOOL} topology", vendor=vendor, warnings=tuple(warnings))
 
 
@@ -117,3 +124,6 @@ def _unknown(a: int, b: int, distance: int, vendor: str) -> str:
 def _ports(document: Document, extra: Any) -> int | None:
     value = extra.get("links_active_count") if isinstance(extra, dict) else None
     return whole(value, "links_active_count", document.line, 256)
+
+
+PARSER = JsonParser((TOOL,), recognises, parse)

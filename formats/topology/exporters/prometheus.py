@@ -3,10 +3,11 @@
 import re
 from collections.abc import Mapping
 
-from kopt.core.topology import NodeTopology, TopologyGpu
+from kopt.core.hardware.node_topology import NodeTopology, TopologyGpu
 from kopt.core.units import Bytes
 from kopt.formats.gpu_metrics.exporters import Series, samples_of
 from kopt.formats.gpu_metrics.samples import MetricsError
+from kopt.formats.topology.parser import TextParser
 from kopt.formats.topology.text import FormatError, Line, Source, unbroken
 from kopt.formats.topology.values import pci_address
 
@@ -26,12 +27,12 @@ def recognises(source: Source) -> bool:
 
 def read(source: Source) -> list[Series]:
     """Every sample in the order of the lines. Raises FormatError for a line that is none."""
-    return [one for _, one in _samples(source)]
+    return [item for _, item in _samples(source)]
 
 
 def parse(source: Source) -> NodeTopology:
     """Raises FormatError, also for series of several nodes."""
-    found: dict[int, list[Series]] = {}
+    result: dict[int, list[Series]] = {}
     hosts: set[str] = set()
     is_dcgm = False
     for line, series in _samples(source):
@@ -43,25 +44,28 @@ def parse(source: Source) -> NodeTopology:
             raise line.error(f"{number[:40]!r} is no number of a GPU")
         is_dcgm = is_dcgm or name.startswith("DCGM_")
         hosts |= {labels[key] for key in ("Hostname", "hostname") if labels.get(key)}
-        found.setdefault(int(number), []).append(series)
-    if not found:
+        result.setdefault(int(number), []).append(series)
+    if not result:
         raise FormatError("no series of a GPU in it")
     if len(hosts) > 1:
         raise FormatError(f"series of {len(hosts)} nodes; give those of one")
-    gpus = tuple([_gpu(index, own) for index, own in sorted(found.items())])
+    gpus = tuple([_gpu(index, own) for index, own in sorted(result.items())])
     uuids = [gpu.uuid for gpu in gpus if gpu.uuid]
     if len(set(uuids)) != len(uuids):
         raise FormatError("two GPUs have one UUID")
-    warnings = [f"an excerpt: line {line.number} says that something was left out"
-                for line in source.lines if _EXCERPT.match(line.text)]  # fmt: skip
-    if sorted(found) != list(range(len(found))) and len(found) > 1:
-        warnings.append(f"there are series of the GPUs {', '.join(map(str, sorted(found)))} only")
+    warnings = [
+        f"an excerpt: line {line.number} says that something was left out"
+        for line in source.lines
+        if _EXCERPT.match(line.text)
+    ]
+    if sorted(result) != list(range(len(result))) and len(result) > 1:
+        warnings.append(f"there are series of the GPUs {', '.join(map(str, sorted(result)))} only")
     tool, vendor = (DCGM_TOOL, "nvidia") if is_dcgm else (AMD_TOOL, "amd")
     return NodeTopology(next(iter(hosts), ""), gpus, tool=tool, vendor=vendor, warnings=tuple(warnings))
 
 
 def _samples(source: Source) -> list[tuple[Line, Series]]:
-    found = []
+    samples = []
     for line in source.lines:
         text = line.text
         if not line or text.lstrip().startswith("#"):
@@ -73,14 +77,14 @@ def _samples(source: Source) -> list[tuple[Line, Series]]:
                 raise line.error("this is no sample of a series")
             continue
         unbroken(line, "the last sample")
-        found.append((line, (match[1], _labels(line, match[2] or ""), value)))
-    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
-    for line, (name, labels, _) in found:
+        samples.append((line, (match[1], _labels(line, match[2] or ""), value)))
+    keys: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+    for line, (name, labels, _) in samples:
         key = (name, tuple(sorted(labels.items())))
-        if key in seen:
+        if key in keys:
             raise line.error(f"a series of {name} stands twice; give one scrape")
-        seen.add(key)
-    return found
+        keys.add(key)
+    return samples
 
 
 def _value(text: str) -> float | None:
@@ -91,15 +95,15 @@ def _value(text: str) -> float | None:
 
 
 def _labels(line: Line, text: str) -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     at = 0
     while at < len(text.rstrip()):
         match = _LABEL.match(text, at)
-        if match is None or match[1] in found:
+        if match is None or match[1] in labels:
             raise line.error(f"the labels are damaged at {text[at : at + 40]!r}")
-        found[match[1]] = _ESCAPE.sub(lambda one: {"n": "\n"}.get(one[1], one[1]), match[2])
+        labels[match[1]] = _ESCAPE.sub(lambda item: {"n": "\n"}.get(item[1], item[1]), match[2])
         at = match.end()
-    return found
+    return labels
 
 
 def _gpu(index: int, series: list[Series]) -> TopologyGpu:
@@ -121,11 +125,15 @@ def _gpu(index: int, series: list[Series]) -> TopologyGpu:
             instances[own["GPU_I_ID"]] = own.get("GPU_I_PROFILE", "")
     bus = labels.get("pci_bus_id", "")
     return TopologyGpu(
-        index, labels.get("modelName") or labels.get("card_series") or labels.get("card_model", ""),
-        pci_address(bus) if bus else "", None, Bytes(0) if instances else _memory(series),
+        index,
+        labels.get("modelName") or labels.get("card_series") or labels.get("card_model", ""),
+        pci_address(bus) if bus else "",
+        None,
+        Bytes(0) if instances else _memory(series),
         "MIG" if instances else labels.get("gpu_compute_partition_type", "").upper(),
-        labels.get("UUID") or labels.get("gpu_uuid", ""), tuple(instances.values()),
-    )  # fmt: skip
+        labels.get("UUID") or labels.get("gpu_uuid", ""),
+        tuple(instances.values()),
+    )
 
 
 def _memory(series: list[Series]) -> Bytes:
@@ -133,4 +141,7 @@ def _memory(series: list[Series]) -> Bytes:
         samples = samples_of(series)
     except MetricsError as error:
         raise FormatError(str(error)) from error
-    return next((one.total_bytes for one in samples if one.total_bytes), Bytes(0))
+    return next((sample.total_bytes for sample in samples if sample.total_bytes), Bytes(0))
+
+
+PARSER = TextParser((DCGM_TOOL, AMD_TOOL), recognises, parse, is_expected=True)

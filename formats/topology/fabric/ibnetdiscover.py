@@ -5,7 +5,8 @@ Source: infiniband-diags' ``ibnetdiscover.c``. There is no last line; a cut show
 
 import re
 
-from kopt.core.fabric import Cable, Fabric, FabricHost, FabricSwitch
+from kopt.core.hardware.fabric import Cable, Fabric, FabricHost, FabricSwitch
+from kopt.formats.topology.parser import TextParser
 from kopt.formats.topology.text import Line, Source, unbroken
 
 TOOL = "ibnetdiscover"
@@ -51,9 +52,7 @@ def parse(source: Source) -> Fabric:
     return Fabric(TOOL, *_devices(nodes), tuple(_cables(nodes, ends)))
 
 
-def _devices(
-    nodes: dict[str, tuple[str, int, str, Line]]
-) -> tuple[tuple[FabricSwitch, ...], tuple[FabricHost, ...]]:  # fmt: skip
+def _devices(nodes: dict[str, tuple[str, int, str, Line]]) -> tuple[tuple[FabricSwitch, ...], tuple[FabricHost, ...]]:
     switches = [FabricSwitch(key, name, ports) for key, (kind, ports, name, _) in nodes.items() if kind != "Ca"]
     hosts = [FabricHost(key, name, _node_of(name)) for key, (kind, _, name, _) in nodes.items() if kind == "Ca"]
     return tuple(switches), tuple(hosts)
@@ -69,7 +68,7 @@ def _node_of(description: str) -> str:
 def _cables(
     nodes: dict[str, tuple[str, int, str, Line]], ends: dict[tuple[str, int], tuple[str, int, str, str, Line]]
 ) -> list[Cable]:
-    found = []
+    cables = []
     joined = {key for key, _ in ends}
     for key, (_, _, _, line) in nodes.items():
         if key not in joined:
@@ -81,5 +80,8 @@ def _cables(
         if back is None or back[:2] != (a, a_port) or back[2:4] != (lanes, speed):
             raise line.error(f"the cable from {a}[{a_port}] to {b}[{b_port}] is not told alike from there")
         if (a, a_port) < (b, b_port):
-            found.append(Cable(a, b, a_port, b_port, int(lanes) if lanes else None, speed))
-    return found
+            cables.append(Cable(a, b, a_port, b_port, int(lanes) if lanes else None, speed))
+    return cables
+
+
+PARSER = TextParser((TOOL,), recognises, parse)

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kopt.core.fabric import Cable, Fabric, FabricHost, FabricSwitch
+from kopt.core.hardware.fabric import Cable, Fabric, FabricHost, FabricSwitch
+from kopt.formats.topology.parser import YamlParser
 from kopt.formats.topology.text import FormatError, Source
 
 TOOL = "topograph model"
@@ -21,7 +22,7 @@ _DOMAIN = re.compile(r".*/domain$|.*nvlink.*", re.IGNORECASE)
 
 
 def recognises(source: Source) -> bool:
-    return {found[1] for _, found in source.matching(_SECTION)} == {"switches", "blocks"}
+    return {match[1] for _, match in source.matching(_SECTION)} == {"switches", "blocks"}
 
 
 def document(source: Source) -> str:
@@ -42,12 +43,12 @@ def parse(model: Any) -> Fabric:
         raise FormatError("the model has no blocks")
     switches, cables, parents = _switches(model["switches"])
     hosts: dict[str, FabricHost] = {}
-    seen: set[str] = set()
+    block_switches: set[str] = set()
     for block in blocks:
         switch = _name(block.get("switch") if isinstance(block, Mapping) else None, "a block's switch")
-        if switch in seen or (parents and switch not in switches):
+        if switch in block_switches or (parents and switch not in switches):
             raise FormatError(f"a block is below {switch!r}, which is no switch of the model or has one already")
-        seen.add(switch)
+        block_switches.add(switch)
         switches.setdefault(switch, FabricSwitch(switch, switch))
         domain = _domain(block.get("annotations"))
         for name in _nodes(block.get("nodes"), switch):
@@ -62,7 +63,7 @@ def parse(model: Any) -> Fabric:
 
 
 def _switches(tree: Mapping[str, Any]) -> tuple[dict[str, FabricSwitch], list[Cable], dict[str, str]]:
-    found: dict[str, FabricSwitch] = {}
+    fabric_switches_by_name: dict[str, FabricSwitch] = {}
     cables: list[Cable] = []
     parents: dict[str, str] = {}
     for key, value in tree.items():
@@ -74,7 +75,9 @@ def _switches(tree: Mapping[str, Any]) -> tuple[dict[str, FabricSwitch], list[Ca
         children = value.get("switches") or []
         if not isinstance(labels, Mapping) or not isinstance(children, list):
             raise FormatError(f"labels or switches of {name!r} are not what they should be")
-        found[name] = FabricSwitch(name, name, None, tuple((str(k), str(v)) for k, v in labels.items()))
+        fabric_switches_by_name[name] = FabricSwitch(
+            name, name, None, tuple((str(k), str(v)) for k, v in labels.items())
+        )
         for child in children:
             below = _name(child, f"a switch below {name!r}")
             if below in parents or below == name:
@@ -82,8 +85,8 @@ def _switches(tree: Mapping[str, Any]) -> tuple[dict[str, FabricSwitch], list[Ca
             parents[below] = name
             cables.append(Cable(name, below))
     for below in parents:
-        found.setdefault(below, FabricSwitch(below, below))
-    return found, cables, parents
+        fabric_switches_by_name.setdefault(below, FabricSwitch(below, below))
+    return fabric_switches_by_name, cables, parents
 
 
 def _check_roots(switches: Mapping[str, FabricSwitch], parents: Mapping[str, str]) -> None:
@@ -110,21 +113,24 @@ def _domain(annotations: Any) -> str:
 def _nodes(value: Any, switch: str) -> Iterator[str]:
     if not isinstance(value, list) or not value:
         raise FormatError(f"the block of {switch!r} has no list of nodes")
-    for one in value:
-        name = _name(one, f"a node of {switch!r}")
-        found = _LIST.fullmatch(name)
-        if found is None:
+    for item in value:
+        name = _name(item, f"a node of {switch!r}")
+        match = _LIST.fullmatch(name)
+        if match is None:
             if re.search(r"[\[\],\s]", name):
                 raise FormatError(f"{name[:60]!r} is no list of hosts")
             yield name
             continue
-        for part in found[2].split(","):
-            yield from (f"{found[1]}{number}{found[3]}" for number in _numbers(part, name))
+        for part in match[2].split(","):
+            yield from (f"{match[1]}{number}{match[3]}" for number in _numbers(part, name))
 
 
 def _numbers(part: str, name: str) -> Iterator[str]:
-    found = _RANGE.fullmatch(part)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-    if found is None or not first <= last < first + _MOST:
+    match = _RANGE.fullmatch(part)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if match is None or not first <= last < first + _MOST:
         raise FormatError(f"{name[:60]!r} is no list of hosts")
-    yield from (str(number).zfill(len(found[1])) for number in range(first, last + 1))
+    yield from (str(number).zfill(len(match[1])) for number in range(first, last + 1))
+
+
+PARSER = YamlParser((TOOL,), recognises, document, parse)

@@ -6,7 +6,8 @@ The numbers of GPUs here are the order of their addresses, which is that of nvid
 import re
 from dataclasses import replace
 
-from kopt.core.topology import NodeTopology, PciDevice, TopologyGpu, TopologyNic
+from kopt.core.hardware.node_topology import NodeTopology, PciDevice, TopologyGpu, TopologyNic
+from kopt.formats.topology.parser import TextParser
 from kopt.formats.topology.text import FormatError, Line, Source, unbroken
 from kopt.formats.topology.values import pci_address
 
@@ -45,18 +46,35 @@ def parse(source: Source) -> NodeTopology:
     devices = _tree(source) if is_tree else _list(source)
     addresses = [device.pci for device in devices]
     if len(set(addresses)) != len(addresses):
-        twice = next(one for one in addresses if addresses.count(one) > 1)
+        twice = next(address for address in addresses if addresses.count(address) > 1)
         raise FormatError(f"{twice} stands twice")
-    gpus = tuple([TopologyGpu(n, _IDS.sub("", one.name), one.pci, one.numa)
-                  for n, one in enumerate(one for one in devices if one.kind == "gpu")])  # fmt: skip
-    nics = tuple([TopologyNic(one.pci, one.pci, one.numa) for one in devices if one.kind == "nic"])
+    gpus = tuple(
+        [
+            TopologyGpu(n, _IDS.sub("", pci_device.name), pci_device.pci, pci_device.numa)
+            for n, pci_device in enumerate(pci_device for pci_device in devices if pci_device.kind == "gpu")
+        ]
+    )
+    nics = tuple(
+        [
+            TopologyNic(pci_device.pci, pci_device.pci, pci_device.numa)
+            for pci_device in devices
+            if pci_device.kind == "nic"
+        ]
+    )
     makers = {"nvidia" if "NVIDIA" in gpu.name else "amd" for gpu in gpus}
-    return NodeTopology("", gpus, (), nics, tool=TREE_TOOL if is_tree else TOOL,
-                        vendor=next(iter(makers)) if len(makers) == 1 else "", devices=tuple(devices))  # fmt: skip
+    return NodeTopology(
+        "",
+        gpus,
+        (),
+        nics,
+        tool=TREE_TOOL if is_tree else TOOL,
+        vendor=next(iter(makers)) if len(makers) == 1 else "",
+        devices=tuple(devices),
+    )
 
 
 def _list(source: Source) -> list[PciDevice]:
-    found: list[PciDevice] = []
+    pci_devices: list[PciDevice] = []
     last: Line | None = None
     odd: Line | None = None
     for line in source.lines:
@@ -64,17 +82,17 @@ def _list(source: Source) -> list[PciDevice]:
         if match:
             if odd is not None:
                 raise odd.error("this line belongs to no PCI device")
-            found.append(PciDevice(pci_address(match[1], line.number), _kind(match[2], match[4]), match[4]))
+            pci_devices.append(PciDevice(pci_address(match[1], line.number), _kind(match[2], match[4]), match[4]))
             last = line
-        elif found and (numa := _NUMA.match(line.text)):
-            found[-1] = replace(found[-1], numa=int(numa[1]))
+        elif pci_devices and (numa := _NUMA.match(line.text)):
+            pci_devices[-1] = replace(pci_devices[-1], numa=int(numa[1]))
         elif _DEVICE_LIKE.match(line.text):
             raise line.error("this is no whole line of a PCI device")
-        elif found and line and not line.text[0].isspace() and odd is None:
+        elif pci_devices and line and not line.text[0].isspace() and odd is None:
             odd = line
     if last is not None:
         unbroken(last, "the last PCI device")
-    return found
+    return pci_devices
 
 
 def _kind(title: str, name: str) -> str:
@@ -89,7 +107,7 @@ def _kind(title: str, name: str) -> str:
 
 def _tree(source: Source) -> list[PciDevice]:
     """Buses open in brackets and hold what stands to the right of them, on this line and below it."""
-    found: list[PciDevice] = []
+    pci_devices: list[PciDevice] = []
     buses: list[tuple[int, str, str]] = []
     ended = False
     for line in source.lines:
@@ -101,11 +119,11 @@ def _tree(source: Source) -> list[PciDevice]:
         if ended:
             raise line.error("the tree goes on behind a line that is not of it")
         unbroken(line, "the last line of the tree")
-        _branch(line, art, leaf[3] if leaf else "", buses, found)
-    return found
+        _branch(line, art, leaf[3] if leaf else "", buses, pci_devices)
+    return pci_devices
 
 
-def _branch(line: Line, art: str, name: str, buses: list[tuple[int, str, str]], found: list[PciDevice]) -> None:
+def _branch(line: Line, art: str, name: str, buses: list[tuple[int, str, str]], pci_devices: list[PciDevice]) -> None:
     parts = list(_PART.finditer(art))
     if not parts:
         return
@@ -116,7 +134,7 @@ def _branch(line: Line, art: str, name: str, buses: list[tuple[int, str, str]], 
             domain = part[1] or (buses[-1][1].split(":")[0] if buses else "")
             if not domain:
                 raise line.error("a bus outside of the tree")
-            above = "" if part[1] else (found[-1].pci if found else "")
+            above = "" if part[1] else (pci_devices[-1].pci if pci_devices else "")
             buses.append((part.start(), f"{domain}:{part[2]}", above))
             continue
         if not buses:
@@ -124,7 +142,7 @@ def _branch(line: Line, art: str, name: str, buses: list[tuple[int, str, str]], 
         is_last = n == len(parts) - 1
         address = pci_address(f"{buses[-1][1]}:{part[3]}", line.number)
         kind = _named(name) if is_last and name else "bridge"
-        found.append(PciDevice(address, kind, name if is_last else "", None, buses[-1][2]))
+        pci_devices.append(PciDevice(address, kind, name if is_last else "", None, buses[-1][2]))
 
 
 def _named(name: str) -> str:
@@ -132,3 +150,6 @@ def _named(name: str) -> str:
     if _MAKERS.search(name) and _GPU_NAMES.search(name) and not re.search(r"Audio|USB|UCSI", name):
         return "gpu"
     return "nic" if _NIC_NAMES.search(name) else "other"
+
+
+PARSER = TextParser((TOOL, TREE_TOOL), recognises, parse)

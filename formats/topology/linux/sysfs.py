@@ -7,8 +7,9 @@ Also as one JSON object of the same, as folders are passed around flattened. Sou
 import re
 from collections.abc import Mapping
 
-from kopt.core.topology import LinkType, NodeTopology, PciDevice, TopologyGpu, TopologyLink, TopologyNic
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, PciDevice, TopologyGpu, TopologyLink, TopologyNic
 from kopt.core.units import Bytes
+from kopt.formats.topology.parser import FolderParser
 from kopt.formats.topology.text import FormatError
 from kopt.formats.topology.values import pci_address
 
@@ -33,8 +34,11 @@ def recognises(tree: Mapping[str, str]) -> bool:
 
 def parse(tree: Mapping[str, str]) -> NodeTopology:
     """Raises FormatError, also when the tree holds none of the three, or more than one."""
-    kinds = [(pattern, parser) for pattern, parser in ((KFD_FILE, _kfd), (IB_FILE, _infiniband), (PCI_FILE, _pci))
-             if any(pattern.match(path) for path in tree)]  # fmt: skip
+    kinds = [
+        (pattern, parser)
+        for pattern, parser in ((KFD_FILE, _kfd), (IB_FILE, _infiniband), (PCI_FILE, _pci))
+        if any(pattern.match(path) for path in tree)
+    ]
     if not kinds:
         raise FormatError("a folder, but not one of /sys/class/kfd, /sys/class/infiniband or /sys/bus/pci/devices")
     if len(kinds) > 1:
@@ -43,7 +47,7 @@ def parse(tree: Mapping[str, str]) -> NodeTopology:
 
 
 def _properties(path: str, text: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+    properties: dict[str, int] = {}
     for line, row in enumerate(text.splitlines(), 1):
         words = row.split()
         if not words:
@@ -53,11 +57,11 @@ def _properties(path: str, text: str) -> dict[str, int]:
             or not words[1].isascii()
             or not words[1].isdigit()
             or len(words[1]) > 20
-            or words[0] in found
+            or words[0] in properties
         ):
             raise FormatError(f"{path}: {row[:60]!r} is no property with its number, or stands twice", line)
-        found[words[0]] = int(words[1])
-    return found
+        properties[words[0]] = int(words[1])
+    return properties
 
 
 def _kfd(tree: Mapping[str, str]) -> NodeTopology:
@@ -67,13 +71,13 @@ def _kfd(tree: Mapping[str, str]) -> NodeTopology:
     counted: dict[int, dict[str, int]] = {}
     warnings: list[str] = []
     for path in sorted(tree):
-        found = KFD_FILE.match(path)
-        if found is None:
+        match = KFD_FILE.match(path)
+        if match is None:
             continue
-        node, kind = int(found[1]), found[2].split("/")[0]
-        if found[2] == "properties":
+        node, kind = int(match[1]), match[2].split("/")[0]
+        if match[2] == "properties":
             nodes[node] = _properties(path, tree[path])
-        elif found[2].endswith("/properties"):
+        elif match[2].endswith("/properties"):
             values = _properties(path, tree[path])
             counted.setdefault(node, {}).setdefault(kind, 0)
             counted[node][kind] += 1
@@ -87,9 +91,12 @@ def _kfd(tree: Mapping[str, str]) -> NodeTopology:
 
 
 def _add_link(
-    path: str, node: int, values: Mapping[str, int], links: dict[tuple[int, int], tuple[int, int, int]],
+    path: str,
+    node: int,
+    values: Mapping[str, int],
+    links: dict[tuple[int, int], tuple[int, int, int]],
     warnings: list[str],
-) -> None:  # fmt: skip
+) -> None:
     target, kind = values.get("node_to"), values.get("type")
     if target is None or kind is None or "weight" not in values or target == node:
         raise FormatError(f"{path} does not say where it leads, or leads back")
@@ -104,13 +111,13 @@ def _check_nodes(nodes: Mapping[int, Mapping[str, int]], counted: Mapping[int, M
     if sorted(nodes) != list(range(len(nodes))):
         missing = next(n for n in range(max([*nodes, *counted], default=0) + 2) if n not in nodes)
         raise FormatError(f"nodes/{missing}/properties is missing")
-    for node, found in counted.items():
+    for node, result in counted.items():
         if node not in nodes:
             raise FormatError(f"nodes/{node}/properties is missing")
         for kind in ("io_links", "p2p_links", *(("mem_banks",) if "mem_banks" in counted.get(0, {}) else ())):
-            said = nodes[node].get(f"{kind}_count")
-            if said is not None and said != found.get(kind, 0):
-                raise FormatError(f"node {node} says that it has {said} {kind}, but {found.get(kind, 0)} are there")
+            stated = nodes[node].get(f"{kind}_count")
+            if stated is not None and stated != result.get(kind, 0):
+                raise FormatError(f"node {node} says that it has {stated} {kind}, but {result.get(kind, 0)} are there")
     first = next((nodes[node] for node in sorted(nodes) if nodes[node].get("simd_count")), {})
     for node, properties in sorted(nodes.items()):
         odd = set(first) ^ set(properties)
@@ -123,17 +130,19 @@ def _check_nodes(nodes: Mapping[int, Mapping[str, int]], counted: Mapping[int, M
 
 
 def _kfd_node(
-    nodes: Mapping[int, Mapping[str, int]], links: Mapping[tuple[int, int], tuple[int, int, int]],
-    banks: Mapping[int, int], warnings: list[str],
-) -> NodeTopology:  # fmt: skip
+    nodes: Mapping[int, Mapping[str, int]],
+    links: Mapping[tuple[int, int], tuple[int, int, int]],
+    banks: Mapping[int, int],
+    warnings: list[str],
+) -> NodeTopology:
     gpus = [node for node in sorted(nodes) if nodes[node]["simd_count"]]
-    for (a, b), facts in links.items():
+    for (a, b), properties in links.items():
         if b not in nodes:
             raise FormatError(f"a link of node {a} leads to node {b}, which is not there")
         back = links.get((b, a))
-        if (back is not None and back[:2] != facts[:2]) or (back is None and facts[0] == _XGMI):
-            raise FormatError(f"the link from node {a} to node {b} is {facts[:2]}, but {back and back[:2]} back")
-    found, core = [], []
+        if (back is not None and back[:2] != properties[:2]) or (back is None and properties[0] == _XGMI):
+            raise FormatError(f"the link from node {a} to node {b} is {properties[:2]}, but {back and back[:2]} back")
+    topology_links, core = [], []
     for index, node in enumerate(gpus):
         near = [
             other for other in nodes if other not in gpus and (node, other) in links and links[node, other][0] == _PCIE
@@ -141,18 +150,27 @@ def _kfd_node(
         cpu = min(near, key=lambda other: links[node, other][1], default=None)
         core.append(TopologyGpu(index, _name(nodes[node]), _address(nodes[node]), cpu, Bytes(banks.get(node, 0))))
         for other in gpus[:index]:
-            found.append(_kfd_link(gpus.index(other), index, other, node, core, links))
+            topology_links.append(_kfd_link(gpus.index(other), index, other, node, core, links))
     addresses = [gpu.pci for gpu in core]
     if len(set(addresses)) != len(addresses):
         warnings.append("two GPUs have one PCI address")
-    ordered = tuple(sorted((one for one in found if one is not None), key=lambda one: (one.a, one.b)))
+    ordered = tuple(
+        sorted(
+            (topology_link for topology_link in topology_links if topology_link is not None),
+            key=lambda topology_link: (topology_link.a, topology_link.b),
+        )
+    )
     return NodeTopology("", tuple(core), ordered, tool=KFD_TOOL, vendor="amd", warnings=tuple(warnings))
 
 
 def _kfd_link(
-    a: int, b: int, node_a: int, node_b: int, gpus: list[TopologyGpu],
+    a: int,
+    b: int,
+    node_a: int,
+    node_b: int,
+    gpus: list[TopologyGpu],
     links: Mapping[tuple[int, int], tuple[int, int, int]],
-) -> TopologyLink | None:  # fmt: skip
+) -> TopologyLink | None:
     """Direct, or through the processors as ROCm SMI counts it: two hops within a NUMA node, three across."""
     cpu_a, cpu_b = gpus[a].numa, gpus[b].numa
     hops = 2 if cpu_a == cpu_b else 3
@@ -162,8 +180,15 @@ def _kfd_link(
         if kind not in (_XGMI, _PCIE):
             raise FormatError(f"the link from node {node_a} to node {node_b} has the unknown type {kind}")
         is_xgmi = kind == _XGMI
-        return TopologyLink(a, b, LinkType.XGMI if is_xgmi else LinkType.PCIE, None, weight, 1 if is_xgmi else hops,
-                            speed / 1000 if speed else None)  # fmt: skip
+        return TopologyLink(
+            a,
+            b,
+            LinkType.XGMI if is_xgmi else LinkType.PCIE,
+            None,
+            weight,
+            1 if is_xgmi else hops,
+            speed / 1000 if speed else None,
+        )
     if cpu_a is None or cpu_b is None:
         return None
     between = 0 if cpu_a == cpu_b else links.get((cpu_a, cpu_b), (0, 0, 0))[1]
@@ -186,9 +211,9 @@ def _address(properties: Mapping[str, int]) -> str:
 def _infiniband(tree: Mapping[str, str]) -> NodeTopology:
     ports: dict[tuple[str, int], dict[str, str]] = {}
     for path in sorted(tree):
-        found = IB_FILE.match(path)
-        if found:
-            ports.setdefault((found[1], int(found[2])), {})[found[3]] = tree[path].strip()
+        match = IB_FILE.match(path)
+        if match:
+            ports.setdefault((match[1], int(match[2])), {})[match[3]] = tree[path].strip()
     cards = [card for card, _ in ports]
     nics = []
     for (card, port), values in ports.items():
@@ -212,9 +237,9 @@ def _infiniband(tree: Mapping[str, str]) -> NodeTopology:
 def _pci(tree: Mapping[str, str]) -> NodeTopology:
     values: dict[str, dict[str, str]] = {}
     for path in sorted(tree):
-        found = PCI_FILE.match(path)
-        if found:
-            values.setdefault(pci_address(found[1]), {})[found[2]] = tree[path].strip()
+        match = PCI_FILE.match(path)
+        if match:
+            values.setdefault(pci_address(match[1]), {})[match[2]] = tree[path].strip()
     devices, names = [], {"0x10de": "NVIDIA", "0x1002": "AMD"}
     for address, own in sorted(values.items()):
         if not re.fullmatch(r"0x[0-9a-f]{6}", own.get("class", "")):
@@ -225,8 +250,13 @@ def _pci(tree: Mapping[str, str]) -> NodeTopology:
         maker = names.get(own.get("vendor", ""), own.get("vendor", ""))
         node = None if numa == "-1" else int(numa)
         devices.append(PciDevice(address, _pci_kind(own), f"{maker} {own.get('device', '')}".strip(), node))
-    gpus = tuple([TopologyGpu(n, "", one.pci, one.numa) for n, one in enumerate(d for d in devices if d.kind == "gpu")])
-    nics = tuple([TopologyNic(one.pci, one.pci, one.numa) for one in devices if one.kind == "nic"])
+    gpus = tuple(
+        [
+            TopologyGpu(n, "", pci_device.pci, pci_device.numa)
+            for n, pci_device in enumerate(d for d in devices if d.kind == "gpu")
+        ]
+    )
+    nics = tuple([TopologyNic(device.pci, device.pci, device.numa) for device in devices if device.kind == "nic"])
     return NodeTopology("", gpus, (), nics, tool=PCI_TOOL, devices=tuple(devices))
 
 
@@ -238,3 +268,6 @@ def _pci_kind(own: Mapping[str, str]) -> str:
     if kind[:6] == "0x0680" and own.get("vendor") == "0x10de":
         return "switch"
     return "nic" if kind[:4] == "0x02" else "bridge" if kind[:6] == "0x0604" else "other"
+
+
+PARSER = FolderParser((KFD_TOOL, IB_TOOL, PCI_TOOL), recognises, parse)

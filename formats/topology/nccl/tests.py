@@ -8,8 +8,9 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from kopt.core.collectives import CollectiveLog, CollectiveMeasurement, CollectiveRank, CollectiveRun
+from kopt.core.hardware.collectives import CollectiveLog, CollectiveMeasurement, CollectiveRank, CollectiveRun
 from kopt.core.units import Bytes
+from kopt.formats.topology.parser import TextParser
 from kopt.formats.topology.text import FormatError, Line, Source, Word, unbroken
 
 TOOL = "nccl-tests"
@@ -30,8 +31,25 @@ _HEADING = re.compile(r"#\s+size\s+count\s")
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]")
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)(?:\s+(?:OK|FAILED))?\s*$")
 _REDUCTIONS = {"", "none", "sum", "prod", "max", "min", "avg", "mulsum", "all"}
-_TYPES = {"int8", "uint8", "char", "int32", "uint32", "int", "int64", "uint64", "half", "float16", "float", "double",
-          "bfloat16", "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2"}  # fmt: skip
+_TYPES = {
+    "int8",
+    "uint8",
+    "char",
+    "int32",
+    "uint32",
+    "int",
+    "int64",
+    "uint64",
+    "half",
+    "float16",
+    "float",
+    "double",
+    "bfloat16",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "f8e4m3",
+    "f8e5m2",
+}
 
 
 @dataclass
@@ -60,9 +78,9 @@ def parse(source: Source) -> CollectiveLog:
     for line in source.lines:
         if started := _STARTING.match(line.text):
             name = started[1]
-        elif found := _PARAMETERS.match(line.text):
+        elif match := _PARAMETERS.match(line.text):
             _finished(runs)
-            runs.append(_Run(name, line, [], int(found[1]), int(found[2]), int(found[3]), found[4] == "factor"))
+            runs.append(_Run(name, line, [], int(match[1]), int(match[2]), int(match[3]), match[4] == "factor"))
         elif (reduced := _REDUCED.match(line.text)) and runs:
             runs[-1].most = int(reduced[1])
         elif command := _COMMAND.search(line.text):
@@ -72,8 +90,9 @@ def parse(source: Source) -> CollectiveLog:
     if not runs:
         raise FormatError("there is no run in it: no line '# nThread …'")
     _finished(runs)
-    return CollectiveLog(TOOL, tuple([CollectiveRun(run.collective, tuple(run.ranks), tuple(run.rows), run.average)
-                                      for run in runs]))  # fmt: skip
+    return CollectiveLog(
+        TOOL, tuple([CollectiveRun(run.collective, tuple(run.ranks), tuple(run.rows), run.average) for run in runs])
+    )
 
 
 def _read(line: Line, runs: list[_Run], name: str) -> None:
@@ -117,7 +136,7 @@ def _finished(runs: list[_Run]) -> None:
     if not run.ranks:
         raise run.line.error("the run that begins here does not list its ranks")
     ranks = len(run.ranks)
-    per_host = {sum(1 for one in run.ranks if one.host == host) for host in {one.host for one in run.ranks}}
+    per_host = {sum(1 for rank in run.ranks if rank.host == host) for host in {rank.host for rank in run.ranks}}
     if len(per_host) == 2 and max(per_host) - min(per_host) == 1:
         raise run.line.error("a host of the run that begins here has a rank less than the others: a line is missing")
     factors = {"all_reduce": 2 * (ranks - 1) / ranks}
@@ -126,18 +145,18 @@ def _finished(runs: list[_Run]) -> None:
     for row in run.rows if factor is not None else ():
         expected = row.algbw_gigabytes_per_s * factor  # type: ignore[operator]
         if abs(row.busbw_gigabytes_per_s - expected) > 0.02 + 0.0008 * expected:
-            told = f"{row.busbw_gigabytes_per_s:g} GB/s on the bus are not those of {ranks} ranks ({expected:.2f})"
-            raise run.line.error(f"{told} in the run that begins here: ranks or figures are damaged")
+            message = f"{row.busbw_gigabytes_per_s:g} GB/s on the bus are not those of {ranks} ranks ({expected:.2f})"
+            raise run.line.error(f"{message} in the run that begins here: ranks or figures are damaged")
 
 
 def _rank(line: Line, expected: int) -> CollectiveRank:
-    found = _RANK.match(line.text)
-    if found is None or len(found[1]) > 7 or len(found[3]) > 4:
+    match = _RANK.match(line.text)
+    if match is None or len(match[1]) > 7 or len(match[3]) > 4:
         raise line.error("this is no line of a rank")
-    if int(found[1]) != expected:
-        raise line.error(f"rank {expected} is expected, not {int(found[1])}")
-    pci = found[4].lower()
-    return CollectiveRank(expected, found[2] or "", int(found[3]), pci if ":" in pci else "", found[5])
+    if int(match[1]) != expected:
+        raise line.error(f"rank {expected} is expected, not {int(match[1])}")
+    pci = match[4].lower()
+    return CollectiveRank(expected, match[2] or "", int(match[3]), pci if ":" in pci else "", match[5])
 
 
 def _row(line: Line, columns: tuple[str, ...]) -> list[CollectiveMeasurement]:
@@ -149,24 +168,32 @@ def _row(line: Line, columns: tuple[str, ...]) -> list[CollectiveMeasurement]:
     if "type" not in cells or cells["type"].text not in _TYPES:
         raise line.error("the type of the elements is unknown")
     places = [n for n, column in enumerate(columns) if column == "time"]
-    found = []
-    for n, place in enumerate(places):
-        group = words[place : place + 4]
-        if columns[place : place + 3] != ("time", "algbw", "busbw"):
+    collective_measurements = []
+    for n, column in enumerate(places):
+        group = words[column : column + 4]
+        if columns[column : column + 3] != ("time", "algbw", "busbw"):
             raise line.error("the headings are not time, algbw, busbw")
         if all(word.text == "N/A" for word in group[:3]):
             continue
         time, algbw, busbw = (_number(word) for word in group[:3])
-        wrong = group[3].text if len(group) > 3 and columns[place + 3] == "#wrong" else "N/A"
+        wrong = group[3].text if len(group) > 3 and columns[column + 3] == "#wrong" else "N/A"
         _plausible(line, size, time, algbw, busbw)
         redop = cells["redop"].text if "redop" in cells else ""
         if redop not in _REDUCTIONS:
             raise line.error(f"{redop[:40]!r} is no reduction")
-        found.append(CollectiveMeasurement(
-            Bytes(size), cells["type"].text, "" if redop == "none" else redop, n > 0, time, algbw, busbw,
-            None if wrong == "N/A" else _whole(group[3]),
-        ))  # fmt: skip
-    return found
+        collective_measurements.append(
+            CollectiveMeasurement(
+                Bytes(size),
+                cells["type"].text,
+                "" if redop == "none" else redop,
+                n > 0,
+                time,
+                algbw,
+                busbw,
+                None if wrong == "N/A" else _whole(group[3]),
+            )
+        )
+    return collective_measurements
 
 
 def _plausible(line: Line, size: int, time_us: float, algbw: float, busbw: float) -> None:
@@ -211,15 +238,18 @@ def _check_sizes(run: _Run, line: Line) -> None:
 
 def _number(word: Word) -> float:
     try:
-        found = float(word.text)
+        result = float(word.text)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found) or found < 0 or "_" in word.text:
+        result = math.nan
+    if not math.isfinite(result) or result < 0 or "_" in word.text:
         raise word.error(f"{word.text[:40]!r} is no figure")
-    return found
+    return result
 
 
 def _whole(word: Word) -> int:
     if not word.text.isascii() or not word.text.isdigit() or len(word.text) > 15:
         raise word.error(f"{word.text[:40]!r} is no whole number")
     return int(word.text)
+
+
+PARSER = TextParser((TOOL,), recognises, parse)

@@ -2,7 +2,8 @@
 
 import re
 
-from kopt.core.topology import NodeTopology, TopologyGpu
+from kopt.core.hardware.node_topology import NodeTopology, TopologyGpu
+from kopt.formats.topology.parser import TextParser
 from kopt.formats.topology.text import FormatError, Line, Source, unbroken
 from kopt.formats.topology.values import amount, is_absent, pci_address
 
@@ -15,9 +16,13 @@ _GPU_LIKE = re.compile(r"GPU [0-9A-Fa-f]{2}")
 _ENTRY = re.compile(r"( +)(\S.*?)\s*:(?: (.*?))?\s*$")
 _SECTION = re.compile(r"( +)(\S[^:]*?)\s*$")
 _WANTED = {
-    "Product Name": "name", "GPU UUID": "uuid", "MIG Mode/Current": "mig", "FB Memory Usage/Total": "memory",
-    "PCI/Bus Id": "bus", "Minor Number": "minor",
-}  # fmt: skip
+    "Product Name": "name",
+    "GPU UUID": "uuid",
+    "MIG Mode/Current": "mig",
+    "FB Memory Usage/Total": "memory",
+    "PCI/Bus Id": "bus",
+    "Minor Number": "minor",
+}
 
 
 def recognises(source: Source) -> bool:
@@ -29,10 +34,10 @@ def parse(source: Source) -> NodeTopology:
     attached, sections = None, list[tuple[Line, dict[str, str]]]()
     path: list[tuple[int, str]] = []
     for line in source.lines:
-        if found := _ATTACHED.match(line.text):
+        if match := _ATTACHED.match(line.text):
             if attached is not None:
                 raise line.error("a second output begins here; give the output of one call")
-            attached = int(found[1])
+            attached = int(match[1])
         elif gpu := _GPU.match(line.text):
             sections.append((line, {"address": pci_address(gpu[1], line.number)}))
             path = []
@@ -43,13 +48,14 @@ def parse(source: Source) -> NodeTopology:
         elif line and sections:
             break
     if attached is None or attached != len(sections):
-        raise FormatError(f"{attached} GPUs are attached, but {len(sections)} are described: the output is cut")
+        message = f"{attached} GPUs are attached, but {len(sections)} are described: the output is cut"
+        raise FormatError(message, len(source.lines))
     _check(sections)
-    gpus = tuple([_gpu(index, line, facts) for index, (line, facts) in enumerate(sections)])
+    gpus = tuple([_gpu(index, line, properties) for index, (line, properties) in enumerate(sections)])
     return NodeTopology("", gpus, tool=TOOL, vendor="nvidia")
 
 
-def _read(line: Line, path: list[tuple[int, str]], facts: dict[str, str]) -> None:
+def _read(line: Line, path: list[tuple[int, str]], properties: dict[str, str]) -> None:
     entry = _ENTRY.match(line.text)
     section = None if entry else _SECTION.match(line.text)
     indent = len((entry or section)[1]) if entry or section else 0  # type: ignore[index]
@@ -61,33 +67,40 @@ def _read(line: Line, path: list[tuple[int, str]], facts: dict[str, str]) -> Non
         name = _WANTED.get("/".join([part for _, part in path] + [entry[2]]))
         if name:
             unbroken(line, f"the line of {entry[2]}")
-            if name in facts:
+            if name in properties:
                 raise line.error(f"{entry[2]} stands twice in the section of one GPU")
-            facts[name] = entry[3] or ""
+            properties[name] = entry[3] or ""
 
 
 def _check(sections: list[tuple[Line, dict[str, str]]]) -> None:
     if not sections:
         raise FormatError("no GPU is described")
-    for line, facts in sections:
-        missing = set(sections[0][1]) ^ set(facts)
+    for line, properties in sections:
+        missing = set(sections[0][1]) ^ set(properties)
         if missing:
             raise line.error(f"the sections of the GPUs differ in {', '.join(sorted(missing))}: lines are missing")
-        if "name" in facts and (lacks := sorted({"uuid", "bus", "memory"} - set(facts))):
-            raise line.error(f"the section of {facts['address']} does not tell its {lacks[0]}: the output is cut")
-        if "bus" in facts and pci_address(facts["bus"], line.number) != facts["address"]:
-            raise line.error(f"the section of {facts['address']} says that it is at {facts['bus']}")
+        if "name" in properties and (lacks := sorted({"uuid", "bus", "memory"} - set(properties))):
+            raise line.error(f"the section of {properties['address']} does not tell its {lacks[0]}: the output is cut")
+        if "bus" in properties and pci_address(properties["bus"], line.number) != properties["address"]:
+            raise line.error(f"the section of {properties['address']} says that it is at {properties['bus']}")
     for what in ("address", "uuid"):
-        known = [facts[what] for _, facts in sections if facts.get(what) and facts[what].strip("GPU-0")]
-        if len(set(known)) != len(known):
+        values = [
+            properties[what] for _, properties in sections if properties.get(what) and properties[what].strip("GPU-0")
+        ]
+        if len(set(values)) != len(values):
             raise FormatError(f"two GPUs have one {what}")
 
 
-def _gpu(index: int, line: Line, facts: dict[str, str]) -> TopologyGpu:
-    uuid = facts.get("uuid", "")
+def _gpu(index: int, line: Line, properties: dict[str, str]) -> TopologyGpu:
+    uuid = properties.get("uuid", "")
     return TopologyGpu(
-        index, "" if is_absent(facts.get("name", "")) else facts["name"], facts["address"],
-        memory_bytes=amount(facts.get("memory", ""), line.number),
-        partition="MIG" if facts.get("mig") == "Enabled" else "",
+        index,
+        "" if is_absent(properties.get("name", "")) else properties["name"],
+        properties["address"],
+        memory_bytes=amount(properties.get("memory", ""), line.number),
+        partition="MIG" if properties.get("mig") == "Enabled" else "",
         uuid="" if is_absent(uuid) or not uuid.strip("GPU-0") else uuid,
-    )  # fmt: skip
+    )
+
+
+PARSER = TextParser((TOOL,), recognises, parse)

@@ -6,7 +6,8 @@ A list that leaves something out says so (``...``, ``[...]``): it is read as an 
 import re
 from dataclasses import dataclass, field
 
-from kopt.core.topology import NodeTopology, TopologyGpu
+from kopt.core.hardware.node_topology import NodeTopology, TopologyGpu
+from kopt.formats.topology.parser import TextParser
 from kopt.formats.topology.text import FormatError, Line, Source, unbroken
 from kopt.formats.topology.values import indexes_follow, number_of
 
@@ -52,15 +53,15 @@ def parse(source: Source) -> NodeTopology:
     excerpts: list[Line] = []
     last, linked, may_lack_uuid = source.lines[0], False, source.has(_LINK)
     for line in source.lines:
-        if found := _GPU.match(line.text):
-            gpus.append(_Gpu(line, int(found[1]), found[2], found[3]))
-        elif (found := _NAMED.match(line.text)) and may_lack_uuid:
-            gpus.append(_Gpu(line, int(found[1]), found[2], ""))
-        elif found := _LINK.match(line.text):
+        if match := _GPU.match(line.text):
+            gpus.append(_Gpu(line, int(match[1]), match[2], match[3]))
+        elif (match := _NAMED.match(line.text)) and may_lack_uuid:
+            gpus.append(_Gpu(line, int(match[1]), match[2], ""))
+        elif match := _LINK.match(line.text):
             linked = True
-            _add_link(gpus, line, found, [*excerpts])
-        elif found := _MIG.match(line.text):
-            _add_instance(gpus, line, found)
+            _add_link(gpus, line, match, [*excerpts])
+        elif match := _MIG.match(line.text):
+            _add_instance(gpus, line, match)
         elif gpus and _NO_LINKS.match(line.text):
             linked = gpus[-1].has_none = True
         elif _EXCERPT.match(line.text):
@@ -77,14 +78,14 @@ def parse(source: Source) -> NodeTopology:
     if not excerpts:
         indexes_follow([gpu.index for gpu in gpus], gpus[0].line.number)
         _same_links(gpus)
-    told = [gpu.uuid for gpu in gpus if not _is_blank(gpu.uuid)]
-    if len(set(told)) != len(told):
+    uuids = [gpu.uuid for gpu in gpus if not _is_blank(gpu.uuid)]
+    if len(set(uuids)) != len(uuids):
         raise gpus[0].line.error("two GPUs have one UUID")
     warnings = tuple(f"an excerpt: line {line.number} says that something was left out" for line in excerpts)
     masked = tuple(f"the UUID of GPU {gpu.index} is not whole" for gpu in gpus if not _UUID.fullmatch(gpu.uuid))
-    found_gpus = tuple([_core(gpu, linked) for gpu in gpus])
+    topology_gpus = tuple([_core(gpu, linked) for gpu in gpus])
     return NodeTopology(
-        "", found_gpus, tool=NVLINK_TOOL if linked else TOOL, vendor="nvidia", warnings=(*warnings, *masked)
+        "", topology_gpus, tool=NVLINK_TOOL if linked else TOOL, vendor="nvidia", warnings=(*warnings, *masked)
     )
 
 
@@ -93,22 +94,22 @@ def _is_blank(uuid: str) -> bool:
     return not uuid.removeprefix("GPU-").strip("0-") or not _UUID.fullmatch(uuid)
 
 
-def _add_link(gpus: list[_Gpu], line: Line, found: "re.Match[str]", excerpts: list[Line]) -> None:
+def _add_link(gpus: list[_Gpu], line: Line, match: "re.Match[str]", excerpts: list[Line]) -> None:
     if not gpus:
         raise line.error("a link without its GPU above it")
-    links, number = gpus[-1].links, int(found[1])
-    left_out = any(one.number > gpus[-1].line.number for one in excerpts)
-    if number in links or (number != len(links) and not left_out):
+    links, number = gpus[-1].links, int(match[1])
+    is_excerpt = any(excerpt.number > gpus[-1].line.number for excerpt in excerpts)
+    if number in links or (number != len(links) and not is_excerpt):
         raise line.error(f"link {len(links)} of GPU {gpus[-1].index} is expected, not {number}")
-    links[number] = number_of(found[2], "a speed", line.number) if found[2] else 0.0
+    links[number] = number_of(match[2], "a speed", line.number) if match[2] else 0.0
 
 
-def _add_instance(gpus: list[_Gpu], line: Line, found: "re.Match[str]") -> None:
+def _add_instance(gpus: list[_Gpu], line: Line, match: "re.Match[str]") -> None:
     if not gpus:
         raise line.error("a MIG device without its GPU above it")
-    if int(found[2]) != len(gpus[-1].instances):
-        raise line.error(f"MIG device {len(gpus[-1].instances)} of GPU {gpus[-1].index} is expected, not {found[2]}")
-    gpus[-1].instances.append(found[1])
+    if int(match[2]) != len(gpus[-1].instances):
+        raise line.error(f"MIG device {len(gpus[-1].instances)} of GPU {gpus[-1].index} is expected, not {match[2]}")
+    gpus[-1].instances.append(match[1])
 
 
 def _same_links(gpus: list[_Gpu]) -> None:
@@ -119,8 +120,8 @@ def _same_links(gpus: list[_Gpu]) -> None:
             continue
         first = counts.setdefault(gpu.name, gpu)
         if len(first.links) != len(gpu.links):
-            told = f"GPU {gpu.index} has {len(gpu.links)} links and GPU {first.index} {len(first.links)}"
-            raise FormatError(f"{told}: lines are missing", gpu.line.number)
+            message = f"GPU {gpu.index} has {len(gpu.links)} links and GPU {first.index} {len(first.links)}"
+            raise FormatError(f"{message}: lines are missing", gpu.line.number)
 
 
 def _core(gpu: _Gpu, linked: bool) -> TopologyGpu:
@@ -128,6 +129,14 @@ def _core(gpu: _Gpu, linked: bool) -> TopologyGpu:
     linked = linked and list(gpu.links) == list(range(len(gpu.links)))
     speed = active[0] if active and len(set(active)) == 1 else None
     return TopologyGpu(
-        gpu.index, gpu.name, uuid="" if _is_blank(gpu.uuid) else gpu.uuid, instances=tuple(gpu.instances),
-        partition="MIG" if gpu.instances else "", ports=len(active) if linked else None, port_gigabytes_per_s=speed,
-    )  # fmt: skip
+        gpu.index,
+        gpu.name,
+        uuid="" if _is_blank(gpu.uuid) else gpu.uuid,
+        instances=tuple(gpu.instances),
+        partition="MIG" if gpu.instances else "",
+        ports=len(active) if linked else None,
+        port_gigabytes_per_s=speed,
+    )
+
+
+PARSER = TextParser((TOOL, NVLINK_TOOL), recognises, parse)

@@ -7,7 +7,8 @@ import csv
 import re
 from collections.abc import Mapping, Sequence
 
-from kopt.core.topology import NodeTopology, TopologyGpu
+from kopt.core.hardware.node_topology import NodeTopology, TopologyGpu
+from kopt.formats.topology.parser import TextParser
 from kopt.formats.topology.text import FormatError, Line, Source, unbroken
 from kopt.formats.topology.values import amount, indexes_follow, is_absent, pci_address
 
@@ -47,9 +48,9 @@ def parse(source: Source) -> NodeTopology:
         if "timestamp" not in names and key in gpus:
             raise line.error("a GPU stands twice")
         gpus.setdefault(key, gpu)
-    found = sorted(gpus.values(), key=lambda gpu: gpu.index)
-    _check(rows, found, header.number)
-    return NodeTopology("", tuple(found), tool=TOOL, vendor="nvidia")
+    topology_gpus = sorted(gpus.values(), key=lambda gpu: gpu.index)
+    _check(rows, topology_gpus, header.number)
+    return NodeTopology("", tuple(topology_gpus), tool=TOOL, vendor="nvidia")
 
 
 def _start(source: Source) -> int | None:
@@ -63,8 +64,8 @@ def _start(source: Source) -> int | None:
 
 def _header(line: Line) -> tuple[Sequence[str], Mapping[str, str]]:
     aliases = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id"}
-    found = [_HEADING.fullmatch(cell.strip()) for cell in line.text.split(",")]
-    pairs = [(aliases.get(one[1], one[1]), one[2] or "") for one in found if one]
+    result = [_HEADING.fullmatch(cell.strip()) for cell in line.text.split(",")]
+    pairs = [(aliases.get(match[1], match[1]), match[2] or "") for match in result if match]
     if len({name for name, _ in pairs}) != len(pairs):
         raise line.error("the header names a column twice")
     return [name for name, _ in pairs], dict(pairs)
@@ -85,12 +86,13 @@ def _gpu(line: Line, row: Mapping[str, str], units: Mapping[str, str], count: in
     unit = units.get("memory.total", "") or "MiB"
     has_unit = memory.endswith("B")
     return TopologyGpu(
-        int(index) if index else count, "" if is_absent(row.get("name", "")) else row.get("name", ""),
+        int(index) if index else count,
+        "" if is_absent(row.get("name", "")) else row.get("name", ""),
         "" if is_absent(bus) else pci_address(bus, line.number),
         memory_bytes=amount(memory, line.number, "" if has_unit else unit),
         partition="MIG" if row.get("mig.mode.current") == "Enabled" else "",
         uuid=_uuid(line, row.get("uuid", "")),
-    )  # fmt: skip
+    )
 
 
 def _uuid(line: Line, text: str) -> str:
@@ -103,14 +105,17 @@ def _uuid(line: Line, text: str) -> str:
 
 def _check(rows: Sequence[tuple[Line, dict[str, str]]], gpus: Sequence[TopologyGpu], line: int) -> None:
     for what in ("uuid", "pci"):
-        known = [getattr(gpu, what) for gpu in gpus if getattr(gpu, what)]
-        if len(set(known)) != len(known):
+        values = [getattr(gpu, what) for gpu in gpus if getattr(gpu, what)]
+        if len(set(values)) != len(values):
             raise FormatError(f"two GPUs have one {what}", line)
     indexes_follow([gpu.index for gpu in gpus], line)
     counts = {row["count"] for _, row in rows if "count" in row}
     if counts and counts != {str(len(gpus))}:
         raise FormatError(f"the tool counts {' or '.join(sorted(counts))[:40]} GPUs, but {len(gpus)} are listed", line)
-    asked = [row.get("index", "") or row.get("uuid", "") or row.get("pci.bus_id", "") for _, row in rows]
-    times = {asked.count(one) for one in set(asked)}
+    row_keys = [row.get("index", "") or row.get("uuid", "") or row.get("pci.bus_id", "") for _, row in rows]
+    times = {row_keys.count(name) for name in set(row_keys)}
     if len(times) > 1:
         raise FormatError("not every GPU was sampled equally often: rows are missing", line)
+
+
+PARSER = TextParser((TOOL,), recognises, parse)

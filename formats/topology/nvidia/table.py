@@ -2,7 +2,8 @@
 
 import re
 
-from kopt.core.topology import NodeTopology, TopologyGpu
+from kopt.core.hardware.node_topology import NodeTopology, TopologyGpu
+from kopt.formats.topology.parser import TextParser
 from kopt.formats.topology.text import Line, Source
 from kopt.formats.topology.values import amount, indexes_follow, pci_address
 
@@ -43,7 +44,7 @@ def parse(source: Source) -> NodeTopology:
             break
     if not closed or not rows[0]:
         raise source.lines[heads[0]].error("the box of GPUs below is not closed: the output is cut")
-    gpus = tuple([_gpu(one) for one in rows if one])
+    gpus = tuple([_gpu(row) for row in rows if row])
     indexes_follow([gpu.index for gpu in gpus], heads[0] + 1)
     if len({gpu.pci for gpu in gpus}) != len(gpus):
         raise source.lines[heads[0]].error("two GPUs below have one address")
@@ -63,5 +64,13 @@ def _gpu(lines: list[Line]) -> TopologyGpu:
     if second[1] and amount(second[1]) > memory:
         raise lines[1].error("more memory is used than there is")
     enabled = third is not None and (third[1] or "").startswith("Enabled")
-    return TopologyGpu(int(first[1]), first[2], pci_address(first[3], lines[0].number), memory_bytes=memory,
-                       partition="MIG" if enabled else "")  # fmt: skip
+    return TopologyGpu(
+        int(first[1]),
+        first[2],
+        pci_address(first[3], lines[0].number),
+        memory_bytes=memory,
+        partition="MIG" if enabled else "",
+    )
+
+
+PARSER = TextParser((TOOL,), recognises, parse)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kopt.core.topology import (
+from kopt.core.hardware.node_topology import (
     LinkType,
     NicAffinity,
     NodeTopology,
@@ -18,21 +18,33 @@ from kopt.core.topology import (
     TopologyLink,
     TopologyNic,
 )
+from kopt.formats.topology.parser import TextParser
 from kopt.formats.topology.text import FormatError, Line, Source, Word, unbroken
 
 TOOL = "nvidia-smi topo -m"
 P2P_TOOL = "nvidia-smi topo -p2p"
 
-_PATHS = {"PIX": LinkType.PIX, "PSB": LinkType.PIX, "PXB": LinkType.PXB, "PHB": LinkType.PHB, "NODE": LinkType.NODE,
-          "SYS": LinkType.SYS, "SOC": LinkType.SOC, "C2C": LinkType.C2C}  # fmt: skip
+_PATHS = {
+    "PIX": LinkType.PIX,
+    "PSB": LinkType.PIX,
+    "PXB": LinkType.PXB,
+    "PHB": LinkType.PHB,
+    "NODE": LinkType.NODE,
+    "SYS": LinkType.SYS,
+    "SOC": LinkType.SOC,
+    "C2C": LinkType.C2C,
+}
 _NVLINK = re.compile(r"NV([1-9]\d{0,2})")
 _STATUS = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}
 _GPU = re.compile(r"GPU(\d{1,4})")
 _DEVICE = re.compile(r"[A-Za-z][\w.:-]*\d[\w.:-]*")
 _HEADINGS = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|\S+")
 _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
-_CELLS = {"CPU Affinity": re.compile(r"N/A|[-,\d]+"), "NUMA Affinity": re.compile(r"N/A|\d+(?:[-,]\d+)*"),
-          "GPU NUMA ID": re.compile(r"N/A|-?\d+")}  # fmt: skip
+_CELLS = {
+    "CPU Affinity": re.compile(r"N/A|[-,\d]+"),
+    "NUMA Affinity": re.compile(r"N/A|\d+(?:[-,]\d+)*"),
+    "GPU NUMA ID": re.compile(r"N/A|-?\d+"),
+}
 _MESSAGE = re.compile(r"\s*(?:WARN(?:ING)?|INFO|NOTE|DEBUG)\b", re.IGNORECASE)
 _LEGEND = re.compile(r"\s*Legend:\s*$")
 _NIC_LEGEND = re.compile(r"\s*NIC Legend:\s*$")
@@ -80,10 +92,10 @@ def recognises(source: Source) -> bool:
 
 def parse(source: Source) -> NodeTopology:
     """Raises FormatError."""
-    found = _matrices(source)
-    linked = [one for one in found if not one.is_p2p]
-    peers = [one for one in found if one.is_p2p]
-    explained = _legend(source, found[0])
+    matrixes = _matrices(source)
+    linked = [matrix for matrix in matrixes if not matrix.is_p2p]
+    peers = [matrix for matrix in matrixes if matrix.is_p2p]
+    explained = _legend(source, matrixes[0])
     if linked and not peers and "OK" in explained and "PIX" not in explained and linked[0].header.gpus == 1:
         linked, peers = [], linked
     for kind in (linked, peers):
@@ -96,21 +108,23 @@ def parse(source: Source) -> NodeTopology:
 
 
 def _matrices(source: Source) -> list[_Matrix]:
-    found: list[_Matrix] = []
+    matrices: list[_Matrix] = []
     at = 0
     while at < len(source.lines):
         header = _header(source.lines[at])
         if header is not None and (len(header.devices) > 1 or _followed(source.lines, at, header)):
-            found.append(_matrix(source, header, at))
-            at = found[-1].after
+            matrices.append(_matrix(source, header, at))
+            at = matrices[-1].after
             continue
         if _is_row(source.lines[at], {"X", *_PATHS, *_STATUS}):
-            message = "a row of the matrix without a header" if not found else "one more row than the header has GPUs"
+            message = (
+                "a row of the matrix without a header" if not matrices else "one more row than the header has GPUs"
+            )
             raise source.lines[at].error(message)
         at += 1
-    if not found:
+    if not matrices:
         raise FormatError("there is no matrix of GPUs")
-    return found
+    return matrices
 
 
 def _followed(lines: Sequence[Line], at: int, header: _Header) -> bool:
@@ -191,10 +205,10 @@ def _excerpt(header: _Header, following: Sequence[Line]) -> tuple[str, ...]:
             break
         labels.append(words[0].text)
     count = len(header.devices)
-    shown = tuple(labels[count:])
+    affinities = tuple(labels[count:])
     if header.line.underlined or tuple(labels[:count]) != header.devices or header.gpus != count or count < 2:
         return ()
-    return shown if len(set(labels)) == len(labels) else ()
+    return affinities if len(set(labels)) == len(labels) else ()
 
 
 def _row(line: Line, words: tuple[Word, ...], width: int) -> _Row:
@@ -221,9 +235,9 @@ def _beyond(lines: Sequence[Line], at: int, header: _Header) -> tuple[tuple[str,
         if not is_row:
             break
         cells = [word.text for word in words[1:]]
-        known = words[0].text in {*header.devices, *names}
-        if known or _GPU.fullmatch(words[0].text) or len(cells) != header.gpus or not set(cells) <= set(_PATHS):
-            what = "a second row" if known else "a row without a column"
+        repeats = words[0].text in {*header.devices, *names}
+        if repeats or _GPU.fullmatch(words[0].text) or len(cells) != header.gpus or not set(cells) <= set(_PATHS):
+            what = "a second row" if repeats else "a row without a column"
             raise words[0].error(f"{what} of {words[0].text}")
         if header.gpus != len(header.devices) or header.line.underlined:
             raise words[0].error(f"the header has no column for {words[0].text}")
@@ -238,8 +252,10 @@ def _check(rows: Sequence[_Row], names: Sequence[str]) -> None:
             if (cell.text == "X") != (i == j):
                 raise cell.error(f"{names[i]} to {names[j]} is {cell.text}; X stands for a device itself")
             if j < i and cell.text != rows[j].cells[i].text:
-                there = rows[j].cells[i]
-                raise cell.error(f"{names[i]} to {names[j]} is {cell.text}, but {there.text} on line {there.line}")
+                opposite = rows[j].cells[i]
+                raise cell.error(
+                    f"{names[i]} to {names[j]} is {cell.text}, but {opposite.text} on line {opposite.line}"
+                )
     kinds = {cell.text in _STATUS for row in rows for cell in row.cells if cell.text != "X"}
     if len(kinds) > 1:
         raise rows[0].line.error("ways between devices are mixed with states of peer access")
@@ -285,8 +301,14 @@ def _peers_only(source: Source, matrix: _Matrix) -> NodeTopology:
 
 
 def _access(matrix: _Matrix) -> tuple[PeerAccess, ...]:
-    return tuple([PeerAccess(_index(matrix.header.devices[i]), _index(matrix.header.devices[j]), cell.text)
-                  for i, row in enumerate(matrix.rows) for j, cell in enumerate(row.cells) if j > i])  # fmt: skip
+    return tuple(
+        [
+            PeerAccess(_index(matrix.header.devices[i]), _index(matrix.header.devices[j]), cell.text)
+            for i, row in enumerate(matrix.rows)
+            for j, cell in enumerate(row.cells)
+            if j > i
+        ]
+    )
 
 
 def _index(label: str) -> int:
@@ -298,8 +320,8 @@ def _type(text: str) -> LinkType:
 
 
 def _count(text: str) -> int | None:
-    found = _NVLINK.fullmatch(text)
-    return int(found[1]) if found else None
+    match = _NVLINK.fullmatch(text)
+    return int(match[1]) if match else None
 
 
 def _numa(header: _Header, row: _Row, present: bool, warnings: list[str]) -> int | None:
@@ -328,37 +350,37 @@ def _affinity(header: _Header, row: _Row) -> dict[str, str]:
     if row.rest and len(row.rest) < len(names) and all(word.text == "N/A" for word in row.rest):
         return {}
     fields = row.line.text[row.cells[-1].column - row.line.shift - 1 :].split("\t")[1:]
-    if len(fields) == len(names) + 1 and names[-1] == "GPU NUMA ID" and not fields[-2].strip():
+    if len(fields) == len(names) + 1 and names[-1:] == ("GPU NUMA ID",) and not fields[-2].strip():
         # The tool puts two tabs before the last column.
         del fields[-2]
     if len(fields) != len(names) or len(row.rest) > len(names):
         raise row.line.error(f"the row of {row.label} has {len(row.rest)} of {len(names)} cells of affinity")
-    return dict(zip(names, [one.strip() for one in fields], strict=True))
+    return dict(zip(names, [field.strip() for field in fields], strict=True))
 
 
 def _legend(source: Source, matrix: _Matrix) -> set[str]:
     """What the legend behind a matrix explains; empty without one."""
-    found: set[str] = set()
+    result: set[str] = set()
     inside = False
     for line in source.lines[matrix.after :]:
         if _LEGEND.match(line.text) and not inside:
             inside = True
         elif inside and (entry := _EXPLAINED.match(line.text)):
-            found.add(entry[1])
+            result.add(entry[1])
         elif inside and line and not line.text[0].isspace():
             break
-    return found
+    return result
 
 
 def _explained(source: Source, matrix: _Matrix) -> None:
     """The tool's legend explains every word that the matrix uses, and goes down to NV#. People shorten it."""
-    known = _legend(source, matrix)
-    is_whole = {"X", "PHB", "PXB", "NV#"} <= known or "OK" in known
+    legend = _legend(source, matrix)
+    is_whole = {"X", "PHB", "PXB", "NV#"} <= legend or "OK" in legend
     for row in matrix.rows if is_whole else ():
         for cell in row.cells:
-            if cell.text not in known and not ("NV#" in known and _NVLINK.fullmatch(cell.text)):
+            if cell.text not in legend and not ("NV#" in legend and _NVLINK.fullmatch(cell.text)):
                 raise cell.error(f"the legend does not explain {cell.text}: one of them is damaged")
-    if matrix.header.line.underlined and not matrix.is_p2p and "NV#" not in known:
+    if matrix.header.line.underlined and not matrix.is_p2p and "NV#" not in legend:
         raise matrix.header.line.error("the legend below the matrix is cut")
 
 
@@ -373,17 +395,20 @@ def _nic_names(source: Source, header: _Header, warnings: list[str]) -> dict[str
         if numbered:
             warnings.append("the legend of the network cards is missing: they are named by their columns")
         return {name: name for name in cards}
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for line in source.lines[legend + 1 :]:
         entry = _NIC_NAME.match(line.text)
         if entry is None and line:
             break
         if entry is not None:
-            if entry[1] in found or entry[2] in found.values():
+            if entry[1] in result or entry[2] in result.values():
                 raise line.error(f"the legend names {entry[1]} or {entry[2]} twice")
             unbroken(line, "the legend of the network cards")
-            found[entry[1]] = entry[2]
-    missing = [name for name in numbered if name not in found]
+            result[entry[1]] = entry[2]
+    missing = [name for name in numbered if name not in result]
     if missing:
         raise source.lines[legend].error(f"the legend of the network cards does not name {', '.join(missing)}")
-    return {name: found.get(name, name) for name in cards}
+    return {name: result.get(name, name) for name in cards}
+
+
+PARSER = TextParser((TOOL, P2P_TOOL), recognises, parse)

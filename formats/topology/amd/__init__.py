@@ -1,0 +1,1 @@
+"""Outputs of ``rocm-smi`` and ``amd-smi``."""

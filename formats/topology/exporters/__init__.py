@@ -1,0 +1,1 @@
+"""Metrics and documents of exporters and platforms that describe a node."""

@@ -1,0 +1,1 @@
+"""Outputs that describe the network between nodes."""

@@ -1,0 +1,1 @@
+"""Files and logs of NCCL and RCCL: topology dumps, graphs, benchmark tables."""

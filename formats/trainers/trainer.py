@@ -1,0 +1,115 @@
+"""What a trainer or server says of itself; ``trainers.TRAINERS`` lists all of them."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kopt.core.workload.training_plan import PlanError, TrainingPlan
+
+Load = Callable[[str], Mapping[str, Any] | None]
+"""The decoded content of a YAML, JSON or TOML file by the path that a command names, None where there is none."""
+
+_MODEL_NAMES = ("model_name_or_path", "base_model", "model", "model_path", "model_id", "checkpoint_dir", "model_name")
+_STAGES = ("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload")
+
+
+class Command(Protocol):
+    """What a plan needs of the command that is run: the part of ``formats.entrypoint.Entrypoint`` that is read here."""
+
+    @property
+    def script(self) -> str: ...
+
+    @property
+    def arguments(self) -> Sequence[str]: ...
+
+    @property
+    def world_size(self) -> int | None: ...
+
+    @property
+    def trainer(self) -> str | None: ...
+
+    @property
+    def config(self) -> str | None: ...
+
+    @property
+    def launcher_config(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class PlanInputs:
+    """What a plan is made of: settings by name, and the files that they or the command name, read when wanted.
+
+    ``deepspeed_file`` is DeepSpeed's configuration where the command names one itself.
+    """
+
+    settings: Mapping[str, Any]
+    load: Load
+    world_size: int | None = None
+    script: str = ""
+    deepspeed_file: str | None = None
+    launcher_config: str | None = None
+
+    def model_config(self) -> Mapping[str, Any] | None:
+        """The model's own configuration where its name is a folder that holds one."""
+        words = self.settings.get("")
+        names = [self.settings.get(name) for name in _MODEL_NAMES] + (words[:2] if isinstance(words, list) else [])
+        for name in names:
+            if isinstance(name, str) and name:
+                result = self.load(f"{name.rstrip('/')}/config.json")
+                if result is not None:
+                    return result
+        return None
+
+    def deepspeed(self) -> Mapping[str, Any] | None:
+        """DeepSpeed's configuration, None where none is used.
+
+        Raises:
+            PlanError: a file is named that cannot be read.
+        """
+        named = self.deepspeed_file or self.settings.get("deepspeed") or self.settings.get("deepspeed_config")
+        if isinstance(named, Mapping):
+            return named
+        if not isinstance(named, str) or not named:
+            return None
+        if named in _STAGES:
+            device = {"device": "cpu"} if "offload" in named else {}
+            zero = {"stage": int(named[4]), "offload_optimizer": device}
+            return {"zero_optimization": zero, "bf16": {"enabled": True}}
+        content = self.load(named)
+        if content is None:
+            raise PlanError(f"DeepSpeed's configuration {named[:200]} cannot be read; give it beside the command")
+        return content
+
+    def accelerate(self) -> Mapping[str, Any] | None:
+        """accelerate's configuration, None where it did not start the command."""
+        return self.load(self.launcher_config) if self.launcher_config else None
+
+
+def _never(_: Set[str]) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer or server, how its command is recognised, and the plan of what it runs.
+
+    It is recognised by its own ``commands``, by prefixes of ``modules`` that Python runs, by the name of a ``script``
+    or a folder on the way to it, or, in the order of the list, by the names of ``options``. Its configuration is the
+    file behind one of ``config_options`` or, where ``config_is_word``, an argument of its own. An option of
+    ``config_marks`` whose value is a file says by itself that this is the trainer.
+    """
+
+    name: str
+    plan: Callable[[PlanInputs], TrainingPlan]
+    """Raises PlanError, which says what to give."""
+    commands: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    script: "re.Pattern[str] | None" = None
+    folders: tuple[str, ...] = ()
+    options: Callable[[Set[str]], bool] = _never
+    config_options: tuple[str, ...] = ()
+    config_is_word: bool = False
+    config_marks: tuple[str, ...] = ()
+    config_is_deepspeeds: bool = False
+    """Its file is DeepSpeed's and holds no settings of the trainer itself."""

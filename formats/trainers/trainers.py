@@ -1,0 +1,29 @@
+"""The trainers and servers whose memory is computed from arguments and files: a new one is its module and a line here.
+
+Where options alone tell a trainer, the first that recognises them has the command.
+"""
+
+from kopt.formats.trainers import deepspeed, finetuning, fsdp_qlora, litgpt, megatron, serving, torchtitan, torchtune
+from kopt.formats.trainers import transformers as hf
+from kopt.formats.trainers.trainer import Trainer
+
+TRAINERS: tuple[Trainer, ...] = (
+    megatron.TRAINER,
+    deepspeed.TRAINER,
+    torchtune.TRAINER,
+    torchtitan.TRAINER,
+    litgpt.TRAINER,
+    finetuning.LLAMAFACTORY,
+    finetuning.AXOLOTL,
+    finetuning.SWIFT,
+    fsdp_qlora.TRAINER,
+    hf.TRAINER,
+    serving.VLLM,
+    serving.SGLANG,
+    serving.TGI,
+)
+
+
+def trainer_of(name: str | None) -> Trainer | None:
+    """The trainer of a name."""
+    return next((trainer for trainer in TRAINERS if trainer.name == name), None)

@@ -78,13 +78,13 @@ def read_catalogue(path: Path) -> Mapping[str, SeriesInfo]:
             rows = list(csv.DictReader(text))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DemandDataError(f"{file} is not a readable CSV file: {error}") from error
-    found: dict[str, SeriesInfo] = {}
+    series_infos_by_name: dict[str, SeriesInfo] = {}
     for number, row in enumerate(rows):
         info = _info(file, number, {key: value or "" for key, value in row.items() if key})
-        if info.name in found:
+        if info.name in series_infos_by_name:
             raise DemandDataError(f"{file} names it twice", series=info.name, row=number)
-        found[info.name] = info
-    return found
+        series_infos_by_name[info.name] = info
+    return series_infos_by_name
 
 
 def _info(file: Path, number: int, row: Mapping[str, str]) -> SeriesInfo:

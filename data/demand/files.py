@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kopt.data.demand.catalogue import CATALOGUE, CATALOGUE_COLUMNS, SeriesInfo, client_of, read_catalogue
-from kopt.data.demand.grid import UNIX_FROM_S, place
+from kopt.data.demand.grid import UNIX_FROM_S, on_grid
 from kopt.data.demand.table import Array, DemandDataError, DemandSeries
 
 __all__ = ["SeriesInfo", "from_frame", "read_catalogue", "read_demand", "write_demand"]
@@ -52,8 +52,10 @@ def read_demand(path: Path | str, *, unit: str | None = None, step_s: int | None
     file = _data_file(Path(path))
     infos = read_catalogue(file)
     table = _read_table(file)
-    found = {name: _series(name, rows, infos.get(name), unit, step_s) for name, rows in _by_series(file, table)}
-    return _with_tenants(found, infos)
+    demand_series_by_name = {
+        name: _series(name, rows, infos.get(name), unit, step_s) for name, rows in _by_series(file, table)
+    }
+    return _with_tenants(demand_series_by_name, infos)
 
 
 def from_frame(frame: pd.DataFrame, *, unit: str | None = None, step_s: int | None = None) -> list[DemandSeries]:
@@ -62,16 +64,16 @@ def from_frame(frame: pd.DataFrame, *, unit: str | None = None, step_s: int | No
     Raises DemandDataError as ``read_demand`` does; rows are counted from 0 by position, whatever the index says.
     """
     named = frame if "series" in frame.columns else frame.assign(series="demand")
-    place_of = Path("the DataFrame")
-    columns = _known_columns(place_of, [str(column) for column in named.columns])
+    origin = Path("the DataFrame")
+    columns = _known_columns(origin, [str(column) for column in named.columns])
     try:
         table = pa.Table.from_pandas(named[columns], preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise DemandDataError(f"{place_of}: {first_line(error)}") from error
+        raise DemandDataError(f"{origin}: {first_line(error)}") from error
     if not table.num_rows:
-        raise DemandDataError(f"{place_of} has no rows")
-    found = {name: _series(name, rows, None, unit, step_s) for name, rows in _by_series(place_of, table)}
-    return _with_tenants(found, {})
+        raise DemandDataError(f"{origin} has no rows")
+    demand_series_by_name = {name: _series(name, rows, None, unit, step_s) for name, rows in _by_series(origin, table)}
+    return _with_tenants(demand_series_by_name, {})
 
 
 def write_demand(series: Iterable[DemandSeries], folder: Path | str, *, source: str = "", kind: str = "llm") -> Path:
@@ -83,9 +85,12 @@ def write_demand(series: Iterable[DemandSeries], folder: Path | str, *, source: 
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     frames, infos = [], dict[str, dict[str, object]]()
-    for one in series:
-        parts = [(one.name, "", one)]
-        parts += [(f"{one.name}/{tenant}", one.name, _tenant_only(one, v)) for tenant, v in one.tenants.items()]
+    for demand_series in series:
+        parts = [(demand_series.name, "", demand_series)]
+        parts += [
+            (f"{demand_series.name}/{tenant}", demand_series.name, _tenant_only(demand_series, v))
+            for tenant, v in demand_series.tenants.items()
+        ]
         for name, parent, part in parts:
             _check_name(name)
             if name in infos:
@@ -116,7 +121,7 @@ def _data_file(path: Path) -> Path:
 
 
 def _read_table(file: Path) -> Any:
-    """An Arrow table of the known columns. Parquet is told by its content, not by the name."""
+    """An Arrow table of the known columns. Parquet is recognised by its content, not by its name."""
     with _reading(file):
         with file.open("rb") as head:
             is_parquet = head.read(4) == b"PAR1"
@@ -153,14 +158,14 @@ def _read_csv(file: Path) -> Any:
 
 
 def _known_columns(file: Path, header: list[str]) -> list[str]:
-    known = [column for column in header if column in REQUIRED + TOKENS]
-    missing = [column for column in REQUIRED if column not in known]
+    columns = [column for column in header if column in REQUIRED + TOKENS]
+    missing = [column for column in REQUIRED if column not in columns]
     if missing:
-        there = ", ".join(column[:40] for column in header[:12])
-        raise DemandDataError(f"{file} lacks column {', '.join(missing)}; it has {there or 'none'}")
-    if len(set(known)) < len(known):
-        raise DemandDataError(f"{file} has a column twice: {', '.join(known)}")
-    return known
+        listed = ", ".join(column[:40] for column in header[:12])
+        raise DemandDataError(f"{file} lacks column {', '.join(missing)}; it has {listed or 'none'}")
+    if len(set(columns)) < len(columns):
+        raise DemandDataError(f"{file} has a column twice: {', '.join(columns)}")
+    return columns
 
 
 def _by_series(file: Path, table: Any) -> Iterator[tuple[str, tuple[NDArray[np.int64], Array, dict[str, Array]]]]:
@@ -202,8 +207,8 @@ def _names(file: Path, column: Any) -> tuple[NDArray[np.int64], list[str]]:
 
 def _check_name(name: object, row: int | None = None) -> None:
     if not isinstance(name, str) or name.strip() in _NO_NAMES or len(name) > MAX_NAME or not name.isprintable():
-        shown = repr(name[:40] if isinstance(name, str) else None)
-        raise DemandDataError(f"{shown} is not a name of a series (printable, at most {MAX_NAME})", row=row)
+        label = repr(name[:40] if isinstance(name, str) else None)
+        raise DemandDataError(f"{label} is not a name of a series (printable, at most {MAX_NAME})", row=row)
 
 
 def _floats(file: Path, name: str, column: Any) -> Array:
@@ -239,17 +244,17 @@ def unix_seconds(times: "pd.Series[Any]", first_row: int = 0) -> Array:
 
 def _series(
     name: str,
-    found: tuple[NDArray[np.int64], Array, dict[str, Array]],
+    result: tuple[NDArray[np.int64], Array, dict[str, Array]],
     info: SeriesInfo | None,
     unit: str | None,
     step_s: int | None,
 ) -> DemandSeries:
-    rows, t, columns = found
+    rows, t, columns = result
     if info and step_s and info.step_s != step_s:
         raise DemandDataError(f"SERIES.csv says steps of {info.step_s} s, {step_s} s were expected", series=name)
     if info and unit and info.unit != unit:
         raise DemandDataError(f"SERIES.csv says unit {info.unit!r}, {unit!r} was expected", series=name)
-    grid = place(name, t, columns, step_s=info.step_s if info else step_s, rows=rows)
+    grid = on_grid(name, t, columns, step_s=info.step_s if info else step_s, rows=rows)
     value = grid.columns["value"]
     if not np.isfinite(value).any() and not (info and info.parent):
         raise DemandDataError("every value is a gap", series=name)
@@ -272,17 +277,19 @@ def _known(column: Array | None) -> Array | None:
     return column if column is not None and np.isfinite(column).any() else None
 
 
-def _with_tenants(found: dict[str, DemandSeries], infos: Mapping[str, SeriesInfo]) -> list[DemandSeries]:
-    parents = {name: infos[name].parent if name in infos else "" for name in found}
+def _with_tenants(
+    demand_series_by_name: dict[str, DemandSeries], infos: Mapping[str, SeriesInfo]
+) -> list[DemandSeries]:
+    parents = {name: infos[name].parent if name in infos else "" for name in demand_series_by_name}
     tenants: dict[str, dict[str, Array]] = {}
-    for name, series in found.items():
+    for name, series in demand_series_by_name.items():
         parent = parents[name] or client_of(name)
-        if parent in found:
+        if parent in demand_series_by_name:
             key = name.removeprefix(parent + "/").removeprefix(parent.removesuffix("total"))
-            tenants.setdefault(parent, {})[key] = _on_grid_of(found[parent], series)
+            tenants.setdefault(parent, {})[key] = _on_grid_of(demand_series_by_name[parent], series)
         elif parents[name]:
             raise DemandDataError(f"its parent {parent!r} in SERIES.csv has no rows", series=name)
-    own = [series for name, series in found.items() if not parents[name]]
+    own = [series for name, series in demand_series_by_name.items() if not parents[name]]
     return [replace(series, tenants=tenants.get(series.name, {})) for series in own]
 
 

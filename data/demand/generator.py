@@ -123,11 +123,11 @@ def _launch(clock: _Clock, rng: np.random.Generator) -> Array:
 
 def _presence(clock: _Clock, rng: np.random.Generator) -> Array:
     """Whether a tenant is there: half stay, the others join or leave, shape (n,)."""
-    moment = rng.uniform(0.05, 0.95) * clock.days[-1]
+    turning_day = rng.uniform(0.05, 0.95) * clock.days[-1]
     kind = rng.random()
     if kind < 0.5:
         return np.ones(len(clock.days))
-    joined = (clock.days >= moment).astype(np.float64)
+    joined = (clock.days >= turning_day).astype(np.float64)
     present: Array = joined if kind < 0.75 else 1 - joined
     return present
 

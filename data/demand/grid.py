@@ -33,7 +33,7 @@ class Gridded:
     columns: Mapping[str, Array]
 
 
-def place(
+def on_grid(
     name: str,
     t: Array,
     columns: Mapping[str, Array],

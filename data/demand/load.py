@@ -1,4 +1,4 @@
-"""One entrance for everything that lies in files: demand tables and public traces, told apart by their content."""
+"""One entrance for all data in files: demand tables and public traces, told apart by their content."""
 
 from pathlib import Path
 

@@ -25,7 +25,7 @@ from prometheus_api_client import PrometheusConnect
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
-from kopt.data.demand.grid import MAX_BUCKETS, place
+from kopt.data.demand.grid import MAX_BUCKETS, on_grid
 from kopt.data.demand.table import GRID_S, Array, DemandDataError, DemandSeries
 
 CHUNK_POINTS = 5_000
@@ -95,11 +95,11 @@ class Server:
         begin, end = datetime.fromtimestamp(start_s, UTC), datetime.fromtimestamp(end_s, UTC)
         # Thanos then fails instead of leaving out the stores that are down; others ignore it.
         more = {"timeout": f"{self.timeout_s:.0f}s", "partial_response": "false"}
-        place = f"query from {begin:%Y-%m-%d %H:%M}"
-        found = self._ask(place, lambda: self._client.custom_query_range(query, begin, end, str(step_s), params=more))
-        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        what = f"query from {begin:%Y-%m-%d %H:%M}"
+        result = self._ask(what, lambda: self._client.custom_query_range(query, begin, end, str(step_s), params=more))
+        if not isinstance(result, list) or not all(isinstance(item, dict) for item in result):
             raise PrometheusError(f"{self.shown} did not answer like Prometheus")
-        return found
+        return result
 
     def _ask(self, what: str, request: Callable[[], Any]) -> Any:
         try:
@@ -129,7 +129,7 @@ class Server:
         """Turns error answers into errors with the server's own words."""
         code = response.status_code
         if response.is_redirect:
-            # Following would take the query, and perhaps a token, to a host that nobody named.
+            # Following would take the query, and perhaps a token, to a host that the user did not name.
             raise PrometheusError(
                 f"{self.shown} redirects to {_plain(response.headers['location'])}; give that address"
             )
@@ -158,7 +158,7 @@ def _without_secrets(url: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """What another machine said, short and safe to print."""
+    """The message of another machine, short and safe to print."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:300])
 
 
@@ -245,39 +245,39 @@ def _chunks(first_s: int, end_s: int, step_s: int) -> Iterator[tuple[int, int]]:
 def _add(
     points: dict[str, tuple[list[Array], list[Array]]], answer: list[dict[str, Any]], label: str, max_series: int
 ) -> None:
-    seen = set()
-    for one in answer:
-        name = _name(one, label)
-        if name in seen:
+    names = set()
+    for item in answer:
+        name = _name(item, label)
+        if name in names:
             hint = f"use sum by ({label}) (…)" if label else "name the label that tells them apart"
             raise DemandDataError(f"the query gives it more than once; {hint}", series=name)
-        seen.add(name)
+        names.add(name)
         try:
-            pairs = np.array(one["values"], dtype=np.float64).reshape(-1, 2)
+            samples = np.array(item["values"], dtype=np.float64).reshape(-1, 2)
         except (KeyError, ValueError, TypeError) as error:
             raise PrometheusError("not a matrix of numbers as Prometheus answers it", series=name) from error
         times, values = points.setdefault(name, ([], []))
-        times.append(pairs[:, 0])
-        values.append(pairs[:, 1])
+        times.append(samples[:, 0])
+        values.append(samples[:, 1])
         if len(points) > max_series:
             raise DemandDataError(f"more than {max_series} series; narrow the query or sum by a coarser label")
 
 
-def _name(one: dict[str, Any], label: str) -> str:
-    metric = one.get("metric")
+def _name(item: dict[str, Any], label: str) -> str:
+    metric = item.get("metric")
     if not isinstance(metric, dict):
         raise PrometheusError("a series of the answer has no labels; this is not Prometheus")
     if not label:
         return "demand"
     name = metric.get(label)
     if not isinstance(name, str) or not name:
-        there = ", ".join(sorted(str(key) for key in metric)) or "none"
-        raise DemandDataError(f"a series has no label {label!r} (it has {there[:200]}); use sum by ({label}) (…)")
+        present = ", ".join(sorted(str(key) for key in metric)) or "none"
+        raise DemandDataError(f"a series has no label {label!r} (it has {present[:200]}); use sum by ({label}) (…)")
     return name
 
 
 def _series(name: str, times: list[Array], values: list[Array], end_s: int, step_s: int, unit: str) -> DemandSeries:
-    grid = place(name, np.concatenate(times), {"value": np.concatenate(values)}, step_s=step_s)
+    grid = on_grid(name, np.concatenate(times), {"value": np.concatenate(values)}, step_s=step_s)
     length = round((end_s - grid.start_s) / step_s) + 1
     if length < len(grid.columns["value"]):
         raise PrometheusError("the server answered with later times than it was asked for", series=name)

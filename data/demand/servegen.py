@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kopt.data.demand.grid import place
+from kopt.data.demand.grid import on_grid
 from kopt.data.demand.table import Array, DemandDataError, DemandSeries
 
 MAX_CLIENTS = 100_000
@@ -55,7 +55,7 @@ def read_servegen(path: Path) -> list[DemandSeries]:
 
 def _client(name: str, file: Path) -> DemandSeries:
     t, rate = _windows(name, file)
-    grid = place(name, t, {"rate": rate})
+    grid = on_grid(name, t, {"rate": rate})
     value = grid.columns["rate"] * grid.step_s
     means = _token_means(name, file.with_name(file.name.replace("-trace.csv", "-dataset.json")))
     # The newest distribution at or before a window holds for it, as in ServeGen's own loader.
@@ -110,9 +110,9 @@ def _mean(name: str, text: object) -> float:
         return math.nan
     if not isinstance(text, str) or not _TEXT.fullmatch(text):
         raise DemandDataError(f"tokens are not written as {{tokens: probability}}: {str(text)[:40]!r}", series=name)
-    pairs = np.array([(float(tokens), float(share)) for tokens, share in _PAIR.findall(text)]).reshape(-1, 2)
-    total = pairs[:, 1].sum()
-    return float(pairs[:, 0] @ pairs[:, 1] / total) if total > 0 else math.nan
+    histogram = np.array([(float(tokens), float(share)) for tokens, share in _PAIR.findall(text)]).reshape(-1, 2)
+    total = histogram[:, 1].sum()
+    return float(histogram[:, 0] @ histogram[:, 1] / total) if total > 0 else math.nan
 
 
 def _bounded(name: str, file: Path) -> Path:

@@ -16,8 +16,8 @@ class DemandDataError(ValueError):
     """Demand data that cannot be used. ``series`` and ``row`` (from 0, None = the whole series) say where."""
 
     def __init__(self, message: str, *, series: str = "", row: int | None = None) -> None:
-        place = (f"series {series!r}" if series else "") + ("" if row is None else f", row {row}")
-        super().__init__(f"{place.strip(', ')}: {message}" if place else message)
+        where = (f"series {series!r}" if series else "") + ("" if row is None else f", row {row}")
+        super().__init__(f"{where.strip(', ')}: {message}" if where else message)
         self.series, self.row = series, row
 
 

@@ -63,9 +63,9 @@ class _Buckets:
 
     def add(self, bucket: NDArray[np.int64], columns: Array, first_row: int) -> None:
         """``columns`` has shape (3, m): ones, input and output tokens of the requests in ``bucket`` (m,)."""
-        found, at, where = np.unique(bucket, return_index=True, return_inverse=True)
+        array, at, where = np.unique(bucket, return_index=True, return_inverse=True)
         summed = np.array([np.bincount(where, weights=column) for column in columns])
-        for i, number in enumerate(found.tolist()):
+        for i, number in enumerate(array.tolist()):
             self.sums[number] = self.sums.get(number, 0.0) + summed[:, i]
             self.rows.setdefault(number, first_row + int(at[i]))
 
@@ -90,8 +90,8 @@ def read_trace(path: Path | str, *, step_s: int = GRID_S, progress: Progress | N
         return servegen.read_servegen(path)
     layout = _detect(path) if path.is_file() else None
     if layout is None:
-        known = "; ".join(f"{one.name}: {', '.join(one.columns)}" for one in FORMATS)
-        raise DemandDataError(f"{path} is no known trace; known are chunk-N-trace.csv (ServeGen) and columns {known}")
+        formats = "; ".join(f"{item.name}: {', '.join(item.columns)}" for item in FORMATS)
+        raise DemandDataError(f"{path} is no known trace; known are chunk-N-trace.csv (ServeGen) and columns {formats}")
     if step_s < 1:
         raise DemandDataError(f"step of {step_s} s is not positive")
     by_key: dict[tuple[str, str], _Buckets] = {}
@@ -119,7 +119,7 @@ def _detect(path: Path) -> _Format | None:
         header = next(csv.reader([lines[0].decode("utf-8-sig")]), [])
     except (OSError, ValueError, csv.Error, pa.ArrowException):
         return None
-    return next((one for one in FORMATS if set(one.columns) <= set(header)), None)
+    return next((item for item in FORMATS if set(item.columns) <= set(header)), None)
 
 
 def _blocks(path: Path, layout: _Format) -> Iterator[Any]:
@@ -194,7 +194,7 @@ def _series(path: Path, layout: _Format, by_key: dict[tuple[str, str], _Buckets]
     end = length - 1 if length > 1 else length
     stem = path.name.removesuffix(".gz").removesuffix(".csv")
     start_s = float((first + begin) * step_s)
-    found = []
+    demand_series = []
     for service in dict.fromkeys(service for service, _ in by_key):
         dense = {
             tenant: _dense(buckets, first, length)[:, begin:end]
@@ -205,8 +205,8 @@ def _series(path: Path, layout: _Format, by_key: dict[tuple[str, str], _Buckets]
         name = f"{layout.name}_{service}" if service else stem
         tenants = {tenant: sums[0] for tenant, sums in dense.items() if tenant}
         series = DemandSeries(name, start_s, step_s, requests, in_tokens=in_tokens, out_tokens=out_tokens)
-        found.append(replace(series, tenants=tenants, start_known=start_s >= UNIX_FROM_S))
-    return found
+        demand_series.append(replace(series, tenants=tenants, start_known=start_s >= UNIX_FROM_S))
+    return demand_series
 
 
 def _span(path: Path, by_key: dict[tuple[str, str], _Buckets], step_s: int) -> tuple[int, int]:

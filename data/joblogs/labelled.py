@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kopt.core.checkpoint import LineLabel
+from kopt.core.workload.checkpoint import LineLabel
 from kopt.formats.joblog import LineSplitter
 
-_UNTOLD = ("truncated", "next", "none", "failed", "killed")
+_UNREPORTED = ("truncated", "next", "none", "failed", "killed")
 _OURS = "MIT"
 _CLOCK_S = 0.002
 """Things that happened so close to each other may have been noted in either order (ADR 15)."""
@@ -55,11 +55,19 @@ class LabelledLog:
 
 
 _KIN = {
-    "accelerate": "hugging face", "axolotl": "hugging face", "hf_trainer": "hugging face",
-    "llama_factory": "hugging face", "ms_swift": "hugging face", "paddlenlp": "hugging face",
-    "maxtext": "orbax", "mmcv": "openmmlab", "mmengine": "openmmlab", "megatron_deepspeed": "megatron",
-    "nemo": "lightning", "tf_estimator": "keras",
-}  # fmt: skip
+    "accelerate": "hugging face",
+    "axolotl": "hugging face",
+    "hf_trainer": "hugging face",
+    "llama_factory": "hugging face",
+    "ms_swift": "hugging face",
+    "paddlenlp": "hugging face",
+    "maxtext": "orbax",
+    "mmcv": "openmmlab",
+    "mmengine": "openmmlab",
+    "megatron_deepspeed": "megatron",
+    "nemo": "lightning",
+    "tf_estimator": "keras",
+}
 """Frameworks whose savers say the same things, because one calls the other or was copied from it."""
 
 
@@ -72,36 +80,36 @@ def read_logs(folder: Path) -> list[LabelledLog]:
     """All logs of a folder of either kind. Raises LogDataError for one that is neither, or torn."""
     excerpts, records = folder / "labels.jsonl", folder / "records.jsonl"
     if excerpts.exists():
-        return [_excerpt(folder, one) for one in _records(excerpts)]
+        return [_excerpt(folder, record) for record in _records(excerpts)]
     if records.exists():
-        return [_recording(folder, one) for one in _records(records)]
+        return [_recording(folder, record) for record in _records(records)]
     raise LogDataError(f"{folder} holds neither labels.jsonl (excerpts) nor records.jsonl (recordings)")
 
 
 def lines_of(path: Path) -> tuple[str, ...]:
     """The lines of a log file, packed or not."""
     try:
-        found = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        result = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:
         raise LogDataError(f"{path}: cannot be read ({error})") from error
     splitter = LineSplitter()
-    return tuple(line.text for line in (*splitter.feed(found), *splitter.close()))
+    return tuple(line.text for line in (*splitter.feed(result), *splitter.close()))
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
-            found = json.loads(text)
+            result = json.loads(text)
         except ValueError as error:
             raise LogDataError(f"{path}, line {number}: no JSON ({error})") from error
-        if not isinstance(found, dict):
+        if not isinstance(result, dict):
             raise LogDataError(f"{path}, line {number}: no record")
-        yield found
+        yield result
 
 
-def _labels(found: Mapping[str, str], lines: tuple[str, ...], where: str) -> dict[int, LineLabel]:
+def _labels(result: Mapping[str, str], lines: tuple[str, ...], where: str) -> dict[int, LineLabel]:
     try:
-        labels = {int(number): LineLabel(label) for number, label in found.items()}
+        labels = {int(number): LineLabel(label) for number, label in result.items()}
     except ValueError as error:
         raise LogDataError(f"{where}: {error}") from error
     if any(not 1 <= number <= len(lines) for number in labels):
@@ -109,39 +117,39 @@ def _labels(found: Mapping[str, str], lines: tuple[str, ...], where: str) -> dic
     return labels
 
 
-def _excerpt(folder: Path, found: dict[str, Any]) -> LabelledLog:
-    lines = lines_of(folder / "logs" / Path(found["file"]).name)
-    labels = _labels(found["lines"], lines, found["file"])
-    spans = tuple(filter(None, (_span(one, len(lines)) for one in found["write_intervals"])))
-    completions = tuple(found["completed_at"])
+def _excerpt(folder: Path, result: dict[str, Any]) -> LabelledLog:
+    lines = lines_of(folder / "logs" / Path(result["file"]).name)
+    labels = _labels(result["lines"], lines, result["file"])
+    spans = tuple(filter(None, (_span(item, len(lines)) for item in result["write_intervals"])))
+    completions = tuple(result["completed_at"])
     return LabelledLog(
-        found["file"], found["framework"], lines, labels, spans, completions, licence=found.get("licence", "")
+        result["file"], result["framework"], lines, labels, spans, completions, licence=result.get("licence", "")
     )
 
 
-def _span(found: Mapping[str, Any], lines: int) -> tuple[int, int] | None:
-    """The lines in a write: the one that told its end is not among them; None where nobody knows how it ended."""
-    evidence = found["end_evidence"]
+def _span(result: Mapping[str, Any], lines: int) -> tuple[int, int] | None:
+    """The lines in a write without the line that reports its end; None if it is unknown how it ended."""
+    evidence = result["end_evidence"]
     if evidence.startswith("unknown"):
         return None
-    told = not evidence.startswith(_UNTOLD)
-    return found["begin"], min(found["end"] - told, lines)
+    reported = not evidence.startswith(_UNREPORTED)
+    return result["begin"], min(result["end"] - reported, lines)
 
 
-def _recording(folder: Path, found: dict[str, Any]) -> LabelledLog:
-    lines = lines_of(folder / f"{Path(found['name']).name}.log.gz")
-    labels = _labels(found["labels"], lines, found["name"])
-    arrivals = tuple(ms / 1000 for ms in found["arrivals_ms"])
+def _recording(folder: Path, result: dict[str, Any]) -> LabelledLog:
+    lines = lines_of(folder / f"{Path(result['name']).name}.log.gz")
+    labels = _labels(result["labels"], lines, result["name"])
+    arrivals = tuple(ms / 1000 for ms in result["arrivals_ms"])
     if len(arrivals) != len(lines):
-        raise LogDataError(f"{found['name']}: {len(lines)} lines, but {len(arrivals)} arrivals")
+        raise LogDataError(f"{result['name']}: {len(lines)} lines, but {len(arrivals)} arrivals")
     writes = tuple(
-        Write(one["unit"], one["start_s"], one["end_s"], one["step"], one.get("complete", True))
-        for one in found["writes"]
+        Write(item["unit"], item["start_s"], item["end_s"], item["step"], item.get("complete", True))
+        for item in result["writes"]
     )
     spans = tuple(
-        (bisect_right(arrivals, one.start_s + _CLOCK_S) + 1, bisect_left(arrivals, one.end_s)) for one in writes
+        (bisect_right(arrivals, write.start_s + _CLOCK_S) + 1, bisect_left(arrivals, write.end_s)) for write in writes
     )
     spans = tuple((first, last) for first, last in spans if first <= last)
     return LabelledLog(
-        found["name"], found["framework"], lines, labels, spans, arrivals_s=arrivals, writes=writes, licence=_OURS
+        result["name"], result["framework"], lines, labels, spans, arrivals_s=arrivals, writes=writes, licence=_OURS
     )

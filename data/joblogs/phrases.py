@@ -12,25 +12,83 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 
-from kopt.core.checkpoint import LineLabel
+from kopt.core.workload.checkpoint import LineLabel
 
 _EXTENSIONS = ("pt", "pth", "ckpt", "bin", "safetensors", "h5", "hdf5", "pkl", "npz", "keras", "tar", "t7", "index", "")
 _FOLDERS = (
-    "/checkpoints", "./output", "runs/exp", "/mnt/data/out", "results", "experiments", "/workspace/ckpt", "logs",
-    "saves", "outputs/2024-05-01", "/tmp/model", "gs://bucket/run", "s3://bucket/models", "C:\\models\\run", "weights",
-    "./checkpoint", "lightning_logs/version_0/checkpoints", "/data/user/train", "work_dirs/cfg", "models",
-)  # fmt: skip
+    "/checkpoints",
+    "./output",
+    "runs/exp",
+    "/mnt/data/out",
+    "results",
+    "experiments",
+    "/workspace/ckpt",
+    "logs",
+    "saves",
+    "outputs/2024-05-01",
+    "/tmp/model",
+    "gs://bucket/run",
+    "s3://bucket/models",
+    "C:\\models\\run",
+    "weights",
+    "./checkpoint",
+    "lightning_logs/version_0/checkpoints",
+    "/data/user/train",
+    "work_dirs/cfg",
+    "models",
+)
 _FILES = (
-    "checkpoint-{i}", "checkpoint_{i}", "model", "model_{i}", "epoch_{i}", "step-{i}", "global_step{i}", "iter_{i}",
-    "best", "last", "latest", "best_model", "pytorch_model", "model-0000{i}-of-00008", "state_{i}", "weights.{i}",
-    "ckpt_{i}", "snapshot_{i}", "optimizer", "mp_rank_0{i}_model_states", "final", "adapter_model", "net_G_{i}",
-    "checkpoint_best", "checkpoint_last", "epoch={i}-step={i}", "{i}", "rl_model_{i}_steps", "model.ckpt-{i}",
-)  # fmt: skip
+    "checkpoint-{i}",
+    "checkpoint_{i}",
+    "model",
+    "model_{i}",
+    "epoch_{i}",
+    "step-{i}",
+    "global_step{i}",
+    "iter_{i}",
+    "best",
+    "last",
+    "latest",
+    "best_model",
+    "pytorch_model",
+    "model-0000{i}-of-00008",
+    "state_{i}",
+    "weights.{i}",
+    "ckpt_{i}",
+    "snapshot_{i}",
+    "optimizer",
+    "mp_rank_0{i}_model_states",
+    "final",
+    "adapter_model",
+    "net_G_{i}",
+    "checkpoint_best",
+    "checkpoint_last",
+    "epoch={i}-step={i}",
+    "{i}",
+    "rl_model_{i}_steps",
+    "model.ckpt-{i}",
+)
 _LEVELS = ("INFO", "info", "I", "WARNING", "DEBUG", "    INFO", "INFO ")
 _LOGGERS = (
-    "__main__", "root", "train", "trainer", "utils.logger", "engine.trainer", "absl", "lightning.pytorch", "accelerate",
-    "run", "main", "core.loop", "absl-py", "hydra", "worker", "app.train", "project.module.file", "tensorflow",
-)  # fmt: skip
+    "__main__",
+    "root",
+    "train",
+    "trainer",
+    "utils.logger",
+    "engine.trainer",
+    "absl",
+    "lightning.pytorch",
+    "accelerate",
+    "run",
+    "main",
+    "core.loop",
+    "absl-py",
+    "hydra",
+    "worker",
+    "app.train",
+    "project.module.file",
+    "tensorflow",
+)
 _BARS = ("█", "#", "=", "━", "╸", "-", "▇")
 
 
@@ -93,14 +151,14 @@ def _keras_bar(rng: random.Random) -> str:
     return f"{done}/{total} [{drawn}] - {rng.choice(('ETA: ', ''))}{rng.randrange(900)}s {rng.randrange(900)}ms/step"
 
 
-def _pairs(rng: random.Random, names: tuple[str, ...]) -> str:
+def _metrics(rng: random.Random, names: tuple[str, ...]) -> str:
     equals = rng.choice((": ", "=", " = ", " ", ":"))
     between = rng.choice((", ", " ", " | ", "  ", "\t", " - "))
-    chosen = rng.sample(names, rng.randrange(1, 6))
-    return between.join(f"{name}{equals}{rng.choice((_loss, _loss, _step))(rng)}" for name in chosen)
+    selected = rng.sample(names, rng.randrange(1, 6))
+    return between.join(f"{name}{equals}{rng.choice((_loss, _loss, _step))(rng)}" for name in selected)
 
 
-def _keras_pairs(rng: random.Random) -> str:
+def _keras_metrics(rng: random.Random) -> str:
     return " - ".join(f"{n}: {_loss(rng)}" for n in rng.sample(("loss", "accuracy", "mae", "acc", "lr"), 2))
 
 
@@ -120,7 +178,7 @@ _MAKERS: Mapping[str, Callable[[random.Random], str]] = {
     "size": _size,
     "bar": _bar,
     "kbar": _keras_bar,
-    "kvc": _keras_pairs,
+    "kvc": _keras_metrics,
 }
 
 _Maker = Callable[[random.Random], str]
@@ -128,17 +186,17 @@ _PIECES = re.compile(r"\\(.)|\{(\w+)\}|([(|)])|([^\\{(|)]+|.)", re.DOTALL)
 
 
 class Phrases:
-    """The phrases of ``phrases.toml``, ready to be said."""
+    """The compiled phrases of ``phrases.toml``."""
 
     def __init__(self, words: Mapping[str, list[str]], labels: Mapping[str, list[str]]) -> None:
         self._words = words
         self._tmetrics = tuple(words["tmetric"])
-        self._labels = {LineLabel(name): [self._compile(text) for text in said] for name, said in labels.items()}
+        self._labels = {LineLabel(name): [self._compile(text) for text in phrases] for name, phrases in labels.items()}
 
     def say(self, label: LineLabel, rng: random.Random) -> str:
         """One undressed message of this meaning."""
-        said = rng.choice(self._labels[label])(rng)
-        return said.lower() if rng.random() < 0.08 else said
+        phrase = rng.choice(self._labels[label])(rng)
+        return phrase.lower() if rng.random() < 0.08 else phrase
 
     def fill(self, name: str, rng: random.Random) -> str:
         """What one slot takes."""
@@ -146,7 +204,7 @@ class Phrases:
 
     def _slot(self, name: str) -> _Maker:
         if name == "kv":
-            return lambda rng: _pairs(rng, self._tmetrics)
+            return lambda rng: _metrics(rng, self._tmetrics)
         if name == "bar_u":
             return lambda rng: _bar(rng, rng.choice(self._words["unit_data"]))
         if name in _MAKERS:
@@ -165,17 +223,17 @@ class Phrases:
     def _alternatives(self, pieces: list[re.Match[str]], at: int, *, inner: bool) -> tuple[_Maker, int]:
         choices: list[list[_Maker]] = [[]]
         while at < len(pieces):
-            escaped, slot, mark, plain = pieces[at].groups()
+            escaped, slot, marker, plain = pieces[at].groups()
             at += 1
-            if mark == "(":
+            if marker == "(":
                 nested, at = self._alternatives(pieces, at, inner=True)
                 choices[-1].append(nested)
-            elif mark == "|" and inner:
+            elif marker == "|" and inner:
                 choices.append([])
-            elif mark == ")" and inner:
+            elif marker == ")" and inner:
                 return _either(choices), at
             else:
-                choices[-1].append(self._slot(slot) if slot else _literal(escaped or mark or plain))
+                choices[-1].append(self._slot(slot) if slot else _literal(escaped or marker or plain))
         if inner:
             raise ValueError("a phrase's bracket is never closed")
         return _either(choices), at

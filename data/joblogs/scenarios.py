@@ -7,10 +7,10 @@ line of code is an error below a traceback's head. A job keeps its words: it say
 import random
 from collections.abc import Iterator
 
-from kopt.core.checkpoint import LineLabel
+from kopt.core.workload.checkpoint import LineLabel
 from kopt.data.joblogs.phrases import Phrases, dressed, phrases
 
-Said = tuple[str, LineLabel]
+LabelledText = tuple[str, LineLabel]
 _L = LineLabel
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -24,33 +24,33 @@ class Scenario:
         self._dress = rng.random()
         self._seeds: dict[LineLabel, list[int]] = {}
 
-    def lines(self, most: int) -> list[Said]:
+    def lines(self, most: int) -> list[LabelledText]:
         """At most so many lines, from the start or from somewhere in the middle."""
         rng = self._rng
-        found: list[Said] = []
+        result: list[LabelledText] = []
         if rng.random() < 0.5:
-            found += self._some(_L.STARTUP, 1, 8) + self._some(_L.OTHER, 0, 6) + self._some(_L.DATA, 0, 5)
-            found += self._some(_L.CKPT_LOAD, 0, 2) + self._some(_L.STARTUP, 0, 4)
-        while len(found) < most and rng.random() < 0.93:
-            found += self._round()
+            result += self._some(_L.STARTUP, 1, 8) + self._some(_L.OTHER, 0, 6) + self._some(_L.DATA, 0, 5)
+            result += self._some(_L.CKPT_LOAD, 0, 2) + self._some(_L.STARTUP, 0, 4)
+        while len(result) < most and rng.random() < 0.93:
+            result += self._round()
         if rng.random() < 0.3:
-            found += self._some(_L.END, 1, 3)
-        return found[:most]
+            result += self._some(_L.END, 1, 3)
+        return result[:most]
 
-    def _round(self) -> list[Said]:
+    def _round(self) -> list[LabelledText]:
         rng = self._rng
-        found = self._some(_L.TRAIN_STEP, 1, 6)
+        result = self._some(_L.TRAIN_STEP, 1, 6)
         if rng.random() < 0.3:
-            found += self._some(_L.EVAL, 1, 4)
+            result += self._some(_L.EVAL, 1, 4)
         if rng.random() < 0.12:
-            found += self._some(_L.OTHER, 1, 4)
+            result += self._some(_L.OTHER, 1, 4)
         if rng.random() < 0.6:
-            found += self._write()
+            result += self._write()
         if rng.random() < 0.06:
-            found += self._failure()
-        return found
+            result += self._failure()
+        return result
 
-    def _write(self) -> list[Said]:
+    def _write(self) -> list[LabelledText]:
         """Begin, files, end; each may be missing, and files said like a beginning are files all the same."""
         rng = self._rng
         kind = rng.random()
@@ -58,16 +58,16 @@ class Scenario:
             return self._some(_L.CKPT_BEGIN, 1, 1)
         if kind < 0.35:
             return self._some(_L.CKPT_END, 1, 1)
-        found = self._some(_L.CKPT_BEGIN, 1, 1)
+        result = self._some(_L.CKPT_BEGIN, 1, 1)
         if kind < 0.8:
-            found += self._some(_L.CKPT_PROGRESS, 0, 6)
+            result += self._some(_L.CKPT_PROGRESS, 0, 6)
         if rng.random() < 0.15:
-            found += [(text, _L.CKPT_PROGRESS) for text, _ in self._some(_L.CKPT_BEGIN, 1, 2)]
+            result += [(text, _L.CKPT_PROGRESS) for text, _ in self._some(_L.CKPT_BEGIN, 1, 2)]
         if rng.random() < 0.1:
-            found += [(text, _L.CKPT_PROGRESS) for text, _ in self._some(_L.CKPT_END, 1, 2)]
-        return found + self._some(_L.CKPT_END, 0 if kind > 0.7 else 1, 1)
+            result += [(text, _L.CKPT_PROGRESS) for text, _ in self._some(_L.CKPT_END, 1, 2)]
+        return result + self._some(_L.CKPT_END, 0 if kind > 0.7 else 1, 1)
 
-    def _failure(self) -> list[Said]:
+    def _failure(self) -> list[LabelledText]:
         rng = self._rng
         if rng.random() < 0.2:
             return self._some(_L.OOM, 1, 1)
@@ -75,7 +75,7 @@ class Scenario:
             return self._some(_L.ERROR, 1, 3)
         return list(self._traceback())
 
-    def _traceback(self) -> Iterator[Said]:
+    def _traceback(self) -> Iterator[LabelledText]:
         rng = self._rng
         yield _TRACEBACK, _L.ERROR
         for _ in range(rng.randrange(1, 6)):
@@ -87,10 +87,10 @@ class Scenario:
                 yield " " * rng.randrange(4, 20) + "^" * rng.randrange(4, 40), _L.ERROR
         yield f"{self._phrases.fill('error_name', rng)}: {self._phrases.say(_L.OTHER, rng)}", _L.ERROR
 
-    def _some(self, label: LineLabel, least: int, most: int) -> list[Said]:
-        return [self._said(label) for _ in range(self._rng.randint(least, most))]
+    def _some(self, label: LineLabel, least: int, most: int) -> list[LabelledText]:
+        return [self._labelled(label) for _ in range(self._rng.randint(least, most))]
 
-    def _said(self, label: LineLabel) -> Said:
+    def _labelled(self, label: LineLabel) -> LabelledText:
         """A job has few ways to say one thing: a phrase is chosen again by its seed, with numbers of its own."""
         seeds = self._seeds.setdefault(
             label, [self._rng.randrange(1 << 30) for _ in range(self._rng.choice((1, 2, 4)))]

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kopt.core.cluster import GpuRequest, Node
 from kopt.core.gpu import Gpu
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.cluster import GpuRequest, Node
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -35,16 +35,16 @@ class TracePod:
 
 def read_nodes(path: Path) -> tuple[Node, ...]:
     """All nodes, in the file's order. Raises TraceError."""
-    found = tuple(_node(row) for row in _rows(path, NODE_COLUMNS))
-    _refuse_doubles(path, [node.name for node in found], "nodes")
-    return found
+    nodes = tuple(_node(row) for row in _rows(path, NODE_COLUMNS))
+    _refuse_doubles(path, [node.name for node in nodes], "nodes")
+    return nodes
 
 
 def read_pods(path: Path) -> tuple[TracePod, ...]:
     """All pods, in the file's order. Raises TraceError."""
-    found = tuple(_pod(row) for row in _rows(path, POD_COLUMNS))
-    _refuse_doubles(path, [pod.name for pod in found], "pods")
-    return found
+    trace_pods = tuple(_pod(row) for row in _rows(path, POD_COLUMNS))
+    _refuse_doubles(path, [pod.name for pod in trace_pods], "pods")
+    return trace_pods
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _pod(row: _Row) -> TracePod:
 
 def _refuse_doubles(path: Path, names: list[str], what: str) -> None:
     if len(set(names)) < len(names):
-        double = next(name for place, name in enumerate(names) if name in names[:place])
+        double = next(name for index, name in enumerate(names) if name in names[:index])
         raise TraceError(f"{path}: {what} named {double!r} occur twice")
     if not names:
         raise TraceError(f"{path} holds no {what}")

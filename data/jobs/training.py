@@ -36,8 +36,8 @@ def read_jobs(path: Path) -> tuple[TraceJob, ...]:
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise TraceError(f"{path}: no column {missing[0]!r}; a job trace has {', '.join(COLUMNS)}")
-        found = sorted(_jobs(path, reader), key=lambda job: (job.submitted_s, job.name))
-    return tuple(found)
+        trace_jobs = sorted(_jobs(path, reader), key=lambda job: (job.submitted_s, job.name))
+    return tuple(trace_jobs)
 
 
 def _open(path: Path) -> IO[str]:

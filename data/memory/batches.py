@@ -29,13 +29,14 @@ class Figure:
 
 def doubts(figures: Mapping[int, Figure]) -> dict[int, str]:
     """Batch size → why its figure is no need, of those for which that shows. All are of one model on one GPU."""
-    shown = [one.measured for one in figures.values()]
-    found = {
-        batch: STOPPED for batch, one in figures.items()
-        if one.measured < one.tensors + _LEAST_BESIDE_TENSORS or shown.count(one.measured) > 1
-    }  # fmt: skip
-    ran = {batch: one.measured for batch, one in figures.items() if batch not in found}
+    all_measured = [figure.measured for figure in figures.values()]
+    result = {
+        batch: STOPPED
+        for batch, figure in figures.items()
+        if figure.measured < figure.tensors + _LEAST_BESIDE_TENSORS or all_measured.count(figure.measured) > 1
+    }
+    ran = {batch: figure.measured for batch, figure in figures.items() if batch not in result}
     for batch, measured in ran.items():
         if any(other > batch and measured > _REPEATS * less for other, less in ran.items()):
-            found[batch] = UNNEEDED
-    return found
+            result[batch] = UNNEEDED
+    return result

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kopt.core.catalogue import find_gpu
-from kopt.core.sizing import AllocationKind
+from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.units import GIB, MIB, Bytes
+from kopt.core.workload.sizing import AllocationKind
 from kopt.data.memory.batches import Figure, doubts
 from kopt.data.memory.families import image_category, image_family
 from kopt.data.memory.table import Category, MemoryDataError, MemoryRun, Row, read_rows
@@ -27,15 +27,22 @@ def timm_training(path: Path) -> Iterator[MemoryRun | None]:
     doubted = _doubted(rows)
     for row in rows:
         model = row.text("model")
-        published = {one: row.amount(one, MIB) for one in _MEBIBYTES}
+        published = {mebibyte: row.amount(mebibyte, MIB) for mebibyte in _MEBIBYTES}
         yield MemoryRun(
-            f"{model}-b{row.required('batch_size'):.0f}", image_family(model), "itu-rad/GPUMemNet", "",
-            image_category(model), AllocationKind.PROCESS, row.amount("measured_mib", MIB), "A100-SXM4-40GB",
+            f"{model}-b{row.required('batch_size'):.0f}",
+            image_family(model),
+            "itu-rad/GPUMemNet",
+            "",
+            image_category(model),
+            AllocationKind.PROCESS,
+            row.amount("measured_mib", MIB),
+            "A100-SXM4-40GB",
             arguments={"model": model, "batch_size": row.required("batch_size")},
-            published={f"naive fake tensors, {key[5:8]}": found for key, found in published.items() if found},
-            censored=row.flag("censored_40gb"), crashed=row.flag("crashed"),
+            published={f"naive fake tensors, {key[5:8]}": result for key, result in published.items() if result},
+            censored=row.flag("censored_40gb"),
+            crashed=row.flag("crashed"),
             doubt=doubted.get((model, int(row.required("batch_size"))), ""),
-        )  # fmt: skip
+        )
 
 
 def _doubted(rows: Sequence[Row]) -> dict[tuple[str, int], str]:
@@ -68,10 +75,16 @@ def megatron(path: Path) -> Iterator[MemoryRun | None]:
         kept = {key: value for key, value in arguments.items() if isinstance(value, str | int | float | bool)}
         plain = row.arguments("tp", "pp", "cp", "ep", "env")
         yield MemoryRun(
-            f"{row.text('test')}@{row.text('gpu')}", row.text("test").split("/")[0], "NVIDIA/Megatron-LM",
-            "BSD-3-Clause", Category.SHARDED, AllocationKind.ALLOCATED, measured, row.text("gpu"),
+            f"{row.text('test')}@{row.text('gpu')}",
+            row.text("test").split("/")[0],
+            "NVIDIA/Megatron-LM",
+            "BSD-3-Clause",
+            Category.SHARDED,
+            AllocationKind.ALLOCATED,
+            measured,
+            row.text("gpu"),
             arguments={**plain, **kept},
-        )  # fmt: skip
+        )
 
 
 _METRICS: Mapping[str, AllocationKind | None] = {
@@ -98,10 +111,18 @@ def finetuning(path: Path) -> Iterator[MemoryRun | None]:
         gpus = int(row.number("n_gpus") or 1)
         name = f"{row.text('model')} {row.text('method')} {row.text('quant')} {row.text('seq_len')}"
         yield MemoryRun(
-            re.sub(r"\s+", " ", name), _letters(row.text("model")), row.text("repo"), "Apache-2.0",
-            _language_category(row, gpus), _METRICS[row.text("metric")], measured, row.text("gpu"), gpus,
-            arguments=row.arguments(*columns), out_of_memory=failed,
-        )  # fmt: skip
+            re.sub(r"\s+", " ", name),
+            _letters(row.text("model")),
+            row.text("repo"),
+            "Apache-2.0",
+            _language_category(row, gpus),
+            _METRICS[row.text("metric")],
+            measured,
+            row.text("gpu"),
+            gpus,
+            arguments=row.arguments(*columns),
+            out_of_memory=failed,
+        )
 
 
 def _language_category(row: Row, gpus: int) -> Category:
@@ -116,9 +137,21 @@ def _language_category(row: Row, gpus: int) -> Category:
 def peft(path: Path) -> Iterator[MemoryRun | None]:
     """The method comparison of PEFT: accelerator memory reserved, at most."""
     columns = (
-        "task", "model_id", "dtype", "max_seq_length", "batch_size", "batch_size_eval", "use_gc", "use_amp",
-        "optimizer", "peft_type", "r", "target_modules", "num_trainable_params", "num_total_params",
-    )  # fmt: skip
+        "task",
+        "model_id",
+        "dtype",
+        "max_seq_length",
+        "batch_size",
+        "batch_size_eval",
+        "use_gc",
+        "use_amp",
+        "optimizer",
+        "peft_type",
+        "r",
+        "target_modules",
+        "num_trainable_params",
+        "num_total_params",
+    )
     for row in read_rows(path, ("experiment", "accelerator_memory_max", "status", "gpu", *columns)):
         measured = row.amount("accelerator_memory_max", 1)
         if row.text("status") != "success" or measured is None:
@@ -126,9 +159,16 @@ def peft(path: Path) -> Iterator[MemoryRun | None]:
             continue
         family = row.text("model_id").rpartition("/")[2]
         yield MemoryRun(
-            row.text("experiment"), f"{family}-{row.text('peft_type').lower()}", "huggingface/peft", "Apache-2.0",
-            Category.LORA, AllocationKind.RESERVED, measured, "L40S", arguments=row.arguments(*columns),
-        )  # fmt: skip
+            row.text("experiment"),
+            f"{family}-{row.text('peft_type').lower()}",
+            "huggingface/peft",
+            "Apache-2.0",
+            Category.LORA,
+            AllocationKind.RESERVED,
+            measured,
+            "L40S",
+            arguments=row.arguments(*columns),
+        )
 
 
 def qwen_inference(path: Path) -> Iterator[MemoryRun | None]:
@@ -144,9 +184,18 @@ def qwen_inference(path: Path) -> Iterator[MemoryRun | None]:
             continue
         name = f"{row.text('model')} {row.text('quant')} {row.text('input_len')}"
         yield MemoryRun(
-            name, row.text("model"), "QwenLM/Qwen3", "", Category.INFERENCE, AllocationKind.ALLOCATED, measured,
-            row.text("gpu"), gpus, arguments=row.arguments(*columns), per_gpu=gpus == 1,
-        )  # fmt: skip
+            name,
+            row.text("model"),
+            "QwenLM/Qwen3",
+            "",
+            Category.INFERENCE,
+            AllocationKind.ALLOCATED,
+            measured,
+            row.text("gpu"),
+            gpus,
+            arguments=row.arguments(*columns),
+            per_gpu=gpus == 1,
+        )
 
 
 def openmmlab(path: Path) -> Iterator[MemoryRun | None]:
@@ -161,10 +210,17 @@ def openmmlab(path: Path) -> Iterator[MemoryRun | None]:
             continue
         parts = Path(row.text("config_path") or row.text("readme")).parts
         yield MemoryRun(
-            row.text("config_path") or row.text("readme"), parts[-2] if len(parts) > 1 else parts[0], row.text("repo"),
-            "Apache-2.0", Category.DETECTION, AllocationKind.ALLOCATED, measured, "V100-SXM2-32GB", 8,
+            row.text("config_path") or row.text("readme"),
+            parts[-2] if len(parts) > 1 else parts[0],
+            row.text("repo"),
+            "Apache-2.0",
+            Category.DETECTION,
+            AllocationKind.ALLOCATED,
+            measured,
+            "V100-SXM2-32GB",
+            8,
             arguments=row.arguments("config_path"),
-        )  # fmt: skip
+        )
 
 
 def detectron2(path: Path) -> Iterator[MemoryRun | None]:
@@ -175,30 +231,47 @@ def detectron2(path: Path) -> Iterator[MemoryRun | None]:
             yield None
             continue
         yield MemoryRun(
-            f"{row.text('section')} {row.text('name')}", row.text("section").rstrip(":"),
-            "facebookresearch/detectron2", "Apache-2.0", Category.DETECTION, AllocationKind.ALLOCATED, measured,
-            "V100-SXM2-16GB", 8, arguments=row.arguments("config", "lr_sched"),
-        )  # fmt: skip
+            f"{row.text('section')} {row.text('name')}",
+            row.text("section").rstrip(":"),
+            "facebookresearch/detectron2",
+            "Apache-2.0",
+            Category.DETECTION,
+            AllocationKind.ALLOCATED,
+            measured,
+            "V100-SXM2-16GB",
+            8,
+            arguments=row.arguments("config", "lr_sched"),
+        )
 
 
 _SCHEDTUNE_GPUS = {
-    (2496, 13): "K80", (2560, 40): "T4", (5888, 46): "RTX-3070", (5120, 80): "V100-SXM2-16GB", (10496, 82): "RTX-3090",
-}  # fmt: skip
+    (2496, 13): "K80",
+    (2560, 40): "T4",
+    (5888, 46): "RTX-3070",
+    (5120, 80): "V100-SXM2-16GB",
+    (10496, 82): "RTX-3090",
+}
 _SCHEDTUNE_COLUMNS = ("model", "batchsize", "peak mem usage", "parameters", "SM count")
 
 
 def schedtune(path: Path) -> Iterator[MemoryRun | None]:
-    """Twelve CNNs by batch and GPU: the peak of the process in MiB. GPUs are told by their cores, not by name."""
+    """Twelve CNNs by batch and GPU: the peak of the process in MiB. GPUs are identified by their cores, not by name."""
     rows = [(_schedtune_gpu(row), row) for row in read_rows(path, _SCHEDTUNE_COLUMNS)]
     more = {gpu for gpu, row in rows if (row.amount("peak mem usage", MIB) or 0) > find_gpu(gpu).memory_bytes}
     for gpu, row in rows:
         model = row.text("model")
         yield MemoryRun(
-            f"{model}-b{row.required('batchsize'):.0f}@{gpu}", image_family(model), "hadeelalbahar/SchedTune", "MIT",
-            image_category(model), AllocationKind.PROCESS, row.amount("peak mem usage", MIB), gpu,
+            f"{model}-b{row.required('batchsize'):.0f}@{gpu}",
+            image_family(model),
+            "hadeelalbahar/SchedTune",
+            "MIT",
+            image_category(model),
+            AllocationKind.PROCESS,
+            row.amount("peak mem usage", MIB),
+            gpu,
             arguments={"model": model, "batch_size": row.required("batchsize"), **row.arguments("parameters")},
             doubt="its source has figures above this GPU's memory: they are of another" if gpu in more else "",
-        )  # fmt: skip
+        )
 
 
 def _schedtune_gpu(row: Row) -> str:
@@ -216,10 +289,16 @@ def horus(path: Path) -> Iterator[MemoryRun | None]:
             yield None
             continue
         yield MemoryRun(
-            f"fc-{row.required('layers'):.0f}x{row.required('neurons'):.0f}", "fc", "itu-rad/GPUMemNet", "",
-            Category.MLP, AllocationKind.PROCESS, row.amount("gpumemory_max", MIB), "A100-SXM4-40GB",
+            f"fc-{row.required('layers'):.0f}x{row.required('neurons'):.0f}",
+            "fc",
+            "itu-rad/GPUMemNet",
+            "",
+            Category.MLP,
+            AllocationKind.PROCESS,
+            row.amount("gpumemory_max", MIB),
+            "A100-SXM4-40GB",
             arguments=row.arguments("neurons", "layers"),
-        )  # fmt: skip
+        )
 
 
 def synthetic_mlps(path: Path) -> Iterator[MemoryRun | None]:
@@ -227,9 +306,16 @@ def synthetic_mlps(path: Path) -> Iterator[MemoryRun | None]:
     columns = ("Activations-Params", "Batch Size", "Avg GPUTL", "Avg GRACT", "Avg SMACT", "Avg SMOCC", "Avg FP32A")
     for row in read_rows(path, ("Filename", "Max GPU Memory (MiB)", *columns)):
         yield MemoryRun(
-            row.text("Filename"), "mlp", "itu-rad/GPUMemNet", "", Category.MLP, AllocationKind.PROCESS,
-            row.amount("Max GPU Memory (MiB)", MIB), "A100-SXM4-40GB", arguments=row.arguments(*columns),
-        )  # fmt: skip
+            row.text("Filename"),
+            "mlp",
+            "itu-rad/GPUMemNet",
+            "",
+            Category.MLP,
+            AllocationKind.PROCESS,
+            row.amount("Max GPU Memory (MiB)", MIB),
+            "A100-SXM4-40GB",
+            arguments=row.arguments(*columns),
+        )
 
 
 def largest_batches(path: Path) -> Iterator[MemoryRun | None]:
@@ -237,10 +323,17 @@ def largest_batches(path: Path) -> Iterator[MemoryRun | None]:
     for row in read_rows(path, ("model", "train_batch_size", "train_img_size", "param_count")):
         model = row.text("model")
         yield MemoryRun(
-            model, image_family(model), "huggingface/pytorch-image-models", "Apache-2.0", image_category(model),
-            AllocationKind.PROCESS, Bytes(24 * GIB), "RTX-3090", censored=True,
+            model,
+            image_family(model),
+            "huggingface/pytorch-image-models",
+            "Apache-2.0",
+            image_category(model),
+            AllocationKind.PROCESS,
+            Bytes(24 * GIB),
+            "RTX-3090",
+            censored=True,
             arguments=row.arguments("model", "train_batch_size", "train_img_size", "param_count"),
-        )  # fmt: skip
+        )
 
 
 READERS: Mapping[str, Reader] = {
@@ -267,5 +360,5 @@ def read_source(path: Path) -> Iterator[MemoryRun | None]:
 
 
 def _letters(name: str) -> str:
-    found = re.match(r"[a-z]+", name.lower())
-    return found[0] if found else name
+    match = re.match(r"[a-z]+", name.lower())
+    return match[0] if match else name

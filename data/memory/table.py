@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from kopt.core.sizing import AllocationKind
 from kopt.core.units import Bytes
+from kopt.core.workload.sizing import AllocationKind
 
 MAX_BYTES = 1 << 46
 """More on one GPU is a wrong unit, not a measurement."""
@@ -20,8 +20,8 @@ class MemoryDataError(ValueError):
     """A table that cannot be used; the message names file, line and column."""
 
     def __init__(self, message: str, *, path: Path | None = None, line: int | None = None) -> None:
-        place = "" if path is None else f"{path.name}{'' if line is None else f', line {line}'}: "
-        super().__init__(place + message)
+        where = "" if path is None else f"{path.name}{'' if line is None else f', line {line}'}: "
+        super().__init__(where + message)
         self.path, self.line = path, line
 
 
@@ -83,7 +83,7 @@ class MemoryTable:
         return len(self.runs)
 
     def where(self, keep: Callable[[MemoryRun], bool]) -> "MemoryTable":
-        return MemoryTable(tuple(one for one in self.runs if keep(one)), self.left_out)
+        return MemoryTable(tuple(run for run in self.runs if keep(run)), self.left_out)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Row:
 
     def arguments(self, *columns: str) -> dict[str, str | float | bool]:
         """The named columns that are not empty, as numbers or flags where they are."""
-        return {one: _typed(self.text(one)) for one in columns if self.text(one)}
+        return {column: _typed(self.text(column)) for column in columns if self.text(column)}
 
     def error(self, message: str) -> MemoryDataError:
         return MemoryDataError(message, path=self.path, line=self.line)
@@ -147,7 +147,7 @@ def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
     try:
         with opener(path, "rt", encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            absent = [one for one in columns if one not in (reader.fieldnames or ())]
+            absent = [column for column in columns if column not in (reader.fieldnames or ())]
             if absent:
                 raise MemoryDataError(f"no column {absent[0]!r}", path=path, line=1)
             for fields in reader:

@@ -172,11 +172,11 @@ class _History:
             some = np.where(np.isfinite(rise), rise, 0.0)
             mean = some.sum(1) / np.maximum(count, 1)
             spread = np.where(np.isfinite(rise), rise - mean[:, None], 0.0)
-            seen = count > 0
-            yield np.where(seen, _row_median(rise), np.nan)
-            yield np.where(seen, mean, np.nan)
-            yield np.where(seen, np.sqrt((spread**2).sum(1) / np.maximum(count, 1)), np.nan)
-            yield np.where(seen, np.where(np.isfinite(rise), rise, -np.inf).max(1), np.nan)
+            present = count > 0
+            yield np.where(present, _row_median(rise), np.nan)
+            yield np.where(present, mean, np.nan)
+            yield np.where(present, np.sqrt((spread**2).sum(1) / np.maximum(count, 1)), np.nan)
+            yield np.where(present, np.where(np.isfinite(rise), rise, -np.inf).max(1), np.nan)
             yield _row_median(level) - self.log[origins]
 
     def _jumps(self, origins: Index) -> Iterator[Array]:

@@ -72,13 +72,13 @@ def _after(series: DemandSeries, cut: int, values: Array) -> DemandSeries:
     return series.mapped(lambda column: np.where(ahead, values, column))
 
 
-def _compare(truth: Array, seen: Array, rows: Index, names: Sequence[str], tolerance: float, where: str) -> None:
-    same = np.isclose(truth, seen, rtol=tolerance, atol=tolerance, equal_nan=True)
+def _compare(truth: Array, served: Array, rows: Index, names: Sequence[str], tolerance: float, where: str) -> None:
+    same = np.isclose(truth, served, rtol=tolerance, atol=tolerance, equal_nan=True)
     if same.all():
         return
     row, column = (int(axis[0]) for axis in np.nonzero(~same))
     name = names[column] if column < len(names) else f"column {column}"
     raise LeakError(
-        f"{where}: {name} at bucket {rows[row]} changed from {truth[row, column]:g} to {seen[row, column]:g}; "
+        f"{where}: {name} at bucket {rows[row]} changed from {truth[row, column]:g} to {served[row, column]:g}; "
         "it must not depend on later buckets"
     )

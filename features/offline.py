@@ -58,9 +58,13 @@ def replace_rows(target: Path, rows: Any) -> None:
         staging.mkdir(parents=True, exist_ok=True)
         # Microseconds: Feast cannot materialise nanoseconds from DuckDB.
         pq.write_table(
-            rows, temporary, compression="zstd", coerce_timestamps="us", row_group_size=_ROW_GROUP,
+            rows,
+            temporary,
+            compression="zstd",
+            coerce_timestamps="us",
+            row_group_size=_ROW_GROUP,
             write_page_checksum=True,
-        )  # fmt: skip
+        )
         _flush(temporary)
         with rows_lock(target.parent, fcntl.LOCK_EX):
             temporary.replace(target)

@@ -78,15 +78,15 @@ class OnlineRows:
 
     def problems(self) -> Mapping[str, Reason]:
         """Why a service has no usable row, by name: ``NO_FEATURES`` or ``STALE_FEATURES``."""
-        found = {}
+        problems = {}
         for name, present, age_s in zip(self.names, self.present, self.age_s, strict=True):
             if not present:
                 message = f"no features are stored for {name!r}; write its history, or send it with the request"
-                found[name] = Reason("NO_FEATURES", message)
+                problems[name] = Reason("NO_FEATURES", message)
             elif age_s > TTL_S:
                 message = f"the newest features of {name!r} are {age_s:.0f} s old, more than {TTL_S:.0f} s"
-                found[name] = Reason("STALE_FEATURES", message, {"age_s": float(age_s)})
-        return found
+                problems[name] = Reason("STALE_FEATURES", message, {"age_s": float(age_s)})
+        return problems
 
 
 def known_at_s(series: DemandSeries) -> Array:

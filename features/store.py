@@ -81,12 +81,12 @@ class DemandFeatureStore:
         """
         from kopt.features.offline import feature_rows, file_of, replace_rows
 
-        chosen = _unnamed_twice(series)
+        named = _unnamed_twice(series)
         self.apply()
         written = 0
-        for one in chosen:
-            rows = feature_rows(one.resampled(GRID_S))
-            replace_rows(file_of(self._offline, one.name), rows)
+        for demand_series in named:
+            rows = feature_rows(demand_series.resampled(GRID_S))
+            replace_rows(file_of(self._offline, demand_series.name), rows)
             written += rows.num_rows
         return written
 
@@ -101,7 +101,9 @@ class DemandFeatureStore:
         ``origins`` gives bucket indexes (on the grid) by series name; by default every observed bucket with a known
         target. Rows without stored features stay, with NaN.
         """
-        parts = [_origins(one.resampled(GRID_S), horizons_s, origins) for one in _unnamed_twice(series)]
+        parts = [
+            _origins(demand_series.resampled(GRID_S), horizons_s, origins) for demand_series in _unnamed_twice(series)
+        ]
         if not parts:
             nothing = np.empty(0)
             shape = (0, len(FEATURES)), (0, len(horizons_s))
@@ -122,8 +124,8 @@ class DemandFeatureStore:
         self.apply()
         upto = None if upto_s is None else np.datetime64(round(upto_s * 1e6), "us")
         files = self._files() if names is None else [file_of(self._offline, name) for name in names]
-        found = (latest_row(file, upto) for file in files if file.exists())
-        rows = [row for row in found if row is not None]
+        result = (latest_row(file, upto) for file in files if file.exists())
+        rows = [row for row in result if row is not None]
         if rows:
             import pyarrow as pa
 
@@ -164,7 +166,7 @@ class DemandFeatureStore:
 
     def _prune(self) -> None:
         """Removes folders of older transformations but the newest: a version that is rolled back to finds its own."""
-        others = [one.parent for one in self._settings.feast_repo.glob("*/registry.db") if one.parent != self.folder]
+        others = [path.parent for path in self._settings.feast_repo.glob("*/registry.db") if path.parent != self.folder]
         for old in sorted(others, key=lambda folder: folder.stat().st_mtime, reverse=True)[_OLDER_KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -219,9 +221,9 @@ class DemandFeatureStore:
     def _join_part(self, service: Any, names: NDArray[np.str_], times: NDArray[np.datetime64]) -> Array:
         import pandas as pd
 
-        asked = pd.DataFrame({"service": names, "event_timestamp": pd.to_datetime(times, utc=True)})
-        asked["row"] = np.arange(len(names))
-        answer = self._feast.get_historical_features(asked, service).to_arrow()
+        entities = pd.DataFrame({"service": names, "event_timestamp": pd.to_datetime(times, utc=True)})
+        entities["row"] = np.arange(len(names))
+        answer = self._feast.get_historical_features(entities, service).to_arrow()
         columns = [answer[name].to_numpy() for name in (*FEATURES, "observed_at_s")]
         # The join keeps no order.
         return np.column_stack(columns)[np.argsort(answer["row"].to_numpy())]
@@ -242,11 +244,11 @@ def transformation_digest() -> str:
 
 
 def _unnamed_twice(series: Iterable[DemandSeries]) -> list[DemandSeries]:
-    chosen = list(series)
-    for name, count in Counter(one.name for one in chosen).items():
+    selected = list(series)
+    for name, count in Counter(demand_series.name for demand_series in selected).items():
         if count > 1:
             raise FeatureStoreError(f"two series are called {name!r}; give each service its own name")
-    return chosen
+    return selected
 
 
 def _origins(
@@ -257,8 +259,14 @@ def _origins(
     padded = np.append(series.value, np.full(ahead.max(initial=0), np.nan))
     targets = padded[np.arange(len(series))[:, None] + ahead]
     if origins is None:
-        chosen = np.flatnonzero(np.isfinite(series.value) & np.isfinite(targets).any(1))
+        origin_rows = np.flatnonzero(np.isfinite(series.value) & np.isfinite(targets).any(1))
     else:
-        chosen = np.asarray(origins.get(series.name, ()), dtype=np.int64)
-    names = np.full(len(chosen), series.name)
-    return names, event_times(series)[chosen], series.times_s[chosen], known_at_s(series)[chosen], targets[chosen]
+        origin_rows = np.asarray(origins.get(series.name, ()), dtype=np.int64)
+    names = np.full(len(origin_rows), series.name)
+    return (
+        names,
+        event_times(series)[origin_rows],
+        series.times_s[origin_rows],
+        known_at_s(series)[origin_rows],
+        targets[origin_rows],
+    )

@@ -18,16 +18,16 @@ with importing_feast():
 class OnlineReader:
     """Reads rows of one feature view from the online store that ``config`` names; one per process."""
 
-    def __init__(self, config: Any, view: Any) -> None:
-        self._config, self._view = config, view
+    def __init__(self, config: Any, features: Any) -> None:
+        self._config, self._features = config, features
         self._store = _online_store(config.online_store.type)
 
     def rows(self, names: Sequence[str]) -> NDArray[np.float64]:
         """Features, observation time and whether the start is known, shape (n, F + 2); NaN for absent services."""
         keys = [EntityKey(join_keys=[ENTITY], entity_values=[Value(string_val=name)]) for name in names]
-        found = self._store.online_read(self._config, self._view, keys)
+        result = self._store.online_read(self._config, self._features, keys)
         values = np.full((len(names), len(FEATURES) + 2), np.nan)
-        for row, (_, fields) in zip(values, found, strict=True):
+        for row, (_, fields) in zip(values, result, strict=True):
             # A row that lacks its time is none.
             if fields and OBSERVED_AT in fields and fields[OBSERVED_AT].WhichOneof("val"):
                 row[:-1] = [_number(fields.get(name)) for name in (*FEATURES, OBSERVED_AT)]

@@ -1,5 +1,5 @@
-"""Predictions and a snapshot become decisions.
+"""Turns predictions and a snapshot into decisions.
 
-Everything here is a pure function: no input or output, no clock, no hidden randomness (a generator
-is passed in), no pandas, no client. State comes in and goes out as a value; the caller keeps it.
+Everything here is a pure function: no I/O, no clock, no hidden randomness (a generator is passed in), no pandas, no
+client. State is passed in and returned as a value; the caller keeps it.
 """

@@ -1,19 +1,22 @@
-"""The ledger's arithmetic: what an eviction cost, in which order workloads return, which old lines may go."""
+"""Arithmetic of evictions: what an eviction cost, the order in which workloads return, which old records to delete."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kopt.core.evictions import Entry, Phase
+from kopt.core.scheduling.eviction import Entry, Phase
 from kopt.core.units import WHOLE_GPU
+from kopt.core.workload.checkpoint import Source
 
 _TIES = 1000
+LONGEST_START_S = 900.0
+"""The restart is part of the work at risk; a longer one than this is not credible."""
 
 
 @dataclass(frozen=True)
-class LastWord:
-    """What was last known of a workload's checkpoints while it ran. Times are Unix seconds.
+class LastReport:
+    """The last report on a workload's checkpoints while it ran. Times are Unix seconds.
 
-    ``risk_gpu_s``: work that would have been lost at ``observed_at_s``, of all its GPUs.
+    ``risk_gpu_s``: work of all its GPUs that would have been lost at ``observed_at_s``.
     """
 
     observed_at_s: float
@@ -21,52 +24,63 @@ class LastWord:
     durable_at_s: float | None = None
     risk_gpu_s: float | None = None
     first_step: int | None = None
-    """Of the pod that told."""
+    """Of the pod that reported it."""
+    source: Source | None = None
 
 
-def lost_gpu_s(word: LastWord | None, gpus: int, evicted_at_s: float) -> float | None:
-    """GPU-seconds of work that an eviction of ``gpus`` milli-GPU threw away; None when nothing is known.
+def lost_gpu_s(
+    report: LastReport | None, gpus: int, evicted_at_s: float, began_at_s: float | None = None
+) -> float | None:
+    """GPU-seconds of work that an eviction of ``gpus`` milli-GPU lost; None if unknown.
 
-    What was at risk when it was last said, and what was computed since; never more than since the last checkpoint.
+    The work at risk by the last report plus what was computed since, bounded by what its GPUs can have computed since
+    ``began_at_s`` plus a restart: the report may be a claim of the workload's user.
     """
-    if word is None:
+    lost = _reported_loss_gpu_s(report, gpus, evicted_at_s)
+    if lost is None or began_at_s is None:
+        return lost
+    return min(lost, (max(0.0, evicted_at_s - began_at_s) + LONGEST_START_S) * gpus / WHOLE_GPU)
+
+
+def _reported_loss_gpu_s(report: LastReport | None, gpus: int, evicted_at_s: float) -> float | None:
+    if report is None:
         return None
-    since_durable_s = None if word.durable_at_s is None else max(0.0, evicted_at_s - word.durable_at_s)
-    if word.risk_gpu_s is None:
+    since_durable_s = None if report.durable_at_s is None else max(0.0, evicted_at_s - report.durable_at_s)
+    if report.risk_gpu_s is None:
         return None if since_durable_s is None else since_durable_s * gpus / WHOLE_GPU
-    return word.risk_gpu_s + max(0.0, evicted_at_s - word.observed_at_s) * gpus / WHOLE_GPU
+    return report.risk_gpu_s + max(0.0, evicted_at_s - report.observed_at_s) * gpus / WHOLE_GPU
 
 
 def order_of_return(evicted_at_s: float, lost: float | None, gpus: int) -> int:
-    """Who was evicted first returns first; of the same second, who lost most of each of its GPUs."""
+    """Workloads return in the order of their evictions; within a second, the highest loss per GPU first."""
     hours_each = (lost or 0.0) / 3600 / max(1e-3, gpus / WHOLE_GPU)
     return int(evicted_at_s) * _TIES + _TIES - 1 - min(_TIES - 1, round(hours_each * 10))
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """How long lines are kept, and how many; those of workloads that wait are kept."""
+    """How long records are kept, and how many; records of waiting workloads are always kept."""
 
     age_s: float = 30 * 86_400.0
     most: int = 5000
 
     def __post_init__(self) -> None:
         if self.age_s <= 0 or self.most < 1:
-            raise ValueError("lines are kept for some time, and one at least")
+            raise ValueError("age_s must be positive, and most at least 1")
 
 
 def outlived(entries: Iterable[Entry], now_s: float, keeping: Keeping) -> list[Entry]:
-    """Lines that may go, the oldest first.
+    """Records to delete, the oldest first.
 
-    For their number those go that are not the newest of a workload which may be evicted again: that line says which of
-    its evictions are written down already. Nobody asks about what is as old as ``age_s``.
+    Records older than ``age_s`` go, except those of waiting workloads. To stay below ``most``, final records go, and
+    those that are not the newest of a workload: the newest tells which of its evictions are recorded already.
     """
-    lines = sorted(entries, key=lambda one: (one.eviction.evicted_at_s, one.eviction.name))
-    newest = {one.eviction.workload.uid: one for one in lines}
-    past = {id(one) for one in lines if newest[one.eviction.workload.uid] is not one}
-    stays = {id(one) for one in lines if one.outcome.phase is Phase.WAITING and id(one) not in past}
-    old = [one for one in lines if one.eviction.evicted_at_s < now_s - keeping.age_s and id(one) not in stays]
-    going = set(map(id, old))
-    spare = [one for one in lines if id(one) not in going and (one.outcome.final or id(one) in past)]
-    over = max(0, len(lines) - len(old) - keeping.most)
+    ordered = sorted(entries, key=lambda entry: (entry.eviction.evicted_at_s, entry.eviction.name))
+    newest = {entry.eviction.workload.uid: entry for entry in ordered}
+    past = {id(entry) for entry in ordered if newest[entry.eviction.workload.uid] is not entry}
+    stays = {id(entry) for entry in ordered if entry.outcome.phase is Phase.WAITING and id(entry) not in past}
+    old = [entry for entry in ordered if entry.eviction.evicted_at_s < now_s - keeping.age_s and id(entry) not in stays]
+    expired = set(map(id, old))
+    spare = [entry for entry in ordered if id(entry) not in expired and (entry.outcome.final or id(entry) in past)]
+    over = max(0, len(ordered) - len(old) - keeping.most)
     return old + spare[:over]

@@ -1,8 +1,8 @@
 """Which queue a GPU workload belongs to (K1), and the refusal when no rule says so.
 
 The first source that names a queue wins: the workload's own label, its namespace's annotation, its priority class, the
-groups of whoever creates it (in the order of the rules), the default. A rule whose queue is known not to exist is
-passed over, because a workload labelled with it would wait for ever.
+groups of its creator (in the order of the rules), the default. A rule whose queue is known not to exist is skipped,
+because a workload labelled with it would wait forever.
 """
 
 from collections.abc import Collection, Iterator
@@ -10,18 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kopt.core.reason import Reason
-from kopt.core.units import MilliGpu, format_gpus
+from kopt.core.scheduling.submission import Framework, Submission
+from kopt.core.units import format_gpus
 
 NAMESPACE_ANNOTATION = "kaiwo.ai/queue"
 _SHOWN_GROUPS = 3
-
-
-class Framework(StrEnum):
-    """The queueing system that workloads are labelled for."""
-
-    KUEUE = "Kueue"
-    VOLCANO = "Volcano"
-    KAI = "KAI"
 
 
 class Source(StrEnum):
@@ -45,29 +38,12 @@ class QueueRule:
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """The rules, in the order of the policy. An empty ``default`` means: refuse what matches nothing."""
+    """The rules, in the order of the policy. An empty ``default`` means: refuse workloads that match no rule."""
 
     framework: Framework = Framework.KUEUE
     priority_classes: tuple[QueueRule, ...] = ()
     groups: tuple[QueueRule, ...] = ()
     default: str = ""
-
-
-@dataclass(frozen=True)
-class Submission:
-    """What the rules look at. ``gpus`` is the sum over the workload's pods; ``queue`` its own label, if any.
-
-    ``groups`` are those of the user who creates it, empty where that is not known.
-    """
-
-    kind: str
-    namespace: str
-    name: str
-    gpus: MilliGpu
-    queue: str = ""
-    namespace_queue: str = ""
-    priority_class: str = ""
-    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,15 +60,15 @@ class QueueChoice:
 
 
 def choose_queue(submission: Submission, settings: QueueSettings, known: Collection[str] | None = None) -> QueueChoice:
-    """The queue of a workload. ``known`` are the queues that exist for its namespace; None when that is not known.
+    """The queue of a workload. ``known`` are the queues that exist for its namespace; None if unknown.
 
-    A queue that the workload names itself stays, even an unknown one: the user said so, and is told.
+    A queue that the workload names itself is kept, even one that does not exist; the user gets a warning.
     """
     if submission.queue:
-        found = [Reason("LABEL", f"It names queue {submission.queue!r} itself.")]
+        reasons = [Reason("LABEL", f"It names queue {submission.queue!r} itself.")]
         if known is not None and submission.queue not in known:
-            found.append(_missing("its own label", submission.queue, submission.namespace))
-        return QueueChoice(submission.queue, Source.LABEL, tuple(found))
+            reasons.append(_missing("its own label", submission.queue, submission.namespace))
+        return QueueChoice(submission.queue, Source.LABEL, tuple(reasons))
     passed: list[Reason] = []
     for source, why, queue in _candidates(submission, settings):
         if known is None or queue in known:
@@ -103,23 +79,23 @@ def choose_queue(submission: Submission, settings: QueueSettings, known: Collect
 
 
 def choose_at_update(choice: QueueChoice, old_queue: str, *, takes_running: bool, runs: bool) -> QueueChoice:
-    """The queue of a workload that is being changed, from what the rules say now and the queue it had before.
+    """The queue of a workload that is being updated, from the rules now and the queue it had before.
 
-    A label that the change leaves out is kept. A workload that runs without a queue stays without one where the
-    framework takes no running workloads: it would refuse the change.
+    A label that the update leaves out is kept. A workload that runs without a queue stays without one if the framework
+    accepts no running workloads: it would reject the update.
     """
     if choice.source is Source.LABEL:
         return choice
     if old_queue:
         return QueueChoice(old_queue, Source.KEPT, (Reason("KEPT", f"It keeps its queue {old_queue!r}."),))
     if runs and not takes_running:
-        text = "It runs without a queue, and its queueing system takes no running workloads; the audit lists it."
+        text = "It runs without a queue, and its queueing system accepts no running workloads; the audit lists it."
         return QueueChoice("", None, (Reason("RUNNING", text),))
     return choice
 
 
 def refusal(submission: Submission, settings: QueueSettings, passed: tuple[Reason, ...] = ()) -> str:
-    """Why no queue was found and which rule to add, for the user who is refused."""
+    """Why no queue was found and which rule to add, for the user whose workload is refused."""
     about = f"{submission.kind} {submission.namespace}/{submission.name or '(generated name)'}"
     looked = [f"namespace {submission.namespace!r} has no annotation {NAMESPACE_ANNOTATION}"]
     if submission.priority_class:
@@ -131,7 +107,7 @@ def refusal(submission: Submission, settings: QueueSettings, passed: tuple[Reaso
     tried = " ".join(reason.message for reason in passed)
     wanted = groups[0] if groups else "GROUP"
     return (
-        f"{about} asks for {format_gpus(submission.gpus)} GPU(s), but no rule names a {settings.framework} queue for "
+        f"{about} requests {format_gpus(submission.gpus)} GPU(s), but no rule names a {settings.framework} queue for "
         f"it: {'; '.join(looked)}. {tried + ' ' if tried else ''}Name the queue yourself, or have one of these added: "
         f"`kubectl annotate namespace {submission.namespace} {NAMESPACE_ANNOTATION}=QUEUE`, or in ConformancePolicy "
         f"'default' spec.queues.groups: [{{name: {wanted}, queue: QUEUE}}] or spec.queues.default: QUEUE."

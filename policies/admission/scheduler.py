@@ -1,46 +1,28 @@
-"""Which scheduler a workload should go to (K2): pack the small, gang the distributed, spread the services.
+"""Which scheduler a workload should use (K2): pack small pods, gang-schedule distributed jobs, spread services.
 
-A scheduler is named only where it is known to run; a name that nobody answers to would leave pods pending for ever.
-What the user wrote stays. Anything else stays with the scheduler it has.
+A scheduler is named only if it is known to run; otherwise pods would stay pending forever. A scheduler that the user
+names is kept, and all other workloads keep the scheduler they have.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kopt.core.cluster import WorkloadClass
 from kopt.core.reason import Reason
+from kopt.core.scheduling.cluster import WorkloadClass
+from kopt.core.scheduling.submission import DEFAULT_SCHEDULER, Framework, WorkloadShape
 from kopt.core.units import WHOLE_GPU, MilliGpu, format_gpus
-from kopt.policies.conformance import Framework
 
-DEFAULT_SCHEDULER = "default-scheduler"
 SPREAD_KEYS = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
 
 
 class Placement(StrEnum):
-    """What is wanted for a workload's pods."""
+    """How a workload's pods should be placed."""
 
     PACK = "pack"
     GANG = "gang"
     SPREAD = "spread"
     AS_WRITTEN = "as-written"
-
-
-@dataclass(frozen=True)
-class WorkloadShape:
-    """A workload as a scheduler sees it. ``pods`` are all its pods at full size, ``gpus`` their sum.
-
-    ``scheduler`` is the name that is written, empty for none; ``settable`` is False where the kind has no field for
-    one; ``spreads`` where topology spread constraints are written.
-    """
-
-    kind: str
-    role: WorkloadClass
-    pods: int
-    gpus: MilliGpu
-    scheduler: str = ""
-    settable: bool = True
-    spreads: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,9 +36,9 @@ class PackingClass:
 
 @dataclass(frozen=True)
 class GangClass:
-    """Trainings of at least ``min_pods`` pods go to ``scheduler``; ``framework`` says how it wants its gang marked.
+    """Trainings of at least ``min_pods`` pods go to ``scheduler``; ``framework`` says how gangs are marked for it.
 
-    ``queue`` is the queue that this scheduler knows; empty takes the workload's own.
+    ``queue`` is this scheduler's queue; empty for the workload's own.
     """
 
     scheduler: str
@@ -68,14 +50,14 @@ class GangClass:
 
 @dataclass(frozen=True)
 class SpreadClass:
-    """Services of at least two pods are spread over the domains of these node labels, softly."""
+    """Services of at least two pods are spread over the domains of these node labels, with soft constraints."""
 
     topology_keys: tuple[str, ...] = SPREAD_KEYS
 
 
 @dataclass(frozen=True)
 class SchedulerSettings:
-    """A class that is None is switched off."""
+    """A class that is None is disabled."""
 
     packing: PackingClass | None = None
     gang: GangClass | None = None
@@ -84,7 +66,7 @@ class SchedulerSettings:
 
 @dataclass(frozen=True)
 class SchedulerChoice:
-    """What to write; an empty ``scheduler`` leaves the written one."""
+    """What to write; an empty ``scheduler`` keeps the existing one."""
 
     placement: Placement
     reasons: tuple[Reason, ...]
@@ -95,7 +77,7 @@ class SchedulerChoice:
 
 
 def choose_scheduler(shape: WorkloadShape, settings: SchedulerSettings, running: Collection[str]) -> SchedulerChoice:
-    """The class of a workload and the scheduler for it; ``running`` are the schedulers seen alive."""
+    """The class of a workload and its scheduler; ``running`` are the schedulers observed to run."""
     if shape.scheduler not in ("", DEFAULT_SCHEDULER):
         return _as_written("WRITTEN", f"It names scheduler {shape.scheduler!r} itself.")
     if shape.role is WorkloadClass.INFERENCE:
@@ -106,14 +88,16 @@ def choose_scheduler(shape: WorkloadShape, settings: SchedulerSettings, running:
             return _as_written("NO_FIELD", f"A {shape.kind} has no field for a scheduler; name it in its runtime.")
         why = f"{shape.pods} pods must start together (gangs from {gang.min_pods} pods on)."
         numbers = {"pods": shape.pods, "min_pods": gang.min_pods}
-        choice = SchedulerChoice(Placement.GANG, (Reason("DISTRIBUTED", why, numbers),), gang.scheduler,
-                                 gang.node_selector, gang=gang)  # fmt: skip
+        choice = SchedulerChoice(
+            Placement.GANG, (Reason("DISTRIBUTED", why, numbers),), gang.scheduler, gang.node_selector, gang=gang
+        )
         return _if_running(choice, running)
     if packing is not None and shape.settable and shape.pods == 1 and 0 < shape.gpus <= packing.max_gpus:
         why = f"{format_gpus(shape.gpus)} GPU(s) in one pod is small (up to {format_gpus(packing.max_gpus)})."
         numbers = {"milli_gpus": int(shape.gpus), "max_milli_gpus": int(packing.max_gpus)}
-        choice = SchedulerChoice(Placement.PACK, (Reason("SMALL", why, numbers),), packing.scheduler,
-                                 packing.node_selector)  # fmt: skip
+        choice = SchedulerChoice(
+            Placement.PACK, (Reason("SMALL", why, numbers),), packing.scheduler, packing.node_selector
+        )
         return _if_running(choice, running)
     return _as_written("NO_CLASS", f"{shape.pods} pod(s) with {format_gpus(shape.gpus)} GPU(s): no class applies.")
 
@@ -131,7 +115,7 @@ def _spread(shape: WorkloadShape, spread: SpreadClass | None) -> SchedulerChoice
 def _if_running(choice: SchedulerChoice, running: Collection[str]) -> SchedulerChoice:
     if choice.scheduler in running:
         return choice
-    text = f"Scheduler {choice.scheduler!r} is not seen running; the pods keep the scheduler they have."
+    text = f"Scheduler {choice.scheduler!r} is not running; the pods keep the scheduler they have."
     return SchedulerChoice(Placement.AS_WRITTEN, (Reason("NOT_RUNNING", text), *choice.reasons))
 
 

@@ -6,7 +6,7 @@ it. What a pool holds beyond its provision can be lent. Lent GPUs are whole: amo
 With ``LendingSettings.caution`` the quantile is learned from how often GPUs were missing (``observe``).
 
 The hold keeps a need for ``hold_s`` after it was last seen, so that a dip does not lend what the next peak reclaims.
-State goes in and comes out; ``provision_arrays`` in ``policies.lending_arrays`` is the same rule over whole series.
+State is passed in and returned; the caller keeps it.
 """
 
 import math
@@ -18,7 +18,7 @@ from kopt.core.decision import Action, Decision, Mode
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU, MilliGpu, counted, format_gpus
-from kopt.policies.lending_caution import Caution, CautionSettings, at_level, learn, level_of, promise
+from kopt.policies.lending.caution import Caution, CautionSettings, at_level, learn, level_of, promise
 
 POLICY = "lending"
 ROUNDING = 1e-9
@@ -120,16 +120,20 @@ def gpus_for(demand: float, capacity_per_gpu: float) -> int:
     return math.ceil(demand / capacity_per_gpu * (1 - ROUNDING))
 
 
-def provision_gpus(services: Sequence[ServiceDemand], settings: LendingSettings,
-                   pooled: Mapping[float, float] | None = None, level: float | None = None) -> int:  # fmt: skip
+def provision_gpus(
+    services: Sequence[ServiceDemand],
+    settings: LendingSettings,
+    pooled: Mapping[float, float] | None = None,
+    level: float | None = None,
+) -> int:
     """GPUs to keep for services that share a pool: ``max(reactive, forecast)``, at least the minimum.
 
     ``level`` is a normal score to provision at instead of the settings' quantile.
     """
     reactive = sum(settings.reactive_margin * s.recent_max / s.capacity_per_gpu for s in services)
     forecast = _pooled_forecast(services, settings, level)
-    if pooled and (known := _upper(pooled, settings, level)) is not None:
-        forecast = min(forecast, known)
+    if pooled and (pooled_forecast := _upper(pooled, settings, level)) is not None:
+        forecast = min(forecast, pooled_forecast)
     floor = sum(service.minimum_gpus for service in services)
     return max(floor, gpus_for(max(reactive, forecast), 1.0))
 
@@ -208,7 +212,7 @@ def decide(
         settings = replace(settings, quantile=NormalDist().cdf(level))
     curve = lendable_curve(pool, settings, level)
     need = curve[-1].provision // WHOLE_GPU
-    held, kept = hold(state, need, now_s, settings.hold_s)
+    held, after_hold = hold(state, need, now_s, settings.hold_s)
     before = max(0, pool.gpus - state.lent_gpus)
     wanted = min(max(held, pool.minimum_gpus), pool.gpus)
     if 0 < before - wanted < settings.hysteresis_gpus:
@@ -217,7 +221,7 @@ def decide(
     models = tuple(dict.fromkeys(s.model for services in pool.curve.values() for s in services if s.model))
     decision = Decision(POLICY, mode, _actions(pool, before, wanted), reasons, models)
     promised = promise(state.caution, now_s + curve[-1].horizon_s, wanted) if settings.caution else state.caution
-    return decision, LendingState(kept.recent, pool.gpus - wanted, promised)
+    return decision, LendingState(after_hold.recent, pool.gpus - wanted, promised)
 
 
 def _actions(pool: Pool, before: int, after: int) -> tuple[Action, ...]:
@@ -227,33 +231,54 @@ def _actions(pool: Pool, before: int, after: int) -> tuple[Action, ...]:
     return (Action(verb, pool.name, _milli(abs(before - after)), "milli-gpu"),)
 
 
-def _reasons(pool: Pool, settings: LendingSettings, curve: Sequence[CurvePoint], need: int, held: int,
-             wanted: int) -> tuple[Reason, ...]:  # fmt: skip
+def _reasons(
+    pool: Pool, settings: LendingSettings, curve: Sequence[CurvePoint], need: int, held: int, wanted: int
+) -> tuple[Reason, ...]:
     last = curve[-1]
     services = pool.curve[max(pool.curve)]
     numbers: dict[str, float | int | str] = {
-        "gpus": pool.gpus, "provision_gpus": wanted, "lendable_milli_gpu": _milli(pool.gpus - wanted),
-        "quantile": settings.quantile, "horizon_s": last.horizon_s, "minimum_gpus": pool.minimum_gpus,
-    }  # fmt: skip
+        "gpus": pool.gpus,
+        "provision_gpus": wanted,
+        "lendable_milli_gpu": _milli(pool.gpus - wanted),
+        "quantile": settings.quantile,
+        "horizon_s": last.horizon_s,
+        "minimum_gpus": pool.minimum_gpus,
+    }
     text = (
         f"Pool {pool.name} holds {counted(pool.gpus, 'GPU')}; up to {need} may be needed by "
         f"{counted(len(services), 'service')} within "
         f"{last.horizon_s / 60:g} minutes at quantile {settings.quantile:g}, so "
         f"{format_gpus(_milli(pool.gpus - wanted))} can be lent."
     )
-    found = [Reason("PROVISION", text, numbers)]
+    reasons = [Reason("PROVISION", text, numbers)]
     if need > pool.gpus:
-        found.append(Reason("SHORT", f"The need of {need} GPUs is more than the {pool.gpus} of the pool; nothing can "
-                            "be lent, add GPUs or capacity.", {"need_gpus": need, "gpus": pool.gpus}))  # fmt: skip
+        reasons.append(
+            Reason(
+                "SHORT",
+                f"The need of {need} GPUs is more than the {pool.gpus} of the pool; nothing can "
+                "be lent, add GPUs or capacity.",
+                {"need_gpus": need, "gpus": pool.gpus},
+            )
+        )
     if held > need:
-        found.append(Reason("HOLD", f"{held} GPUs were needed within the last {settings.hold_s / 60:g} minutes and "
-                            "stay provisioned.", {"held_gpus": held, "need_gpus": need}))  # fmt: skip
+        reasons.append(
+            Reason(
+                "HOLD",
+                f"{held} GPUs were needed within the last {settings.hold_s / 60:g} minutes and stay provisioned.",
+                {"held_gpus": held, "need_gpus": need},
+            )
+        )
     elif wanted > max(held, pool.minimum_gpus):
-        found.append(Reason("HYSTERESIS", f"A change of less than {settings.hysteresis_gpus} GPUs is left alone.",
-                            {"hysteresis_gpus": settings.hysteresis_gpus}))  # fmt: skip
+        reasons.append(
+            Reason(
+                "HYSTERESIS",
+                f"A change of less than {settings.hysteresis_gpus} GPUs is left alone.",
+                {"hysteresis_gpus": settings.hysteresis_gpus},
+            )
+        )
     if any(not service.quantiles for service in services):
-        found.append(Reason("REACTIVE_ONLY", "Some services have no forecast; the reactive rule counts for them."))
-    return tuple(found)
+        reasons.append(Reason("REACTIVE_ONLY", "Some services have no forecast; the reactive rule counts for them."))
+    return tuple(reasons)
 
 
 def _milli(gpus: int) -> MilliGpu:

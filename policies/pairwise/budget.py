@@ -1,4 +1,4 @@
-"""Whether a test may start now: how many run, what the day has cost, and the hours in which it is welcome."""
+"""Whether a test may start now: by the number of running tests, today's cost, and the allowed hours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _THURSDAY = 3
-"""1970 began on one."""
+"""1 January 1970 was a Thursday."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Hours of UTC on some days of the week; ``to_minute`` at or before ``from_minute`` is one of the next day.
+    """Hours of UTC on some days of the week; a ``to_minute`` at or before ``from_minute`` is on the next day.
 
     ``days``: 0 for Monday; empty for all.
     """
@@ -29,7 +29,7 @@ class Window:
         return (self.to_minute - self.from_minute) % 1440 or 1440
 
     def opens_s(self, day: int) -> float | None:
-        """When it opens on a day (days since 1970); None where it does not."""
+        """When it opens on a day (days since 1970); None if it does not."""
         if self.days and (day + _THURSDAY) % 7 not in self.days:
             return None
         return float(day * DAY_S + self.from_minute * MINUTE_S)
@@ -50,22 +50,22 @@ def day_of(at_s: float) -> int:
 
 
 def closes_s(windows: Sequence[Window], now_s: float) -> float | None:
-    """When the window that is open now closes; None while all are closed. Without any: never (infinity)."""
+    """When the window that is open now closes; None while all are closed, infinity without windows."""
     if not windows:
         return float("inf")
     today = day_of(now_s)
-    spans = [(one.opens_s(day), one.minutes * MINUTE_S) for one in windows for day in (today - 1, today)]
+    spans = [(window.opens_s(day), window.minutes * MINUTE_S) for window in windows for day in (today - 1, today)]
     ends = [opens + length for opens, length in spans if opens is not None and opens <= now_s < opens + length]
     return max(ends, default=None)
 
 
 def opens_s(windows: Sequence[Window], now_s: float) -> float:
-    """When the next window opens; now where one is open."""
+    """When the next window opens; now if one is open."""
     if closes_s(windows, now_s) is not None:
         return now_s
     today = day_of(now_s)
-    found = (one.opens_s(day) for one in windows for day in range(today, today + 9))
-    return min(opens for opens in found if opens is not None and opens > now_s)
+    result = (window.opens_s(day) for window in windows for day in range(today, today + 9))
+    return min(opens for opens in result if opens is not None and opens > now_s)
 
 
 def fits_window(budget: Budget, now_s: float, longest_s: float) -> bool:
@@ -77,8 +77,8 @@ def fits_window(budget: Budget, now_s: float, longest_s: float) -> bool:
 def affordable(budget: Budget, now_s: float, *, running: int, used_gpu_s: float, gpus: int, longest_s: float) -> int:
     """How many tests of ``gpus`` GPUs may start now, each of which may take ``longest_s``.
 
-    ``used_gpu_s`` is what today's tests have cost, those that run counted as if they took as long as they may. A test
-    that would outlast the window does not start.
+    ``used_gpu_s`` is the cost of today's tests, with running tests counted at their full ``longest_s``. A test that
+    would outlast the window does not start.
     """
     if not fits_window(budget, now_s, longest_s):
         return 0
@@ -88,8 +88,8 @@ def affordable(budget: Budget, now_s: float, *, running: int, used_gpu_s: float,
     return max(0, room)
 
 
-def asks_again_s(budget: Budget, now_s: float, longest_s: float) -> float:
-    """The next time at which the clock alone may allow more: a window opens, or a new day begins."""
+def next_check_s(budget: Budget, now_s: float, longest_s: float) -> float:
+    """The next time at which the clock alone may allow more tests: a window opens, or a new day begins."""
     tomorrow = float((day_of(now_s) + 1) * DAY_S)
     end_s = closes_s(budget.windows, now_s)
     if end_s is None:

@@ -37,15 +37,15 @@ def fit(points: Sequence[tuple[float, float]]) -> Line | None:
         if line is None:
             return None
         errors = [time / (line.alpha_us + line.slope_us * size) - 1 for size, time in points]
-        spread = max(_LEAST_SPREAD, 1.4826 * statistics.median(abs(one) for one in errors))
-        trust = [min(1.0, _HUBER * spread / max(abs(one), 1e-12)) for one in errors]
+        spread = max(_LEAST_SPREAD, 1.4826 * statistics.median(abs(error) for error in errors))
+        trust = [min(1.0, _HUBER * spread / max(abs(error), 1e-12)) for error in errors]
         line = _weighted(points, trust)
     return line
 
 
 def _weighted(points: Sequence[tuple[float, float]], trust: Sequence[float]) -> Line | None:
     """Least squares of relative errors with ``alpha`` at least 0."""
-    weights = [one / time**2 for one, (_, time) in zip(trust, points, strict=True)]
+    weights = [value / time**2 for value, (_, time) in zip(trust, points, strict=True)]
     total = math.fsum(weights)
     mean_size = math.fsum(w * size for w, (size, _) in zip(weights, points, strict=True)) / total
     mean_time = math.fsum(w * time for w, (_, time) in zip(weights, points, strict=True)) / total

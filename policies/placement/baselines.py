@@ -1,7 +1,7 @@
-"""Scores of other placement policies, to compare with; all after the simulator that Weng et al. (ATC 2023) published.
+"""Scores of other placement policies for comparison, all after the simulator that Weng et al. (ATC 2023) published.
 
-Each takes the rows that can take the pod and returns a score per row, higher better, and which GPU slot a share gets.
-Scores are whole numbers 0 to 100 where the originals' are: how fine they are decides many ties.
+Each gets the feasible rows and returns a score per row, higher is better. Scores are whole numbers 0 to 100 where the
+originals' are, because their resolution decides many ties.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.state import FleetState
 
@@ -36,8 +36,8 @@ def dot_product(state: FleetState, request: PodRequest, rows: Ints, chance: np.r
     """The node whose free (CPU, GPU) is least aligned with the request (Grandl et al., Tetris, SIGCOMM 2014)."""
     cpu = state.cpu_free_milli[rows] / _MOST_CPU * (request.cpu_milli / _MOST_CPU)
     gpu = state.gpu_free_total[rows] / _MOST_GPU * (request.gpus.total / _MOST_GPU)
-    found: Floats = np.floor(_BEST * (1 - (cpu + gpu) / 2))
-    return found
+    array: Floats = np.floor(_BEST * (1 - (cpu + gpu) / 2))
+    return array
 
 
 def packing(state: FleetState, request: PodRequest, rows: Ints, chance: np.random.Generator) -> Floats:
@@ -48,20 +48,20 @@ def packing(state: FleetState, request: PodRequest, rows: Ints, chance: np.rando
     enough = free >= request.gpus.share
     used = enough & (np.cumsum(enough, axis=1) <= request.gpus.count)
     opened = (used & (free == WHOLE_GPU)).sum(1)
-    left = (used * (free * 100 // WHOLE_GPU)).sum(1)
-    shared = np.maximum(_BEST - left // 10, _BEST // 2)
+    remaining = (used * (free * 100 // WHOLE_GPU)).sum(1)
+    shared = np.maximum(_BEST - remaining // 10, _BEST // 2)
     whole = (free == WHOLE_GPU).sum(1)
     score = np.where(opened > 0, np.maximum(_USED - opened, _EMPTY), shared)
-    found: Floats = np.where(whole == count, np.maximum(_EMPTY - whole, 0), score).astype(np.float64)
-    return found
+    array: Floats = np.where(whole == count, np.maximum(_EMPTY - whole, 0), score).astype(np.float64)
+    return array
 
 
 def best_fit(state: FleetState, request: PodRequest, rows: Ints, chance: np.random.Generator) -> Floats:
     """The node with the least free CPU and GPU left after it."""
     cpu = (state.cpu_free_milli[rows] - request.cpu_milli) / _MOST_CPU
     gpu = (state.gpu_free_total[rows] - request.gpus.total) / _MOST_GPU
-    found: Floats = np.floor(_BEST * (1 - (cpu + gpu) / 2))
-    return found
+    array: Floats = np.floor(_BEST * (1 - (cpu + gpu) / 2))
+    return array
 
 
 BASELINES: Mapping[str, Baseline] = {

@@ -1,7 +1,7 @@
-"""One node and its GPUs for one pod, and why.
+"""Chooses one node and its GPUs for one pod, with reasons.
 
-`choose` names exactly one winner: the highest weighted score, and among equal ones the first row, so that the same
-state and request always give the same answer.
+`choose` names exactly one winner: the highest weighted score, and among equal scores the first row, so that the same
+state and request always give the same result.
 """
 
 from collections.abc import Mapping
@@ -10,27 +10,27 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.placement import PodRequest, TopologyPreference
 from kopt.core.reason import Reason
+from kopt.core.scheduling.placement import PodRequest, TopologyPreference
 from kopt.core.units import WHOLE_GPU, format_gpus
 from kopt.policies.placement.cache import FragmentationCache, Outlook
 from kopt.policies.placement.feasible import SENTENCES, Refusal, counted
 from kopt.policies.placement.preferred import first_choice, impaired, passed_over, well_slots
 from kopt.policies.placement.scores import WEIGHTS, Scored, weigh
 from kopt.policies.placement.state import FleetState
-from kopt.policies.placement.topology import Topologies, kept
+from kopt.policies.placement.topology import Topologies, satisfies
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Tiers = NDArray[np.int8]
 RUNNER_UPS = 3
 _SORTED = 256
-"""Rows that are sorted faster than their best are picked out."""
+"""Up to this many rows, sorting is faster than partial selection."""
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A node that could take the pod, its weighted score in GPUs and the parts of it."""
+    """A feasible node, its weighted score in GPUs and the parts of the score."""
 
     node: str
     score: float
@@ -39,10 +39,10 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Choice:
-    """The decision for one pod. ``node`` is None where no candidate can take it; ``gpus`` are slots of the node.
+    """The decision for one pod. ``node`` is None if no candidate is feasible; ``gpus`` are slots of the node.
 
     ``rejected`` counts the other candidates by `Refusal`; ``considered`` all candidates. ``impaired`` are the first few
-    nodes that have room and a degraded part that the pod would feel, the chosen one in front if it is among them.
+    nodes with room and a degraded part that affects the pod; the chosen node comes first if it is among them.
     """
 
     request: PodRequest
@@ -57,7 +57,7 @@ class Choice:
 
     @property
     def feasible(self) -> int:
-        """How many candidates could take the pod."""
+        """Number of feasible candidates."""
         return self.considered - sum(self.rejected.values())
 
 
@@ -71,13 +71,13 @@ def choose(
     topologies: Topologies | None = None,
     tiers: Tiers | None = None,
 ) -> Choice:
-    """The best of ``candidates`` (rows; None means every node) for ``request``; nothing is changed.
+    """The best of ``candidates`` (rows; None means every node) for ``request``; changes nothing.
 
-    A node with a degraded part that the pod would feel is taken only where no other can be. ``tiers`` are of every row
-    for a pod of a gang: one of the lowest tier that has room is taken, whatever others score.
+    A node with a degraded part that affects the pod is chosen only if no other node is feasible. ``tiers`` (one per
+    row) are for pods of a gang: the lowest tier with room wins, whatever other tiers score.
 
-    ``cache`` belongs to this state and holds the typical pods. Without ``topologies`` no node's links are known: a
-    preferred topology or a bandwidth counts for nothing then, and a required one is kept by no node.
+    ``cache`` belongs to this state and holds the typical pods. Without ``topologies`` no node's links are known:
+    preferred topologies and bandwidths are ignored, and no node satisfies a required topology.
     """
     outlook = cache.outlook(state, request)
     rows = np.flatnonzero(state.ready) if candidates is None else candidates
@@ -95,19 +95,28 @@ def choose(
     scored, passed = _preferred(scored, tiers)
     rejected = {**rejected, **passed}
     total, parts = weigh(scored, weights)
-    places = _first(total, 1 + RUNNER_UPS)
-    names = [state.names[row] for row in scored.rows[places].tolist()]
-    columns = [_at(part, places) for part in parts.values()]
+    indexes = _first(total, 1 + RUNNER_UPS)
+    names = [state.names[row] for row in scored.rows[indexes].tolist()]
+    columns = [_at(part, indexes) for part in parts.values()]
     ranked = [
         Ranked(name, score, dict(zip(parts, values, strict=True)))
-        for name, score, *values in zip(names, total[places].tolist(), *columns, strict=True)
+        for name, score, *values in zip(names, total[indexes].tolist(), *columns, strict=True)
     ]
-    row, first = int(scored.rows[places[0]]), ranked[0]
+    row, first = int(scored.rows[indexes[0]]), ranked[0]
     gpus = _gpus(state, request, row, outlook, topologies)
-    if ill and impaired(state, request, scored.rows[places[:1]], gang=tiers is not None).any():
-        ill = [row, *(one for one in ill if one != row)]
-    return Choice(request, first.node, gpus, first.score, first.breakdown, tuple(ranked[1:]), rejected, len(rows),
-                  _names(state, ill))  # fmt: skip
+    if ill and impaired(state, request, scored.rows[indexes[:1]], gang=tiers is not None).any():
+        ill = [row, *(number for number in ill if number != row)]
+    return Choice(
+        request,
+        first.node,
+        gpus,
+        first.score,
+        first.breakdown,
+        tuple(ranked[1:]),
+        rejected,
+        len(rows),
+        _names(state, ill),
+    )
 
 
 def best(
@@ -119,7 +128,7 @@ def best(
     weights: Mapping[str, float] = WEIGHTS,
     topologies: Topologies | None = None,
 ) -> tuple[int, tuple[int, ...]] | None:
-    """The row and GPU slots that `choose` names, without what only an explanation needs."""
+    """The row and GPU slots that `choose` names, without the details for an explanation."""
     outlook = cache.outlook(state, request)
     rows = np.flatnonzero(state.ready) if candidates is None else candidates
     fits = rows[outlook.refusal[rows] == Refusal.NONE]
@@ -141,22 +150,22 @@ def _scored(
     if request.topology is not TopologyPreference.ANY and request.gpus.count > 1:
         rated = (topologies or Topologies()).rate(state, request, fits)
         if request.topology_required:
-            keeps = kept(request.topology, rated)
-            fits, rated = fits[keeps], rated[keeps]
+            satisfied = satisfies(request.topology, rated)
+            fits, rated = fits[satisfied], rated[satisfied]
     return Scored(state, request, fits, outlook.loss[fits], outlook.broken, prices, rated)
 
 
 def _preferred(scored: Scored, tiers: Tiers | None) -> tuple[Scored, Mapping[Refusal, int]]:
-    """What is left of the rows when healthy ones and those near the pod's gang come first."""
+    """The preferred rows, healthy ones and those near the pod's gang, and why the others were left out."""
     if tiers is None and not scored.state.ill:
         return scored, {}
     impairs = impaired(scored.state, scored.request, scored.rows, gang=tiers is not None)
     if tiers is None and not impairs.any():
         return scored, {}
-    kept = first_choice(impairs, None if tiers is None else tiers[scored.rows])
-    rated = scored.topology if isinstance(scored.topology, float) else scored.topology[kept]
-    found = replace(scored, rows=scored.rows[kept], loss=scored.loss[kept], topology=rated)
-    return found, passed_over(impairs, kept)
+    selected = first_choice(impairs, None if tiers is None else tiers[scored.rows])
+    rated = scored.topology if isinstance(scored.topology, float) else scored.topology[selected]
+    result = replace(scored, rows=scored.rows[selected], loss=scored.loss[selected], topology=rated)
+    return result, passed_over(impairs, selected)
 
 
 def _names(state: FleetState, rows: list[int]) -> tuple[str, ...]:
@@ -173,7 +182,7 @@ def _gpus(
 
 def slots_for(state: FleetState, row: int, request: PodRequest, preferred: int = -1) -> tuple[int, ...]:
     """GPU slots for a pod that fits the row: the preferred one for a share, else the first with enough left; degraded
-    ones only where there are no others."""
+    ones only if there are no others."""
     if state.poor[row]:
         return _well_first(state, row, request, preferred)
     if preferred >= 0:
@@ -193,7 +202,7 @@ def _well_first(state: FleetState, row: int, request: PodRequest, preferred: int
 
 def explain(choice: Choice) -> tuple[Reason, ...]:
     """Why this node, why not the others, with the numbers."""
-    return (_placed(choice) if choice.node else _waiting(choice), *_others(choice), *_rejections(choice))
+    return (_placed(choice) if choice.node else _no_node(choice), *_others(choice), *_rejections(choice))
 
 
 def _placed(choice: Choice) -> Reason:
@@ -201,27 +210,28 @@ def _placed(choice: Choice) -> Reason:
     gpus = f", GPU {', '.join(map(str, choice.gpus))}" if choice.gpus else ""
     return Reason(
         "BEST_NODE",
-        f"Node {choice.node}{gpus}: the best of {choice.feasible} that can take {_asked(choice.request)}, "
+        f"Node {choice.node}{gpus}: the best of {choice.feasible} nodes with room for {_requested(choice.request)}, "
         f"score {choice.score:.3f} GPUs ({parts}).",
         {"node": str(choice.node), "score": choice.score, "feasible": choice.feasible, **choice.breakdown},
     )
 
 
-def _waiting(choice: Choice) -> Reason:
+def _no_node(choice: Choice) -> Reason:
     why = "; ".join(f"{count} {SENTENCES[code]}" for code, count in choice.rejected.items())
-    cure = "It waits for room." if any(not code.permanent for code in choice.rejected) else "Ask for what a node has."
-    text = f"None of {choice.considered} nodes can take {_asked(choice.request)}: {why or 'there are none'}. {cure}"
+    cure = "It waits for room." if any(not code.permanent for code in choice.rejected) else "Request what a node has."
+    about = f"None of {choice.considered} nodes has room for {_requested(choice.request)}"
+    text = f"{about}: {why or 'there are no nodes'}. {cure}"
     return Reason("NO_NODE", text, {"considered": choice.considered})
 
 
 def _others(choice: Choice) -> tuple[Reason, ...]:
-    found = []
+    reasons = []
     for other in choice.runner_ups:
         gap = {name: choice.breakdown[name] - value for name, value in other.breakdown.items()}
         decisive = max(gap, key=lambda name: gap[name])
-        text = f"Node {other.node} scores {choice.score - other.score:.3f} GPUs less, mostly for {decisive}."
-        found.append(Reason("RUNNER_UP", text, {"node": other.node, "score": other.score, **other.breakdown}))
-    return tuple(found)
+        text = f"Node {other.node} scores {choice.score - other.score:.3f} GPUs less, mostly because of {decisive}."
+        reasons.append(Reason("RUNNER_UP", text, {"node": other.node, "score": other.score, **other.breakdown}))
+    return tuple(reasons)
 
 
 def _rejections(choice: Choice) -> tuple[Reason, ...]:
@@ -233,24 +243,24 @@ def _rejections(choice: Choice) -> tuple[Reason, ...]:
     )
 
 
-def _asked(request: PodRequest) -> str:
+def _requested(request: PodRequest) -> str:
     gpus = request.gpus
-    asked = f"{format_gpus(request.cpu_milli)} CPU"
+    text = f"{format_gpus(request.cpu_milli)} CPU"
     if gpus.count:
-        asked += f" and {gpus.count if gpus.share == WHOLE_GPU else format_gpus(gpus.total)} GPU"
-    return asked + (f" ({' or '.join(gpus.models)})" if gpus.models else "")
+        text += f" and {gpus.count if gpus.share == WHOLE_GPU else format_gpus(gpus.total)} GPU"
+    return text + (f" ({' or '.join(gpus.models)})" if gpus.models else "")
 
 
-def _at(part: NDArray[np.float64] | float, places: list[int]) -> list[float]:
-    return [part] * len(places) if isinstance(part, float) else part[places].tolist()
+def _at(part: NDArray[np.float64] | float, indexes: list[int]) -> list[float]:
+    return [part] * len(indexes) if isinstance(part, float) else part[indexes].tolist()
 
 
 def _first(total: NDArray[np.float64], most: int) -> list[int]:
-    """Places of the highest totals, the first row among equal ones first."""
+    """Indexes of the highest totals; among equal ones the first row comes first."""
     if len(total) <= _SORTED:
         return np.argsort(-total, kind="stable")[:most].tolist()  # type: ignore[no-any-return]
     bar = np.partition(total, len(total) - most)[len(total) - most]
     above = np.flatnonzero(total > bar)
     level = np.flatnonzero(total == bar)[: most - len(above)]
-    places = np.concatenate([above, level])
-    return [int(place) for place in places[np.lexsort((places, -total[places]))]]
+    indexes = np.concatenate([above, level])
+    return [int(index) for index in indexes[np.lexsort((indexes, -total[indexes]))]]

@@ -59,8 +59,8 @@ class FillTables:
         lower, upper = self.gap[group[:, None], low, column], self.gap[group[:, None], low + 1, column]
         filled = (lower + above * (upper - lower)).sum(1)
         whole = np.count_nonzero(free == WHOLE_GPU, axis=1)
-        found: Floats = filled + self.bonus[group, np.minimum(cpu.astype(np.int64), CPU_ROWS - 1), whole]
-        return found
+        array: Floats = filled + self.bonus[group, np.minimum(cpu.astype(np.int64), CPU_ROWS - 1), whole]
+        return array
 
 
 def build(typical: TypicalPods, models: Sequence[str], slots: int, largest_cpu_milli: int) -> FillTables:
@@ -96,12 +96,12 @@ def _gaps(weights: dict[Kind, float], step: int) -> Floats:
     """Expected fill (CPU_ROWS, milli-GPU in tens) after all offers, averaged over `PARTS`."""
     chances = _chances(weights, step)
     filled = np.zeros((CPU_ROWS, _COLUMNS))
-    taken, reward = np.zeros_like(filled), np.zeros_like(filled)
+    fitting, reward = np.zeros_like(filled), np.zeros_like(filled)
     for (cpu, column), chance in chances.items():
-        taken[cpu:, column:] += chance
+        fitting[cpu:, column:] += chance
         reward[cpu:, column:] += chance * column * MILLI_STEP
     for _ in range(OFFERS):
-        offered = reward + (1 - taken) * filled
+        offered = reward + (1 - fitting) * filled
         for (cpu, column), chance in chances.items():
             offered[cpu:, column:] += chance * filled[: CPU_ROWS - cpu, : _COLUMNS - column]
         filled = offered

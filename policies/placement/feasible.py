@@ -6,7 +6,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.policies.placement.request import allowed_models, free_enough
 from kopt.policies.placement.state import FleetState
 
@@ -66,19 +66,14 @@ def refusals(state: FleetState, request: PodRequest, rows: Ints | slice = slice(
     ]
     if count:
         cases.append((np.count_nonzero(free_enough(state, request, rows), axis=1) < count, Refusal.GPU_FREE))
-    found = np.zeros(len(cases[0][0]), dtype=np.int8)
+    array = np.zeros(len(cases[0][0]), dtype=np.int8)
     for applies, code in reversed(cases):
-        found[applies] = code
-    return found
-
-
-def feasible(state: FleetState, request: PodRequest, rows: Ints | slice = slice(None)) -> NDArray[np.bool_]:
-    """Nodes that can take the pod, shape (rows,)."""
-    return np.equal(refusals(state, request, rows), Refusal.NONE)
+        array[applies] = code
+    return array
 
 
 def counted(codes: NDArray[np.int8]) -> dict[Refusal, int]:
     """How many nodes refused for each reason, the most frequent first."""
     counts = np.bincount(codes, minlength=1)
-    found = {Refusal(code): int(n) for code, n in enumerate(counts) if code and n}
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+    result = {Refusal(code): int(n) for code, n in enumerate(counts) if code and n}
+    return dict(sorted(result.items(), key=lambda item: (-item[1], item[0])))

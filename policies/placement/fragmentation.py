@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.state import FleetState
 from kopt.policies.placement.typical import TypicalPods
@@ -35,13 +35,14 @@ class Valuation(Protocol):
 class UsableTables:
     """What typical pods can use next, by model, CPU left and GPU left.
 
-    ``one[model, cpu, milli]``: milli-GPU of a slot with ``milli`` left that a pod on one GPU can expect to use, times
-    how often such a pod comes. ``many[model, cpu, whole]``: the same for pods on several GPUs and ``whole`` free GPUs.
+    ``single[model, cpu, milli]``: milli-GPU of a slot with ``milli`` left that a pod on one GPU can expect to use,
+    times how often such a pod comes. ``many[model, cpu, whole]``: the same for pods on several GPUs and ``whole`` free
+    GPUs.
     ``cpu_steps`` (ascending) are the CPU requests at which the rows change.
     """
 
     cpu_steps: Ints
-    one: Floats
+    single: Floats
     many: Floats
 
     @classmethod
@@ -49,75 +50,75 @@ class UsableTables:
         """Tables for a fleet's models and the most GPUs that one of its nodes has."""
         steps = np.array(sorted({cpu for cpu, *_ in typical.weights}), dtype=np.int64)
         shape = (len(models) + 1, len(steps) + 1)
-        one, many = np.zeros((*shape, WHOLE_GPU + 1)), np.zeros((*shape, slots + 1))
+        array, many = np.zeros((*shape, WHOLE_GPU + 1)), np.zeros((*shape, slots + 1))
         for (cpu, count, share, wanted), weight in typical.weights.items():
             first = int(np.searchsorted(steps, cpu)) + 1
             rows = [code for code, model in enumerate(models) if not wanted or model in wanted]
             if count == 1:
-                one[rows, first:, share:] += weight
+                array[rows, first:, share:] += weight
             elif count <= slots:
                 many[rows, first:, count:] += weight
-        one *= np.arange(WHOLE_GPU + 1)
+        array *= np.arange(WHOLE_GPU + 1)
         many *= WHOLE_GPU * np.arange(slots + 1)
-        return cls(steps, one, many)
+        return cls(steps, array, many)
 
     def values(self, model: NDArray[np.int32], cpu_milli: Ints, free: NDArray[np.int32]) -> Floats:
         """Milli-GPU that a typical pod can expect to use, shape (rows,)."""
         cpu = np.searchsorted(self.cpu_steps, cpu_milli, side="right")
         whole = np.count_nonzero(free == WHOLE_GPU, axis=1)
-        used: Floats = self.one[model[:, None], cpu[:, None], np.clip(free, 0, WHOLE_GPU)].sum(1)
+        used: Floats = self.single[model[:, None], cpu[:, None], np.clip(free, 0, WHOLE_GPU)].sum(1)
         used += self.many[model, cpu, whole]
         return used
 
 
 def fragmented(state: FleetState, tables: UsableTables) -> Floats:
     """Milli-GPU left on each node that a typical pod cannot expect to use, shape (rows,)."""
-    lost: Floats = np.maximum(state.gpu_free_milli, 0).sum(1) - tables.values(
+    unusable: Floats = np.maximum(state.gpu_free_milli, 0).sum(1) - tables.values(
         state.model, state.cpu_free_milli, state.gpu_free_milli
     )
-    return lost
+    return unusable
 
 
 def gradient(state: FleetState, valuation: Valuation, request: PodRequest, rows: Ints) -> tuple[Floats, Ints]:
-    """What placing ``request`` takes away beyond its own GPUs, milli-GPU, and the slot where it takes least, (rows,).
+    """What placing ``request`` costs beyond its own GPUs, in milli-GPU, and the slot where it costs least, (rows,).
 
-    All ``rows`` must be able to take it (see `feasible`). The slot is -1 except for a share of a GPU; whole GPUs are
-    alike. Among slots that cost the same the fullest wins: others stay whole for pods that nobody has seen yet.
+    All ``rows`` must be feasible (see `feasible`). The slot is -1 except for a share of a GPU; whole GPUs are
+    interchangeable. Among slots of equal cost the fullest wins, so that others stay whole for future pods.
     """
-    place, slot, cpu, free = _after(state, request, rows)
+    index, slot, cpu, free = _after(state, request, rows)
     model = state.model[rows]
     worth = valuation.values(
-        np.concatenate([model, model[place]]),
+        np.concatenate([model, model[index]]),
         np.concatenate([state.cpu_free_milli[rows], cpu]),
         np.concatenate([state.gpu_free_milli[rows], free]),
     )
-    loss = worth[place] - worth[len(rows) :] - int(request.gpus.total)
+    loss = worth[index] - worth[len(rows) :] - int(request.gpus.total)
     if not request.is_share:
         return loss, np.full(len(rows), -1)
     by_slot = np.full((len(rows), state.slots), np.inf)
-    by_slot[place, slot] = loss
+    by_slot[index, slot] = loss
     best = np.argmin(by_slot + 1e-9 * state.gpu_free_milli[rows], axis=1)
     return by_slot[np.arange(len(rows)), best], best
 
 
 def _after(state: FleetState, request: PodRequest, rows: Ints) -> tuple[Ints, Ints, Ints, NDArray[np.int32]]:
-    """Every way to place the request that differs: place in ``rows``, slot, and the node's CPU and GPUs after it."""
+    """Every distinct way to place the request: index into ``rows``, slot, and the node's CPU and GPUs afterwards."""
     free = state.gpu_free_milli[rows]
     if request.is_share:
-        place, slot = np.nonzero(_distinct(free, int(request.gpus.share)))
-        after = free[place]
-        after[np.arange(len(place)), slot] -= int(request.gpus.share)
-        return place, slot, state.cpu_free_milli[rows[place]] - request.cpu_milli, after
+        index, slot = np.nonzero(_distinct(free, int(request.gpus.share)))
+        after = free[index]
+        after[np.arange(len(index)), slot] -= int(request.gpus.share)
+        return index, slot, state.cpu_free_milli[rows[index]] - request.cpu_milli, after
     after = free.copy()
     whole = free >= WHOLE_GPU
     after[whole & (np.cumsum(whole, axis=1) <= request.gpus.count)] = 0
-    place = np.arange(len(rows))
-    return place, np.full(len(rows), -1), state.cpu_free_milli[rows] - request.cpu_milli, after
+    index = np.arange(len(rows))
+    return index, np.full(len(rows), -1), state.cpu_free_milli[rows] - request.cpu_milli, after
 
 
 def _distinct(free: NDArray[np.int32], share: int) -> NDArray[np.bool_]:
-    """Slots with room for the share, one of those with the same left: (rows, G)."""
-    chosen = free >= share
+    """Slots with room for the share, one for each amount left: (rows, G)."""
+    distinct = free >= share
     for slot in range(1, free.shape[1]):
-        chosen[:, slot] &= ~(free[:, :slot] == free[:, slot : slot + 1]).any(1)
-    return chosen
+        distinct[:, slot] &= ~(free[:, :slot] == free[:, slot : slot + 1]).any(1)
+    return distinct

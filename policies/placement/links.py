@@ -2,12 +2,12 @@
 
 import math
 
-from kopt.core.topology import LinkType, NodeTopology
-from kopt.policies.bandwidth.topology import machine_from
+from kopt.core.hardware.node_topology import LinkType, NodeTopology
 from kopt.policies.placement.topology import GpuLinks
+from kopt.topology.from_node import machine_from
 
-# Per link and direction, where a tool counts links and does not say their speed: the oldest generation in use, as only
-# the order within one node matters (NVLink 2: NVIDIA V100 whitepaper; xGMI 2: AMD CDNA 2 whitepaper).
+# Per link and direction, where a tool counts links without their speed: the oldest generation in use, as only the order
+# within one node matters (NVLink 2: NVIDIA V100 whitepaper; xGMI 2: AMD CDNA 2 whitepaper).
 _GBPS_PER_LINK = {LinkType.NVLINK: 25.0, LinkType.XGMI: 50.0, LinkType.C2C: 450.0}
 
 
@@ -15,7 +15,7 @@ def links_of(topology: NodeTopology) -> GpuLinks:
     """Slots are the GPUs in the order of their indexes. GPUs share a switch when the topology says so, or when PCIe
     leads from one to the other over a single bridge (PIX); one whose NUMA node is unknown has one of its own."""
     gpus = sorted(topology.gpus, key=lambda gpu: gpu.index)
-    slot = {gpu.index: place for place, gpu in enumerate(gpus)}
+    slot = {gpu.index: index for index, gpu in enumerate(gpus)}
     gbps = [[0.0] * len(gpus) for _ in gpus]
     for link in topology.links:
         if link.type.direct:
@@ -33,5 +33,5 @@ def _switches(topology: NodeTopology, slot: dict[int, int]) -> tuple[int, ...]:
     behind = list(range(len(slot)))
     for group in together:
         joined = {behind[slot[gpu]] for gpu in group}
-        behind = [min(joined) if one in joined else one for one in behind]
+        behind = [min(joined) if number in joined else number for number in behind]
     return tuple(behind)

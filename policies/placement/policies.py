@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.policies.placement import expected_fill
 from kopt.policies.placement.baselines import BASELINES, Baseline
 from kopt.policies.placement.cache import Build, FragmentationCache
@@ -22,11 +22,11 @@ class Policy(Protocol):
     """Decides on pods one by one, as they arrive."""
 
     def place(self, state: FleetState, request: PodRequest) -> Placed | None:
-        """Row and GPU slots for the pod; None where no node can take it. Changes nothing of the state."""
+        """Row and GPU slots for the pod; None if no node is feasible. Does not change the state."""
 
 
 class BaselinePolicy:
-    """A baseline's best node, the first among equal ones: that comes nearer to the published figures than chance.
+    """A baseline's best node, the first among equal ones: that matches the published figures better than random.
 
     A share goes to the fullest GPU that it fits; under the random policy, to any.
     """
@@ -50,17 +50,17 @@ class BaselinePolicy:
 
 
 class Expecting:
-    """A policy that knows typical pods: given, or learned from the arrivals so far where none are."""
+    """A policy based on typical pods: given ones, or else learned from the arrivals so far."""
 
     def __init__(self, typical: TypicalPods | None, build: Build) -> None:
         self._cache = FragmentationCache(typical or TypicalPods({}), build=build)
         self._history = History() if typical is None else None
 
     def place(self, state: FleetState, request: PodRequest) -> Placed | None:
-        found = self._best(state, request)
+        result = self._best(state, request)
         if self._history is not None and self._history.add(request):
             self._cache.relearn(self._history.typical())
-        return found
+        return result
 
     def _best(self, state: FleetState, request: PodRequest) -> Placed | None:
         raise NotImplementedError
@@ -104,7 +104,7 @@ def _baseline(score: Baseline) -> "Make":
 
 
 Make = Callable[[TypicalPods | None, np.random.Generator], Policy]
-"""A policy from the pods to expect (None: it learns them from arrivals) and a source of chance."""
+"""A policy from the expected pods (None: learned from arrivals) and a random generator."""
 
 POLICIES: Mapping[str, Make] = {
     **{name: _baseline(score) for name, score in BASELINES.items()},
@@ -113,4 +113,4 @@ POLICIES: Mapping[str, Make] = {
 }
 
 LEARNS = frozenset({"kopt"})
-"""Policies that are given no typical pods unless asked for; "fgd" is, as in its paper."""
+"""Policies that learn typical pods by default; "fgd" is given them, as in its paper."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.policies.placement.state import FleetState
 
 Bools = NDArray[np.bool_]

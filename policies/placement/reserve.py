@@ -1,8 +1,8 @@
-"""Room for pods on several GPUs: what it costs to break it up depends on how much of it is left for those to come.
+"""Room for pods on several GPUs: the cost of breaking it up depends on how much of it is left for expected pods.
 
-A node has as many *sites* of a size as it has groups of that many whole free GPUs, with the CPU for them. Until the
-GPUs that are free are used up, typical pods of the size can be expected in some number; the fewer sites are left beside
-that number, the nearer the price of a site comes to its GPUs. While there are plenty it is nothing.
+A node has as many *sites* of a size as it has groups of that many whole free GPUs with enough CPU. Until the free GPUs
+are used up, some number of typical pods of that size is expected; the fewer sites are left compared with that number,
+the closer the price of a site comes to its GPUs. While sites are plentiful the price is zero.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 CPU_QUANTILE = 0.8
 CAUTION = 1.0
-"""Standard deviations of the number of pods expected that are kept room for besides it."""
+"""Standard deviations of the expected number of pods for which room is kept in addition."""
 _FEW = 8
 _LOGISTIC = 1.7
 """Makes the logistic curve close to the normal distribution (error below 1 %)."""
@@ -49,8 +49,8 @@ class Sizes:
         """Sites of each size (rows, K) on nodes with so many whole free GPUs and so much CPU, both (rows,)."""
         by_gpu = whole[:, None] // self.gpus
         by_cpu = np.maximum(cpu_milli, 0)[:, None] // np.maximum(self.cpu_milli, 1)
-        found: NDArray[np.int16] = np.minimum(by_gpu, by_cpu).astype(np.int16)
-        return found
+        array: NDArray[np.int16] = np.minimum(by_gpu, by_cpu).astype(np.int16)
+        return array
 
     def prices(self, free_gpus: float, sites: Ints) -> Floats:
         """What a site of each size is worth, in GPUs (K,), with so many of them left in the fleet."""
@@ -73,15 +73,15 @@ class Room:
         self._refresh(state)
         return self.sizes.prices(self._all_free / WHOLE_GPU, self._all_sites)
 
-    def broken(self, state: FleetState, rows: Ints, taken: Ints, cpu_milli: int, own: int) -> NDArray[np.int16]:
-        """Sites that a pod breaks up on each row, (rows, K): it takes ``taken`` whole GPUs (rows,) and some CPU.
+    def broken(self, state: FleetState, rows: Ints, used: Ints, cpu_milli: int, own: int) -> NDArray[np.int16]:
+        """Sites that a pod breaks up on each row, (rows, K): it uses ``used`` whole GPUs (rows,) and some CPU.
 
-        None of its ``own`` size: that is what they are for.
+        Sites of its ``own`` size do not count: they are meant for such pods.
         """
         whole, cpu = _whole(state, rows), state.cpu_free_milli[rows]
-        lost = self.sizes.sites(whole, cpu) - self.sizes.sites(whole - taken, cpu - cpu_milli)
-        lost[:, self.sizes.gpus == own] = 0
-        return lost
+        broken = self.sizes.sites(whole, cpu) - self.sizes.sites(whole - used, cpu - cpu_milli)
+        broken[:, self.sizes.gpus == own] = 0
+        return broken
 
     def _start(self, rows: int) -> None:
         self._sites = np.zeros((rows, len(self.sizes.gpus)), np.int16)
@@ -96,7 +96,7 @@ class Room:
             changed = np.arange(state.rows)
         if 0 < len(changed) <= _FEW:
             for row in changed.tolist():
-                self._refresh_one(state, row)
+                self._refresh_row(state, row)
         elif len(changed):
             ready = state.ready[changed]
             sites = self.sizes.sites(_whole(state, changed), state.cpu_free_milli[changed]) * ready[:, None]
@@ -106,16 +106,16 @@ class Room:
             self._sites[changed], self._free[changed] = sites, free
         self._version, self._shape_version = state.version, state.shape_version
 
-    def _refresh_one(self, state: FleetState, row: int) -> None:
-        """The same for one row, without a dozen calls of numpy."""
+    def _refresh_row(self, state: FleetState, row: int) -> None:
+        """The same for one row, without a dozen numpy calls."""
         ready = bool(state.ready[row])
         whole = int(np.count_nonzero(state.gpu_free_milli[row] >= WHOLE_GPU)) if ready else 0
         cpu_milli = max(int(state.cpu_free_milli[row]), 0)
         free = int(state.gpu_free_total[row]) if ready else 0
-        for place, (gpus, cpu) in enumerate(self._each):
-            found = min(whole // gpus, cpu_milli // cpu)
-            self._all_sites[place] += found - self._sites[row, place]
-            self._sites[row, place] = found
+        for index, (gpus, cpu) in enumerate(self._each):
+            result = min(whole // gpus, cpu_milli // cpu)
+            self._all_sites[index] += result - self._sites[row, index]
+            self._sites[row, index] = result
         self._all_free += free - int(self._free[row])
         self._free[row] = free
 

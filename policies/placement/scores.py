@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.state import FleetState
 

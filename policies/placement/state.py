@@ -1,6 +1,6 @@
 """The fleet as arrays: one row per node, one column per GPU slot, changed in place in O(GPUs of a node).
 
-The caller holds the state; every function of this package takes it as an argument. Amounts are integers (milli-CPU,
+The caller keeps the state; every function of this package gets it as an argument. Amounts are integers (milli-CPU,
 bytes, milli-GPU), so that releasing undoes placing exactly.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU, Bytes
 
 Ints = NDArray[np.int64]
@@ -21,18 +21,18 @@ Likeness = tuple[bytes, int, int, int, int, int, bool]
 
 
 class PlacementError(ValueError):
-    """A change that the fleet cannot take: unknown node, too little left, more released than was placed."""
+    """An invalid change of the fleet: unknown node, too little left, or more released than was placed."""
 
 
 @dataclass(frozen=True)
 class FleetNode:
-    """One node's capacity and what ranks it.
+    """One node's capacity and the properties that rank it.
 
-    ``gpus`` healthy GPU slots of one ``model`` with ``gpu_memory_bytes`` each. ``health`` (0 broken to 1 well),
-    ``cost`` (any unit, comparable over nodes) and ``utilisation`` (0-1) are neutral where unknown. ``topology`` names
-    how its GPUs are linked; nodes of one make share a name, empty means unknown. ``degraded``: some part of it is worse
-    than it was; ``poor`` has the bits of the slots that such a part belongs to. ``domains`` are the levels of the
-    network that it is in, outermost first.
+    ``gpus`` healthy GPU slots of one ``model`` with ``gpu_memory_bytes`` each. ``health`` (0 broken to 1 healthy),
+    ``cost`` (any unit, comparable between nodes) and ``utilisation`` (0-1) are neutral where unknown. ``topology``
+    names how its GPUs are linked; identical nodes share a name, empty means unknown. ``degraded``: some part of it is
+    worse than it was; ``poor`` has the bits of the slots that such a part belongs to. ``domains`` are the network
+    levels that it is in, outermost first.
     """
 
     name: str
@@ -72,7 +72,7 @@ class FleetState:
     ``poor``                  (N,) int64  bits of the slots that it belongs to
     ========================  ==========  ===================================================
 
-    Rows whose numbers change are noted, so that caches refresh only those: see `changed_since`.
+    Changed rows are logged, so that caches refresh only those: see `changed_since`.
     """
 
     def __init__(self, nodes: Iterable[FleetNode] = ()) -> None:
@@ -81,7 +81,7 @@ class FleetState:
         self.models: list[str] = []
         self.topologies: list[str] = []
         self.ill: set[int] = set()
-        """Rows that are degraded: mostly none, which is then one look."""
+        """Degraded rows: usually empty, which is quick to check."""
         self._unused: list[int] = []
         self._log: list[int] = []
         self._log_start = 0
@@ -117,24 +117,29 @@ class FleetState:
         return self._log_start + len(self._log)
 
     def likeness(self, row: int) -> Likeness:
-        """What decides how a pod and a row go together; equal for rows between which no pod can tell."""
+        """What decides whether and how a pod fits a row; equal for rows that are interchangeable for every pod."""
         return (
-            self.gpu_free_milli[row].tobytes(), int(self.cpu_free_milli[row]), int(self.memory_free_bytes[row]),
-            int(self.gpu_count[row]), int(self.model[row]), int(self.gpu_memory_bytes[row]), bool(self.ready[row]),
-        )  # fmt: skip
+            self.gpu_free_milli[row].tobytes(),
+            int(self.cpu_free_milli[row]),
+            int(self.memory_free_bytes[row]),
+            int(self.gpu_count[row]),
+            int(self.model[row]),
+            int(self.gpu_memory_bytes[row]),
+            bool(self.ready[row]),
+        )
 
     def changed_since(self, version: int) -> Ints | None:
-        """Rows changed after ``version``, each once; None where that is too long ago to be known."""
+        """Rows changed after ``version``, each once; None if that is too long ago."""
         if version < self._log_start:
             return None
         rows = self._log[version - self._log_start :]
-        # Mostly a handful, for which numpy's sorting costs ten times Python's.
+        # Usually a handful, for which numpy's sorting costs ten times Python's.
         return np.array(sorted(set(rows)) if len(rows) < 100 else np.unique(rows), dtype=np.int64)
 
     def set_node(self, node: FleetNode) -> int:
-        """Add a node, or change one: what pods hold of it stays taken. Returns its row.
+        """Add or change a node; what its pods hold stays allocated. Returns its row.
 
-        A node that shrinks below what its pods hold has nothing left until they go (free amounts may be negative).
+        A node that shrinks below what its pods hold has nothing free until they end (free amounts may be negative).
         """
         row = self.index.get(node.name)
         if row is None:
@@ -177,13 +182,8 @@ class FleetState:
         except KeyError:
             raise PlacementError(f"no node {name!r} in the fleet") from None
 
-    def rows_of(self, names: Sequence[str]) -> Ints:
-        """Rows of the known among ``names``, in their order."""
-        found = map(self.index.get, names)
-        return np.fromiter((row for row in found if row is not None), dtype=np.int64)
-
     def touch(self, row: int) -> None:
-        """Note that a row's numbers changed (for callers that write a column themselves)."""
+        """Log that a row changed (for callers that write a column themselves)."""
         self._log.append(row)
         if len(self._log) > _LOG_LIMIT:
             half = _LOG_LIMIT // 2
@@ -191,9 +191,24 @@ class FleetState:
             self._log_start += half
 
     def _columns(self) -> tuple[NDArray[np.generic], ...]:
-        return (self.cpu_milli, self.memory_bytes, self.cpu_free_milli, self.memory_free_bytes, self.gpu_free_milli,
-                self.gpu_free_total, self.gpu_count, self.model, self.gpu_memory_bytes, self.ready, self.health,
-                self.cost, self.utilisation, self.topology, self.degraded, self.poor)  # fmt: skip
+        return (
+            self.cpu_milli,
+            self.memory_bytes,
+            self.cpu_free_milli,
+            self.memory_free_bytes,
+            self.gpu_free_milli,
+            self.gpu_free_total,
+            self.gpu_count,
+            self.model,
+            self.gpu_memory_bytes,
+            self.ready,
+            self.health,
+            self.cost,
+            self.utilisation,
+            self.topology,
+            self.degraded,
+            self.poor,
+        )
 
     def _allocate(self, rows: int, slots: int) -> None:
         self.cpu_milli, self.memory_bytes = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
@@ -229,9 +244,9 @@ class FleetState:
 
 
 def place(state: FleetState, node: str | int, gpus: Sequence[int], request: PodRequest) -> None:
-    """Take what ``request`` asks for from a node (name or row) and from its ``gpus`` (slot indexes).
+    """Allocate ``request`` on a node (name or row) and on its ``gpus`` (slot indexes).
 
-    Raises PlacementError, with nothing changed, where anything of it is not there.
+    Raises PlacementError, with nothing changed, if anything is missing.
     """
     row, slots = _checked(state, node, gpus, request)
     if state.cpu_free_milli[row] < request.cpu_milli or state.memory_free_bytes[row] < request.memory_bytes:
@@ -242,7 +257,7 @@ def place(state: FleetState, node: str | int, gpus: Sequence[int], request: PodR
 
 
 def release(state: FleetState, node: str | int, gpus: Sequence[int], request: PodRequest) -> None:
-    """Undo `place` exactly. Raises PlacementError, with nothing changed, where more would be free than there is."""
+    """Undo `place` exactly. Raises PlacementError, with nothing changed, if more would be free than exists."""
     row, slots = _checked(state, node, gpus, request)
     too_much = (
         state.cpu_free_milli[row] + request.cpu_milli > state.cpu_milli[row]
@@ -255,7 +270,7 @@ def release(state: FleetState, node: str | int, gpus: Sequence[int], request: Po
 
 
 def occupy(state: FleetState, node: str | int, gpus: Sequence[int], request: PodRequest) -> None:
-    """Take what a pod already holds, even where it is more than is left: the cluster is right, not our books."""
+    """Allocate what a pod already holds, even if it exceeds what is free: the cluster is the source of truth."""
     row, slots = _checked(state, node, gpus, request)
     _add(state, row, slots, request, -1)
 
@@ -264,7 +279,7 @@ def _checked(state: FleetState, node: str | int, gpus: Sequence[int], request: P
     row = state.row(node) if isinstance(node, str) else node
     slots = list(gpus)
     if len(set(slots)) != len(slots) or len(slots) != request.gpus.count:
-        raise PlacementError(f"{request.gpus.count} distinct GPUs are asked for, {slots} were named")
+        raise PlacementError(f"{request.gpus.count} distinct GPUs are requested, {slots} were named")
     if any(not 0 <= slot < state.slots for slot in slots):
         raise PlacementError(f"node {state.names[row]!r} has {state.gpu_count[row]} GPUs, {slots} were named")
     return row, slots
@@ -274,10 +289,10 @@ def _whole(state: FleetState, row: int, slot: int) -> int:
     return WHOLE_GPU if slot < state.gpu_count[row] else 0
 
 
-def _code(known: list[str], name: str) -> int:
-    if name not in known:
-        known.append(name)
-    return known.index(name)
+def _code(codes: list[str], name: str) -> int:
+    if name not in codes:
+        codes.append(name)
+    return codes.index(name)
 
 
 def _add(state: FleetState, row: int, slots: list[int], request: PodRequest, sign: int) -> None:

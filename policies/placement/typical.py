@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.placement import PodRequest
 
 Kind = tuple[int, int, int, tuple[str, ...]]
 
@@ -30,10 +30,10 @@ class TypicalPods:
     def from_counts(cls, counts: Mapping[Kind, float], most: int = 1000) -> "TypicalPods":
         """From kinds and how often each came."""
         everything = sum(counts.values())
-        kept = sorted(((n, k) for k, n in counts.items() if k[1] and n > 0), reverse=True)[:most]
-        total = sum(n for n, _ in kept)
+        frequent = sorted(((n, k) for k, n in counts.items() if k[1] and n > 0), reverse=True)[:most]
+        total = sum(n for n, _ in frequent)
         without = sum(n for k, n in counts.items() if not k[1])
-        return cls({k: n / total for n, k in kept}, without / everything if everything else 0.0)
+        return cls({k: n / total for n, k in frequent}, without / everything if everything else 0.0)
 
 
 def kind(request: PodRequest) -> Kind:

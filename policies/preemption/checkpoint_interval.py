@@ -1,4 +1,4 @@
-"""When the next checkpoint is to be expected, from the intervals between those that were seen."""
+"""Predicts the next checkpoint of a gang from the intervals between observed ones."""
 
 import math
 import statistics
@@ -15,7 +15,7 @@ _LEAST, _OVERDUE, _EARLY, _RARE = 3, 3, 0.2, 0.25
 class Beat:
     """Seconds from one durable checkpoint to the next: the median, the upper quartile, the shortest.
 
-    ``early_s`` is how long before the last checkpoint the last one was that fits: 0 where the last fits, too.
+    ``early_s``: time between the last checkpoint that fits the rhythm and the last one; 0 if the last one fits.
     """
 
     period_s: float
@@ -26,11 +26,11 @@ class Beat:
 
 @dataclass(frozen=True)
 class Pace:
-    """What is expected of a gang's checkpoints. ``known`` is the number of intervals that it rests on.
+    """The expected checkpoints of a gang. ``known`` is the number of intervals that the expectation is based on.
 
-    From ``due_s`` on a write may begin at any moment. ``next_s`` is when the next checkpoint should be durable, None
-    where that is not known; ``hazard`` is the chance per second of one then. ``doubtful_s``: work that is at risk too,
-    because the last checkpoint does not fit the rhythm and may be a mistake.
+    From ``due_s`` on a write may begin at any time. ``next_s`` is when the next checkpoint should be durable; where
+    that is None, ``hazard`` is the probability of one per second. ``doubtful_s``: additional work at risk, because the
+    last checkpoint does not fit the rhythm and may have been misread.
     """
 
     due_s: float = math.inf
@@ -41,23 +41,23 @@ class Pace:
 
 
 def pace_of(rhythm: Rhythm | None, now_s: float, settings: PreemptionSettings) -> Pace:
-    """The pace of a gang whose rhythm is known as far as ``rhythm`` says.
+    """The pace of a gang with the given rhythm.
 
-    A checkpoint that is overdue may come at any moment: it is not taken for one that was missed.
+    An overdue checkpoint may come at any time; it is not assumed to have been missed.
     """
     if rhythm is None or rhythm.durable_at_s is None:
         return Pace(hazard=1 / settings.usual_s)
     durable_s, intervals = rhythm.durable_at_s, rhythm.intervals_s
     guard_s = settings.write_guard_s + settings.act_s
-    if found := beat(intervals, settings.regular):
-        fits_s = (durable_s if rhythm.own_at_s is None else rhythm.own_at_s) - found.early_s
-        due_s = fits_s + found.shortest_s - settings.early * found.period_s - guard_s
+    if result := beat(intervals, settings.regular):
+        fits_s = (durable_s if rhythm.own_at_s is None else rhythm.own_at_s) - result.early_s
+        due_s = fits_s + result.shortest_s - settings.early * result.period_s - guard_s
         for number in range(1, _OVERDUE + 1):
-            if now_s <= fits_s + number * found.high_s + guard_s:
-                return Pace(due_s, fits_s + number * found.period_s, 0.0, found.early_s, len(intervals))
+            if now_s <= fits_s + number * result.high_s + guard_s:
+                return Pace(due_s, fits_s + number * result.period_s, 0.0, result.early_s, len(intervals))
     shortest, usual = min(intervals, default=math.inf), max(settings.usual_s, now_s - durable_s)
     if len(intervals) < _LEAST:
-        # One or two may be of checkpoints that were not all seen.
+        # One or two intervals may span checkpoints that were not observed.
         shortest = min(shortest, settings.unpaced_s)
     else:
         usual = statistics.fmean(intervals)
@@ -66,11 +66,11 @@ def pace_of(rhythm: Rhythm | None, now_s: float, settings: PreemptionSettings) -
 
 
 def beat(intervals_s: Sequence[float], regular: float) -> Beat | None:
-    """None for fewer than three intervals and for checkpoints that come irregularly.
+    """The rhythm of the intervals; None for fewer than three of them and for irregular checkpoints.
 
-    A checkpoint whose end was not seen makes an interval twice as long; it counts as two. One that comes far too early,
-    most often a mistake, makes two short ones; they count as one, as long as that is rare. Several on end are no
-    mistakes: where the last checkpoints came so, there is another rhythm now.
+    A checkpoint whose end was not observed doubles an interval, which then counts as two. A checkpoint that is far too
+    early, usually a misread one, makes two short intervals; they count as one as long as that is rare. Several in a row
+    are real: if the last checkpoints came that early, the rhythm has changed.
     """
     if len(intervals_s) < _LEAST:
         return None

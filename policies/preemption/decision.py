@@ -1,4 +1,4 @@
-"""What was decided about a waiting workload, with a reason for every candidate."""
+"""The decision about a waiting workload, with a reason for every candidate."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,61 +11,66 @@ from kopt.core.reason import Reason
 POLICY = "preemption"
 
 
-class Verdict(StrEnum):
+class PreemptionAction(StrEnum):
     """What to do about the waiting workload."""
 
     FITS = "fits"
-    """It needs nobody's room."""
+    """It fits without preemption."""
     PREEMPT = "preempt"
-    """The victims make room now."""
+    """Preempt the victims now."""
     WAIT = "wait"
-    """Ask again at ``until_s`` at the latest."""
+    """Decide again at ``until_s`` at the latest."""
     LEAVE = "leave"
-    """We choose nobody; the native scheduler goes by its own rules."""
+    """No victims; the native scheduler applies its own rules."""
 
 
 @dataclass(frozen=True)
-class CandidateNote:
-    """One running gang: chosen, or spared and why. ``lost_gpu_s`` is what killing it now loses, where that is known."""
+class CandidateResult:
+    """One running gang: selected, or spared and why. ``lost_gpu_s`` is what killing it now would lose, if known."""
 
     gang: str
     gpus: int
-    chosen: bool
+    selected: bool
     reason: Reason
     lost_gpu_s: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"gang": self.gang, "gpus_milli": self.gpus, "chosen": self.chosen, "lost_gpu_seconds": self.lost_gpu_s,
-                "reason": self.reason.to_dict()}  # fmt: skip
+        return {
+            "gang": self.gang,
+            "gpus_milli": self.gpus,
+            "chosen": self.selected,
+            "lost_gpu_seconds": self.lost_gpu_s,
+            "reason": self.reason.to_dict(),
+        }
 
 
 @dataclass(frozen=True)
 class PreemptionDecision:
-    """``victims`` only with PREEMPT, ``until_s`` only with WAIT. ``lost_gpu_s`` is what the victims lose, or would.
+    """``victims`` only with PREEMPT, ``until_s`` only with WAIT. ``lost_gpu_s`` is the work that the victims lose.
 
-    With LEAVE it is what the native scheduler is expected to lose. ``guarded`` are to be kept from that too, for a
-    write that is or may be under way; ``unguarded`` were guarded for longer than is allowed and are its to take.
-    ``exact``: no cheaper set exists at that moment. ``asks``, only with WAIT: who is to be asked to save now, as the
-    plan counts on it.
+    With LEAVE it is what the native scheduler is expected to lose. ``guarded`` gangs have to be protected from the
+    native scheduler, because a checkpoint write is or may be under way; ``unguarded`` gangs were protected for longer
+    than allowed. ``exact``: no cheaper set exists. ``save_requests``, only with WAIT: the gangs to ask for a
+    checkpoint now, as the plan counts on it.
     """
 
-    verdict: Verdict
+    action: PreemptionAction
     reasons: tuple[Reason, ...]
-    notes: tuple[CandidateNote, ...]
+    candidates: tuple[CandidateResult, ...]
     victims: tuple[str, ...] = ()
     lost_gpu_s: float | None = None
     until_s: float | None = None
     guarded: tuple[str, ...] = ()
     unguarded: tuple[str, ...] = ()
     exact: bool = True
-    asks: tuple[str, ...] = ()
+    save_requests: tuple[str, ...] = ()
 
     def as_decision(self, mode: Mode, models: tuple[ModelVersion, ...] = ()) -> Decision:
-        """As actions on objects: pre-empt each victim, guard and unguard gangs."""
-        gpus = {note.gang: note.gpus for note in self.notes}
+        """As actions on objects: preempt each victim, guard and unguard gangs."""
+        gpus = {candidate.gang: candidate.gpus for candidate in self.candidates}
         actions = (
             *(Action("preempt", name, gpus[name], "milli-gpu") for name in self.victims),
-            *(Action("ask-to-save", name) for name in self.asks),
+            *(Action("ask-to-save", name) for name in self.save_requests),
             *(Action("guard", name) for name in self.guarded),
             *(Action("unguard", name) for name in self.unguarded),
         )
@@ -73,8 +78,14 @@ class PreemptionDecision:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "verdict": self.verdict.value, "victims": list(self.victims), "lost_gpu_seconds": self.lost_gpu_s,
-            "until": self.until_s, "reasons": [one.to_dict() for one in self.reasons],
-            "candidates": [one.to_dict() for one in self.notes], "guarded": list(self.guarded),
-            "unguarded": list(self.unguarded), "exact": self.exact, "asks": list(self.asks),
-        }  # fmt: skip
+            "verdict": self.action.value,
+            "victims": list(self.victims),
+            "lost_gpu_seconds": self.lost_gpu_s,
+            "until": self.until_s,
+            "reasons": [reason.to_dict() for reason in self.reasons],
+            "candidates": [item.to_dict() for item in self.candidates],
+            "guarded": list(self.guarded),
+            "unguarded": list(self.unguarded),
+            "exact": self.exact,
+            "asks": list(self.save_requests),
+        }

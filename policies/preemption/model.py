@@ -1,17 +1,17 @@
-"""What a decision about pre-emption looks at. GPUs are milli-GPU, times seconds on the caller's clock."""
+"""The snapshot a preemption decision is made from. GPUs are milli-GPU, times seconds on the caller's clock."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kopt.core.checkpoint import JobStatus
 from kopt.core.units import MilliGpu
+from kopt.core.workload.checkpoint import JobStatus
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A workload that asks for ``pods`` times ``gpus_per_pod``, all at once; it has waited since ``since_s``.
+class Preemptor:
+    """A workload that requests ``pods`` times ``gpus_per_pod``, all at once, and has waited since ``since_s``.
 
-    ``budget_s``: how long it may be made to wait for a better moment, counted from then on.
+    ``budget_s``: how long it may be kept waiting for a cheaper time, counted from ``since_s``.
     """
 
     name: str
@@ -37,24 +37,25 @@ class Waiting:
 class Member:
     """Pods of a gang that write one log (all ranks of a training, or one role of several).
 
-    ``status`` is what was known of it at ``seen_at_s``; None where nothing ever was. ``node`` may be left empty where
-    it does not matter which GPUs come free together.
+    ``status`` was observed at ``seen_at_s``; None if no status was ever observed. ``node`` may be empty where it does
+    not matter which GPUs are freed together. ``claimed``: the status is the pod owner's own claim.
     """
 
     gpus: MilliGpu
     status: JobStatus | None = None
     seen_at_s: float = 0.0
     node: str = ""
+    claimed: bool = False
 
 
 @dataclass(frozen=True)
 class RunningGang:
-    """Pods that live and die together. ``started_at_s`` is the start of this run, ``preemptions`` are those by anyone
-    within the last day.
+    """Pods that are scheduled and evicted together. ``started_at_s`` is the start of this run; ``preemptions`` counts
+    all preemptions within the last day, whichever component made them.
 
-    ``restart_s`` is what starting again takes, where that is known; else it is read off the status. ``saves_s``: it can
-    be asked to save and should have done so after that long; None where it cannot be asked, or was already.
-    ``saved_at_s``: it was asked at that time and has saved since, which tells nothing about its own rhythm.
+    ``restart_s`` is how long a restart takes, where known; otherwise it is derived from the status. ``saves_s``: time
+    from a save request to its checkpoint; None if the gang cannot be asked or was asked already. ``saved_at_s``: time
+    of a save request that was answered; that checkpoint says nothing about the gang's own checkpoint interval.
     """
 
     name: str
@@ -78,15 +79,15 @@ class RunningGang:
 
     @property
     def by_node(self) -> tuple[tuple[str, int], ...]:
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for member in self.members:
-            found[member.node] = found.get(member.node, 0) + member.gpus
-        return tuple(sorted(found.items()))
+            result[member.node] = result.get(member.node, 0) + member.gpus
+        return tuple(sorted(result.items()))
 
 
 @dataclass(frozen=True)
 class QueueShare:
-    """A queue of the tree: what it is guaranteed, what its workloads and those below it use, what they may use."""
+    """A queue of the tree: its guarantee, the usage of its workloads and of all queues below it, and its limit."""
 
     name: str
     guaranteed: MilliGpu
@@ -96,20 +97,20 @@ class QueueShare:
 
     @property
     def borrowed(self) -> int:
-        """What it uses beyond its guarantee."""
+        """Usage beyond the guarantee."""
         return max(0, self.used - self.guaranteed)
 
 
 @dataclass(frozen=True)
-class Scene:
-    """The moment a decision is about.
+class Snapshot:
+    """Everything a preemption decision depends on, at one time.
 
-    ``free`` is milli-GPU by node ("" where nodes do not matter), without what is promised to other workloads; less than
-    none is to be freed first.
-    Raises ValueError for two gangs of one name or a queue that is its own ancestor.
+    ``free`` is milli-GPU by node ("" where nodes do not matter), without what is promised to other workloads; negative
+    amounts have to be freed first.
+    Raises ValueError for duplicate gang names and for a queue that is its own ancestor.
     """
 
-    waiting: Waiting
+    preemptor: Preemptor
     gangs: tuple[RunningGang, ...]
     now_s: float
     queues: Mapping[str, QueueShare] = field(default_factory=dict)
@@ -122,22 +123,22 @@ class Scene:
             list(self.lineage(name))
 
     def lineage(self, queue: str) -> Iterator[QueueShare]:
-        """A queue and those above it, as far as they are known."""
-        seen: set[str] = set()
+        """A queue and its known ancestors."""
+        visited: set[str] = set()
         while (share := self.queues.get(queue)) is not None:
-            if queue in seen:
+            if queue in visited:
                 raise ValueError(f"queue {queue!r} is its own ancestor")
-            seen.add(queue)
+            visited.add(queue)
             yield share
             queue = share.parent
 
     @property
     def reclaims(self) -> bool:
-        """With the workload, its queue would still be within its guarantee: it takes back what it owns."""
-        own = next(self.lineage(self.waiting.queue), None)
-        return own is not None and own.used + self.waiting.gpus <= own.guaranteed
+        """Whether its queue stays within its guarantee with the preemptor: it reclaims quota that it owns."""
+        own = next(self.lineage(self.preemptor.queue), None)
+        return own is not None and own.used + self.preemptor.gpus <= own.guaranteed
 
     def lenders(self, gang: RunningGang) -> tuple[str, ...]:
-        """Queues that lose GPUs when ``gang`` makes room: its own and those above that are not the workload's too."""
-        shared = {share.name for share in self.lineage(self.waiting.queue)}
+        """Queues that lose GPUs if ``gang`` is preempted: its own and those ancestors that the preemptor is not in."""
+        shared = {share.name for share in self.lineage(self.preemptor.queue)}
         return tuple(share.name for share in self.lineage(gang.queue) if share.name not in shared)

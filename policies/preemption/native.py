@@ -1,59 +1,63 @@
-"""What the native scheduler would take, left to its own rule, and which gangs are kept from it.
+"""The native scheduler's own choice of victims, and the gangs that have to be protected from it.
 
-Its rule is that of Kueue within a queue: the lowest priority first, then the newest; whoever is not needed after all is
-spared. Where that is expected to lose least, the best we can do is to stand aside: a gang of whose checkpoints nothing
-is known has at most the work since its start to lose, and is never ours to take.
+Its rule is Kueue's within a queue: lowest priority first, then newest; gangs that turn out not to be needed are spared.
+Where that is expected to lose least, the best decision is to stand aside: a gang without known checkpoints can lose at
+most the work since its start, and is never one of our victims.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 
 from kopt.policies.preemption.evidence import Outlook, cost_of, risk_gpu_s
-from kopt.policies.preemption.search import Found, Need, Option
+from kopt.policies.preemption.model import Snapshot
+from kopt.policies.preemption.search import Need, Option, VictimSet
 from kopt.policies.preemption.settings import PreemptionSettings
 from kopt.policies.preemption.state import PreemptionState
-from kopt.policies.preemption.words import Scene
 
 OUT_OF_REACH = frozenset({"GOING", "NOT_PREEMPTIBLE", "PRIORITY", "QUOTA", "QUEUE_UNKNOWN"})
-"""Whom these of our rules bar, the native scheduler does not take either."""
+"""The native scheduler does not preempt gangs that these rules bar either."""
 _WRITE = frozenset({"WRITING", "NOT_SAFE", "WRITE_DUE"})
 
 
-def kept_from_it(
+def gangs_to_guard(
     outlooks: Iterable[Outlook], state: PreemptionState, now_s: float, settings: PreemptionSettings
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Gangs that are or may be in a write, to be guarded, and those that have been so for longer than is allowed."""
+    """Gangs to guard because they are or may be writing, and those guarded for longer than is allowed."""
     guarded: list[str] = []
     unguarded: list[str] = []
-    safe_at_s = {one.gang: one.safe_at_s for one in state.rhythms}
-    for one in outlooks:
-        if one.spared is None or one.spared.code not in _WRITE:
+    safe_at_s = {rhythm.gang: rhythm.safe_at_s for rhythm in state.rhythms}
+    for outlook in outlooks:
+        if outlook.spared is None or outlook.spared.code not in _WRITE:
             continue
-        since_s = max(one.gang.started_at_s, safe_at_s.get(one.gang.name) or -math.inf)
-        (unguarded if now_s - since_s >= settings.max_protection_s else guarded).append(one.gang.name)
+        since_s = max(outlook.gang.started_at_s, safe_at_s.get(outlook.gang.name) or -math.inf)
+        (unguarded if now_s - since_s >= settings.max_protection_s else guarded).append(outlook.gang.name)
     return tuple(guarded), tuple(unguarded)
 
 
-def native_choice(scene: Scene, need: Need, reach: Iterable[Outlook], settings: PreemptionSettings) -> Found | None:
-    """Whom of ``reach`` the native scheduler would take now, and what that is expected to lose; None if nobody."""
-    order = sorted(reach, key=lambda one: (one.gang.priority, -one.gang.started_at_s, one.gang.name))
-    taken = _in_order([_option(one, scene, settings) for one in order], need)
-    if not taken:
+def native_choice(
+    snapshot: Snapshot, need: Need, reach: Iterable[Outlook], settings: PreemptionSettings
+) -> VictimSet | None:
+    """The gangs of ``reach`` that the native scheduler would preempt now, and the expected loss; None if none."""
+    order = sorted(reach, key=lambda outlook: (outlook.gang.priority, -outlook.gang.started_at_s, outlook.gang.name))
+    victims = _in_order([_option(outlook, snapshot, settings) for outlook in order], need)
+    if not victims:
         return None
-    names = tuple(sorted(one.name for one in taken))
-    return Found(names, sum(one.cost for one in taken), sum(one.gpus for one in taken))
+    names = tuple(sorted(option.name for option in victims))
+    return VictimSet(names, sum(option.cost for option in victims), sum(option.gpus for option in victims))
 
 
-def _option(one: Outlook, scene: Scene, settings: PreemptionSettings) -> Option:
-    gang = one.gang
-    return Option(gang.name, expected_loss(one, scene.now_s, settings), gang.gpus, gang.by_node, scene.lenders(gang))
+def _option(outlook: Outlook, snapshot: Snapshot, settings: PreemptionSettings) -> Option:
+    gang = outlook.gang
+    return Option(
+        gang.name, expected_loss(outlook, snapshot.now_s, settings), gang.gpus, gang.by_node, snapshot.lenders(gang)
+    )
 
 
-def expected_loss(one: Outlook, now_s: float, settings: PreemptionSettings) -> int:
-    """Milli-GPU-seconds: what its statuses say; where they tell of no checkpoint, all since the start of this run."""
-    gang, known = one.gang, one.cost_at(now_s)
-    if known is not None:
-        return known
+def expected_loss(outlook: Outlook, now_s: float, settings: PreemptionSettings) -> int:
+    """Milli-GPU-seconds by its statuses; everything since the start of the run where they show no checkpoint."""
+    gang, cost = outlook.gang, outlook.cost_at(now_s)
+    if cost is not None:
+        return cost
     ran_s = max(0.0, now_s - gang.started_at_s)
     restart_s = settings.restart_s if gang.restart_s is None else gang.restart_s
     lost = 0
@@ -66,28 +70,28 @@ def expected_loss(one: Outlook, now_s: float, settings: PreemptionSettings) -> i
 
 
 def _in_order(options: Sequence[Option], need: Need) -> list[Option]:
-    """The first of them that suffice, without those that are not needed then; none where all do not."""
-    free, slack, taken = dict(need.free), dict(need.slack), list[Option]()
-    for one in options:
+    """The first options that suffice, without those that turn out unneeded; empty if all together do not suffice."""
+    free, slack, victims = dict(need.free), dict(need.slack), list[Option]()
+    for option in options:
         if need.met_by(free):
             break
-        if all(slack.get(queue, one.gpus) >= one.gpus for queue in one.queues):
-            _move(one, free, slack)
-            taken.append(one)
+        if all(slack.get(queue, option.gpus) >= option.gpus for queue in option.queues):
+            _move(option, free, slack)
+            victims.append(option)
     if not need.met_by(free):
         return []
-    for one in tuple(taken):
-        left = dict(free)
-        for node, amount in one.on:
-            left[node] -= amount
-        if need.met_by(left):
-            free = left
-            taken.remove(one)
-    return taken
+    for option in tuple(victims):
+        remaining = dict(free)
+        for node, amount in option.on:
+            remaining[node] -= amount
+        if need.met_by(remaining):
+            free = remaining
+            victims.remove(option)
+    return victims
 
 
-def _move(one: Option, free: dict[str, int], slack: dict[str, int]) -> None:
-    for node, amount in one.on:
+def _move(option: Option, free: dict[str, int], slack: dict[str, int]) -> None:
+    for node, amount in option.on:
         free[node] = free.get(node, 0) + amount
-    for queue in one.queues:
-        slack[queue] = slack.get(queue, one.gpus) - one.gpus
+    for queue in option.queues:
+        slack[queue] = slack.get(queue, option.gpus) - option.gpus

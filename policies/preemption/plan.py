@@ -1,34 +1,34 @@
-"""What a decision is made of: the gangs as rules and evidence show them, a plan, and what is said of both."""
+"""The parts of a decision: the evaluated gangs, the plan, and the reasons given for both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU, format_gpus
-from kopt.policies.preemption.decision import CandidateNote, PreemptionDecision, Verdict
-from kopt.policies.preemption.evidence import Outlook
-from kopt.policies.preemption.search import Found, Need
-from kopt.policies.preemption.words import Scene
+from kopt.policies.preemption.decision import CandidateResult, PreemptionAction, PreemptionDecision
+from kopt.policies.preemption.evidence import Outlook, claims_sentence
+from kopt.policies.preemption.model import Snapshot
+from kopt.policies.preemption.search import Need, VictimSet
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Whom to take at ``at_s``; ``price`` is the work lost then and the waiting until then, in milli-GPU-seconds.
+    """The victims at ``at_s``; ``price`` is the work lost plus the price of waiting, in milli-GPU-seconds.
 
-    ``aside``: not ours to take, but what the native scheduler is expected to.
+    ``aside``: these are the native scheduler's expected victims, not ours.
     """
 
     at_s: float
-    found: Found
+    victims: VictimSet
     price: float
     aside: bool = False
 
 
 @dataclass(frozen=True)
-class View:
-    """All that is known of the scene's gangs: the rules first, then the evidence of those that rules allow."""
+class Evaluation:
+    """The snapshot's gangs after applying the rules, then the evidence of those that the rules allow."""
 
-    scene: Scene
+    snapshot: Snapshot
     barred: Mapping[str, Reason]
     outlooks: Mapping[str, Outlook]
     need: Need
@@ -37,56 +37,78 @@ class View:
 
     @property
     def allowed(self) -> tuple[Outlook, ...]:
-        return tuple(one for name, one in self.outlooks.items() if name not in self.barred)
+        return tuple(outlook for name, outlook in self.outlooks.items() if name not in self.barred)
 
 
-def chosen_reason(view: View, plan: Plan) -> Reason:
+def victims_reason(evaluation: Evaluation, plan: Plan) -> Reason:
     """Why these victims."""
-    waited_s = view.scene.now_s - view.scene.waiting.since_s
-    lost = plan.found.cost / WHOLE_GPU
-    text = (f"{', '.join(plan.found.names)} free {format_gpus(plan.found.gpus)} GPUs for {view.scene.waiting.name} and "
-            f"lose {lost:.0f} GPU-seconds, the least of all sets that may be chosen.")  # fmt: skip
-    return Reason("LEAST_LOST", text, {"lost_gpu_s": lost, "waited_s": waited_s, "victims": len(plan.found.names)})
-
-
-def aside_reason(view: View, plan: Plan) -> Reason:
-    """Why none of ours."""
-    lost = plan.found.cost / WHOLE_GPU
+    preemptor = evaluation.snapshot.preemptor
+    waited_s = evaluation.snapshot.now_s - preemptor.since_s
+    lost = plan.victims.cost / WHOLE_GPU
     text = (
-        f"It is left to the native scheduler to make room for {view.scene.waiting.name}: it should take "
-        f"{', '.join(plan.found.names)} and lose {lost:.0f} GPU-seconds, less than those who may be chosen."
+        f"{', '.join(plan.victims.names)} free {format_gpus(plan.victims.gpus)} GPUs for {preemptor.name} and "
+        f"lose {lost:.0f} GPU-seconds, the least of all eligible sets."
     )
-    return Reason("NATIVE_LOSES_LESS", text, {"lost_gpu_s": lost})
+    return Reason(
+        "LEAST_LOST",
+        text + claims_of(evaluation, plan.victims.names),
+        {"lost_gpu_s": lost, "waited_s": waited_s, "victims": len(plan.victims.names)},
+    )
+
+
+def aside_reason(evaluation: Evaluation, plan: Plan) -> Reason:
+    """Why it is left to the native scheduler."""
+    lost = plan.victims.cost / WHOLE_GPU
+    text = (
+        f"{evaluation.snapshot.preemptor.name} is left to the native scheduler, which is expected to preempt "
+        f"{', '.join(plan.victims.names)} and lose {lost:.0f} GPU-seconds, less than the eligible gangs."
+    )
+    return Reason("NATIVE_LOSES_LESS", text + claims_of(evaluation, plan.victims.names), {"lost_gpu_s": lost})
+
+
+def claims_of(evaluation: Evaluation, names: Sequence[str]) -> str:
+    """A sentence if figures of these gangs are claims of their owners, otherwise empty."""
+    return claims_sentence(evaluation.outlooks[name].gang for name in names if name in evaluation.outlooks)
 
 
 def say(
-    view: View, verdict: Verdict, reason: Reason, plan: Plan | None = None, until_s: float | None = None
+    evaluation: Evaluation,
+    action: PreemptionAction,
+    reason: Reason,
+    plan: Plan | None = None,
+    until_s: float | None = None,
 ) -> PreemptionDecision:
-    """The decision, with a word about every gang."""
-    victims = plan.found.names if plan and verdict is Verdict.PREEMPT else ()
-    notes = tuple(_note(view, name, victims, plan) for name in view.outlooks)
-    lost = plan.found.cost / WHOLE_GPU if plan else None
-    exact = plan.found.exact if plan else True
+    """The decision, with a reason for every gang."""
+    victims = plan.victims.names if plan and action is PreemptionAction.PREEMPT else ()
+    candidates = tuple(_candidate(evaluation, name, victims, plan) for name in evaluation.outlooks)
+    lost = plan.victims.cost / WHOLE_GPU if plan else None
+    exact = plan.victims.exact if plan else True
     return PreemptionDecision(
-        verdict, (reason,), notes, victims, lost, until_s, view.guarded, view.unguarded, exact
-    )  # fmt: skip
+        action, (reason,), candidates, victims, lost, until_s, evaluation.guarded, evaluation.unguarded, exact
+    )
 
 
-def _note(view: View, name: str, victims: Sequence[str], plan: Plan | None) -> CandidateNote:
-    one = view.outlooks[name]
-    cost = one.cost_at(view.scene.now_s)
+def _candidate(evaluation: Evaluation, name: str, victims: Sequence[str], plan: Plan | None) -> CandidateResult:
+    outlook = evaluation.outlooks[name]
+    cost = outlook.cost_at(evaluation.snapshot.now_s)
     lost = None if cost is None else cost / WHOLE_GPU
-    return CandidateNote(name, one.gang.gpus, name in victims, _why(view, one, victims, plan, lost), lost)
+    return CandidateResult(
+        name, outlook.gang.gpus, name in victims, _why(evaluation, outlook, victims, plan, lost), lost
+    )
 
 
-def _why(view: View, one: Outlook, victims: Sequence[str], plan: Plan | None, lost: float | None) -> Reason:
-    name = one.gang.name
-    if reason := view.barred.get(name) or one.spared:
+def _why(
+    evaluation: Evaluation, outlook: Outlook, victims: Sequence[str], plan: Plan | None, lost: float | None
+) -> Reason:
+    name = outlook.gang.name
+    if reason := evaluation.barred.get(name) or outlook.spared:
         return reason
-    numbers = {"lost_gpu_s": lost or 0.0}
+    numbers, claims = {"lost_gpu_s": lost or 0.0}, claims_sentence([outlook.gang])
     if name in victims:
-        return Reason("CHOSEN", f"{name} makes room and loses {lost:.0f} GPU-seconds.", numbers)
+        return Reason("CHOSEN", f"{name} is preempted and loses {lost:.0f} GPU-seconds.{claims}", numbers)
     if plan is None or not victims:
-        return Reason("NOT_NOW", f"{name} could be chosen and would lose {lost:.0f} GPU-seconds now.", numbers)
-    return Reason("DEARER", f"{name} would lose {lost:.0f} GPU-seconds; the chosen lose "
-                  f"{plan.found.cost / WHOLE_GPU:.0f} in all.", numbers)  # fmt: skip
+        text = f"{name} is eligible and would lose {lost:.0f} GPU-seconds now.{claims}"
+        return Reason("NOT_NOW", text, numbers)
+    total = plan.victims.cost / WHOLE_GPU
+    text = f"{name} would lose {lost:.0f} GPU-seconds; the victims lose {total:.0f} in total.{claims}"
+    return Reason("DEARER", text, numbers)

@@ -1,8 +1,8 @@
 """The set of gangs that frees enough and loses least: branch and bound over gangs, cheapest per GPU first.
 
-Exact up to ``EXACT`` candidates; beyond, the best found within a number of steps. What is compared is (lost work,
-number of gangs, GPUs freed beyond need), in whole numbers; of equal sets the first in the order of (cost per GPU, name)
-is taken. So the answer does not depend on the order in which candidates are given.
+Exact up to ``EXACT`` candidates; beyond that, the best set within a number of steps. Sets are compared by (lost work,
+number of gangs, GPUs freed beyond the need), in whole numbers; among equal sets the first in the order of (cost per
+GPU, name) wins. The result therefore does not depend on the order of the candidates.
 """
 
 import math
@@ -15,7 +15,7 @@ EXACT = 20
 
 @dataclass(frozen=True)
 class Option:
-    """A gang that may be chosen: ``cost`` in milli-GPU-seconds, ``on`` milli-GPU by node, ``queues`` that lose them."""
+    """An eligible gang: ``cost`` in milli-GPU-seconds, ``on`` milli-GPU by node, ``queues`` that lose them."""
 
     name: str
     cost: int
@@ -42,7 +42,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Found:
+class VictimSet:
     """The gangs by name, what they cost, and whether no cheaper set exists."""
 
     names: tuple[str, ...]
@@ -51,97 +51,100 @@ class Found:
     exact: bool = True
 
 
-def cheapest(options: Sequence[Option], need: Need, steps: int) -> Found | None:
-    """The cheapest set that meets ``need``; None if none does (or, beyond ``EXACT`` options, none was found)."""
+def cheapest(options: Sequence[Option], need: Need, steps: int) -> VictimSet | None:
+    """The cheapest set that meets ``need``; None if there is none (or, beyond ``EXACT`` options, none was reached)."""
     search = _Search(options, need, math.inf if len(options) <= EXACT else steps)
     search.run()
     if search.best is None:
         return None
     cost, _, surplus = search.best
-    return Found(tuple(sorted(search.names)), cost, surplus + search.missing, exact=search.steps_left > 0)
+    return VictimSet(tuple(sorted(search.names)), cost, surplus + search.missing, exact=search.steps_left > 0)
 
 
 class _Search:
-    """One depth-first search; what is chosen so far lies on a stack."""
+    """One depth-first search; the options selected so far are on a stack."""
 
     def __init__(self, options: Sequence[Option], need: Need, steps: float) -> None:
-        self.options = sorted((one for one in options if one.gpus > 0), key=lambda one: (one.cost / one.gpus, one.name))
+        self.options = sorted(
+            (option for option in options if option.gpus > 0),
+            key=lambda option: (option.cost / option.gpus, option.name),
+        )
         self.need, self.steps_left = need, steps
         self.missing = need.gpus - sum(max(0, amount) for amount in need.free.values())
         self.free, self.slack = dict(need.free), dict(need.slack)
-        self.chosen: list[Option] = []
+        self.selected: list[Option] = []
         self.best: tuple[int, int, int] | None = None
         self.names: tuple[str, ...] = ()
-        self.rest = [_Rest.of(self.options[place:]) for place in range(len(self.options) + 1)]
+        self.rest = [_Rest.of(self.options[index:]) for index in range(len(self.options) + 1)]
 
     def run(self) -> None:
-        """All sets, in the order that decides between equals, so a later one must be better. A loop: those who free
-        thousands of GPUs one by one are more than calls may be nested."""
-        place = cost = freed = 0
-        taken: list[int] = []
+        """Visits all sets in the order that breaks ties, so a later one must be strictly better. A loop, because
+        thousands of single-GPU gangs would exceed the recursion limit."""
+        index = cost = freed = 0
+        path: list[int] = []
         while True:
             self.steps_left -= 1
-            if self._goes_on(place, cost, freed):
-                one = self.options[place]
-                if self._take(one):
-                    taken.append(place)
-                    cost, freed = cost + one.cost, freed + one.gpus
-            elif taken:
-                place = taken.pop()
-                one = self.options[place]
-                self._put_back(one)
-                cost, freed = cost - one.cost, freed - one.gpus
+            if self._goes_on(index, cost, freed):
+                option = self.options[index]
+                if self._push(option):
+                    path.append(index)
+                    cost, freed = cost + option.cost, freed + option.gpus
+            elif path:
+                index = path.pop()
+                option = self.options[index]
+                self._pop(option)
+                cost, freed = cost - option.cost, freed - option.gpus
             else:
                 return
-            place += 1
+            index += 1
 
-    def _goes_on(self, place: int, cost: int, freed: int) -> bool:
-        """Whether something better may follow from the choices made among ``options[:place]``."""
+    def _goes_on(self, index: int, cost: int, freed: int) -> bool:
+        """Whether a better set may follow from the choices made among ``options[:index]``."""
         if self.need.met_by(self.free):
-            key = (cost, len(self.chosen), freed - self.missing)
+            key = (cost, len(self.selected), freed - self.missing)
             if self.best is None or key < self.best:
-                self.best, self.names = key, tuple(one.name for one in self.chosen)
+                self.best, self.names = key, tuple(option.name for option in self.selected)
             return False
-        if self.steps_left <= 0 or place == len(self.options) or self.rest[place].gpus < self.missing - freed:
+        if self.steps_left <= 0 or index == len(self.options) or self.rest[index].gpus < self.missing - freed:
             return False
-        return self.best is None or self._least(place, cost, freed) < self.best
+        return self.best is None or self._least(index, cost, freed) < self.best
 
-    def _least(self, place: int, cost: int, freed: int) -> tuple[int, int, int]:
-        """No completion is better: as if GPUs could be had in parts, and as if the cheapest gangs were large enough."""
+    def _least(self, index: int, cost: int, freed: int) -> tuple[int, int, int]:
+        """Lower bound of any completion: as if gangs were divisible, and as if the cheapest gangs were large enough."""
         missing = max(1, self.missing - freed)
-        rest = self.rest[place]
+        rest = self.rest[index]
         surplus = max(freed - self.missing, -missing % rest.divisor)
         more = -(-missing // rest.largest)
         parts = 0
-        for one in self.options[place:]:
-            if one.gpus >= missing:
-                parts += -(-one.cost * missing // one.gpus)
+        for option in self.options[index:]:
+            if option.gpus >= missing:
+                parts += -(-option.cost * missing // option.gpus)
                 break
-            parts, missing = parts + one.cost, missing - one.gpus
-        return cost + max(parts, rest.cheapest[more]), len(self.chosen) + more, surplus
+            parts, missing = parts + option.cost, missing - option.gpus
+        return cost + max(parts, rest.cheapest[more]), len(self.selected) + more, surplus
 
-    def _take(self, one: Option) -> bool:
-        if any(self.slack.get(queue, one.gpus) < one.gpus for queue in one.queues):
+    def _push(self, option: Option) -> bool:
+        if any(self.slack.get(queue, option.gpus) < option.gpus for queue in option.queues):
             return False
-        self._move(one, 1)
-        self.chosen.append(one)
+        self._move(option, 1)
+        self.selected.append(option)
         return True
 
-    def _put_back(self, one: Option) -> None:
-        self._move(one, -1)
-        self.chosen.pop()
+    def _pop(self, option: Option) -> None:
+        self._move(option, -1)
+        self.selected.pop()
 
-    def _move(self, one: Option, sign: int) -> None:
-        for node, amount in one.on:
+    def _move(self, option: Option, sign: int) -> None:
+        for node, amount in option.on:
             self.free[node] = self.free.get(node, 0) + sign * amount
-        for queue in one.queues:
+        for queue in option.queues:
             if queue in self.slack:
-                self.slack[queue] -= sign * one.gpus
+                self.slack[queue] -= sign * option.gpus
 
 
 @dataclass(frozen=True)
 class _Rest:
-    """The options from a place on: their GPUs (all, largest, common divisor), the cost of the k cheapest."""
+    """The options from an index on: their GPUs (total, largest, common divisor) and the cost of the k cheapest."""
 
     gpus: int
     largest: int
@@ -150,6 +153,6 @@ class _Rest:
 
     @classmethod
     def of(cls, options: Sequence[Option]) -> "_Rest":
-        gpus = [one.gpus for one in options]
-        costs = accumulate(sorted(one.cost for one in options), initial=0)
+        gpus = [option.gpus for option in options]
+        costs = accumulate(sorted(option.cost for option in options), initial=0)
         return cls(sum(gpus), max(gpus, default=1), math.gcd(*gpus) or 1, tuple(costs))

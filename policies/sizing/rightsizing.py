@@ -1,7 +1,7 @@
-"""How much GPU memory a workload should ask for (K3), from a prediction of its need.
+"""How much GPU memory a workload should request (K3), from a prediction of its need.
 
-The recommendation is the upper end of the interval, and never less than any run of the job type was seen to use. With
-no prediction, a refused one, a fallback or one that is too unsure, the workload stays as it is written.
+The recommendation is the upper end of the interval, and never less than any observed run of the job type used. Without
+a prediction, or with a refusal, a fallback or too little confidence, the workload stays unchanged.
 """
 
 import math
@@ -11,17 +11,17 @@ from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import MIB, Bytes, format_bytes
 
-NOTHING_SEEN = Bytes(0)
+NOT_OBSERVED = Bytes(0)
 
 
 @dataclass(frozen=True)
 class RightsizingSettings:
-    """What a prediction must have before it is written down. Raises ValueError for values out of range."""
+    """What a prediction needs to be used. Raises ValueError for values out of range."""
 
     min_confidence: float = 0.8
     """Of the prediction, 0 to 1."""
     min_probability: float = 0.9
-    """With which its interval covers the truth."""
+    """Stated coverage of its interval."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_confidence <= 1 or not 0 < self.min_probability < 1:
@@ -30,8 +30,8 @@ class RightsizingSettings:
 
 @dataclass(frozen=True)
 class Sizing:
-    """``recommended_bytes`` per GPU, or None when unsure; ``ask_bytes`` replaces what the workload asks for, or None
-    to leave it."""
+    """``recommended_bytes`` per GPU, or None when unsure; ``ask_bytes`` replaces the workload's request, or None to
+    leave it unchanged."""
 
     recommended_bytes: Bytes | None
     ask_bytes: Bytes | None
@@ -44,30 +44,30 @@ def recommend(
     asked_bytes: Bytes,
     need: Prediction | None,
     settings: RightsizingSettings,
-    observed_peak_bytes: Bytes = NOTHING_SEEN,
+    observed_peak_bytes: Bytes = NOT_OBSERVED,
 ) -> Sizing:
-    """What to recommend to a workload that asks for ``asked_bytes`` per GPU (0: for whole GPUs).
+    """The recommendation for a workload that requests ``asked_bytes`` per GPU (0: whole GPUs).
 
     ``need`` is the predicted peak in bytes, ``observed_peak_bytes`` the most that any run of this job type used.
-    Whole GPUs are never turned into shares here: which executor could hold the share is not known at this point.
+    Whole GPUs are never turned into shares here: at this point no executor for the share is known.
     """
     doubt = _doubt(need, settings)
     if doubt is not None or need is None or need.high is None:
         return Sizing(None, None, 0.0, None, (doubt,) if doubt else ())
-    known = max(need.high, float(observed_peak_bytes))
-    recommended = Bytes(math.ceil(known / MIB) * MIB)
+    peak = max(need.high, float(observed_peak_bytes))
+    recommended = Bytes(math.ceil(peak / MIB) * MIB)
     numbers = {"low_bytes": float(need.low or 0), "high_bytes": need.high, "observed_peak_bytes": observed_peak_bytes}
     text = (
         f"{need.probability:.0%} of such jobs stay below {format_bytes(int(need.high))}"
         + (f"; a run used {format_bytes(observed_peak_bytes)}" if observed_peak_bytes else "")
-        + f"; {format_bytes(asked_bytes) if asked_bytes else 'whole GPUs are'} asked for."
+        + f"; {format_bytes(asked_bytes) if asked_bytes else 'whole GPUs'} requested."
     )
-    ask = recommended if asked_bytes and asked_bytes != recommended else None
-    return Sizing(recommended, ask, need.confidence, need.model, (Reason("PREDICTED_NEED", text, numbers),))
+    request = recommended if asked_bytes and asked_bytes != recommended else None
+    return Sizing(recommended, request, need.confidence, need.model, (Reason("PREDICTED_NEED", text, numbers),))
 
 
 def _doubt(need: Prediction | None, settings: RightsizingSettings) -> Reason | None:
-    """Why a prediction is not good enough to be written down; None if it is."""
+    """Why a prediction is not good enough to be used; None if it is."""
     if need is None:
         return Reason("NO_PREDICTION", "Nothing is known about this job type yet.")
     if need.refused or need.value is None or need.high is None or not math.isfinite(need.high) or need.high <= 0:
@@ -75,7 +75,9 @@ def _doubt(need: Prediction | None, settings: RightsizingSettings) -> Reason | N
     if need.fallback:
         return Reason("FALLBACK", "The answer did not come from a model.")
     if need.confidence < settings.min_confidence or need.probability < settings.min_probability:
-        text = (f"Confidence {need.confidence:.2f} and probability {need.probability:.2f} are below "
-                f"{settings.min_confidence:.2f} and {settings.min_probability:.2f}.")  # fmt: skip
+        text = (
+            f"Confidence {need.confidence:.2f} and probability {need.probability:.2f} are below "
+            f"{settings.min_confidence:.2f} and {settings.min_probability:.2f}."
+        )
         return Reason("UNSURE", text, {"confidence": need.confidence, "probability": need.probability})
     return None

@@ -1,5 +1,5 @@
-"""Staging: which copy is made, tried again or taken away next, on which nodes, and which workload waits for it.
+"""Staging: which copy to make, retry or remove next, on which nodes, and which workloads wait for it.
 
-In: what was asked for, what is known of each copy and of the Job that makes it, who uses it, what nodes have. Out: the
-copies as they are to be told of, Jobs to begin and to end, workloads to hold and to let go. No input, output or clock.
+In: the spec, the state of each copy and of its Job, the users of the data, the capacity of nodes. Out: the copies as
+they are reported in the status, Jobs to start and to stop, workloads to hold and to release. No I/O and no clock.
 """

@@ -1,4 +1,4 @@
-"""Which copies make room: nobody uses them, and they were used longest ago."""
+"""Which copies to evict: those without users, least recently used first."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ class Cached:
 
 
 def to_evict(cached: Iterable[Cached], needed_bytes: int) -> list[Cached]:
-    """Unused copies that together free ``needed_bytes``, those used longest ago first; all of them where that is not
-    enough: what is freed may be enough for somebody smaller."""
-    found: list[Cached] = []
+    """Unused copies that together free ``needed_bytes``, least recently used first; all of them if that is not enough:
+    it may be enough for smaller data."""
+    cacheds: list[Cached] = []
     freed = 0
-    for one in sorted(cached, key=lambda one: (one.last_used_s, one.key)):
+    for item in sorted(cached, key=lambda item: (item.last_used_s, item.key)):
         if freed >= needed_bytes:
             break
-        if not one.in_use and one.bytes > 0:
-            found.append(one)
-            freed += one.bytes
-    return found
+        if not item.in_use and item.bytes > 0:
+            cacheds.append(item)
+            freed += item.bytes
+    return cacheds
 
 
 def over_budget(cached: Iterable[Cached], budget_bytes: int | None) -> list[Cached]:
-    """What has to go so that the copies of one place fit into its budget, as far as they are not in use."""
-    found = list(cached)
+    """The unused copies to evict so that the copies of one location fit into its budget."""
+    cacheds = list(cached)
     if budget_bytes is None:
         return []
-    return to_evict(found, sum(one.bytes for one in found) - budget_bytes)
+    return to_evict(cacheds, sum(item.bytes for item in cacheds) - budget_bytes)

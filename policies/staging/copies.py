@@ -1,10 +1,10 @@
-"""One copy: what is known of it after its Job was looked at, and what is to be done next."""
+"""One copy: its state after observing its Job, and the next step."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from kopt.core.staged_data import Amounts, Copy, DataPhase
-from kopt.core.staging import Trouble
+from kopt.core.staging.manifest import Trouble
+from kopt.core.staging.staged_data import Amounts, Copy, DataPhase
 from kopt.policies.staging.rules import NEVER, SLOW, StagingRules
 
 
@@ -17,7 +17,7 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """A Job of ours: ``ok`` and what it told when it ended; ``waiting`` says why its pod does not run yet."""
+    """A Job of ours: ``ok`` and its result once it ended; ``pending_reason`` says why its pod does not run yet."""
 
     place: str
     verb: Verb
@@ -29,10 +29,12 @@ class Run:
     message: str = ""
     digest: str = ""
     ended_at_s: float = 0.0
-    waiting: str = ""
+    pending_reason: str = ""
     amounts: Amounts | None = None
     ending: bool = False
     """It is being deleted."""
+    stalled: str = ""
+    """Why it loses its slot; empty while it makes progress."""
 
 
 class Step(StrEnum):
@@ -41,12 +43,12 @@ class Step(StrEnum):
     NOTHING = "nothing"
     BEGIN = "begin"
     END = "end"
-    """The Job that runs does what is not wanted any more."""
+    """The running Job does something that is no longer wanted."""
 
 
 @dataclass(frozen=True)
 class Next:
-    """The copy as it is told of, and the step; ``again_s`` is when to look again, from 1970."""
+    """The copy as it is reported, and the step; ``again_s`` is when to decide again, in Unix seconds."""
 
     copy: Copy
     step: Step = Step.NOTHING
@@ -54,20 +56,34 @@ class Next:
     again_s: float | None = None
 
 
-def advance(copy: Copy, run: Run | None, *, wanted: bool, generation: int, now_s: float, rules: StagingRules,
-            hurried: bool = False) -> Next:  # fmt: skip
-    """The next of a copy. ``wanted``: it is to be there; else nothing of it. ``hurried``: pauses count as over.
+def advance(
+    copy: Copy,
+    run: Run | None,
+    *,
+    wanted: bool,
+    generation: int,
+    now_s: float,
+    rules: StagingRules,
+    hurried: bool = False,
+) -> Next:
+    """The next step for a copy. ``wanted``: whether it should exist. ``hurried``: pauses count as over.
 
-    ``run`` is the newest Job for this copy; nothing but its own success makes a copy Ready.
+    ``run`` is the newest Job for this copy; only its own success makes a copy Ready.
     """
     verb = Verb.STAGE if wanted else Verb.REMOVE
     if run is not None and run.attempt < copy.attempts:
-        # What came after it is gone already.
+        # A later Job has been deleted already.
         run = None
     if run is not None:
         copy = replace(copy, attempts=max(copy.attempts, run.attempt), gone=copy.gone and run.verb is not Verb.STAGE)
     if run is not None and not run.ended:
         if run.verb is not verb or (wanted and run.generation != generation):
+            return Next(copy, Step.NOTHING if run.ending else Step.END, run.verb)
+        if run.stalled and run.attempt > copy.judged:
+            stalled = replace(run, reason=Trouble.STALLED, message=run.stalled, ended_at_s=now_s)
+            copy = _failed(copy, stalled, rules, now_s)
+        if wanted and run.attempt == copy.judged:
+            # It is being stopped; the reason for that stays on the object.
             return Next(copy, Step.NOTHING if run.ending else Step.END, run.verb)
         return Next(_under_way(copy, run, wanted=wanted))
     if run is not None and run.verb is verb and (not wanted or run.generation == generation):
@@ -81,7 +97,7 @@ def advance(copy: Copy, run: Run | None, *, wanted: bool, generation: int, now_s
 
 
 def _begin(copy: Copy, verb: Verb, generation: int, now_s: float, *, hurried: bool) -> Next:
-    """A Job for it, unless it failed and its pause is not over."""
+    """Start a Job, unless the copy failed and its pause is not over."""
     failed = copy.judged == copy.attempts and copy.judged > 0 and copy.failures > 0
     same = verb is Verb.REMOVE or copy.generation == generation
     if failed and same and not hurried:
@@ -90,9 +106,9 @@ def _begin(copy: Copy, verb: Verb, generation: int, now_s: float, *, hurried: bo
         if now_s < copy.retry_at_s:
             return Next(copy, again_s=copy.retry_at_s)
     phase = DataPhase.WAITING if verb is Verb.STAGE else DataPhase.EVICTED
-    kept = copy.amounts if verb is Verb.STAGE else None
+    amounts = copy.amounts if verb is Verb.STAGE else None
     failures = copy.failures if same else 0
-    begun = replace(copy, phase=phase, digest="", ready_at_s=None, amounts=kept, failures=failures)
+    begun = replace(copy, phase=phase, digest="", ready_at_s=None, amounts=amounts, failures=failures)
     return Next(begun, Step.BEGIN, verb)
 
 
@@ -105,31 +121,67 @@ def _is_settled(copy: Copy, *, wanted: bool, generation: int) -> bool:
 def _under_way(copy: Copy, run: Run, *, wanted: bool) -> Copy:
     amounts = run.amounts or copy.amounts
     phase = DataPhase.STAGING if wanted else DataPhase.EVICTED
-    return replace(copy, phase=phase, generation=run.generation, reason=None, message=run.waiting, amounts=amounts,
-                   digest="", ready_at_s=None, retry_at_s=None)  # fmt: skip
+    return replace(
+        copy,
+        phase=phase,
+        generation=run.generation,
+        reason=None,
+        message=run.pending_reason,
+        amounts=amounts,
+        digest="",
+        ready_at_s=None,
+        retry_at_s=None,
+    )
 
 
 def _done(copy: Copy, run: Run, *, wanted: bool, generation: int) -> Copy:
     if not wanted:
-        return replace(copy, phase=DataPhase.EVICTED, reason=None, message="", digest="", amounts=None, failures=0,
-                       ready_at_s=None, retry_at_s=None, gone=True)  # fmt: skip
+        return replace(
+            copy,
+            phase=DataPhase.EVICTED,
+            reason=None,
+            message="",
+            digest="",
+            amounts=None,
+            failures=0,
+            ready_at_s=None,
+            retry_at_s=None,
+            gone=True,
+        )
     ready_at_s = copy.ready_at_s if copy.phase is DataPhase.READY else None
     return replace(
-        copy, phase=DataPhase.READY, generation=generation, reason=None, message="", digest=run.digest, failures=0,
-        amounts=run.amounts or copy.amounts, ready_at_s=ready_at_s or run.ended_at_s, retry_at_s=None, gone=False,
-    )  # fmt: skip
+        copy,
+        phase=DataPhase.READY,
+        generation=generation,
+        reason=None,
+        message="",
+        digest=run.digest,
+        failures=0,
+        amounts=run.amounts or copy.amounts,
+        ready_at_s=ready_at_s or run.ended_at_s,
+        retry_at_s=None,
+        gone=False,
+    )
 
 
 def _failed(copy: Copy, run: Run, rules: StagingRules, now_s: float) -> Copy:
-    """A failure that is new; what needs somebody is Failed, what may go by itself waits."""
+    """Record a new failure: Failed if it needs intervention, Waiting if a retry may succeed."""
     # A node's clock may be ahead of ours, by days.
     ended_at_s = min(run.ended_at_s, now_s)
     failures, reason = copy.failures + 1, run.reason or Trouble.STOPPED
     pause_s = rules.pause_s(reason, failures)
     phase = DataPhase.FAILED if reason in NEVER | SLOW else DataPhase.WAITING
-    message = run.message or "its pod ended without a word; finished parts are kept"
+    message = run.message or "its pod ended without a message; finished parts are kept"
     return replace(
-        copy, phase=phase if run.verb is Verb.STAGE else DataPhase.EVICTED, generation=run.generation,
-        judged=run.attempt, failures=failures, reason=reason, message=message, amounts=run.amounts or copy.amounts,
-        retry_at_s=None if pause_s is None else ended_at_s + pause_s, digest="", ready_at_s=None,
-    )  # fmt: skip
+        copy,
+        phase=phase if run.verb is Verb.STAGE else DataPhase.EVICTED,
+        generation=run.generation,
+        judged=run.attempt,
+        failures=failures,
+        reason=reason,
+        message=message,
+        amounts=run.amounts or copy.amounts,
+        retry_at_s=None if pause_s is None else ended_at_s + pause_s,
+        digest="",
+        ready_at_s=None,
+    )

@@ -1,20 +1,21 @@
-"""One StagedData: its copies as they are to be told of, and the Jobs to begin and to end."""
+"""One StagedData: its copies as they are reported, and the Jobs to start and to stop."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kopt.core.staged_data import CLAIM, Copy, DataPhase, NodeCache, StagedData, User
-from kopt.core.staging import Source, StagingError, Trouble
+from kopt.core.staging.manifest import Source, StagingError, Trouble
+from kopt.core.staging.staged_data import CLAIM, Copy, DataPhase, NodeCache, StagedData, User
 from kopt.policies.staging.copies import Next, Run, Step, Verb, advance
-from kopt.policies.staging.nodes import CacheNode, Gang, chosen, copies_needed
+from kopt.policies.staging.nodes import CacheNode, Gang, choose_nodes, copies_needed
 from kopt.policies.staging.rules import StagingRules
+from kopt.policies.staging.shares import Wish
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of one StagedData. ``runs``: the newest Job for each place; ``nodes``: all nodes, as far as they
-    may hold a copy of it; ``evict``: it has to make room; ``folder_gone``: its claim is gone, or others use the same
-    folder, so there is nothing to take away."""
+class DataSnapshot:
+    """The state of one StagedData. ``runs``: the newest Job for each location; ``nodes``: all nodes that may hold a
+    copy; ``evict``: its space is needed; ``folder_gone``: its claim is gone, or others use the same folder, so there is
+    nothing to remove."""
 
     data: StagedData
     runs: Mapping[str, Run] = field(default_factory=dict)
@@ -27,7 +28,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Order:
-    """A Job to begin or to end."""
+    """A Job to start or to stop."""
 
     place: str
     step: Step
@@ -37,8 +38,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``lost`` are nodes that are gone, or were set up anew, with their copies; ``free``: nothing of it is left
-    anywhere."""
+    """``lost`` are nodes that are gone or were reinstalled, with their copies; ``free``: no copy of it is left."""
 
     data: StagedData
     orders: tuple[Order, ...] = ()
@@ -47,100 +47,129 @@ class Outcome:
     free: bool = False
 
 
-def decide(known: Known, now_s: float, rules: StagingRules) -> Outcome:
-    """The next of a StagedData, with what changes of users and uses."""
-    data = _used(known.data, known.users, now_s)
-    wanted = is_wanted(known)
-    places, missing = _places(known) if wanted else ((), "")
-    copies = {one.place: one for one in data.copies}
-    there = {CLAIM: ""} | {one.name: one.machine for one in known.nodes}
-    gone = {place for place in copies if place not in there}
-    for place in places:
-        copies.setdefault(place, Copy(place))
-    copies = {place: _of_machine(one, there.get(place, ""), known.runs.get(place)) for place, one in copies.items()}
-    anew = {one.place for one in data.copies if one.digest and copies[one.place].attempts > one.attempts}
+def decide(snapshot: DataSnapshot, now_s: float, rules: StagingRules) -> Outcome:
+    """The next steps for a StagedData, and its changed users."""
+    data = _used(snapshot.data, snapshot.users, now_s)
+    wanted = is_wanted(snapshot)
+    locations, missing = _locations(snapshot) if wanted else ((), "")
+    copies = {copy.place: copy for copy in data.copies}
+    machines = {CLAIM: ""} | {node.name: node.machine for node in snapshot.nodes}
+    vanished = {name for name in copies if name not in machines}
+    for location in locations:
+        copies.setdefault(location, Copy(location))
+    copies = {
+        location: _of_machine(copy, machines.get(location, ""), snapshot.runs.get(location))
+        for location, copy in copies.items()
+    }
+    anew = {copy.place for copy in data.copies if copy.digest and copies[copy.place].attempts > copy.attempts}
     hurried = bool(data.again) and data.again != data.again_seen
-    found = {
-        place: _next(known, one, wanted=wanted and (place in places or place == CLAIM), kept=wanted, now_s=now_s,
-                     rules=rules, hurried=hurried)
-        for place, one in copies.items() if place not in gone
-    }  # fmt: skip
+    steps = {
+        location: _next(
+            snapshot,
+            copy,
+            wanted=wanted and (location in locations or location == CLAIM),
+            kept=wanted,
+            now_s=now_s,
+            rules=rules,
+            hurried=hurried,
+        )
+        for location, copy in copies.items()
+        if location not in vanished
+    }
     orders = tuple(
-        Order(place, one.step, one.verb, one.copy.attempts + (one.step is Step.BEGIN))
-        for place, one in sorted(found.items()) if one.step is not Step.NOTHING
-    )  # fmt: skip
-    kept = tuple(one.copy for place, one in sorted(found.items()) if not (place != CLAIM and _is_dropped(one.copy)))
-    begun = any(one.step is Step.BEGIN for one in orders)
-    data = replace(data, copies=kept, missing=missing, again_seen=data.again if begun else data.again_seen)
-    times = [one.again_s for one in found.values() if one.again_s is not None]
-    free = not wanted and all(one.gone for one in kept) and not orders
-    return Outcome(data, orders, min(times, default=None), tuple(sorted(gone | anew)), free)
+        Order(location, following.step, following.verb, following.copy.attempts + (following.step is Step.BEGIN))
+        for location, following in sorted(steps.items())
+        if following.step is not Step.NOTHING
+    )
+    kept_copies = tuple(
+        step.copy for location, step in sorted(steps.items()) if not (location != CLAIM and _is_dropped(step.copy))
+    )
+    begun = any(order.step is Step.BEGIN for order in orders)
+    data = replace(data, copies=kept_copies, missing=missing, again_seen=data.again if begun else data.again_seen)
+    times = [step.again_s for step in steps.values() if step.again_s is not None]
+    free = not wanted and all(copy.gone for copy in kept_copies) and not orders
+    return Outcome(data, orders, min(times, default=None), tuple(sorted(vanished | anew)), free)
 
 
-def is_wanted(known: Known) -> bool:
-    """Whether its copies are to be there: somebody uses them, also one that is being deleted, or nobody has asked for
-    their room so far."""
-    data = known.data
-    evicted = bool(data.copies) and all(one.phase is DataPhase.EVICTED for one in data.copies)
-    return bool(known.users) or not (evicted or known.evict or data.deleting)
+def wishes(snapshot: DataSnapshot, outcome: Outcome) -> tuple[Wish, ...]:
+    """The downloads that could start now, with their position in the queue: failed ones come after waiting ones."""
+    data, copies = snapshot.data, {copy.place: copy for copy in outcome.data.copies}
+    begin = [order.place for order in outcome.orders if order.step is Step.BEGIN and order.verb is Verb.STAGE]
+    return tuple(
+        Wish(data.namespace, f"{data.uid}/{location}", max(data.created_at_s, copies[location].retry_at_s or 0.0))
+        for location in begin
+    )
 
 
-def needed_nodes(known: Known) -> int:
-    """How many nodes have to have a copy before anybody who waits is let go."""
-    destination = known.data.spec.destination
+def is_wanted(snapshot: DataSnapshot) -> bool:
+    """Whether its copies should exist: it has users, even while being deleted, or its space is not needed yet."""
+    data = snapshot.data
+    evicted = bool(data.copies) and all(copy.phase is DataPhase.EVICTED for copy in data.copies)
+    return bool(snapshot.users) or not (evicted or snapshot.evict or data.deleting)
+
+
+def needed_nodes(snapshot: DataSnapshot) -> int:
+    """How many nodes need a copy before waiting workloads are released."""
+    destination = snapshot.data.spec.destination
     if not isinstance(destination, NodeCache):
         return 1
-    return max(1, copies_needed(destination.copies, known.gangs, known.nodes))
+    return max(1, copies_needed(destination.copies, snapshot.gangs, snapshot.nodes))
 
 
-def is_ready(known: Known) -> bool:
-    """Whether who waits may be let go: enough copies are complete where pods may go now, and none of these is being
-    taken away by a Job that its status does not tell of yet."""
-    there = {CLAIM: ""} | {one.name: one.machine for one in known.nodes if one.fits}
+def is_ready(snapshot: DataSnapshot) -> bool:
+    """Whether waiting workloads may be released: enough copies are complete on nodes that accept pods now, and none of
+    them is being removed by a Job that its status does not show yet."""
+    machines = {CLAIM: ""} | {node.name: node.machine for node in snapshot.nodes if node.fits}
     complete = [
-        one for one in known.data.copies if one.phase is DataPhase.READY and one.generation == known.data.generation
-        and one.place in there and _is_on(one, there[one.place]) and not _is_leaving(one, known.runs.get(one.place))
-    ]  # fmt: skip
-    return len(complete) >= needed_nodes(known)
+        copy
+        for copy in snapshot.data.copies
+        if copy.phase is DataPhase.READY
+        and copy.generation == snapshot.data.generation
+        and copy.place in machines
+        and _is_on(copy, machines[copy.place])
+        and not _is_being_removed(copy, snapshot.runs.get(copy.place))
+    ]
+    return len(complete) >= needed_nodes(snapshot)
 
 
-def _places(known: Known) -> tuple[tuple[str, ...], str]:
-    """Where copies are wanted, and what is missing for all of them."""
-    if not isinstance(known.data.spec.destination, NodeCache):
+def _locations(snapshot: DataSnapshot) -> tuple[tuple[str, ...], str]:
+    """Where copies are wanted, and what is missing for the others."""
+    if not isinstance(snapshot.data.spec.destination, NodeCache):
         return (CLAIM,), ""
-    wanted, size = needed_nodes(known), known.data.spec.size_bytes or 0
-    held = {one.place for one in known.data.copies if not one.gone or one.attempts}
-    found = tuple(chosen(wanted, known.nodes, held, size))
-    short = f"{wanted} nodes with room for a copy are needed, and {len(found)} are there"
-    return found, short if len(found) < wanted else ""
+    wanted, size = needed_nodes(snapshot), snapshot.data.spec.size_bytes or 0
+    held = {copy.place for copy in snapshot.data.copies if not copy.gone or copy.attempts}
+    result = tuple(choose_nodes(wanted, snapshot.nodes, held, size))
+    short = f"{wanted} nodes with room for a copy are needed, and {len(result)} are available"
+    return result, short if len(result) < wanted else ""
 
 
-def _next(known: Known, copy: Copy, *, wanted: bool, kept: bool, now_s: float, rules: StagingRules,
-          hurried: bool) -> Next:  # fmt: skip
-    run = known.runs.get(copy.place)
+def _next(
+    snapshot: DataSnapshot, copy: Copy, *, wanted: bool, kept: bool, now_s: float, rules: StagingRules, hurried: bool
+) -> Next:
+    run = snapshot.runs.get(copy.place)
     if kept and not wanted:
-        # On a node that takes nothing new just now: what is there stays.
+        # The node accepts nothing new at the moment: an existing copy stays.
         return Next(copy)
-    if not wanted and known.folder_gone and (run is None or run.ended):
+    if not wanted and snapshot.folder_gone and (run is None or run.ended):
         return Next(replace(copy, phase=DataPhase.EVICTED, gone=True, digest="", amounts=None, ready_at_s=None))
-    if wanted and (problem := _problem(known.data.spec.source)):
+    if wanted and (problem := _problem(snapshot.data.spec.source)):
         return Next(replace(copy, phase=DataPhase.FAILED, reason=Trouble.BAD_REQUEST, message=problem))
-    generation = known.data.generation
+    generation = snapshot.data.generation
     return advance(copy, run, wanted=wanted, generation=generation, now_s=now_s, rules=rules, hurried=hurried)
 
 
-def _is_leaving(copy: Copy, run: Run | None) -> bool:
+def _is_being_removed(copy: Copy, run: Run | None) -> bool:
     return run is not None and run.verb is not Verb.STAGE and run.attempt >= copy.attempts
 
 
 def _is_on(copy: Copy, machine: str) -> bool:
-    """As far as anything tells."""
+    """Whether the copy is on this machine, as far as both are known."""
     return not machine or not copy.machine or machine == copy.machine
 
 
 def _of_machine(copy: Copy, machine: str, run: Run | None) -> Copy:
-    """The copy on the machine that has the node's name now. A download that is under way begins anew there by itself;
-    what is told of one that has ended was on the other's disk."""
+    """The copy on the machine that has the node's name now. A running download starts over there by itself; a finished
+    one was on the disk of the other machine."""
     if not machine or machine == copy.machine:
         return copy
     if _is_on(copy, machine) or (run is not None and not run.ended):
@@ -149,7 +178,7 @@ def _of_machine(copy: Copy, machine: str, run: Run | None) -> Copy:
 
 
 def _problem(source: str) -> str:
-    """Why no download could read it; empty where one could."""
+    """Why the source cannot be downloaded; empty if it can."""
     try:
         Source.parse(source)
     except StagingError as error:
@@ -158,7 +187,7 @@ def _problem(source: str) -> str:
 
 
 def _is_dropped(copy: Copy) -> bool:
-    """A node's copy of which nothing is left, and no Job may be on its way any more."""
+    """Whether nothing is left of a node's copy, and no Job for it can still be running."""
     return copy.phase is DataPhase.EVICTED and copy.gone
 
 
@@ -168,7 +197,7 @@ def _used(data: StagedData, users: tuple[User, ...], now_s: float) -> StagedData
 
 
 def needs_room(copy: Copy) -> int:
-    """Bytes that a full disk kept from being fetched; 0 for every other state."""
+    """Bytes that could not be downloaded because of a full disk; 0 in every other state."""
     if copy.reason is not Trouble.NO_ROOM:
         return 0
     return max(1, copy.amounts.bytes - copy.amounts.bytes_done) if copy.amounts else 1

@@ -1,4 +1,4 @@
-"""Which workloads wait for their data, and when they are let go."""
+"""Which workloads wait for their data, and when they are released."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,26 +7,26 @@ from kopt.core.decision import Mode
 
 
 class Hold(StrEnum):
-    """What to do about a workload that asks for data."""
+    """What to do about a workload that requests staged data."""
 
     LEAVE = "leave"
     HOLD = "hold"
     MARK = "mark"
-    """Its queue has admitted it and nothing of it began: ours from now on, and stopped by its Workload."""
+    """Its queue has admitted it and no container has started: mark it as held, then stop it through its Workload."""
     STOP = "stop"
-    """Ours, and its queue keeps quota for it: that is given back."""
+    """We hold it and its queue reserves quota for it: give the quota back."""
     PARK = "park"
-    """Ours, and its queue has stopped it: it leaves the queue."""
+    """We hold it and its queue has stopped it: take it out of the queue."""
     STAY = "stay"
     RELEASE = "release"
     QUEUE_UP = "queue up"
-    """Somebody else holds it: be the next."""
+    """Another controller holds it: hold it next."""
 
 
 @dataclass(frozen=True)
-class Asker:
-    """A workload. ``queued``: a queue decides about it; ``runs``: it is not stopped; ``begun``: a container of it has
-    started since; ``ours`` we hold it, ``others`` somebody else does, ``next``: and then we."""
+class DataWorkload:
+    """A workload. ``queued``: a queue admits it; ``runs``: it is not suspended; ``begun``: one of its containers has
+    started; ``ours``: we hold it, ``others``: another controller holds it, ``next``: we hold it after that one."""
 
     mode: Mode
     managed: bool
@@ -34,13 +34,13 @@ class Asker:
     runs: bool = False
     begun: bool = False
     has_quota: bool = False
-    """Its queue has reserved some."""
+    """Its queue has reserved quota."""
     stopping: bool = False
-    """Its queue was told by us to stop it."""
+    """We have deactivated its Workload, so that its queue stops it."""
     parked: bool = False
     changeable: bool = True
     stopped: bool = False
-    """By its owner: neither a queue nor we."""
+    """Suspended by its owner, neither by a queue nor by us."""
     finished: bool = False
     opted_out: bool = False
     ours: bool = False
@@ -48,28 +48,28 @@ class Asker:
     next: bool = False
 
 
-def hold_for(asker: Asker, *, ready: bool) -> Hold:
-    """What happens to a workload whose data is ``ready``, or is not."""
-    acts = asker.managed and asker.mode is Mode.ENFORCE and not asker.opted_out
-    if asker.ours:
-        return _of_ours(asker, ends=ready or not acts or asker.finished)
-    if not acts or ready or asker.finished or asker.stopped:
+def hold_for(workload: DataWorkload, *, ready: bool) -> Hold:
+    """What to do about a workload, given whether its data is ``ready``."""
+    acts = workload.managed and workload.mode is Mode.ENFORCE and not workload.opted_out
+    if workload.ours:
+        return _of_ours(workload, ends=ready or not acts or workload.finished)
+    if not acts or ready or workload.finished or workload.stopped:
         return Hold.LEAVE
-    if asker.others:
-        return Hold.LEAVE if asker.next else Hold.QUEUE_UP
-    if asker.runs and asker.begun:
+    if workload.others:
+        return Hold.LEAVE if workload.next else Hold.QUEUE_UP
+    if workload.runs and workload.begun:
         return Hold.LEAVE
-    # A queue lets nobody leave for whom it has reserved quota.
-    return Hold.MARK if asker.queued and (asker.runs or asker.has_quota) else Hold.HOLD
+    # A workload cannot leave a queue that has reserved quota for it.
+    return Hold.MARK if workload.queued and (workload.runs or workload.has_quota) else Hold.HOLD
 
 
-def _of_ours(asker: Asker, *, ends: bool) -> Hold:
-    if asker.queued and asker.parked and asker.has_quota and not asker.finished:
-        # Its queue was about to start it as we parked it: it can come back once that is over.
-        return Hold.STAY if asker.stopping else Hold.STOP
-    if ends or (asker.runs and asker.begun and not asker.stopping):
+def _of_ours(workload: DataWorkload, *, ends: bool) -> Hold:
+    if workload.queued and workload.parked and workload.has_quota and not workload.finished:
+        # Its queue was about to start it when we parked it: it can return once that is over.
+        return Hold.STAY if workload.stopping else Hold.STOP
+    if ends or (workload.runs and workload.begun and not workload.stopping):
         return Hold.RELEASE
-    if asker.queued and asker.has_quota:
-        return Hold.STAY if asker.stopping else Hold.STOP
-    leaves = asker.queued and not asker.runs and not asker.parked and asker.changeable
+    if workload.queued and workload.has_quota:
+        return Hold.STAY if workload.stopping else Hold.STOP
+    leaves = workload.queued and not workload.runs and not workload.parked and workload.changeable
     return Hold.PARK if leaves else Hold.STAY

@@ -1,34 +1,34 @@
-"""The Job that makes a copy, or takes one away: one pod without GPUs and without a token of the cluster."""
+"""The Job that makes or removes a copy: one pod without GPUs and without a service account token."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kopt.core.staged_data import CLAIM, ClaimFolder, StagedData
-from kopt.core.staging import Source, SourceKind
+from kopt.core.staging.manifest import Source, SourceKind
+from kopt.core.staging.staged_data import CLAIM, ClaimFolder, StagedData
 from kopt.policies.staging.copies import Verb
 from kopt.policies.staging.decide import Order
 
 CONTAINER = "stage"
 DATA_LABEL = "kaiwo.ai/staging-of"
 """On our Jobs and pods: the uid of the StagedData."""
-PLACE_ANNOTATION, VERB_LABEL = "kaiwo.ai/staging-place", "kaiwo.ai/staging-verb"
+LOCATION_ANNOTATION, VERB_LABEL = "kaiwo.ai/staging-place", "kaiwo.ai/staging-verb"
 ATTEMPT_LABEL, GENERATION_LABEL = "kaiwo.ai/staging-attempt", "kaiwo.ai/staging-generation"
 _RESULT = "/dev/termination-log"
 _COPY = "/copy"
-"""Where a download has its volume."""
+"""Where a download mounts its volume."""
 _USER = 65532
 _LIMITS_OF_RETRIES = 6
 
 
 @dataclass(frozen=True)
 class PodSettings:
-    """What the administrator chooses for staging pods."""
+    """The administrator's settings for staging pods."""
 
     image: str
     cache_path: str = "/var/lib/kopt-cache"
-    """On nodes; a copy lies in ``NAMESPACE/NAME`` below it."""
+    """On nodes; a copy is in ``NAMESPACE/NAME`` below it."""
     cpu: str = "500m"
     memory: str = "256Mi"
     memory_limit: str = "2Gi"
@@ -37,92 +37,125 @@ class PodSettings:
     queue: str = ""
     """The LocalQueue for staging Jobs, where a cluster manages Jobs without one, too."""
     keep_s: int = 3600
-    """What ended is kept for so long, for people."""
+    """Finished Jobs are kept this long for inspection."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def job_name(data: StagedData, order: Order) -> str:
-    """One name for each attempt, whoever begins it."""
-    place = hashlib.sha256(f"{data.uid}/{order.place}".encode()).hexdigest()[:10]
-    return f"kopt-{order.verb.value}-{data.name[:30].rstrip('.-')}-{place}-{order.attempt}".replace(".", "-")
+    """One name for each attempt, so that two replicas cannot start it twice."""
+    digest = hashlib.sha256(f"{data.uid}/{order.place}".encode()).hexdigest()[:10]
+    return f"kopt-{order.verb.value}-{data.name[:30].rstrip('.-')}-{digest}-{order.attempt}".replace(".", "-")
 
 
 def staging_job(data: StagedData, order: Order, settings: PodSettings) -> dict[str, Any]:
     """The body of the Job, without its owner."""
     labels = {
-        **settings.labels, DATA_LABEL: data.uid, VERB_LABEL: order.verb.value, ATTEMPT_LABEL: str(order.attempt),
+        **settings.labels,
+        DATA_LABEL: data.uid,
+        VERB_LABEL: order.verb.value,
+        ATTEMPT_LABEL: str(order.attempt),
         GENERATION_LABEL: str(data.generation),
-    }  # fmt: skip
-    notes = {PLACE_ANNOTATION: order.place}
+    }
+    annotations = {LOCATION_ANNOTATION: order.place}
     queue = {"kueue.x-k8s.io/queue-name": settings.queue} if settings.queue else {}
     return {
-        "metadata": {"name": job_name(data, order), "namespace": data.namespace, "labels": labels | queue,
-                     "annotations": notes},
-        "spec": {
-            "completions": 1, "parallelism": 1, "backoffLimit": _LIMITS_OF_RETRIES,
-            "ttlSecondsAfterFinished": settings.keep_s, "podReplacementPolicy": "Failed",
-            # What kopt itself says is final for this Job; a pod that was killed goes on where it was.
-            "podFailurePolicy": {"rules": [
-                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                {"action": "FailJob",
-                 "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [1, 2]}},
-            ]},
-            "template": {"metadata": {"labels": labels, "annotations": notes}, "spec": _pod(data, order, settings)},
+        "metadata": {
+            "name": job_name(data, order),
+            "namespace": data.namespace,
+            "labels": labels | queue,
+            "annotations": annotations,
         },
-    }  # fmt: skip
+        "spec": {
+            "completions": 1,
+            "parallelism": 1,
+            "backoffLimit": _LIMITS_OF_RETRIES,
+            "ttlSecondsAfterFinished": settings.keep_s,
+            "podReplacementPolicy": "Failed",
+            # kopt's own exit codes are final for this Job; a replacement of a killed pod resumes.
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [1, 2]},
+                    },
+                ]
+            },
+            "template": {
+                "metadata": {"labels": labels, "annotations": annotations},
+                "spec": _pod(data, order, settings),
+            },
+        },
+    }
 
 
 def _pod(data: StagedData, order: Order, settings: PodSettings) -> dict[str, Any]:
     volumes, mounts, folder = _volumes(data, order, settings)
     limits = {"memory": settings.memory_limit}
     container: dict[str, Any] = {
-        "name": CONTAINER, "image": settings.image, "args": _arguments(data, order, folder),
-        "terminationMessagePath": _RESULT, "terminationMessagePolicy": "File",
+        "name": CONTAINER,
+        "image": settings.image,
+        "args": _arguments(data, order, folder),
+        "terminationMessagePath": _RESULT,
+        "terminationMessagePolicy": "File",
         "resources": {"requests": {"cpu": settings.cpu, "memory": settings.memory}, "limits": limits},
-        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
-                            "capabilities": {"drop": ["ALL"]}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
         "volumeMounts": mounts,
-    }  # fmt: skip
+    }
     if data.spec.secret and order.verb is Verb.STAGE:
         container["envFrom"] = [{"secretRef": {"name": data.spec.secret}}]
     spec: dict[str, Any] = {
-        "restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 20, "securityContext": _security(at_node=order.place != CLAIM),
-        "containers": [container], "volumes": volumes,
-    }  # fmt: skip
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 20,
+        "securityContext": _security(at_node=order.place != CLAIM),
+        "containers": [container],
+        "volumes": volumes,
+    }
     if settings.priority_class:
         spec["priorityClassName"] = settings.priority_class
     if order.place != CLAIM:
         field_ = {"key": "metadata.name", "operator": "In", "values": [order.place]}
         terms = {"nodeSelectorTerms": [{"matchFields": [field_]}]}
         spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-        # Nodes with GPUs keep others away as a rule; one that is ill is not chosen.
+        # GPU nodes usually have taints; unhealthy nodes are not chosen in the first place.
         spec["tolerations"] = [{"operator": "Exists", "effect": "NoSchedule"}]
     return spec
 
 
 def _security(*, at_node: bool) -> dict[str, Any]:
-    """A folder of a node is made by the kubelet for root; everything else is left to an account without rights."""
+    """The kubelet creates host folders for root; everything else runs as an unprivileged user."""
     profile = {"seccompProfile": {"type": "RuntimeDefault"}}
     if at_node:
         return {"runAsUser": 0, "runAsGroup": 0, **profile}
-    return {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER,
-            "fsGroupChangePolicy": "OnRootMismatch", **profile}  # fmt: skip
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        "fsGroup": _USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        **profile,
+    }
 
 
 def _arguments(data: StagedData, order: Order, folder: str) -> list[str]:
     if order.verb is Verb.REMOVE:
         return ["stage", "--remove", folder, "--result", _RESULT]
     spec = data.spec
-    found = ["stage", spec.source, folder, "--output=json", "--result", _RESULT]
-    found += ["--limit", spec.limit] if spec.limit else []
-    found += ["--parallel", str(spec.parallel)] if spec.parallel else []
-    found += [] if spec.check_source else ["--no-source-checksums"]
-    return found + (["--sha256", spec.sha256] if spec.sha256 else [])
+    result = ["stage", spec.source, folder, "--output=json", "--result", _RESULT]
+    result += ["--limit", spec.limit] if spec.limit else []
+    result += ["--parallel", str(spec.parallel)] if spec.parallel else []
+    result += [] if spec.check_source else ["--no-source-checksums"]
+    return result + (["--sha256", spec.sha256] if spec.sha256 else [])
 
 
 def as_users_know_it(text: str, data: StagedData, settings: PodSettings) -> str:
-    """What a download tells, with its folder named as it is outside of its container."""
+    """A download's message, with the path of its folder as it is outside of the container."""
     destination = data.spec.destination
     if isinstance(destination, ClaimFolder):
         return text.replace(f"{_COPY}/{destination.path}", f"pvc://{destination.claim}/{destination.path}")
@@ -142,8 +175,8 @@ def _volumes(data: StagedData, order: Order, settings: PodSettings) -> tuple[lis
         volumes.append({"name": "copy", "persistentVolumeClaim": {"claimName": destination.claim}})
         folder = f"{_COPY}/{destination.path}"
     else:
-        place = {"path": _cache_folder(data, settings), "type": "DirectoryOrCreate"}
-        volumes.append({"name": "copy", "hostPath": place})
+        host_path = {"path": _cache_folder(data, settings), "type": "DirectoryOrCreate"}
+        volumes.append({"name": "copy", "hostPath": host_path})
         folder = _COPY
     mounts.append({"name": "copy", "mountPath": _COPY})
     source = Source.parse(data.spec.source)
@@ -152,7 +185,7 @@ def _volumes(data: StagedData, order: Order, settings: PodSettings) -> tuple[lis
         volumes.append({"name": "source", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
         mounts.append({"name": "source", "mountPath": f"/pvc/{claim}", "readOnly": True})
     if data.spec.secret and order.verb is Verb.STAGE:
-        # That it is not there is told of the environment, in the pod's status; of a volume only in events.
+        # A missing Secret in the environment shows in the pod's status; in a volume it shows only in events.
         secret = {"secretName": data.spec.secret, "defaultMode": 0o440, "optional": True}
         volumes.append({"name": "secret", "secret": secret})
         mounts.append({"name": "secret", "mountPath": "/credentials", "readOnly": True})

@@ -18,7 +18,7 @@ class Predictor(ABC):
 
     name: ClassVar[str]
     version: ModelVersion
-    """Set by whoever loaded the model; ``("<name>", "unregistered")`` until then."""
+    """Set by the code that loads the model; ``("<name>", "unregistered")`` until then."""
 
     @abstractmethod
     def fit(self, table: Any) -> Self:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.bandwidth import BandwidthError, Collective
+from kopt.core.hardware.bandwidth import BandwidthError, Collective
 from kopt.models.bandwidth.features import KNOTS
 
 MOST = 256
@@ -63,7 +63,7 @@ class _Table:
     def of(cls, rows: Sequence[tuple[str, int, int, float, float]]) -> "_Table":
         # Beyond the sizes that the model tells apart, one size is as good as another.
         columns = [(math.log2(g), math.log2(n), float(np.clip(b, KNOTS[0], KNOTS[-1])), d) for _, g, n, b, d in rows]
-        return cls(np.array([one[0] for one in rows]), np.array(columns))
+        return cls(np.array([row[0] for row in rows]), np.array(columns))
 
     def shared(self, other: "_Table") -> Matrix:
         """Covariance: what the surer of two answers may lack, as far as the questions are alike."""
@@ -73,8 +73,8 @@ class _Table:
         near = np.where(same, 1.0, _COLLECTIVE) * np.where(inside, 1.0, _WITHIN) * _GPUS**gpus * _NODES**nodes
         size = (1 - _ALONE) * np.exp(sizes**2 / (-2 * _SIZES**2)) + _ALONE * (sizes == 0)
         least = np.minimum(self.columns[:, None, 3], other.columns[:, 3])
-        found: Matrix = near * size * least**2
-        return found
+        array: Matrix = near * size * least**2
+        return array
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Solved:
 @dataclass(frozen=True)
 class Calibration:
     probes: tuple[Probe, ...] = ()
-    _known: dict[tuple[str, str], _Solved | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _solved: dict[tuple[str, str], _Solved | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def adding(self, *probes: Probe) -> "Calibration":
         """Keeps the newest."""
@@ -100,28 +100,30 @@ class Calibration:
     ) -> tuple[float, float]:
         """What to add to the logarithm of the latency, and the standard deviation that is left."""
         key = (machine, software)
-        if key not in self._known:
-            self._known[key] = self._solve([one for one in self.probes if (one.machine, one.software) == key])
-        known = self._known[key]
-        if known is None:
+        if key not in self._solved:
+            self._solved[key] = self._solve([probe for probe in self.probes if (probe.machine, probe.software) == key])
+        solved = self._solved[key]
+        if solved is None:
             return 0.0, deviation
-        asked = _Table.of([(kind.value, gpus, nodes, math.log2(max(1, size_bytes)), deviation)])
-        to = asked.shared(known.table)[0]
-        left = max(_SUREST * deviation**2, deviation**2 - float(to @ known.inverse @ to))
-        return float(to @ known.weights), math.sqrt(left)
+        query = _Table.of([(kind.value, gpus, nodes, math.log2(max(1, size_bytes)), deviation)])
+        to = query.shared(solved.table)[0]
+        variance = max(_SUREST * deviation**2, deviation**2 - float(to @ solved.inverse @ to))
+        return float(to @ solved.weights), math.sqrt(variance)
 
     @staticmethod
     def _solve(probes: Sequence[Probe]) -> _Solved | None:
         if not probes:
             return None
-        table = _Table.of([(one.collective, one.gpus, one.nodes, one.log_bytes, one.deviation) for one in probes])
+        table = _Table.of(
+            [(probe.collective, probe.gpus, probe.nodes, probe.log_bytes, probe.deviation) for probe in probes]
+        )
         inverse: Matrix = np.asarray(
             np.linalg.inv(table.shared(table) + _ERROR**2 * np.eye(len(probes))), dtype=np.float64
         )
-        return _Solved(table, inverse, inverse @ np.array([one.lacking for one in probes]))
+        return _Solved(table, inverse, inverse @ np.array([probe.lacking for probe in probes]))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"version": 1, "probes": [asdict(one) for one in self.probes]}
+        return {"version": 1, "probes": [asdict(probe) for probe in self.probes]}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "Calibration":
@@ -129,12 +131,12 @@ class Calibration:
         try:
             if document["version"] != 1:
                 raise ValueError("another version")
-            found = tuple(Probe(**one) for one in document["probes"])
-            numbers = [(one.log_bytes, one.lacking, one.deviation, one.gpus, one.nodes) for one in found]
+            probes = tuple(Probe(**item) for item in document["probes"])
+            numbers = [(probe.log_bytes, probe.lacking, probe.deviation, probe.gpus, probe.nodes) for probe in probes]
             if not np.all(np.isfinite(np.array(numbers, dtype=float))):
                 raise ValueError("a number is not finite")
-            if any(min(one.gpus, one.nodes) < 1 for one in found):
+            if any(min(probe.gpus, probe.nodes) < 1 for probe in probes):
                 raise ValueError("a probe of no GPU")
         except (KeyError, TypeError, ValueError) as error:
             raise BandwidthError(f"not a calibration ({error})") from error
-        return cls(found[-MOST:])
+        return cls(probes[-MOST:])

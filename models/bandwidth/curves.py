@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.bandwidth import Collective
+from kopt.core.hardware.bandwidth import Collective
 from kopt.models.bandwidth.features import KNOTS, Vector, describe, scale, weights_at
 from kopt.models.bandwidth.residual import Curves, Residual
 from kopt.models.bandwidth.rows import MeasuredRow
-from kopt.policies.bandwidth.analytic import analytic
-from kopt.policies.bandwidth.sets import GpuSet
+from kopt.topology.collective_cost import analytic
+from kopt.topology.set_links import GpuSet
 
 _LEAST_WEIGHT = 0.4
 _REACH = 0.12
@@ -37,17 +37,17 @@ class Point:
 
 def points(rows: Iterable[MeasuredRow]) -> list[Point]:
     """Descriptor and residual of each row."""
-    known: dict[tuple[GpuSet, Collective], Vector] = {}
-    found = []
+    curves: dict[tuple[GpuSet, Collective], Vector] = {}
+    result = []
     for row in rows:
         gpus, kind = row.asked.gpus(), row.asked.collective
-        if (gpus, kind) not in known:
-            known[gpus, kind] = describe(gpus, kind)
+        if (gpus, kind) not in curves:
+            curves[gpus, kind] = describe(gpus, kind)
         below, share = weights_at(row.asked.bytes)
         value = float(np.log(row.latency_us / analytic(gpus, kind, row.asked.bytes).latency_us))
         cell = (row.machine, gpus.count, gpus.nodes, kind)
-        found.append(Point(row.machine_class, cell, known[gpus, kind], below, share, row.asked.bytes, value, gpus))
-    return found
+        result.append(Point(row.machine_class, cell, curves[gpus, kind], below, share, row.asked.bytes, value, gpus))
+    return result
 
 
 def answer(residual: Residual, gpus: GpuSet, descriptor: Vector, knot: int, share: float) -> tuple[float, float, float]:
@@ -66,8 +66,8 @@ class Labelled:
     cells: NDArray[np.str_]
 
     def only(self, keep: NDArray[np.bool_]) -> Curves:
-        found = self.curves
-        return Curves(found.descriptors[keep], found.values[keep], found.variances[keep])
+        result = self.curves
+        return Curves(result.descriptors[keep], result.values[keep], result.variances[keep])
 
 
 def held_out(point: Point) -> str:
@@ -80,28 +80,28 @@ def curves(rows: Sequence[Point]) -> Labelled:
     if not rows:
         raise ValueError("no measured collective to learn from")
     cells: dict[tuple[object, bytes], list[Point]] = defaultdict(list)
-    for one in rows:
-        cells[one.cell, one.descriptor.tobytes()].append(one)
+    for point in rows:
+        cells[point.cell, point.descriptor.tobytes()].append(point)
     parts = list(cells.values())
     fitted = [_curve(part) for part in parts]
     descriptors = np.array([part[0].descriptor for part in parts])
-    found = Curves(descriptors, np.array([v for v, _ in fitted]), np.array([s for _, s in fitted]))
+    result = Curves(descriptors, np.array([v for v, _ in fitted]), np.array([s for _, s in fitted]))
     groups, labels = np.array([part[0].group for part in parts]), np.array([held_out(part[0]) for part in parts])
-    return Labelled(found, groups, labels)
+    return Labelled(result, groups, labels)
 
 
 def _curve(rows: Sequence[Point]) -> tuple[Vector, Vector]:
     """Straight pieces through the medians of each size, smoothed a little; beyond what was measured, flat."""
     sizes: dict[int, list[Point]] = defaultdict(list)
-    for one in rows:
-        sizes[one.bytes].append(one)
+    for point in rows:
+        sizes[point.bytes].append(point)
     hats = np.zeros((len(sizes), len(KNOTS)))
     values, spreads = np.zeros(len(sizes)), np.zeros(len(sizes))
     for n, part in enumerate(sizes.values()):
-        found = np.array([one.value / scale(one.gpus) for one in part])
+        array = np.array([point.value / scale(point.gpus) for point in part])
         hats[n, part[0].knot], hats[n, part[0].knot + 1] = 1 - part[0].share, part[0].share
-        values[n] = np.median(found)
-        spreads[n] = np.median(np.abs(found - values[n])) * 1.48
+        values[n] = np.median(array)
+        spreads[n] = np.median(np.abs(array - values[n])) * 1.48
     mass = hats.sum(0)
     covered = np.flatnonzero(mass >= min(_LEAST_WEIGHT, mass.max()))
     second = np.diff(np.eye(len(KNOTS)), 2, axis=0) * _SMOOTH

@@ -61,8 +61,8 @@ def fit_widths(points: Sequence[Point], labelled: Labelled, settings: KernelSett
 def widths_of(scores: Sequence[Score]) -> Widths:
     """``key`` of a score is the regime and how alike the hardware was."""
     keyed = defaultdict(list)
-    for one in scores:
-        keyed[one.key[0], one.key[1] >= _NEAR].append(one)
+    for score in scores:
+        keyed[score.key[0], score.key[1] >= _NEAR].append(score)
     return Widths({key: _quantile(part) for key, part in sorted(keyed.items())})
 
 
@@ -74,7 +74,7 @@ def _left_out(points: Sequence[Point], labelled: Labelled, settings: KernelSetti
             keep: NDArray[np.bool_] = ~np.isin(labels, list(out))
             if keep.sum() >= 2:
                 residual = Residual.fit(labelled.only(keep), settings)
-                yield from _scores(residual, (one for one in points if of(one) in out))
+                yield from _scores(residual, (point for point in points if of(point) in out))
 
 
 def _group(point: Point) -> str:
@@ -82,27 +82,29 @@ def _group(point: Point) -> str:
 
 
 def _scores(residual: Residual, points: Iterable[Point]) -> Iterator[Score]:
-    known: dict[tuple[bytes, int], tuple[float, float, float]] = {}
-    for one in points:
-        key = (one.descriptor.tobytes(), one.bytes)
-        if key not in known:
-            known[key] = answer(residual, one.gpus, one.descriptor, one.knot, one.share)
-        mean, deviation, near = known[key]
-        if one.gpus.unknown:
+    cached: dict[tuple[bytes, int], tuple[float, float, float]] = {}
+    for point in points:
+        key = (point.descriptor.tobytes(), point.bytes)
+        if key not in cached:
+            cached[key] = answer(residual, point.gpus, point.descriptor, point.knot, point.share)
+        mean, deviation, near = cached[key]
+        if point.gpus.unknown:
             continue
-        score = abs(one.value - mean) / deviation
-        yield Score(one.group, one.cell, (regime(one.bytes).value, near), score)
+        score = abs(point.value - mean) / deviation
+        yield Score(point.group, point.cell, (regime(point.bytes).value, near), score)
 
 
 def _quantile(scores: Sequence[Score]) -> float:
     """Weighted so that every machine counts the same; a little above 90 % as machines are few."""
     cells: dict[str, dict[object, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for one in scores:
-        cells[one.machine][one.cell].append(one.value)
-    pairs = sorted(
+    for score in scores:
+        cells[score.machine][score.cell].append(score.value)
+    weighted_errors = sorted(
         (value, 1 / (len(cells) * len(machine) * len(values)))
-        for machine in cells.values() for values in machine.values() for value in values
-    )  # fmt: skip
+        for machine in cells.values()
+        for values in machine.values()
+        for value in values
+    )
     level = min(0.97, PROBABILITY * (1 + 1 / (len(cells) + 1)))
-    at = int(np.searchsorted(np.cumsum([weight for _, weight in pairs]), level * (1 - 1e-12)))
-    return float(np.clip(pairs[min(at, len(pairs) - 1)][0], 0.8, 6.0))
+    at = int(np.searchsorted(np.cumsum([weight for _, weight in weighted_errors]), level * (1 - 1e-12)))
+    return float(np.clip(weighted_errors[min(at, len(weighted_errors) - 1)][0], 0.8, 6.0))

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
-from kopt.core.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, Collective
+from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, Collective
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.models.bandwidth.calibration import Calibration, Probe
@@ -21,12 +20,13 @@ from kopt.models.bandwidth.intervals import PROBABILITY, Widths, fit_widths
 from kopt.models.bandwidth.residual import KernelSettings, Residual
 from kopt.models.bandwidth.rows import MeasuredRow
 from kopt.models.base import Predictor
-from kopt.policies.bandwidth.analytic import Analytic, analytic
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.bandwidth.sets import GpuSet, gpu_set
+from kopt.models.registry.model_files import read_json, read_tensors
+from kopt.topology.collective_cost import Analytic, analytic
+from kopt.topology.graph import Machine
+from kopt.topology.set_links import GpuSet, gpu_set
 
 UNREGISTERED = ModelVersion("bandwidth", "unregistered")
-_FACTS, _ARRAYS = "bandwidth.json", "residual.safetensors"
+_DOCUMENT, _ARRAYS = "bandwidth.json", "residual.safetensors"
 _VERSION = 1
 _UNKNOWN_SPREAD = 1.0
 """Half an interval in log units where the GPU, a link or the network is not known: a factor of 2.7 either way."""
@@ -69,16 +69,16 @@ class BandwidthPredictor(Predictor):
 
     def fit(self, table: Sequence[MeasuredRow]) -> Self:
         """Raises ValueError on a table without a row."""
-        found = points(table)
-        labelled = curves(found)
+        result = points(table)
+        labelled = curves(result)
         self._residual = Residual.fit(labelled.curves, self.settings)
-        self._widths = fit_widths(found, labelled, self.settings)
+        self._widths = fit_widths(result, labelled, self.settings)
         return self
 
     def estimate(self, request: BandwidthQuestion) -> BandwidthEstimate:
         """Raises BandwidthError for a question that cannot be asked: GPUs that are not there, a size out of range."""
-        found = self._answer(request)
-        return _estimate(request.gpus, request.collective, request.bytes, found, self.version)
+        result = self._answer(request)
+        return _estimate(request.gpus, request.collective, request.bytes, result, self.version)
 
     def estimate_set(self, gpus: GpuSet, kind: Collective, size_bytes: int) -> BandwidthEstimate:
         """The same for a set that was read before."""
@@ -87,35 +87,56 @@ class BandwidthPredictor(Predictor):
         return _estimate(tuple(range(gpus.count)), kind, size_bytes, self._of(gpus, kind, size_bytes, ""), self.version)
 
     def observe(self, request: BandwidthQuestion, latency_us: float) -> None:
-        """A probe measured on this cluster. Raises BandwidthError for a time that is none."""
+        """A probe measured on this cluster. Raises BandwidthError for an invalid time."""
         if not (math.isfinite(latency_us) and latency_us > 0):
             raise BandwidthError(f"{latency_us} µs is no time")
         kept, self.calibration = self.calibration, Calibration()
         try:
-            found = self._answer(request)
+            result = self._answer(request)
         finally:
             self.calibration = kept
-        lacking = math.log(latency_us) - found.log_latency
+        lacking = math.log(latency_us) - result.log_latency
         probe = Probe(
-            request.machine_key, _software(found.gpus), request.collective.value, found.gpus.count, request.nodes,
-            math.log2(request.bytes), lacking, found.deviation,
-        )  # fmt: skip
+            request.machine_key,
+            _software(result.gpus),
+            request.collective.value,
+            result.gpus.count,
+            request.nodes,
+            math.log2(request.bytes),
+            lacking,
+            result.deviation,
+        )
         self.calibration = kept.adding(probe)
 
     def predict(self, request: BandwidthQuestion) -> tuple[Prediction, ...]:
         """Latency in microseconds and bus bandwidth in GB/s; refused where the question cannot be asked."""
         try:
-            found = self.estimate(request)
+            bandwidth_estimate = self.estimate(request)
         except BandwidthError as error:
             reason = Reason("NO_SUCH_SET", f"{error}.")
             units = ("us", "bus_GB/s")
             return tuple(Prediction.refusal(reason, unit=unit, model=self.version) for unit in units)
-        ratio = found.bus_low_gigabytes_per_s / found.bus_high_gigabytes_per_s
-        shared = (PROBABILITY, 0.2 * ratio if found.unknown else ratio, self.version, found.reasons)
+        ratio = bandwidth_estimate.bus_low_gigabytes_per_s / bandwidth_estimate.bus_high_gigabytes_per_s
+        shared = (
+            PROBABILITY,
+            0.2 * ratio if bandwidth_estimate.unknown else ratio,
+            self.version,
+            bandwidth_estimate.reasons,
+        )
         values = (
-            (found.latency_us, found.latency_low_us, found.latency_high_us, "us"),
-            (found.bus_gigabytes_per_s, found.bus_low_gigabytes_per_s, found.bus_high_gigabytes_per_s, "bus_GB/s"),
-        )  # fmt: skip
+            (
+                bandwidth_estimate.latency_us,
+                bandwidth_estimate.latency_low_us,
+                bandwidth_estimate.latency_high_us,
+                "us",
+            ),
+            (
+                bandwidth_estimate.bus_gigabytes_per_s,
+                bandwidth_estimate.bus_low_gigabytes_per_s,
+                bandwidth_estimate.bus_high_gigabytes_per_s,
+                "bus_GB/s",
+            ),
+        )
         probability, confidence, version, reasons = shared
         return tuple(
             Prediction(value, low, high, probability, unit, confidence, version, reasons)
@@ -155,31 +176,29 @@ class BandwidthPredictor(Predictor):
     def save(self, folder: Path) -> None:
         if self._residual is None:
             raise ValueError("the bandwidth predictor has not been fitted; there is nothing to save")
-        one = self._residual
-        arrays = {"inducing": one.inducing, "weights": one.weights, "reductions": one.reductions}
+        residual = self._residual
+        arrays = {"inducing": residual.inducing, "weights": residual.weights, "reductions": residual.reductions}
         save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, folder / _ARRAYS)
         widths = [[name, known, value] for (name, known), value in sorted(self._widths.scales.items())]
-        facts = {"version": _VERSION, "names": NAMES, "settings": asdict(self.settings), "widths": widths}
-        (folder / _FACTS).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        document = {"version": _VERSION, "names": NAMES, "settings": asdict(self.settings), "widths": widths}
+        (folder / _DOCUMENT).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        path = folder / _FACTS
+        path = folder / _DOCUMENT
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-            if facts["version"] != _VERSION or tuple(facts["names"]) != NAMES:
+            document = read_json(path)
+            if document["version"] != _VERSION or tuple(document["names"]) != NAMES:
                 raise ValueError("the model was fitted on other descriptors; train it again")
-            loaded = cls(settings_of(facts["settings"]))
-            loaded._widths = Widths({(str(name), bool(known)): float(v) for name, known, v in facts["widths"]})
+            loaded = cls(settings_of(document["settings"]))
+            loaded._widths = Widths({(str(name), bool(known)): float(v) for name, known, v in document["widths"]})
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path}: not a saved bandwidth predictor ({error})") from error
         path = folder / _ARRAYS
         try:
-            arrays = load_file(path)
-            loaded._residual = Residual(
-                loaded.settings, arrays["inducing"], arrays["weights"], arrays["reductions"]
-            )  # fmt: skip
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            arrays = read_tensors(path)
+            loaded._residual = Residual(loaded.settings, arrays["inducing"], arrays["weights"], arrays["reductions"])
+        except (ValueError, KeyError) as error:
             raise ValueError(f"{path}: no residual of a bandwidth predictor ({error})") from error
         return loaded
 
@@ -196,39 +215,53 @@ def settings_of(parameters: Mapping[str, Any]) -> KernelSettings:
 
 
 def _software(gpus: GpuSet) -> str:
-    one = gpus.software
-    return f"{one.transport} {one.tuned} {one.version[0]}.{one.version[1]} {one.algorithm}"
+    software = gpus.software
+    return f"{software.transport} {software.tuned} {software.version[0]}.{software.version[1]} {software.algorithm}"
 
 
 def _estimate(
-    gpus: tuple[int, ...], kind: Collective, size_bytes: int, found: _Answer, version: ModelVersion
+    gpus: tuple[int, ...], kind: Collective, size_bytes: int, result: _Answer, version: ModelVersion
 ) -> BandwidthEstimate:
-    latency_us, spread = math.exp(found.log_latency), math.exp(found.spread)
+    latency_us, spread = math.exp(result.log_latency), math.exp(result.spread)
     algorithm_gbps = size_bytes / latency_us / 1e3
-    bus_gbps = algorithm_gbps * kind.bus_factor(found.gpus.ranks)
+    bus_gbps = algorithm_gbps * kind.bus_factor(result.gpus.ranks)
     return BandwidthEstimate(
-        gpus, found.gpus.nodes, kind, size_bytes, latency_us, latency_us / spread,
-        latency_us * spread, algorithm_gbps, bus_gbps, bus_gbps / spread, bus_gbps * spread,
-        found.gpus.ring_gbps or found.gpus.network_gbps, PROBABILITY, found.physics.algorithm,
-        bool(found.gpus.unknown), version, _reasons(found),
-    )  # fmt: skip
+        gpus,
+        result.gpus.nodes,
+        kind,
+        size_bytes,
+        latency_us,
+        latency_us / spread,
+        latency_us * spread,
+        algorithm_gbps,
+        bus_gbps,
+        bus_gbps / spread,
+        bus_gbps * spread,
+        result.gpus.ring_gbps or result.gpus.network_gbps,
+        PROBABILITY,
+        result.physics.algorithm,
+        bool(result.gpus.unknown),
+        version,
+        _reasons(result),
+    )
 
 
-def _reasons(found: _Answer) -> tuple[Reason, ...]:
-    gpus, physics = found.gpus, found.physics
+def _reasons(result: _Answer) -> tuple[Reason, ...]:
+    gpus, physics = result.gpus, result.physics
     links = {"switch": "through link switches", "mesh": "over direct links", "pcie": "over PCIe", "alone": "alone"}
     text = (
         f"{gpus.count} GPUs {links[gpus.way.value]} in each of {gpus.nodes} node(s): {physics.algorithm} at "
         f"{physics.gigabytes_per_s:.3g} GB/s takes {physics.latency_us:.4g} µs."
     )
     numbers: dict[str, float | int | str] = {
-        "analytic_us": physics.latency_us, "ring_gigabytes_per_s": gpus.ring_gbps,
+        "analytic_us": physics.latency_us,
+        "ring_gigabytes_per_s": gpus.ring_gbps,
         "network_gigabytes_per_s": gpus.network_gbps,
-    }  # fmt: skip
-    learned = f"Measurements of like hardware say × {math.exp(found.residual):.2f} (likeness {found.near:.2f} of 1)."
+    }
+    learned = f"Measurements of like hardware say × {math.exp(result.residual):.2f} (likeness {result.near:.2f} of 1)."
     reasons = [
         Reason("ANALYTIC", text, numbers),
-        Reason("LEARNED", learned, {"factor": math.exp(found.residual), "likeness": found.near}),
+        Reason("LEARNED", learned, {"factor": math.exp(result.residual), "likeness": result.near}),
     ]
     if gpus.unknown:
         what = ", ".join(gpus.unknown)

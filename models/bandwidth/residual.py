@@ -58,19 +58,26 @@ class Kernel:
 
     def parts(self, a: Matrix, b: Matrix) -> NDArray[np.float64]:
         """The four correlations, (4, a, b)."""
-        one = self.settings
-        near = _bell(a, b, _HARDWARE, one.hardware_length)
-        shape = _bell(a, b, _SHAPE, one.shape_length)
-        found: NDArray[np.float64] = np.stack([
-            _bell(a, b, _BROAD, one.broad_length) * shape, near * shape,
-            near * _bell(a, b, _COUNT, one.count_length) * _bell(a, b, _KIND, one.shape_length),
-            near * _bell(a, b, _KIND, one.kind_length) * _bell(a, b, _COUNT, one.shape_length),
-        ])  # fmt: skip
-        return found
+        kernel_settings = self.settings
+        near = _bell(a, b, _HARDWARE, kernel_settings.hardware_length)
+        shape = _bell(a, b, _SHAPE, kernel_settings.shape_length)
+        array: NDArray[np.float64] = np.stack(
+            [
+                _bell(a, b, _BROAD, kernel_settings.broad_length) * shape,
+                near * shape,
+                near
+                * _bell(a, b, _COUNT, kernel_settings.count_length)
+                * _bell(a, b, _KIND, kernel_settings.shape_length),
+                near
+                * _bell(a, b, _KIND, kernel_settings.kind_length)
+                * _bell(a, b, _COUNT, kernel_settings.shape_length),
+            ]
+        )
+        return array
 
     def at(self, parts: NDArray[np.float64], knot: int) -> Matrix:
-        found: Matrix = np.tensordot(self.amplitudes[:, knot], parts, 1)
-        return found
+        array: Matrix = np.tensordot(self.amplitudes[:, knot], parts, 1)
+        return array
 
     def variance(self, knot: int) -> float:
         return float(self.amplitudes[:, knot].sum())
@@ -79,8 +86,8 @@ class Kernel:
 def _bell(a: Matrix, b: Matrix, columns: NDArray[np.int64], length: float) -> Matrix:
     left, right = a[:, columns], b[:, columns]
     distance = (left**2).sum(1)[:, None] + (right**2).sum(1)[None] - 2 * left @ right.T
-    found: Matrix = np.exp(np.maximum(distance, 0.0) / (-2 * length**2))
-    return found
+    array: Matrix = np.exp(np.maximum(distance, 0.0) / (-2 * length**2))
+    return array
 
 
 @dataclass(frozen=True)
@@ -111,10 +118,16 @@ class Residual:
         inducing = _inducing(kernel, curves.descriptors, settings.inducing)
         own, cross = kernel.parts(inducing, inducing), kernel.parts(curves.descriptors, inducing)
         fitted = [
-            _knot(kernel.at(own, n), kernel.at(cross, n), curves.values[:, n], curves.variances[:, n],
-                  kernel.variance(n), settings.noise)
+            _knot(
+                kernel.at(own, n),
+                kernel.at(cross, n),
+                curves.values[:, n],
+                curves.variances[:, n],
+                kernel.variance(n),
+                settings.noise,
+            )
             for n in range(len(KNOTS))
-        ]  # fmt: skip
+        ]
         weights, reductions = zip(*fitted, strict=True)
         return cls(settings, inducing, np.array(weights), np.array(reductions))
 
@@ -149,17 +162,17 @@ def _inducing(kernel: Kernel, descriptors: Matrix, most: int) -> Matrix:
     """Descriptors that tell most of the others: pivoted Cholesky."""
     distinct = np.unique(descriptors, axis=0)
     middle = len(KNOTS) // 2
-    left = np.full(len(distinct), kernel.variance(middle))
+    remaining = np.full(len(distinct), kernel.variance(middle))
     factors: list[Vector] = []
-    chosen: list[int] = []
-    while len(chosen) < min(most, len(distinct)):
-        pivot = int(left.argmax())
-        if left[pivot] < _LEAST_VARIANCE:
+    selected: list[int] = []
+    while len(selected) < min(most, len(distinct)):
+        pivot = int(remaining.argmax())
+        if remaining[pivot] < _LEAST_VARIANCE:
             break
         column = kernel.at(kernel.parts(distinct, distinct[[pivot]]), middle)[:, 0]
         for factor in factors:
             column = column - factor * factor[pivot]
-        factors.append(column / left[pivot] ** 0.5)
-        left = np.maximum(0.0, left - factors[-1] ** 2)
-        chosen.append(pivot)
-    return distinct[chosen]
+        factors.append(column / remaining[pivot] ** 0.5)
+        remaining = np.maximum(0.0, remaining - factors[-1] ** 2)
+        selected.append(pivot)
+    return distinct[selected]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from kopt.core.bandwidth import MAX_BYTES, BandwidthError, Collective, collective
-from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
-from kopt.policies.bandwidth.sets import GpuSet, gpu_set
+from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, Collective, collective
+from kopt.topology.hardware import HardwareRow, machine_of
+from kopt.topology.set_links import GpuSet, gpu_set
 
 NEEDED = ("gpu", "n_nodes", "gpus_per_node", "collective", "message_bytes")
 _MOST_RANKS = 2**20
@@ -49,15 +49,17 @@ def read_asked(path: Path) -> list[AskedRow]:
 
 def read_measured(path: Path) -> list[MeasuredRow]:
     """The same with ``latency_us``, ``machine`` and ``machine_class``; rows without a positive latency are refused."""
-    found = []
+    measured_rows = []
     for line, row in _rows(path, (*NEEDED, "latency_us", "machine_class")):
         latency_us = _number(line, row, "latency_us")
         if not 0 < latency_us < float("inf"):
             raise BandwidthError(f"line {line}, latency_us: {row['latency_us']!r} is no time")
         label = row["machine_class"]
         source, which = row.get("source", ""), row.get("which_gpus", "")
-        found.append(MeasuredRow(_asked(line, row), latency_us, row.get("machine") or label, label, source, which))
-    return found
+        measured_rows.append(
+            MeasuredRow(_asked(line, row), latency_us, row.get("machine") or label, label, source, which)
+        )
+    return measured_rows
 
 
 def _opened(path: Path) -> TextIO:
@@ -87,9 +89,15 @@ def _asked(line: int, row: Mapping[str, str]) -> AskedRow:
     if nodes * count < 2:
         raise BandwidthError(f"line {line}: one GPU alone has nobody to talk to")
     hardware = HardwareRow(
-        row["gpu"][:_TEXT], row.get("vendor", "")[:_TEXT], row.get("intra_link", "")[:_TEXT], nodes, count,
-        row.get("nic_config", "")[:_TEXT], row.get("software", "")[:_TEXT], row.get("condition", "")[:_TEXT],
-    )  # fmt: skip
+        row["gpu"][:_TEXT],
+        row.get("vendor", "")[:_TEXT],
+        row.get("intra_link", "")[:_TEXT],
+        nodes,
+        count,
+        row.get("nic_config", "")[:_TEXT],
+        row.get("software", "")[:_TEXT],
+        row.get("condition", "")[:_TEXT],
+    )
     try:
         kind = collective(row["collective"])
     except BandwidthError as error:
@@ -101,9 +109,9 @@ def _asked(line: int, row: Mapping[str, str]) -> AskedRow:
 def _which(text: str, count: int) -> tuple[int, ...]:
     """``0 1 2 3``, ``0,1`` or ``0..7``; where it says anything else (hosts), the first GPUs."""
     words = text.replace(",", " ").split()
-    found = tuple(map(int, words)) if words and all(one.isdigit() and len(one) < 4 for one in words) else ()
-    inside = len(set(found)) == count == len(found) and max(found) < 8
-    return found if inside else tuple(range(count))
+    result = tuple(map(int, words)) if words and all(word.isdigit() and len(word) < 4 for word in words) else ()
+    inside = len(set(result)) == count == len(result) and max(result) < 8
+    return result if inside else tuple(range(count))
 
 
 def _whole(line: int, row: Mapping[str, str], name: str, most: int) -> int:

@@ -1,6 +1,6 @@
-"""What a checkpoint folder shows: many trainers save without a word, and files do not lie about what is there.
+"""What a checkpoint folder shows: many trainers save without logging it, and the files are reliable evidence.
 
-A checkpoint is what lies under one name. It is durable once nothing of it has changed for a while, no temporary name is
+A checkpoint is all that has one name. It is durable once nothing of it has changed for a while, no temporary name is
 left in it, and it is not smaller than those before it of the same kind: half-written ones look finished, too.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kopt.models.checkpoint.facts import step_of_checkpoint
+from kopt.models.checkpoint.line_facts import step_of_checkpoint
 
 SETTLED_S, FIRST_SETTLED_S = 10.0, 30.0
 """How long a checkpoint must rest to be durable; the first of its kind, which nothing can be compared with, longer."""
@@ -69,27 +69,27 @@ class FolderView:
 
 
 class FolderWatch:
-    """Listings of one folder, as they come; ``view`` says what they show."""
+    """Listings of one folder, in order of arrival; ``view`` evaluates them."""
 
     def __init__(self) -> None:
         self.units: dict[str, Unit] = {}
         self.listed_at_s: float | None = None
 
     def observe(self, listing: Iterable[FileFact], at_s: float) -> None:
-        """A listing of the folder at ``at_s`` (Unix seconds); one that is older than the last is passed over."""
+        """A listing of the folder at ``at_s`` (Unix seconds); one that is older than the last is ignored."""
         if self.listed_at_s is not None and at_s < self.listed_at_s:
             return
-        found: dict[str, Unit] = {}
+        units_by_name: dict[str, Unit] = {}
         for fact in listing:
             name = _unit_of(fact)
             if name:
-                found[name] = _joined(found.get(name), name, fact, at_s)
-        for name, unit in found.items():
+                units_by_name[name] = _joined(units_by_name.get(name), name, fact, at_s)
+        for name, unit in units_by_name.items():
             before = self.units.get(name)
             if before is not None and not unit.differs(before):
-                found[name] = replace(unit, changed_at_s=before.changed_at_s)
-        newest = sorted(found.values(), key=lambda one: -one.last_s)[:_MOST_UNITS]
-        self.units = {one.name: one for one in newest}
+                units_by_name[name] = replace(unit, changed_at_s=before.changed_at_s)
+        newest = sorted(units_by_name.values(), key=lambda item: -item.last_s)[:_MOST_UNITS]
+        self.units = {item.name: item for item in newest}
         self.listed_at_s = at_s
 
     def view(self, now_s: float) -> FolderView:
@@ -97,7 +97,7 @@ class FolderWatch:
         durable: Unit | None = None
         writing = ""
         whole: dict[str, Unit] = {}
-        for unit in sorted(self.units.values(), key=lambda one: one.last_s):
+        for unit in sorted(self.units.values(), key=lambda item: item.last_s):
             before = whole.get(unit.kind)
             rests_s = now_s - max(unit.last_s, unit.changed_at_s if before is None else unit.last_s)
             if unit.temporary or rests_s < (FIRST_SETTLED_S if before is None else SETTLED_S):
@@ -110,14 +110,14 @@ class FolderWatch:
         return FolderView(writing, durable)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"listed_at_s": self.listed_at_s, "units": [asdict(one) for one in self.units.values()]}
+        return {"listed_at_s": self.listed_at_s, "units": [asdict(unit) for unit in self.units.values()]}
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> "FolderWatch":
+    def from_dict(cls, document: Mapping[str, Any]) -> "FolderWatch":
         """Raises KeyError, TypeError or ValueError for what ``to_dict`` did not write."""
         watch = cls()
-        watch.listed_at_s = None if found["listed_at_s"] is None else float(found["listed_at_s"])
-        watch.units = {one["name"]: Unit(**one) for one in found["units"]}
+        watch.listed_at_s = None if document["listed_at_s"] is None else float(document["listed_at_s"])
+        watch.units = {item["name"]: Unit(**item) for item in document["units"]}
         return watch
 
 
@@ -134,6 +134,10 @@ def _joined(unit: Unit | None, name: str, fact: FileFact, at_s: float) -> Unit:
     if unit is None:
         return Unit(name, 1, fact.size_bytes, fact.modified_at_s, fact.modified_at_s, temporary, at_s)
     return replace(
-        unit, files=unit.files + 1, size_bytes=unit.size_bytes + fact.size_bytes, temporary=unit.temporary or temporary,
-        first_s=min(unit.first_s, fact.modified_at_s), last_s=max(unit.last_s, fact.modified_at_s),
-    )  # fmt: skip
+        unit,
+        files=unit.files + 1,
+        size_bytes=unit.size_bytes + fact.size_bytes,
+        temporary=unit.temporary or temporary,
+        first_s=min(unit.first_s, fact.modified_at_s),
+        last_s=max(unit.last_s, fact.modified_at_s),
+    )

@@ -1,4 +1,4 @@
-"""What else a message tells: at which step the job is, and whether a write goes on beside the training.
+"""Facts in a message: at which step the job is, and whether a write is asynchronous.
 
 What a line *means* is learned (``lines``); numbers and names are read.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 
-from kopt.models.checkpoint.shapes import shape_of, text_of
+from kopt.models.checkpoint.classifier.text_shape import shape_of, text_of
 
 _NAMED = re.compile(
     r"(?<![a-zA-Z])(?:global[_ ]?steps?|num_updates|updates?|iterations?|iters?|steps?|timesteps?|итерация|шаг\w*"
@@ -38,11 +38,11 @@ _LOOKED_AT, _MOST_COUNTED = 600, 16
 def step_of_progress(text: str) -> int | None:
     """Where training is: a step by name, else how much of a bar is done, else the epoch."""
     text = text[:_LOOKED_AT]
-    named, fractions, epoch = _places(shape_of(text))
+    named, fractions, epoch = _step_spans(shape_of(text))
     if named:
         return _number(text[named])
-    place = iter(fractions)
-    for start, end, whole, last in zip(place, place, place, place, strict=True):
+    bounds = iter(fractions)
+    for start, end, whole, last in zip(bounds, bounds, bounds, bounds, strict=True):
         if _number(text[whole:last]) >= _number(text[start:end]):
             return _number(text[start:end])
     return _number(text[epoch].lstrip("0")) if epoch else None
@@ -51,21 +51,21 @@ def step_of_progress(text: str) -> int | None:
 def counts_of(text: str) -> frozenset[int]:
     """All that a message counts: steps, batches, epochs, and how much of a bar is done."""
     text = text[:_LOOKED_AT]
-    return frozenset(_number(text[place]) for place in _counted(shape_of(text)))
+    return frozenset(_number(text[span]) for span in _counted(shape_of(text)))
 
 
 @lru_cache(maxsize=8192)
 def _counted(shape: bytes) -> tuple[slice, ...]:
     text = text_of(shape)
-    found = [one.span(1) for which in (_NAMED, _BATCH, _EPOCH) for one in which.finditer(text)]
-    found += [one.span(1) for one in _OF.finditer(text)]
-    return tuple(slice(*one) for one in found[:_MOST_COUNTED])
+    result = [match.span(1) for which in (_NAMED, _BATCH, _EPOCH) for match in which.finditer(text)]
+    result += [match.span(1) for match in _OF.finditer(text)]
+    return tuple(slice(*item) for item in result[:_MOST_COUNTED])
 
 
 def epoch_of(text: str) -> int | None:
-    """Which epoch a message speaks of."""
+    """The epoch that a message names."""
     text = text[:_LOOKED_AT]
-    epoch = _places(shape_of(text))[2]
+    epoch = _step_spans(shape_of(text))[2]
     return _number(text[epoch].lstrip("0")) if epoch else None
 
 
@@ -74,39 +74,39 @@ def _number(digits: str) -> int:
 
 
 @lru_cache(maxsize=8192)
-def _places(shape: bytes) -> tuple[slice | None, Sequence[int], slice | None]:
+def _step_spans(shape: bytes) -> tuple[slice | None, Sequence[int], slice | None]:
     """Where texts of the shape have the number of a named step, else those of fractions; and an epoch's, zeros and all.
 
     Of each fraction both spans follow each other, packed: a hostile log has many, and much is kept.
     """
     text = text_of(shape)
     named, epoch = _NAMED.search(text) or _BEFORE.search(text), _EPOCH.search(text)
-    found = () if named else _OF.finditer(text)
-    fractions = array("H", chain.from_iterable((*one.span(1), *one.span(2)) for one in found))
+    result = () if named else _OF.finditer(text)
+    fractions = array("H", chain.from_iterable((*match.span(1), *match.span(2)) for match in result))
     return named and slice(*named.span(1)), fractions, epoch and slice(*epoch.span(1))
 
 
 def step_of_checkpoint(text: str) -> int | None:
-    """Which step a message about a checkpoint speaks of: by name, in the file's name, or "for 100"; None otherwise."""
+    """The step that a message about a checkpoint names: by name, in the file's name, or "for 100"; None otherwise."""
     text = text[-_LOOKED_AT:]
-    place, padded = _saved_place(shape_of(text))
-    if place is None:
+    span, padded = _saved_step_span(shape_of(text))
+    if span is None:
         return None
-    return _number(text[place].lstrip("0") if padded else text[place])
+    return _number(text[span].lstrip("0") if padded else text[span])
 
 
 @lru_cache(maxsize=8192)
-def _saved_place(shape: bytes) -> tuple[slice | None, bool]:
-    """Where texts of the shape have the number of a checkpoint's step, and whether zeros in front are none of it."""
+def _saved_step_span(shape: bytes) -> tuple[slice | None, bool]:
+    """Where texts of the shape have the number of a checkpoint's step, and whether leading zeros are padding."""
     text = _PATH.sub(_from_checkpoint, text_of(shape))
     named = _NAMED.search(text) or _BEFORE.search(text)
-    found = named or _IN_NAME.search(text) or _SAVED.search(text) or _FILE.search(text)
-    found = found or _FOR.search(text) or _EPOCH.search(text)
-    return found and slice(*found.span(1)), not named
+    match = named or _IN_NAME.search(text) or _SAVED.search(text) or _FILE.search(text)
+    match = match or _FOR.search(text) or _EPOCH.search(text)
+    return match and slice(*match.span(1)), not named
 
 
 def _from_checkpoint(path: re.Match[str]) -> str:
-    """The path with blanks in place of the folders that its checkpoint lies in: these have numbers of their own."""
+    """The path with blanks in place of the folders that its checkpoint lies in: their names have numbers, too."""
     parts = path[0].split("/")
     last = max((n for n, part in enumerate(parts) if _SAVED.search(part)), default=0)
     before = "/".join(parts[:last])
@@ -114,5 +114,5 @@ def _from_checkpoint(path: re.Match[str]) -> str:
 
 
 def goes_on_aside(text: str) -> bool:
-    """Whether the message says that a write goes on while training does."""
+    """Whether the message says that a write continues during training."""
     return _ASIDE.search(text) is not None and _SYNC.search(text) is None

@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
-from kopt.core.checkpoint import JobStatus
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
+from kopt.core.workload.checkpoint import JobStatus
 from kopt.models.base import Predictor
-from kopt.models.checkpoint.lines import LABELS, LineClassifier, Parameters
+from kopt.models.checkpoint.classifier.lines import LABELS, LineClassifier, Parameters
+from kopt.models.checkpoint.classifier.settings import FitSettings
+from kopt.models.checkpoint.classifier.table import LogTable
+from kopt.models.checkpoint.classifier.tokens import template
 from kopt.models.checkpoint.session import Session
-from kopt.models.checkpoint.settings import FitSettings
-from kopt.models.checkpoint.table import LogTable
-from kopt.models.checkpoint.words import template
+from kopt.models.registry.model_files import read_json, read_tensors
 
 UNREGISTERED = ModelVersion("checkpoint", "unregistered")
 UNIT = "gpu_seconds"
 PROBABILITY = 0.9
-_FACTS, _LAYERS = "checkpoint.json", "lines.safetensors"
+_DOCUMENT, _LAYERS = "checkpoint.json", "lines.safetensors"
 _NAMES = ("first", "alone", "second", "within")
 _VERSION = 1
 
@@ -39,7 +39,7 @@ class LogQuestion:
 
 
 class CheckpointPredictor(Predictor):
-    """Lines → labels (learned), labels → states (``machine``), states → work at risk.
+    """Lines → labels (learned), labels → states (``state_machine``), states → work at risk.
 
     ``classifier`` is there once fitted or loaded; ``session`` follows a log line by line.
     """
@@ -63,7 +63,7 @@ class CheckpointPredictor(Predictor):
 
     def fit(self, table: LogTable) -> Self:
         """Raises ValueError on a table without a labelled line."""
-        from kopt.models.checkpoint.network import fit
+        from kopt.models.checkpoint.classifier.network import fit
 
         self._classifier = LineClassifier(fit(table.sequences(), self.settings))
         return self
@@ -82,43 +82,43 @@ class CheckpointPredictor(Predictor):
         if risk is None:
             text = "No line tells the time, so nobody can say how long ago the last checkpoint was; post arrival times."
             return (Prediction.refusal(Reason("NO_TIMES", text), unit=UNIT, model=self.version),)
-        found = Prediction(
+        prediction = Prediction(
             risk.value, risk.low, risk.high, PROBABILITY, UNIT, status.confidence, self.version, (_reason(status),)
         )
-        return (found,)
+        return (prediction,)
 
     def explain(self, request: LogQuestion) -> tuple[Reason, ...]:
         """The state with its evidence, and what else that line could have meant."""
         status = self.status(request)
         _, shares = self.classifier.alone([template(status.evidence_text)])
-        likely = sorted(zip(LABELS, shares[0].tolist(), strict=True), key=lambda one: -one[1])[:3]
+        likely = sorted(zip(LABELS, shares[0].tolist(), strict=True), key=lambda item: -item[1])[:3]
         text = ", ".join(f"{label.value} {share:.0%}" for label, share in likely)
         numbers = {label.value: share for label, share in likely}
         return (_reason(status), Reason("LINE_SAYS", f"On its own the line says {text}.", numbers))
 
     def save(self, folder: Path) -> None:
-        known = self.classifier.parameters
-        arrays: dict[str, Any] = {"table": known.table.astype(np.float16)}
-        for name, weight, bias in zip(_NAMES, known.weights, known.biases, strict=True):
+        parameters = self.classifier.parameters
+        arrays: dict[str, Any] = {"table": parameters.table.astype(np.float16)}
+        for name, weight, bias in zip(_NAMES, parameters.weights, parameters.biases, strict=True):
             arrays |= {f"{name}.weight": np.ascontiguousarray(weight), f"{name}.bias": bias}
         save_file(arrays, folder / _LAYERS)
-        facts = {"version": _VERSION, "labels": [one.value for one in LABELS], "settings": asdict(self.settings)}
-        (folder / _FACTS).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        document = {"version": _VERSION, "labels": [label.value for label in LABELS], "settings": asdict(self.settings)}
+        (folder / _DOCUMENT).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        path = folder / _FACTS
+        path = folder / _DOCUMENT
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-            loaded = cls(FitSettings(**facts["settings"]))
-            if facts["version"] != _VERSION or facts["labels"] != [one.value for one in LABELS]:
+            document = read_json(path)
+            loaded = cls(FitSettings(**document["settings"]))
+            if document["version"] != _VERSION or document["labels"] != [label.value for label in LABELS]:
                 raise ValueError("the model was fitted on other labels; train it again")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path}: not a saved checkpoint predictor ({error})") from error
         path = folder / _LAYERS
         try:
-            loaded._classifier = LineClassifier(_parameters(load_file(path)))
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            loaded._classifier = LineClassifier(_parameters(read_tensors(path)))
+        except (ValueError, KeyError) as error:
             raise ValueError(f"{path}: no layers of a line classifier ({error})") from error
         return loaded
 

@@ -1,26 +1,24 @@
-"""One job's log as it is written: lines in, what each says and where the job is out, in constant memory.
+"""One job's log as it is written: lines in, the label of each and the job's state out, in constant memory.
 
 >>> session = Session(classifier)                                  # doctest: +SKIP
 >>> for label in session.read(["step 10 loss 1.2", "saved checkpoint-10"]):
 ...     print(label, session.status().safe)
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from kopt.core.checkpoint import JobStatus, LineLabel
+from kopt.core.workload.checkpoint import JobStatus, LineLabel
 from kopt.formats.joblog import read_message
-from kopt.models.checkpoint.judgement import is_safe, judge
-from kopt.models.checkpoint.lines import CONTEXT_LINES, LABELS, Array, LineClassifier
-from kopt.models.checkpoint.machine import Machine
-from kopt.models.checkpoint.saved import machine_from, machine_to
-from kopt.models.checkpoint.words import spoken, template
-from kopt.models.checkpoint.writes import Said
+from kopt.models.checkpoint.classified_line import ClassifiedLine
+from kopt.models.checkpoint.classifier.lines import CONTEXT_LINES, LABELS, Array, LineClassifier
+from kopt.models.checkpoint.classifier.tokens import spoken, template
+from kopt.models.checkpoint.kill_safety import evaluate, is_safe
+from kopt.models.checkpoint.state_machine import StateMachine
 
 BATCH = 1000
-_MOST_WRITERS = 4096
 _NOTHING = np.zeros((1, len(LABELS)), np.float32)
 
 
@@ -31,9 +29,9 @@ class Session:
         self.classifier = classifier
         self.gpus = gpus
         self.lines = 0
-        self.machine = Machine()
+        self.machine = StateMachine()
         self.live = False
-        # Of each writer, what its last lines said on their own, the newest last.
+        # By writer, the shares of its last lines on their own, the newest last.
         self._context: dict[str, Array] = {}
 
     @property
@@ -45,15 +43,15 @@ class Session:
         """The job's status now: ``now_s`` is Unix time if lines came with their arrivals, else None."""
         if self.live and now_s is not None:
             self.machine.settle(now_s)
-        return judge(self.machine, now_s, self.gpus, live=self.live and now_s is not None)
+        return evaluate(self.machine, now_s, self.gpus, live=self.live and now_s is not None)
 
     def read(
         self, lines: Sequence[str], arrivals_s: Sequence[float | None] | None = None, source: str = ""
     ) -> Iterator[LineLabel]:
-        """What each line says. The state after a line is there until the next one is asked for; use it all up.
+        """The label of each line. The state after a line lasts until the next one is requested; exhaust the iterator.
 
-        ``arrivals_s``: when each line came; without it times are those in the lines. ``source``: which of the job's
-        containers printed them.
+        ``arrivals_s``: when each line came; without it the times in the lines are used. ``source``: which of the
+        job's containers printed them.
         """
         for start in range(0, len(lines), BATCH):
             part = lines[start : start + BATCH]
@@ -65,7 +63,8 @@ class Session:
         messages = [read_message(line) for line in lines]
         texts = [spoken(message) for message in messages]
         templates = [template(text) for text in texts]
-        writers = [self._writer(f"{source}/{message.writer}" if source else message.writer) for message in messages]
+        names = [f"{source}/{message.writer}" if source else message.writer for message in messages]
+        writers = [self.machine.admit_writer(name) for name in names]
         hidden, alone = self.classifier.alone(templates)
         within = self.classifier.within(hidden, self._before(alone, writers))
         shares = (0.5 * (alone + within)).tolist()
@@ -74,58 +73,55 @@ class Session:
             at_s = arrived if arrived is not None else message.stamp.at_s if message.stamp else None
             self.live = arrived is not None
             self.lines += 1
-            yield self.machine.advance(
-                Said(self.lines, shares[number], texts[number], at_s, self.live, writers[number], templates[number])
-            )
-
-    def _writer(self, name: str) -> str:
-        """The writer's name, of which there may not be any number."""
-        known = self.machine.writers
-        if name not in known and len(known) >= _MOST_WRITERS:
-            return ""
-        known.setdefault(name, 0)
-        return name
+            line = ClassifiedLine(self.lines, shares[number], texts[number], at_s, self.live)
+            line.writer, line.template = writers[number], templates[number]
+            yield self.machine.advance(line)
 
     def _before(self, alone: Array, writers: Sequence[str]) -> Array:
         """Shares of the lines before each line, of the same writer: (n, CONTEXT_LINES, labels), the nearest first."""
-        rows, places = [_NOTHING], dict[str, list[int]]()
-        held = 1
+        rows, positions = [_NOTHING], dict[str, list[int]]()
+        count = 1
         for writer in dict.fromkeys(writers):
             kept = self._context.get(writer)
-            places[writer] = [] if kept is None else list(range(held, held + len(kept)))
+            positions[writer] = [] if kept is None else list(range(count, count + len(kept)))
             if kept is not None:
                 rows.append(kept)
-                held += len(kept)
+                count += len(kept)
         all_rows = np.concatenate([*rows, alone])
         index = np.zeros((len(writers), CONTEXT_LINES), np.int64)
         for number, writer in enumerate(writers):
-            seen = places[writer]
-            for back, place in enumerate(reversed(seen[-CONTEXT_LINES:])):
-                index[number, back] = place
-            seen.append(held + number)
-        for writer, seen in places.items():
+            earlier = positions[writer]
+            for back, position in enumerate(reversed(earlier[-CONTEXT_LINES:])):
+                index[number, back] = position
+            earlier.append(count + number)
+        for writer, earlier in positions.items():
             self._context.pop(writer, None)
-            self._context[writer] = all_rows[seen[-CONTEXT_LINES:]]
+            self._context[writer] = all_rows[earlier[-CONTEXT_LINES:]]
         return all_rows[index]
 
-    def to_dict(self) -> dict[str, Any]:
-        """All that is needed to go on elsewhere, as JSON."""
+    def to_dict(self, redact: Callable[[str], str] = str) -> dict[str, Any]:
+        """All that is needed to go on elsewhere, as JSON; ``redact`` is applied to lines that are evidence."""
         context = {writer: np.round(rows, 4).tolist() for writer, rows in self._context.items()}
-        return {"gpus": self.gpus, "lines": self.lines, "live": self.live, "context": context,
-                "machine": machine_to(self.machine)}  # fmt: skip
+        return {
+            "gpus": self.gpus,
+            "lines": self.lines,
+            "live": self.live,
+            "context": context,
+            "machine": self.machine.to_dict(redact),
+        }
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any], classifier: LineClassifier) -> "Session":
+    def from_dict(cls, document: Mapping[str, Any], classifier: LineClassifier) -> "Session":
         """Goes on where ``to_dict`` was called. Raises ValueError for anything else."""
         try:
-            session = cls(classifier, int(found["gpus"]))
-            session.lines, session.live = int(found["lines"]), bool(found["live"])
-            session.machine = machine_from(found["machine"])
-            for writer, rows in found["context"].items():
+            session = cls(classifier, int(document["gpus"]))
+            session.lines, session.live = int(document["lines"]), bool(document["live"])
+            session.machine = StateMachine.from_dict(document["machine"])
+            for writer, rows in document["context"].items():
                 kept = np.asarray(rows, np.float32)
                 if kept.shape[0] > CONTEXT_LINES or kept.shape[1:] != (len(LABELS),):
                     raise ValueError("context of another model")
                 session._context[str(writer)] = kept
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ValueError(f"no saved session of a log ({error!r})") from error
+            raise ValueError(f"not a saved session of a log ({error!r})") from error
         return session

@@ -64,36 +64,37 @@ def history_s(series: DemandSeries) -> float:
 
 def staleness_s(question: Question) -> float | None:
     """Age of the last known bucket in seconds where that is too old to forecast from, else None."""
-    known = np.flatnonzero(np.isfinite(question.series.value))
-    unknown_s = (len(question.series) - 1 - known[-1]) * question.series.step_s
-    waiting_s = 0.0
+    known_buckets = np.flatnonzero(np.isfinite(question.series.value))
+    unknown_s = (len(question.series) - 1 - known_buckets[-1]) * question.series.step_s
+    since_end_s = 0.0
     if question.now_s is not None and question.series.start_known:
-        waiting_s = max(0.0, question.now_s - question.end_s)
-    age_s = float(unknown_s + waiting_s)
+        since_end_s = max(0.0, question.now_s - question.end_s)
+    age_s = float(unknown_s + since_end_s)
     return age_s if age_s > max(STALE_S, 3 * question.series.step_s) else None
 
 
 def static(question: Question, age_s: float) -> tuple[Prediction, ...]:
     """Stale data: the spread of the past week stands for whatever is happening now."""
     week = question.series.value[-int(7 * DAY_S // question.series.step_s) :]
-    known = week[np.isfinite(week)]
-    if not len(known):
-        known = question.series.value[np.isfinite(question.series.value)][-1:]
+    recent = week[np.isfinite(week)]
+    if not len(recent):
+        recent = question.series.value[np.isfinite(question.series.value)][-1:]
     text = (
         f"The newest value is {age_s / 60:.0f} minutes old; the past week's distribution stands in for a forecast. "
         "Check the collection of this service's metrics."
     )
     reason = Reason("STALE", text, {"age_s": age_s})
-    levels = np.quantile(known, LEVELS)
-    levels[-1] = known.max()
+    levels = np.quantile(recent, LEVELS)
+    levels[-1] = recent.max()
     return tuple(_predict(question, h, levels, 0.1, (reason,), fallback=True) for h in question.horizons_s)
 
 
 def early_ratios(table: TrainingTable) -> Array:
-    """Pooled log-ratios to the last value at ``LEVELS`` per horizon, (H, levels): what is known of a new service."""
+    """Pooled log-ratios to the last value at ``LEVELS`` per horizon, (H, levels): what is recent of a new service."""
     ratios = table.log_ratios()
-    return np.array([np.nanquantile(column, LEVELS) if np.isfinite(column).any() else DEFAULT_EARLY[0]
-                     for column in ratios.T])  # fmt: skip
+    return np.array(
+        [np.nanquantile(column, LEVELS) if np.isfinite(column).any() else DEFAULT_EARLY[0] for column in ratios.T]
+    )
 
 
 def early(question: Question, ratios: Array) -> tuple[Prediction, ...]:
@@ -104,9 +105,10 @@ def early(question: Question, ratios: Array) -> tuple[Prediction, ...]:
     values = early_values(question.series, np.array([len(question.series) - 1]), ratios, LEVELS)[0]
     return tuple(
         _predict(question, h, at_horizon(values, h), 0.3, (reason,), fallback=True)
-        if h <= FURTHEST_S else _too_far(question, h)
+        if h <= FURTHEST_S
+        else _too_far(question, h)
         for h in question.horizons_s
-    )  # fmt: skip
+    )
 
 
 def early_values(series: DemandSeries, origins: NDArray[np.int64], ratios: Array, quantiles: Sequence[float]) -> Array:
@@ -124,17 +126,17 @@ def answer(question: Question, memory: SeriesMemory) -> tuple[Prediction, ...]:
     peak = float(memory.row[COLUMN["max_7d"]])
     values = bounded(values, np.full(len(values), peak), LEVELS)
     return tuple(
-        _too_far(question, h) if h > FURTHEST_S else _answer_one(question, memory, values, peak, h)
+        _too_far(question, h) if h > FURTHEST_S else _answer(question, memory, values, peak, h)
         for h in question.horizons_s
     )
 
 
-def _answer_one(question: Question, memory: SeriesMemory, values: Array, peak: float, horizon_s: float) -> Prediction:
+def _answer(question: Question, memory: SeriesMemory, values: Array, peak: float, horizon_s: float) -> Prediction:
     levels = at_horizon(values, horizon_s)
     median, upper = float(levels[LEVELS.index(0.5)]), float(levels[LEVELS.index(0.95)])
     # Sure of itself: a narrow interval, and a week in which the mixture has been judged.
-    judged = min(1.0, history_s(question.series) / (7 * DAY_S))
-    confidence = round((0.5 + 0.5 * judged) / (1.0 + (upper - median) / max(median, 1e-9)), 3)
+    known_weeks = min(1.0, history_s(question.series) / (7 * DAY_S))
+    confidence = round((0.5 + 0.5 * known_weeks) / (1.0 + (upper - median) / max(median, 1e-9)), 3)
     reasons = [mixture_reason(memory, horizon_s)]
     if levels[-1] >= CAP * peak * (1 - 1e-9) and peak > 0:
         text = f"The upper quantiles end at {CAP:g} times the past week's maximum of {peak:.4g}."
@@ -175,17 +177,30 @@ def at_horizon(values: Array, horizon_s: float) -> Array:
 
 
 def _predict(
-    question: Question, horizon_s: float, levels: Array, confidence: float, reasons: tuple[Reason, ...],
+    question: Question,
+    horizon_s: float,
+    levels: Array,
+    confidence: float,
+    reasons: tuple[Reason, ...],
     fallback: bool = False,
-) -> Prediction:  # fmt: skip
+) -> Prediction:
     wanted = sorted({0.5, *INTERVAL, *question.quantiles})
     values = np.maximum.accumulate(np.maximum(between(levels, wanted), 0.0))
     by_level = {q: float(value) for q, value in zip(wanted, values, strict=True)}
     return Prediction(
-        by_level[0.5], by_level[INTERVAL[0]], by_level[INTERVAL[1]], INTERVAL[1] - INTERVAL[0], question.series.unit,
-        confidence, question.model, reasons, {q: by_level[q] for q in question.quantiles}, question.end_s,
-        horizon_s, fallback,
-    )  # fmt: skip
+        by_level[0.5],
+        by_level[INTERVAL[0]],
+        by_level[INTERVAL[1]],
+        INTERVAL[1] - INTERVAL[0],
+        question.series.unit,
+        confidence,
+        question.model,
+        reasons,
+        {q: by_level[q] for q in question.quantiles},
+        question.end_s,
+        horizon_s,
+        fallback,
+    )
 
 
 def _too_far(question: Question, horizon_s: float) -> Prediction:

@@ -81,15 +81,15 @@ def pooled_thresholds(scores: Sequence[Array]) -> Array:
     """
     columns = []
     for h in range(len(HORIZONS_S)):
-        known = [one[np.isfinite(one[:, h]), h] for one in scores]
-        known = [one for one in known if len(one)]
-        if not known:
+        finite = [score[np.isfinite(score[:, h]), h] for score in scores]
+        finite = [item for item in finite if len(item)]
+        if not finite:
             return DEFAULT_THRESHOLDS.copy()
-        values, weights = np.concatenate(known), np.concatenate([np.full(len(one), 1 / len(one)) for one in known])
+        values, weights = np.concatenate(finite), np.concatenate([np.full(len(item), 1 / len(item)) for item in finite])
         order = np.argsort(values)
         share = np.cumsum(weights[order]) / weights.sum()
-        place = np.minimum(np.searchsorted(share, LEVELS), len(values) - 1)
-        columns.append(values[order][place])
+        index = np.minimum(np.searchsorted(share, LEVELS), len(values) - 1)
+        columns.append(values[order][index])
     thresholds = np.array(columns)
     thresholds[:, LEVELS.index(0.5)] = 0.0
     thresholds[:, 0] = np.minimum(thresholds[:, 0], -1e-3)

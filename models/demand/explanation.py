@@ -54,8 +54,8 @@ def mixture_reason(memory: SeriesMemory, horizon_s: float) -> Reason:
 
 def reasons(series: DemandSeries, memory: SeriesMemory, model: GlobalModel, column: int) -> tuple[Reason, ...]:
     """What moved the trees at horizon ``column``, a change of level, and a tenant that came or went."""
-    found = [*_inputs(model.contributions(memory.row[None], column)[0]), _change_point(series), _tenant(series)]
-    return tuple(reason for reason in found if reason is not None)
+    result = [*_inputs(model.contributions(memory.row[None], column)[0]), _change_point(series), _tenant(series)]
+    return tuple(reason for reason in result if reason is not None)
 
 
 def _inputs(contributions: Array) -> list[Reason]:
@@ -66,10 +66,13 @@ def _inputs(contributions: Array) -> list[Reason]:
         totals[words] = totals.get(words, 0.0) + float(value)
     strongest = sorted(totals, key=lambda words: abs(totals[words]), reverse=True)[:2]
     return [
-        Reason("INPUT", f"{words[:1].upper()}{words[1:]} moves the forecast by {np.expm1(totals[words]):+.1%}.",
-               {"input": words, "log_ratio": round(totals[words], 5)})
+        Reason(
+            "INPUT",
+            f"{words[:1].upper()}{words[1:]} moves the forecast by {np.expm1(totals[words]):+.1%}.",
+            {"input": words, "log_ratio": round(totals[words], 5)},
+        )
         for words in strongest
-    ]  # fmt: skip
+    ]
 
 
 def _change_point(series: DemandSeries) -> Reason | None:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from kopt.features.demand import CARRIERS, HORIZONS_S, INPUTS
 from kopt.models.demand.network import Network
 from kopt.models.demand.table import TrainingTable
-from kopt.models.trees import load_booster
+from kopt.models.registry.lightgbm_io import load_booster
+from kopt.models.registry.model_files import read_json
 
 if TYPE_CHECKING:
     import lightgbm
@@ -41,11 +42,21 @@ class GlobalSettings:
 
     def booster(self, level: float) -> dict[str, Any]:
         return {
-            "objective": "quantile", "alpha": level, "learning_rate": self.learning_rate, "num_leaves": self.leaves,
-            "min_data_in_leaf": self.rows_in_leaf, "feature_fraction": 0.5, "bagging_fraction": 0.5, "bagging_freq": 1,
-            "lambda_l2": 5.0, "num_threads": self.threads, "seed": self.seed, "deterministic": True,
-            "force_row_wise": True, "verbose": -1,
-        }  # fmt: skip
+            "objective": "quantile",
+            "alpha": level,
+            "learning_rate": self.learning_rate,
+            "num_leaves": self.leaves,
+            "min_data_in_leaf": self.rows_in_leaf,
+            "feature_fraction": 0.5,
+            "bagging_fraction": 0.5,
+            "bagging_freq": 1,
+            "lambda_l2": 5.0,
+            "num_threads": self.threads,
+            "seed": self.seed,
+            "deterministic": True,
+            "force_row_wise": True,
+            "verbose": -1,
+        }
 
 
 @dataclass(frozen=True)
@@ -71,8 +82,8 @@ class GlobalModel:
         inputs = np.ascontiguousarray(features[:, len(CARRIERS) :])
         trees = np.empty((len(inputs), len(HORIZONS_S), len(LEVELS)))
         for column, levels in enumerate(self.boosters):
-            for place, booster in enumerate(levels):
-                trees[:, column, place] = booster.predict(inputs, num_threads=threads)
+            for level, booster in enumerate(levels):
+                trees[:, column, level] = booster.predict(inputs, num_threads=threads)
         return np.sort(trees, axis=2), self.network.predict(features)
 
     def contributions(self, features: Array, column: int) -> Array:
@@ -92,7 +103,7 @@ class GlobalModel:
     def load(cls, folder: Path) -> "GlobalModel":
         path = folder / "inputs.json"
         try:
-            inputs = json.loads(path.read_text(encoding="utf-8"))
+            inputs = read_json(path)
         except (OSError, ValueError) as error:
             raise ValueError(f"{path}: not the names of a model's inputs ({error})") from error
         if inputs != list(INPUTS):
@@ -117,11 +128,11 @@ def sample(table: TrainingTable, settings: GlobalSettings) -> TrainingTable:
 
 def weigh(table: TrainingTable) -> Array:
     """Row weights with mean 1: every series alike, groups damped by the root of their number of series."""
-    _, place, count = np.unique(table.series, return_inverse=True, return_counts=True)
-    pairs = np.unique(np.column_stack([table.groups, table.series]), axis=0)
-    names, sizes = np.unique(pairs[:, 0], return_counts=True)
+    _, series_index, count = np.unique(table.series, return_inverse=True, return_counts=True)
+    group_series = np.unique(np.column_stack([table.groups, table.series]), axis=0)
+    names, sizes = np.unique(group_series[:, 0], return_counts=True)
     members = sizes[np.searchsorted(names, table.groups)]
-    weights = 1.0 / count[place] / np.sqrt(members)
+    weights = 1.0 / count[series_index] / np.sqrt(members)
     result: Array = weights / weights.mean()
     return result
 

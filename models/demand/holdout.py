@@ -32,9 +32,9 @@ def thresholds(table: TrainingTable, settings: GlobalSettings) -> Array:
     # Half the trees: the spread of scores settles long before the medians do.
     quick = replace(settings, rounds=max(1, settings.rounds // 2), rows_per_series=settings.rows_per_series // 2)
     scores: list[Array] = []
-    for fitted, judged in ((half, ~half), (~half, half)):
+    for fitted, evaluated in ((half, ~half), (~half, half)):
         model = GlobalModel.fit(table.where(fitted), quick)
-        scores += _scores(list(_by_series(table.where(judged))), model)
+        scores += _scores(list(_by_series(table.where(evaluated))), model)
     return pooled_thresholds(scores)
 
 
@@ -50,18 +50,18 @@ def _by_series(table: TrainingTable) -> Iterator[TrainingTable]:
 def _scores(series: list[TrainingTable], model: GlobalModel) -> list[Array]:
     """Scores (n, H) of series replayed from their rows, those of one step together."""
     steps = [int(rows.features[0, COLUMN["step_s"]]) for rows in series]
-    found: list[Array] = []
+    scores: list[Array] = []
     for step_s in sorted(set(steps)):
         tracks = [_track(rows, step_s, model) for rows, mine in zip(series, steps, strict=True) if mine == step_s]
-        found += [run.scores[_WARM_UP:] for run in replay(tracks, step_s, DEFAULT_THRESHOLDS)]
-    return found
+        scores += [run.scores[_WARM_UP:] for run in replay(tracks, step_s, DEFAULT_THRESHOLDS)]
+    return scores
 
 
 def _track(rows: TrainingTable, step_s: int, model: GlobalModel) -> Track:
     """An origin that is missing in the table is a gap, with the features of the next one."""
-    place = np.round((rows.origins_s - rows.origins_s[0]) / step_s).astype(np.int64)
+    bucket = np.round((rows.origins_s - rows.origins_s[0]) / step_s).astype(np.int64)
     trees, network = model.predict(rows.features)
-    value = np.full(place[-1] + 1, np.nan)
-    value[place] = rows.features[:, COLUMN["last_value"]]
-    row = np.searchsorted(place, np.arange(len(value)))
+    value = np.full(bucket[-1] + 1, np.nan)
+    value[bucket] = rows.features[:, COLUMN["last_value"]]
+    row = np.searchsorted(bucket, np.arange(len(value)))
     return Track(value, rows.features[row], trees[row], network[row])

@@ -38,8 +38,8 @@ class SeriesMemory:
         """Observe the buckets of ``series`` that are new; one that does not continue what is known starts afresh."""
         first = self._continues(series)
         if first is None:
-            known = np.flatnonzero(np.isfinite(series.value))
-            first = int(max(known[0], len(series) - max(2, replay_s // series.step_s)))
+            finite = np.flatnonzero(np.isfinite(series.value))
+            first = int(max(finite[0], len(series) - max(2, replay_s // series.step_s)))
             self.state, self.calibration = OnlineState.new(series.step_s), Calibration.new(thresholds, series.step_s)
         if first < len(series):
             self._observe(series, np.arange(first, len(series)), predict)
@@ -50,10 +50,10 @@ class SeriesMemory:
         recent, shift = _recent(series, int(origins[0]))
         rows = transform(recent, origins - shift)
         trees, network = predict(rows)
-        for place, origin in enumerate(origins):
-            one = slice(place, place + 1)
+        for row, origin in enumerate(origins):
+            item = slice(row, row + 1)
             self.outlook, scores = self.state.observe(
-                series.value[[origin]], Glance(rows[one], trees[one], network[one])
+                series.value[[origin]], Glance(rows[item], trees[item], network[item])
             )
             self.calibration.observe(scores)
         self.end_s = float(series.start_s + origins[-1] * series.step_s)
@@ -68,10 +68,10 @@ class SeriesMemory:
         """Index of the first new bucket, or None where the history does not contain what is known."""
         if self.state is None or self.state.step_s != series.step_s:
             return None
-        place = (self.end_s - series.start_s) / series.step_s
-        if place != int(place) or not 0 <= place < len(series):
+        position = (self.end_s - series.start_s) / series.step_s
+        if position != int(position) or not 0 <= position < len(series):
             return None
-        return int(place) + 1 if np.array_equal(series.value[int(place)], self.last, equal_nan=True) else None
+        return int(position) + 1 if np.array_equal(series.value[int(position)], self.last, equal_nan=True) else None
 
 
 def _recent(series: DemandSeries, first: int) -> tuple[DemandSeries, int]:

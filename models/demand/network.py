@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kopt.data.demand.table import GRID_S
 from kopt.features.demand import CARRIERS, COLUMN, INPUTS
+from kopt.models.registry.model_files import read_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -45,8 +46,8 @@ _UNMEASURED = INPUTS.index("days_seen")
 def spreads(features: Array) -> Array:
     """Standard deviation (n, H) of the past day's moves in logarithms over each horizon; never zero."""
     steps = np.nan_to_num(features[:, COLUMN[_SPREADS[0]]], nan=_USUAL_SPREAD)
-    found = np.nan_to_num(features[:, [COLUMN[name] for name in _SPREADS]], nan=_USUAL_SPREAD)
-    result: Array = np.maximum(found, 0.5 * steps[:, None]) + _SMALLEST_SPREAD
+    array = np.nan_to_num(features[:, [COLUMN[name] for name in _SPREADS]], nan=_USUAL_SPREAD)
+    result: Array = np.maximum(array, 0.5 * steps[:, None]) + _SMALLEST_SPREAD
     return result
 
 
@@ -59,10 +60,14 @@ def network_inputs(features: Array) -> Array:
     middle = np.log(spread[:, 1])
     return np.column_stack(
         [
-            measured, middle, np.log(spread[:, 0]) - middle, np.log(spread[:, 2]) - middle, rough[:, 1:] - rough[:, :1],
+            measured,
+            middle,
+            np.log(spread[:, 0]) - middle,
+            np.log(spread[:, 2]) - middle,
+            rough[:, 1:] - rough[:, :1],
             features[:, COLUMN["step_s"]] > GRID_S,
         ]
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -123,20 +128,17 @@ class Network:
 
     @classmethod
     def load(cls, path: Path) -> "Network":
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
         try:
-            return cls(**load_file(str(path)))
-        except (SafetensorError, TypeError, OSError) as error:
+            return cls(**read_tensors(path))
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: not the weights of this network ({error})") from error
 
 
 def _centre_and_scale(inputs: Array) -> tuple[Array, Array]:
     """Median and deviation of every input; one never seen has infinite scale, so that it says nothing later either."""
-    seen = np.isfinite(inputs).any(0)
-    known = np.where(seen, inputs, 0.0)
-    return np.nanmedian(known, 0), np.where(seen, np.nanstd(known, 0) + 1e-6, np.inf)
+    present = np.isfinite(inputs).any(0)
+    filled = np.where(present, inputs, 0.0)
+    return np.nanmedian(filled, 0), np.where(present, np.nanstd(filled, 0) + 1e-6, np.inf)
 
 
 def _standardise(inputs: Array, centre: Array, scale: Array) -> Array:

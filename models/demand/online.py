@@ -28,14 +28,29 @@ _LOCAL = tuple(
     tuple(
         COLUMN[name]
         for name in (
-            "change_10m", "change_20m", "change_30m", "change_60m", "above_mean_30m", "above_mean_60m",
-            "above_mean_120m", "above_mean_360m", "above_mean_1440m", "day1_level", f"day1_rise_{m}m",
-            f"day1_smooth_rise_{m}m", "day7_level", f"day7_rise_{m}m", f"daily_median_{m}m", f"daily_mean_{m}m",
-            f"daily_level_{m}m", "daily_mean_30m", "daily_mean_60m",
+            "change_10m",
+            "change_20m",
+            "change_30m",
+            "change_60m",
+            "above_mean_30m",
+            "above_mean_60m",
+            "above_mean_120m",
+            "above_mean_360m",
+            "above_mean_1440m",
+            "day1_level",
+            f"day1_rise_{m}m",
+            f"day1_smooth_rise_{m}m",
+            "day7_level",
+            f"day7_rise_{m}m",
+            f"daily_median_{m}m",
+            f"daily_mean_{m}m",
+            f"daily_level_{m}m",
+            "daily_mean_30m",
+            "daily_mean_60m",
         )
     )
     for m in _MINUTES
-)  # fmt: skip
+)
 """Columns the ridge regressions of each horizon look at."""
 _LOCAL_INDEX = np.array(_LOCAL)
 _P = len(_LOCAL[0])
@@ -112,15 +127,29 @@ class OnlineState:
             return np.full((n, slots, *shape), np.nan)
 
         return cls(
-            step_s, 0, np.zeros((n, _H, 2, _P, _P)), np.zeros((n, _H, 2, _P)), np.zeros((n, _H)),
-            np.zeros((n, _H, 2, _P)), np.zeros((n, _H, 2)), np.zeros((n, _H, _K)), np.zeros((n, _H)),
-            np.zeros((n, _H, 3)), np.zeros((n, _H, 3)), unknown(_H, _P), unknown(), unknown(), unknown(_H, _K),
-            unknown(_H), unknown(_H), unknown(_H),
-        )  # fmt: skip
+            step_s,
+            0,
+            np.zeros((n, _H, 2, _P, _P)),
+            np.zeros((n, _H, 2, _P)),
+            np.zeros((n, _H)),
+            np.zeros((n, _H, 2, _P)),
+            np.zeros((n, _H, 2)),
+            np.zeros((n, _H, _K)),
+            np.zeros((n, _H)),
+            np.zeros((n, _H, 3)),
+            np.zeros((n, _H, 3)),
+            unknown(_H, _P),
+            unknown(),
+            unknown(),
+            unknown(_H, _K),
+            unknown(_H),
+            unknown(_H),
+            unknown(_H),
+        )
 
     def keep(self, first: int) -> Self:
         """The state of the first series only; the others have ended."""
-        arrays = (getattr(self, one.name) for one in fields(self)[2:])
+        arrays = (getattr(self, field.name) for field in fields(self)[2:])
         return type(self)(self.step_s, self.seen, *(array[:first].copy() for array in arrays))
 
     def observe(self, value: Array, glance: Glance) -> tuple[Outlook, Array]:
@@ -132,7 +161,7 @@ class OnlineState:
         scores = self._settle(value)
         if self.seen % max(1, _REFIT_S // self.step_s) == 0:
             self._refit()
-        outlook = self._look_ahead(glance)
+        outlook = self._outlook(glance)
         self.seen += 1
         return outlook, scores
 
@@ -191,13 +220,13 @@ class OnlineState:
         self.ridge = np.linalg.solve(system, self.moment[..., None])[..., 0]
         self.ridge[self.counts < _RIDGE_MINIMUM] = 0.0
 
-    def _look_ahead(self, glance: Glance) -> Outlook:
+    def _outlook(self, glance: Glance) -> Outlook:
         last, floor = glance.row[:, [COLUMN["last_value"]]], glance.row[:, [COLUMN["floor"]]]
         base = np.log(last + floor)
         local = np.nan_to_num(np.clip(glance.row[:, _LOCAL_INDEX], -_CLIP, _CLIP))
         anchor = np.clip(glance.trees[..., 0], -_CLIP, _CLIP)
         experts = self._experts(glance, local, anchor, base, floor)
-        # Experts that have always said the same differ by rounding only, which is no reason to prefer one.
+        # Experts that always agreed differ by rounding only, which is no reason to prefer any of them.
         logits = -_SHARPNESS * self.regret / np.sqrt(self.range + (1e-6 * (last + floor)) ** 2)[..., None]
         weights = np.exp(logits - logits.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
@@ -218,10 +247,10 @@ class OnlineState:
         ratios = np.stack(
             [np.zeros_like(trees), daily, ridge[..., 0] + anchor, ridge[..., 1], trees, glance.network], axis=-1
         )
-        said = np.exp(base[..., None] + np.clip(ratios, -2 * _CLIP, 2 * _CLIP)) - floor[..., None]
-        said = np.maximum(said, 0.0)
-        said[..., 0] = glance.row[:, [COLUMN["last_value"]]]
-        return np.concatenate([said, np.median(said, axis=-1, keepdims=True)], axis=-1)
+        predicted = np.exp(base[..., None] + np.clip(ratios, -2 * _CLIP, 2 * _CLIP)) - floor[..., None]
+        predicted = np.maximum(predicted, 0.0)
+        predicted[..., 0] = glance.row[:, [COLUMN["last_value"]]]
+        return np.concatenate([predicted, np.median(predicted, axis=-1, keepdims=True)], axis=-1)
 
     def _width(self, trees: Array, disagreement: Array) -> Array:
         """Distance (S, H) from the centre to about the 95 % quantile.

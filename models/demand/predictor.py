@@ -21,6 +21,7 @@ from kopt.models.demand.memory import SeriesMemory
 from kopt.models.demand.online import trees_outlook
 from kopt.models.demand.replay import Run, Track, replay
 from kopt.models.demand.table import TrainingTable
+from kopt.models.registry.model_files import read_json
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -134,25 +135,27 @@ class DemandPredictor(Predictor):
         quantiles: Sequence[float] = DEFAULT_QUANTILES,
     ) -> list[Backtest]:
         """As ``backtest``, for many series in about the time of the longest: they are replayed in step."""
-        on_grid = [one.resampled(GRID_S) for one in series]
-        found: dict[int, Backtest] = {}
-        for step_s in {one.step_s for one in on_grid}:
-            places = [i for i, one in enumerate(on_grid) if one.step_s == step_s]
+        on_grid = [demand_series.resampled(GRID_S) for demand_series in series]
+        backtests_by_index: dict[int, Backtest] = {}
+        for step_s in {demand_series.step_s for demand_series in on_grid}:
+            places = [i for i, demand_series in enumerate(on_grid) if demand_series.step_s == step_s]
             runs = replay([self._track(on_grid[i]) for i in places], step_s, self.thresholds)
             for i, run in zip(places, runs, strict=True):
                 wanted = None if origins is None else np.asarray(origins[i], dtype=np.int64)
-                found[i] = self._told(on_grid[i], run, wanted, quantiles)
-        return [found[i] for i in range(len(on_grid))]
+                backtests_by_index[i] = self._quantiles_at(on_grid[i], run, wanted, quantiles)
+        return [backtests_by_index[i] for i in range(len(on_grid))]
 
     def _track(self, series: DemandSeries) -> Track:
-        known = np.flatnonzero(np.isfinite(series.value))
-        if not len(known):
+        finite = np.flatnonzero(np.isfinite(series.value))
+        if not len(finite):
             raise ValueError(f"series {series.name!r} has no known value")
-        rows = transform(series, np.arange(known[0], len(series)))
-        return Track(series.value[known[0] :], rows, *self._fitted.predict(rows))
+        rows = transform(series, np.arange(finite[0], len(series)))
+        return Track(series.value[finite[0] :], rows, *self._fitted.predict(rows))
 
-    def _told(self, series: DemandSeries, run: Run, origins: Index | None, quantiles: Sequence[float]) -> Backtest:
-        """What a run said at ``origins`` (default: every one past the first day)."""
+    def _quantiles_at(
+        self, series: DemandSeries, run: Run, origins: Index | None, quantiles: Sequence[float]
+    ) -> Backtest:
+        """The quantiles of a run at ``origins`` (default: every origin after the first day)."""
         first = len(series) - len(run.centre)
         day = DAY_S // series.step_s
         wanted = np.arange(first + day, len(series)) if origins is None else origins
@@ -179,20 +182,22 @@ class DemandPredictor(Predictor):
 
     def save(self, folder: Path) -> None:
         self._fitted.save(folder)
-        facts: dict[str, Any] = {
-            "settings": vars(self.settings), "thresholds": self.thresholds.tolist(), "levels": list(LEVELS),
+        document: dict[str, Any] = {
+            "settings": vars(self.settings),
+            "thresholds": self.thresholds.tolist(),
+            "levels": list(LEVELS),
             "early": self.early.tolist(),
-        }  # fmt: skip
-        (folder / "demand.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        }
+        (folder / "demand.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         path = folder / "demand.json"
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-            loaded = cls(GlobalSettings(**facts["settings"]))
-            loaded.thresholds, loaded.early = np.array(facts["thresholds"]), np.array(facts["early"])
-            levels = tuple(facts["levels"])
+            document = read_json(path)
+            loaded = cls(GlobalSettings(**document["settings"]))
+            loaded.thresholds, loaded.early = np.array(document["thresholds"]), np.array(document["early"])
+            levels = tuple(document["levels"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path}: not a saved demand predictor ({error})") from error
         if levels != LEVELS or loaded.thresholds.shape != DEFAULT_THRESHOLDS.shape:

@@ -33,7 +33,7 @@ class Track:
 
 @dataclass(frozen=True)
 class Run:
-    """What was said at every bucket of a track: centre and width (n, H), thresholds (n, H, levels), and the scores
+    """The forecasts at every bucket of a track: centre and width (n, H), thresholds (n, H, levels), and the scores
     (n, H) that the bucket settled."""
 
     centre: Array
@@ -57,16 +57,16 @@ def replay(tracks: Sequence[Track], step_s: int, thresholds: Array) -> list[Run]
             state, calibration = state.keep(active), calibration.keep(active)
         now = [tracks[i] for i in order[:active]]
         glance = Glance(
-            np.array([one.rows[bucket] for one in now]),
-            np.array([one.trees[bucket] for one in now]),
-            np.array([one.network[bucket] for one in now]),
+            np.array([item.rows[bucket] for item in now]),
+            np.array([item.trees[bucket] for item in now]),
+            np.array([item.network[bucket] for item in now]),
         )
-        outlook, scores = state.observe(np.array([one.value[bucket] for one in now]), glance)
+        outlook, scores = state.observe(np.array([item.value[bucket] for item in now]), glance)
         current = calibration.observe(scores)
-        for place, i in enumerate(order[:active]):
+        for row, i in enumerate(order[:active]):
             run = runs[i]
-            run.centre[bucket], run.width[bucket] = outlook.centre[place], outlook.width[place]
-            run.thresholds[bucket], run.scores[bucket] = current[place], scores[place]
+            run.centre[bucket], run.width[bucket] = outlook.centre[row], outlook.width[row]
+            run.thresholds[bucket], run.scores[bucket] = current[row], scores[row]
     return runs
 
 

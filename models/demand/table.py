@@ -53,7 +53,10 @@ def training_table(series: Sequence[DemandSeries], groups: Mapping[str, str] | N
 
     Raises ValueError when no series has a day of history and a future to learn from.
     """
-    parts = [_rows(one.resampled(GRID_S), (groups or {}).get(one.name, one.name)) for one in series]
+    parts = [
+        _rows(demand_series.resampled(GRID_S), (groups or {}).get(demand_series.name, demand_series.name))
+        for demand_series in series
+    ]
     parts = [part for part in parts if len(part)]
     if not parts:
         raise ValueError("nothing to learn from: every series is shorter than a day and an hour")
@@ -82,8 +85,8 @@ def future(value: Array, step_s: int) -> Array:
 
 def _rows(series: DemandSeries, group: str) -> TrainingTable:
     targets = future(series.value, series.step_s)
-    known = np.flatnonzero(np.isfinite(series.value))
-    first = known[0] if len(known) else len(series)
+    finite = np.flatnonzero(np.isfinite(series.value))
+    first = finite[0] if len(finite) else len(series)
     usable = (np.arange(len(series)) >= first + DAY_S // series.step_s) & np.isfinite(series.value)
     origins = np.flatnonzero(usable & np.isfinite(targets).any(1))
     names, groups = np.full(len(origins), series.name), np.full(len(origins), group)

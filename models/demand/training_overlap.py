@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.data.demand.table import GRID_S, DemandSeries
-from kopt.models.artefact import ModelCard, TrainedOn
+from kopt.models.registry.artifact import ModelCard, TrainedOn
 
 _DAY_S = 86_400
 _MINIMUM_LEVELS = 10
@@ -29,13 +29,15 @@ def fingerprint(series: DemandSeries) -> TrainedOn:
 def seen_until(card: ModelCard, series: DemandSeries) -> int:
     """Buckets of the series on its grid that the model may have been trained on: 0 for one it has never seen."""
     on_grid = series.resampled(GRID_S)
-    known = {day for one in card.training_data for day in one.days}
-    ends = [end for end, day in _days(on_grid) if day in known]
+    trained_days = {day for trained_on in card.training_data for day in trained_on.days}
+    ends = [end for end, day in _days(on_grid) if day in trained_days]
     if not ends:
         digest = fingerprint(series).digest
-        return len(on_grid) if any(one.digest == digest for one in card.training_data) else 0
+        return len(on_grid) if any(trained_on.digest == digest for trained_on in card.training_data) else 0
     # The day in progress when the model was trained has no digest of its own: the clock tells.
-    until_s = [one.end_s for one in card.training_data if one.name == series.name and series.start_known]
+    until_s = [
+        trained_on.end_s for trained_on in card.training_data if trained_on.name == series.name and series.start_known
+    ]
     by_clock = [int((end_s - on_grid.start_s) // on_grid.step_s) for end_s in until_s]
     return min(len(on_grid), max([*ends, *by_clock]))
 

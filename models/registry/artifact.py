@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kopt.models.base import Predictor
-from kopt.models.signing import SIGNATURE_FILE, manifest
+from kopt.models.registry.signing import SIGNATURE_FILE, manifest
 
 CARD_FILE = "model.json"
 FORMAT = 1
@@ -55,13 +55,13 @@ class ModelCard:
 
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that shape a model, of those that are installed."""
-    found = {}
+    result = {}
     for name in _LIBRARIES:
         try:
-            found[name] = version(name)
+            result[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return result
 
 
 def save_model(predictor: Predictor, folder: Path, card: ModelCard) -> None:
@@ -107,7 +107,7 @@ def read_card(folder: Path) -> ModelCard:
         raise ArtefactError(f"{path} is larger than {_MAX_CARD_BYTES // 2**20} MiB")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ArtefactError(f"{path} is not JSON: {error}") from error
     return _card(document, path)
 
@@ -118,11 +118,11 @@ def _card(document: Any, path: Path) -> ModelCard:
     if document.get("format") != FORMAT:
         raise ArtefactError(f"{path} has format {document.get('format')!r}; this version reads {FORMAT}")
     tables = {key: document.get(key, {}) for key in ("parameters", "libraries")}
-    features, seen = document.get("features", []), document.get("training_data", [])
+    features, training_data = document.get("features", []), document.get("training_data", [])
     if not all(isinstance(table, dict) for table in tables.values()) or not isinstance(features, list):
         raise ArtefactError(f"{path}: parameters and libraries are tables, features is a list")
     try:
-        data = tuple(TrainedOn(**{**one, "days": tuple(one.get("days", ()))}) for one in seen)
+        data = tuple(TrainedOn(**{**item, "days": tuple(item.get("days", ()))}) for item in training_data)
     except (TypeError, AttributeError) as error:
         raise ArtefactError(f"{path}: training_data is malformed") from error
     return ModelCard(document["predictor"], features=tuple(map(str, features)), training_data=data, **tables)

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from kopt.models.artefact import ArtefactError, ModelCard, check_files, check_listing, read_card
-from kopt.models.locks import exclusive
-from kopt.models.signing import SigningError, folder_digest, is_model_path, public_keys, verify_folder
-from kopt.models.tracking import RegistryError, explained
+from kopt.models.registry.artifact import ArtefactError, ModelCard, check_files, check_listing, read_card
+from kopt.models.registry.locks import exclusive
+from kopt.models.registry.mlflow import RegistryError, explained
+from kopt.models.registry.signing import SigningError, folder_digest, is_model_path, public_keys, verify_folder
 
 ARTIFACT_PATH = "model"
 _MAX_DEPTH = 4
@@ -41,10 +41,10 @@ def fetch(client: Any, run_id: str, digest: str, cache: Path, keys: Path, known_
             shutil.rmtree(folder, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as scratch:
                 draft = _download(client, run_id, Path(scratch))
-                found, _ = verified(draft, keys, known_digests)
-                if found != digest:
+                result, _ = verified(draft, keys, known_digests)
+                if result != digest:
                     raise RegistryError(
-                        f"the files have digest {found[:12]}…, the registry says {digest[:12]}…: the artefact is torn "
+                        f"the files have digest {result[:12]}…, the registry says {digest[:12]}…: the artefact is torn "
                         "or was replaced; register it again"
                     )
                 draft.rename(folder)

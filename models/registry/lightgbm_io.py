@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kopt.models.registry.lightgbm_text import checked_text
+
 if TYPE_CHECKING:
     import lightgbm
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 def import_lightgbm_alone() -> None:
     """Imports LightGBM without scikit-learn, which is two of its three seconds.
 
-    LightGBM looks for it to offer wrappers in its style, which nobody here uses, and does without where it is absent.
+    LightGBM looks for it to offer wrappers in its style, which is not used here, and works without it.
     For commands only: an import of scikit-learn in another thread fails meanwhile.
     """
     if "lightgbm" in sys.modules or "sklearn" in sys.modules:
@@ -24,14 +26,11 @@ def import_lightgbm_alone() -> None:
 
 
 def load_booster(path: Path) -> "lightgbm.Booster":
-    """Raises ValueError with the file's name. LightGBM ends the process on a text that stops within a tree, so the end
-    is looked for first."""
+    """Raises ValueError with the file's name. LightGBM ends or hangs the process on a text that lies, so the text is
+    checked first and only what was checked is passed on."""
     import lightgbm
 
     try:
-        text = path.read_text(encoding="utf-8")
-        if not text.startswith("tree\n") or "\nend of trees\n" not in text:
-            raise ValueError("the text of the trees is not whole")
-        return lightgbm.Booster(model_str=text)
+        return lightgbm.Booster(model_str=checked_text(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, lightgbm.basic.LightGBMError) as error:
         raise ValueError(f"{path}: no trees can be read ({error})") from error

@@ -1,9 +1,12 @@
 """Finds the model that answers: the registry's champion, a version, or the default model in the package."""
 
+import logging
+
 from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
 from kopt.models.base import Predictor
 
+_LOG = logging.getLogger(__name__)
 SHIPPED = "shipped"
 CHAMPION = "champion"
 
@@ -11,26 +14,37 @@ CHAMPION = "champion"
 def load_predictor(name: str, model: str = CHAMPION, settings: Settings | None = None) -> Predictor:
     """The predictor ``name`` by alias, version or ``shipped``, verified.
 
-    ``champion`` is the shipped model where this machine has no registry, or none of this predictor in it. Raises
-    RegistryError or ArtefactError for a model that is not there or was altered.
+    ``champion`` is the shipped model where this machine has no registry, none of this predictor in it, or one whose
+    promotion is not proved, which is logged. Raises RegistryError or ArtefactError for a model that is not there or was
+    altered.
     """
-    from kopt.models.registry import Registry
-    from kopt.models.shipped import load_shipped, shipped_digests
+    from kopt.models.registry.registry import Registry, UnsealedError
 
     if model == SHIPPED or (model == CHAMPION and not _has_champion(name, settings)):
-        loaded = load_shipped(name)
-        loaded.version = ModelVersion(name, SHIPPED, shipped_digests()[name])
-        return loaded
+        return shipped(name)
     if settings is None:
         raise ValueError("a model of the registry needs settings that say where the registry is")
-    return Registry(settings).load(name, model)
+    try:
+        return Registry(settings).load(name, model)
+    except UnsealedError as error:
+        _LOG.warning("%s. The model in the package answers instead.", str(error).rstrip("."))
+        return shipped(name)
+
+
+def shipped(name: str) -> Predictor:
+    """The default model in the package, verified, with its version set. Raises ArtefactError."""
+    from kopt.models.registry.shipped import load_shipped, shipped_digests
+
+    loaded = load_shipped(name)
+    loaded.version = ModelVersion(name, SHIPPED, shipped_digests()[name])
+    return loaded
 
 
 def _has_champion(name: str, settings: Settings | None) -> bool:
     """Looking does not make a registry."""
     if settings is None or not (settings.mlflow_uri or (settings.home / "mlflow.db").exists()):
         return False
-    from kopt.models.registry import Registry, RegistryError
+    from kopt.models.registry.registry import Registry, RegistryError
 
     try:
         Registry(settings).get(name, CHAMPION)

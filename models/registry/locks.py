@@ -11,7 +11,7 @@ from pathlib import Path
 @contextmanager
 def exclusive(path: Path, *, wait_s: float = 60.0) -> Iterator[None]:
     """Hold the lock file ``path``; it is free again when the holder dies. Raises TimeoutError after ``wait_s``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _acquire(file, path, time.monotonic() + wait_s)

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kopt.core.redaction import redact
 from kopt.core.settings import Settings
-from kopt.models.locks import exclusive
+from kopt.models.registry.locks import exclusive
 
 _ENVIRONMENT = {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
 # MLflow's own defaults wait minutes for a server that is down and report to its makers.
@@ -39,13 +40,13 @@ def connect(settings: Settings) -> Any:
     os.environ.update(_ENVIRONMENT)
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    settings.home.mkdir(parents=True, exist_ok=True)
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     from mlflow.tracking import MlflowClient
 
     for noisy in ("mlflow.store.db.utils", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     # Two processes that create the tables of a new SQLite file at once leave it half made.
-    with explained(f"connecting to {settings.tracking_uri}"), exclusive(settings.home / "mlflow.lock"):
+    with explained(redact(f"connecting to {settings.tracking_uri}")), exclusive(settings.home / "mlflow.lock"):
         client = MlflowClient(settings.tracking_uri, settings.tracking_uri)
         client.search_experiments(max_results=1)
         return client
@@ -59,7 +60,7 @@ def explained(action: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        text = str(error).strip().split("\n")[0][:400]
+        text = redact(str(error)).strip().split("\n")[0][:400]
         if _is_absent(error):
             raise NotRegisteredError(f"{action}: {text}") from error
         if "database is locked" in str(error):
@@ -69,7 +70,7 @@ def explained(action: str) -> Iterator[None]:
             ) from error
         raise RegistryError(f"{action}: {text}") from error
     except (OSError, ConnectionError) as error:
-        raise RegistryError(f"{action}: {error}") from error
+        raise RegistryError(f"{action}: {redact(str(error))}") from error
 
 
 def _is_absent(error: Exception) -> bool:

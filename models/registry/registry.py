@@ -1,8 +1,10 @@
 """The model registry: versions with the aliases ``champion`` and ``challenger``, on MLflow.
 
-Versions are plain artefacts of our own layout (``models.artefact``) under a signature (``models.signing``); MLflow's
-model flavours are never used. A fetched folder lies in ``home/models/<digest>`` and is verified each time it is
-handed out.
+Versions are plain artefacts of our own layout (``models.registry.artifact``) under a signature
+(``models.registry.signing``); MLflow's model flavours are never used. A fetched folder lies in
+``home/models/<digest>`` and is verified each time it is handed out. Anyone who can reach the registry may write tags
+and aliases: the gate's decision and every promotion are signed as well (``models.registry.promotion_seals``), and
+``champion`` is loaded under a valid seal only.
 """
 
 import json
@@ -19,16 +21,30 @@ from typing import Any
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
-from kopt.models.artefact import ArtefactError, read_card
 from kopt.models.base import Predictor
-from kopt.models.catalogue import predictor_class
-from kopt.models.fetching import ARTIFACT_PATH, fetch, verified
-from kopt.models.locks import exclusive
-from kopt.models.shipped import shipped_digests, verified_shipped
-from kopt.models.signing import SigningError, sign_folder, signing_key
-from kopt.models.tracking import NotRegisteredError, RegistryError, connect, explained
+from kopt.models.predictors import predictor_class
+from kopt.models.registry.artifact import ArtefactError, read_card
+from kopt.models.registry.download import ARTIFACT_PATH, fetch, verified
+from kopt.models.registry.locks import exclusive
+from kopt.models.registry.mlflow import NotRegisteredError, RegistryError, connect, explained
+from kopt.models.registry.promotion import Promotions, UnsealedError
+from kopt.models.registry.promotion_seals import FORCED, GATE, ROLLBACK
+from kopt.models.registry.promotion_seals import SHIPPED as PACKAGE
+from kopt.models.registry.shipped import shipped_digests, verified_shipped
+from kopt.models.registry.signing import SigningError, sign_folder, signing_key
+from kopt.models.registry.trial import try_once
+from kopt.tracing.private_folders import private_folder
 
-__all__ = ["CHALLENGER", "CHAMPION", "MetricRow", "NotRegisteredError", "RegisteredModel", "Registry", "RegistryError"]
+__all__ = [
+    "CHALLENGER",
+    "CHAMPION",
+    "MetricRow",
+    "NotRegisteredError",
+    "RegisteredModel",
+    "Registry",
+    "RegistryError",
+    "UnsealedError",
+]
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -47,7 +63,7 @@ class RegisteredModel:
     """One version of a model as the registry knows it. ``created_s`` is Unix time.
 
     ``gate`` is ``passed``, ``refused`` or empty (never judged); ``gate_against`` is the champion it was judged
-    against (empty: there was none) and ``gate_summary`` the verdict in words.
+    against (empty: there was none) and ``gate_summary`` its summary.
     """
 
     name: str
@@ -98,6 +114,7 @@ class Registry:
         self.settings = settings
         self._predictors = predictors
         self._known = frozenset(shipped_digests().values() if known_digests is None else known_digests)
+        self._promotions = Promotions(settings)
 
     @cached_property
     def client(self) -> Any:
@@ -116,8 +133,8 @@ class Registry:
         if not _VERSION.fullmatch(version):
             version = self.resolve(name, version).version
         with explained(f"model {name!r}, version {version}"):
-            found = client.get_model_version(name, version)
-            return _registered(found, _aliases_of(client, name).get(version, ()))
+            result = client.get_model_version(name, version)
+            return _registered(result, _aliases_of(client, name).get(version, ()))
 
     def list(self, name: str) -> tuple[RegisteredModel, ...]:
         """Every version, newest first; empty for a model that was never registered."""
@@ -125,10 +142,10 @@ class Registry:
         try:
             with explained(f"model {name!r}"):
                 aliases = _aliases_of(client, name)
-                found = client.search_model_versions(f"name = '{name}'", max_results=10_000)
+                result = client.search_model_versions(f"name = '{name}'", max_results=10_000)
         except NotRegisteredError:
             return ()
-        models = (_registered(item, aliases.get(str(item.version), ())) for item in found)
+        models = (_registered(item, aliases.get(str(item.version), ())) for item in result)
         return tuple(sorted(models, key=lambda model: -int(model.version)))
 
     def metrics(self, model: RegisteredModel) -> Mapping[str, float]:
@@ -147,9 +164,9 @@ class Registry:
         """The id of the MLflow experiment of a predictor's runs, made on first use."""
         client = self.client
         with explained(f"experiment {name!r}"), exclusive(self.settings.home / "mlflow.lock"):
-            found = client.get_experiment_by_name(name)
-            if found is not None:
-                return str(found.experiment_id)
+            result = client.get_experiment_by_name(name)
+            if result is not None:
+                return str(result.experiment_id)
             embedded = self.settings.tracking_uri.startswith("sqlite:")
             location = (self.settings.artifacts / name).absolute().as_uri() if embedded else None
             return str(client.create_experiment(name, artifact_location=location))
@@ -204,34 +221,70 @@ class Registry:
         Refuses a deleted or torn artefact, files of unsafe formats, and whatever no trusted key has signed.
         """
         model = self.get(name, version)
-        place = f"{name} version {model.version}"
+        where = f"{name} version {model.version}"
         if not _DIGEST.fullmatch(model.digest):
-            raise RegistryError(f"{place} has no digest tag; it was not registered by kopt")
+            raise RegistryError(f"{where} has no digest tag; it was not registered by kopt")
         try:
             cache = self.settings.home / "models"
             folder = fetch(self.client, model.run_id, model.digest, cache, self.settings.keys, self._known)
         except RegistryError as error:
-            raise RegistryError(f"{place}: {error}") from error
+            raise RegistryError(f"{where}: {error}") from error
         holder = read_card(folder).predictor
         if holder != name:
-            raise RegistryError(f"{place} holds a model of {holder!r}")
+            raise RegistryError(f"{where} holds a model of {holder!r}")
         return folder
 
-    def load(self, name: str, version: str = CHAMPION) -> Predictor:
-        """The fitted predictor of a version (number or alias), verified, with its ``version`` set."""
+    def load(self, name: str, version: str = CHAMPION, *, promoted: bool | None = None) -> Predictor:
+        """The fitted predictor of a version (number or alias), verified, with its ``version`` set.
+
+        ``promoted`` (by default for the alias ``champion``) wants a promotion seal that is valid and no older than
+        those seen here: raises UnsealedError without one.
+        """
         model = self.get(name, version)
         folder = self.fetch(name, model.version)
+        if version == CHAMPION if promoted is None else promoted:
+            self._promotions.admit(name, model.version, model.digest, model.tags, self._known)
+        return self._loaded(model.model_version, folder)
+
+    def load_last_promoted(self, name: str) -> Predictor:
+        """The predictor of the newest promotion that this home has seen, from the folder it was fetched into.
+
+        It answers while the registry's champion is refused. Raises RegistryError if there is none.
+        """
+        digest = self._promotions.last(name)
+        folder = self.settings.home / "models" / digest
+        if not digest or not folder.is_dir():
+            raise NotRegisteredError(f"no promoted version of {name} has been fetched here")
+        result, holder = self._checked(folder)
+        if (result, holder) != (digest, name):
+            raise RegistryError(f"{folder} holds another model ({holder}, {result[:12]})")
+        return self._loaded(ModelVersion(name, self._version_of(name, digest), digest), folder)
+
+    def _version_of(self, name: str, digest: str) -> str:
         try:
-            predictor = predictor_class(name, self._predictors).load(folder)
+            return next((model.version for model in self.list(name) if model.digest == digest), digest[:12])
+        except RegistryError:
+            return digest[:12]
+
+    def _loaded(self, version: ModelVersion, folder: Path) -> Predictor:
+        where = f"{version.name} version {version.version}"
+        try:
+            kind = predictor_class(version.name, self._predictors)
+            # A child finds the package's own predictors only; what an embedder brings is in this process alone.
+            if kind.__module__.startswith("kopt.") and version.digest not in self._known:
+                try_once(version.name, folder, version.digest, self.settings.home)
+            predictor = kind.load(folder)
         except ValueError as error:
-            raise RegistryError(f"{name} version {model.version} cannot be loaded: {error}") from error
-        predictor.version = model.model_version
+            raise RegistryError(f"{where} cannot be loaded: {error}") from error
+        predictor.version = version
         return predictor
 
-    def judge(self, name: str, version: str, *, passed: bool, against: str, summary: str) -> None:
-        """Store the gate's verdict on a version; ``against`` is the champion's version, empty when there was none."""
-        verdict = PASSED if passed else REFUSED
-        self._tag(name, version, {"gate": verdict, "gate_against": against, "gate_summary": summary[:5000]})
+    def record_decision(self, name: str, version: str, *, passed: bool, against: str, summary: str) -> None:
+        """Store the gate's signed decision on a version; ``against`` is the champion's version, empty when there was
+        none."""
+        decision, digest = PASSED if passed else REFUSED, self.get(name, version).digest
+        proof = self._promotions.decision_tags(name, digest, decision, against)
+        self._tag(name, version, {"gate": decision, "gate_against": against, "gate_summary": summary[:5000], **proof})
 
     def challenge(self, name: str, version: str) -> None:
         """Point the alias ``challenger`` at a version."""
@@ -242,28 +295,38 @@ class Registry:
     def promote(
         self, name: str, version: str = CHALLENGER, *, force: bool = False, reason: str = ""
     ) -> RegisteredModel:
-        """Make a version (number or alias) the champion.
+        """Make a version (number or alias) the champion, under a new seal.
 
-        Refused unless the gate passed it against the champion of today, or ``force`` is set, which is recorded with
-        ``reason`` on the version. The folder is fetched and verified first, so a broken version never serves.
+        Refused unless the gate passed it against the champion of today, or ``force`` is set, which is signed and
+        recorded with ``reason`` on the version. The folder is fetched and verified first, so a broken version never
+        serves.
         """
+        return self._promote(name, version, FORCED if force else GATE, reason)
+
+    def _promote(self, name: str, version: str, ground: str, reason: str) -> RegisteredModel:
         with self._locked():
             model, champion = self.get(name, version), self._champion(name)
-            if champion is not None and champion.version == model.version:
+            again = champion is not None and champion.version == model.version
+            if again and self._promotions.sealed(name, model.digest, model.tags):
                 return model
-            if not force:
-                _require_verdict(model, champion)
+            if ground == GATE:
+                self._require_decision(model, champion)
             self.fetch(name, model.version)
-            note = {"forced": reason or "no reason given"} if force else {}
+            note = {} if ground == GATE else {"forced": reason or "no reason given"}
             self._tag(name, model.version, {"promoted_s": f"{time.time():.0f}", **note})
-            self._point(name, [*self._history(name, champion), model.version])
+            history = self._history(name, champion)
+            self._seal(model, ground, reason)
+            self._point(name, history if again else [*history, model.version])
             if CHALLENGER in model.aliases:
                 with explained(f"alias {CHALLENGER!r} of {name}"):
                     self.client.delete_registered_model_alias(name, CHALLENGER)
         return self.get(name, model.version)
 
     def rollback(self, name: str) -> RegisteredModel:
-        """Make the champion before the present one champion again; the present one is marked as rolled back."""
+        """Make the champion before the present one champion again, under a new seal; the present one is marked.
+
+        The registry's list of earlier champions proves nothing: one that was never promoted under a seal is refused.
+        """
         with self._locked():
             champion = self._champion(name)
             if champion is None:
@@ -271,10 +334,42 @@ class Registry:
             earlier = [version for version in self._history(name, champion) if version != champion.version]
             if not earlier:
                 raise RegistryError(f"{name} version {champion.version} is the only champion there has been")
-            self.fetch(name, earlier[-1])
+            model = self.get(name, earlier[-1])
+            if not self._promotions.was_promoted(name, model.digest, model.tags):
+                raise RegistryError(
+                    f"{name} version {model.version} was never promoted under a seal that can be trusted here; look at "
+                    f"it, and if it shall answer: kopt models promote {model.version} -p {name} --force --reason '…'"
+                )
+            self.fetch(name, model.version)
             self._tag(name, champion.version, {"rolled_back_s": f"{time.time():.0f}"})
+            self._seal(model, ROLLBACK, f"instead of version {champion.version}")
             self._point(name, earlier)
         return self.get(name, earlier[-1])
+
+    def _seal(self, model: RegisteredModel, ground: str, reason: str) -> None:
+        """Sign the promotion. The seal goes before the alias: a kill between leaves a champion that is still sealed."""
+        all_tags = [registered_model.tags for registered_model in self.list(model.name)]
+        seal, tag = self._promotions.seal(model.name, model.digest, ground, reason, all_tags)
+        self._tag(model.name, model.version, tag)
+        self._promotions.accept(seal)
+
+    def _require_decision(self, model: RegisteredModel, champion: RegisteredModel | None) -> None:
+        """Raises RegistryError unless the gate's signed decision on the version allows its promotion today."""
+        where = f"{model.name} version {model.version}"
+        against = "" if champion is None else champion.version
+        decision = self._promotions.decision(model.name, model.digest, model.tags)
+        if decision is None:
+            problem = "its verdict in the registry is not signed" if model.gate else "has not been through the gate"
+            raise RegistryError(f"{where}: {problem}; train it with kopt train, or promote with --force")
+        if decision.gate != PASSED:
+            raise RegistryError(
+                f"{where} was refused by the gate: {model.gate_summary}; --force promotes it all the same"
+            )
+        if decision.against != against:
+            raise RegistryError(
+                f"{where} was judged against version {decision.against or 'none'}, but the champion is now "
+                f"{against or 'none'}; train again to judge it anew, or promote with --force"
+            )
 
     def ensure_champion(self, name: str) -> RegisteredModel | None:
         """The champion; where there is none yet, the shipped default model becomes it; None where none is shipped.
@@ -287,14 +382,12 @@ class Registry:
         if champion is not None and champion.digest == digest:
             return champion
         model = self._adopt(name)
-        return (
-            champion if "rolled_back_s" in model.tags else self.promote(name, model.version, force=True, reason=SHIPPED)
-        )
+        return champion if "rolled_back_s" in model.tags else self._promote(name, model.version, PACKAGE, SHIPPED)
 
     def _adopt(self, name: str) -> RegisteredModel:
         """Register the shipped model under this home's own signature: the next package may not know its digest."""
-        with tempfile.TemporaryDirectory(prefix="kopt-shipped-") as scratch:
-            folder = Path(scratch) / "model"
+        with private_folder("kopt-shipped-", Path(tempfile.gettempdir())) as (scratch, _):
+            folder = scratch / "model"
             try:
                 shutil.copytree(verified_shipped(name), folder)
                 sign_folder(folder, signing_key(self.settings.keys))
@@ -302,7 +395,7 @@ class Registry:
                 raise RegistryError(f"default model of {name}: {error}") from error
             model = self.register(folder, tags={"origin": SHIPPED})
         if not model.gate:
-            self.judge(name, model.version, passed=True, against="", summary="default model of the package")
+            self.record_decision(name, model.version, passed=True, against="", summary="default model of the package")
         return self.get(name, model.version)
 
     def history(self, name: str) -> tuple[str, ...]:
@@ -318,7 +411,7 @@ class Registry:
     def _history(self, name: str, champion: RegisteredModel | None) -> Sequence[str]:
         with explained(f"model {name!r}"):
             stored = _versions(self.client.get_registered_model(name).tags.get(_HISTORY, "[]"))
-        # Somebody may have set the alias in MLflow's own pages.
+        # The alias may have been set in MLflow's own pages.
         changed = champion is not None and stored[-1:] != (champion.version,)
         return (*stored, champion.version) if champion is not None and changed else stored
 
@@ -340,9 +433,9 @@ class Registry:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(exclusive(self.settings.home / "registry.lock"))
+                stack.enter_context(exclusive(self.settings.home / "registry.lock"))
             except TimeoutError as error:
                 raise RegistryError(f"another process has held the registry for a minute: {error}") from error
             yield
@@ -366,10 +459,10 @@ def _registered(item: Any, aliases: Collection[str]) -> RegisteredModel:
 
 def _aliases_of(client: Any, name: str) -> dict[str, set[str]]:
     """Version → its aliases."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for alias, version in client.get_registered_model(name).aliases.items():
-        found.setdefault(str(version), set()).add(str(alias))
-    return found
+        result.setdefault(str(version), set()).add(str(alias))
+    return result
 
 
 def _versions(text: str) -> tuple[str, ...]:
@@ -378,17 +471,3 @@ def _versions(text: str) -> tuple[str, ...]:
     except json.JSONDecodeError:
         return ()
     return tuple(v for v in stored if isinstance(v, str) and _VERSION.fullmatch(v)) if isinstance(stored, list) else ()
-
-
-def _require_verdict(model: RegisteredModel, champion: RegisteredModel | None) -> None:
-    place = f"{model.name} version {model.version}"
-    against = "" if champion is None else champion.version
-    if not model.gate:
-        raise RegistryError(f"{place} has not been through the gate; train it with kopt train, or promote with --force")
-    if model.gate != PASSED:
-        raise RegistryError(f"{place} was refused by the gate: {model.gate_summary}; --force promotes it all the same")
-    if model.gate_against != against:
-        raise RegistryError(
-            f"{place} was judged against version {model.gate_against or 'none'}, but the champion is now "
-            f"{against or 'none'}; train again to judge it anew, or promote with --force"
-        )

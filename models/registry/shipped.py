@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
-from kopt.models.artefact import ArtefactError, check_files
 from kopt.models.base import Predictor
-from kopt.models.catalogue import predictor_class
-from kopt.models.signing import SigningError, folder_digest
+from kopt.models.predictors import predictor_class
+from kopt.models.registry.artifact import ArtefactError, check_files
+from kopt.models.registry.signing import SigningError, folder_digest
 
 _PACKAGE = Path(str(files("kopt.models")))
 DIGESTS_FILE = _PACKAGE / "shipped_digests.json"
@@ -43,5 +43,5 @@ def verified_shipped(name: str) -> Path:
 
 
 def load_shipped(name: str) -> Predictor:
-    """The default model, verified and loaded. Raises ArtefactError where there is none or it was altered."""
+    """The default model, verified and loaded. Raises ArtefactError if it is missing or altered."""
     return predictor_class(name).load(verified_shipped(name))

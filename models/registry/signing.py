@@ -68,8 +68,8 @@ def is_model_path(name: str) -> bool:
 def _walk(folder: Path, prefix: str) -> Iterator[FileEntry]:
     if prefix.count("/") > _MAX_DEPTH:
         raise SigningError(f"{prefix}: folders nested deeper than {_MAX_DEPTH}")
-    with os.scandir(folder) as found:
-        children = list(found)
+    with os.scandir(folder) as result:
+        children = list(result)
     for child in children:
         name = prefix + child.name
         if not _NAME.fullmatch(child.name):
@@ -150,7 +150,7 @@ def _write_public(keys: Path, key: Ed25519PublicKey) -> None:
 
 
 def public_keys(keys: Path) -> tuple[Ed25519PublicKey, ...]:
-    """Every public key (``*.pub``, PEM) in ``keys``; serving trusts all of them. Empty where there is none."""
+    """Every public key (``*.pub``, PEM) in ``keys``; serving trusts all of them; may be empty."""
     return tuple(_read_public(path) for path in sorted(keys.glob("*.pub")))
 
 
@@ -214,7 +214,7 @@ def _read_signature(folder: Path) -> dict[str, str]:
         raise SigningError(f"{path} is too long for a signature")
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise SigningError(f"{path} is not JSON") from error
     fields = ("digest", "key", "signature")
     if not isinstance(document, dict) or not all(isinstance(document.get(field), str) for field in fields):

@@ -34,7 +34,7 @@ _TRUST = np.linspace(0.0, 1.0, 11)
 
 
 @dataclass(frozen=True)
-class GroupFacts:
+class GroupErrors:
     """A group of questions: the part of the correction that is taken, the typical error in logarithms, thresholds in
     multiples of widths, and how many runs and families they rest on."""
 
@@ -53,21 +53,25 @@ class GroupFacts:
 class Calibration:
     """Facts per group, of questions ``beyond`` the ranges of inputs (F,) that were seen, and of groups never seen."""
 
-    groups: Mapping[str, GroupFacts]
-    beyond: GroupFacts
-    unseen: GroupFacts
+    groups: Mapping[str, GroupErrors]
+    beyond: GroupErrors
+    unseen: GroupErrors
     lowest: Array = field(default_factory=lambda: np.full(len(INPUTS), -np.inf))
     highest: Array = field(default_factory=lambda: np.full(len(INPUTS), np.inf))
 
-    def of(self, group: str, outside: bool) -> GroupFacts:
+    def of(self, group: str, outside: bool) -> GroupErrors:
         """Outside of what was seen never narrower than inside."""
         inside = self.groups.get(group, self.unseen)
         if not outside or inside is self.unseen:
             return inside
-        return GroupFacts(
-            inside.trust, inside.scale, max(inside.below, self.beyond.below), max(inside.above, self.beyond.above),
-            inside.runs, inside.families,
-        )  # fmt: skip
+        return GroupErrors(
+            inside.trust,
+            inside.scale,
+            max(inside.below, self.beyond.below),
+            max(inside.above, self.beyond.above),
+            inside.runs,
+            inside.families,
+        )
 
     def outside(self, inputs: Array) -> tuple[str, ...]:
         """Names of inputs (F,) beyond what was seen; a value where there was never one counts as well."""
@@ -75,36 +79,40 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "below": BELOW, "above": ABOVE, "groups": {key: one.to_dict() for key, one in sorted(self.groups.items())},
-            "beyond": self.beyond.to_dict(), "unseen": self.unseen.to_dict(),
-            "lowest": [_plain(one) for one in self.lowest],
-            "highest": [_plain(one) for one in self.highest],
-        }  # fmt: skip
+            "below": BELOW,
+            "above": ABOVE,
+            "groups": {key: item.to_dict() for key, item in sorted(self.groups.items())},
+            "beyond": self.beyond.to_dict(),
+            "unseen": self.unseen.to_dict(),
+            "lowest": [_plain(item) for item in self.lowest],
+            "highest": [_plain(item) for item in self.highest],
+        }
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> Self:
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
         """Raises KeyError, TypeError or ValueError for what ``to_dict`` did not write."""
-        if (facts["below"], facts["above"]) != (BELOW, ABOVE) or len(facts["lowest"]) != len(INPUTS):
+        if (document["below"], document["above"]) != (BELOW, ABOVE) or len(document["lowest"]) != len(INPUTS):
             raise ValueError("calibrated for other levels or inputs; train the model again")
         made = cls(
-            {str(key): GroupFacts(**one) for key, one in facts["groups"].items()}, GroupFacts(**facts["beyond"]),
-            GroupFacts(**facts["unseen"]),
-            np.array([np.inf if one is None else one for one in facts["lowest"]]),
-            np.array([-np.inf if one is None else one for one in facts["highest"]]),
-        )  # fmt: skip
-        for one in (*made.groups.values(), made.beyond, made.unseen):
-            if not np.isfinite(list(vars(one).values())).all() or min(vars(one).values()) < 0:
+            {str(key): GroupErrors(**item) for key, item in document["groups"].items()},
+            GroupErrors(**document["beyond"]),
+            GroupErrors(**document["unseen"]),
+            np.array([np.inf if bound is None else bound for bound in document["lowest"]]),
+            np.array([-np.inf if bound is None else bound for bound in document["highest"]]),
+        )
+        for item in (*made.groups.values(), made.beyond, made.unseen):
+            if not np.isfinite(list(vars(item).values())).all() or min(vars(item).values()) < 0:
                 raise ValueError("a threshold is no amount")
         return made
 
 
-def interval(found: Corrections, facts: "list[GroupFacts]") -> Array:
+def interval(corrections: Corrections, groups: "list[GroupErrors]") -> Array:
     """Centre, low and high in bytes (n, 3)."""
-    trust, below, above = (np.array([getattr(one, name) for one in facts]) for name in ("trust", "below", "above"))
-    centre = found.base + trust * found.correction
-    scale = np.array([one.scale for one in facts])
-    low = centre - np.minimum(below * _width(found.below, scale), _FURTHEST)
-    high = centre + np.minimum(above * _width(found.above, scale), _FURTHEST)
+    trust, below, above = (np.array([getattr(group, name) for group in groups]) for name in ("trust", "below", "above"))
+    centre = corrections.base + trust * corrections.correction
+    scale = np.array([group.scale for group in groups])
+    low = centre - np.minimum(below * _width(corrections.below, scale), _FURTHEST)
+    high = centre + np.minimum(above * _width(corrections.above, scale), _FURTHEST)
     result: Array = np.exp(np.column_stack([centre, low, high]))
     return result
 
@@ -122,22 +130,28 @@ def ranges(inputs: Array) -> tuple[Array, Array]:
 
 
 def calibrate(
-    held_out: Corrections, apart: Sequence[Corrections], measured: Array, families: Names, groups: Names,
-    inputs: Array, strange: Any, doubt: float = WORTH,
-) -> Calibration:  # fmt: skip
+    held_out: Corrections,
+    apart: Sequence[Corrections],
+    measured: Array,
+    families: Names,
+    groups: Names,
+    inputs: Array,
+    strange: Any,
+    doubt: float = WORTH,
+) -> Calibration:
     """From corrections (n,) of rows whose family was held out, and ``apart`` of rows whose whole source was, and whose
     whole group was, where there are more than one; ``measured`` are bytes, ``strange`` (n,) marks rows beyond the range
     of the rows they were held out from. ``doubt`` is how many families it takes to believe half of a correction.
     """
     truth = np.log(measured)
-    trust = {str(one): _trust(held_out, truth, families, groups == one, doubt) for one in np.unique(groups)}
-    taken = np.array([trust[str(one)] for one in groups])
-    missed = truth - held_out.base - taken * held_out.correction
-    scales = {str(one): max(_typical(missed, families, groups == one), _LEAST_SCALE) for one in np.unique(groups)}
-    scale = np.array([scales[str(one)] for one in groups])
+    trust = {str(item): _trust(held_out, truth, families, groups == item, doubt) for item in np.unique(groups)}
+    trusted = np.array([trust[str(item)] for item in groups])
+    missed = truth - held_out.base - trusted * held_out.correction
+    scales = {str(item): max(_typical(missed, families, groups == item), _LEAST_SCALE) for item in np.unique(groups)}
+    scale = np.array([scales[str(item)] for item in groups])
     scores = _scores(held_out, missed, scale)
     pooled = _thresholds(scores)
-    found = {}
+    result = {}
     for group in np.unique(groups):
         own = groups == group
         count = len(np.unique(families[own]))
@@ -146,42 +160,44 @@ def calibrate(
             _between(mine, all_, share) for mine, all_ in zip(_thresholds(scores[own]), pooled, strict=True)
         )
         name = str(group)
-        found[name] = GroupFacts(trust[name], scales[name], below, above, int(own.sum()), count)
-    below, above = (_OUTSIDE_FACTOR * one for one in pooled)
+        result[name] = GroupErrors(trust[name], scales[name], below, above, int(own.sum()), count)
+    below, above = (_OUTSIDE_FACTOR * value for value in pooled)
     if len(np.unique(families[strange])) >= WORTH:
         below, above = map(max, pooled, _thresholds(scores[strange]))
-    outside = GroupFacts(1.0, float(np.median(scale)), below, above)
-    return Calibration(found, outside, _unseen(apart, truth, taken, scale, pooled), *ranges(inputs))
+    outside = GroupErrors(1.0, float(np.median(scale)), below, above)
+    return Calibration(result, outside, _unseen(apart, truth, trusted, scale, pooled), *ranges(inputs))
 
 
 def _unseen(
-    apart: Sequence[Corrections], truth: Array, taken: Array, scale: Array, pooled: tuple[float, float]
-) -> GroupFacts:
+    apart: Sequence[Corrections], truth: Array, trusted: Array, scale: Array, pooled: tuple[float, float]
+) -> GroupErrors:
     """What holds for sources and groups that were held out whole, the worse of the two and of the pooled figures, and
     something on top, since there are few of either."""
-    trust, typical = float(np.median(taken)), float(np.median(scale))
+    trust, typical = float(np.median(trusted)), float(np.median(scale))
     below, above = pooled
-    for one in apart:
-        missed = truth - one.base - trust * one.correction
-        low, high = _thresholds(_scores(one, missed, np.full_like(scale, typical)))
+    for corrections in apart:
+        missed = truth - corrections.base - trust * corrections.correction
+        low, high = _thresholds(_scores(corrections, missed, np.full_like(scale, typical)))
         below, above = max(below, low), max(above, high)
-    return GroupFacts(trust, typical, _OUTSIDE_FACTOR * below, _OUTSIDE_FACTOR * above)
+    return GroupErrors(trust, typical, _OUTSIDE_FACTOR * below, _OUTSIDE_FACTOR * above)
 
 
-def _trust(found: Corrections, truth: Array, families: Names, own: Any, doubt: float) -> float:
+def _trust(corrections: Corrections, truth: Array, families: Names, own: Any, doubt: float) -> float:
     """The part of the correction with the least mean error over held-out families, less where these are few beside
     ``doubt``."""
     count = len(np.unique(families[own]))
     losses = []
     for part in _TRUST:
-        missed = np.abs(truth[own] - found.base[own] - part * found.correction[own])
-        losses.append(np.mean([missed[families[own] == one].mean() for one in np.unique(families[own])]))
+        missed = np.abs(truth[own] - corrections.base[own] - part * corrections.correction[own])
+        losses.append(np.mean([missed[families[own] == family].mean() for family in np.unique(families[own])]))
     return float(_TRUST[int(np.argmin(losses))]) * count / (count + doubt)
 
 
 def _typical(missed: Array, families: Names, own: Any) -> float:
     """The mean over families of the median error."""
-    return float(np.mean([np.median(np.abs(missed[own & (families == one)])) for one in np.unique(families[own])]))
+    return float(
+        np.mean([np.median(np.abs(missed[own & (families == family)])) for family in np.unique(families[own])])
+    )
 
 
 def _width(half: Array, scale: Array) -> Array:
@@ -189,9 +205,9 @@ def _width(half: Array, scale: Array) -> Array:
     return result
 
 
-def _scores(found: Corrections, missed: Array, scale: Array) -> Array:
+def _scores(corrections: Corrections, missed: Array, scale: Array) -> Array:
     """How many widths (n, 2) each row came out below and above its centre."""
-    return np.column_stack([-missed / _width(found.below, scale), missed / _width(found.above, scale)])
+    return np.column_stack([-missed / _width(corrections.below, scale), missed / _width(corrections.above, scale)])
 
 
 def _thresholds(scores: Array) -> tuple[float, float]:

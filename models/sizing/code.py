@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kopt.core.reason import Reason
-from kopt.core.sizing import AllocationKind, MemoryBreakdown, Method, RankMemory, TraceCoverage
 from kopt.core.units import Bytes, format_bytes
-from kopt.models.sizing.events import EVENT, MODULE, OP, A, B, Event, Rows, Trace
-from kopt.models.sizing.timeline import LARGE_CARD_BYTES, Timeline, replay
+from kopt.core.workload.sizing import AllocationKind, MemoryBreakdown, Method, RankMemory, TraceCoverage
+from kopt.tracing.events import EVENT, MODULE, OP, A, B, Event, Rows, Trace
+from kopt.tracing.timeline import LARGE_CARD_BYTES, Timeline, replay
 
 KERNELS = ("convolution", "gemm", "attention", "normalisation", "recurrent", "embedding", "optimizer", "memory")
 """Classes of kernels that load a GPU alike; the last is everything bound by moving bytes."""
@@ -81,13 +81,21 @@ def from_trace(
     kernels = _kernels(rows, trace.names)
     steps = trace.end.steps if trace.end is not None else 0
     estimate = CodeEstimate(
-        Method.ABSTRACT, _coverage(trace, line), line.peak_allocated_bytes, line.peak_reserved_bytes, line.breakdown,
-        _inputs(trace, line, rows, kernels, steps), kernels, steps,
-        tuple(RankMemory(rank, one.peak_reserved_bytes, one.breakdown) for rank, one in lines.items())
-        if len(lines) > 1 else (),
-        assumptions=(*trace.assumptions, *(f"{one.what}: {one.why}" for one in trace.stand_ins)),
-        warnings=(*trace.warnings, *_warnings(trace, line)), reasons=_reasons(trace, line),
-    )  # fmt: skip
+        Method.ABSTRACT,
+        _coverage(trace, line),
+        line.peak_allocated_bytes,
+        line.peak_reserved_bytes,
+        line.breakdown,
+        _inputs(trace, line, rows, kernels, steps),
+        kernels,
+        steps,
+        tuple(RankMemory(rank, timeline.peak_reserved_bytes, timeline.breakdown) for rank, timeline in lines.items())
+        if len(lines) > 1
+        else (),
+        assumptions=(*trace.assumptions, *(f"{stand_in.what}: {stand_in.why}" for stand_in in trace.stand_ins)),
+        warnings=(*trace.warnings, *_warnings(trace, line)),
+        reasons=_reasons(trace, line),
+    )
     return estimate, line
 
 
@@ -104,21 +112,23 @@ def _coverage(trace: Trace, line: Timeline) -> TraceCoverage:
 def _kernels(rows: Rows, names: Mapping[int, str]) -> dict[str, KernelLoad]:
     done = rows[rows[:, EVENT] == Event.OP]
     ids, where = np.unique(done[:, OP], return_inverse=True)
-    classes = [kernel_class(names[one]) for one in ids.tolist()]
-    found: dict[str, KernelLoad] = {}
+    classes = [kernel_class(names[item]) for item in ids.tolist()]
+    kernels: dict[str, KernelLoad] = {}
     for name in sorted(set(classes)):
-        own = done[np.isin(where, [n for n, one in enumerate(classes) if one == name])]
+        own = done[np.isin(where, [n for n, item in enumerate(classes) if item == name])]
         flops, moved = own[:, A], own[:, B]
         # Python's integers do not overflow where a hostile trace's sums would.
-        found[name] = KernelLoad(len(own), sum(flops.tolist()), sum(moved.tolist()), int(flops.max()), int(moved.max()))
-    return found
+        kernels[name] = KernelLoad(
+            len(own), sum(flops.tolist()), sum(moved.tolist()), int(flops.max()), int(moved.max())
+        )
+    return kernels
 
 
 def _inputs(
     trace: Trace, line: Timeline, rows: Rows, kernels: Mapping[str, KernelLoad], steps: int
 ) -> dict[str, float]:
     sizes = rows[rows[:, EVENT] == Event.ALLOC, A]
-    total = max(1, sum(one.flops for one in kernels.values()))
+    total = max(1, sum(kernel.flops for kernel in kernels.values()))
     convolution, empty = kernels.get("convolution", KernelLoad()), KernelLoad()
     allocated = max(1, int(line.peak_allocated_bytes))
     parts = {f"share_{name}": amount / allocated for name, amount in line.breakdown.items()}
@@ -130,52 +140,60 @@ def _inputs(
         "largest_convolution_bytes": _log(convolution.largest_bytes),
         "largest_convolution_flops": _log(convolution.largest_flops),
         "convolutions_per_step": _log(convolution.count / max(1, steps)),
-        "operations_per_step": _log(sum(one.count for one in kernels.values()) / max(1, steps)),
+        "operations_per_step": _log(sum(kernel.count for kernel in kernels.values()) / max(1, steps)),
         "flops_per_step": _log(total / max(1, steps)),
         "largest_allocation": _log(int(sizes.max()) if len(sizes) else 0),
         "allocations_per_step": _log(len(sizes) / max(1, steps)),
         "slack_of_blocks": line.peak_allocated_bytes / max(1, int(line.requested_bytes)) - 1,
         "parameter_bytes": _log(parameters.bytes if parameters else 0),
         "trainable_share": parameters.trainable / max(1, parameters.count) if parameters else math.nan,
-        "modules": _log(modules), "torch": _version(trace.hello.torch),
-        "toolkit": _version(trace.hello.cuda or trace.hello.hip or ""), "rocm": float(trace.hello.hip is not None),
+        "modules": _log(modules),
+        "torch": _version(trace.hello.torch),
+        "toolkit": _version(trace.hello.cuda or trace.hello.hip or ""),
+        "rocm": float(trace.hello.hip is not None),
         "distributed": float(len(trace.ranks) > 1),
-    }  # fmt: skip
+    }
 
 
 def _warnings(trace: Trace, line: Timeline) -> list[str]:
-    found = [f"allocator setting {one} does not act in the simulation" for one in line.unknown_settings]
+    warnings = [
+        f"allocator setting {unknown_setting} does not act in the simulation"
+        for unknown_setting in line.unknown_settings
+    ]
     if (growth := line.grows()) > 0.01:
-        found.append(f"memory still grew by {growth:.0%} in the last step: the peak may come later")
+        warnings.append(f"memory still grew by {growth:.0%} in the last step: the peak may come later")
     if trace.end is None:
-        found.append("the script was ended before it had finished; what it allocated until then is counted")
+        warnings.append("the script was ended before it had finished; what it allocated until then is counted")
     elif trace.end.error:
-        found.append(f"the script stopped with an error after {trace.end.steps} steps: {_last_line(trace.end.error)}")
+        warnings.append(
+            f"the script stopped with an error after {trace.end.steps} steps: {_last_line(trace.end.error)}"
+        )
     elif trace.end.reason == "limit":
-        found.append(f"the script reached its limit after {trace.end.steps} steps")
-    return found
+        warnings.append(f"the script reached its limit after {trace.end.steps} steps")
+    return warnings
 
 
 def _reasons(trace: Trace, line: Timeline) -> tuple[Reason, ...]:
-    # What the allocator holds beyond tensors is told apart.
+    # What the allocator holds beyond tensors is reported separately.
     tensors = [(amount, name) for name, amount in line.breakdown.items() if amount and name != "framework"]
     parts = sorted(tensors, reverse=True)
-    held = ", ".join(f"{name} {format_bytes(amount)}" for amount, name in parts[:4])
-    when = next((one for one in line.phases if one.allocated_bytes == line.peak_allocated_bytes), None)
+    breakdown = ", ".join(f"{name} {format_bytes(amount)}" for amount, name in parts[:4])
+    when = next((phase for phase in line.phases if phase.allocated_bytes == line.peak_allocated_bytes), None)
     at = f" in {when.name or 'the start'} of step {when.step}" if when is not None else ""
     text = (
-        f"Tensors peak at {format_bytes(line.peak_allocated_bytes)}{at} ({held or 'nothing allocated'}); "
+        f"Tensors peak at {format_bytes(line.peak_allocated_bytes)}{at} ({breakdown or 'nothing allocated'}); "
         f"PyTorch's allocator reserves {format_bytes(line.peak_reserved_bytes)} for them."
     )
     numbers: dict[str, float | int | str] = {
-        "allocated_bytes": int(line.peak_allocated_bytes), "reserved_bytes": int(line.peak_reserved_bytes),
+        "allocated_bytes": int(line.peak_allocated_bytes),
+        "reserved_bytes": int(line.peak_reserved_bytes),
         "steps": trace.end.steps if trace.end else 0,
-    }  # fmt: skip
+    }
     return (Reason("ABSTRACT_EXECUTION", text, numbers),)
 
 
 def _last_line(text: str) -> str:
-    lines: Sequence[str] = [one.strip() for one in text.strip().splitlines() if one.strip()]
+    lines: Sequence[str] = [line.strip() for line in text.strip().splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
 
 
@@ -185,5 +203,5 @@ def _log(amount: float) -> float:
 
 def _version(text: str) -> float:
     """2.15.0 → 215; NaN where nothing is known."""
-    found = re.match(r"(\d+)\.(\d+)", text)
-    return float(int(found[1]) * 100 + int(found[2])) if found else math.nan
+    match = re.match(r"(\d+)\.(\d+)", text)
+    return float(int(match[1]) * 100 + int(match[2])) if match else math.nan

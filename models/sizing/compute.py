@@ -9,23 +9,43 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kopt.core.catalogue import find_gpu
 from kopt.core.gpu import GpuModel
+from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
-from kopt.core.sizing import WorkloadProfile
+from kopt.core.workload.sizing import WorkloadProfile
 from kopt.models.sizing.code import CodeEstimate, KernelLoad
 
 ROOFLINE = ModelVersion("roofline", "1")
 _PEAKS_TFLOPS = (
-    ("V100", 15.7, 125), ("T4", 8.1, 65), ("L40S", 91.6, 362), ("L4", 30.3, 121), ("A100", 19.5, 312),
-    ("A10", 31.2, 125), ("A30", 10.3, 165), ("A40", 37.4, 150), ("GH200", 67, 990), ("H100", 67, 990),
+    ("V100", 15.7, 125),
+    ("T4", 8.1, 65),
+    ("L40S", 91.6, 362),
+    ("L4", 30.3, 121),
+    ("A100", 19.5, 312),
+    ("A10", 31.2, 125),
+    ("A30", 10.3, 165),
+    ("A40", 37.4, 150),
+    ("GH200", 67, 990),
+    ("H100", 67, 990),
     ("H200", 67, 990),
-    ("GB200", 80, 2250), ("B200", 80, 2250), ("RTX-3090", 35.6, 71), ("RTX-4090", 82.6, 165), ("RTX-5090", 104.8, 210),
-    ("RTX-A6000", 38.7, 155), ("RTX-6000-Ada", 91.1, 364), ("MI100", 23.1, 184.6), ("MI210", 22.6, 181),
-    ("MI250X", 47.9, 383), ("MI300A", 122.6, 980), ("MI300X", 163.4, 1307), ("MI325X", 163.4, 1307),
-    ("MI350X", 144.2, 2300), ("MI355X", 157.3, 2500), ("Radeon-PRO-W7900", 61.3, 122.6),
-)  # fmt: skip
+    ("GB200", 80, 2250),
+    ("B200", 80, 2250),
+    ("RTX-3090", 35.6, 71),
+    ("RTX-4090", 82.6, 165),
+    ("RTX-5090", 104.8, 210),
+    ("RTX-A6000", 38.7, 155),
+    ("RTX-6000-Ada", 91.1, 364),
+    ("MI100", 23.1, 184.6),
+    ("MI210", 22.6, 181),
+    ("MI250X", 47.9, 383),
+    ("MI300A", 122.6, 980),
+    ("MI300X", 163.4, 1307),
+    ("MI325X", 163.4, 1307),
+    ("MI350X", 144.2, 2300),
+    ("MI355X", 157.3, 2500),
+    ("Radeon-PRO-W7900", 61.3, 122.6),
+)
 """Dense peaks of vendors' data sheets: FP32 without and half precision with matrix units; by the name's beginning."""
 _EFFICIENCY = (0.4, 0.85)
 """Of the peaks, what kernels reach."""
@@ -56,17 +76,20 @@ def activity(code: CodeEstimate, gpu: str, profile: WorkloadProfile | None = Non
     model = find_gpu(gpu)
     if profile is not None and profile.activity is not None:
         return _measured(profile, profile.activity)
-    loads = {name: one for name, one in code.kernels.items() if one.count}
+    loads = {name: kernel_load for name, kernel_load in code.kernels.items() if kernel_load.count}
     if not loads:
         text = "Nothing ran, so what it would compute is not known; make a dry run (kopt profile)."
         return Prediction.refusal(Reason("NO_KERNELS", text), unit="share", model=ROOFLINE)
-    found = sorted(
+    result = sorted(
         _activity(loads, model, _Corner(half, efficiency, launch, stalled))
-        for half in (False, True) for efficiency in _EFFICIENCY for launch in _LAUNCH_S for stalled in _STALLED
-    )  # fmt: skip
-    low, high = found[0], found[-1]
+        for half in (False, True)
+        for efficiency in _EFFICIENCY
+        for launch in _LAUNCH_S
+        for stalled in _STALLED
+    )
+    low, high = result[0], result[-1]
     value = min(max(math.sqrt(max(low, 1e-4) * max(high, 1e-4)), low), high)
-    total = sum(one.flops for one in loads.values())
+    total = sum(load.flops for load in loads.values())
     step = total / max(1, code.steps)
     amount = f"{step / 1e12:.3g} TFLOP" if step >= 1e10 else f"{step / 1e9:.3g} GFLOP"
     text = (

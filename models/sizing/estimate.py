@@ -5,6 +5,7 @@ print(kopt.estimate("train.py --batch-size 32", gpu="a100-40gb").to_dict())
 """
 
 import contextlib
+import os
 import re
 import shlex
 import sys
@@ -16,12 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kopt.core.catalogue import find_gpu
 from kopt.core.gpu import GpuModel
+from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.prediction import Prediction
 from kopt.core.reason import Reason
+from kopt.core.redaction import redact
 from kopt.core.settings import Settings
-from kopt.core.sizing import (
+from kopt.core.units import MIB, Bytes
+from kopt.core.workload.sizing import (
     AllocationKind,
     MemoryBreakdown,
     Method,
@@ -29,8 +32,7 @@ from kopt.core.sizing import (
     TraceCoverage,
     WorkloadProfile,
 )
-from kopt.core.training import PlanError
-from kopt.core.units import MIB, Bytes
+from kopt.core.workload.training_plan import PlanError
 from kopt.formats.entrypoint import (
     Entrypoint,
     EntrypointError,
@@ -42,16 +44,18 @@ from kopt.formats.entrypoint import (
     what_runs,
 )
 from kopt.formats.trainers import read_plan
-from kopt.models.loading import CHAMPION, load_predictor
+from kopt.formats.yaml_text import load_yaml
+from kopt.models.registry.loading import CHAMPION, load_predictor
 from kopt.models.sizing import compute, fitting
 from kopt.models.sizing.code import CodeEstimate, from_trace
-from kopt.models.sizing.interpreter import NoInterpreterError, find_interpreter
 from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.posterior import alone
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.table import SizingQuestion
-from kopt.models.sizing.timeline import Timeline
-from kopt.models.sizing.tracing import ConfinementError, Limits, ScriptCall, TraceCache, trace_script
+from kopt.tracing.interpreter import NoInterpreterError, find_interpreter
+from kopt.tracing.private_folders import own_folder, private_folder
+from kopt.tracing.timeline import Timeline
+from kopt.tracing.trace import BESIDE_VARIABLE, ConfinementError, Limits, ScriptCall, TraceCache, trace_script
 
 DEFAULT_GPU = "A100-SXM4-80GB"
 AUTO, HF = "auto", "hf"
@@ -59,7 +63,7 @@ _RUNS = (AUTO, HF, "python")
 """Trainers whose scripts are run; others are read by their formulas."""
 _MAX_FILE_BYTES = 16 << 20
 _MAX_CONFIG_CHARACTERS = 1 << 20
-_MAX_SAID = 400
+_MAX_OUTPUT = 400
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d|^<")
 _EXITED = re.compile(r"the script exited with \S+$")
@@ -91,8 +95,8 @@ class EstimateOptions:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the code said, and the timeline where it ran."""
+class CodeResult:
+    """What the code shows, and the timeline if it ran."""
 
     code: CodeEstimate
     timeline: Timeline | None = None
@@ -100,29 +104,40 @@ class Found:
 
 
 def estimate(
-    command: str | Sequence[str] | Mapping[str, Any], *, model: str | SizingPredictor = CHAMPION,
-    settings: Settings | None = None, options: EstimateOptions | None = None, progress: Progress = lambda _: None,
+    command: str | Sequence[str] | Mapping[str, Any],
+    *,
+    model: str | SizingPredictor = CHAMPION,
+    settings: Settings | None = None,
+    options: EstimateOptions | None = None,
+    progress: Progress = lambda _: None,
     **changes: Any,
-) -> SizingEstimate:  # fmt: skip
+) -> SizingEstimate:
     """GPU memory and compute need of what ``command`` runs: a line, words, a path, or a decoded pod manifest.
 
-    ``changes`` are fields of ``EstimateOptions`` (``gpu="h100"``). A script that cannot be run is told in ``trace`` and
+    ``changes`` are fields of ``EstimateOptions`` (``gpu="h100"``). A failed run is reported in ``trace`` and
     ``warnings``; where no formula knows it either, the prediction is refused and a whole GPU recommended.
 
-    Raises EntrypointError where nothing to run can be told, UnknownGpuError, ValueError for options out of range, and
+    Raises EntrypointError if there is nothing to run, UnknownGpuError, ValueError for options out of range, and
     what loading the model raises.
     """
     return estimate_and_code(
-        command, model=model, settings=settings, options=replace(options or EstimateOptions(), **changes),
+        command,
+        model=model,
+        settings=settings,
+        options=replace(options or EstimateOptions(), **changes),
         progress=progress,
-    )[0]  # fmt: skip
+    )[0]
 
 
 def estimate_and_code(
-    command: str | Sequence[str] | Mapping[str, Any], *, model: str | SizingPredictor, settings: Settings | None,
-    options: EstimateOptions, progress: Progress = lambda _: None,
-) -> tuple[SizingEstimate, Found]:  # fmt: skip
-    """As ``estimate``, with what the code said and, where the script ran, the timeline of its memory."""
+    command: str | Sequence[str] | Mapping[str, Any],
+    *,
+    model: str | SizingPredictor,
+    settings: Settings | None,
+    options: EstimateOptions,
+    progress: Progress = lambda _: None,
+) -> tuple[SizingEstimate, CodeResult]:
+    """As ``estimate``, with what the code shows and, if the script ran, the timeline of its memory."""
     began = time.monotonic()
     gpu = find_gpu(options.gpu)
     folder = (options.folder or Path.cwd()).resolve()
@@ -131,27 +146,31 @@ def estimate_and_code(
     with ThreadPoolExecutor(1) as beside:
         # The script runs in a process of its own: meanwhile the learned part is loaded here.
         loading = beside.submit(_loaded, model, settings)
-        found = _code(entrypoint, gpu, world_size, folder, options, settings, progress)
+        result = _code(entrypoint, gpu, world_size, folder, options, settings, progress, named_by(command))
         progress("correcting by measured runs")
         predictor = loading.result()
-    question = SizingQuestion(found.code, gpu.name, world_size, AllocationKind.PROCESS, options.profile)
+    question = SizingQuestion(result.code, gpu.name, world_size, AllocationKind.PROCESS, options.profile)
     made = answer(question, entrypoint, predictor)
-    return replace(made, seconds=time.monotonic() - began), found
+    return replace(made, seconds=time.monotonic() - began), result
 
 
 def code_of(
-    command: str | Sequence[str] | Mapping[str, Any], *, settings: Settings | None, options: EstimateOptions,
+    command: str | Sequence[str] | Mapping[str, Any],
+    *,
+    settings: Settings | None,
+    options: EstimateOptions,
     progress: Progress = lambda _: None,
-) -> CodeEstimate:  # fmt: skip
+) -> CodeEstimate:
     """What the code alone says, without the learned part. Raises as ``estimate``."""
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
     world_size = options.world_size or entrypoint.world_size or 1
-    return _code(entrypoint, find_gpu(options.gpu), world_size, folder, options, settings, progress).code
+    gpu, named = find_gpu(options.gpu), named_by(command)
+    return _code(entrypoint, gpu, world_size, folder, options, settings, progress, named).code
 
 
 def answer(question: SizingQuestion, entrypoint: Entrypoint, predictor: SizingPredictor) -> SizingEstimate:
-    """The estimate for what the code of ``entrypoint`` said, corrected, and what to ask for."""
+    """The corrected estimate for the code of ``entrypoint``, and what to request."""
     (memory,) = predictor.predict(question)
     if memory.refused and question.profile is not None:
         memory = alone(question.profile, memory)
@@ -170,19 +189,41 @@ def load_sizing(model: str = CHAMPION, settings: Settings | None = None) -> Sizi
     return loaded
 
 
-def _entrypoint(command: str | Sequence[str] | Mapping[str, Any], folder: Path) -> Entrypoint:
-    files = _reader(folder)
+def named_by(command: str | Sequence[str] | Mapping[str, Any]) -> frozenset[str]:
+    """The words that the user gave: the paths among them may be read. A manifest may come from someone else."""
     if isinstance(command, Mapping):
-        return pod_entrypoint(command, files)
+        return frozenset()
+    words = [command] if isinstance(command, str) else list(command)
+    return frozenset(words) | {part for word in words for part in _parts(word, 2)}
+
+
+def _parts(word: str, depth: int) -> Iterator[str]:
+    """Words of a shell line, and of a line that is one of them (``bash -c '…'``)."""
+    with contextlib.suppress(ValueError):
+        for part in shlex.split(word) if depth else ():
+            yield part
+            if part != word:
+                yield from _parts(part, depth - 1)
+
+
+def _entrypoint(command: str | Sequence[str] | Mapping[str, Any], folder: Path) -> Entrypoint:
+    if isinstance(command, Mapping):
+        return pod_entrypoint(command, _reader(folder, inside=True))
+    files = _reader(folder)
     return what_runs(command if isinstance(command, str) else list(command), files)
 
 
-def _reader(folder: Path) -> Callable[[str], str | None]:
-    """Texts of files by the paths a command gives; what is absent, too large or no text is None."""
+def _reader(folder: Path, *, inside: bool = False) -> Callable[[str], str | None]:
+    """Texts of files by the paths a command gives; what is absent, too large or no text is None.
+
+    ``inside``: only those in the folder, for commands that are not the user's own.
+    """
 
     def read(name: str) -> str | None:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
             path = folder / name
+            if inside and not path.resolve().is_relative_to(folder.resolve()):
+                return None
             if path.is_file() and path.stat().st_size <= _MAX_FILE_BYTES:
                 return path.read_text(encoding="utf-8", errors="strict")
         return None
@@ -191,160 +232,204 @@ def _reader(folder: Path) -> Callable[[str], str | None]:
 
 
 def _code(
-    entrypoint: Entrypoint, gpu: GpuModel, world_size: int, folder: Path, options: EstimateOptions,
-    settings: Settings | None, progress: Progress,
-) -> Found:  # fmt: skip
+    entrypoint: Entrypoint,
+    gpu: GpuModel,
+    world_size: int,
+    folder: Path,
+    options: EstimateOptions,
+    settings: Settings | None,
+    progress: Progress,
+    named: frozenset[str],
+) -> CodeResult:
     """Abstract execution where it can be had, else formulas, else why neither could."""
     problems = []
     if options.trainer in _RUNS and entrypoint.kind is not Kind.TOOL:
-        ran = _run(entrypoint, gpu, world_size, folder, options, settings, progress)
+        ran = _run(entrypoint, gpu, world_size, folder, options, settings, progress, named)
         if ran.code.coverage is not TraceCoverage.FAILED:
             return ran
         problems.append(ran.problem or "nothing was allocated on the GPU")
     progress("reading the trainer's arguments")
-    read = _formulas(entrypoint, gpu, options.world_size or entrypoint.world_size, folder, options)
+    read = _formulas(entrypoint, gpu, options.world_size or entrypoint.world_size, folder, options, inside=not named)
     if not read.problem:
         return replace(read, code=replace(read.code, warnings=(*_not_run(problems), *read.code.warnings)))
     problems.append(read.problem)
-    return Found(replace(NOTHING, warnings=tuple(_not_run(problems[:-1]))), problem="; ".join(problems))
+    return CodeResult(replace(NOTHING, warnings=tuple(_not_run(problems[:-1]))), problem="; ".join(problems))
 
 
 def _not_run(problems: Sequence[str]) -> list[str]:
-    return [f"the script could not be run abstractly: {one}" for one in problems if one]
+    return [f"the script could not be run abstractly: {problem}" for problem in problems if problem]
 
 
 def _formulas(
-    entrypoint: Entrypoint, gpu: GpuModel, world_size: int | None, folder: Path, options: EstimateOptions
-) -> Found:
+    entrypoint: Entrypoint,
+    gpu: GpuModel,
+    world_size: int | None,
+    folder: Path,
+    options: EstimateOptions,
+    *,
+    inside: bool = False,
+) -> CodeResult:
     """What the trainer's arguments and configuration say, or why they do not say enough."""
     trainer = None if options.trainer in (AUTO, "python") else options.trainer
-    text = _reader(folder)(entrypoint.script) if entrypoint.kind is Kind.SCRIPT else None
+    text = _reader(folder, inside=inside)(entrypoint.script) if entrypoint.kind is Kind.SCRIPT else None
     try:
-        told = _told_by_source(text) if text is not None else {}
-        trainer = trainer or entrypoint.trainer or (HF if told else None)
-        plan = read_plan(entrypoint, _loader(folder), trainer=trainer, world_size=world_size, settings=told)
+        settings_by_name = _settings_in_source(text) if text is not None else {}
+        trainer = trainer or entrypoint.trainer or (HF if settings_by_name else None)
+        plan = read_plan(
+            entrypoint,
+            _loader(folder, inside=inside),
+            trainer=trainer,
+            world_size=world_size,
+            settings=settings_by_name,
+        )
     except (PlanError, EntrypointError) as error:
-        return Found(NOTHING, problem=str(error))
-    return Found(from_plan(plan, gpu_bytes=int(gpu.usable_bytes)))
+        return CodeResult(NOTHING, problem=str(error))
+    return CodeResult(from_plan(plan, gpu_bytes=int(gpu.usable_bytes)))
 
 
-def _told_by_source(text: str) -> Mapping[str, Any]:
+def _settings_in_source(text: str) -> Mapping[str, Any]:
     """Settings that a script of transformers gives literally, with the model it names; empty for other scripts."""
-    return told_by(read_script(text))
+    return settings_in(read_script(text))
 
 
-def told_by(facts: ScriptFacts) -> Mapping[str, Any]:
+def settings_in(script: ScriptFacts) -> Mapping[str, Any]:
     """Settings among a script's facts, with the model it names; empty for scripts that are not of transformers."""
-    if not facts.settings:
+    if not script.settings:
         return {}
-    named = {"model_name_or_path": facts.models[0]} if facts.models else {}
-    return {**facts.defaults, **named, **facts.lora, **facts.settings}
+    named = {"model_name_or_path": script.models[0]} if script.models else {}
+    return {**script.defaults, **named, **script.lora, **script.settings}
 
 
-def _loader(folder: Path) -> Callable[[str], Mapping[str, Any] | None]:
+def _loader(folder: Path, *, inside: bool = False) -> Callable[[str], Mapping[str, Any] | None]:
     """Decoded YAML, JSON or TOML by the path a command gives; None for what is absent or no table."""
-    read = _reader(folder)
+    read = _reader(folder, inside=inside)
 
     def load(name: str) -> Mapping[str, Any] | None:
         import tomllib
-
-        import yaml
 
         text = read(name)
         if text is None or len(text) > _MAX_CONFIG_CHARACTERS:
             return None
         try:
-            found = tomllib.loads(text) if name.endswith(".toml") else yaml.safe_load(text)
-        except (yaml.YAMLError, tomllib.TOMLDecodeError, RecursionError, ValueError):
+            result = tomllib.loads(text) if name.endswith(".toml") else load_yaml(text)
+        except (RecursionError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return result if isinstance(result, dict) else None
 
     return load
 
 
 def _run(
-    entrypoint: Entrypoint, gpu: GpuModel, world_size: int, folder: Path, options: EstimateOptions,
-    settings: Settings | None, progress: Progress,
-) -> Found:  # fmt: skip
+    entrypoint: Entrypoint,
+    gpu: GpuModel,
+    world_size: int,
+    folder: Path,
+    options: EstimateOptions,
+    settings: Settings | None,
+    progress: Progress,
+    named: frozenset[str],
+) -> CodeResult:
     """The script on the fake device."""
     if not sys.platform.startswith("linux"):
-        return Found(NOTHING, problem="scripts are executed abstractly on Linux only")
-    state = settings.home if settings is not None else Path(tempfile.gettempdir()) / "kopt"
+        return CodeResult(NOTHING, problem="scripts are executed abstractly on Linux only")
     limits = Limits(wall_s=options.timeout_s, cpu_s=max(1, int(2 * options.timeout_s)))
     try:
+        state = settings.home if settings is not None else own_folder(f"kopt-{os.getuid()}")
         python = find_interpreter(options.python)
-        with _runnable(entrypoint, folder) as arguments:
-            call = ScriptCall(python, arguments, folder, entrypoint.env, world_size)
+        with _runnable(entrypoint, folder, inside=not named) as arguments:
+            environment = entrypoint.env
+            if entrypoint.kind in (Kind.NOTEBOOK, Kind.CODE):
+                environment, named = {**environment, BESIDE_VARIABLE: "1"}, named | {arguments[0]}
+            call = ScriptCall(python, arguments, folder, environment, world_size, named)
             cache = TraceCache(state / "traces" if settings is not None and options.keep_traces else None)
             traced = trace_script(call, gpu, limits=limits, state=state, cache=cache, progress=progress)
-    except (NoInterpreterError, ConfinementError) as error:
-        return Found(NOTHING, problem=str(error))
+    except (NoInterpreterError, ConfinementError, EntrypointError, PermissionError) as error:
+        return CodeResult(NOTHING, problem=str(error))
     if traced.trace is None:
-        return Found(NOTHING, problem=traced.problem)
+        return CodeResult(NOTHING, problem=redact(traced.problem))
     progress("replaying its allocations")
-    # Where the script met the end of the memory, PyTorch gave back what it kept before it said so.
-    adapts = any(one.startswith(ADAPTS) for one in traced.trace.warnings)
+    # If the script ran out of memory, PyTorch had released its cache before it raised the error.
+    adapts = any(warning.startswith(ADAPTS) for warning in traced.trace.warnings)
     card = int(gpu.usable_bytes)
     code, timeline = from_trace(traced.trace, capacity_bytes=card if adapts else None, card_bytes=card)
-    gaps = [f"confined without {one}" for one in traced.missing]
+    gaps = [f"confined without {name}" for name in traced.missing]
     problem = traced.problem or (traced.trace.end.error or "" if traced.trace.end else "")
-    return Found(replace(code, warnings=(*code.warnings, *gaps)), timeline, _told(problem, traced.output_tail))
+    return CodeResult(
+        replace(code, warnings=(*code.warnings, *gaps)), timeline, _in_one_line(problem, traced.output_tail)
+    )
 
 
-def _told(problem: str, output: str) -> str:
-    """What went wrong in a line: the error with its place in the script, or what it said before it left."""
+def _in_one_line(problem: str, output: str) -> str:
+    """The problem in one line: the error with its position in the script, or its last output before it exited."""
+    # Before anything is cut, as the rest of a secret is not known as one.
+    problem, output = redact(problem), redact(output)
     lines = problem.strip().splitlines()
     if len(lines) < 2:
-        said = [line.strip() for line in output.strip().splitlines() if line.strip()]
-        return f"{problem.strip()}: {said[-1][:_MAX_SAID]}" if _EXITED.search(problem) and said else problem.strip()
+        output_lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
+        return (
+            f"{problem.strip()}: {output_lines[-1][:_MAX_OUTPUT]}"
+            if _EXITED.search(problem) and output_lines
+            else problem.strip()
+        )
     frames = [n for n, line in enumerate(lines) if _FRAME.match(line)]
     # Without frames of the script's own (a text that is no Python) the traceback's heading is followed by the error.
     error = next((line for line in lines[frames[-1] + 1 if frames else 1 :] if line[:1].strip()), lines[-1])
     if error.endswith(":"):
         error += f" {lines[min(lines.index(error) + 1, len(lines) - 1)].strip()}"
-    places = [found for n in frames if (found := _FRAME.match(lines[n])) and not _LIBRARY.search(found[1])]
+    places = [match for n in frames if (match := _FRAME.match(lines[n])) and not _LIBRARY.search(match[1])]
     where = f" ({Path(places[-1][1]).name}, line {places[-1][2]})" if places else ""
-    return error[:_MAX_SAID] + where
+    return error[:_MAX_OUTPUT] + where
 
 
 @contextlib.contextmanager
-def _runnable(entrypoint: Entrypoint, folder: Path) -> Iterator[tuple[str, ...]]:
-    """What the interpreter is given; notebooks and source texts become a file beside the others for the while."""
+def _runnable(entrypoint: Entrypoint, folder: Path, *, inside: bool = False) -> Iterator[tuple[str, ...]]:
+    """What the interpreter is given; notebooks and source texts become a file in a folder of its own for the while."""
     if entrypoint.kind is Kind.SCRIPT:
         yield (entrypoint.script, *entrypoint.arguments)
     elif entrypoint.kind is Kind.MODULE:
         yield ("-m", entrypoint.script, *entrypoint.arguments)
     else:
-        text = entrypoint.script
+        text: str | None = entrypoint.script
         if entrypoint.kind is Kind.NOTEBOOK:
-            text = notebook_source((folder / entrypoint.script).read_text(encoding="utf-8"))
-        with tempfile.NamedTemporaryFile("w", suffix=".py", prefix="kopt_", dir=folder, encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            yield (Path(file.name).name, *entrypoint.arguments)
+            text = _reader(folder, inside=inside)(entrypoint.script)
+        if text is None:
+            raise EntrypointError(f"{entrypoint.script} is no notebook that can be read")
+        with private_folder("kopt-source-", Path(tempfile.gettempdir())) as (scratch, _):
+            path = scratch.resolve() / "source.py"
+            path.write_text(notebook_source(text) if entrypoint.kind is Kind.NOTEBOOK else text, encoding="utf-8")
+            yield (str(path), *entrypoint.arguments)
 
 
 def assemble(question: SizingQuestion, entrypoint: Entrypoint, memory: Prediction) -> SizingEstimate:
     """The estimate around a prediction of memory, which may be a refusal."""
     code, profile, gpu = question.code, question.profile, question.gpu
-    if any(one.startswith(ADAPTS) for one in code.warnings):
+    if any(warning.startswith(ADAPTS) for warning in code.warnings):
         # Advice is in whole mebibytes, rounded up.
         memory = _at_most(memory, float(int(find_gpu(gpu).usable_bytes) // MIB * MIB))
     busy = compute.activity(code, gpu, profile)
     share, why = fitting.recommend(
         memory, gpu, world_size=question.world_size, activity_high=None if busy.refused else busy.high
     )
-    known = memory.value is not None and memory.high is not None
+    complete = memory.value is not None and memory.high is not None
     framework = max(0, round(memory.value or 0) - int(code.breakdown.tensors))
     return SizingEstimate(
-        _shown(entrypoint), gpu, memory, code.allocated_bytes or None, code.reserved_bytes or None,
-        replace(code.breakdown, framework=Bytes(framework if known else int(code.breakdown.framework))),
-        _method(code, profile), code.coverage, share, fitting.fits(memory.high) if known and memory.high else {},
-        None if busy.refused else busy, code.per_rank,
-        (*code.assumptions, *(one.message for one in entrypoint.unknown)), code.warnings,
+        _display_name(entrypoint),
+        gpu,
+        memory,
+        code.allocated_bytes or None,
+        code.reserved_bytes or None,
+        replace(code.breakdown, framework=Bytes(framework if complete else int(code.breakdown.framework))),
+        _method(code, profile),
+        code.coverage,
+        share,
+        fitting.fits(memory.high) if complete and memory.high else {},
+        None if busy.refused else busy,
+        code.per_rank,
+        (*code.assumptions, *(reason.message for reason in entrypoint.unknown)),
+        code.warnings,
         (*memory.reasons, why, *busy.reasons),
         observed_peak_bytes=profile.peak_bytes if profile is not None else Bytes(0),
-    )  # fmt: skip
+    )
 
 
 def _at_most(memory: Prediction, most: float) -> Prediction:
@@ -360,7 +445,7 @@ def _method(code: CodeEstimate, profile: WorkloadProfile | None) -> Method:
     return Method.PROFILE if code.coverage is TraceCoverage.FAILED else Method.COMBINED
 
 
-def _shown(entrypoint: Entrypoint) -> str:
+def _display_name(entrypoint: Entrypoint) -> str:
     """The entrypoint as one line."""
     script = entrypoint.script if entrypoint.kind is not Kind.CODE else "-c …"
     return shlex.join([*(["-m"] if entrypoint.kind is Kind.MODULE else []), script, *entrypoint.arguments])[:2000]

@@ -3,17 +3,17 @@
 import math
 from collections.abc import Mapping
 
-from kopt.core.catalogue import find_gpu, gpu_catalogue
 from kopt.core.gpu import GpuModel
+from kopt.core.gpu_catalogue import find_gpu, gpu_catalogue
 from kopt.core.prediction import Prediction
 from kopt.core.reason import Reason
-from kopt.core.sizing import Recommendation, ShareKind
 from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu, format_bytes
+from kopt.core.workload.sizing import Recommendation, ShareKind
 
 _STEP_MILLI = 50
 """Fractions are asked for in twentieths."""
 _LARGEST_FRACTION_MILLI = 900
-"""Above, nobody else fits beside: the whole GPU is asked for."""
+"""Above this share no other process fits beside it: the whole GPU is requested."""
 _TOO_UNSURE = 2.5
 """An upper end this many times the centre says that the size is not known."""
 
@@ -54,31 +54,39 @@ def _share(
     model: GpuModel, wanted: Bytes, activity_high: float | None, whole: Recommendation
 ) -> tuple[Recommendation, Reason]:
     """A partition where its compute units suffice, else a fraction, else the whole."""
-    for one in sorted(model.partitions, key=lambda one: one.memory_bytes):
-        enough = activity_high is not None and activity_high * model.compute_units <= one.compute_units
-        if wanted <= one.memory_bytes and one.count > 1 and enough:
-            text = f"{format_bytes(wanted)} and the compute it needs fit the partition {one.name}."
-            found = Recommendation(ShareKind.PARTITION, one.memory_bytes, model.name, profile=one.name)
-            return found, Reason("FITS_PARTITION", text, {"bytes": int(wanted), "compute_units": one.compute_units})
+    for partition in sorted(model.partitions, key=lambda partition: partition.memory_bytes):
+        enough = activity_high is not None and activity_high * model.compute_units <= partition.compute_units
+        if wanted <= partition.memory_bytes and partition.count > 1 and enough:
+            text = f"{format_bytes(wanted)} and the compute it needs fit the partition {partition.name}."
+            recommendation = Recommendation(
+                ShareKind.PARTITION, partition.memory_bytes, model.name, profile=partition.name
+            )
+            return recommendation, Reason(
+                "FITS_PARTITION", text, {"bytes": int(wanted), "compute_units": partition.compute_units}
+            )
     milli = math.ceil(wanted / model.usable_bytes * WHOLE_GPU / _STEP_MILLI) * _STEP_MILLI
     if milli > _LARGEST_FRACTION_MILLI:
         text = f"{format_bytes(wanted)} leave no room for anyone else on {model.name}."
         return whole, Reason("NEEDS_MOST_OF_IT", text, {"bytes": int(wanted)})
     text = f"{format_bytes(wanted)} are {milli / 1000:g} of one {model.name}."
-    found = Recommendation(ShareKind.FRACTION, wanted, model.name, MilliGpu(milli))
-    return found, Reason("FITS_FRACTION", text, {"bytes": int(wanted), "milli_gpu": milli})
+    recommendation = Recommendation(ShareKind.FRACTION, wanted, model.name, MilliGpu(milli))
+    return recommendation, Reason("FITS_FRACTION", text, {"bytes": int(wanted), "milli_gpu": milli})
 
 
 def _larger(model: GpuModel, wanted: Bytes, world_size: int) -> tuple[Recommendation, Reason]:
     """The smallest GPU of the same vendor that holds it; without one, the asked one with a plain word."""
-    larger = [one for one in gpu_catalogue().values() if one.vendor is model.vendor and one.usable_bytes >= wanted]
+    larger = [
+        gpu_model
+        for gpu_model in gpu_catalogue().values()
+        if gpu_model.vendor is model.vendor and gpu_model.usable_bytes >= wanted
+    ]
     numbers: dict[str, float | int | str] = {"bytes": int(wanted), "usable_bytes": int(model.usable_bytes)}
     if not larger:
         text = (
             f"{format_bytes(wanted)} fit no GPU of the catalogue: split the model over GPUs, or lower the batch size."
         )
         return Recommendation(ShareKind.WHOLE, wanted, model.name, count=world_size), Reason("FITS_NONE", text, numbers)
-    best = min(larger, key=lambda one: one.usable_bytes)
+    best = min(larger, key=lambda gpu_model: gpu_model.usable_bytes)
     text = (
         f"{format_bytes(wanted)} exceed the {format_bytes(model.usable_bytes)} of {model.name}; {best.name} is the "
         "smallest that holds them."

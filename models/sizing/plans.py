@@ -1,8 +1,8 @@
 """Formulas' findings in the shape of a code estimate."""
 
-from kopt.core.sizing import MemoryBreakdown, Method, RankMemory, TraceCoverage
-from kopt.core.training import TrainingPlan
 from kopt.core.units import Bytes
+from kopt.core.workload.sizing import MemoryBreakdown, Method, RankMemory, TraceCoverage
+from kopt.core.workload.training_plan import TrainingPlan
 from kopt.models.sizing.analytic import AnalyticEstimate, estimate_plan, features_of, reserved_bytes
 from kopt.models.sizing.code import CodeEstimate
 
@@ -14,20 +14,30 @@ def from_plan(
 
     ``measured`` is the formulas' answer for another process than the worst, where that one was measured.
     """
-    found = estimate_plan(plan, gpu_bytes=gpu_bytes)
-    worst = measured or found.worst
+    analytic_estimate = estimate_plan(plan, gpu_bytes=gpu_bytes)
+    worst = measured or analytic_estimate.worst
     allocated = Bytes(int(worst.tensors))
     inputs = {f"plan_{name}": float(value) for name, value in features_of(plan, worst).items()}
     return CodeEstimate(
-        Method.ANALYTIC, TraceCoverage.FULL, allocated, reserved_bytes(plan, worst), worst, inputs,
-        per_rank=_ranks(found), spread=max(found.high_share, 1 / found.low_share),
-        assumptions=tuple(reason.message for reason in plan.unknown), reasons=found.reasons,
-    )  # fmt: skip
+        Method.ANALYTIC,
+        TraceCoverage.FULL,
+        allocated,
+        reserved_bytes(plan, worst),
+        worst,
+        inputs,
+        per_rank=_ranks(analytic_estimate),
+        spread=max(analytic_estimate.high_share, 1 / analytic_estimate.low_share),
+        assumptions=tuple(reason.message for reason in plan.unknown),
+        reasons=analytic_estimate.reasons,
+    )
 
 
-def _ranks(found: AnalyticEstimate) -> tuple[RankMemory, ...]:
+def _ranks(analytic_estimate: AnalyticEstimate) -> tuple[RankMemory, ...]:
     """The first rank of every pipeline stage, where there are several."""
-    if len(found.per_stage) < 2:
+    if len(analytic_estimate.per_stage) < 2:
         return ()
-    stride = max(1, found.plan.parallel.world // len(found.per_stage))
-    return tuple(RankMemory(n * stride, reserved_bytes(found.plan, one), one) for n, one in enumerate(found.per_stage))
+    stride = max(1, analytic_estimate.plan.parallel.world // len(analytic_estimate.per_stage))
+    return tuple(
+        RankMemory(n * stride, reserved_bytes(analytic_estimate.plan, memory_breakdown), memory_breakdown)
+        for n, memory_breakdown in enumerate(analytic_estimate.per_stage)
+    )

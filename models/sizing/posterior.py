@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from kopt.core.prediction import Prediction
 from kopt.core.reason import Reason
-from kopt.core.sizing import WorkloadProfile
 from kopt.core.units import format_bytes
+from kopt.core.workload.sizing import WorkloadProfile
 from kopt.models.sizing.calibration import PROBABILITY
 
 _STEADY_SPREAD = 0.02
@@ -39,39 +39,46 @@ def combine(
     """Centre, low and high in bytes once a dry run was seen, and what it changed. Without one, as they were."""
     if profile is None or profile.peak_bytes <= 0:
         return centre, low, high, ()
-    seen = float(profile.peak_bytes)
-    floor = max(centre, seen)
-    theirs = seen * math.exp(_UPPER * spread_of(profile))
+    measured = float(profile.peak_bytes)
+    floor = max(centre, measured)
+    theirs = measured * math.exp(_UPPER * spread_of(profile))
     code, dry = math.log(high / centre) + 1e-6, _UPPER * spread_of(profile)
     # The narrower opinion counts more; neither may push the end below what both take for likely.
     trust = code**2 / (code**2 + dry**2)
     upper = math.exp((1 - trust) * math.log(high) + trust * math.log(max(theirs, floor)))
     upper = max(floor, min(upper, high) if high >= floor else max(upper, theirs))
     text = (
-        f"A dry run of {profile.duration_s:.0f} s on {profile.gpu} used {format_bytes(int(seen))}"
+        f"A dry run of {profile.duration_s:.0f} s on {profile.gpu} used {format_bytes(int(measured))}"
         f"{' and was steady' if profile.steady else ', but was not steady yet'}; the upper end went from "
         f"{format_bytes(int(high))} to {format_bytes(int(upper))}."
     )
     numbers: dict[str, float | int | str] = {
-        "observed_peak_bytes": int(seen), "samples": profile.samples, "high_bytes_before": int(high),
-    }  # fmt: skip
-    return floor, min(max(low, seen), floor), upper, (Reason("DRY_RUN", text, numbers),)
+        "observed_peak_bytes": int(measured),
+        "samples": profile.samples,
+        "high_bytes_before": int(high),
+    }
+    return floor, min(max(low, measured), floor), upper, (Reason("DRY_RUN", text, numbers),)
 
 
 def alone(profile: WorkloadProfile, refused: Prediction) -> Prediction:
-    """The prediction of a dry run without any code estimate; what ``refused`` said stays among the reasons."""
-    seen = float(profile.peak_bytes)
-    if seen <= 0:
+    """The prediction of a dry run without any code estimate; the reason of ``refused`` is kept."""
+    measured = float(profile.peak_bytes)
+    if measured <= 0:
         return refused
     spread = spread_of(profile)
-    centre, high = seen * math.exp(spread / 2), seen * math.exp(_UPPER * spread)
+    centre, high = measured * math.exp(spread / 2), measured * math.exp(_UPPER * spread)
     text = (
-        f"A dry run of {profile.duration_s:.0f} s on {profile.gpu} used {format_bytes(int(seen))}; the code itself "
+        f"A dry run of {profile.duration_s:.0f} s on {profile.gpu} used {format_bytes(int(measured))}; the code itself "
         "could not be read, so what it needs later rests on how steady that run was."
     )
-    reason = Reason("DRY_RUN_ONLY", text, {"observed_peak_bytes": int(seen), "samples": profile.samples})
+    reason = Reason("DRY_RUN_ONLY", text, {"observed_peak_bytes": int(measured), "samples": profile.samples})
     return replace(
-        refused, value=float(round(centre)), low=seen, high=float(round(high) + 1), probability=PROBABILITY,
-        confidence=0.8 if profile.steady else 0.4, reasons=(reason, *refused.reasons),
+        refused,
+        value=float(round(centre)),
+        low=measured,
+        high=float(round(high) + 1),
+        probability=PROBABILITY,
+        confidence=0.8 if profile.steady else 0.4,
+        reasons=(reason, *refused.reasons),
         quantiles={0.5: float(round(centre)), 0.98: float(round(high) + 1)},
-    )  # fmt: skip
+    )

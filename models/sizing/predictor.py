@@ -8,13 +8,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from kopt.core.catalogue import UnknownGpuError, find_gpu
 from kopt.core.gpu import Vendor
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
-from kopt.core.sizing import Method, TraceCoverage
 from kopt.core.units import format_bytes
+from kopt.core.workload.sizing import Method, TraceCoverage
 from kopt.models.base import Predictor
+from kopt.models.registry.model_files import read_json
 from kopt.models.sizing.calibration import PROBABILITY, WORTH, Calibration, beyond, calibrate, interval, ranges
 from kopt.models.sizing.posterior import combine
 from kopt.models.sizing.residual import Corrections, Residual, ResidualSettings
@@ -39,30 +40,38 @@ class Part:
 
     def intervals(self, questions: Questions) -> Array:
         """Centre, low and high in bytes (n, 3)."""
-        facts = [
+        errors = [
             self.calibration.of(str(group), bool(self.calibration.outside(row)))
             for row, group in zip(questions.inputs, questions.groups, strict=True)
         ]
-        return interval(self.residual.predict(questions), facts)
+        return interval(self.residual.predict(questions), errors)
 
 
 def fit_part(table: SizingTable, settings: ResidualSettings) -> Part:
     """Fit on rows of one method."""
-    asked = table.questions
-    additive = method_of(str(asked.groups[0])) == Method.ABSTRACT.value
+    questions = table.questions
+    additive = method_of(str(questions.groups[0])) == Method.ABSTRACT.value
     families = np.char.add(np.char.add(table.sources, "/"), table.families)
     folds = _dealt(families)
     apart = [
-        _held_out(table, [column == one for one in np.unique(column)], settings, additive)
-        for column in (table.sources, asked.groups) if len(np.unique(column)) > 1
-    ]  # fmt: skip
+        _held_out(table, [column == item for item in np.unique(column)], settings, additive)
+        for column in (table.sources, questions.groups)
+        if len(np.unique(column)) > 1
+    ]
     strange = np.zeros(len(table), dtype=bool)
     for out in folds:
-        strange[out] = beyond(asked.inputs[out], *ranges(asked.inputs[~out if not out.all() else out])).any(1)
+        strange[out] = beyond(questions.inputs[out], *ranges(questions.inputs[~out if not out.all() else out])).any(1)
     held_out = _held_out(table, folds, settings, additive)
     # A formula is right on the whole without correction; an allocator never shows the driver's and libraries' part.
     calibration = calibrate(
-        held_out, apart, table.measured, families, asked.groups, asked.inputs, strange, 0.0 if additive else WORTH
+        held_out,
+        apart,
+        table.measured,
+        families,
+        questions.groups,
+        questions.inputs,
+        strange,
+        0.0 if additive else WORTH,
     )
     return Part(Residual.fit(table, settings, additive=additive), calibration)
 
@@ -73,8 +82,8 @@ def _held_out(table: SizingTable, folds: Sequence[Any], settings: ResidualSettin
     for out in folds:
         rest, tested = table.where(~out) if not out.all() else table, table.where(out)
         model = Residual.fit(rest, settings, additive=additive)
-        found = model.predict(tested.questions)
-        columns[:, out] = found.base, found.correction, found.below, found.above
+        corrections = model.predict(tested.questions)
+        columns[:, out] = corrections.base, corrections.correction, corrections.below, corrections.above
     return Corrections(*columns)
 
 
@@ -105,8 +114,10 @@ class SizingPredictor(Predictor):
         """
         if not len(table):
             raise ValueError("no measured run to learn from")
-        methods = np.array([method_of(one) for one in table.questions.groups])
-        self.parts = {str(one): fit_part(table.where(methods == one), self.settings) for one in np.unique(methods)}
+        methods = np.array([method_of(group) for group in table.questions.groups])
+        self.parts = {
+            str(method): fit_part(table.where(methods == method), self.settings) for method in np.unique(methods)
+        }
         return self
 
     def predict(self, request: SizingQuestion) -> tuple[Prediction, ...]:
@@ -115,51 +126,58 @@ class SizingPredictor(Predictor):
         refused = self._refusal(request)
         if refused is not None:
             return (Prediction.refusal(refused, unit=UNIT, model=self.version),)
-        asked = questions_of([request])
-        centre, low, high = self.intervals(asked)[0].tolist()
+        questions = questions_of([request])
+        centre, low, high = self.intervals(questions)[0].tolist()
         part = parts.get(request.code.method.value)
-        known = part is not None and request.group in part.calibration.groups
-        outside = part.calibration.outside(asked.inputs[0]) if part is not None and known else (_GROUP,)
+        known_group = part is not None and request.group in part.calibration.groups
+        outside = part.calibration.outside(questions.inputs[0]) if part is not None and known_group else (_GROUP,)
         if outside and request.code.spread > 1:
             # Formulas say themselves how unsure they are; where they were measured, that is known better.
             low, high = min(low, centre / request.code.spread), max(high, centre * request.code.spread)
-        centre, low, high, shown = combine(centre, low, high, request.profile)
+        centre, low, high, dry_run = combine(centre, low, high, request.profile)
         confidence = _OUTSIDE_CONFIDENCE if outside else _INSIDE_CONFIDENCE
         if request.code.coverage is not TraceCoverage.FULL and request.profile is None:
             confidence = min(confidence, 0.7)
-        reasons = (*request.code.reasons, *self._reasons(request, centre, outside), *shown)
-        found = Prediction(
-            float(round(centre)), float(int(low)), float(round(high) + 1), PROBABILITY, UNIT, confidence, self.version,
-            reasons, {0.03: float(int(low)), 0.5: float(round(centre)), 0.98: float(round(high) + 1)},
-        )  # fmt: skip
-        return (found,)
+        reasons = (*request.code.reasons, *self._reasons(request, centre, outside), *dry_run)
+        prediction = Prediction(
+            float(round(centre)),
+            float(int(low)),
+            float(round(high) + 1),
+            PROBABILITY,
+            UNIT,
+            confidence,
+            self.version,
+            reasons,
+            {0.03: float(int(low)), 0.5: float(round(centre)), 0.98: float(round(high) + 1)},
+        )
+        return (prediction,)
 
     def intervals(self, questions: Questions) -> Array:
         """Centre, low and high in bytes (n, 3) of rows alone, without formulas' own spread or dry runs."""
         parts = self._fitted
-        said = np.zeros((len(questions), 3))
-        methods = np.array([method_of(one) for one in questions.groups])
+        estimated = np.zeros((len(questions), 3))
+        methods = np.array([method_of(group) for group in questions.groups])
         for method in np.unique(methods):
             own = questions.where(methods == method)
             part = parts.get(str(method))
-            said[methods == method] = UNKNOWN * own.amounts[:, None] if part is None else part.intervals(own)
-        return said
+            estimated[methods == method] = UNKNOWN * own.amounts[:, None] if part is None else part.intervals(own)
+        return estimated
 
     def explain(self, request: SizingQuestion) -> tuple[Reason, ...]:
         """The prediction's reasons, and which inputs moved the learned part."""
-        (found,) = self.predict(request)
-        if found.refused:
-            return found.reasons
+        (prediction,) = self.predict(request)
+        if prediction.refused:
+            return prediction.reasons
         part = self._fitted.get(request.code.method.value)
         if part is None:
-            return found.reasons
+            return prediction.reasons
         row = questions_of([request]).inputs
         parts = np.asarray(part.residual.boosters[1].predict(row, pred_contrib=True, num_threads=1))[0, :-1]
         moved = [n for n in np.argsort(-np.abs(parts))[:4] if abs(parts[n]) > 1e-4]
         unit = "GiB" if part.residual.additive else "in logarithms"
         text = ", ".join(f"{INPUTS[n]} {parts[n]:+.3f} {unit}" for n in moved) or "nothing in particular"
         numbers: dict[str, float | int | str] = {INPUTS[n]: float(parts[n]) for n in moved}
-        return (*found.reasons, Reason("MOVED_BY", f"The learned part was moved by {text}.", numbers))
+        return (*prediction.reasons, Reason("MOVED_BY", f"The learned part was moved by {text}.", numbers))
 
     def _refusal(self, request: SizingQuestion) -> Reason | None:
         if request.amount <= 0 or request.code.coverage is TraceCoverage.FAILED:
@@ -175,45 +193,48 @@ class SizingPredictor(Predictor):
         part = self._fitted.get(request.code.method.value)
         amount = int(request.amount)
         added = round(centre) - amount
-        known = None if part is None else part.calibration.groups.get(request.group)
-        runs = 0 if known is None else known.runs
-        said = "formulas" if request.code.method is Method.ANALYTIC else "allocator"
+        group = None if part is None else part.calibration.groups.get(request.group)
+        runs = 0 if group is None else group.runs
+        base = "formulas" if request.code.method is Method.ANALYTIC else "allocator"
         text = (
-            f"Measured runs show {format_bytes(abs(added))} {'more' if added >= 0 else 'less'} than the {said} for the "
+            f"Measured runs show {format_bytes(abs(added))} {'more' if added >= 0 else 'less'} than the {base} for the "
             f"process on {request.gpu}: the driver, libraries and their workspaces ({runs} runs of this kind)."
         )
-        found = [Reason("LEARNED_OVERHEAD", text, {"bytes": added, "runs": runs})]
+        reasons = [Reason("LEARNED_OVERHEAD", text, {"bytes": added, "runs": runs})]
         if outside:
             names = [name.removeprefix("plan_").replace("_", " ") for name in outside[:5]]
             what = f"this is beyond what was measured: {', '.join(names)}"
             what = "nothing of its kind was measured" if outside == (_GROUP,) else what
             numbers: dict[str, float | int | str] = {"inputs": len(outside)}
-            found.append(Reason("OUT_OF_DISTRIBUTION", f"The interval is wider because {what}.", numbers))
+            reasons.append(Reason("OUT_OF_DISTRIBUTION", f"The interval is wider because {what}.", numbers))
         if find_gpu(request.gpu).vendor is Vendor.AMD:
             text = "No run on an AMD GPU has been measured: the overhead is that of NVIDIA's and not validated."
-            found.append(Reason("UNVALIDATED_GPU", text))
-        return tuple(found)
+            reasons.append(Reason("UNVALIDATED_GPU", text))
+        return tuple(reasons)
 
     def save(self, folder: Path) -> None:
         parts = {
-            name: {"additive": part.residual.additive, "constants": part.residual.constants,
-                   "calibration": part.calibration.to_dict()}
+            name: {
+                "additive": part.residual.additive,
+                "constants": part.residual.constants,
+                "calibration": part.calibration.to_dict(),
+            }
             for name, part in self._fitted.items()
-        }  # fmt: skip
+        }
         for name, part in self._fitted.items():
             part.residual.save(folder, name)
-        facts = {"settings": vars(self.settings), "inputs": list(INPUTS), "parts": parts}
-        (folder / _FILE).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        document = {"settings": vars(self.settings), "inputs": list(INPUTS), "parts": parts}
+        (folder / _FILE).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         path = folder / _FILE
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-            loaded = cls(replace(ResidualSettings(), **facts["settings"]))
-            if facts["inputs"] != list(INPUTS):
+            document = read_json(path)
+            loaded = cls(replace(ResidualSettings(), **document["settings"]))
+            if document["inputs"] != list(INPUTS):
                 raise ValueError("the model was fitted on other inputs; train it again")
-            read = {str(Method(name)): _read_part(one) for name, one in facts["parts"].items()}
+            read = {str(Method(name)): _read_part(item) for name, item in document["parts"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path}: not a saved sizing predictor ({error})") from error
         loaded.parts = {
@@ -229,11 +250,11 @@ class SizingPredictor(Predictor):
         return self.parts
 
 
-def _read_part(facts: Mapping[str, Any]) -> tuple[bool, dict[str, float], Calibration]:
-    constants = {str(key): float(value) for key, value in facts["constants"].items()}
+def _read_part(document: Mapping[str, Any]) -> tuple[bool, dict[str, float], Calibration]:
+    constants = {str(key): float(value) for key, value in document["constants"].items()}
     if not all(0 <= value < 1e15 for value in constants.values()):
         raise ValueError("a constant is no amount of memory")
-    return bool(facts["additive"]), constants, Calibration.from_dict(facts["calibration"])
+    return bool(document["additive"]), constants, Calibration.from_dict(document["calibration"])
 
 
 def _dealt(families: Names) -> list[Any]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kopt.core.units import GIB, MIB
+from kopt.models.registry.lightgbm_io import load_booster
 from kopt.models.sizing.table import Array, Questions, SizingTable
-from kopt.models.trees import load_booster
 
 if TYPE_CHECKING:
     import lightgbm
@@ -42,11 +42,20 @@ class ResidualSettings:
     def booster(self, level: float) -> dict[str, Any]:
         """LightGBM's parameters for one quantile; the same rows give the same trees."""
         return {
-            "objective": "quantile", "alpha": level, "learning_rate": self.learning_rate, "num_leaves": self.leaves,
-            "min_data_in_leaf": self.rows_in_leaf, "feature_fraction": self.columns, "seed": self.seed,
-            "num_threads": self.threads, "deterministic": True, "force_row_wise": True, "verbose": -1,
-            "use_missing": True, "min_data_in_bin": 1,
-        }  # fmt: skip
+            "objective": "quantile",
+            "alpha": level,
+            "learning_rate": self.learning_rate,
+            "num_leaves": self.leaves,
+            "min_data_in_leaf": self.rows_in_leaf,
+            "feature_fraction": self.columns,
+            "seed": self.seed,
+            "num_threads": self.threads,
+            "deterministic": True,
+            "force_row_wise": True,
+            "verbose": -1,
+            "use_missing": True,
+            "min_data_in_bin": 1,
+        }
 
 
 @dataclass(frozen=True)
@@ -90,8 +99,8 @@ class Residual:
     def base(self, questions: Questions) -> Array:
         """The allocator's amounts (n,) with their constants; groups never seen have the largest one of their metric,
         or none."""
-        pairs = zip(questions.groups.tolist(), questions.gpus.tolist(), strict=True)
-        result: Array = questions.amounts + np.array([self._constant(group, gpu) for group, gpu in pairs])
+        cells = zip(questions.groups.tolist(), questions.gpus.tolist(), strict=True)
+        result: Array = questions.amounts + np.array([self._constant(group, gpu) for group, gpu in cells])
         return result
 
     def _constant(self, group: str, gpu: str) -> float:
@@ -99,14 +108,16 @@ class Residual:
             if key in self.constants:
                 return self.constants[key]
         metric = group.rpartition("-")[2]
-        return max((one for key, one in self.constants.items() if key.endswith(f"-{metric}")), default=0.0)
+        return max((value for key, value in self.constants.items() if key.endswith(f"-{metric}")), default=0.0)
 
     def predict(self, questions: Questions) -> "Corrections":
         """What is to be added to the logarithm of the base, and how wide the trees take the truth to spread."""
         base, amounts = self.base(questions), questions.amounts
-        low, centre, high = (np.asarray(one.predict(questions.inputs, num_threads=1)) for one in self.boosters)
+        low, centre, high = (np.asarray(booster.predict(questions.inputs, num_threads=1)) for booster in self.boosters)
         if self.additive:
-            low, centre, high = (np.log(np.maximum(base + one * _UNIT, amounts) / base) for one in (low, centre, high))
+            low, centre, high = (
+                np.log(np.maximum(base + array * _UNIT, amounts) / base) for array in (low, centre, high)
+            )
         return Corrections(np.log(base), centre, np.maximum(centre - low, 0.0), np.maximum(high - centre, 0.0))
 
     def save(self, folder: Path, name: str) -> None:
@@ -124,23 +135,23 @@ class Residual:
 def weigh(table: SizingTable) -> Array:
     """Row weights with mean 1: families count by the root of their size, so that no large one drowns the others."""
     keys = np.char.add(np.char.add(table.sources, "\0"), table.families)
-    _, place, count = np.unique(keys, return_inverse=True, return_counts=True)
-    weights = 1.0 / np.sqrt(count[place])
+    _, cell_index, count = np.unique(keys, return_inverse=True, return_counts=True)
+    weights = 1.0 / np.sqrt(count[cell_index])
     result: Array = weights / weights.mean()
     return result
 
 
 def _constants(table: SizingTable, *, additive: bool) -> dict[str, float]:
     """Of every group, and of every GPU in it, drawn towards its group's where few families ran on it."""
-    found = {}
+    constants = {}
     for group in np.unique(table.questions.groups).tolist():
         own = table.where(table.questions.groups == group)
-        found[group] = whole = _closest(own, factor=not additive)
+        constants[group] = whole = _closest(own, factor=not additive)
         for gpu in np.unique(own.questions.gpus).tolist() if additive else ():
             on_it = own.where(own.questions.gpus == gpu)
             share = (count := len(np.unique(on_it.families))) / (count + _GPU_WORTH)
-            found[_key(group, gpu)] = share * _closest(on_it, factor=False) + (1 - share) * whole
-    return found
+            constants[_key(group, gpu)] = share * _closest(on_it, factor=False) + (1 - share) * whole
+    return constants
 
 
 def _key(group: str, gpu: str) -> str:

@@ -1,4 +1,4 @@
-"""Templates → what each line says, in numpy: fifty thousand lines a second on one core, without torch.
+"""Templates → shares of the labels of each line, in numpy: fifty thousand lines a second on one core, without torch.
 
 Most lines of a log are of a few templates, and most words of a new template were seen before: both are kept.
 """
@@ -10,8 +10,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.checkpoint import LineLabel
-from kopt.models.checkpoint.words import ROWS, pairs, rows_of_pair, rows_of_word, tokens
+from kopt.core.workload.checkpoint import LineLabel
+from kopt.models.checkpoint.classifier.tokens import ROWS, bigrams, rows_of_pair, rows_of_word, tokens
 
 Array = NDArray[np.float32]
 LABELS = tuple(LineLabel)
@@ -35,20 +35,20 @@ class Parameters:
         width, hidden = self.table.shape[1], self.weights[0].shape[1]
         context = hidden + CONTEXT_LINES * len(LABELS)
         shapes = ((2 * width, hidden), (hidden, len(LABELS)), (context, hidden), (hidden, len(LABELS)))
-        if self.table.shape[0] != ROWS or tuple(one.shape for one in self.weights) != shapes:
+        if self.table.shape[0] != ROWS or tuple(weight.shape for weight in self.weights) != shapes:
             raise ValueError("the layers of the line classifier do not fit each other")
-        if tuple(one.shape for one in self.biases) != tuple((shape[1],) for shape in shapes):
+        if tuple(biase.shape for biase in self.biases) != tuple((shape[1],) for shape in shapes):
             raise ValueError("the biases of the line classifier do not fit its layers")
-        if not all(np.isfinite(one).all() for one in (self.table, *self.weights, *self.biases)):
+        if not all(np.isfinite(array).all() for array in (self.table, *self.weights, *self.biases)):
             raise ValueError("the line classifier has parameters that are no numbers")
 
 
 class LineClassifier:
-    """What lines say, alone and after the lines before them. One object serves any number of logs."""
+    """Shares of the labels of lines, alone and after the lines before them. One object serves many logs."""
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
-        # Row by row as words come; what was seen of a template is what the first layer made of it.
+        # Words get rows in order of arrival; of a template the output of the first layer is cached.
         self._words: dict[str, int] = {}
         self._vectors = np.zeros((1024, parameters.table.shape[1]), np.float32)
         self._numbers: dict[str, int] = {}
@@ -59,25 +59,25 @@ class LineClassifier:
         """Hidden features (n, hidden) and shares of the labels (n, labels), each line on its own, by its template."""
         if len(self._numbers) > _MOST_TEMPLATES:
             self._numbers.clear()
-        known = self._numbers
-        fresh = list(dict.fromkeys(one for one in templates if one not in known))
+        numbers = self._numbers
+        fresh = list(dict.fromkeys(template for template in templates if template not in numbers))
         if fresh:
             self._learn(fresh)
-        at = [known[one] for one in templates]
+        at = [numbers[template] for template in templates]
         return self._hidden[at], self._alone[at]
 
     def within(self, hidden: Array, before: Array) -> Array:
         """Shares of the labels (n, labels); ``before``: shares of the lines before (n, CONTEXT_LINES, labels)."""
         weights, biases = self.parameters.weights, self.parameters.biases
-        seen = np.concatenate([hidden, before.reshape(len(hidden), -1)], axis=1)
-        return _shares(_times(np.maximum(_times(seen, weights[2]) + biases[2], 0.0), weights[3]) + biases[3])
+        inputs = np.concatenate([hidden, before.reshape(len(hidden), -1)], axis=1)
+        return _shares(_times(np.maximum(_times(inputs, weights[2]) + biases[2], 0.0), weights[3]) + biases[3])
 
     def _learn(self, fresh: list[str]) -> None:
-        """Runs templates that were not seen before through the first layer, and keeps what it says."""
+        """Runs new templates through the first layer and caches its output."""
         if len(self._words) > _MOST_WORDS:
             self._words.clear()
-        words = [tokens(one) for one in fresh]
-        lines = [self._places(one) for one in words]
+        words = [tokens(name) for name in fresh]
+        lines = [self._rows(word) for word in words]
         counts = np.fromiter(map(len, lines), np.int64, len(lines))
         starts = np.cumsum(counts) - counts
         vectors = self._vectors[np.fromiter(chain.from_iterable(lines), np.int64, int(counts.sum()))]
@@ -92,28 +92,28 @@ class LineClassifier:
         self._alone[first : first + len(fresh)] = _shares(_times(hidden, weights[1]) + biases[1])
         self._numbers.update(zip(fresh, range(first, first + len(fresh)), strict=True))
 
-    def _places(self, words: list[str]) -> list[int]:
-        """Where the vectors of a line's words and pairs stand."""
-        known = self._words
-        both = words + pairs(words)
+    def _rows(self, words: list[str]) -> list[int]:
+        """The rows of the vectors of a line's words and bigrams."""
+        rows = self._words
+        both = words + bigrams(words)
         try:
-            return [known[one] for one in both]
+            return [rows[name] for name in both]
         except KeyError:
-            for number, one in enumerate(both):
-                if one not in known:
-                    self._add(one, rows_of_word(one) if number < len(words) else rows_of_pair(one))
-            return [known[one] for one in both]
+            for number, name in enumerate(both):
+                if name not in rows:
+                    self._add(name, rows_of_word(name) if number < len(words) else rows_of_pair(name))
+            return [rows[name] for name in both]
 
     def _add(self, word: str, rows: tuple[int, ...]) -> None:
-        place = len(self._words)
-        self._vectors = _holding(self._vectors, place + 1)
+        row = len(self._words)
+        self._vectors = _holding(self._vectors, row + 1)
         table = self.parameters.table
-        self._vectors[place] = table[rows[0]] if len(rows) == 1 else table[list(rows)].mean(axis=0)
-        self._words[word] = place
+        self._vectors[row] = table[rows[0]] if len(rows) == 1 else table[list(rows)].mean(axis=0)
+        self._words[word] = row
 
 
 def _holding(array: Array, rows: int) -> Array:
-    """The array, with room for so many rows."""
+    """The array, enlarged to at least this many rows."""
     if rows <= len(array):
         return array
     grown = np.zeros((max(rows, 2 * len(array)), array.shape[1]), np.float32)
@@ -123,13 +123,13 @@ def _holding(array: Array, rows: int) -> Array:
 
 def _times(rows: Array, weights: Array) -> Array:
     """``rows @ weights`` in pieces so small that BLAS starts no threads: they would spend more on each other."""
-    found = np.empty((len(rows), weights.shape[1]), np.float32)
+    array = np.empty((len(rows), weights.shape[1]), np.float32)
     for start in range(0, len(rows), _PIECE):
-        np.matmul(rows[start : start + _PIECE], weights, out=found[start : start + _PIECE])
-    return found
+        np.matmul(rows[start : start + _PIECE], weights, out=array[start : start + _PIECE])
+    return array
 
 
 def _shares(logits: Array) -> Array:
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-    found: Array = raised / raised.sum(axis=1, keepdims=True)
-    return found
+    array: Array = raised / raised.sum(axis=1, keepdims=True)
+    return array

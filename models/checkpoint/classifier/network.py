@@ -1,4 +1,4 @@
-"""The line classifier's network, and how it is fitted: vectors of words → what a line says, in its context.
+"""The line classifier's network and its training: word vectors → the label of a line in its context.
 
 A line is the mean and the maximum of its words' vectors (Joulin et al., "Bag of Tricks for Efficient Text
 Classification", 2016, with the maximum beside). A first layer says what the line means on its own, a second what it
@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from kopt.core.checkpoint import LineLabel
-from kopt.models.checkpoint.lines import CONTEXT_LINES, Parameters
-from kopt.models.checkpoint.settings import FitSettings
-from kopt.models.checkpoint.table import Lines
-from kopt.models.checkpoint.words import ROWS, pairs, rows_of_pair, rows_of_word, template, tokens
+from kopt.core.workload.checkpoint import LineLabel
+from kopt.models.checkpoint.classifier.lines import CONTEXT_LINES, Parameters
+from kopt.models.checkpoint.classifier.settings import FitSettings
+from kopt.models.checkpoint.classifier.table import Lines
+from kopt.models.checkpoint.classifier.tokens import ROWS, bigrams, rows_of_pair, rows_of_word, template, tokens
 
 LABELS = tuple(LineLabel)
 _NUMBER_OF = {label: number for number, label in enumerate(LABELS)}
@@ -30,7 +30,7 @@ Token = tuple[int, ...]
 def token_rows(message: str) -> list[Token]:
     """The rows of each token of a message."""
     words = tokens(template(message))
-    return [*map(rows_of_word, words), *map(rows_of_pair, pairs(words))]
+    return [*map(rows_of_word, words), *map(rows_of_pair, bigrams(words))]
 
 
 class LineNetwork(nn.Module):
@@ -61,20 +61,20 @@ class LineNetwork(nn.Module):
         vectors = self.table(flat, torch.cumsum(sizes, 0) - sizes)
         counts = torch.tensor([len(line) for line in lines])
         number = torch.repeat_interleave(torch.arange(len(lines)), counts)
-        place = torch.arange(len(vectors)) - torch.repeat_interleave(torch.cumsum(counts, 0) - counts, counts)
+        position = torch.arange(len(vectors)) - torch.repeat_interleave(torch.cumsum(counts, 0) - counts, counts)
         padded = torch.full((len(lines), int(counts.max()), vectors.shape[1]), -1e4)
-        padded = padded.index_put((number, place), vectors)
+        padded = padded.index_put((number, position), vectors)
         total = torch.zeros(len(lines), vectors.shape[1]).index_add(0, number, vectors)
         return torch.cat([total / counts[:, None] ** 0.5, padded.max(1).values], 1)
 
 
 def _before(shares: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-    """What the lines before each said, the nearest first; nothing in front of a sequence."""
-    place = torch.cat([torch.arange(length) for length in lengths])
+    """The shares of the lines before each line, the nearest first; zeros before the start of a sequence."""
+    position = torch.cat([torch.arange(length) for length in lengths])
     shifted = []
     for back in range(1, CONTEXT_LINES + 1):
         moved = torch.roll(shares, back, 0)
-        shifted.append(torch.where((place >= back)[:, None], moved, torch.zeros(())))
+        shifted.append(torch.where((position >= back)[:, None], moved, torch.zeros(())))
     return torch.cat(shifted, 1)
 
 
@@ -84,8 +84,10 @@ def fit(
     """Fit on labelled lines of all sequences. ``progress`` is called with the batches done and their number."""
     torch.manual_seed(settings.seed)
     rng = random.Random(settings.seed)
-    rows = [[token_rows(message) for message in one.messages] for one in sequences]
-    wanted = [[UNLABELLED if label is None else _NUMBER_OF[label] for label in one.labels] for one in sequences]
+    rows = [[token_rows(message) for message in sequence.messages] for sequence in sequences]
+    wanted = [
+        [UNLABELLED if label is None else _NUMBER_OF[label] for label in sequence.labels] for sequence in sequences
+    ]
     network = LineNetwork(settings)
     # The mean over the last steps says the same of more things than the last step does (Izmailov et al., 2018).
     average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(settings.kept))  # type: ignore[no-untyped-call]
@@ -98,11 +100,11 @@ def fit(
         order = list(range(len(sequences)))
         rng.shuffle(order)
         for start in range(0, len(order), settings.batch):
-            chosen = order[start : start + settings.batch]
-            lines = [_thinned(line, settings.words_dropped, rng) for n in chosen for line in rows[n]]
-            target = torch.tensor([label for n in chosen for label in wanted[n]])
-            weight = torch.tensor([w for n in chosen for w in sequences[n].weights])
-            both = network(lines, [len(rows[n]) for n in chosen])
+            selected = order[start : start + settings.batch]
+            lines = [_thinned(line, settings.words_dropped, rng) for n in selected for line in rows[n]]
+            target = torch.tensor([label for n in selected for label in wanted[n]])
+            weight = torch.tensor([w for n in selected for w in sequences[n].weights])
+            both = network(lines, [len(rows[n]) for n in selected])
             loss = _loss(both[0], target, weight) + _loss(both[1], target, weight)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from kopt.core.checkpoint import LineLabel
+from kopt.core.workload.checkpoint import LineLabel
 from kopt.data.joblogs.labelled import LabelledLog
 from kopt.data.joblogs.scenarios import Scenario
 from kopt.formats.joblog import read_message
-from kopt.models.checkpoint.lines import CONTEXT_LINES
-from kopt.models.checkpoint.words import spoken, template
+from kopt.models.checkpoint.classifier.lines import CONTEXT_LINES
+from kopt.models.checkpoint.classifier.tokens import spoken, template
 
 _CHUNK = 40
 _ENOUGH = 3
@@ -38,43 +38,43 @@ class LogTable:
     seed: int = 0
 
     def __len__(self) -> int:
-        return sum(len(one.labels) for one in self.logs)
+        return sum(len(log.labels) for log in self.logs)
 
     def sequences(self) -> list[Lines]:
         """All of it; what is rare in a framework weighs more. Raises ValueError without a labelled line."""
         if not self.logs and not self.made:
             raise ValueError("no labelled line to learn from")
         counts = Counter((log.framework, label) for log in self.logs for label in log.labels.values())
-        found: list[Lines] = []
+        lines: list[Lines] = []
         for log in self.logs:
             weights = {
                 label: _FRAMEWORK_WEIGHT / counts[log.framework, label] ** 0.5 for label in set(log.labels.values())
             }
-            found += _chunks(log, weights)
-        return [*found, *_made_up(self.made, self.seed)]
+            lines += _chunks(log, weights)
+        return [*lines, *_made_up(self.made, self.seed)]
 
 
 def _chunks(log: LabelledLog, weights: Mapping[LineLabel, float]) -> Iterator[Lines]:
     """A log's lines by writer, in pieces that begin with the lines before them."""
-    said: dict[str, list[tuple[str, LineLabel | None]]] = defaultdict(list)
-    seen: Counter[tuple[str, LineLabel]] = Counter()
+    by_writer: dict[str, list[tuple[str, LineLabel | None]]] = defaultdict(list)
+    occurrences: Counter[tuple[str, LineLabel]] = Counter()
     for number, line in enumerate(log.lines, 1):
         message = read_message(line)
         text, label = spoken(message), log.labels.get(number)
         if label is not None:
             kind = (template(text), label)
-            seen[kind] += 1
-            label = label if seen[kind] <= _ENOUGH else None
-        said[message.writer].append((text, label))
-    for lines in said.values():
+            occurrences[kind] += 1
+            label = label if occurrences[kind] <= _ENOUGH else None
+        by_writer[message.writer].append((text, label))
+    for lines in by_writer.values():
         for piece in _pieces(lines):
             labels = tuple(label for _, label in piece)
-            weighed = tuple(weights.get(one, 0.0) if one else 0.0 for one in labels)
+            weighed = tuple(weights.get(line_label, 0.0) if line_label else 0.0 for line_label in labels)
             yield Lines(tuple(text for text, _ in piece), labels, weighed)
 
 
 def _pieces(lines: list[tuple[str, LineLabel | None]]) -> Iterator[list[tuple[str, LineLabel | None]]]:
-    """Lines that are learned from, behind those that say what they mean; what is neither is left out."""
+    """Labelled lines with the lines of context before them; all others are dropped."""
     wanted = [number for number, (_, label) in enumerate(lines) if label is not None]
     first = wanted[0] if wanted else 0
     for here, following in zip_longest(wanted, wanted[1:]):
@@ -87,7 +87,7 @@ def _pieces(lines: list[tuple[str, LineLabel | None]]) -> Iterator[list[tuple[st
 def _made_up(jobs: int, seed: int) -> Iterator[Lines]:
     rng = random.Random(seed)
     for _ in range(jobs):
-        said = Scenario(rng).lines(_MADE_LINES)
-        if said:
-            texts = tuple(spoken(read_message(text)) for text, _ in said)
-            yield Lines(texts, tuple(label for _, label in said), (1.0,) * len(said))
+        lines = Scenario(rng).lines(_MADE_LINES)
+        if lines:
+            texts = tuple(spoken(read_message(text)) for text, _ in lines)
+            yield Lines(texts, tuple(label for _, label in lines), (1.0,) * len(lines))

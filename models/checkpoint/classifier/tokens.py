@@ -10,7 +10,7 @@ import zlib
 from functools import lru_cache
 
 from kopt.formats.joblog import Message
-from kopt.models.checkpoint.shapes import shape_of, text_of
+from kopt.models.checkpoint.classifier.text_shape import shape_of, text_of
 
 ROWS = 1 << 15
 """Of the table of vectors; words and parts share rows by their hash. Row 0 is nothing."""
@@ -37,16 +37,16 @@ _FRONT = re.compile(
     rf"|(?<=[-|] )[\w.\-]{{1,60}}(?:[:.]\w{{1,40}}){{0,3}}(?=\s+[-|]\s)\s*"
     r"|\d{1,18}(?=\s+[\w.]+:\d+\])\s*|(?:>>|[-|>:]{1,2}(?=\s))\s*)+",
 )
-# A bar ends without a line of its own, and what is said next stands behind it.
+# A bar does not end with a newline, so the next message follows it on the same line.
 _BAR = re.compile(rf"(?<=[a-z])/(?:s|it|ba|batch|step)[^\]]{{0,200}}\]\s*(?=\[\w+\||[-|]?\s*{_LEVEL}\b)")
 _STAMP_IN_FRONT, _FAR = 3, 12
 _IDEOGRAM = 0x2E80
 
 
 def spoken(message: Message) -> str:
-    """What was said, without its time and without what loggers put in front: level, logger, file, process.
+    """The message without its time and the prefixes of loggers: level, logger, file, process.
 
-    Errors keep their level: it says something. A bar in front stays, too, if nothing but it is said.
+    Errors keep their level because it is informative. A bar in front stays, too, if nothing follows it.
     """
     stamp = message.stamp
     text = message.text[: stamp.start] + message.text[stamp.end :] if stamp else message.text
@@ -82,20 +82,20 @@ def _template(shape: bytes) -> str:
 
 def tokens(text: str) -> list[str]:
     """A template's words, numbers' shapes and marks, and in front what the line looks like as a whole."""
-    found = _TOKEN.findall(text)
-    if len(found) > _MOST_TOKENS:
-        found = found[: _MOST_TOKENS - _KEPT_LAST] + found[-_KEPT_LAST:]
-    words = [word.lower() if word[0].isalpha() else word[:4] for word in found]
+    result = _TOKEN.findall(text)
+    if len(result) > _MOST_TOKENS:
+        result = result[: _MOST_TOKENS - _KEPT_LAST] + result[-_KEPT_LAST:]
+    words = [word.lower() if word[0].isalpha() else word[:4] for word in result]
     indent = min(4, (len(text) - len(text.lstrip(" \t"))) // 2)
     spoken = sum(word[0].isalpha() for word in words)
     numbers = sum(word[0] == "0" for word in words)
     return [f"\0indent{indent}", f"\0words{min(9, spoken // 2)}", f"\0numbers{min(6, numbers)}", *words]
 
 
-def pairs(words: list[str]) -> list[str]:
+def bigrams(words: list[str]) -> list[str]:
     """Neighbours, the line's ends among them."""
     spoken = words[3:]
-    return [f"{one} {other}" for one, other in zip(["^", *spoken], [*spoken, "$"], strict=True)]
+    return [f"{name} {other}" for name, other in zip(["^", *spoken], [*spoken, "$"], strict=True)]
 
 
 @lru_cache(maxsize=65536)

@@ -7,7 +7,7 @@ counted too.
 
 from dataclasses import dataclass
 
-from kopt.core.training import Attention, ModelShape, Precision, Recompute, Sharding, Style, TrainingPlan
+from kopt.core.workload.training_plan import Attention, ModelShape, Precision, Recompute, Sharding, Style, TrainingPlan
 from kopt.models.sizing.analytic.states import held, stage_layers
 
 _ON_THEIR_WAY = 5
@@ -49,18 +49,18 @@ def layer_bytes(plan: TrainingPlan, layer: int) -> LayerBytes:
     attention, scores = _attention(plan)
     if plan.adapter is not None:
         # Frozen layers keep no inputs: of a norm only its 32-bit copy; what an adapter sees, and that with dropout.
-        seen = each + plan.adapter.targets * ((each + 1) if plan.adapter.dropout else 0)
+        input_bytes = each + plan.adapter.targets * ((each + 1) if plan.adapter.dropout else 0)
         if plan.adapter.copy_bytes:
-            seen = plan.adapter.copy_bytes * plan.adapter.inputs / model.hidden - each
+            input_bytes = plan.adapter.copy_bytes * plan.adapter.inputs / model.hidden - each
         if plan.weights.quantised:
             # bitsandbytes keeps the input of every layer.
-            seen += plan.compute.bytes_each * (1 + model.ffn / model.hidden)
+            input_bytes += plan.compute.bytes_each * (1 + model.ffn / model.hidden)
         if plan.adapter.scales:
             # A trained scale keeps what its layer puts out; trained norms their normalised product.
-            seen += 8 + each * model.linear_outputs / model.hidden
+            input_bytes += 8 + each * model.linear_outputs / model.hidden
         # A plain root-mean-square norm works on a 32-bit copy; LayerNorm's kernel keeps its input as it is.
         norms = 2 * (max(4.0, each) if model.gated else each)
-        rest = (norms - each + seen) * between + attention + _feed_forward(model, plan, layer)
+        rest = (norms - each + input_bytes) * between + attention + _feed_forward(model, plan, layer)
         return LayerBytes(each * between, scores, rest)
     norms = 0.0 if "norms" in plan.again else 2 * (norm - each + _fed(plan)) * between
     rest = each * between + norms + 2 * drop + attention + _feed_forward(model, plan, layer)
@@ -203,7 +203,7 @@ def backward_temporary(plan: TrainingPlan, stage: int) -> float:
     layers = stage_layers(plan, stage)
     if not layers or not plan.trains:
         return 0.0
-    widest = max((layer_bytes(plan, layer) for layer in layers), key=lambda one: one.all)
+    widest = max((layer_bytes(plan, layer) for layer in layers), key=lambda item: item.all)
     again = widest.scores if plan.recompute is Recompute.SELECTIVE else 0.0
     if plan.recompute in (Recompute.FULL, Recompute.PRODUCTS):
         again = widest.all * max(1, plan.recompute_layers)

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, field, replace
 
 from kopt.core.reason import Reason
-from kopt.core.sizing import MemoryBreakdown
-from kopt.core.training import Precision, Serving, Style, TrainingPlan
 from kopt.core.units import MIB, Bytes, format_bytes
+from kopt.core.workload.sizing import MemoryBreakdown
+from kopt.core.workload.training_plan import Precision, Serving, Style, TrainingPlan
 from kopt.models.sizing.analytic import activations, serving
 from kopt.models.sizing.analytic.states import States, held, states, weight_bytes
 
@@ -37,10 +37,6 @@ class AnalyticEstimate:
     def worst(self) -> MemoryBreakdown:
         """The stage that needs most."""
         return max(self.per_stage, key=lambda stage: stage.total)
-
-    def rank_stage(self, rank: int) -> int:
-        """The stage of a global rank: tensor and data ranks count first, as Megatron orders them."""
-        return min(rank // max(1, self.plan.parallel.world // self.plan.parallel.pipeline), len(self.per_stage) - 1)
 
 
 def estimate_plan(plan: TrainingPlan, *, gpu_bytes: int | None = None) -> AnalyticEstimate:
@@ -183,11 +179,13 @@ def _reasons(plan: TrainingPlan, stages: tuple[MemoryBreakdown, ...]) -> tuple[R
     own = held(plan, worst)
     parts = stages[worst]
     numbers = {name: int(amount) for name, amount in parts.items()}
-    said = ", ".join(f"{name} {format_bytes(amount)}" for name, amount in parts.items() if amount)
+    summary = ", ".join(f"{name} {format_bytes(amount)}" for name, amount in parts.items() if amount)
     weights = weight_bytes(plan, own)
     reasons = [
         Reason(
-            "FORMULA", f"computed from the settings, nothing ran: {said} on stage {worst + 1} of {len(stages)}", numbers
+            "FORMULA",
+            f"computed from the settings, nothing ran: {summary} on stage {worst + 1} of {len(stages)}",
+            numbers,
         ),
         Reason(
             "PARAMETERS",

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
-from kopt.core.sizing import MemoryBreakdown
-from kopt.core.training import Attention, Recompute, Sharding, Style, TrainingPlan
+from kopt.core.workload.sizing import MemoryBreakdown
+from kopt.core.workload.training_plan import Attention, Recompute, Sharding, Style, TrainingPlan
 
 
 def features_of(plan: TrainingPlan, breakdown: MemoryBreakdown) -> Mapping[str, float]:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from kopt.core.catalogue import UnknownGpuError, find_gpu
-from kopt.core.language_models import find_language_model
-from kopt.core.sizing import MemoryBreakdown
-from kopt.core.training import Adapter, ModelShape, PlanError, Precision, TrainingPlan
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.units import Bytes
+from kopt.core.workload.language_models import find_language_model
+from kopt.core.workload.sizing import MemoryBreakdown
+from kopt.core.workload.training_plan import Adapter, ModelShape, PlanError, Precision, TrainingPlan
 from kopt.data.memory.table import MemoryRun
 from kopt.formats.trainers.finetuning import swift_plan
 from kopt.formats.trainers.litgpt import in_litgpt, litgpt_plan
@@ -25,11 +25,11 @@ from kopt.formats.trainers.transformers import Surroundings, hf_plan
 from kopt.models.sizing.analytic.estimate import estimate_plan
 
 _MEGATRON_GPUS, _GB200_NODE_GPUS = 8, 4
-"""Megatron-LM's functional tests run on eight GPUs; those told to take one node have four of a GB200's."""
+"""Megatron-LM's functional tests run on eight GPUs; those limited to a single node have the four of a GB200."""
 
 
 def plan_of_run(run: MemoryRun) -> TrainingPlan | None:
-    """The plan of a recorded run of a language model, None for other sources and where too little is told."""
+    """The plan of a recorded run of a language model, None for other sources and runs that lack settings."""
     reader = _READERS.get(run.source)
     if reader is None:
         return None
@@ -47,10 +47,10 @@ def formula_of_run(run: MemoryRun) -> tuple[TrainingPlan, MemoryBreakdown] | Non
     plan = plan_of_run(run)
     if plan is None:
         return None
-    found = estimate_plan(plan, gpu_bytes=_usable_bytes(run.gpu))
+    analytic_estimate = estimate_plan(plan, gpu_bytes=_usable_bytes(run.gpu))
     if not run.per_gpu:
-        return plan, _sum(found.per_stage)
-    return plan, found.per_stage[-1] if plan.framework == "megatron" else found.worst
+        return plan, _sum(analytic_estimate.per_stage)
+    return plan, analytic_estimate.per_stage[-1] if plan.framework == "megatron" else analytic_estimate.worst
 
 
 def _usable_bytes(gpu: str) -> int | None:
@@ -61,7 +61,9 @@ def _usable_bytes(gpu: str) -> int | None:
 
 
 def _sum(parts: tuple[MemoryBreakdown, ...]) -> MemoryBreakdown:
-    return MemoryBreakdown(*(Bytes(sum(getattr(part, one.name) for part in parts)) for one in fields(MemoryBreakdown)))
+    return MemoryBreakdown(
+        *(Bytes(sum(getattr(part, field.name) for part in parts)) for field in fields(MemoryBreakdown))
+    )
 
 
 def _whole(run: MemoryRun, name: str, default: int) -> int:
@@ -77,9 +79,9 @@ def _text(run: MemoryRun, name: str) -> str:
 
 
 def _megatron(run: MemoryRun) -> TrainingPlan:
-    given = {name: value for name, value in run.arguments.items() if name.startswith("--")}
-    one_node = run.gpu.startswith("gb200") and ("_1node" in run.name or "_1N4G" in run.name)
-    return megatron_plan(given, world_size=_GB200_NODE_GPUS if one_node else _MEGATRON_GPUS)
+    arguments = {name: value for name, value in run.arguments.items() if name.startswith("--")}
+    single_node = run.gpu.startswith("gb200") and ("_1node" in run.name or "_1N4G" in run.name)
+    return megatron_plan(arguments, world_size=_GB200_NODE_GPUS if single_node else _MEGATRON_GPUS)
 
 
 _LITGPT_COMMANDS = {"Adapter": "finetune_adapter", "Adapter v2": "finetune_adapter_v2", "LoRA": "finetune_lora"}
@@ -93,13 +95,13 @@ def _litgpt(run: MemoryRun) -> TrainingPlan:
         generated = {"model": model, "quantization": quantised, "dtype": "bf16", "new_tokens": 50}
         return in_litgpt(generation_plan(generated))
     kind = method.removeprefix("Finetuning with ").partition(" on ")[0]
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "": [_LITGPT_COMMANDS.get(kind, "finetune_lora"), model],
         "precision": "bf16-true",
         "train.micro_batch_size": _whole(run, "micro_batch", 1),
         "train.max_seq_length": _whole(run, "seq_len", 1024),
     }
-    return litgpt_plan(given | ({"quantize": quantised} if quantised else {}), world_size=run.gpus)
+    return litgpt_plan(arguments | ({"quantize": quantised} if quantised else {}), world_size=run.gpus)
 
 
 def _swift(run: MemoryRun) -> TrainingPlan:
@@ -112,7 +114,7 @@ def _swift(run: MemoryRun) -> TrainingPlan:
     parts = re.search(r"sequence_parallel_size=(\d)", str(other.get("hyper", "")))
     # Before sequences were split, only Qwen's own code had a flash path; others were computed whole in any case.
     flash = other.get("flash_attn") != "✘" and (model.startswith("qwen") or parts is not None)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model": model,
         "train_type": _text(run, "method"),
         "max_length": _whole(run, "seq_len", 2048),
@@ -125,7 +127,7 @@ def _swift(run: MemoryRun) -> TrainingPlan:
         "sequence_parallel_size": int(parts[1]) if parts else 1,
         "quant_method": "gptq" if "gptq" in _text(run, "quant") else "bnb",
     }
-    return swift_plan(given | ({"quantization_bit": bits} if bits else {}), world_size=run.gpus)
+    return swift_plan(arguments | ({"quantization_bit": bits} if bits else {}), world_size=run.gpus)
 
 
 def _qwen_finetuning(run: MemoryRun) -> TrainingPlan:
@@ -135,23 +137,28 @@ def _qwen_finetuning(run: MemoryRun) -> TrainingPlan:
     taken in 16 bits: the logits, their shifted copy and the softmax.
     """
     method = _text(run, "method")
-    given: dict[str, Any] = {
-        "model_name_or_path": _text(run, "model"), "max_seq_length": _whole(run, "seq_len", 1024), "bf16": True,
-        "per_device_train_batch_size": _whole(run, "micro_batch", 1), "gradient_checkpointing": True,
-        "gradient_accumulation_steps": 8, "torch_dtype": "bf16", "pad_to_max_length": True,
-    }  # fmt: skip
+    arguments: dict[str, Any] = {
+        "model_name_or_path": _text(run, "model"),
+        "max_seq_length": _whole(run, "seq_len", 1024),
+        "bf16": True,
+        "per_device_train_batch_size": _whole(run, "micro_batch", 1),
+        "gradient_checkpointing": True,
+        "gradient_accumulation_steps": 8,
+        "torch_dtype": "bf16",
+        "pad_to_max_length": True,
+    }
     if "LoRA" in method:
-        given |= {"lora_rank": 64, "target_modules": "c_attn,attn.c_proj,w1,w2"}
+        arguments |= {"lora_rank": 64, "target_modules": "c_attn,attn.c_proj,w1,w2"}
     if "emb" in method:
-        given["modules_to_save"] = "wte,lm_head"
+        arguments["modules_to_save"] = "wte,lm_head"
     if "Q-LoRA" in method:
-        given |= {"quantization_bit": 4, "quant_method": "gptq"}
+        arguments |= {"quantization_bit": 4, "quant_method": "gptq"}
     stage = 3 if "Full" in method or "Zero3" in method else 2 if "Q-LoRA" in method else 0
     if not stage:
-        return replace(hf_plan(given, world_size=run.gpus), logit_bytes=14.0)
+        return replace(hf_plan(arguments, world_size=run.gpus), logit_bytes=14.0)
     sizes = {"overlap_comm": True, "reduce_bucket_size": 2e8 if stage == 2 else "auto"}
     zero = {"zero_optimization": {"stage": stage, **sizes}, "bf16": {"enabled": True}}
-    return replace(hf_plan(given, around=Surroundings(deepspeed=zero), world_size=run.gpus), logit_bytes=6.0)
+    return replace(hf_plan(arguments, around=Surroundings(deepspeed=zero), world_size=run.gpus), logit_bytes=6.0)
 
 
 def _peft(run: MemoryRun) -> TrainingPlan | None:
@@ -164,9 +171,14 @@ def _peft(run: MemoryRun) -> TrainingPlan | None:
     # A trained prompt stands before every sequence: as many more tokens as it has vectors.
     prompt = trained // model.hidden if _text(run, "peft_type") == "PROMPT_TUNING" else 0
     recipe = Recipe(
-        "hf", model, _whole(run, "batch_size", 1), _whole(run, "max_seq_length", 768) + prompt, optimizer="adamw_fused",
-        adapter=low_rank, checkpointing=_text(run, "use_gc") == "True",
-    )  # fmt: skip
+        "hf",
+        model,
+        _whole(run, "batch_size", 1),
+        _whole(run, "max_seq_length", 768) + prompt,
+        optimizer="adamw_fused",
+        adapter=low_rank,
+        checkpointing=_text(run, "use_gc") == "True",
+    )
     return replace(recipe, weights=Precision.BF16).plan()
 
 
@@ -184,11 +196,14 @@ def _qwen_inference(run: MemoryRun) -> TrainingPlan:
     prompt, new = max(1, _whole(run, "input_len", 1)), _whole(run, "gen_len", 2048)
     if _text(run, "model").startswith("Qwen3"):
         prompt, new = 1, prompt + new - 1
-    given = {
-        "model": _text(run, "model"), "quantization": _text(run, "quant").replace("GPTQ-Int8", "int8"), "dtype": "bf16",
-        "prompt_tokens": prompt, "new_tokens": new,
-    }  # fmt: skip
-    return generation_plan(given, gpus=run.gpus)
+    arguments = {
+        "model": _text(run, "model"),
+        "quantization": _text(run, "quant").replace("GPTQ-Int8", "int8"),
+        "dtype": "bf16",
+        "prompt_tokens": prompt,
+        "new_tokens": new,
+    }
+    return generation_plan(arguments, gpus=run.gpus)
 
 
 _READERS: Mapping[str, Callable[[MemoryRun], TrainingPlan | None]] = {

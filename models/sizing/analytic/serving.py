@@ -1,6 +1,6 @@
 """Generation: key-value cache, prefill, and engines that fill a share of the GPU (Kwon et al. 2023, vLLM)."""
 
-from kopt.core.training import Attention, Serving, TrainingPlan
+from kopt.core.workload.training_plan import Attention, Serving, TrainingPlan
 
 
 def cache_bytes(plan: TrainingPlan, serving: Serving) -> float:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kopt.core.training import ModelShape, Precision, Sharding, TrainingPlan
+from kopt.core.workload.training_plan import ModelShape, Precision, Sharding, TrainingPlan
 
 
 @dataclass(frozen=True)

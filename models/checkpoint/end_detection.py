@@ -1,0 +1,133 @@
+"""When a checkpoint write has ended: by the messages of its end, by activity after it, or by time.
+
+A saver is taken to be synchronous until a word ("async") or an end after further training shows otherwise. If a job
+reports the ends of its writes, only such a report ends one; otherwise the next step of the same writer does. With
+arrival times the first such end also needs a pause, because a write that stops training makes one.
+"""
+
+from dataclasses import dataclass
+
+from kopt.core.workload.checkpoint import LineLabel
+from kopt.models.checkpoint.classified_line import ClassifiedLine
+from kopt.models.checkpoint.line_facts import counts_of, epoch_of
+from kopt.models.checkpoint.reading import ABOUT_WRITES, CERTAIN
+from kopt.models.checkpoint.templates import LineTemplates
+from kopt.models.checkpoint.timing import JobClock, TrainingProgress
+from kopt.models.checkpoint.write_statistics import QUARANTINE_S, WriteStatistics
+from kopt.models.checkpoint.writes import OpenWrite, Writes
+
+TRUSTED = 2
+"""Reported ends that turned out to be ends, after which the next one is accepted at once."""
+_SETTLED_S = 2.0
+"""Silence after a reported end that confirms it."""
+_IDLE_LINES = 8
+_STEPS_AFTER_FILES = 3
+_OVERDUE_LINES = 200
+
+
+@dataclass(slots=True)
+class EndDetector:
+    """Decides about open writes by what earlier writes of the job have shown."""
+
+    writes: Writes
+    templates: LineTemplates
+    clock: JobClock
+    progress: TrainingProgress
+
+    @property
+    def _statistics(self) -> WriteStatistics:
+        return self.writes.statistics
+
+    def learned_label(self, writer: str, label: LineLabel, template: int) -> LineLabel:
+        """If the same message twice ended an asynchronous write, it is this job's end-of-write marker."""
+        write, statistics = self.writes.open.get(writer), self._statistics
+        if write is None or not write.activity or label is not LineLabel.CKPT_PROGRESS:
+            return label
+        learned = statistics.last_template_count >= TRUSTED and statistics.last_template == template
+        return LineLabel.CKPT_END if learned else label
+
+    def confirms_end(self, line: ClassifiedLine, label: LineLabel) -> OpenWrite | None:
+        """The writer's write, if the line shows that the end reported before it was that of the whole checkpoint.
+
+        "Saved …" can be logged for each part. If no more follows about the write, it was the end.
+        """
+        write = self.writes.open.get(line.writer)
+        if write is None or write.ending is None:
+            return None
+        if label in (LineLabel.CKPT_PROGRESS, LineLabel.CKPT_END, LineLabel.ERROR):
+            self._statistics.early_ends += label is not LineLabel.ERROR
+            write.ending = None
+            return None
+        return write
+
+    def drop_idle(self, line: ClassifiedLine, label: LineLabel) -> None:
+        """Before training has begun, a write that no further line is about was none; nothing is safe then anyway."""
+        write = self.writes.open.get(line.writer)
+        if write is None or self.progress.step_lines or self.writes.durable or label in ABOUT_WRITES:
+            return
+        write.idle_lines += bool(line.text.strip())
+        if write.idle_lines > _IDLE_LINES:
+            del self.writes.open[line.writer]
+
+    def accepts_at_once(self, write: OpenWrite) -> bool:
+        """Whether a reported end of the write needs no confirmation by later lines."""
+        statistics = self._statistics
+        return statistics.reported_ends >= TRUSTED and not statistics.early_ends and not write.pauses_after
+
+    def doubtful(self, write: OpenWrite) -> bool:
+        """Whether a write that only other activity ended may have been no checkpoint at all."""
+        return write.certainty < CERTAIN
+
+    def ended_by_activity(self, line: ClassifiedLine, write: OpenWrite) -> bool:
+        """Whether activity of its writer means that the write has ended; marks a write that must have failed."""
+        statistics = self._statistics
+        passed = None if line.at_s is None or write.at_s is None else line.at_s - write.at_s
+        if write.asynchronous or statistics.asynchronous or statistics.reports_ends:
+            # This job reports its ends. A write whose end is never reported has failed silently.
+            longest = statistics.longest_write_s
+            write.failed = write.activity > _OVERDUE_LINES or (
+                passed is not None and longest is not None and passed > max(QUARANTINE_S, 10 * longest)
+            )
+            return False
+        if line.live and passed is not None and write.activity == 1:
+            statistics.pauses += self.templates.is_pause(passed)
+        if not write.begun and write.activity < _STEPS_AFTER_FILES:
+            # Only files of it were named: more may come.
+            return False
+        if not line.live or passed is None or statistics.pauses or self.clock.first_step_at_s is None:
+            return True
+        return passed > statistics.quarantine_s
+
+    def ended_by_silence(self, write: OpenWrite, now_s: float) -> bool:
+        """Whether enough time has passed after a reported end."""
+        if write.ending is None or write.pauses_after:
+            return False
+        return now_s - (write.ending[2] or now_s) > _SETTLED_S
+
+    def expired(self, write: OpenWrite, now_s: float) -> bool:
+        """Whether a write whose end nothing showed must have ended by now."""
+        statistics = self._statistics
+        waits = write.asynchronous or statistics.asynchronous or write.failed or not write.activity or not write.begun
+        if waits or statistics.reports_ends or write.at_s is None or self.doubtful(write):
+            return False
+        return now_s - write.at_s > statistics.quarantine_s
+
+    def repeats(self, line: ClassifiedLine, label: LineLabel, step: int | None, write: OpenWrite) -> bool:
+        """Whether a line is a progress bar drawn again, or a last message about the epoch that was saved."""
+        epoch = epoch_of(line.text)
+        if label is not LineLabel.TRAIN_STEP:
+            return label is LineLabel.END and epoch is not None and epoch == self.progress.epoch
+        same_epoch = epoch is not None and step == epoch == self.progress.epoch
+        if step is None or not (step == write.last_step or same_epoch):
+            return False
+        # A speed may be called steps, too, and an epoch has many batches: another number may have grown.
+        return counts_of(line.text) <= counts_of(write.step_text)
+
+    def learn_from_late_end(self, step: int | None) -> None:
+        """A reported end after the next step was taken for one shows that training continues during writes."""
+        statistics, durable = self._statistics, self.writes.durable
+        if not statistics.implied_ends or statistics.reported_ends:
+            return
+        same = durable is not None and step is not None and step == durable.step
+        late = statistics.unannounced_ends
+        statistics.asynchronous = statistics.asynchronous or same or (late > 1 and 2 * late > statistics.implied_ends)

@@ -1,0 +1,73 @@
+"""What the checkpoint writes of a job so far have shown about its next ones."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+_KEPT = 32
+QUARANTINE_S = 60.0
+"""A write without a pause whose end was not seen is taken to have ended after this time, if training went on."""
+_LONGER = 1.2
+"""Times the longest time after which lines about a write still came while training went on."""
+
+
+@dataclass(slots=True)
+class WriteStatistics:
+    """Counts and recent values over all writes of one job. Times in seconds.
+
+    ``unannounced_ends``: ends without a beginning; ``early_ends``: messages like an end in the middle of a write;
+    ``implied_ends``: writes that only other activity ended; ``last_template``: the template of the last line about a
+    write that no message ended, and how often in a row it was the same.
+    """
+
+    reported_ends: int = 0
+    unannounced_ends: int = 0
+    early_ends: int = 0
+    implied_ends: int = 0
+    asynchronous: bool = False
+    last_template: int = -1
+    last_template_count: int = 0
+    pauses: int = 0
+    durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    mentioned_after_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    step_gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    silences_s: deque[float] = field(default_factory=lambda: deque(maxlen=4))
+    saved_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    saved_steps: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    saved_step_lines: deque[int] = field(default_factory=lambda: deque(maxlen=4))
+    recent_steps: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=8))
+
+    def record_last_template(self, number: int) -> None:
+        """Records the template of the last line about a write whose end no message reported."""
+        self.last_template_count = self.last_template_count + 1 if number == self.last_template >= 0 else 1
+        self.last_template = number
+
+    def record_save(self, at_s: float | None, step: int | None) -> None:
+        """Records when a durable checkpoint was begun, and of which step it is."""
+        if at_s is not None:
+            self.saved_at_s.append(at_s)
+        if step is not None:
+            self.saved_steps.append(step)
+
+    def record_step(self, step: int, at_s: float) -> None:
+        """Records when a step was logged first."""
+        if not self.recent_steps or step != self.recent_steps[-1][0]:
+            self.recent_steps.append((step, at_s))
+
+    @property
+    def reports_ends(self) -> bool:
+        """Whether this job logs the ends of its writes, and not before they have ended."""
+        return self.reported_ends > self.implied_ends and not self.early_ends
+
+    @property
+    def longest_write_s(self) -> float | None:
+        return max(self.durations_s, default=None)
+
+    @property
+    def quarantine_s(self) -> float:
+        """How long a write whose end nothing shows can take: at most half of the usual time between saves."""
+        gaps = [after - before for before, after in pairwise(self.saved_at_s) if after > before]
+        longest = max(QUARANTINE_S, 10 * (self.longest_write_s or 0.0))
+        mentioned = _LONGER * max(self.mentioned_after_s, default=0.0)
+        return max(mentioned, min(longest, median(gaps) / 2)) if len(gaps) >= 2 else longest

@@ -9,15 +9,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kopt.core.bandwidth import BandwidthError, Collective
-from kopt.core.pairs import Health, MeasuredPair, MeasuredPoint
-from kopt.core.topology import NodeTopology, TopologyError
+from kopt.core.hardware.bandwidth import BandwidthError, Collective
+from kopt.core.hardware.node_topology import NodeTopology, TopologyError
+from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.bandwidth.hardware import HardwareRow, software_of
-from kopt.policies.bandwidth.sets import gpu_set
-from kopt.policies.bandwidth.topology import machine_from
-from kopt.serving.bandwidth_pairs_table import KeptNode, KeptPairs
+from kopt.serving.pairwise.table import KeptNode, KeptPairs
+from kopt.topology.from_node import machine_from
+from kopt.topology.graph import Machine
+from kopt.topology.hardware import HardwareRow, software_of
+from kopt.topology.set_links import gpu_set
 
 _MOST_KINDS = 6
 """Of (collective, GPUs per node) that calibrate, those of most pairs."""
@@ -73,8 +73,8 @@ class Machines:
     def __init__(self, nodes: Mapping[str, KeptNode]) -> None:
         self.of: dict[str, str] = {}
         self.alike: dict[str, Machine] = {}
-        for name, one in nodes.items():
-            machine = _machine(one.topology)
+        for name, node in nodes.items():
+            machine = _machine(node.topology)
             if machine is not None:
                 self.of[name] = likeness(machine)
                 self.alike.setdefault(self.of[name], machine)
@@ -94,26 +94,27 @@ def points_of(kept: KeptPairs, alike: str, machines: Machines) -> Points:
     """Of healthy pairs whose nodes both are ``alike``: per collective and GPUs a few sizes, each with its median, so
     that a pair that is slow and was not noticed moves it little."""
     sound = [
-        one for one in kept.pairs
-        if one.health is Health.HEALTHY and all(machines.of.get(name) == alike for name in one.nodes)
-    ]  # fmt: skip
+        pair
+        for pair in kept.pairs
+        if pair.health is Health.HEALTHY and all(machines.of.get(name) == alike for name in pair.nodes)
+    ]
     if not sound:
         return Points()
     kinds: dict[tuple[Collective, int], list[MeasuredPair]] = defaultdict(list)
-    for one in sound:
-        kinds[one.collective, one.gpus_per_node].append(one)
+    for measured_pair in sound:
+        kinds[measured_pair.collective, measured_pair.gpus_per_node].append(measured_pair)
     most = sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))[:_MOST_KINDS]
-    found = [point for (kind, gpus), pairs in most for point in _medians(kind, gpus, pairs)]
-    newest = max(sound, key=lambda one: one.measured_at)
-    return Points(tuple(found), len({one.nodes for one in sound}), newest.software)
+    points = [point for (kind, gpus), pairs in most for point in _medians(kind, gpus, pairs)]
+    newest = max(sound, key=lambda measured_pair: measured_pair.measured_at)
+    return Points(tuple(points), len({measured_pair.nodes for measured_pair in sound}), newest.software)
 
 
 def _medians(kind: Collective, gpus: int, pairs: Sequence[MeasuredPair]) -> Iterator[Point]:
     times: dict[int, list[float]] = defaultdict(list)
     for pair in pairs:
-        for one in pair.points:
-            if one.latency_us > 0 and one.bytes > 0:
-                times[one.bytes].append(one.latency_us)
+        for point in pair.points:
+            if point.latency_us > 0 and point.bytes > 0:
+                times[point.bytes].append(point.latency_us)
     # A size that hardly any pair was measured at is no median.
     most = max(map(len, times.values()), default=0)
     sizes = sorted(size for size, values in times.items() if 2 * len(values) >= most)
@@ -135,9 +136,9 @@ def calibrate(model: BandwidthPredictor, machine: Machine, points: Sequence[Poin
     """A copy of the model that has seen the points on two such nodes. What the machine cannot be asked is left out."""
     gpus = tuple(sorted(machine.node.gpus))
     told = copy.copy(model)
-    for one in points:
-        if one.gpus_per_node <= len(gpus) and machine.network is not None:
-            told.observe(question(machine, one.gpus_per_node, one.collective, one.bytes), one.latency_us)
+    for point in points:
+        if point.gpus_per_node <= len(gpus) and machine.network is not None:
+            told.observe(question(machine, point.gpus_per_node, point.collective, point.bytes), point.latency_us)
     return told
 
 
@@ -152,12 +153,16 @@ def expected(
 ) -> tuple[float, float, float] | None:
     """Bus bandwidth in GB/s with its interval; None where such nodes cannot do it."""
     try:
-        found = model.estimate(question(machine, gpus_per_node, kind, size_bytes))
+        bandwidth_estimate = model.estimate(question(machine, gpus_per_node, kind, size_bytes))
     except BandwidthError:
         return None
-    return found.bus_gigabytes_per_s, found.bus_low_gigabytes_per_s, found.bus_high_gigabytes_per_s
+    return (
+        bandwidth_estimate.bus_gigabytes_per_s,
+        bandwidth_estimate.bus_low_gigabytes_per_s,
+        bandwidth_estimate.bus_high_gigabytes_per_s,
+    )
 
 
 def largest(pair: MeasuredPair) -> MeasuredPoint | None:
     """None for a failed pair."""
-    return max(pair.points, key=lambda one: one.bytes, default=None)
+    return max(pair.points, key=lambda point: point.bytes, default=None)

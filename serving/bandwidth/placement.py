@@ -3,21 +3,25 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from kopt.core.bandwidth import BandwidthError, BandwidthEstimate, Collective
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.topology.nodes import ClusterChoice, NodeOffer, choose_nodes
-from kopt.policies.topology.sets import SetChoice
-from kopt.policies.topology.within import choose_gpus
-from kopt.serving.bandwidth_answers import BandwidthQuery, Placement, SetBandwidth, WrongQuestion, meets
+from kopt.core.hardware.bandwidth import BandwidthError, BandwidthEstimate, Collective
+from kopt.serving.contract.bandwidth_answers import BandwidthQuery, Placement, SetBandwidth, WrongQuestion, meets
+from kopt.topology.graph import Machine
+from kopt.topology.sets.across_nodes import ClusterChoice, NodeOffer, choose_nodes
+from kopt.topology.sets.best import SetChoice
+from kopt.topology.sets.within_node import choose_gpus
 
 EstimateOn = Callable[[Machine, tuple[int, ...], int], BandwidthEstimate]
 """Of these GPUs of each of so many nodes like the machine. Raises BandwidthError."""
 
 
 def answer_places(
-    query: BandwidthQuery, machines: Sequence[Machine], estimate: EstimateOn, still: Callable[[], None], *,
+    query: BandwidthQuery,
+    machines: Sequence[Machine],
+    estimate: EstimateOn,
+    still: Callable[[], None],
+    *,
     sure: bool = True,
-) -> Placement | None:  # fmt: skip
+) -> Placement | None:
     """Where ``count`` GPUs go on the offered nodes, whose machines are given in their order; None without offers.
 
     Raises WrongQuestion with the field, TimeoutError of ``still``.
@@ -27,17 +31,19 @@ def answer_places(
     choice = _chosen(query, machines, still)
     of = {offer.name: machine for offer, machine in zip(query.offers, machines, strict=True)}
     nodes = len(choice.shares)
-    if nodes > 1 and any(of[one.node].network is None for one in choice.shares):
+    if nodes > 1 and any(of[share.node].network is None for share in choice.shares):
         raise WrongQuestion("nics", "several nodes, but no network card is known; say which, like 8x NDR400 IB")
-    kinds = {(of[one.node], one.gpus) for one in choice.shares}
+    kinds = {(of[share.node], share.gpus) for share in choice.shares}
     try:
-        found = min((estimate(machine, gpus, nodes) for machine, gpus in sorted(kinds, key=lambda one: one[1])),
-                    key=lambda one: one.bus_gigabytes_per_s)  # fmt: skip
+        result = min(
+            (estimate(machine, gpus, nodes) for machine, gpus in sorted(kinds, key=lambda kind: kind[1])),
+            key=lambda bandwidth_estimate: bandwidth_estimate.bus_gigabytes_per_s,
+        )
     except BandwidthError as error:
         raise WrongQuestion("count", str(error)) from None
-    told = replace(found, reasons=(choice.reason(), *found.reasons))
-    held = SetBandwidth(told, meets(found, query.minimum_gigabytes_per_s, query.of, sure=sure))
-    shares = tuple((one.node, one.gpus) for one in choice.shares)
+    told = replace(result, reasons=(choice.reason(), *result.reasons))
+    held = SetBandwidth(told, meets(result, query.minimum_gigabytes_per_s, query.of, sure=sure))
+    shares = tuple((share.node, share.gpus) for share in choice.shares)
     return Placement(held, shares, choice.domains, choice.wider, choice.considered, choice.exact)
 
 
@@ -50,7 +56,7 @@ def _chosen(query: BandwidthQuery, machines: Sequence[Machine], still: Callable[
     if query.nodes != 1 or query.free is not None:
         field = "free" if query.free is not None else "nodes"
         raise WrongQuestion(field, "is of nodes that are all alike; each offer says what is free on it")
-    if len({one.name for one in query.offers}) < len(query.offers):
+    if len({offered_node.name for offered_node in query.offers}) < len(query.offers):
         raise WrongQuestion("offers", "two of them have the same name")
 
     def choose(machine: Machine, free: Sequence[int], each: int, kind: Collective, size: int) -> SetChoice | None:
@@ -58,21 +64,21 @@ def _chosen(query: BandwidthQuery, machines: Sequence[Machine], still: Callable[
         return choose_gpus(machine, free, each, kind, size)
 
     offers = [_offer(number, query, machine) for number, machine in enumerate(machines)]
-    found = choose_nodes(offers, count, query.collective, query.bytes, slow=_slow(query), choose=choose)
-    if found is None:
-        free = sum(len(one.free) for one in offers)
+    cluster_choice = choose_nodes(offers, count, query.collective, query.bytes, slow=_slow(query), choose=choose)
+    if cluster_choice is None:
+        free = sum(len(offer.free) for offer in offers)
         raise WrongQuestion("count", f"{count} GPUs in equal shares are asked for, and {free} are free on these nodes")
-    return found
+    return cluster_choice
 
 
 def _offer(number: int, query: BandwidthQuery, machine: Machine) -> NodeOffer:
-    one, there = query.offers[number], machine.node.gpus
-    free = tuple(sorted(set(there if one.free is None else one.free)))
+    offered_node, there = query.offers[number], machine.node.gpus
+    free = tuple(sorted(set(there if offered_node.free is None else offered_node.free)))
     missing = sorted(set(free) - set(there))
     if missing:
         text = f"GPU {missing[0]} is not there; the node has {', '.join(map(str, there))}"
         raise WrongQuestion(f"offers.{number}.free", text)
-    return NodeOffer(one.name, machine, free, tuple(one.domains))
+    return NodeOffer(offered_node.name, machine, free, tuple(offered_node.domains))
 
 
 def _slow(query: BandwidthQuery) -> Mapping[tuple[str, str], float]:

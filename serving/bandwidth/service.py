@@ -14,33 +14,35 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kopt.core.bandwidth import BandwidthError, BandwidthEstimate, Collective
-from kopt.core.pairs import Pair
+from kopt.core.hardware.bandwidth import BandwidthError, BandwidthEstimate, Collective
+from kopt.core.hardware.node_topology import NodeTopology, TopologyError
+from kopt.core.hardware.pairwise import Pair
 from kopt.core.reason import Reason
-from kopt.core.topology import NodeTopology, TopologyError
-from kopt.models.bandwidth.ask import load
+from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
-from kopt.models.loading import SHIPPED
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
-from kopt.policies.bandwidth.topology import machine_of_node
-from kopt.serving.bandwidth_answers import (
+from kopt.models.registry.loading import SHIPPED
+from kopt.serving.bandwidth.metrics import BandwidthMetrics
+from kopt.serving.bandwidth.placement import answer_places
+from kopt.serving.client.fallback_bandwidth import Choices, answer_sets, node_in, physical
+from kopt.serving.contract.bandwidth_answers import (
     BandwidthAnswer,
     BandwidthQuery,
     MeasuredCollective,
     OfferedNode,
     WrongQuestion,
 )
-from kopt.serving.bandwidth_fallback import Choices, answer_sets, node_in, physical
-from kopt.serving.bandwidth_pairs import Calibrated, Lost, PairsService, lost
-from kopt.serving.bandwidth_pairs_schemas import PairsRequest
-from kopt.serving.bandwidth_pairs_table import Scope
-from kopt.serving.bandwidth_places import answer_places
-from kopt.serving.bandwidth_schemas import MAX_GPUS, BandwidthRequest, NodeIn, ToolOutputIn
-from kopt.serving.metrics import EndpointMetrics
-from kopt.serving.problems import Problem, invalid
-from kopt.serving.slot import ModelSource, Slot
-from kopt.serving.workers import Deadline, Workers
+from kopt.serving.contract.bandwidth_schemas import MAX_GPUS, BandwidthRequest, NodeIn, ToolOutputIn
+from kopt.serving.contract.pairwise_schemas import PairsRequest
+from kopt.serving.http.metrics import EndpointMetrics
+from kopt.serving.http.problems import Problem, invalid
+from kopt.serving.pairwise.service import Calibrated, Lost, PairsService, lost
+from kopt.serving.pairwise.table import Scope
+from kopt.serving.runtime.model_slot import ModelSource, Slot
+from kopt.serving.runtime.service import PredictorService
+from kopt.serving.runtime.workers import Deadline, Workers
+from kopt.topology.from_node import machine_of_node
+from kopt.topology.graph import Machine
+from kopt.topology.hardware import HardwareRow, machine_of
 
 _LOG = logging.getLogger(__name__)
 _MOST_HELD = 32
@@ -54,14 +56,17 @@ def bandwidth_slot(
     source: ModelSource, default: Callable[[], BandwidthPredictor] | None = None
 ) -> Slot[BandwidthPredictor]:
     """The registry's champion; the shipped model, verified, while there is none."""
-    return Slot(source, "bandwidth", "champion", warm_up=_warm_up, default=default or (lambda: load(SHIPPED)))
+    return Slot(source, "bandwidth", "champion", warm_up=_warm_up, default=default or (lambda: load_bandwidth(SHIPPED)))
 
 
 def _warm_up(model: BandwidthPredictor) -> None:
     """One question, so that a model that cannot answer never serves. Raises ValueError."""
     machine = machine_of(HardwareRow("A100-SXM4-80GB", "nvidia", "NVSwitch-NV12", 1, 8))
-    found = model.estimate(BandwidthQuestion(machine, tuple(range(8)), Collective.ALL_REDUCE, 1 << 30))
-    if not (math.isfinite(found.latency_us) and 0 < found.bus_low_gigabytes_per_s < found.bus_high_gigabytes_per_s):
+    bandwidth_estimate = model.estimate(BandwidthQuestion(machine, tuple(range(8)), Collective.ALL_REDUCE, 1 << 30))
+    if not (
+        math.isfinite(bandwidth_estimate.latency_us)
+        and 0 < bandwidth_estimate.bus_low_gigabytes_per_s < bandwidth_estimate.bus_high_gigabytes_per_s
+    ):
         raise ValueError("its answer is no bandwidth")
 
 
@@ -75,15 +80,20 @@ class _Node:
     calibrated: dict[Hashable, Calibrated] = field(default_factory=dict)
 
 
-class BandwidthService:
+class BandwidthService(PredictorService[BandwidthPredictor]):
     """Answers questions about sets of GPUs with the model in ``slot``. One per replica."""
 
     def __init__(
-        self, slot: Slot[BandwidthPredictor], metrics: EndpointMetrics, *, threads: int = 2,
+        self,
+        slot: Slot[BandwidthPredictor],
+        metrics: EndpointMetrics,
+        *,
+        threads: int = 2,
         pairs: PairsService | None = None,
-    ) -> None:  # fmt: skip
-        self.slot, self._pairs = slot, pairs
-        self._metrics = metrics
+    ) -> None:
+        self._counters = BandwidthMetrics(metrics)
+        super().__init__(slot, metrics, self._counters)
+        self._pairs = pairs
         self._workers, self._spare = Workers(threads, "bandwidth"), Workers(1, "bandwidth-fallback")
         self._telling = Workers(1, "bandwidth-pairs")
         self._nodes: OrderedDict[Hashable, _Node] = OrderedDict()
@@ -95,12 +105,6 @@ class BandwidthService:
         self._telling.close()
         if self._pairs is not None:
             self._pairs.close()
-
-    def refresh(self) -> None:
-        """Follow the alias once (blocks: registry and disk)."""
-        before = self.slot.version
-        if self.slot.refresh():
-            self._metrics.serving_bandwidth(before, self.slot.version)
 
     async def keep(self, request: PairsRequest, deadline: Deadline, caller: str = "") -> dict[str, Any]:
         """The answer to measured pairs. Raises Problem."""
@@ -121,13 +125,13 @@ class BandwidthService:
 
     async def answer(
         self, request: BandwidthRequest, deadline: Deadline, scope: Scope | None = None
-    ) -> BandwidthAnswer:  # fmt: skip
+    ) -> BandwidthAnswer:
         """The answer within the deadline; past it, and without a model, the analytic layer's, marked.
 
         Raises Problem 422 for invalid questions, and 503 where there is no time for the fallback either.
         """
         made = await self._in_time(request, deadline, scope or Scope())
-        self._metrics.estimated(made)
+        self._counters.answered(made)
         return made
 
     async def _in_time(self, request: BandwidthRequest, deadline: Deadline, scope: Scope) -> BandwidthAnswer:
@@ -156,7 +160,7 @@ class BandwidthService:
 
     def _by_model(
         self, model: BandwidthPredictor, request: BandwidthRequest, deadline: Deadline, scope: Scope
-    ) -> BandwidthAnswer:  # fmt: skip
+    ) -> BandwidthAnswer:
         node, query = self._node(request, request.topology), _query(request)
         query = replace(query, slow={**self._slow(request, scope), **query.slow})
         machine, known, of_cluster = self._of_cluster(model, node, request, scope)
@@ -176,9 +180,17 @@ class BandwidthService:
         except WrongQuestion as error:
             raise invalid(error.field, error.message) from None
         return BandwidthAnswer(
-            query.collective, query.bytes, query.nodes, sets, best, model.version, False, reasons, node.warnings,
+            query.collective,
+            query.bytes,
+            query.nodes,
+            sets,
+            best,
+            model.version,
+            False,
+            reasons,
+            node.warnings,
             placement,
-        )  # fmt: skip
+        )
 
     def _of_cluster(
         self, model: BandwidthPredictor, node: _Node, request: BandwidthRequest, scope: Scope
@@ -190,15 +202,15 @@ class BandwidthService:
             if self._pairs is None:
                 raise Lost
             key = (request.cluster, scope, self._pairs.stamp(request.cluster, scope), model.version)
-            found = node.calibrated.get(key)
-            if found is None:
-                found = self._pairs.calibrated(model, node.machine, request.cluster, scope, request.software)
+            calibrated = node.calibrated.get(key)
+            if calibrated is None:
+                calibrated = self._pairs.calibrated(model, node.machine, request.cluster, scope, request.software)
                 if len(node.calibrated) >= _MOST_CALIBRATED:
                     node.calibrated.clear()
-                node.calibrated[key] = found
+                node.calibrated[key] = calibrated
         except Lost:
             return node.machine, model, (lost(request.cluster),)
-        return found.machine, found.model, (found.reason,)
+        return calibrated.machine, calibrated.model, (calibrated.reason,)
 
     def _slow(self, request: BandwidthRequest, scope: Scope) -> Mapping[Pair, float]:
         """Pairs of the offered nodes that the cluster's tests found slow."""
@@ -213,20 +225,28 @@ class BandwidthService:
     def _by_links(self, request: BandwidthRequest, why: Reason, deadline: Deadline) -> BandwidthAnswer:
         node = self._node(request, request.topology)
         try:
-            return physical(_query(request), node.machine, node.warnings, why, _until(deadline), node.choices,
-                            offered=self._offered(request, node, deadline))  # fmt: skip
+            return physical(
+                _query(request),
+                node.machine,
+                node.warnings,
+                why,
+                _until(deadline),
+                node.choices,
+                offered=self._offered(request, node, deadline),
+            )
         except WrongQuestion as error:
             raise invalid(error.field, error.message) from None
 
     def _offered(self, request: BandwidthRequest, node: _Node, deadline: Deadline) -> list[Machine]:
         """The machines of the offers, in their order. Raises Problem, and TimeoutError past the deadline."""
-        still, found = _until(deadline), []
-        for number, one in enumerate(request.offers):
+        still, machines = _until(deadline), []
+        for number, offer_in in enumerate(request.offers):
             still()
-            own = one.topology
-            found.append(node.machine if own is None else
-                         self._node(request, own, f"offers.{number}.topology").machine)  # fmt: skip
-        return found
+            own = offer_in.topology
+            machines.append(
+                node.machine if own is None else self._node(request, own, f"offers.{number}.topology").machine
+            )
+        return machines
 
     def _node(self, request: BandwidthRequest, given: NodeIn | ToolOutputIn, field: str = "topology") -> _Node:
         """Raises Problem for what is no node's topology."""
@@ -279,16 +299,26 @@ def _read(request: BandwidthRequest, told: NodeTopology | str, field: str) -> _N
 def _query(request: BandwidthRequest) -> BandwidthQuery:
     """The question without its topology, which is read on its own."""
     probes = tuple(
-        MeasuredCollective(tuple(one.gpus), one.collective, one.bytes, one.latency_us, one.nodes)
-        for one in request.probes
+        MeasuredCollective(tuple(probe.gpus), probe.collective, probe.bytes, probe.latency_us, probe.nodes)
+        for probe in request.probes
     )
     return BandwidthQuery(
-        "", tuple(map(tuple, request.gpu_sets)), request.collective, request.bytes, request.nodes,
-        minimum_gigabytes_per_s=request.minimum_gigabytes_per_s, of=request.of, count=request.count,
-        free=request.free, probes=probes,
-        offers=tuple(OfferedNode(one.name, one.free, one.domains) for one in request.offers),
-        slow={(one.nodes[0], one.nodes[1]): one.gigabytes_per_s for one in request.slow},
-    )  # fmt: skip
+        "",
+        tuple(map(tuple, request.gpu_sets)),
+        request.collective,
+        request.bytes,
+        request.nodes,
+        minimum_gigabytes_per_s=request.minimum_gigabytes_per_s,
+        of=request.of,
+        count=request.count,
+        free=request.free,
+        probes=probes,
+        offers=tuple(OfferedNode(offer.name, offer.free, offer.domains) for offer in request.offers),
+        slow={
+            (slow_pair_in.nodes[0], slow_pair_in.nodes[1]): slow_pair_in.gigabytes_per_s
+            for slow_pair_in in request.slow
+        },
+    )
 
 
 def _calibrated(
@@ -298,10 +328,15 @@ def _calibrated(
     if not query.probes:
         return model, ()
     told = copy.copy(model)
-    for number, one in enumerate(query.probes):
-        nodes = one.nodes or query.nodes
+    for number, measured_collective in enumerate(query.probes):
+        nodes = measured_collective.nodes or query.nodes
         try:
-            told.observe(BandwidthQuestion(machine, one.gpus, one.collective, one.bytes, nodes), one.latency_us)
+            told.observe(
+                BandwidthQuestion(
+                    machine, measured_collective.gpus, measured_collective.collective, measured_collective.bytes, nodes
+                ),
+                measured_collective.latency_us,
+            )
         except BandwidthError as error:
             raise invalid(f"probes.{number}", str(error)) from None
     text = f"{len(query.probes)} measurement(s) of this machine pull the answers towards them."

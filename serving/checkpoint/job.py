@@ -6,12 +6,11 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from kopt.core.checkpoint import Estimate, JobState, JobStatus
+from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.models.checkpoint.classifier.lines import LineClassifier
 from kopt.models.checkpoint.files import FileFact, FolderWatch
-from kopt.models.checkpoint.lines import LineClassifier
 from kopt.models.checkpoint.session import Session
-from kopt.models.checkpoint.writes import Durable
-from kopt.serving.checkpoint_texts import kept_text
+from kopt.serving.checkpoint.redaction import kept_text
 
 _FORM = 3
 MOST_CHANGES = 150
@@ -73,20 +72,11 @@ class FollowedJob:
         for number, _ in enumerate(self.session.read(texts[known:], times, source)):
             at_s = times[number]
             self._note(now_s if at_s is None else at_s, self.session.machine.state)
-        self._not_ahead(now_s)
+        # Times in the lines may be those of another zone: nothing that was read lies in the future.
+        self.session.machine.clamp_clock(now_s)
         if len(self.changes) > MOST_CHANGES:
             self.changes = condensed(self.changes, MOST_CHANGES)
         return len(texts) - known
-
-    def _not_ahead(self, now_s: float) -> None:
-        """Times that lines tell themselves may be of another zone: nothing that was read lies in the future."""
-        machine = self.session.machine
-        for name in ("began_at_s", "first_step_at_s", "last_at_s"):
-            at_s = getattr(machine, name)
-            if at_s is not None and at_s > now_s:
-                setattr(machine, name, now_s)
-        if machine.durable is not None and machine.durable.at_s is not None:
-            machine.durable.at_s = min(machine.durable.at_s, now_s)
 
     def _miss(self, source: str, count: int) -> None:
         self.missed[source] = self.missed.get(source, 0) + count
@@ -118,62 +108,55 @@ class FollowedJob:
         view = self.folder.view(now_s)
         if view.durable is not None:
             unit = view.durable
-            self.session.machine.seen_whole(unit.name, view.step, unit.first_s, unit.last_s)
+            self.session.machine.seen_durable(unit.name, view.step, unit.first_s, unit.last_s)
         return f"The checkpoint folder shows that {view.writing} is being written." if view.writing else ""
 
     def record(self, step: int | None, at_s: float) -> bool:
-        """A checkpoint that somebody recorded on the job itself; returns whether it is news."""
-        machine = self.session.machine
-        known = machine.durable
-        if known is not None:
-            later = known.at_s is None or at_s > known.at_s
-            if not later or (known.at_s is None and (step is None or step <= (known.step or 0))):
-                return False
-        machine.durable = Durable(step, at_s, None, "annotation")
-        return True
+        """A checkpoint that the job's pods report by annotation; returns whether it is newer than the last one."""
+        return self.session.machine.claim_durable(step, at_s)
 
     def status(self, now_s: float) -> JobStatus:
         """The job now, work at risk for all its GPUs, its text fit to be shown."""
         writing = self._look_into_folder(now_s)
-        found = self.session.status(now_s if self.session.live else None)
+        job_status = self.session.status(now_s if self.session.live else None)
         doubt = self._doubt or writing
-        if doubt and found.safe:
-            found = replace(found, safe=False, next_safe_seconds=None, reason=doubt)
-        risk = found.work_at_risk_gpu_seconds
+        if doubt and job_status.safe:
+            job_status = replace(job_status, safe=False, next_safe_seconds=None, reason=doubt)
+        risk = job_status.work_at_risk_gpu_seconds
         return replace(
-            found,
+            job_status,
             work_at_risk_gpu_seconds=risk and _times(risk, self.gpus / max(1, self.session.gpus)),
-            evidence_text=kept_text(found.evidence_text),
+            evidence_text=kept_text(job_status.evidence_text),
         )
 
     def pass_time(self, now_s: float) -> bool:
         """Notes a state that silence alone has brought about; returns whether there is one."""
-        found = self.status(now_s)
-        return bool(self.changes) and self._note(now_s, found.state, safe=found.safe)
+        job_status = self.status(now_s)
+        return bool(self.changes) and self._note(now_s, job_status.state, safe=job_status.safe)
 
     def _note(self, at_s: float, state: JobState, *, safe: bool | None = None) -> bool:
         safe = (self.session.safe and not self._doubt) if safe is None else safe
         last = self.changes[-1] if self.changes else None
         if last is not None and last.state == state and last.safe == safe:
             return False
-        machine = self.session.machine
-        text = kept_text(machine.line_text, _CHANGE_TEXT)
-        self.changes.append(Change(at_s, state.value, safe, machine.line or None, text))
+        line, text = self.session.machine.evidence
+        self.changes.append(Change(at_s, state.value, safe, line or None, kept_text(text, _CHANGE_TEXT)))
         if len(self.changes) > 4 * MOST_CHANGES:
             self.changes = condensed(self.changes, MOST_CHANGES)
         return True
 
     def to_dict(self) -> dict[str, Any]:
         """All that is needed to go on elsewhere, as JSON; of the log's text only lines of evidence, cut."""
-        session = self.session.to_dict()
-        machine = session["machine"]
-        machine["line_text"] = kept_text(machine["line_text"])
-        for one in (machine["durable"], *machine["open"].values()):
-            if one is not None:
-                one["text"] = kept_text(one["text"])
-        return {"form": _FORM, "session": session, "gpus": self.gpus, "next": self.next, "missed": self.missed,
-                "folder": self.folder and self.folder.to_dict(), "gap_line": self._gap_line,
-                "changes": [asdict(one) for one in self.changes]}  # fmt: skip
+        return {
+            "form": _FORM,
+            "session": self.session.to_dict(kept_text),
+            "gpus": self.gpus,
+            "next": self.next,
+            "missed": self.missed,
+            "folder": self.folder and self.folder.to_dict(),
+            "gap_line": self._gap_line,
+            "changes": [asdict(change) for change in self.changes],
+        }
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any], classifier: LineClassifier) -> "FollowedJob":
@@ -187,7 +170,7 @@ class FollowedJob:
             job.missed = {str(source): int(number) for source, number in found["missed"].items()}
             job.folder = None if found["folder"] is None else FolderWatch.from_dict(found["folder"])
             job._gap_line = None if found["gap_line"] is None else int(found["gap_line"])
-            job.changes = [Change(**one) for one in found["changes"]]
+            job.changes = [Change(**item) for item in found["changes"]]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no stored job ({error!r})") from error
         return job
@@ -206,17 +189,17 @@ def condensed(changes: Sequence[Change], most: int) -> list[Change]:
     """The changes that tell most: first and last, those around writes, and what lasted long."""
     spans = [after.at_s - before.at_s for before, after in pairwise(changes)] + [math.inf]
     weights = [
-        (1.0 + max(0.0, span)) * (_TELLING_WEIGHT if JobState(one.state) in _TELLING else 1.0)
-        for one, span in zip(changes, spans, strict=True)
+        (1.0 + max(0.0, span)) * (_TELLING_WEIGHT if JobState(change.state) in _TELLING else 1.0)
+        for change, span in zip(changes, spans, strict=True)
     ]
     weights[0] = math.inf
     best = sorted(sorted(range(len(changes)), key=lambda at: -weights[at])[:most])
-    found: list[Change] = []
-    for one in (changes[at] for at in best):
-        if not found or (found[-1].state, found[-1].safe) != (one.state, one.safe):
-            found.append(one)
-    return found
+    result: list[Change] = []
+    for change in (changes[at] for at in best):
+        if not result or (result[-1].state, result[-1].safe) != (change.state, change.safe):
+            result.append(change)
+    return result
 
 
-def _times(one: Estimate, factor: float) -> Estimate:
-    return Estimate(one.value * factor, one.low * factor, one.high * factor)
+def _times(estimate: Estimate, factor: float) -> Estimate:
+    return Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor)

@@ -7,33 +7,36 @@ holds, and a replica that was overtaken reads its lines once more onto that.
 """
 
 import asyncio
+import functools
 import json
 import logging
 import sqlite3
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kopt.core.checkpoint import JobState, JobStatus
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
+from kopt.core.workload.checkpoint import JobState, JobStatus
 from kopt.formats.joblog.lines import KEPT_BYTES
 from kopt.models.checkpoint.files import FileFact
 from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.checkpoint.session import Session
-from kopt.models.loading import SHIPPED, load_predictor
-from kopt.serving.checkpoint_job import MAX_DOCUMENT, FollowedJob
-from kopt.serving.checkpoint_schemas import CheckpointRequest, LineIn
-from kopt.serving.checkpoint_table import JobTable, Row
-from kopt.serving.metrics import EndpointMetrics
-from kopt.serving.problems import Problem
-from kopt.serving.slot import ModelSource, Slot
-from kopt.serving.wire import SCHEMA
-from kopt.serving.workers import Deadline
+from kopt.models.registry.loading import SHIPPED, load_predictor
+from kopt.serving.checkpoint.job import MAX_DOCUMENT, FollowedJob
+from kopt.serving.checkpoint.metrics import CheckpointMetrics
+from kopt.serving.checkpoint.table import JobTable, Row
+from kopt.serving.contract.checkpoint_schemas import CheckpointRequest, LineIn
+from kopt.serving.contract.common import SCHEMA
+from kopt.serving.http.metrics import EndpointMetrics
+from kopt.serving.http.problems import Problem
+from kopt.serving.http.sharing import KeptByCaller, Shares
+from kopt.serving.runtime.model_slot import ModelSource, Slot
+from kopt.serving.runtime.service import PredictorService
+from kopt.serving.runtime.workers import Deadline
 
 _LOG = logging.getLogger(__name__)
 NO_ANSWER = ModelVersion("hold", "1")
@@ -58,9 +61,9 @@ def checkpoint_slot(
 
 
 def _shipped() -> CheckpointPredictor:
-    found = load_predictor("checkpoint", SHIPPED)
-    assert isinstance(found, CheckpointPredictor)
-    return found
+    predictor = load_predictor("checkpoint", SHIPPED)
+    assert isinstance(predictor, CheckpointPredictor)
+    return predictor
 
 
 def _warm_up(model: CheckpointPredictor) -> None:
@@ -80,29 +83,29 @@ class _Held:
     job: FollowedJob
 
 
-class CheckpointService:
+class CheckpointService(PredictorService[CheckpointPredictor]):
     """Follows jobs with the model in ``slot``. One per replica; ``clock`` tells Unix time."""
 
     def __init__(
-        self, slot: Slot[CheckpointPredictor], metrics: EndpointMetrics, table: JobTable, *,
-        clock: Callable[[], float] = time.time, most_held: int = MOST_HELD,
-    ) -> None:  # fmt: skip
-        self.slot, self.table = slot, table
-        self._metrics, self._clock, self._most_held = metrics, clock, most_held
+        self,
+        slot: Slot[CheckpointPredictor],
+        metrics: EndpointMetrics,
+        table: JobTable,
+        *,
+        clock: Callable[[], float] = time.time,
+        most_held: int = MOST_HELD,
+    ) -> None:
+        self._counters = CheckpointMetrics(metrics)
+        super().__init__(slot, metrics, self._counters)
+        self.table, self._clock = table, clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
-        self._waiting = 0
+        self._held: KeptByCaller[str, _Held] = KeptByCaller(most_held)
+        self._waiting = Shares(MOST_WAITING)
 
     def close(self) -> None:
         """Reads what is waiting."""
         self._thread.shutdown(wait=True)
         self.table.close()
-
-    def refresh(self) -> None:
-        """Follow the alias once (blocks: registry and disk)."""
-        before = self.slot.version
-        if self.slot.refresh():
-            self._metrics.serving_checkpoint(before, self.slot.version)
 
     async def follow(self, request: CheckpointRequest, deadline: Deadline, caller: str = "") -> dict[str, Any]:
         """The job's state after the request's lines; past the deadline, and without a model, the marked fallback.
@@ -116,7 +119,7 @@ class CheckpointService:
                 raise Problem(503, f"{why.message} Send these lines again.", headers={"retry-after": "5"})
             return self._fallback(request, why)
         try:
-            return await self._on_thread(deadline, self._take, model, request, caller)
+            return await self._on_thread(caller, deadline, self._take, model, request, caller)
         except TimeoutError:
             taken = " The lines are read all the same; ask again." if request.lines else ""
             why = deadline.reason
@@ -134,24 +137,23 @@ class CheckpointService:
         if model is None:
             raise Problem(503, "No checkpoint model is loaded yet.", headers={"retry-after": "5"})
         try:
-            return await self._on_thread(deadline, self._list, model, owner, job)
+            return await self._on_thread(owner or "", deadline, self._list, model, owner, job)
         except TimeoutError:
             raise Problem(503, deadline.reason.message, headers={"retry-after": "2"}) from None
 
     async def _on_thread(
-        self, deadline: Deadline, work: Callable[..., dict[str, Any]], *args: Any
-    ) -> dict[str, Any]:  # fmt: skip
-        if self._waiting >= MOST_WAITING:
-            text = f"Lines of {self._waiting} requests wait to be read already; try again in a second."
+        self, caller: str, deadline: Deadline, work: Callable[..., dict[str, Any]], *args: Any
+    ) -> dict[str, Any]:
+        if self._waiting.total >= MOST_WAITING or not self._waiting.take(caller):
+            text = f"Lines of {self._waiting.total} requests wait to be read already; try again in a second."
             raise Problem(429, text, headers={"retry-after": "1"})
-        self._waiting += 1
         running = asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
-        running.add_done_callback(self._done)
+        running.add_done_callback(functools.partial(self._done, caller))
         async with asyncio.timeout(deadline.left_s()):
             return await asyncio.shield(running)
 
-    def _done(self, running: "asyncio.Future[dict[str, Any]]") -> None:
-        self._waiting -= 1
+    def _done(self, caller: str, running: "asyncio.Future[dict[str, Any]]") -> None:
+        self._waiting.give(caller)
         if not running.cancelled() and (error := running.exception()) is not None:
             # Its caller may have left already.
             _LOG.debug("reading lines ended with %r", error)
@@ -161,18 +163,18 @@ class CheckpointService:
         key = (owner, request.job)
         for _ in range(_ATTEMPTS):
             held, now_s, notes = self._current(model, key), self._clock(), list[str]()
-            self._held.pop(key, None)
+            self._held.pop(*key)
             read = self._read(held.job, request, now_s, notes)
             if read is None or self._store(key, held, now_s):
                 self._hold(key, held)
-                self._metrics.read_lines(read or 0)
+                self._counters.lines.inc(read or 0)
                 return _answer(request.job, held, now_s, notes)
         raise RuntimeError(f"{request.job}: other replicas were quicker {_ATTEMPTS} times")
 
     def _read(self, job: FollowedJob, request: CheckpointRequest, now_s: float, notes: list[str]) -> int | None:
         """How many lines were new; None where nothing at all was."""
-        texts = [_cut(one.text if isinstance(one, LineIn) else one) for one in request.lines]
-        arrivals = [one.at if isinstance(one, LineIn) else now_s for one in request.lines]
+        texts = [_cut(line.text if isinstance(line, LineIn) else line) for line in request.lines]
+        arrivals = [line.at if isinstance(line, LineIn) else now_s for line in request.lines]
         read = job.take(texts, arrivals, request.source, request.first, now_s)
         changed = read > 0
         if request.gpus is not None and request.gpus != job.gpus:
@@ -181,7 +183,7 @@ class CheckpointService:
             changed = _record(job, request.annotations, now_s, notes) or changed
         if request.files is not None:
             listed_s = now_s if request.files_at is None else min(request.files_at, now_s)
-            facts = [FileFact(one.path, one.bytes, one.modified_at, one.is_folder) for one in request.files]
+            facts = [FileFact(file.path, file.bytes, file.modified_at, file.is_folder) for file in request.files]
             job.list_folder(facts, listed_s)
             changed = True
         changed = job.pass_time(now_s) or changed
@@ -189,16 +191,16 @@ class CheckpointService:
 
     def _current(self, model: CheckpointPredictor, key: tuple[str, str]) -> _Held:
         """The job as the table has it now, from memory where that is the same."""
-        held = self._held.get(key)
+        held = self._held.get(*key)
         try:
             stamp = self.table.stamp(*key)
             if held is not None and held.stamp == stamp and held.model == model.version:
                 return held
-            found = self.table.load(*key)
+            result = self.table.load(*key)
         except sqlite3.Error:
             _LOG.exception("what is known of jobs cannot be read")
             return held or _Held(None, model.version, FollowedJob(Session(model.classifier)))
-        return _restored(found, model)
+        return _restored(result, model)
 
     def _store(self, key: tuple[str, str], held: _Held, now_s: float) -> bool:
         """False where another replica has stored something meanwhile."""
@@ -220,46 +222,67 @@ class CheckpointService:
 
     def _hold(self, key: tuple[str, str], held: _Held) -> None:
         if held.job.session.lines or held.stamp is not None:
-            self._held[key] = held
-        while len(self._held) > self._most_held:
-            self._held.popitem(last=False)
+            self._held.put(*key, held)
 
     def _list(self, model: CheckpointPredictor, owner: str | None, job: str | None) -> dict[str, Any]:
         now_s = self._clock()
         rows = self.table.rows(owner, now_s - HEARD_WITHIN_S, SHOWN, job)
-        found = [self._shown(model, row, now_s) for row in rows]
-        return {"schema": SCHEMA, "jobs": [one for one in found if one is not None], "now": now_s}
+        result = [self._shown(model, row, now_s) for row in rows]
+        return {"schema": SCHEMA, "jobs": [item for item in result if item is not None], "now": now_s}
 
     def _shown(self, model: CheckpointPredictor, row: Row, now_s: float) -> dict[str, Any] | None:
         key = (row.owner, row.job)
-        held = self._held.get(key)
+        held = self._held.get(*key)
         if held is None or held.stamp != row.stamp:
             held = _restored(self.table.load(*key), model)
             self._hold(key, held)
         job = held.job
-        return {"job": row.job, "heard_at": row.at_s, "gpus": job.gpus, "lines": job.session.lines,
-                **job.status(now_s).to_dict(), "missed": job.missed,
-                "changes": [one.to_dict() for one in job.changes]}  # fmt: skip
+        return {
+            "job": row.job,
+            "heard_at": row.at_s,
+            "gpus": job.gpus,
+            "lines": job.session.lines,
+            **job.status(now_s).to_dict(),
+            "missed": job.missed,
+            "changes": [change.to_dict() for change in job.changes],
+        }
 
     def _fallback(self, request: CheckpointRequest, why: Reason) -> dict[str, Any]:
-        self._metrics.not_followed.labels(why.code).inc()
+        self._counters.fallbacks.labels(why.code).inc()
         status = JobStatus(JobState.UNKNOWN, reason=why.message)
-        return {"schema": SCHEMA, "job": request.job, **status.to_dict(), "lines": 0, "next": {}, "missed": {},
-                "notes": [], "model": NO_ANSWER.to_dict(), "fallback": True}  # fmt: skip
+        return {
+            "schema": SCHEMA,
+            "job": request.job,
+            **status.to_dict(),
+            "lines": 0,
+            "next": {},
+            "missed": {},
+            "notes": [],
+            "model": NO_ANSWER.to_dict(),
+            "fallback": True,
+        }
 
 
 def _answer(name: str, held: _Held, now_s: float, notes: list[str]) -> dict[str, Any]:
     job = held.job
-    return {"schema": SCHEMA, "job": name, **job.status(now_s).to_dict(), "lines": job.session.lines,
-            "next": dict(job.next), "missed": dict(job.missed), "notes": notes, "model": held.model.to_dict(),
-            "fallback": False}  # fmt: skip
+    return {
+        "schema": SCHEMA,
+        "job": name,
+        **job.status(now_s).to_dict(),
+        "lines": job.session.lines,
+        "next": dict(job.next),
+        "missed": dict(job.missed),
+        "notes": notes,
+        "model": held.model.to_dict(),
+        "fallback": False,
+    }
 
 
-def _restored(found: tuple[str, str] | None, model: CheckpointPredictor) -> _Held:
+def _restored(result: tuple[str, str] | None, model: CheckpointPredictor) -> _Held:
     """From the table's row. What an older version kept and this one does not read begins anew, which is never safe."""
-    if found is None:
+    if result is None:
         return _Held(None, model.version, FollowedJob(Session(model.classifier)))
-    stamp, document = found
+    stamp, document = result
     try:
         job = FollowedJob.from_dict(json.loads(document), model.classifier)
     except (ValueError, RecursionError) as error:
@@ -270,13 +293,13 @@ def _restored(found: tuple[str, str] | None, model: CheckpointPredictor) -> _Hel
 
 def _document(job: FollowedJob) -> str:
     """As JSON; what earlier lines of writers said is left out where there are too many of them."""
-    found = job.to_dict()
-    text = json.dumps(found, separators=(",", ":"))
-    context = found["session"]["context"]
+    result = job.to_dict()
+    text = json.dumps(result, separators=(",", ":"))
+    context = result["session"]["context"]
     while len(text) > MAX_DOCUMENT and context:
         for writer in list(context)[: len(context) // 2 + 1]:
             del context[writer]
-        text = json.dumps(found, separators=(",", ":"))
+        text = json.dumps(result, separators=(",", ":"))
     return text
 
 
@@ -307,7 +330,7 @@ def _moment(text: str) -> float | None:
     try:
         if text.replace(".", "", 1).isdigit():
             return float(text)
-        found = datetime.fromisoformat(text)
-        return found.timestamp() if found.tzinfo is not None else None
+        result = datetime.fromisoformat(text)
+        return result.timestamp() if result.tzinfo is not None else None
     except (ValueError, OverflowError, OSError):
         return None

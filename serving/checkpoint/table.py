@@ -1,7 +1,8 @@
 """Jobs whose logs are followed, on SQLite under KOPT_HOME: shared by all replicas of a machine, kept by caller.
 
 A replica stores what it read only onto what it loaded (``stamp``): two that get lines of one job in turn each go on
-where the other stopped. Bounded: the jobs that were not heard of for longest go first.
+where the other stopped. Bounded: of the caller with most jobs, and of its namespace with most, those go first that were
+not heard of for longest; one agent tells of every tenant's jobs.
 """
 
 import sqlite3
@@ -10,9 +11,13 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from kopt.serving.http.sharing import trim
+from kopt.serving.runtime.old_secrets import cleanse
+
 RETENTION_S = 7 * 86_400
 MOST_JOBS = 5000
 _PRUNE_EVERY = 200
+_NAMESPACE = "substr(job, 1, instr(job, '/'))"
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
@@ -42,6 +47,7 @@ class JobTable:
         self._most, self._lock, self._written = most, threading.Lock(), 0
         self._db = sqlite3.connect(path, check_same_thread=False, timeout=10.0)
         self._db.executescript(_SCHEMA)
+        cleanse(self._db, "job", ("owner", "job"), ("document",))
 
     def close(self) -> None:
         with self._lock:
@@ -50,16 +56,16 @@ class JobTable:
     def stamp(self, owner: str, job: str) -> str | None:
         """None where nothing is kept."""
         with self._lock:
-            found = self._db.execute("SELECT stamp FROM job WHERE owner = ? AND job = ?", (owner, job)).fetchone()
-        return None if found is None else str(found[0])
+            result = self._db.execute("SELECT stamp FROM job WHERE owner = ? AND job = ?", (owner, job)).fetchone()
+        return None if result is None else str(result[0])
 
     def load(self, owner: str, job: str) -> tuple[str, str] | None:
         """Stamp and document."""
         with self._lock:
-            found = self._db.execute(
+            result = self._db.execute(
                 "SELECT stamp, document FROM job WHERE owner = ? AND job = ?", (owner, job)
             ).fetchone()
-        return None if found is None else (str(found[0]), str(found[1]))
+        return None if result is None else (str(result[0]), str(result[1]))
 
     def store(self, owner: str, job: str, over: str | None, at_s: float, document: str) -> str | None:
         """Keeps the document where ``over`` (None: nothing) is what is kept; the new stamp, None where it is not."""
@@ -84,14 +90,13 @@ class JobTable:
     def rows(self, owner: str | None, since_s: float, limit: int, job: str | None = None) -> list[Row]:
         """Of one owner or of all, the latest first."""
         with self._lock:
-            found = self._db.execute(
+            result = self._db.execute(
                 "SELECT owner, job, stamp, at_s FROM job WHERE at_s >= ? AND coalesce(?, owner) = owner "
-                "AND coalesce(?, job) = job ORDER BY at_s DESC, job LIMIT ?", (since_s, owner, job, limit)
-            ).fetchall()  # fmt: skip
-        return [Row(*one) for one in found]
+                "AND coalesce(?, job) = job ORDER BY at_s DESC, job LIMIT ?",
+                (since_s, owner, job, limit),
+            ).fetchall()
+        return [Row(*item) for item in result]
 
     def _prune(self, now_s: float) -> None:
         self._db.execute("DELETE FROM job WHERE at_s < ?", (now_s - RETENTION_S,))
-        edge = self._db.execute("SELECT at_s FROM job ORDER BY at_s DESC LIMIT 1 OFFSET ?", (self._most,)).fetchone()
-        if edge is not None:
-            self._db.execute("DELETE FROM job WHERE at_s <= ?", edge)
+        trim(self._db, "job", "owner, job", "at_s", self._most, ("owner", _NAMESPACE))

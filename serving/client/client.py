@@ -1,8 +1,8 @@
 """The only door in: clients of the prediction endpoint, on httpx alone (no Ray, no torch, no numpy).
 
 Every call has a deadline. A demand forecast never fails because the platform is down: within the deadline it comes
-from the endpoint or, marked ``fallback`` with the reason, from ``serving.fallback`` on the history in the query.
-Only a request that the endpoint refuses (RequestRefused) raises: trying again would not help.
+from the endpoint or, marked ``fallback`` with the reason, from ``serving.client.fallback_demand`` on the history in
+the query. Only a request that the endpoint refuses (RequestRefused) raises: trying again would not help.
 
     client = PredictionClient("http://127.0.0.1:8700")
     forecast = client.demand(DemandQuery([History("chat", t=times, value=requests)], capacity_per_gpu=600))
@@ -20,11 +20,15 @@ from urllib.parse import urlencode
 import httpx
 import tenacity
 
-from kopt.core.pairs import MeasuredPair
+from kopt.core.hardware.node_topology import NodeTopology
+from kopt.core.hardware.pairwise import MeasuredPair
 from kopt.core.reason import Reason
-from kopt.core.topology import NodeTopology
-from kopt.policies.lending import LendingSettings
-from kopt.serving.answers import (
+from kopt.policies.lending.policy import LendingSettings
+from kopt.serving.client.fallback_demand import FALLBACK_MODEL, REACTIVE_MARGIN, fallback_forecast, recent
+from kopt.serving.client.gpus import gpus_prediction
+from kopt.serving.client.resilience import CircuitBreaker, RetryBudget
+from kopt.serving.client.tokens import TokenError, token_from
+from kopt.serving.contract.answers import (
     AnswerError,
     DemandForecast,
     DemandQuery,
@@ -40,15 +44,11 @@ from kopt.serving.answers import (
     parse_recommendations,
     parse_sizes,
 )
-from kopt.serving.bandwidth_answers import BandwidthAnswer, BandwidthQuery, WrongQuestion, parse_bandwidth
-from kopt.serving.bandwidth_pairs_answers import ClusterPairs, PairsKept, pairs_request, parse_kept, parse_pairs
-from kopt.serving.checkpoint_answers import FollowedJobs, parse_jobs
-from kopt.serving.fallback import FALLBACK_MODEL, REACTIVE_MARGIN, fallback_forecast, recent
-from kopt.serving.gpus import gpus_prediction
-from kopt.serving.resilience import CircuitBreaker, RetryBudget
-from kopt.serving.size_advice import SizeAdvice
-from kopt.serving.tokens import TokenError, token_from
-from kopt.serving.wire import DEADLINE_HEADER, GRID_S
+from kopt.serving.contract.bandwidth_answers import BandwidthAnswer, BandwidthQuery, WrongQuestion, parse_bandwidth
+from kopt.serving.contract.checkpoint_answers import FollowedJobs, parse_jobs
+from kopt.serving.contract.common import DEADLINE_HEADER, GRID_S
+from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse, pairs_request, parse_kept, parse_pairs
+from kopt.serving.contract.size_advice import SizeAdvice
 
 __all__ = ["AsyncPredictionClient", "DemandQuery", "EndpointFailure", "History", "PredictionClient", "RequestRefused"]
 
@@ -81,7 +81,7 @@ class EndpointFailure(RuntimeError):
 
 class AsyncPredictionClient:
     """``url`` is the endpoint's root. ``token`` gives the bearer token for each call, where the endpoint asks for one;
-    by default ``serving.tokens.token_from`` the environment, if there is one there.
+    by default ``serving.client.tokens.token_from`` the environment, if there is one there.
 
     An endpoint that fails repeatedly is left alone for up to ``longest_pause_s`` at a time.
     ``transport`` replaces the network (an ASGI application in tests). Use as an async context manager, or ``close``.
@@ -127,18 +127,23 @@ class AsyncPredictionClient:
         except EndpointFailure as failure:
             return fallback_answer(query, failure.reason, self._lending)
 
+    async def ask(
+        self, predictor: str, request: Mapping[str, Any], *, deadline_s: float | None = None
+    ) -> Mapping[str, Any]:
+        """The answer of ``/v1/PREDICTOR`` as it came, for any predictor. Raises EndpointFailure or RequestRefused."""
+        content = json.dumps(request, separators=(",", ":")).encode()
+        return await self._call("POST", f"/v1/{predictor}", deadline_s, content)
+
     async def sizing(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
         """The answer of ``/v1/sizing`` as it came. Raises EndpointFailure or RequestRefused."""
-        content = json.dumps(request, separators=(",", ":")).encode()
-        return await self._call("POST", "/v1/sizing", deadline_s, content)
+        return await self.ask("sizing", request, deadline_s=deadline_s)
 
     async def checkpoint(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
         """The answer of ``/v1/checkpoint`` as it came: lines of a job's log in, its state out.
 
         Sending again is harmless where the lines carry their numbers. Raises EndpointFailure or RequestRefused.
         """
-        content = json.dumps(request, separators=(",", ":")).encode()
-        return await self._call("POST", "/v1/checkpoint", deadline_s, content)
+        return await self.ask("checkpoint", request, deadline_s=deadline_s)
 
     async def bandwidth(self, query: BandwidthQuery, *, deadline_s: float | None = None) -> BandwidthAnswer:
         """What sets of GPUs reach together, within ``deadline_s``; by links and algorithms alone, marked as fallback
@@ -147,7 +152,7 @@ class AsyncPredictionClient:
         Raises RequestRefused when the query itself is wrong, EndpointFailure where even the fallback takes too long.
         """
         # Loaded before the deadline begins, and only for those who ask: it brings the parsers of topology tools.
-        from kopt.serving.bandwidth_fallback import fallback_bandwidth
+        from kopt.serving.client.fallback_bandwidth import fallback_bandwidth
 
         content = json.dumps(query.to_dict(), separators=(",", ":")).encode()
         try:
@@ -162,9 +167,14 @@ class AsyncPredictionClient:
             raise RequestRefused(422, str(error)) from error
 
     async def tell_pairs(
-        self, cluster: str, pairs: Sequence[MeasuredPair], topologies: Mapping[str, NodeTopology] | None = None, *,
-        domains: Mapping[str, Sequence[str]] | None = None, deadline_s: float | None = None,
-    ) -> PairsKept:  # fmt: skip
+        self,
+        cluster: str,
+        pairs: Sequence[MeasuredPair],
+        topologies: Mapping[str, NodeTopology] | None = None,
+        *,
+        domains: Mapping[str, Sequence[str]] | None = None,
+        deadline_s: float | None = None,
+    ) -> PairsKept:
         """What pairs of a cluster's nodes were measured to reach, 500 at most. Sending again is harmless.
 
         ``topologies`` are those of nodes that the endpoint may not know, ``domains`` the network levels that nodes are
@@ -173,7 +183,7 @@ class AsyncPredictionClient:
         content = json.dumps(pairs_request(cluster, pairs, topologies, domains), separators=(",", ":")).encode()
         return parse_kept(await self._call("POST", "/v1/bandwidth/pairs", deadline_s, content))
 
-    async def pairs(self, cluster: str | None = None, *, deadline_s: float | None = None) -> ClusterPairs:
+    async def pairs(self, cluster: str | None = None, *, deadline_s: float | None = None) -> PairsResponse:
         """The measured pairs of a cluster; without one the names of those there are. Raises as ``models`` does."""
         query = f"?{urlencode({'cluster': cluster})}" if cluster else ""
         return parse_pairs(await self._call("GET", f"/v1/bandwidth/pairs{query}", deadline_s))
@@ -211,9 +221,11 @@ class AsyncPredictionClient:
         limit_s = self._deadline_s if deadline_s is None else deadline_s
         end_s = self._clock() + limit_s
         attempts = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(self._may_retry), wait=_pause, stop=_stop_before(end_s, self._clock),
+            retry=tenacity.retry_if_exception(self._may_retry),
+            wait=_pause,
+            stop=_stop_before(end_s, self._clock),
             reraise=True,
-        )  # fmt: skip
+        )
         last: EndpointFailure | None = None
 
         async def once() -> dict[str, Any]:
@@ -326,6 +338,10 @@ class PredictionClient:
         """See AsyncPredictionClient.demand."""
         return self._run(self._client.demand(query, deadline_s=deadline_s))
 
+    def ask(self, predictor: str, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
+        """See AsyncPredictionClient.ask."""
+        return self._run(self._client.ask(predictor, request, deadline_s=deadline_s))
+
     def sizing(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
         """See AsyncPredictionClient.sizing."""
         return self._run(self._client.sizing(request, deadline_s=deadline_s))
@@ -339,15 +355,18 @@ class PredictionClient:
         return self._run(self._client.bandwidth(query, deadline_s=deadline_s))
 
     def tell_pairs(
-        self, cluster: str, pairs: Sequence[MeasuredPair], topologies: Mapping[str, NodeTopology] | None = None, *,
-        domains: Mapping[str, Sequence[str]] | None = None, deadline_s: float | None = None,
-    ) -> PairsKept:  # fmt: skip
+        self,
+        cluster: str,
+        pairs: Sequence[MeasuredPair],
+        topologies: Mapping[str, NodeTopology] | None = None,
+        *,
+        domains: Mapping[str, Sequence[str]] | None = None,
+        deadline_s: float | None = None,
+    ) -> PairsKept:
         """See AsyncPredictionClient.tell_pairs."""
-        return self._run(
-            self._client.tell_pairs(cluster, pairs, topologies, domains=domains, deadline_s=deadline_s)
-        )  # fmt: skip
+        return self._run(self._client.tell_pairs(cluster, pairs, topologies, domains=domains, deadline_s=deadline_s))
 
-    def pairs(self, cluster: str | None = None, *, deadline_s: float | None = None) -> ClusterPairs:
+    def pairs(self, cluster: str | None = None, *, deadline_s: float | None = None) -> PairsResponse:
         """See AsyncPredictionClient.pairs."""
         return self._run(self._client.pairs(cluster, deadline_s=deadline_s))
 
@@ -391,8 +410,9 @@ def _raising(failure: EndpointFailure, at_s: float, clock: Callable[[], float]) 
 
 def fallback_answer(query: DemandQuery, why: Reason, lending: LendingSettings) -> DemandForecast:
     """The query answered from its own histories alone, every prediction marked as fallback."""
-    return DemandForecast(tuple(_fallback_series(query, history, why, lending) for history in query.series),
-                          FALLBACK_MODEL)  # fmt: skip
+    return DemandForecast(
+        tuple(_fallback_series(query, history, why, lending) for history in query.series), FALLBACK_MODEL
+    )
 
 
 def _fallback_series(query: DemandQuery, history: History, why: Reason, lending: LendingSettings) -> SeriesForecast:
@@ -405,11 +425,12 @@ def _fallback_series(query: DemandQuery, history: History, why: Reason, lending:
         capacity *= known.bucket_s / known.step_s
     horizons = tuple(
         HorizonForecast(
-            horizon_s, demand,
+            horizon_s,
+            demand,
             None if capacity is None else gpus_prediction(demand, capacity, recent_max, lending),
         )
         for horizon_s, demand in zip(query.horizons_s, predictions, strict=True)
-    )  # fmt: skip
+    )
     return SeriesForecast(history.name, query.unit, bucket_s, horizons)
 
 
@@ -433,7 +454,7 @@ def _retry_after_s(reply: httpx.Response) -> float | None:
 def _detail(reply: httpx.Response) -> str:
     try:
         problem = reply.json()
-        fields = "; ".join(f"{one['field']}: {one['message']}" for one in problem.get("errors", [])[:5])
+        fields = "; ".join(f"{error['field']}: {error['message']}" for error in problem.get("errors", [])[:5])
         return f"{problem['detail']}" + (f" ({fields})" if fields else "")
     except (ValueError, KeyError, TypeError, AttributeError):
         return reply.text[:200]

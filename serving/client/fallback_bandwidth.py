@@ -1,6 +1,6 @@
 """Sets of GPUs answered one after the other, by any estimate; and the estimate that needs no model.
 
-That one is the analytic layer of ``policies.bandwidth`` alone, with intervals that hold nine times in ten on measured
+That one is the analytic layer of ``topology`` alone, with intervals that hold nine times in ten on measured
 machines of known hardware. No numpy: the client answers with it where the endpoint does not.
 """
 
@@ -8,19 +8,26 @@ import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
-from kopt.core.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate
+from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate
+from kopt.core.hardware.node_topology import NodeTopology, TopologyError
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
-from kopt.core.topology import NodeTopology, TopologyError
 from kopt.formats.topology import parse
-from kopt.policies.bandwidth.analytic import analytic
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.bandwidth.sets import gpu_set
-from kopt.policies.bandwidth.topology import machine_of_node
-from kopt.policies.topology.sets import SetChoice, best_set
-from kopt.policies.topology.within import bus_gbps, limit_of
-from kopt.serving.bandwidth_answers import BandwidthAnswer, BandwidthQuery, BestSet, SetBandwidth, WrongQuestion, meets
-from kopt.serving.bandwidth_places import answer_places
+from kopt.serving.bandwidth.placement import answer_places
+from kopt.serving.contract.bandwidth_answers import (
+    BandwidthAnswer,
+    BandwidthQuery,
+    BestSet,
+    SetBandwidth,
+    WrongQuestion,
+    meets,
+)
+from kopt.topology.collective_cost import analytic
+from kopt.topology.from_node import machine_of_node
+from kopt.topology.graph import Machine
+from kopt.topology.set_links import gpu_set
+from kopt.topology.sets.best import SetChoice, best_set
+from kopt.topology.sets.within_node import bus_gbps, limit_of
 
 FALLBACK_MODEL = ModelVersion("links", "1")
 PROBABILITY = 0.9
@@ -39,8 +46,12 @@ Choices = MutableMapping[object, SetChoice | None]
 def fallback_bandwidth(query: BandwidthQuery, why: Reason, still: Still = lambda: None) -> BandwidthAnswer:
     """The query answered without a model, marked. Raises WrongQuestion for what no endpoint would answer."""
     node, machine = _read(query, query.topology, "topology")
-    offered = [machine if one.topology is None else _read(query, one.topology, f"offers.{number}.topology")[1]
-               for number, one in enumerate(query.offers)]  # fmt: skip
+    offered = [
+        machine
+        if offered_node.topology is None
+        else _read(query, offered_node.topology, f"offers.{number}.topology")[1]
+        for number, offered_node in enumerate(query.offers)
+    ]
     return physical(query, machine, node.warnings, why, still, offered=offered)
 
 
@@ -58,9 +69,15 @@ def _read(
 
 
 def physical(
-    query: BandwidthQuery, machine: Machine, warnings: Sequence[str], why: Reason, still: Still,
-    choices: Choices | None = None, *, offered: Sequence[Machine] = (),
-) -> BandwidthAnswer:  # fmt: skip
+    query: BandwidthQuery,
+    machine: Machine,
+    warnings: Sequence[str],
+    why: Reason,
+    still: Still,
+    choices: Choices | None = None,
+    *,
+    offered: Sequence[Machine] = (),
+) -> BandwidthAnswer:
     """The marked fallback on machines that were read before; ``offered`` are those of the query's offers."""
 
     def estimate(of: Machine, gpus: tuple[int, ...], nodes: int) -> BandwidthEstimate:
@@ -77,9 +94,14 @@ def physical(
 
 
 def answer_sets(
-    query: BandwidthQuery, machine: Machine, estimate: Estimate, still: Still, choices: Choices | None = None, *,
+    query: BandwidthQuery,
+    machine: Machine,
+    estimate: Estimate,
+    still: Still,
+    choices: Choices | None = None,
+    *,
     sure: bool = True,
-) -> tuple[tuple[SetBandwidth, ...], BestSet | None]:  # fmt: skip
+) -> tuple[tuple[SetBandwidth, ...], BestSet | None]:
     """Every set and the best one, each by ``estimate``. Raises WrongQuestion with the field, TimeoutError of
     ``still``."""
     if not query.gpu_sets and query.count is None:
@@ -94,25 +116,27 @@ def answer_sets(
     def judged(gpus: tuple[int, ...], field: str) -> SetBandwidth:
         still()
         try:
-            found = estimate(tuple(gpus))
+            bandwidth_estimate = estimate(tuple(gpus))
         except BandwidthError as error:
             raise WrongQuestion(field, str(error)) from None
-        return SetBandwidth(found, meets(found, query.minimum_gigabytes_per_s, query.of, sure=sure))
+        return SetBandwidth(
+            bandwidth_estimate, meets(bandwidth_estimate, query.minimum_gigabytes_per_s, query.of, sure=sure)
+        )
 
     sets = tuple(judged(gpus, f"gpu_sets.{number}") for number, gpus in enumerate(query.gpu_sets))
     choice, free = _choice(query, machine, still, {} if choices is None else choices)
     if choice is None:
         return sets, None
-    found = judged(choice.gpus, "count")
-    told = replace(found.estimate, reasons=(choice.reason(free), *found.estimate.reasons))
+    set_bandwidth = judged(choice.gpus, "count")
+    told = replace(set_bandwidth.estimate, reasons=(choice.reason(free), *set_bandwidth.estimate.reasons))
     best = BestSet(
-        replace(found, estimate=told), choice.slowest_gbps, choice.rest_gbps, choice.considered, choice.exact
-    )  # fmt: skip
+        replace(set_bandwidth, estimate=told), choice.slowest_gbps, choice.rest_gbps, choice.considered, choice.exact
+    )
     return sets, best
 
 
 def _choice(query: BandwidthQuery, machine: Machine, still: Still, choices: Choices) -> tuple[SetChoice | None, int]:
-    """What ``policies.topology.within.choose_gpus`` would take, given up when nobody waits; and how many are free."""
+    """What ``topology.sets.within_node.choose_gpus`` would take, given up when nobody waits; and how many are free."""
     if query.count is None or query.offers:
         return None, 0
     there = machine.node.gpus
@@ -139,22 +163,36 @@ def _choice(query: BandwidthQuery, machine: Machine, still: Still, choices: Choi
 
 def _estimate(query: BandwidthQuery, machine: Machine, gpus: tuple[int, ...], nodes: int) -> BandwidthEstimate:
     """Raises BandwidthError."""
-    found = gpu_set(machine, gpus, nodes)
-    physics = analytic(found, query.collective, query.bytes)
+    result = gpu_set(machine, gpus, nodes)
+    physics = analytic(result, query.collective, query.bytes)
     known = _SPREAD_LARGE if query.bytes >= _LARGE_BYTES else _SPREAD
-    spread = math.exp(math.hypot(known, _SPREAD_UNKNOWN if found.unknown else 0.0))
+    spread = math.exp(math.hypot(known, _SPREAD_UNKNOWN if result.unknown else 0.0))
     took_us, algorithm_gbps = physics.latency_us, query.bytes / physics.latency_us / 1e3
-    gbps = algorithm_gbps * query.collective.bus_factor(found.ranks)
+    gbps = algorithm_gbps * query.collective.bus_factor(result.ranks)
     text = f"By links and algorithms alone: {physics.algorithm} at {physics.gigabytes_per_s:.3g} GB/s."
-    reasons = [Reason("ANALYTIC", text, {"analytic_us": took_us, "ring_gigabytes_per_s": found.ring_gbps})]
-    if found.unknown:
-        what = ", ".join(found.unknown)
+    reasons = [Reason("ANALYTIC", text, {"analytic_us": took_us, "ring_gigabytes_per_s": result.ring_gbps})]
+    if result.unknown:
+        what = ", ".join(result.unknown)
         reasons.append(Reason("UNKNOWN_TOPOLOGY", f"Unknown topology, so the interval is wide: {what}."))
     return BandwidthEstimate(
-        gpus, nodes, query.collective, query.bytes, took_us, took_us / spread, took_us * spread, algorithm_gbps,
-        gbps, gbps / spread, gbps * spread, found.ring_gbps or found.network_gbps, PROBABILITY, physics.algorithm,
-        bool(found.unknown), FALLBACK_MODEL, tuple(reasons),
-    )  # fmt: skip
+        gpus,
+        nodes,
+        query.collective,
+        query.bytes,
+        took_us,
+        took_us / spread,
+        took_us * spread,
+        algorithm_gbps,
+        gbps,
+        gbps / spread,
+        gbps * spread,
+        result.ring_gbps or result.network_gbps,
+        PROBABILITY,
+        physics.algorithm,
+        bool(result.unknown),
+        FALLBACK_MODEL,
+        tuple(reasons),
+    )
 
 
 def _node(topology: NodeTopology | Mapping[str, object] | str) -> NodeTopology:
@@ -172,9 +210,9 @@ def _node(topology: NodeTopology | Mapping[str, object] | str) -> NodeTopology:
 def node_in(text: str) -> NodeTopology:
     """The node that a tool's output tells of. Raises WrongQuestion."""
     try:
-        found = parse(text)
+        node_topology = parse(text)
     except ValueError as error:
         raise WrongQuestion("topology.text", str(error)) from error
-    if not isinstance(found, NodeTopology):
+    if not isinstance(node_topology, NodeTopology):
         raise WrongQuestion("topology.text", "this tells of a fabric or of measurements, not of a node")
-    return found
+    return node_topology

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
-from kopt.serving.wire import GRID_S
+from kopt.serving.contract.common import GRID_S
 
 FALLBACK_MODEL = ModelVersion("last-value", "1")
 REACTIVE_MARGIN = 1.2
@@ -28,13 +28,43 @@ _FLOOR_SHARE = 0.02
 """Of the mean demand; added on both sides of the ratio so that a quiet bucket does not make it explode."""
 
 SPREAD: Mapping[int, Mapping[float, float]] = {
-    300: {0.01: 0.098, 0.05: 0.569, 0.1: 0.788, 0.25: 0.956, 0.5: 1.0, 0.75: 1.043, 0.9: 1.267, 0.95: 1.788,
-          0.99: 11.69, 0.999: 55.98},
-    1800: {0.01: 0.063, 0.05: 0.474, 0.1: 0.695, 0.25: 0.923, 0.5: 1.0, 0.75: 1.082, 0.9: 1.451, 0.95: 2.146,
-           0.99: 18.77, 0.999: 87.33},
-    3600: {0.01: 0.052, 0.05: 0.417, 0.1: 0.629, 0.25: 0.889, 0.5: 1.0, 0.75: 1.114, 0.9: 1.603, 0.95: 2.527,
-           0.99: 20.73, 0.999: 109.9},
-}  # fmt: skip
+    300: {
+        0.01: 0.098,
+        0.05: 0.569,
+        0.1: 0.788,
+        0.25: 0.956,
+        0.5: 1.0,
+        0.75: 1.043,
+        0.9: 1.267,
+        0.95: 1.788,
+        0.99: 11.69,
+        0.999: 55.98,
+    },
+    1800: {
+        0.01: 0.063,
+        0.05: 0.474,
+        0.1: 0.695,
+        0.25: 0.923,
+        0.5: 1.0,
+        0.75: 1.082,
+        0.9: 1.451,
+        0.95: 2.146,
+        0.99: 18.77,
+        0.999: 87.33,
+    },
+    3600: {
+        0.01: 0.052,
+        0.05: 0.417,
+        0.1: 0.629,
+        0.25: 0.889,
+        0.5: 1.0,
+        0.75: 1.114,
+        0.9: 1.603,
+        0.95: 2.527,
+        0.99: 20.73,
+        0.999: 109.9,
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -121,10 +151,19 @@ def _at(history: Recent, horizon_s: int, quantiles: Sequence[float], unit: str, 
         {"last": history.last, "half_hour_max": history.half_hour_max, "week_max": history.week_max},
     )
     return Prediction(
-        value=history.last, low=level(0.05), high=max(level(0.95), history.last), probability=0.9, unit=unit,
-        confidence=CONFIDENCE, model=FALLBACK_MODEL, reasons=(why, span), quantiles=values,
-        features_at_s=history.at_s, horizon_s=float(horizon_s), fallback=True,
-    )  # fmt: skip
+        value=history.last,
+        low=level(0.05),
+        high=max(level(0.95), history.last),
+        probability=0.9,
+        unit=unit,
+        confidence=CONFIDENCE,
+        model=FALLBACK_MODEL,
+        reasons=(why, span),
+        quantiles=values,
+        features_at_s=history.at_s,
+        horizon_s=float(horizon_s),
+        fallback=True,
+    )
 
 
 def _ratio(horizon_s: float, q: float) -> float:

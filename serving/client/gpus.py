@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from kopt.core.prediction import Prediction
 from kopt.core.reason import Reason
-from kopt.policies.lending import LendingSettings, ServiceDemand, gpus_for, provision_gpus
+from kopt.policies.lending.policy import LendingSettings, ServiceDemand, gpus_for, provision_gpus
 
 UNIT = "GPUs"
 

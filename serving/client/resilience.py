@@ -10,8 +10,9 @@ class CircuitBreaker:
     down does not make everyone wait for their deadline on every call.
     """
 
-    def __init__(self, clock: Callable[[], float], *, failures: int = 5, pause_s: float = 1.0,
-                 longest_s: float = 30.0) -> None:  # fmt: skip
+    def __init__(
+        self, clock: Callable[[], float], *, failures: int = 5, pause_s: float = 1.0, longest_s: float = 30.0
+    ) -> None:
         self._clock, self._limit, self._first_s, self._longest_s = clock, failures, pause_s, longest_s
         self._failed, self._pause_s, self._retry_at_s, self._probing = 0, pause_s, 0.0, False
 

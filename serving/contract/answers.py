@@ -6,8 +6,8 @@ from typing import Any
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
-from kopt.serving.size_advice import SizeAdvice, size_advice
-from kopt.serving.wire import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, SCHEMA
+from kopt.serving.contract.common import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, SCHEMA
+from kopt.serving.contract.size_advice import SizeAdvice, size_advice
 
 
 class AnswerError(ValueError):
@@ -151,7 +151,7 @@ class ServedModels:
 
 @dataclass(frozen=True)
 class SeriesHealth:
-    """Predicted against actual of one series; the fields of ``serving.schemas.SeriesHealthOut``."""
+    """Predicted against actual of one series; the fields of ``serving.contract.schemas.SeriesHealthOut``."""
 
     name: str
     matched: int
@@ -199,8 +199,8 @@ def parse_forecast(document: Mapping[str, Any]) -> DemandForecast:
     with _Reading("/v1/demand"):
         _check_schema(document)
         series = tuple(
-            SeriesForecast(one["name"], one["unit"], one["bucket_s"], tuple(map(_horizon, one["horizons"])))
-            for one in document["series"]
+            SeriesForecast(item["name"], item["unit"], item["bucket_s"], tuple(map(_horizon, item["horizons"])))
+            for item in document["series"]
         )
         return DemandForecast(series, _model(document["model"]), document["seconds"])
 
@@ -209,7 +209,7 @@ def parse_models(document: Mapping[str, Any]) -> ServedModels:
     """The versions that ``/v1/models`` lists."""
     with _Reading("/v1/models"):
         _check_schema(document)
-        models = tuple(ServedModel(_model(one), one["alias"], one["serving"]) for one in document["models"])
+        models = tuple(ServedModel(_model(item), item["alias"], item["serving"]) for item in document["models"])
         return ServedModels(models, _reasons(document, "refused"))
 
 
@@ -268,11 +268,19 @@ def _horizon(document: Mapping[str, Any]) -> HorizonForecast:
 
 def _prediction(document: Mapping[str, Any]) -> Prediction:
     return Prediction(
-        value=document["value"], low=document["low"], high=document["high"], probability=document["probability"],
-        unit=document["unit"], confidence=document["confidence"], model=_model(document["model"]),
-        reasons=_reasons(document), quantiles={float(q): v for q, v in document["quantiles"].items()},
-        features_at_s=document["features_at_s"], horizon_s=document["horizon_s"], fallback=document["fallback"],
-    )  # fmt: skip
+        value=document["value"],
+        low=document["low"],
+        high=document["high"],
+        probability=document["probability"],
+        unit=document["unit"],
+        confidence=document["confidence"],
+        model=_model(document["model"]),
+        reasons=_reasons(document),
+        quantiles={float(q): v for q, v in document["quantiles"].items()},
+        features_at_s=document["features_at_s"],
+        horizon_s=document["horizon_s"],
+        fallback=document["fallback"],
+    )
 
 
 def _model(document: Mapping[str, Any]) -> ModelVersion:
@@ -280,7 +288,7 @@ def _model(document: Mapping[str, Any]) -> ModelVersion:
 
 
 def _reasons(document: Mapping[str, Any], key: str = "reasons") -> tuple[Reason, ...]:
-    return tuple(Reason(one["code"], one["message"], one["numbers"]) for one in document[key])
+    return tuple(Reason(item["code"], item["message"], item["numbers"]) for item in document[key])
 
 
 def _series_health(document: Mapping[str, Any]) -> SeriesHealth:
@@ -290,6 +298,11 @@ def _series_health(document: Mapping[str, Any]) -> SeriesHealth:
 
 def _recommendation(document: Mapping[str, Any]) -> Recommendation:
     return Recommendation(
-        document["pool"], tuple(document["services"]), tuple(document["actions"]), _reasons(document),
-        tuple(CurvePoint(**point) for point in document["curve"]), document["made_at_s"], document["fallback"],
-    )  # fmt: skip
+        document["pool"],
+        tuple(document["services"]),
+        tuple(document["actions"]),
+        _reasons(document),
+        tuple(CurvePoint(**point) for point in document["curve"]),
+        document["made_at_s"],
+        document["fallback"],
+    )

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kopt.core.bandwidth import BandwidthEstimate, BandwidthKind, Collective
+from kopt.core.hardware.bandwidth import BandwidthEstimate, BandwidthKind, Collective
+from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
-from kopt.core.topology import NodeTopology
 from kopt.core.units import GIB
-from kopt.serving.answers import AnswerError
-from kopt.serving.wire import SCHEMA
+from kopt.serving.contract.answers import AnswerError
+from kopt.serving.contract.common import SCHEMA
 
 GpuIndexes = tuple[int, ...]
 
@@ -34,9 +34,13 @@ class MeasuredCollective:
     nodes: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"gpus": list(self.gpus), "collective": self.collective.value, "bytes": self.bytes,
-                                 "latency_us": self.latency_us}  # fmt: skip
-        return found if self.nodes is None else found | {"nodes": self.nodes}
+        result: dict[str, Any] = {
+            "gpus": list(self.gpus),
+            "collective": self.collective.value,
+            "bytes": self.bytes,
+            "latency_us": self.latency_us,
+        }
+        return result if self.nodes is None else result | {"nodes": self.nodes}
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,9 @@ class OfferedNode:
     topology: NodeTopology | Mapping[str, Any] | str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"name": self.name, "domains": list(self.domains)}
-        found |= {} if self.free is None else {"free": list(self.free)}
-        return found if self.topology is None else found | {"topology": _document(self.topology)}
+        result: dict[str, Any] = {"name": self.name, "domains": list(self.domains)}
+        result |= {} if self.free is None else {"free": list(self.free)}
+        return result if self.topology is None else result | {"topology": _document(self.topology)}
 
 
 @dataclass(frozen=True)
@@ -88,17 +92,25 @@ class BandwidthQuery:
     def to_dict(self) -> dict[str, Any]:
         """The JSON object; what is not said is left out."""
         optional = {
-            "minimum_gigabytes_per_s": self.minimum_gigabytes_per_s, "count": self.count,
+            "minimum_gigabytes_per_s": self.minimum_gigabytes_per_s,
+            "count": self.count,
             "free": None if self.free is None else list(self.free),
-            "probes": [one.to_dict() for one in self.probes] or None, "cluster": self.cluster or None,
-            "offers": [one.to_dict() for one in self.offers] or None,
+            "probes": [measured_collective.to_dict() for measured_collective in self.probes] or None,
+            "cluster": self.cluster or None,
+            "offers": [offered_node.to_dict() for offered_node in self.offers] or None,
             "slow": [{"nodes": list(pair), "gigabytes_per_s": gbps} for pair, gbps in self.slow.items()] or None,
-        }  # fmt: skip
+        }
         return {
-            "topology": _document(self.topology), "gpu_sets": [list(one) for one in self.gpu_sets],
-            "collective": self.collective.value, "bytes": self.bytes, "nodes": self.nodes, "gpu": self.gpu,
-            "nics": self.nics, "software": self.software, "of": self.of.value,
-        } | {name: value for name, value in optional.items() if value is not None}  # fmt: skip
+            "topology": _document(self.topology),
+            "gpu_sets": [list(gpu_set) for gpu_set in self.gpu_sets],
+            "collective": self.collective.value,
+            "bytes": self.bytes,
+            "nodes": self.nodes,
+            "gpu": self.gpu,
+            "nics": self.nics,
+            "software": self.software,
+            "of": self.of.value,
+        } | {name: value for name, value in optional.items() if value is not None}
 
 
 def _document(node: NodeTopology | Mapping[str, Any] | str) -> dict[str, Any]:
@@ -114,20 +126,26 @@ class SetBandwidth:
     meets: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        one = self.estimate
-        share = one.algorithm_gigabytes_per_s / one.bus_gigabytes_per_s
+        bandwidth_estimate = self.estimate
+        share = bandwidth_estimate.algorithm_gigabytes_per_s / bandwidth_estimate.bus_gigabytes_per_s
         return {
-            "gpus": list(one.gpus), "latency_us": one.latency_us, "latency_low_us": one.latency_low_us,
-            "latency_high_us": one.latency_high_us,
-            "algorithm_gigabytes_per_s": one.algorithm_gigabytes_per_s,
-            "algorithm_low_gigabytes_per_s": share * one.bus_low_gigabytes_per_s,
-            "algorithm_high_gigabytes_per_s": share * one.bus_high_gigabytes_per_s,
-            "bus_gigabytes_per_s": one.bus_gigabytes_per_s, "bus_low_gigabytes_per_s": one.bus_low_gigabytes_per_s,
-            "bus_high_gigabytes_per_s": one.bus_high_gigabytes_per_s,
-            "link_gigabytes_per_s": one.link_gigabytes_per_s, "probability": one.probability,
-            "algorithm": one.algorithm, "unknown": one.unknown, "meets": self.meets,
-            "reasons": [reason.to_dict() for reason in one.reasons],
-        }  # fmt: skip
+            "gpus": list(bandwidth_estimate.gpus),
+            "latency_us": bandwidth_estimate.latency_us,
+            "latency_low_us": bandwidth_estimate.latency_low_us,
+            "latency_high_us": bandwidth_estimate.latency_high_us,
+            "algorithm_gigabytes_per_s": bandwidth_estimate.algorithm_gigabytes_per_s,
+            "algorithm_low_gigabytes_per_s": share * bandwidth_estimate.bus_low_gigabytes_per_s,
+            "algorithm_high_gigabytes_per_s": share * bandwidth_estimate.bus_high_gigabytes_per_s,
+            "bus_gigabytes_per_s": bandwidth_estimate.bus_gigabytes_per_s,
+            "bus_low_gigabytes_per_s": bandwidth_estimate.bus_low_gigabytes_per_s,
+            "bus_high_gigabytes_per_s": bandwidth_estimate.bus_high_gigabytes_per_s,
+            "link_gigabytes_per_s": bandwidth_estimate.link_gigabytes_per_s,
+            "probability": bandwidth_estimate.probability,
+            "algorithm": bandwidth_estimate.algorithm,
+            "unknown": bandwidth_estimate.unknown,
+            "meets": self.meets,
+            "reasons": [reason.to_dict() for reason in bandwidth_estimate.reasons],
+        }
 
 
 @dataclass(frozen=True)
@@ -143,9 +161,12 @@ class BestSet:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            **self.found.to_dict(), "worst_gigabytes_per_s": self.worst_gigabytes_per_s,
-            "rest_gigabytes_per_s": self.rest_gigabytes_per_s, "considered": self.considered, "exact": self.exact,
-        }  # fmt: skip
+            **self.found.to_dict(),
+            "worst_gigabytes_per_s": self.worst_gigabytes_per_s,
+            "rest_gigabytes_per_s": self.rest_gigabytes_per_s,
+            "considered": self.considered,
+            "exact": self.exact,
+        }
 
 
 @dataclass(frozen=True)
@@ -163,10 +184,13 @@ class Placement:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            **self.found.to_dict(), "shares": [{"node": node, "gpus": list(gpus)} for node, gpus in self.shares],
-            "domains": list(self.domains), "wider_gigabytes_per_s": self.wider_gigabytes_per_s,
-            "considered": self.considered, "exact": self.exact,
-        }  # fmt: skip
+            **self.found.to_dict(),
+            "shares": [{"node": node, "gpus": list(gpus)} for node, gpus in self.shares],
+            "domains": list(self.domains),
+            "wider_gigabytes_per_s": self.wider_gigabytes_per_s,
+            "considered": self.considered,
+            "exact": self.exact,
+        }
 
 
 @dataclass(frozen=True)
@@ -188,29 +212,40 @@ class BandwidthAnswer:
     def to_dict(self) -> dict[str, Any]:
         """The document of ``/v1/bandwidth``."""
         return {
-            "schema": SCHEMA, "collective": self.collective.value, "bytes": self.bytes, "nodes": self.nodes,
-            "sets": [one.to_dict() for one in self.sets],
+            "schema": SCHEMA,
+            "collective": self.collective.value,
+            "bytes": self.bytes,
+            "nodes": self.nodes,
+            "sets": [set_bandwidth.to_dict() for set_bandwidth in self.sets],
             "best": None if self.best is None else self.best.to_dict(),
-            "placement": None if self.placement is None else self.placement.to_dict(), "model": self.model.to_dict(),
-            "fallback": self.fallback, "reasons": [one.to_dict() for one in self.reasons],
+            "placement": None if self.placement is None else self.placement.to_dict(),
+            "model": self.model.to_dict(),
+            "fallback": self.fallback,
+            "reasons": [reason.to_dict() for reason in self.reasons],
             "warnings": list(self.warnings),
-        }  # fmt: skip
+        }
 
 
-def meets(found: BandwidthEstimate, minimum: float | None, kind: BandwidthKind, *, sure: bool = True) -> bool | None:
+def meets(
+    bandwidth_estimate: BandwidthEstimate, minimum: float | None, kind: BandwidthKind, *, sure: bool = True
+) -> bool | None:
     """Held against the expected value; None without a minimum, and where the hardware is unknown (or the answer not
     ``sure``) and the interval does not decide it."""
     if minimum is None:
         return None
     if kind is BandwidthKind.LINK:
-        return None if found.unknown or found.link_gigabytes_per_s <= 0 else found.meets(minimum, kind)
+        return (
+            None
+            if bandwidth_estimate.unknown or bandwidth_estimate.link_gigabytes_per_s <= 0
+            else bandwidth_estimate.meets(minimum, kind)
+        )
     share = 1.0
     if kind is BandwidthKind.ALGORITHM:
-        share = found.algorithm_gigabytes_per_s / found.bus_gigabytes_per_s
-    low, high = share * found.bus_low_gigabytes_per_s, share * found.bus_high_gigabytes_per_s
-    if (found.unknown or not sure) and low < minimum <= high:
+        share = bandwidth_estimate.algorithm_gigabytes_per_s / bandwidth_estimate.bus_gigabytes_per_s
+    low, high = share * bandwidth_estimate.bus_low_gigabytes_per_s, share * bandwidth_estimate.bus_high_gigabytes_per_s
+    if (bandwidth_estimate.unknown or not sure) and low < minimum <= high:
         return None
-    return found.meets(minimum, kind)
+    return bandwidth_estimate.meets(minimum, kind)
 
 
 def parse_bandwidth(document: Mapping[str, Any]) -> BandwidthAnswer:
@@ -221,44 +256,75 @@ def parse_bandwidth(document: Mapping[str, Any]) -> BandwidthAnswer:
         model = ModelVersion(*(str(document["model"][name]) for name in ("name", "version", "digest")))
         best, placed = document["best"], document.get("placement")
         empty = BandwidthAnswer(
-            Collective(document["collective"]), int(document["bytes"]), int(document["nodes"]), (), None, model,
-            bool(document["fallback"]), _reasons(document), tuple(map(str, document["warnings"])),
-        )  # fmt: skip
+            Collective(document["collective"]),
+            int(document["bytes"]),
+            int(document["nodes"]),
+            (),
+            None,
+            model,
+            bool(document["fallback"]),
+            _reasons(document),
+            tuple(map(str, document["warnings"])),
+        )
         return replace(
-            empty, sets=tuple(_set(one, empty) for one in document["sets"]),
-            best=None if best is None else BestSet(
-                _set(best, empty), float(best["worst_gigabytes_per_s"]), float(best["rest_gigabytes_per_s"]),
-                int(best["considered"]), bool(best["exact"]),
+            empty,
+            sets=tuple(_set(item, empty) for item in document["sets"]),
+            best=None
+            if best is None
+            else BestSet(
+                _set(best, empty),
+                float(best["worst_gigabytes_per_s"]),
+                float(best["rest_gigabytes_per_s"]),
+                int(best["considered"]),
+                bool(best["exact"]),
             ),
             placement=None if placed is None else _placement(placed, empty),
-        )  # fmt: skip
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise AnswerError(f"/v1/bandwidth answered something unexpected: {error!r}") from error
 
 
-def _placement(one: Mapping[str, Any], answer: BandwidthAnswer) -> Placement:
-    shares = tuple((str(share["node"]), tuple(map(int, share["gpus"]))) for share in one["shares"])
-    wider = one["wider_gigabytes_per_s"]
+def _placement(item: Mapping[str, Any], answer: BandwidthAnswer) -> Placement:
+    shares = tuple((str(share["node"]), tuple(map(int, share["gpus"]))) for share in item["shares"])
+    wider = item["wider_gigabytes_per_s"]
     return Placement(
-        _set(one, replace(answer, nodes=len(shares))), shares, tuple(map(str, one["domains"])),
-        None if wider is None else float(wider), int(one["considered"]), bool(one["exact"]),
-    )  # fmt: skip
+        _set(item, replace(answer, nodes=len(shares))),
+        shares,
+        tuple(map(str, item["domains"])),
+        None if wider is None else float(wider),
+        int(item["considered"]),
+        bool(item["exact"]),
+    )
 
 
-def _set(one: Mapping[str, Any], answer: BandwidthAnswer) -> SetBandwidth:
+def _set(item: Mapping[str, Any], answer: BandwidthAnswer) -> SetBandwidth:
     numbers = {
-        name: float(one[name]) for name in (
-            "latency_us", "latency_low_us", "latency_high_us", "algorithm_gigabytes_per_s", "bus_gigabytes_per_s",
-            "bus_low_gigabytes_per_s", "bus_high_gigabytes_per_s", "link_gigabytes_per_s", "probability",
+        name: float(item[name])
+        for name in (
+            "latency_us",
+            "latency_low_us",
+            "latency_high_us",
+            "algorithm_gigabytes_per_s",
+            "bus_gigabytes_per_s",
+            "bus_low_gigabytes_per_s",
+            "bus_high_gigabytes_per_s",
+            "link_gigabytes_per_s",
+            "probability",
         )
-    }  # fmt: skip
+    }
     estimate = BandwidthEstimate(
-        gpus=tuple(map(int, one["gpus"])), nodes=answer.nodes, collective=answer.collective, bytes=answer.bytes,
-        algorithm=str(one["algorithm"]), unknown=bool(one["unknown"]), model=answer.model, reasons=_reasons(one),
+        gpus=tuple(map(int, item["gpus"])),
+        nodes=answer.nodes,
+        collective=answer.collective,
+        bytes=answer.bytes,
+        algorithm=str(item["algorithm"]),
+        unknown=bool(item["unknown"]),
+        model=answer.model,
+        reasons=_reasons(item),
         **numbers,
-    )  # fmt: skip
-    return SetBandwidth(estimate, one["meets"])
+    )
+    return SetBandwidth(estimate, item["meets"])
 
 
 def _reasons(document: Mapping[str, Any]) -> tuple[Reason, ...]:
-    return tuple(Reason(one["code"], one["message"], one["numbers"]) for one in document["reasons"])
+    return tuple(Reason(item["code"], item["message"], item["numbers"]) for item in document["reasons"])

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from kopt.core.bandwidth import MAX_BYTES, BandwidthKind, Collective, collective
-from kopt.core.topology import LinkType
-from kopt.serving.schemas import ModelOut, ReasonOut
-from kopt.serving.wire import SCHEMA
+from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthKind, Collective, collective
+from kopt.core.hardware.node_topology import LinkType
+from kopt.serving.contract.common import SCHEMA, ModelOut
+from kopt.serving.contract.schemas import ReasonOut
 
 MAX_SETS = 256
 MAX_GPUS = 128

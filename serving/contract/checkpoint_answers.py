@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kopt.core.checkpoint import Estimate, JobState, JobStatus
-from kopt.serving.answers import AnswerError
-from kopt.serving.wire import SCHEMA
+from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.serving.contract.answers import AnswerError
+from kopt.serving.contract.common import SCHEMA
 
 
 @dataclass(frozen=True)
@@ -51,29 +51,47 @@ def parse_jobs(document: Mapping[str, Any]) -> FollowedJobs:
         raise AnswerError(f"/v1/checkpoint answered something unexpected: {error!r}") from error
 
 
-def _job(found: Mapping[str, Any]) -> FollowedJobView:
+def _job(result: Mapping[str, Any]) -> FollowedJobView:
     changes = tuple(
-        StateChange(float(one["at"]), JobState(one["state"]), bool(one["safe"]), one["line"], str(one["text"]))
-        for one in found["changes"]
+        StateChange(float(item["at"]), JobState(item["state"]), bool(item["safe"]), item["line"], str(item["text"]))
+        for item in result["changes"]
     )
-    missed = sum(found["missed"].values())
+    missed = sum(result["missed"].values())
     return FollowedJobView(
-        str(found["job"]), float(found["heard_at"]), float(found["gpus"]), int(found["lines"]), job_status(found),
-        changes, missed,
-    )  # fmt: skip
+        str(result["job"]),
+        float(result["heard_at"]),
+        float(result["gpus"]),
+        int(result["lines"]),
+        job_status(result),
+        changes,
+        missed,
+    )
 
 
-def job_status(found: Mapping[str, Any]) -> JobStatus:
+def job_status(result: Mapping[str, Any]) -> JobStatus:
     """Out of the fields of ``JobStatus.to_dict``. Raises KeyError, TypeError or ValueError."""
     return JobStatus(
-        JobState(found["state"]), bool(found["safe"]), bool(found["evidence"]), float(found["confidence"]),
-        found["step"], found["last_durable_step"], found["last_durable_at"], found["seconds_since_durable"],
-        _estimate(found, "work_at_risk", "_gpu_seconds"), _estimate(found, "next_safe"),
-        _estimate(found, "next_checkpoint"), found["evidence_line"], str(found["evidence_text"]),
-        str(found["reason"]), int(found["writers"]),
-    )  # fmt: skip
+        JobState(result["state"]),
+        bool(result["safe"]),
+        bool(result["evidence"]),
+        float(result["confidence"]),
+        result["step"],
+        result["last_durable_step"],
+        result["last_durable_at"],
+        result["seconds_since_durable"],
+        _estimate(result, "work_at_risk", "_gpu_seconds"),
+        _estimate(result, "next_safe"),
+        _estimate(result, "next_checkpoint"),
+        result["evidence_line"],
+        str(result["evidence_text"]),
+        str(result["reason"]),
+        int(result["writers"]),
+        bool(result.get("last_durable_claimed")),
+    )
 
 
-def _estimate(found: Mapping[str, Any], name: str, unit: str = "_seconds") -> Estimate | None:
-    value = found[f"{name}{unit}"]
-    return None if value is None else Estimate(float(value), float(found[f"{name}_low"]), float(found[f"{name}_high"]))
+def _estimate(result: Mapping[str, Any], name: str, unit: str = "_seconds") -> Estimate | None:
+    value = result[f"{name}{unit}"]
+    return (
+        None if value is None else Estimate(float(value), float(result[f"{name}_low"]), float(result[f"{name}_high"]))
+    )

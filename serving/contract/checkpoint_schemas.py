@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from kopt.serving.schemas import ModelOut
-from kopt.serving.wire import SCHEMA
+from kopt.serving.contract.common import SCHEMA, ModelOut
 
 MAX_LINES = 10_000
 """Of one request; agents send a thousand."""
@@ -70,8 +69,12 @@ class CheckpointRequest(_Strict):
     """What lies in the job's checkpoint folder."""
     files_at: Moment | None = None
     """When it was listed; now if absent."""
-    annotations: Annotated[dict[Annotated[str, Field(max_length=512)], Annotated[str, Field(max_length=4096)]],
-                           Field(max_length=256)] | None = None  # fmt: skip
+    annotations: (
+        Annotated[
+            dict[Annotated[str, Field(max_length=512)], Annotated[str, Field(max_length=4096)]], Field(max_length=256)
+        ]
+        | None
+    ) = None
     """Of the job's pods: ``kaiwo.ai/last-checkpoint-time`` and ``-step`` count as a durable checkpoint."""
     deadline_ms: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] | None = None
     """As the header ``X-Kopt-Deadline-Ms``; the shorter counts."""
@@ -108,6 +111,8 @@ class JobStatusOut(BaseModel):
     """Cut and without what looks like a secret."""
     reason: str
     writers: int
+    last_durable_claimed: bool
+    """The job's own pods say by annotation that there is this checkpoint; no line of the log has shown it."""
 
 
 class CheckpointResponse(JobStatusOut):

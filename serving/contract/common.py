@@ -1,11 +1,12 @@
 """Names and bounds of the wire, shared by the endpoint and its client (standard library only)."""
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from kopt.core.prediction import DEFAULT_HORIZONS_S as DEFAULT_HORIZONS_S
 from kopt.core.prediction import DEFAULT_QUANTILES as DEFAULT_QUANTILES
 
-SCHEMA: Final = "kopt/v1"
+SCHEMA: Final[Literal["kopt/v1"]] = "kopt/v1"
 DEADLINE_HEADER = "x-kopt-deadline-ms"
 """Milliseconds the caller still waits from the moment it sends; past it the answer is the fallback."""
 
@@ -23,3 +24,10 @@ MAX_WORDS = 20_000
 
 GRID_S = 300
 """Finer histories are summed to this step; the same number as ``data.demand.table.GRID_S`` (a test holds them)."""
+
+
+@dataclass(frozen=True)
+class ModelOut:
+    name: str
+    version: str
+    digest: str

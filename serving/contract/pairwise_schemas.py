@@ -1,14 +1,12 @@
-"""The typed requests and answers of ``/v1/bandwidth/pairs``; strict, as those of ``/v1/bandwidth``."""
+"""The typed requests of ``/v1/bandwidth/pairs``; strict, as those of ``/v1/bandwidth``."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from kopt.core.bandwidth import MAX_BYTES, Collective
-from kopt.core.pairs import Health
-from kopt.serving.bandwidth_schemas import MAX_GPUS, Kind, NodeIn
-from kopt.serving.schemas import ModelOut
-from kopt.serving.wire import SCHEMA
+from kopt.core.hardware.bandwidth import MAX_BYTES
+from kopt.core.hardware.pairwise import Health
+from kopt.serving.contract.bandwidth_schemas import MAX_GPUS, Kind, NodeIn
 
 MAX_PAIRS = 500
 MAX_POINTS = 64
@@ -79,70 +77,3 @@ class PairsRequest(_Strict):
 
 
 PAIRS_REQUEST = TypeAdapter(PairsRequest)
-
-
-class PairsKept(BaseModel):
-    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
-    cluster: str
-    kept: int
-    """Pairs of the request that are what is kept now; those measured before what is kept already are not."""
-    unknown_nodes: list[str]
-    """Pairs of nodes whose topology is not known calibrate nothing."""
-    model: ModelOut
-
-
-class PointOut(BaseModel):
-    bytes: int
-    latency_us: float
-
-
-class PairOut(BaseModel):
-    nodes: list[str]
-    gpus_per_node: int
-    collective: Collective
-    measured_at: float
-    alpha_us: float | None
-    beta_gbps: float | None
-    points: list[PointOut]
-    software: str
-    health: Health
-    reason: str
-    predicted_gbps: float | None
-    """Bus bandwidth in GB/s at the largest size that was measured, by the hardware and the cluster's healthy pairs;
-    null where a node's topology is not known."""
-    low_gbps: float | None
-    high_gbps: float | None
-
-
-class PairNodeOut(BaseModel):
-    name: str
-    health: Health
-    """By what its pairs reach beside those of other nodes."""
-    reason: str
-    domains: list[str]
-    machine: str | None
-    """Nodes of the same hardware say the same; null where the topology is not known."""
-
-
-class ExpectedOut(BaseModel):
-    """What a pair of these machines is predicted to reach, measured or not."""
-
-    machines: list[str]
-    gpus_per_node: int
-    collective: Collective
-    bytes: int
-    predicted_gbps: float
-    low_gbps: float
-    high_gbps: float
-
-
-class PairsResponse(BaseModel):
-    """Without ``cluster`` in the query: the names of the clusters alone."""
-
-    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
-    cluster: str | None
-    clusters: list[str]
-    nodes: list[PairNodeOut]
-    pairs: list[PairOut]
-    expected: list[ExpectedOut]
-    model: ModelOut

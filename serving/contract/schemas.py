@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from kopt.serving.wire import (
+from kopt.serving.contract.common import (
     DEFAULT_HORIZONS_S,
     DEFAULT_QUANTILES,
     MAX_COMMAND,
@@ -31,6 +31,7 @@ from kopt.serving.wire import (
     MAX_TENANTS,
     MAX_WORDS,
     SCHEMA,
+    ModelOut,
 )
 
 N = TypeVar("N", int, float)
@@ -96,13 +97,15 @@ class DemandRequest(_Strict):
     capacity_per_gpu: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
     """What one GPU serves in one bucket of the history, in its unit: value / capacity_per_gpu = GPUs."""
     horizons_s: Annotated[
-        list[Horizon], Field(min_length=1, max_length=MAX_HORIZONS, default=list(DEFAULT_HORIZONS_S)),
+        list[Horizon],
+        Field(min_length=1, max_length=MAX_HORIZONS, default=list(DEFAULT_HORIZONS_S)),
         AfterValidator(_rising),
-    ]  # fmt: skip
+    ]
     quantiles: Annotated[
-        list[Quantile], Field(min_length=1, max_length=MAX_QUANTILES, default=list(DEFAULT_QUANTILES)),
+        list[Quantile],
+        Field(min_length=1, max_length=MAX_QUANTILES, default=list(DEFAULT_QUANTILES)),
         AfterValidator(_rising),
-    ]  # fmt: skip
+    ]
     now_s: Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)] | None = None
     """The caller's time on the clock of ``t``; with it, metrics that have gone stale are noticed."""
     replay: bool = False
@@ -162,12 +165,6 @@ class SizingRequest(_Strict):
 
 
 SIZING_REQUEST = TypeAdapter(SizingRequest)
-
-
-class ModelOut(BaseModel):
-    name: str
-    version: str
-    digest: str
 
 
 class ReasonOut(BaseModel):

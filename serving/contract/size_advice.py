@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.core.catalogue import UnknownGpuError, find_gpu
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.reason import Reason
-from kopt.core.sizing import ShareKind
 from kopt.core.units import GIB, MIB, WHOLE_GPU
+from kopt.core.workload.sizing import ShareKind
 
 MEMORY_ANNOTATION = "kaiwo.ai/gpu-memory"
 _WHOLE_RESOURCE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
@@ -112,13 +112,28 @@ class SizeAdvice:
 
 def size_advice(document: Mapping[str, Any]) -> SizeAdvice:
     """Advice from an item of ``/v1/recommendations``' sizes. Raises KeyError, TypeError or ValueError."""
-    asked, found = document["asked"], document["estimate"]
-    memory, share = found["memory"], found["recommendation"]
+    asked, result = document["asked"], document["estimate"]
+    memory, share = result["memory"], result["recommendation"]
     return SizeAdvice(
-        document["name"], found["script"], document["image"], found["gpu"], asked["gpus"], asked["memory_mib"],
-        asked["fraction"], memory["peak_bytes"], memory["low_bytes"], memory["high_bytes"], dict(memory["breakdown"]),
-        ShareKind(share["kind"]), share["bytes"], share["milli_gpu"], share["profile"], share["count"],
-        found["method"], found["confidence"],
-        tuple(Reason(one["code"], one["message"], one["numbers"]) for one in found["reasons"]),
-        document["made_at_s"], share["gpu"],
-    )  # fmt: skip
+        document["name"],
+        result["script"],
+        document["image"],
+        result["gpu"],
+        asked["gpus"],
+        asked["memory_mib"],
+        asked["fraction"],
+        memory["peak_bytes"],
+        memory["low_bytes"],
+        memory["high_bytes"],
+        dict(memory["breakdown"]),
+        ShareKind(share["kind"]),
+        share["bytes"],
+        share["milli_gpu"],
+        share["profile"],
+        share["count"],
+        result["method"],
+        result["confidence"],
+        tuple(Reason(item["code"], item["message"], item["numbers"]) for item in result["reasons"]),
+        document["made_at_s"],
+        share["gpu"],
+    )

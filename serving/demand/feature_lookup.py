@@ -82,11 +82,11 @@ class StoredFeatures:
         before = self._answers.get(asked_for)
         if before is not None and before[0] == read_at:
             return before[1]
-        found = self._forecast(model, rows, horizons_s, quantiles, unit)
+        storeds = self._forecast(model, rows, horizons_s, quantiles, unit)
         if len(self._answers) >= _MOST_ANSWERS:
             self._answers.clear()
-        self._answers[asked_for] = (read_at, found)
-        return found
+        self._answers[asked_for] = (read_at, storeds)
+        return storeds
 
     def _forecast(
         self, model: RowModel, rows: list[_Row], horizons_s: Sequence[int], quantiles: Sequence[float], unit: str
@@ -96,21 +96,22 @@ class StoredFeatures:
         values = model.predict_rows(np.array([row.features for row in usable]), asked) if usable else np.empty(0)
         answers = iter(values)
         return [
-            _refused(row.problem, model.version, horizons_s, unit) if row.problem is not None
+            _refused(row.problem, model.version, horizons_s, unit)
+            if row.problem is not None
             else _answered(row, next(answers), asked, model.version, horizons_s, quantiles, unit)
             for row in rows
-        ]  # fmt: skip
+        ]
 
     def _fresh(self, name: str) -> _Row | None:
         row = self._rows.get(name)
         return row if row is not None and self._clock() - row.read_at <= KEEP_S else None
 
     def _read(self, names: Sequence[str]) -> list[_Row]:
-        found = {name: row for name in names if (row := self._fresh(name)) is not None}
-        missing = [name for name in names if name not in found]
+        rows_by_name = {name: row for name in names if (row := self._fresh(name)) is not None}
+        missing = [name for name in names if name not in rows_by_name]
         if missing:
-            found |= self._from_store(missing)
-        return [found[name] for name in names]
+            rows_by_name |= self._from_store(missing)
+        return [rows_by_name[name] for name in names]
 
     def _from_store(self, names: list[str]) -> dict[str, _Row]:
         with self._lock:
@@ -137,9 +138,14 @@ def _refused(problem: Reason, version: ModelVersion, horizons_s: Sequence[int], 
 
 
 def _answered(
-    row: _Row, values: NDArray[np.float64], asked: list[float], version: ModelVersion, horizons_s: Sequence[int],
-    quantiles: Sequence[float], unit: str,
-) -> Stored:  # fmt: skip
+    row: _Row,
+    values: NDArray[np.float64],
+    asked: list[float],
+    version: ModelVersion,
+    horizons_s: Sequence[int],
+    quantiles: Sequence[float],
+    unit: str,
+) -> Stored:
     last, floor = float(row.features[COLUMN["last_value"]]), float(row.features[COLUMN["floor"]])
     step_s = int(row.features[COLUMN["step_s"]])
     rise = float(row.features[COLUMN["below_max_30m"]])
@@ -151,9 +157,15 @@ def _answered(
 
 
 def _at(
-    row: _Row, values: NDArray[np.float64], asked: list[float], version: ModelVersion, horizon_s: int,
-    quantiles: Sequence[float], unit: str, why: Reason,
-) -> Prediction:  # fmt: skip
+    row: _Row,
+    values: NDArray[np.float64],
+    asked: list[float],
+    version: ModelVersion,
+    horizon_s: int,
+    quantiles: Sequence[float],
+    unit: str,
+    why: Reason,
+) -> Prediction:
     if horizon_s > HORIZONS_S[-1]:
         text = f"Stored features reach {HORIZONS_S[-1]} s ahead; send the history for {horizon_s} s."
         return Prediction.refusal(Reason("HORIZON_TOO_FAR", text), unit=unit, model=version, horizon_s=float(horizon_s))
@@ -161,9 +173,18 @@ def _at(
         q: float(np.interp(horizon_s, HORIZONS_S, values[:, place])) for place, q in enumerate(asked)
     }
     return Prediction(
-        by_level[0.5], by_level[_INTERVAL[0]], by_level[_INTERVAL[1]], _INTERVAL[1] - _INTERVAL[0], unit, CONFIDENCE,
-        version, (why,), {q: by_level[q] for q in quantiles}, row.at_s, float(horizon_s),
-    )  # fmt: skip
+        by_level[0.5],
+        by_level[_INTERVAL[0]],
+        by_level[_INTERVAL[1]],
+        _INTERVAL[1] - _INTERVAL[0],
+        unit,
+        CONFIDENCE,
+        version,
+        (why,),
+        {q: by_level[q] for q in quantiles},
+        row.at_s,
+        float(horizon_s),
+    )
 
 
 def open_feature_store(settings: Any) -> Callable[[], RowStore]:

@@ -40,8 +40,9 @@ class Matched:
         return len(self.actual)
 
     def newest(self, count: int) -> "Matched":
-        return Matched(self.actual[-count:], self.median[-count:], self.upper[-count:], self.last[-count:],
-                       self.quantile)  # fmt: skip
+        return Matched(
+            self.actual[-count:], self.median[-count:], self.upper[-count:], self.last[-count:], self.quantile
+        )
 
     @property
     def coverage(self) -> float | None:
@@ -80,8 +81,8 @@ def alarm(matched: Matched, alarmed: bool) -> tuple[bool, tuple[Reason, ...]]:
 
 
 def _faults(window: Matched, sigmas: float, worse: float) -> tuple[Reason, ...]:
-    found = (_undercovered(window, sigmas), _worse(window, worse))
-    return tuple(reason for reason in found if reason is not None)
+    result = (_undercovered(window, sigmas), _worse(window, worse))
+    return tuple(reason for reason in result if reason is not None)
 
 
 def _undercovered(window: Matched, sigmas: float) -> Reason | None:
@@ -89,8 +90,10 @@ def _undercovered(window: Matched, sigmas: float) -> Reason | None:
     bound = q - _SLACK - sigmas * float(np.sqrt(q * (1 - q) / len(window)))
     if coverage >= bound:
         return None
-    text = (f"{coverage:.1%} of the last {len(window)} actuals were at or under the predicted quantile {q:g}; at least "
-            f"{bound:.1%} are expected.")  # fmt: skip
+    text = (
+        f"{coverage:.1%} of the last {len(window)} actuals were at or under the predicted quantile {q:g}; at least "
+        f"{bound:.1%} are expected."
+    )
     return Reason("COVERAGE_LOW", text, {"coverage": coverage, "expected": bound, "matched": len(window)})
 
 
@@ -116,5 +119,5 @@ def population_stability(values: Floats, newest: int = 288) -> float | None:
     edges = np.unique(np.quantile(before, np.linspace(0, 1, _BINS + 1)[1:-1]))
     bins = len(edges) + 1
     expected = (np.bincount(np.searchsorted(edges, before), minlength=bins) + 0.5) / (len(before) + 0.5 * bins)
-    found = (np.bincount(np.searchsorted(edges, now), minlength=bins) + 0.5) / (len(now) + 0.5 * bins)
-    return float(((found - expected) * np.log(found / expected)).sum())
+    array = (np.bincount(np.searchsorted(edges, now), minlength=bins) + 0.5) / (len(now) + 0.5 * bins)
+    return float(((array - expected) * np.log(array / expected)).sum())

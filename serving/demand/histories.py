@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.data.demand.table import DemandSeries
-from kopt.serving.problems import invalid
-from kopt.serving.schemas import Amounts, DemandRequest, SeriesIn
-from kopt.serving.wire import MAX_POINTS
+from kopt.serving.contract.common import MAX_POINTS
+from kopt.serving.contract.schemas import Amounts, DemandRequest, SeriesIn
+from kopt.serving.http.problems import invalid
 
 Floats = NDArray[np.float64]
 
@@ -84,13 +84,13 @@ def _grid(place: str, times: Floats) -> tuple[int, NDArray[np.int64]]:
 def _on_grid(place: str, amounts: Sequence[float | None], slots: NDArray[np.int64], size: int) -> Floats:
     if len(amounts) != len(slots):
         raise invalid(place, f"has {len(amounts)} items, t has {len(slots)}")
-    found = np.array(amounts, dtype=np.float64)
+    array = np.array(amounts, dtype=np.float64)
     # NaN passes both comparisons: it is a gap.
-    wrong = np.flatnonzero((found < 0) | (found > LARGEST_AMOUNT))
+    wrong = np.flatnonzero((array < 0) | (array > LARGEST_AMOUNT))
     if len(wrong):
         raise invalid(f"{place}.{int(wrong[0])}", "a demand is not negative, not infinite and at most 1e15")
-    if size == len(found):
-        return found
+    if size == len(array):
+        return array
     placed = np.full(size, np.nan)
-    placed[slots] = found
+    placed[slots] = array
     return placed

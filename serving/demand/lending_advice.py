@@ -5,16 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kopt.core.prediction import Prediction
-from kopt.policies.lending import (
-    LendingSettings,
-    LendingState,
-    Pool,
-    ServiceDemand,
-    decide,
-    lendable_curve,
-)
-from kopt.serving.engine import Observation
-from kopt.serving.monitoring import PredictionTable
+from kopt.policies.lending.policy import LendingSettings, LendingState, Pool, ServiceDemand, decide, lendable_curve
+from kopt.serving.demand.monitoring import PredictionTable
+from kopt.serving.demand.service import Observation
+from kopt.serving.http.sharing import KeptByCaller
 
 STALE_S = 3600.0
 """A service that was not asked about for this long no longer counts in its pool."""
@@ -23,27 +17,25 @@ STALE_S = 3600.0
 class Adviser:
     """Keeps the newest forecast of every service whose request named its GPUs; writes advice to the shared table.
 
-    ``take`` runs on the observer's thread. At most ``most`` services are kept, the oldest leave first.
+    ``take`` runs on the observer's thread. At most ``most`` services are kept; the oldest of the
+    caller with most of them leave first.
     """
 
     def __init__(self, table: PredictionTable, settings: LendingSettings | None = None, most: int = 5000) -> None:
-        self._table, self._settings, self._most = table, settings or LendingSettings(), most
-        self._newest: dict[tuple[str, str], Observation] = {}
+        self._table, self._settings = table, settings or LendingSettings()
+        self._newest: KeptByCaller[str, Observation] = KeptByCaller(most)
 
     def take(self, seen: Observation) -> None:
         """Advice for the pool of this observation, where it says how many GPUs there are and what one serves."""
         if seen.entry.gpus is None or seen.capacity_per_bucket is None:
             return
-        key = (seen.caller, seen.entry.name)
-        self._newest.pop(key, None)
-        self._newest[key] = seen
-        while len(self._newest) > self._most:
-            self._newest.pop(next(iter(self._newest)))
+        self._newest.put(seen.caller, seen.entry.name, seen)
         name = pool_name(seen)
         members = [
-            other for (caller, _), other in self._newest.items()
-            if caller == seen.caller and pool_name(other) == name and seen.at_s - other.at_s <= STALE_S
-        ]  # fmt: skip
+            other
+            for other in self._newest.values(seen.caller)
+            if pool_name(other) == name and seen.at_s - other.at_s <= STALE_S
+        ]
         self._advise(name, members, seen)
 
     def _advise(self, name: str, members: list[Observation], seen: Observation) -> None:
@@ -57,13 +49,16 @@ class Adviser:
             "services": sorted(member.entry.name for member in members),
             **decision.to_dict(),
             "curve": [
-                {"horizon_s": point.horizon_s, "provision_milli_gpu": point.provision,
-                 "lendable_milli_gpu": point.lendable}
+                {
+                    "horizon_s": point.horizon_s,
+                    "provision_milli_gpu": point.provision,
+                    "lendable_milli_gpu": point.lendable,
+                }
                 for point in lendable_curve(pool, self._settings)
             ],
             "made_at_s": seen.at_s,
             "fallback": any(member.answer.fallback for member in members),
-        }  # fmt: skip
+        }
         kept = json.dumps({"recent": after.recent})
         self._table.put_advice(seen.caller, name, seen.at_s, json.dumps(document), kept)
 
@@ -85,8 +80,9 @@ def _service(member: Observation, horizon_s: int) -> ServiceDemand:
     demand: Prediction = (later[0] if later else member.answer.horizons[-1]).demand
     quantiles: Mapping[float, float] = {} if demand.refused else demand.quantiles
     assert member.capacity_per_bucket is not None
-    return ServiceDemand(member.entry.name, member.recent_max, member.capacity_per_bucket, quantiles,
-                         member.entry.min_gpus, demand.model)  # fmt: skip
+    return ServiceDemand(
+        member.entry.name, member.recent_max, member.capacity_per_bucket, quantiles, member.entry.min_gpus, demand.model
+    )
 
 
 def _state(document: Mapping[str, Any]) -> LendingState:

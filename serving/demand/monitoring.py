@@ -15,11 +15,15 @@ import numpy as np
 
 from kopt.core.reason import Reason
 from kopt.data.demand.table import DemandSeries
-from kopt.serving.health import WINDOW, Matched
+from kopt.serving.demand.health import WINDOW, Matched
+from kopt.serving.http.sharing import trim
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 RETENTION_S = 14 * 86_400
 MOST_ROWS = 500_000
+MOST_STATES = 20_000
+"""Of series' health, and of pools' advice."""
+_KEY = "caller, series, role, horizon_s, target_s"
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
@@ -63,7 +67,7 @@ class Row:
 
 @dataclass(frozen=True)
 class SeriesState:
-    """How one series' predictions have done lately, as stored; fields as ``serving.schemas.SeriesHealthOut``."""
+    """How one series' predictions have done lately; fields as ``serving.contract.schemas.SeriesHealthOut``."""
 
     caller: str
     series: str
@@ -107,34 +111,38 @@ class PredictionTable:
                 "AND actual IS NULL AND target_s >= ? AND target_s + bucket_s <= ?",
                 (caller, series.name, series.start_s, end_s),
             ).fetchall()
-            found = [
+            result = [
                 (actual, caller, series.name, role, horizon_s, target_s)
                 for role, horizon_s, target_s, bucket_s in waiting
                 if (actual := _actual(series, target_s, bucket_s)) is not None
             ]
             self._db.executemany(
                 "UPDATE prediction SET actual = ? WHERE caller = ? AND series = ? AND role = ? AND horizon_s = ? "
-                "AND target_s = ?", found,
-            )  # fmt: skip
-        return len(found)
+                "AND target_s = ?",
+                result,
+            )
+        return len(result)
 
     def matched(self, caller: str, series: str, role: str, window: int = WINDOW) -> Matched:
         """The newest matched predictions of a series over all horizons, oldest first."""
         with self._lock:
-            found = self._db.execute(
+            result = self._db.execute(
                 "SELECT actual, median, upper, last, quantile FROM prediction WHERE caller = ? AND series = ? AND "
                 "role = ? AND actual IS NOT NULL ORDER BY target_s DESC, horizon_s LIMIT ?",
                 (caller, series, role, window),
             ).fetchall()
-        table = np.array(found[::-1], dtype=np.float64).reshape(-1, 5)
+        table = np.array(result[::-1], dtype=np.float64).reshape(-1, 5)
         quantile = float(table[-1, 4]) if len(table) else 0.95
         # Rows of another quantile (the caller changed it) would be judged against the wrong share.
         kept = table[table[:, 4] == quantile]
         return Matched(kept[:, 0], kept[:, 1], kept[:, 2], kept[:, 3], quantile)
 
     def put_state(self, state: SeriesState) -> None:
-        values = {**vars(state), "alarm": int(state.alarm),
-                  "reasons": json.dumps([reason.to_dict() for reason in state.reasons])}  # fmt: skip
+        values = {
+            **vars(state),
+            "alarm": int(state.alarm),
+            "reasons": json.dumps([reason.to_dict() for reason in state.reasons]),
+        }
         with self._lock, self._db:
             self._db.execute(f"INSERT OR REPLACE INTO health VALUES ({','.join('?' * 12)})", tuple(values.values()))
 
@@ -142,46 +150,45 @@ class PredictionTable:
         """The newest states, of one caller or of all."""
         where = "" if caller is None else "WHERE caller = ?"
         with self._lock:
-            found = self._db.execute(
+            result = self._db.execute(
                 f"SELECT * FROM health {where} ORDER BY updated_s DESC LIMIT {limit:d}",
                 () if caller is None else (caller,),
             ).fetchall()
-        return [_state(row) for row in found]
+        return [_state(row) for row in result]
 
     def put_advice(self, caller: str, pool: str, made_at_s: float, document: str, state: str) -> None:
         with self._lock, self._db:
-            self._db.execute("INSERT OR REPLACE INTO advice VALUES (?,?,?,?,?)",
-                             (caller, pool, made_at_s, document, state))  # fmt: skip
+            self._db.execute(
+                "INSERT OR REPLACE INTO advice VALUES (?,?,?,?,?)", (caller, pool, made_at_s, document, state)
+            )
 
     def advice(self, caller: str | None, since_s: float) -> list[str]:
         """Documents of the pools' newest advice made since then, by pool; of one caller or of all."""
         with self._lock:
-            found = self._db.execute(
+            result = self._db.execute(
                 "SELECT document FROM advice WHERE coalesce(?, caller) = caller AND made_at_s >= ? "
                 "ORDER BY pool, caller",
                 (caller, since_s),
             ).fetchall()
-        return [document for (document,) in found]
+        return [document for (document,) in result]
 
     def advice_state(self, caller: str, pool: str) -> str | None:
         with self._lock:
-            found = self._db.execute(
+            result = self._db.execute(
                 "SELECT state FROM advice WHERE caller = ? AND pool = ?", (caller, pool)
             ).fetchone()
-        return None if found is None else str(found[0])
+        return None if result is None else str(result[0])
 
     def prune(self, now_s: float) -> int:
-        """Delete rows past their retention and the oldest beyond ``MOST_ROWS``; returns how many."""
+        """Delete rows past their retention, and beyond what is kept the oldest of the caller that has most; returns how
+        many predictions."""
         with self._lock, self._db:
             gone = self._db.execute("DELETE FROM prediction WHERE made_at_s < ?", (now_s - RETENTION_S,)).rowcount
-            (rows,) = self._db.execute("SELECT count(*) FROM prediction").fetchone()
-            if rows > MOST_ROWS:
-                (edge,) = self._db.execute(
-                    "SELECT made_at_s FROM prediction ORDER BY made_at_s LIMIT 1 OFFSET ?", (rows - MOST_ROWS,)
-                ).fetchone()
-                gone += self._db.execute("DELETE FROM prediction WHERE made_at_s < ?", (edge,)).rowcount
+            gone += trim(self._db, "prediction", _KEY, "made_at_s", MOST_ROWS, ("caller",))
             self._db.execute("DELETE FROM health WHERE updated_s < ?", (now_s - RETENTION_S,))
             self._db.execute("DELETE FROM advice WHERE made_at_s < ?", (now_s - RETENTION_S,))
+            trim(self._db, "health", "caller, series, role", "updated_s", MOST_STATES, ("caller",))
+            trim(self._db, "advice", "caller, pool", "made_at_s", MOST_STATES, ("caller",))
         return int(gone)
 
 
@@ -200,5 +207,5 @@ def _state(row: Sequence[object]) -> SeriesState:
     fields = dict(zip(names, row, strict=True))
     fields["alarm"] = bool(fields["alarm"])
     reasons = json.loads(str(fields["reasons"]))
-    fields["reasons"] = tuple(Reason(one["code"], one["message"], one["numbers"]) for one in reasons)
+    fields["reasons"] = tuple(Reason(reason["code"], reason["message"], reason["numbers"]) for reason in reasons)
     return SeriesState(**fields)  # type: ignore[arg-type]

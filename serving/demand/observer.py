@@ -4,18 +4,18 @@ import logging
 import queue
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from kopt.core.prediction import Prediction
 from kopt.core.reason import Reason
 from kopt.data.demand.table import DemandSeries
-from kopt.serving.advice import Adviser
-from kopt.serving.engine import Observation
-from kopt.serving.health import PSI_NOTICE, alarm, population_stability
-from kopt.serving.metrics import EndpointMetrics
-from kopt.serving.monitoring import CHALLENGER, CHAMPION, PredictionTable, Row, SeriesState
-from kopt.serving.slot import ModelSlot
+from kopt.serving.demand.health import PSI_NOTICE, alarm, population_stability
+from kopt.serving.demand.lending_advice import Adviser
+from kopt.serving.demand.monitoring import CHALLENGER, CHAMPION, PredictionTable, Row, SeriesState
+from kopt.serving.demand.service import Observation
+from kopt.serving.http.metrics import EndpointMetrics
+from kopt.serving.http.sharing import KeptByCaller, Shares
+from kopt.serving.runtime.model_slot import ModelSlot
 
 _LOG = logging.getLogger(__name__)
 _QUEUE = 512
@@ -29,8 +29,8 @@ _SHARE = 0.2
 class TableObserver:
     """Writes answers to the PredictionTable, matches actuals, runs the challenger beside and keeps the alarms.
 
-    A series counts once per bucket, whoever asks how often. When the queue is full, observations are dropped and
-    counted: callers never wait for the disk.
+    A series counts once per bucket, whoever asks how often. When the queue is full, or a caller has its share of it,
+    observations are dropped and counted: callers never wait for the disk.
     """
 
     def __init__(
@@ -44,9 +44,10 @@ class TableObserver:
     ) -> None:
         self._table, self._metrics, self._challenger, self._adviser = table, metrics, challenger, adviser
         self._clock = clock
-        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
-        self._alarms: dict[tuple[str, str], Reason] = {}
-        self._queue: queue.Queue[Observation | None] = queue.Queue(_QUEUE)
+        self._seen: KeptByCaller[str, float] = KeptByCaller(_MOST_SERIES)
+        self._alarms: KeptByCaller[str, Reason] = KeptByCaller(_MOST_SERIES)
+        self._queued, self._lock = Shares(_QUEUE), threading.Lock()
+        self._queue: queue.SimpleQueue[Observation | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
 
@@ -64,23 +65,23 @@ class TableObserver:
             self._thread = None
 
     def distrusted(self, caller: str, name: str) -> Reason | None:
-        return self._alarms.get((caller, name))
+        return self._alarms.get(caller, name)
 
     def wants(self, caller: str, series: DemandSeries) -> bool:
-        key, end_s = (caller, series.name), series.start_s + len(series) * series.step_s
-        if self._seen.get(key) == end_s:
-            return False
-        self._seen[key] = end_s
-        self._seen.move_to_end(key)
-        while len(self._seen) > _MOST_SERIES:
-            self._seen.popitem(last=False)
+        end_s = series.start_s + len(series) * series.step_s
+        with self._lock:
+            if self._seen.get(caller, series.name) == end_s:
+                return False
+            self._seen.put(caller, series.name, end_s)
         return True
 
     def observe(self, observation: Observation) -> None:
-        try:
-            self._queue.put_nowait(observation)
-        except queue.Full:
+        with self._lock:
+            fits = self._queued.take(observation.caller)
+        if not fits:
             self._metrics.dropped.inc()
+            return
+        self._queue.put_nowait(observation)
 
     def _work(self) -> None:
         alarms_at = prune_at = time.monotonic()
@@ -92,6 +93,8 @@ class TableObserver:
             else:
                 if seen is None:
                     return
+                with self._lock:
+                    self._queued.give(seen.caller)
             began = time.monotonic()
             try:
                 if seen is not None:
@@ -123,32 +126,42 @@ class TableObserver:
 
     def _judge(self, seen: Observation, role: str, drift: float | None) -> None:
         name = seen.entry.name
-        key = (seen.caller, name)
         matched = self._table.matched(seen.caller, name, role)
-        alarmed, reasons = alarm(matched, role == CHAMPION and key in self._alarms)
+        alarmed, reasons = alarm(matched, role == CHAMPION and self.distrusted(seen.caller, name) is not None)
         if drift is not None and drift > PSI_NOTICE:
             text = f"Demand has moved: stability index {drift:.2f}, above {PSI_NOTICE:g}, against the days before."
             reasons = (*reasons, Reason("DRIFT", text, {"psi": drift}))
         state = SeriesState(
-            seen.caller, name, role, len(matched), matched.coverage, matched.quantile, matched.error,
-            matched.error_last_value, drift, alarmed, reasons, self._clock(),
-        )  # fmt: skip
+            seen.caller,
+            name,
+            role,
+            len(matched),
+            matched.coverage,
+            matched.quantile,
+            matched.error,
+            matched.error_last_value,
+            drift,
+            alarmed,
+            reasons,
+            self._clock(),
+        )
         self._table.put_state(state)
         if role == CHAMPION:
-            self._set_alarm(key, state)
+            self._set_alarm(state)
 
-    def _set_alarm(self, key: tuple[str, str], state: SeriesState) -> None:
+    def _set_alarm(self, state: SeriesState) -> None:
         if not state.alarm:
-            self._alarms.pop(key, None)
+            self._alarms.pop(state.caller, state.series)
             return
         why = state.reasons[0].message if state.reasons else "Too few new actuals to trust the model again."
-        self._alarms[key] = Reason("DRIFT_ALARM", f"The model is not trusted for this series now. {why}")
+        text = f"The model is not trusted for this series now. {why}"
+        self._alarms.put(state.caller, state.series, Reason("DRIFT_ALARM", text))
 
     def _read_alarms(self) -> None:
         """What other replicas have found."""
         for state in self._table.states(limit=_MOST_SERIES):
             if state.role == CHAMPION:
-                self._set_alarm((state.caller, state.series), state)
+                self._set_alarm(state)
 
 
 def _rows(seen: Observation, role: str, predictions: Sequence[Prediction]) -> list[Row]:
@@ -161,10 +174,21 @@ def _rows(seen: Observation, role: str, predictions: Sequence[Prediction]) -> li
             continue
         ahead = max(1, int(prediction.horizon_s // bucket_s))
         rows.append(
-            Row(seen.caller, seen.entry.name, role, int(prediction.horizon_s), end_s + (ahead - 1) * bucket_s,
-                seen.at_s, prediction.model.version, bucket_s, float(prediction.quantiles.get(0.5, median)),
-                float(prediction.quantiles[upper_q]), upper_q, _last(seen))
-        )  # fmt: skip
+            Row(
+                seen.caller,
+                seen.entry.name,
+                role,
+                int(prediction.horizon_s),
+                end_s + (ahead - 1) * bucket_s,
+                seen.at_s,
+                prediction.model.version,
+                bucket_s,
+                float(prediction.quantiles.get(0.5, median)),
+                float(prediction.quantiles[upper_q]),
+                upper_q,
+                _last(seen),
+            )
+        )
     return rows
 
 

@@ -1,7 +1,6 @@
 """What a replica remembers of each series between requests: the model's per-series state, bounded, by least use."""
 
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.data.demand.table import DemandSeries
 from kopt.models.demand.memory import SeriesMemory
+from kopt.serving.http.sharing import KeptByCaller
 
 _FEW_BUCKETS = 12
 """Catching up with this many new buckets is quick enough for the event loop."""
@@ -43,19 +43,16 @@ class Memories:
     """
 
     def __init__(self, most: int = 2000) -> None:
-        self._most = most
-        self._kept: OrderedDict[tuple[str, str, str, str, float], Remembered] = OrderedDict()
+        self._kept: KeptByCaller[tuple[str, str, str, float], Remembered] = KeptByCaller(most)
         self._lock = threading.Lock()
 
     def of(self, caller: str, model: ModelVersion, series: DemandSeries) -> Remembered:
         """The memory for a series on the grid; an empty one where there is none yet."""
-        key = (caller, model.version, model.digest, series.name, series.start_s % series.step_s)
+        key = (model.version, model.digest, series.name, series.start_s % series.step_s)
         with self._lock:
-            found = self._kept.setdefault(key, Remembered())
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-            return found
+            remembered = self._kept.get(caller, key) or Remembered()
+            self._kept.put(caller, key, remembered)
+            return remembered
 
     def __len__(self) -> int:
         return len(self._kept)

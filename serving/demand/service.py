@@ -1,28 +1,35 @@
 """A validated request becomes a forecast: model, deadline, fallback and GPUs. The heart of ``/v1/demand``."""
 
+import asyncio
+import json
 import logging
+import math
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
-from kopt.policies.lending import LendingSettings
-from kopt.serving.answers import DemandForecast, HorizonForecast, SeriesForecast
-from kopt.serving.fallback import FALLBACK_MODEL, REACTIVE_WINDOW_S, fallback_forecast, recent
-from kopt.serving.gpus import gpus_prediction
-from kopt.serving.histories import demand_series
-from kopt.serving.memories import Memories, Remembered
-from kopt.serving.metrics import EndpointMetrics
-from kopt.serving.problems import invalid
-from kopt.serving.schemas import DemandRequest, SeriesIn
-from kopt.serving.slot import DemandModel, ModelSlot
-from kopt.serving.stored import Stored, StoredFeatures
-from kopt.serving.workers import Deadline, Workers
+from kopt.policies.lending.policy import LendingSettings
+from kopt.serving.client.fallback_demand import FALLBACK_MODEL, REACTIVE_WINDOW_S, fallback_forecast, recent
+from kopt.serving.client.gpus import gpus_prediction
+from kopt.serving.contract.answers import DemandForecast, HorizonForecast, SeriesForecast
+from kopt.serving.contract.schemas import DemandRequest, SeriesIn
+from kopt.serving.demand.feature_lookup import Stored, StoredFeatures
+from kopt.serving.demand.histories import demand_series
+from kopt.serving.demand.metrics import DemandMetrics
+from kopt.serving.demand.monitoring import PredictionTable
+from kopt.serving.demand.series_cache import Memories, Remembered
+from kopt.serving.http.metrics import EndpointMetrics
+from kopt.serving.http.problems import invalid
+from kopt.serving.runtime.model_slot import DemandModel, ModelSlot, Slot
+from kopt.serving.runtime.service import PredictorService
+from kopt.serving.runtime.workers import Deadline, Workers
 
 _LOG = logging.getLogger(__name__)
 INLINE_SERIES = 4
@@ -57,6 +64,11 @@ class Observer(Protocol):
 
     def observe(self, observation: Observation) -> None: ...
 
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """Finish what is queued, then end."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -85,8 +97,15 @@ class Task:
     history: History | None = None
 
 
-class DemandService:
-    """Answers requests with the model in ``slot``. One per replica."""
+class DemandService(PredictorService[DemandModel]):
+    """Answers requests with the model in ``slot``. One per replica.
+
+    The model of ``challenger`` is only watched, by the ``observer``, which writes to ``table``. Advice of the table
+    that is older than ``advice_age_s`` is not given.
+    """
+
+    required = True
+    refresh_rounds = 1
 
     def __init__(
         self,
@@ -96,15 +115,41 @@ class DemandService:
         features: StoredFeatures | None = None,
         memories: Memories | None = None,
         observer: Observer | None = None,
+        challenger: ModelSlot | None = None,
+        table: PredictionTable | None = None,
+        advice_age_s: float = math.inf,
         lending: LendingSettings | None = None,
         threads: int = 2,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.slot = slot
-        self._metrics, self._features, self._observer = metrics, features, observer
+        self._counters = DemandMetrics(metrics, table)
+        super().__init__(slot, metrics, self._counters)
+        self.observer, self.challenger, self.table = observer, challenger, table
+        self._features, self._advice_age_s = features, advice_age_s
         self._memories = memories or Memories()
         self._lending, self._clock = lending or LendingSettings(), clock
         self._workers = Workers(threads, "forecast")
+
+    @property
+    def slots(self) -> tuple[Slot[Any], ...]:
+        return (self.slot,) if self.challenger is None else (self.slot, self.challenger)
+
+    def start(self) -> None:
+        if self.observer is not None:
+            self.observer.start()
+        threading.Thread(target=self.open_store, name="feature-store", daemon=True).start()
+
+    def refresh(self) -> None:
+        super().refresh()
+        for slot in self.slots:
+            self._counters.refused.labels(slot.alias).set(int(slot.refuses))
+
+    async def advice(self, seen: str | None) -> Mapping[str, list[Any]]:
+        """``recommendations``: lending advice per pool."""
+        if self.table is None:
+            return {"recommendations": []}
+        documents = await asyncio.to_thread(self.table.advice, seen, time.time() - self._advice_age_s)
+        return {"recommendations": [json.loads(document) for document in documents]}
 
     def open_store(self) -> None:
         """Connects to the feature store ahead of the first request by name; blocks for seconds."""
@@ -116,7 +161,11 @@ class DemandService:
             _LOG.exception("the feature store cannot be opened")
 
     def close(self) -> None:
+        if self.observer is not None:
+            self.observer.stop()
         self._workers.close()
+        if self.table is not None:
+            self.table.close()
 
     async def forecast(self, request: DemandRequest, deadline: Deadline, caller: str = "") -> DemandForecast:
         """The answer, within the deadline as far as the process is scheduled. Raises Problem for invalid requests."""
@@ -124,14 +173,16 @@ class DemandService:
         series = demand_series(request)
         model = self.slot.current
         if model is None:
-            found = self._fallbacks(request, self.slot.trouble or Reason("NO_MODEL", "No model is loaded yet."))
+            series_forecasts = self._fallbacks(
+                request, self.slot.trouble or Reason("NO_MODEL", "No model is loaded yet.")
+            )
         else:
             job = Job(caller, request, model, deadline)
-            found = await self._in_time(job, [self._task(job, i, one) for i, one in enumerate(series)])
-        for one in found:
-            self._metrics.answered(one)
+            series_forecasts = await self._in_time(job, [self._task(job, i, item) for i, item in enumerate(series)])
+        for series_forecast in series_forecasts:
+            self._counters.answered(series_forecast)
         version = FALLBACK_MODEL if model is None else model.version
-        return DemandForecast(tuple(found), version, time.perf_counter() - started)
+        return DemandForecast(tuple(series_forecasts), version, time.perf_counter() - started)
 
     def _task(self, job: Job, place: int, raw: DemandSeries | None) -> Task:
         entry = job.request.series[place]
@@ -176,7 +227,7 @@ class DemandService:
     def _answer(self, job: Job, entry: SeriesIn, history: History) -> SeriesForecast:
         raw, on_grid = history.raw, history.on_grid
         # A question about the past is answered, but is no part of the record (``DemandRequest.replay``).
-        observer = None if job.request.replay else self._observer
+        observer = None if job.request.replay else self.observer
         why = observer.distrusted(job.caller, entry.name) if observer else None
         predictions = self._predict(job, on_grid, history.kept)
         if isinstance(predictions, Reason):
@@ -190,9 +241,18 @@ class DemandService:
             answer = self._series(job.request, entry.name, on_grid.step_s, predictions, per_bucket, highest)
         if observer is not None and observer.wants(job.caller, on_grid):
             observer.observe(
-                Observation(job.caller, entry, raw, answer, predictions, tuple(job.request.quantiles), per_bucket,
-                            highest, self._clock())
-            )  # fmt: skip
+                Observation(
+                    job.caller,
+                    entry,
+                    raw,
+                    answer,
+                    predictions,
+                    tuple(job.request.quantiles),
+                    per_bucket,
+                    highest,
+                    self._clock(),
+                )
+            )
         return answer
 
     def _predict(self, job: Job, series: DemandSeries, kept: Remembered) -> tuple[Prediction, ...] | Reason:
@@ -206,17 +266,24 @@ class DemandService:
         return predictions
 
     def _series(
-        self, request: DemandRequest, name: str, bucket_s: int, predictions: Sequence[Prediction],
-        capacity_per_bucket: float | None, highest: float | None,
-    ) -> SeriesForecast:  # fmt: skip
+        self,
+        request: DemandRequest,
+        name: str,
+        bucket_s: int,
+        predictions: Sequence[Prediction],
+        capacity_per_bucket: float | None,
+        highest: float | None,
+    ) -> SeriesForecast:
         horizons = tuple(
             HorizonForecast(
-                horizon_s, demand,
-                None if capacity_per_bucket is None
+                horizon_s,
+                demand,
+                None
+                if capacity_per_bucket is None
                 else gpus_prediction(demand, capacity_per_bucket, highest, self._lending),
             )
             for horizon_s, demand in zip(request.horizons_s, predictions, strict=True)
-        )  # fmt: skip
+        )
         return SeriesForecast(name, request.unit, bucket_s, horizons)
 
     def _fallbacks(self, request: DemandRequest, why: Reason) -> list[SeriesForecast]:
@@ -236,20 +303,22 @@ class DemandService:
             return {}
         request = job.request
         why = Reason("NO_HISTORY", "No history in the request and no feature store here; send t and value.")
-        found: list[Stored] | None = None
+        storeds: list[Stored] | None = None
         if self._features is not None:
             try:
-                found = self._features.forecast(job.model, names, request.horizons_s, request.quantiles, request.unit)
+                storeds = self._features.forecast(job.model, names, request.horizons_s, request.quantiles, request.unit)
             except Exception:  # noqa: BLE001 - edge: a store that is down is no reason to answer nothing
                 _LOG.exception("the feature store failed")
                 why = Reason("STORE_DOWN", "The feature store does not answer; send t and value with the request.")
-        if found is None:
+        if storeds is None:
             refusal = fallback_forecast(None, request.horizons_s, request.quantiles, request.unit, why)
-            found = [Stored(refusal, GRID_S, None)] * len(names)
+            storeds = [Stored(refusal, GRID_S, None)] * len(names)
         # A row of the store is on the grid, so the caller's capacity is per bucket of the grid.
         return {
-            name: self._series(request, name, one.bucket_s, one.predictions, request.capacity_per_gpu, one.recent_max)
-            for name, one in zip(names, found, strict=True)
+            name: self._series(
+                request, name, stored.bucket_s, stored.predictions, request.capacity_per_gpu, stored.recent_max
+            )
+            for name, stored in zip(names, storeds, strict=True)
         }
 
 
@@ -257,9 +326,13 @@ def _ask(job: Job, series: DemandSeries, kept: Remembered) -> tuple[Prediction, 
     """The model's answer; the one before where question and history are the same to the byte."""
     request = job.request
     asked = (
-        series.value.tobytes(), series.start_s, series.unit, tuple(request.horizons_s), tuple(request.quantiles),
+        series.value.tobytes(),
+        series.start_s,
+        series.unit,
+        tuple(request.horizons_s),
+        tuple(request.quantiles),
         request.now_s,
-    )  # fmt: skip
+    )
     with kept.lock:
         if kept.asked != asked:
             kept.answer = job.model.forecast(

@@ -16,22 +16,22 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kopt.cluster.errors import ApiError
+from kopt.cluster.client.errors import ApiError
 from kopt.core.settings import Settings
-from kopt.serving.problems import Problem
+from kopt.serving.http.limits import CALLER
+from kopt.serving.http.problems import Problem
 
 if TYPE_CHECKING:
     # At run time only where callers authenticate: it brings the Kubernetes client.
-    from kopt.cluster.reviews import Caller
+    from kopt.cluster.client.auth_reviews import Caller
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 OPEN = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v2/health/live", "/v2/health/ready")
 """Answered to everybody: probes and scrapers, which a network policy keeps to themselves, and the documentation."""
 PAIRS = "/v1/bandwidth/pairs"
-BY_CALLER = ("/v1/recommendations", "/v1/health/models", "/v1/checkpoint", PAIRS)
+BYCALLER = ("/v1/recommendations", "/v1/health/models", "/v1/checkpoint", PAIRS)
 """Paths that show what is kept by caller; the verb list (no HTTP method) on one is the right to see all callers'."""
-_CALLER = "kopt.caller"
 _SEES_ALL = "kopt.sees-all"
 _RIGHTS = "kopt.rights"
 _MAY = "kopt.may"
@@ -39,7 +39,7 @@ _CHALLENGE = {"www-authenticate": 'Bearer realm="kopt"'}
 
 
 class Reviewer(Protocol):
-    """What ``cluster.reviews.TokenReviewer`` does. Raises ApiError when the API server cannot be asked."""
+    """What ``cluster.client.auth_reviews.TokenReviewer`` does. Raises ApiError when the API server cannot be asked."""
 
     async def caller(self, token: str) -> "Caller | None": ...
 
@@ -60,10 +60,10 @@ class Identity:
             return
         try:
             caller = await self._identify(scope)
-            scope[_CALLER] = caller.name
+            scope[CALLER] = caller.name
             scope[_RIGHTS] = functools.partial(self._reviewer.may_on_jobs, caller)
             scope[_MAY] = functools.partial(self._reviewer.may, caller)
-            scope[_SEES_ALL] = scope["path"] in BY_CALLER and await self._may(caller, "list", scope["path"])
+            scope[_SEES_ALL] = scope["path"] in BYCALLER and await self._may(caller, "list", scope["path"])
         except Problem as problem:
             await problem.response()(scope, receive, send)
             return
@@ -78,8 +78,9 @@ class Identity:
             raise Problem(401, "The token is not valid, or no longer; get a new one.", headers=_CHALLENGE)
         verb, path = scope["method"].lower(), scope["path"]
         if not await self._may(caller, verb, path):
-            raise Problem(403, f"{caller.name} may not {verb} {path}: bind a ClusterRole with these "
-                          "nonResourceURLs to it.")  # fmt: skip
+            raise Problem(
+                403, f"{caller.name} may not {verb} {path}: bind a ClusterRole with these nonResourceURLs to it."
+            )
         return caller
 
     async def _may(self, caller: "Caller", verb: str, path: str) -> bool:
@@ -98,7 +99,7 @@ async def _asked(question: Awaitable[T]) -> T:
 
 def caller_of(request: Request) -> str:
     """The caller's name; empty where callers do not authenticate."""
-    return str(request.scope.get(_CALLER, ""))
+    return str(request.scope.get(CALLER, ""))
 
 
 async def answering_namespace(request: Request, namespace: str | None, *, tells: bool) -> str:
@@ -133,9 +134,9 @@ def reviewer_from(settings: Settings) -> Reviewer | None:
     """Asks the cluster that the environment names; None with ``auth`` = none. Raises NoCluster."""
     if settings.auth == "none":
         return None
-    from kopt.cluster.access import find_access
-    from kopt.cluster.api import Kube, KubeSettings
-    from kopt.cluster.reviews import ReviewSettings, TokenReviewer
+    from kopt.cluster.client.api import Kube, KubeSettings
+    from kopt.cluster.client.auth_reviews import ReviewSettings, TokenReviewer
+    from kopt.cluster.client.credentials import find_access
 
     kube = Kube(find_access(None, os.environ), KubeSettings(timeout_s=3.0, user_agent="kopt-serving"))
     audiences = tuple(part.strip() for part in settings.auth_audiences.split(",") if part.strip())

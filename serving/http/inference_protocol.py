@@ -5,29 +5,35 @@ One model, ``demand``. Tensors: ``value`` FP64 [series, points] with null as a g
 ``fallback`` BOOL [series], and the two lists. Source: github.com/kserve/open-inference-protocol, inference_rest.md.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from kopt.serving.answers import DemandForecast
-from kopt.serving.engine import DemandService
-from kopt.serving.identity import caller_of
-from kopt.serving.limits import deadline_of, read_json
-from kopt.serving.problems import Problem, from_validation, invalid
-from kopt.serving.schemas import DEMAND_REQUEST, DemandRequest, ProblemOut
-from kopt.serving.wire import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, MAX_POINTS, MAX_SERIES
+from kopt.serving.contract.answers import DemandForecast
+from kopt.serving.contract.common import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, MAX_POINTS, MAX_SERIES
+from kopt.serving.contract.schemas import DEMAND_REQUEST, DemandRequest, ProblemOut
+from kopt.serving.demand.service import DemandService
+from kopt.serving.http.auth import caller_of
+from kopt.serving.http.limits import deadline_of, read_json
+from kopt.serving.http.problems import Problem, from_validation, invalid
 
 MODEL = "demand"
 _INPUTS: dict[str, tuple[str, list[int]]] = {
-    "value": ("FP64", [-1, -1]), "step_s": ("INT64", [1]), "start_s": ("FP64", [1]),
-    "horizons_s": ("INT64", [-1]), "quantiles": ("FP64", [-1]),
-}  # fmt: skip
-_OUTPUTS: dict[str, tuple[str, list[int]]] = {
-    "demand": ("FP64", [-1, -1, -1]), "fallback": ("BOOL", [-1]), "horizons_s": ("INT64", [-1]),
+    "value": ("FP64", [-1, -1]),
+    "step_s": ("INT64", [1]),
+    "start_s": ("FP64", [1]),
+    "horizons_s": ("INT64", [-1]),
     "quantiles": ("FP64", [-1]),
-}  # fmt: skip
+}
+_OUTPUTS: dict[str, tuple[str, list[int]]] = {
+    "demand": ("FP64", [-1, -1, -1]),
+    "fallback": ("BOOL", [-1]),
+    "horizons_s": ("INT64", [-1]),
+    "quantiles": ("FP64", [-1]),
+}
 Number = float | None
 _PROBLEMS: dict[int | str, dict[str, Any]] = {404: {"model": ProblemOut}, 422: {"model": ProblemOut}}
 
@@ -91,13 +97,13 @@ class InferResponse(BaseModel):
 _INFER = TypeAdapter(InferRequest)
 
 
-def routes(app: FastAPI, service: DemandService) -> None:
+def routes(app: FastAPI, service: Callable[[], DemandService]) -> None:
     """Add ``/v2`` to the application."""
     _server(app, service)
     _model(app, service)
 
 
-def _server(app: FastAPI, service: DemandService) -> None:
+def _server(app: FastAPI, service: Callable[[], DemandService]) -> None:
     @app.get("/v2", response_model=ServerMetadata, tags=["v2"])
     async def server() -> Response:
         """Server metadata."""
@@ -111,30 +117,40 @@ def _server(app: FastAPI, service: DemandService) -> None:
     @app.get("/v2/health/ready", tags=["v2"])
     async def ready() -> Response:
         """A model answers."""
-        return _readiness(service)
+        return _readiness(service())
 
 
-def _model(app: FastAPI, service: DemandService) -> None:
+def _model(app: FastAPI, service: Callable[[], DemandService]) -> None:
     body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}}}
 
     @app.get("/v2/models/{name}", response_model=ModelMetadata, responses=_PROBLEMS, tags=["v2"])
     async def metadata(name: str) -> Response:
         """Names, types and shapes of the tensors."""
         _require(name)
-        version = service.slot.version
+        version = service().slot.version
         return _json(
-            {"name": MODEL, "versions": [version.version] if version else [], "platform": "kopt",
-             "inputs": _listed(_INPUTS), "outputs": _listed(_OUTPUTS)}
-        )  # fmt: skip
+            {
+                "name": MODEL,
+                "versions": [version.version] if version else [],
+                "platform": "kopt",
+                "inputs": _listed(_INPUTS),
+                "outputs": _listed(_OUTPUTS),
+            }
+        )
 
     @app.get("/v2/models/{name}/ready", responses=_PROBLEMS, tags=["v2"])
     async def model_ready(name: str) -> Response:
         """The model answers."""
         _require(name)
-        return _readiness(service)
+        return _readiness(service())
 
-    @app.post("/v2/models/{name}/infer", response_model=InferResponse, responses=_PROBLEMS, tags=["v2"],
-              openapi_extra={"requestBody": {"required": True, **body}})  # fmt: skip
+    @app.post(
+        "/v2/models/{name}/infer",
+        response_model=InferResponse,
+        responses=_PROBLEMS,
+        tags=["v2"],
+        openapi_extra={"requestBody": {"required": True, **body}},
+    )
     async def infer(name: str, request: Request) -> Response:
         """Histories in, quantiles out."""
         _require(name)
@@ -144,7 +160,7 @@ def _model(app: FastAPI, service: DemandService) -> None:
         except ValidationError as error:
             raise from_validation(error) from None
         demand = _demand_request(asked)
-        forecast = await service.forecast(demand, deadline_of(request), caller_of(request))
+        forecast = await service().forecast(demand, deadline_of(request), caller_of(request))
         return _json(_outputs(asked, demand, forecast))
 
 
@@ -226,15 +242,20 @@ def _whole(place: int, tensor: TensorIn) -> list[int]:
 
 
 def _outputs(asked: InferRequest, demand: DemandRequest, forecast: DemandForecast) -> dict[str, Any]:
-    for place, one in enumerate(forecast.series):
-        refused = [h.demand for h in one.horizons if h.demand.refused]
+    for place, series_forecast in enumerate(forecast.series):
+        refused = [h.demand for h in series_forecast.horizons if h.demand.refused]
         if refused:
             raise invalid(f"inputs.value.{place}", refused[0].reasons[0].message)
     series, horizons, quantiles = len(forecast.series), list(demand.horizons_s), list(demand.quantiles)
-    flat = [h.demand.quantiles[q] for one in forecast.series for h in one.horizons for q in quantiles]
+    flat = [
+        h.demand.quantiles[q]
+        for series_forecast in forecast.series
+        for h in series_forecast.horizons
+        for q in quantiles
+    ]
     outputs = [
         _tensor("demand", [series, len(horizons), len(quantiles)], flat),
-        _tensor("fallback", [series], [one.fallback for one in forecast.series]),
+        _tensor("fallback", [series], [series_forecast.fallback for series_forecast in forecast.series]),
         _tensor("horizons_s", [len(horizons)], horizons),
         _tensor("quantiles", [len(quantiles)], quantiles),
     ]

@@ -3,31 +3,41 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kopt.serving.metrics import EndpointMetrics
-from kopt.serving.problems import Problem, invalid
-from kopt.serving.wire import DEADLINE_HEADER, MAX_BODY_BYTES
-from kopt.serving.workers import Deadline
+from kopt.serving.contract.common import DEADLINE_HEADER, MAX_BODY_BYTES
+from kopt.serving.http.metrics import EndpointMetrics
+from kopt.serving.http.problems import Problem, invalid
+from kopt.serving.http.sharing import Shares, address_of
+from kopt.serving.runtime.workers import Deadline
 
 _LOG = logging.getLogger(__name__)
 DEADLINE_S = 5.0
 """For callers that name none."""
 _LONGEST_DEADLINE_S = 60.0
 _BODY_WITHIN_S = 10.0
+MOST_BUFFERED_BYTES = 256 << 20
+"""Of all bodies that are being received or answered."""
+CALLER = "kopt.caller"
+"""In the scope: the name of a caller who authenticated."""
+_BODY = "kopt.body"
+_RELEASE = "kopt.release"
+"""Gives back what `Gate` counts of the request's address."""
 _ALWAYS = ("/healthz", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready")
 """Answered however busy the replica is: probes must not kill it for working."""
 
 
 class Gate:
-    """ASGI middleware: 429 beyond ``most`` requests at once, 500 as a problem document, counts and times."""
+    """ASGI middleware: 429 beyond ``most`` requests at once or an address's share of them, 500 as a problem document,
+    counts and times. An address counts until `FairShare` knows the caller: many callers may stand behind one."""
 
     def __init__(self, app: ASGIApp, metrics: EndpointMetrics, most: int) -> None:
         self._app, self._metrics, self._most = app, metrics, most
-        self._now = 0
+        self._shares, self._now = Shares(most), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -45,15 +55,33 @@ class Gate:
         self._now += 1
         self._metrics.in_flight.set(self._now)
         try:
-            if self._now > self._most and route not in _ALWAYS:
-                text = f"{self._most} requests are being answered already; try again in a second."
-                await Problem(429, text, headers={"retry-after": "1"}).response()(scope, receive, noting_status)
-            else:
+            if route in _ALWAYS:
                 await self._guarded(scope, receive, noting_status)
+            else:
+                await self._shared(scope, receive, noting_status)
         finally:
             self._now -= 1
             self._metrics.in_flight.set(self._now)
             self._count(scope, status, time.perf_counter() - started)
+
+    async def _shared(self, scope: Scope, receive: Receive, send: Send) -> None:
+        address = address_of(scope)
+        if not self._shares.take(address):
+            await _overloaded(self._shares, self._most).response()(scope, receive, send)
+            return
+        held = True
+
+        def release() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._shares.give(address)
+
+        scope[_RELEASE] = release
+        try:
+            await self._guarded(scope, receive, send)
+        finally:
+            release()
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
@@ -72,10 +100,60 @@ class Gate:
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         # Unknown paths share a label, or a scan of the server would fill its memory.
-        found = scope.get("route")
-        route = getattr(found, "path", "other") if found is not None else "other"
+        result = scope.get("route")
+        route = getattr(result, "path", "other") if result is not None else "other"
         self._metrics.requests.labels(route, status).inc()
         self._metrics.seconds.labels(route).observe(seconds)
+
+
+class FairShare:
+    """ASGI middleware behind `Identity`: a caller's share of ``most`` requests at once, and of buffered bytes."""
+
+    def __init__(self, app: ASGIApp, most: int, most_bytes: int = MOST_BUFFERED_BYTES) -> None:
+        self._app, self._most = app, most
+        self._requests, self._bytes = Shares(most), Shares(most_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in _ALWAYS:
+            await self._app(scope, receive, send)
+            return
+        caller = str(scope.get(CALLER) or "") or address_of(scope)
+        if not self._requests.take(caller):
+            await _overloaded(self._requests, self._most).response()(scope, receive, send)
+            return
+        release: Callable[[], None] | None = scope.get(_RELEASE)
+        if release is not None:
+            release()
+        body = scope[_BODY] = _Body(self._bytes, caller)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._requests.give(caller)
+            body.forget()
+
+
+class _Body:
+    """The bytes of one request that are kept."""
+
+    def __init__(self, shares: Shares, caller: str) -> None:
+        self._shares, self._caller, self._size = shares, caller, 0
+
+    def grow(self, size: int) -> None:
+        """Raises Problem 429 past the caller's share."""
+        if not self._shares.take(self._caller, size):
+            text = "Your requests hold their share of the memory for bodies; send fewer at once, or smaller ones."
+            raise Problem(429, text, headers={"retry-after": "1"})
+        self._size += size
+
+    def forget(self) -> None:
+        if self._size:
+            self._shares.give(self._caller, self._size)
+            self._size = 0
+
+
+def _overloaded(shares: Shares, most: int) -> Problem:
+    whose = f"{most} requests are" if shares.total >= most else "Your share of the requests is"
+    return Problem(429, f"{whose} being answered already; try again in a second.", headers={"retry-after": "1"})
 
 
 async def read_json(request: Request) -> bytes:
@@ -86,12 +164,15 @@ async def read_json(request: Request) -> bytes:
     if length.isdigit() and int(length) > MAX_BODY_BYTES:
         raise _too_large()
     chunks, size = [], 0
+    kept: _Body | None = request.scope.get(_BODY)
     try:
         async with asyncio.timeout(_BODY_WITHIN_S):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > MAX_BODY_BYTES:
                     raise _too_large()
+                if kept is not None:
+                    kept.grow(len(chunk))
                 chunks.append(chunk)
     except TimeoutError:
         raise Problem(408, f"The body did not arrive within {_BODY_WITHIN_S:g} s.") from None

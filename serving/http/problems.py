@@ -20,6 +20,7 @@ _KINDS = {
     408: ("slow-request", "Request too slow"),
     413: ("too-large", "Request too large"),
     415: ("content-type", "Unsupported content type"),
+    421: ("foreign-host", "Misdirected request"),
     422: ("invalid", "Invalid request"),
     429: ("overloaded", "Overloaded"),
     500: ("internal", "Internal error"),
@@ -38,8 +39,9 @@ class FieldError:
 class Problem(Exception):
     """An answer with ``status`` instead of a result; raise it anywhere under the application."""
 
-    def __init__(self, status: int, detail: str, errors: tuple[FieldError, ...] = (),
-                 headers: Mapping[str, str] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, status: int, detail: str, errors: tuple[FieldError, ...] = (), headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(status, detail)
         self.status, self.detail, self.errors, self.headers = status, detail, errors, dict(headers or {})
 
@@ -65,11 +67,11 @@ def invalid(place: str, message: str) -> Problem:
 
 def from_validation(error: ValidationError, prefix: Sequence[str | int] = ()) -> Problem:
     """422 with the first fields that failed; 400 when the body is not JSON at all. Never repeats the input."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    if found and found[0]["type"] == "json_invalid":
-        return Problem(400, found[0]["msg"])
-    shown = tuple(FieldError(_path((*prefix, *one["loc"])), one["msg"]) for one in found[:_MOST_ERRORS])
-    return Problem(422, f"The request is not valid: {len(found)} field(s).", shown)
+    result = error.errors(include_url=False, include_context=False, include_input=False)
+    if result and result[0]["type"] == "json_invalid":
+        return Problem(400, result[0]["msg"])
+    shown = tuple(FieldError(_path((*prefix, *item["loc"])), item["msg"]) for item in result[:_MOST_ERRORS])
+    return Problem(422, f"The request is not valid: {len(result)} field(s).", shown)
 
 
 def _path(location: Sequence[str | int]) -> str:

@@ -13,19 +13,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.core.pairs import MeasuredPair, Pair, slow_pairs
+from kopt.core.hardware.node_topology import NodeTopology, TopologyError
+from kopt.core.hardware.pairwise import MeasuredPair, Pair, slow_pairs
 from kopt.core.reason import Reason
-from kopt.core.topology import NodeTopology, TopologyError
 from kopt.models.bandwidth.predictor import BandwidthPredictor
-from kopt.policies.bandwidth.graph import Machine
-from kopt.serving.bandwidth_cluster import Machines, calibrate, likeness, points_of, with_software
-from kopt.serving.bandwidth_fallback import FALLBACK_MODEL
-from kopt.serving.bandwidth_pairs_schemas import PairsRequest
-from kopt.serving.bandwidth_pairs_table import KeptPairs, PairTable, Scope
-from kopt.serving.bandwidth_pairs_view import Predicted, nodes
-from kopt.serving.bandwidth_schemas import NodeIn
-from kopt.serving.problems import Problem, invalid
-from kopt.serving.wire import SCHEMA
+from kopt.serving.bandwidth.cluster_calibration import Machines, calibrate, likeness, points_of, with_software
+from kopt.serving.client.fallback_bandwidth import FALLBACK_MODEL
+from kopt.serving.contract.bandwidth_schemas import NodeIn
+from kopt.serving.contract.common import SCHEMA
+from kopt.serving.contract.pairwise_schemas import PairsRequest
+from kopt.serving.http.problems import Problem, invalid
+from kopt.serving.pairwise.table import KeptPairs, PairTable, Scope
+from kopt.serving.pairwise.view import Predicted, nodes
+from kopt.topology.graph import Machine
 
 _LOG = logging.getLogger(__name__)
 AHEAD_S = 86_400.0
@@ -64,42 +64,59 @@ class PairsService:
     def keep(self, request: PairsRequest, owner: str, model: BandwidthPredictor | None) -> dict[str, Any]:
         """The answer to a POST. Raises Problem 422 for what cannot be, 503 where the disk takes nothing."""
         now_s = self._clock()
-        pairs = [_pair(number, one.model_dump(mode="json"), now_s) for number, one in enumerate(request.pairs)]
-        topologies = {name: _document(name, one) for name, one in request.topologies.items()}
+        pairs = [_pair(number, pair_in.model_dump(mode="json"), now_s) for number, pair_in in enumerate(request.pairs)]
+        topologies = {name: _document(name, node_in) for name, node_in in request.topologies.items()}
         try:
             kept = self.table.keep(owner, request.cluster, pairs, topologies, request.domains, now_s)
-            found = self.table.load(request.cluster, Scope(owner, every=False))
+            result = self.table.load(request.cluster, Scope(owner, every=False))
         except (sqlite3.Error, OSError) as error:
             raise _lost("kept", error) from error
-        known = found.nodes if found is not None else {}
-        named = sorted({name for one in pairs for name in one.nodes})
+        known = result.nodes if result is not None else {}
+        named = sorted({name for pair in pairs for name in pair.nodes})
         unknown = [name for name in named if name not in known or known[name].topology is None]
-        return {"schema": SCHEMA, "cluster": request.cluster, "kept": kept, "unknown_nodes": unknown,
-                "model": (FALLBACK_MODEL if model is None else model.version).to_dict()}  # fmt: skip
+        return {
+            "schema": SCHEMA,
+            "cluster": request.cluster,
+            "kept": kept,
+            "unknown_nodes": unknown,
+            "model": (FALLBACK_MODEL if model is None else model.version).to_dict(),
+        }
 
-    def show(self, cluster: str | None, seen: str | None, owner: str, model: BandwidthPredictor | None
-             ) -> dict[str, Any]:  # fmt: skip
+    def show(
+        self, cluster: str | None, seen: str | None, owner: str, model: BandwidthPredictor | None
+    ) -> dict[str, Any]:
         """The answer to a GET; ``seen`` is the caller whose pairs may be seen, None for everybody's.
 
         Raises Problem 404 for a cluster of which nothing is kept, 503 where the table cannot be read.
         """
         version = (FALLBACK_MODEL if model is None else model.version).to_dict()
-        empty: dict[str, Any] = {"schema": SCHEMA, "cluster": cluster, "clusters": [], "nodes": [], "pairs": [],
-                                 "expected": [], "model": version}  # fmt: skip
+        empty: dict[str, Any] = {
+            "schema": SCHEMA,
+            "cluster": cluster,
+            "clusters": [],
+            "nodes": [],
+            "pairs": [],
+            "expected": [],
+            "model": version,
+        }
         try:
             names = self.table.clusters(seen)
-            found = self._kept(cluster, Scope(owner, every=seen is None)) if cluster else None
+            result = self._kept(cluster, Scope(owner, every=seen is None)) if cluster else None
         except (sqlite3.Error, OSError) as error:
             raise _lost("read", error) from error
         if not cluster:
             return empty | {"clusters": names}
-        if found is None:
+        if result is None:
             raise Problem(404, f"No pair of a cluster {cluster[:80]!r} is kept for you.")
-        kept, machines = found.kept, found.machines
+        kept, machines = result.kept, result.machines
         predicted = Predicted(kept, machines, model)
-        pairs = [one.to_dict() | predicted.of(one) for one in kept.pairs]
-        return empty | {"clusters": names, "nodes": nodes(kept, machines), "pairs": pairs,
-                        "expected": predicted.expected()}  # fmt: skip
+        pairs = [pair.to_dict() | predicted.of(pair) for pair in kept.pairs]
+        return empty | {
+            "clusters": names,
+            "nodes": nodes(kept, machines),
+            "pairs": pairs,
+            "expected": predicted.expected(),
+        }
 
     def stamp(self, cluster: str, scope: Scope) -> str | None:
         """Another one stands for other pairs; None for no pair. Raises Lost."""
@@ -111,25 +128,27 @@ class PairsService:
 
     def calibrated(
         self, model: BandwidthPredictor, machine: Machine, cluster: str, scope: Scope, software: str = ""
-    ) -> Calibrated:  # fmt: skip
+    ) -> Calibrated:
         """The model told of pairs of machines like this one. Without a ``software`` the answers are for what the pairs
         ran. Raises Lost where the table cannot be read."""
         try:
-            found = self._kept(cluster, scope)
+            result = self._kept(cluster, scope)
         except (sqlite3.Error, OSError) as error:
             _LOG.warning("measured pairs cannot be read: %s", error)
             raise Lost from error
-        if found is None:
+        if result is None:
             return _plain(model, machine, f"No pair of cluster {cluster} is kept")
-        kept, machines = found.kept, found.machines
+        kept, machines = result.kept, result.machines
         points = points_of(kept, likeness(machine), machines)
         told = machine if software else with_software(machine, points.software)
         measured = with_software(machine, points.software).software
         if not points.points:
             return _plain(model, machine, f"No healthy pair of cluster {cluster} is of nodes like this one")
         if (measured.transport, measured.tuned, measured.algorithm) != (
-            told.software.transport, told.software.tuned, told.software.algorithm
-        ):  # fmt: skip
+            told.software.transport,
+            told.software.tuned,
+            told.software.algorithm,
+        ):
             return _plain(model, machine, f"The pairs of cluster {cluster} ran {points.software or 'other settings'}")
         text = f"{points.pairs} healthy pair(s) of such nodes of cluster {cluster} pull the answers towards them."
         numbers = {"pairs": points.pairs, "points": len(points.points)}
@@ -139,11 +158,11 @@ class PairsService:
         """Pairs of its nodes that are not healthy, and what they reached in their worst collective (GB/s); 0 where a
         test failed. Raises Lost where the table cannot be read."""
         try:
-            found = self._kept(cluster, scope)
+            result = self._kept(cluster, scope)
         except (sqlite3.Error, OSError) as error:
             _LOG.warning("measured pairs cannot be read: %s", error)
             raise Lost from error
-        return found.slow if found is not None else {}
+        return result.slow if result is not None else {}
 
     def _kept(self, cluster: str, scope: Scope) -> _Cluster | None:
         stamp = self.table.stamp(cluster, scope)

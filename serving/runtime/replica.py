@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from ray import serve
 
 from kopt.core.settings import Settings
+from kopt.serving.runtime.local_ray import keep_replica_on_loopback
 
 
 @serve.ingress()
@@ -16,16 +17,17 @@ class PredictionEndpoint:
 
     def __init__(self, settings: Settings, assemble: Callable[[Settings], Any] | None = None) -> None:
         if assemble is None:
-            from kopt.serving.build import assemble as from_settings
+            from kopt.serving.runtime.assemble import assemble as from_settings
 
             assemble = from_settings
+        keep_replica_on_loopback()
         # A background thread that computes may hold the interpreter this long while a request waits; 5 ms otherwise.
         sys.setswitchinterval(0.0005)
         self._endpoint = assemble(settings)
         self._endpoint.start()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        from kopt.serving.app import create_app
+        from kopt.serving.http.app import create_app
 
         return create_app(self._endpoint, manage=False)
 

@@ -6,6 +6,7 @@ read the arguments, and the answer says that nothing ran. What is remembered is 
 thread costs more than it frees.
 """
 
+import asyncio
 import logging
 import shlex
 import time
@@ -14,29 +15,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kopt.core.prediction import ModelVersion, Prediction
-from kopt.core.profile import read_profile
 from kopt.core.reason import Reason
-from kopt.core.sizing import MemoryBreakdown, Method, SizingEstimate, TraceCoverage, WorkloadProfile
-from kopt.core.training import PlanError
 from kopt.core.units import GIB, Bytes
+from kopt.core.workload.profile import read_profile
+from kopt.core.workload.sizing import MemoryBreakdown, Method, SizingEstimate, TraceCoverage, WorkloadProfile
+from kopt.core.workload.training_plan import PlanError
 from kopt.formats.entrypoint import EntrypointError, Kind
 from kopt.formats.trainers import read_plan
-from kopt.models.loading import SHIPPED
+from kopt.models.registry.loading import SHIPPED
 from kopt.models.sizing.code import CodeEstimate
-from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, answer, assemble, load_sizing, told_by
+from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, answer, assemble, load_sizing, settings_in
 from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.predictor import UNIT, SizingPredictor
-from kopt.models.sizing.reading import read_script_confined
-from kopt.models.sizing.sandbox import ConfinementError
-from kopt.models.sizing.summary import read_summary
 from kopt.models.sizing.table import SizingQuestion
-from kopt.serving.metrics import EndpointMetrics
-from kopt.serving.problems import Problem, invalid
-from kopt.serving.schemas import SizingRequest
-from kopt.serving.sizes import Kept, Known, SizeTable, owner_of
-from kopt.serving.slot import ModelSource, Slot
-from kopt.serving.workers import Deadline, Workers
-from kopt.serving.workloads import Workload, read_workload
+from kopt.models.sizing.trace_summary import read_summary
+from kopt.serving.contract.schemas import SizingRequest
+from kopt.serving.http.metrics import EndpointMetrics
+from kopt.serving.http.problems import Problem, invalid
+from kopt.serving.runtime.model_slot import ModelSource, Slot
+from kopt.serving.runtime.service import PredictorService
+from kopt.serving.runtime.workers import Deadline, Workers
+from kopt.serving.sizing.metrics import SizingMetrics
+from kopt.serving.sizing.table import Kept, Known, SizeTable, owner_of
+from kopt.serving.sizing.workload import Workload, read_workload
+from kopt.tracing.confined_reading import read_script_confined
+from kopt.tracing.sandbox import ConfinementError
 
 _LOG = logging.getLogger(__name__)
 _MOST_KEPT = 2000
@@ -65,8 +68,8 @@ def sizing_slot(source: ModelSource, default: Callable[[], SizingPredictor] | No
 def _warm_up(model: SizingPredictor) -> None:
     """One question, so that a model that cannot answer never serves. Raises ValueError."""
     code = CodeEstimate(Method.ABSTRACT, TraceCoverage.FULL, Bytes(GIB), Bytes(GIB), MemoryBreakdown(Bytes(GIB)))
-    (found,) = model.predict(SizingQuestion(code, DEFAULT_GPU))
-    if found.value is None or not 0 < found.value < 1 << 50:
+    (prediction,) = model.predict(SizingQuestion(code, DEFAULT_GPU))
+    if prediction.value is None or not 0 < prediction.value < 1 << 50:
         raise ValueError("its answer is no amount of memory")
 
 
@@ -104,15 +107,21 @@ class _Answered:
     answer: SizingEstimate
 
 
-class SizingService:
+class SizingService(PredictorService[SizingPredictor]):
     """Answers sizing questions with the model in ``slot``. One per replica."""
 
     def __init__(
-        self, slot: Slot[SizingPredictor], metrics: EndpointMetrics, *, table: SizeTable | None = None,
-        threads: int = 2, clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
-        self.slot, self.table = slot, table
-        self._metrics, self._clock = metrics, clock
+        self,
+        slot: Slot[SizingPredictor],
+        metrics: EndpointMetrics,
+        *,
+        table: SizeTable | None = None,
+        threads: int = 2,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._counters = SizingMetrics(metrics)
+        super().__init__(slot, metrics, self._counters)
+        self.table, self._clock = table, clock
         self._workers = Workers(threads, "sizing")
         self._answered: dict[tuple[str, str], _Answered] = {}
 
@@ -121,14 +130,16 @@ class SizingService:
         if self.table is not None:
             self.table.close()
 
-    def refresh(self) -> None:
-        """Follow the alias once (blocks: registry and disk)."""
-        before = self.slot.version
-        if self.slot.refresh():
-            self._metrics.serving_sizing(before, self.slot.version)
+    async def advice(self, seen: str | None) -> Mapping[str, list[Any]]:
+        """``sizes``: the newest answer for each job type."""
+        if self.table is None:
+            return {"sizes": []}
+        owner = None if seen is None else owner_of(seen)
+        return {"sizes": await asyncio.to_thread(self.table.advice, owner)}
 
-    async def estimate(self, request: SizingRequest, deadline: Deadline, caller: str = "",
-                       namespace: str = "") -> SizingEstimate:  # fmt: skip
+    async def estimate(
+        self, request: SizingRequest, deadline: Deadline, caller: str = "", namespace: str = ""
+    ) -> SizingEstimate:
         """The answer within the deadline; past it, and without a model, the advice to take a whole GPU, marked.
 
         With a ``namespace`` its evidence counts, and not the caller's; who may ask and tell is settled before.
@@ -142,7 +153,7 @@ class SizingService:
         made = self._newest(asked)
         if made is None:
             made = await self._in_time(asked, deadline)
-        self._metrics.sized(made)
+        self._counters.answered(made)
         return replace(made, seconds=time.perf_counter() - began)
 
     def _newest(self, asked: _Question) -> SizingEstimate | None:
@@ -191,10 +202,10 @@ class SizingService:
 
     def _answer(self, model: SizingPredictor, asked: _Question) -> SizingEstimate:
         workload = asked.workload
-        found = _evidence(workload, asked.sent, asked.kept.read())
-        question = SizingQuestion(found.code, workload.gpu.name, workload.world_size, profile=found.profile)
+        evidence = _evidence(workload, asked.sent, asked.kept.read())
+        question = SizingQuestion(evidence.code, workload.gpu.name, workload.world_size, profile=evidence.profile)
         made = answer(question, workload.entrypoint, model)
-        made = replace(made, reasons=(*made.reasons, *found.reasons, *workload.notes))
+        made = replace(made, reasons=(*made.reasons, *evidence.reasons, *workload.notes))
         self._note(asked, made)
         return made
 
@@ -215,9 +226,13 @@ class SizingService:
         # The command as it is kept has no secrets in it; the caller's own answer shows its own words.
         shown = replace(made, script=shlex.join(workload.command)[:2000])
         advice = {
-            "name": workload.name, "job_type": workload.job_type, "image": workload.image,
-            "asked": workload.asked.to_dict(), "made_at_s": at_s, "estimate": shown.to_dict(),
-        }  # fmt: skip
+            "name": workload.name,
+            "job_type": workload.job_type,
+            "image": workload.image,
+            "asked": workload.asked.to_dict(),
+            "made_at_s": at_s,
+            "estimate": shown.to_dict(),
+        }
         if asked.sent.empty or not workload.identified:
             self.table.put_later(asked.owner, workload.job_type, at_s, advice=advice, named=workload.named)
             return
@@ -268,9 +283,14 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
         return NOTHING, (workload.problem,)
     entrypoint = workload.entrypoint
     try:
-        told = {} if workload.source is None else told_by(read_script_confined(workload.source))
-        plan = read_plan(entrypoint, _no_configuration, trainer=entrypoint.trainer or (HF if told else None),
-                         world_size=workload.world_size, settings=told)  # fmt: skip
+        told = {} if workload.source is None else settings_in(read_script_confined(workload.source))
+        plan = read_plan(
+            entrypoint,
+            _no_configuration,
+            trainer=entrypoint.trainer or (HF if told else None),
+            world_size=workload.world_size,
+            settings=told,
+        )
         return from_plan(plan, gpu_bytes=int(workload.gpu.usable_bytes)), ()
     except EntrypointError as error:
         if workload.entrypoint.kind is Kind.SCRIPT:

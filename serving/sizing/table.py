@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kopt.core.redaction import redact_document
+from kopt.serving.http.sharing import trim
+from kopt.serving.runtime.old_secrets import cleanse
+
 _LOG = logging.getLogger(__name__)
 RETENTION_S = 30 * 86_400
 MOST_ROWS = 50_000
@@ -42,7 +46,7 @@ def owner_of(caller: str, namespace: str = "") -> str:
 
 @dataclass(frozen=True)
 class Known:
-    """Documents of a job type: ``models.sizing.summary``'s and ``core.sizing.WorkloadProfile``'s; None where none."""
+    """Documents of a job type, of ``models.sizing.trace_summary`` and ``WorkloadProfile``; None where unknown."""
 
     trace: Mapping[str, Any] | None = None
     profile: Mapping[str, Any] | None = None
@@ -64,7 +68,7 @@ class Kept:
         return len(self.trace or "") + len(self.profile or "")
 
     def read(self) -> Known:
-        return Known(*(None if one is None else json.loads(one) for one in (self.trace, self.profile)))
+        return Known(*(None if name is None else json.loads(name) for name in (self.trace, self.profile)))
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class SizeTable:
         self._lock, self._written = threading.Lock(), 0
         self._db = sqlite3.connect(path, check_same_thread=False, timeout=10.0)
         self._db.executescript(_SCHEMA)
+        cleanse(self._db, "size", ("caller", "job_type"), ("trace", "profile", "advice"))
         # A connection of its own: what is being written is not waited for.
         self._reading = threading.Lock()
         self._reader = sqlite3.connect(path, check_same_thread=False, timeout=_READ_WITHIN_S)
@@ -104,13 +109,21 @@ class SizeTable:
     def known(self, owner: str, job_type: str) -> Kept:
         """What has been sent about a job type; quick."""
         with self._reading:
-            found = self._reader.execute(
+            result = self._reader.execute(
                 "SELECT trace, profile FROM size WHERE caller = ? AND job_type = ?", (owner, job_type)
             ).fetchone()
-        return Kept() if found is None else Kept(*found)
+        return Kept() if result is None else Kept(*result)
 
-    def put(self, owners: Sequence[str], job_type: str, at_s: float, *, sent: Known, advice: Mapping[str, Any],
-            named: bool = True) -> None:  # fmt: skip
+    def put(
+        self,
+        owners: Sequence[str],
+        job_type: str,
+        at_s: float,
+        *,
+        sent: Known,
+        advice: Mapping[str, Any],
+        named: bool = True,
+    ) -> None:
         """Keep the newest answer, and what was sent with its question; what was sent before stays otherwise.
 
         Without ``named`` the advice's name is made up, and one that is kept already stays.
@@ -148,7 +161,8 @@ class SizeTable:
     def _write(self, rows: Mapping[tuple[str, str], _Row]) -> None:
         with self._lock, self._db:
             for (owner, job_type), row in rows.items():
-                texts = [None if one is None else json.dumps(one) for one in (row.sent.trace, row.sent.profile)]
+                sent = (row.sent.trace, row.sent.profile)
+                texts = [None if item is None else json.dumps(redact_document(item)) for item in sent]
                 self._db.execute(
                     "INSERT INTO size VALUES (?,?,?,?,?,?) ON CONFLICT (caller, job_type) DO UPDATE SET "
                     "at_s = excluded.at_s, advice = CASE WHEN ? THEN excluded.advice ELSE "
@@ -157,8 +171,8 @@ class SizeTable:
                     "profile = coalesce(excluded.profile, profile) "
                     # An answer that waited may be older than what came with evidence meanwhile.
                     "WHERE excluded.at_s >= at_s OR coalesce(excluded.trace, excluded.profile) IS NOT NULL",
-                    (owner, job_type, row.at_s, *texts, json.dumps(row.advice), row.named),
-                )  # fmt: skip
+                    (owner, job_type, row.at_s, *texts, json.dumps(redact_document(row.advice)), row.named),
+                )
                 self._written += 1
                 if self._written % _PRUNE_EVERY == 1:
                     self._prune(row.at_s)
@@ -167,13 +181,11 @@ class SizeTable:
         """The newest answers, of one owner or of all, newest first."""
         self.flush()
         with self._lock:
-            found = self._db.execute(
+            result = self._db.execute(
                 "SELECT advice FROM size WHERE coalesce(?, caller) = caller ORDER BY at_s DESC LIMIT ?", (owner, limit)
             ).fetchall()
-        return [json.loads(text) for (text,) in found]
+        return [json.loads(text) for (text,) in result]
 
     def _prune(self, now_s: float) -> None:
         self._db.execute("DELETE FROM size WHERE at_s < ?", (now_s - RETENTION_S,))
-        edge = self._db.execute("SELECT at_s FROM size ORDER BY at_s DESC LIMIT 1 OFFSET ?", (MOST_ROWS,)).fetchone()
-        if edge is not None:
-            self._db.execute("DELETE FROM size WHERE at_s <= ?", edge)
+        trim(self._db, "size", "caller, job_type", "at_s", MOST_ROWS, ("caller",))

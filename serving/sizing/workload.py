@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.core.catalogue import UnknownGpuError, find_gpu
 from kopt.core.gpu import GpuModel
-from kopt.core.profile import JobType, normalised_command
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.reason import Reason
+from kopt.core.redaction import redact_words
+from kopt.core.workload.profile import JobType, normalised_command
 from kopt.formats.entrypoint import Entrypoint, EntrypointError, Kind, pod_entrypoint, what_runs
 from kopt.models.sizing.estimate import DEFAULT_GPU
-from kopt.serving.problems import invalid
-from kopt.serving.schemas import ScriptWorkload, SizingRequest
+from kopt.serving.contract.schemas import ScriptWorkload, SizingRequest
+from kopt.serving.http.problems import invalid
 
 _PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
 _GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
@@ -69,7 +70,7 @@ class Workload:
     def command(self) -> tuple[str, ...]:
         """What is kept and shown of the command: without secrets and without source text."""
         script = "-c …" if self.entrypoint.kind is Kind.CODE else self.entrypoint.script
-        return normalised_command((script, *self.entrypoint.arguments))
+        return redact_words(normalised_command((script, *self.entrypoint.arguments)))
 
 
 def read_workload(request: SizingRequest) -> Workload:
@@ -80,16 +81,16 @@ def read_workload(request: SizingRequest) -> Workload:
     gpu, notes = _gpu(request, None)
     try:
         if isinstance(asked, ScriptWorkload):
-            found = Entrypoint(Kind.SCRIPT, asked.name, tuple(asked.arguments))
+            entrypoint = Entrypoint(Kind.SCRIPT, asked.name, tuple(asked.arguments))
             source: str | None = asked.script
         else:
-            found = what_runs(asked, _no_file)
-            source = found.script if found.kind is Kind.CODE else None
+            entrypoint = what_runs(asked, _no_file)
+            source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     except EntrypointError as error:
         raise invalid("workload", str(error)) from None
-    world_size = request.world_size or found.world_size or 1
-    name = request.name or found.script[:200]
-    return Workload(found, gpu, world_size, name, source=source, notes=notes, named=request.name is not None)
+    world_size = request.world_size or entrypoint.world_size or 1
+    name = request.name or entrypoint.script[:200]
+    return Workload(entrypoint, gpu, world_size, name, source=source, notes=notes, named=request.name is not None)
 
 
 def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
@@ -100,26 +101,26 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     image = image[:1024] if isinstance(image, str) else ""
     problem = None
     try:
-        found = pod_entrypoint(manifest, _no_file)
+        entrypoint = pod_entrypoint(manifest, _no_file)
     except EntrypointError as error:
         if not container:
             raise invalid("workload", str(error)) from None
         # A pod may well run what its image says: its need is not known, but the question is in order.
-        found, problem = Entrypoint(Kind.TOOL, image or "container"), Reason("NO_ENTRYPOINT", f"{error}.")
+        entrypoint, problem = Entrypoint(Kind.TOOL, image or "container"), Reason("NO_ENTRYPOINT", f"{error}.")
     except (TypeError, AttributeError, ValueError) as error:
         raise invalid("workload", f"this is no manifest of a pod ({type(error).__name__})") from None
     metadata = _table(manifest.get("metadata"))
     told = request.name or metadata.get("name") or metadata.get("generateName")
     asked = _asked(manifest, container)
-    world_size = request.world_size or found.world_size or 1
-    if not request.world_size and not found.world_size and (asked.gpus or 1) > 1:
+    world_size = request.world_size or entrypoint.world_size or 1
+    if not request.world_size and not entrypoint.world_size and (asked.gpus or 1) > 1:
         # A script that starts a process for each GPU by itself says so nowhere in its command.
         world_size = asked.gpus or 1
         text = f"Nothing says how many processes there are; one for each of the {world_size} GPUs is assumed."
         notes = (*notes, Reason("PROCESSES_ASSUMED", text, {"world_size": world_size}))
-    source = found.script if found.kind is Kind.CODE else None
-    name = str(told or found.script)[:253]
-    return Workload(found, gpu, world_size, name, image, source, asked, problem, notes, named=bool(told))
+    source = entrypoint.script if entrypoint.kind is Kind.CODE else None
+    name = str(told or entrypoint.script)[:253]
+    return Workload(entrypoint, gpu, world_size, name, image, source, asked, problem, notes, named=bool(told))
 
 
 def gpu_selected(manifest: Mapping[str, Any]) -> str | None:
@@ -156,8 +157,8 @@ def _pod(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _gpu_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     listed = spec.get("containers")
-    found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, Sequence) else []
-    return max(found, key=lambda one: _gpus(one) or 0, default={})
+    result = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, Sequence) else []
+    return max(result, key=lambda item: _gpus(item) or 0, default={})
 
 
 def _gpus(container: Mapping[str, Any]) -> int | None:
@@ -173,7 +174,7 @@ def _gpus(container: Mapping[str, Any]) -> int | None:
 
 def _product(spec: Mapping[str, Any]) -> str:
     selector = _table(spec.get("nodeSelector"))
-    return next((str(selector[one]) for one in _PRODUCT_LABELS if selector.get(one)), "")
+    return next((str(selector[product_label]) for product_label in _PRODUCT_LABELS if selector.get(product_label)), "")
 
 
 def _asked(manifest: Mapping[str, Any], container: Mapping[str, Any]) -> Asked:

@@ -1,0 +1,1 @@
+"""Behind ``/v1/bandwidth``: the service and what it keeps."""

@@ -1,0 +1,27 @@
+"""The bandwidth predictor at the endpoint, with the measured pairs of nodes that calibrate it."""
+
+from kopt.serving.bandwidth.routes import routes
+from kopt.serving.bandwidth.service import BandwidthService, bandwidth_slot
+from kopt.serving.contract.bandwidth_answers import BandwidthAnswer
+from kopt.serving.contract.bandwidth_schemas import BandwidthRequest
+from kopt.serving.contract.pairwise_schemas import PairsRequest
+from kopt.serving.pairwise.service import PairsService
+from kopt.serving.pairwise.table import PairTable
+from kopt.serving.runtime.service import Assembly, ServiceSpec
+
+
+def assemble(assembly: Assembly) -> BandwidthService:
+    slot = bandwidth_slot(assembly.promoted, assembly.parts.shipped.get("bandwidth"))
+    pairs = PairsService(PairTable(assembly.settings.home / "bandwidth.db"))
+    return BandwidthService(slot, assembly.metrics, pairs=pairs)
+
+
+SERVICE = ServiceSpec(
+    "bandwidth",
+    BandwidthService,
+    assemble,
+    routes,
+    "This endpoint answers no questions about bandwidth.",
+    (BandwidthRequest, PairsRequest),
+    BandwidthAnswer,
+)

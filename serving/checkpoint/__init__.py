@@ -1,0 +1,1 @@
+"""Behind ``/v1/checkpoint``: the service and what it keeps."""

@@ -1,0 +1,1 @@
+"""Behind ``/v1/demand``: the service and what it keeps."""

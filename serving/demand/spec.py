@@ -1,0 +1,39 @@
+"""The demand predictor at the endpoint: champion, challenger, and the comparison of both with what came."""
+
+from kopt.serving.contract.answers import DemandForecast
+from kopt.serving.contract.schemas import DemandRequest
+from kopt.serving.demand.feature_lookup import StoredFeatures, open_feature_store
+from kopt.serving.demand.lending_advice import STALE_S, Adviser
+from kopt.serving.demand.monitoring import PredictionTable
+from kopt.serving.demand.observer import TableObserver
+from kopt.serving.demand.routes import routes
+from kopt.serving.demand.service import DemandService
+from kopt.serving.http.inference_protocol import InferRequest
+from kopt.serving.runtime.model_slot import ModelSlot
+from kopt.serving.runtime.service import Assembly, ServiceSpec
+
+
+def assemble(assembly: Assembly) -> DemandService:
+    settings, metrics = assembly.settings, assembly.metrics
+    table = PredictionTable(settings.home / "monitoring.db")
+    challenger = ModelSlot(assembly.source, alias="challenger")
+    return DemandService(
+        ModelSlot(assembly.promoted),
+        metrics,
+        features=assembly.parts.features or StoredFeatures(open_feature_store(settings)),
+        observer=TableObserver(table, metrics, challenger=challenger, adviser=Adviser(table)),
+        challenger=challenger,
+        table=table,
+        advice_age_s=STALE_S,
+    )
+
+
+SERVICE = ServiceSpec(
+    "demand",
+    DemandService,
+    assemble,
+    routes,
+    "This endpoint forecasts no demand.",
+    (DemandRequest, InferRequest),
+    DemandForecast,
+)

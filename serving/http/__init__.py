@@ -1,0 +1,1 @@
+"""The HTTP application around the services: routes, limits, callers, errors, metrics."""

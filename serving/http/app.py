@@ -1,0 +1,288 @@
+"""The HTTP application: typed ``/v1``, the Open Inference Protocol under ``/v2``, health, metrics, OpenAPI.
+
+Bodies are validated by pydantic straight from the bytes and answers written by it straight from the values; FastAPI
+routes and documents. Nothing here does arithmetic. What belongs to one predictor comes from ``serving.services``.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+
+from kopt.core.reason import Reason
+from kopt.models.registry.loading import SHIPPED
+from kopt.models.registry.registry import RegisteredModel, RegistryError
+from kopt.serving.contract.common import SCHEMA
+from kopt.serving.contract.schemas import ModelsResponse, RecommendationsResponse, StatusResponse
+from kopt.serving.http.auth import Identity, Reviewer, seen_by
+from kopt.serving.http.hosts import HostCheck
+from kopt.serving.http.limits import FairShare, Gate
+from kopt.serving.http.metrics import CONTENT_TYPE, EndpointMetrics
+from kopt.serving.http.problems import Problem
+from kopt.serving.http.routing import PROBLEMS, json_answer
+from kopt.serving.runtime.model_slot import REGISTRY_DOWN, Slot, registry_down
+from kopt.serving.runtime.service import MOST_AT_ONCE, REFRESH_S, PredictorService, S
+from kopt.serving.services import SERVICES
+
+_LOG = logging.getLogger(__name__)
+_PUBLISHED_NAMES = {
+    "kopt__serving__contract__bandwidth_schemas__ShareOut": "kopt__serving__bandwidth_schemas__ShareOut",
+    "kopt__serving__contract__schemas__ShareOut": "kopt__serving__schemas__ShareOut",
+}
+"""Two classes of one name are published with their modules; clients know them by where these modules once were."""
+
+
+@dataclass
+class Endpoint:
+    """Everything one replica holds: its services by predictor. ``start`` loads the models that it needs to be ready
+    and keeps all of them fresh until ``stop``."""
+
+    services: Mapping[str, PredictorService[Any]]
+    metrics: EndpointMetrics
+    versions: Callable[[], tuple[RegisteredModel, ...]] = tuple
+    refresh_s: float = REFRESH_S
+    most_at_once: int = MOST_AT_ONCE
+    reviewer: Reviewer | None = None
+    hosts: tuple[str, ...] = ()
+    """Names under which it is reached, see ``hosts.names_of``."""
+
+    def __post_init__(self) -> None:
+        self._ending = threading.Event()
+        self._followers: list[threading.Thread] = []
+
+    def service(self, kind: type[S]) -> S:
+        """The service of a type. Raises LookupError where this endpoint has none."""
+        for service in self.services.values():
+            if isinstance(service, kind):
+                return service
+        raise LookupError(f"the endpoint has no {kind.__name__}")
+
+    def start(self) -> None:
+        for service in self.services.values():
+            if service.required:
+                service.refresh()
+        for name, service in self.services.items():
+            pauses_s = itertools.repeat(self.refresh_s * service.refresh_rounds)
+            self._follow(f"refresh-{name}", service.refresh, itertools.chain([self.refresh_s], pauses_s))
+            service.start()
+
+    def stop(self) -> None:
+        self._ending.set()
+        for thread in self._followers:
+            thread.join(timeout=10.0)
+        for service in self.services.values():
+            service.close()
+
+    def refresh(self) -> None:
+        """Follow the aliases of what it needs to be ready once (blocks: registry and disk)."""
+        for service in self.services.values():
+            if service.required:
+                service.refresh()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the models answer without which it is not ready."""
+        needed = [service for service in self.services.values() if service.required]
+        return bool(needed) and all(service.slot.current is not None for service in needed)
+
+    @property
+    def answering(self) -> tuple[Slot[Any], ...]:
+        """The slots whose models answer callers, one per predictor."""
+        return tuple(service.slot for service in self.services.values())
+
+    @property
+    def slots(self) -> tuple[Slot[Any], ...]:
+        """All slots: those that answer, and then those that are only watched."""
+        watched = (slot for service in self.services.values() for slot in service.slots[1:])
+        return (*self.answering, *watched)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the aliases are still followed."""
+        return bool(self._followers) and all(thread.is_alive() for thread in self._followers)
+
+    def _follow(self, name: str, refresh: Callable[[], object], pauses_s: Iterator[float]) -> None:
+        """Refresh after each pause until the end, in a thread: loading one predictor's model delays no other's."""
+
+        def follow() -> None:
+            while not self._ending.wait(next(pauses_s)):
+                try:
+                    refresh()
+                except Exception:  # noqa: BLE001 - edge of a thread: the model that serves goes on serving
+                    _LOG.exception("the aliases could not be read")
+
+        self._followers.append(threading.Thread(target=follow, name=name, daemon=True))
+        self._followers[-1].start()
+
+
+def create_app(endpoint: Endpoint, *, manage: bool = True) -> FastAPI:
+    """The application over an endpoint, which it starts and stops with itself unless ``manage`` is False."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if manage:
+            await asyncio.to_thread(endpoint.start)
+        yield
+        if manage:
+            await asyncio.to_thread(endpoint.stop)
+
+    app = FastAPI(
+        title="Kaiwo Optimizer predictions",
+        version="1",
+        description="Typed predictions with intervals and reasons.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    _errors(app)
+    for spec in SERVICES:
+        spec.routes(app, _lookup(endpoint, spec.name, spec.absent))
+    _recommendations(app, endpoint)
+    _models(app, endpoint)
+    _status(app, endpoint)
+    app.add_middleware(FairShare, most=endpoint.most_at_once)
+    if endpoint.reviewer is not None:
+        app.add_middleware(Identity, reviewer=endpoint.reviewer)
+    app.add_middleware(HostCheck, names=endpoint.hosts)
+    app.add_middleware(Gate, metrics=endpoint.metrics, most=endpoint.most_at_once)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _lookup(endpoint: Endpoint, name: str, absent: str) -> Callable[[], Any]:
+    def service() -> PredictorService[Any]:
+        if name not in endpoint.services:
+            raise Problem(503, absent)
+        return endpoint.services[name]
+
+    return service
+
+
+def _errors(app: FastAPI) -> None:
+    async def problem(_: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return error.response()
+
+    async def http(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return Problem(error.status_code, str(error.detail), headers=dict(error.headers or {})).response()
+
+    app.add_exception_handler(Problem, problem)
+    app.add_exception_handler(HTTPException, http)
+
+
+def _recommendations(app: FastAPI, endpoint: Endpoint) -> None:
+    @app.get("/v1/recommendations", response_model=RecommendationsResponse, responses=PROBLEMS, tags=["demand"])
+    async def recommendations(request: Request) -> Response:
+        """Lending advice per pool (services that named ``gpus`` and ``capacity_per_gpu``), and sizes of job types."""
+        document: dict[str, Any] = {"schema": SCHEMA, "recommendations": [], "sizes": []}
+        for service in endpoint.services.values():
+            document.update(await service.advice(seen_by(request)))
+        return json_answer(document)
+
+
+def _models(app: FastAPI, endpoint: Endpoint) -> None:
+    @app.get("/v1/models", response_model=ModelsResponse, responses=PROBLEMS, tags=["models"])
+    async def models() -> Response:
+        """Registered versions of every predictor and which ones answer; why a newer one does not."""
+        refused = _refused(endpoint)
+        try:
+            known = await asyncio.to_thread(endpoint.versions)
+            rows = _registered(known, endpoint)
+        except RegistryError as error:
+            rows = _loaded(endpoint)
+            if all(reason.code != REGISTRY_DOWN for reason in refused):
+                refused.append(registry_down(error))
+        return json_answer({"schema": SCHEMA, "models": rows, "refused": [reason.to_dict() for reason in refused]})
+
+
+def _status(app: FastAPI, endpoint: Endpoint) -> None:
+    @app.get("/healthz", response_model=StatusResponse, tags=["health"])
+    async def healthz() -> Response:
+        """The process answers."""
+        return json_answer({"schema": SCHEMA, "status": "live", "reasons": []})
+
+    @app.get("/readyz", response_model=StatusResponse, responses={503: {"model": StatusResponse}}, tags=["health"])
+    async def readyz() -> Response:
+        """A model answers; with reasons when a newer one does not."""
+        ready = endpoint.ready
+        reasons = [reason.to_dict() for reason in _refused(endpoint)]
+        document = {"schema": SCHEMA, "status": "ready" if ready else "not ready", "reasons": reasons}
+        return json_answer(document, 200 if ready else 503)
+
+    @app.get(
+        "/metrics",
+        tags=["health"],
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus exposition"}},
+    )
+    async def metrics() -> Response:
+        """Prometheus metrics of all replicas on this machine."""
+        return Response(await asyncio.to_thread(endpoint.metrics.render), media_type=CONTENT_TYPE)
+
+
+def _registered(models: Sequence[RegisteredModel], endpoint: Endpoint) -> list[dict[str, Any]]:
+    """Registered versions; and what serves without being registered, such as the package's default model."""
+    known = {(model.name, model.version) for model in models}
+    serving = {(slot.name, slot.version.version) for slot in endpoint.answering if slot.version is not None}
+    rows = [
+        {
+            "name": model.name,
+            "alias": ",".join(model.aliases),
+            "version": model.version,
+            "digest": model.digest,
+            "serving": (model.name, model.version) in serving,
+        }
+        for model in models
+    ]
+    return rows + [row for row in _loaded(endpoint) if row["serving"] and (row["name"], row["version"]) not in known]
+
+
+def _loaded(endpoint: Endpoint) -> list[dict[str, Any]]:
+    """The versions in memory: all that is known while the registry does not answer."""
+    result = []
+    for slot in endpoint.slots:
+        if slot.version is not None:
+            alias = "" if slot.version.version == SHIPPED else slot.alias
+            result.append({**slot.version.to_dict(), "alias": alias, "serving": slot in endpoint.answering})
+    return result
+
+
+def _refused(endpoint: Endpoint) -> list[Reason]:
+    """Why newer models do not serve. That there is no challenger is no error."""
+    reasons = [slot.trouble for slot in endpoint.slots if slot.trouble is not None]
+    kept = [reason for reason in reasons if reason.code != "NO_MODEL" or not endpoint.ready]
+    # All slots share a registry: its outage is reported once.
+    return list({reason.message: reason for reason in kept}.values())
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document with the request bodies that routes read for themselves."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        schemas = document["components"]["schemas"]
+        for body in (body for spec in SERVICES for body in spec.requests):
+            schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= schema.pop("$defs", {})
+            schemas[body.__name__] = schema
+        document["components"]["schemas"] = dict(sorted(schemas.items()))
+        app.openapi_schema = _renamed(document)
+    return app.openapi_schema
+
+
+def _renamed(document: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(document)
+    for name, published in _PUBLISHED_NAMES.items():
+        text = text.replace(name, published)
+    renamed: dict[str, Any] = json.loads(text)
+    return renamed

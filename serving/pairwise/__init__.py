@@ -1,0 +1,1 @@
+"""Behind ``/v1/bandwidth/pairs``: the service and what it keeps."""

@@ -1,0 +1,1 @@
+"""How replicas are put together and run: settings, models, Ray."""

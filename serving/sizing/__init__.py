@@ -1,0 +1,1 @@
+"""Behind ``/v1/sizing``: the service and what it keeps."""

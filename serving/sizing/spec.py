@@ -1,0 +1,22 @@
+"""The sizing predictor at the endpoint."""
+
+from kopt.serving.contract.schemas import SizingRequest
+from kopt.serving.runtime.service import Assembly, ServiceSpec
+from kopt.serving.sizing.routes import routes
+from kopt.serving.sizing.service import SizingService, sizing_slot
+from kopt.serving.sizing.table import SizeTable
+
+
+def assemble(assembly: Assembly) -> SizingService:
+    slot = sizing_slot(assembly.promoted, assembly.parts.shipped.get("sizing"))
+    return SizingService(slot, assembly.metrics, table=SizeTable(assembly.settings.home / "sizing.db"))
+
+
+SERVICE = ServiceSpec(
+    "sizing",
+    SizingService,
+    assemble,
+    routes,
+    "This endpoint answers no sizing questions.",
+    (SizingRequest,),
+)

@@ -11,27 +11,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kopt.core.bandwidth import BandwidthEstimate, Collective
-from kopt.core.bandwidth import collective as collective_of
+from kopt.core.hardware.bandwidth import BandwidthEstimate, Collective
+from kopt.core.hardware.bandwidth import collective as collective_of
+from kopt.core.hardware.node_topology import NodeTopology, TopologyError
 from kopt.core.settings import Settings
-from kopt.core.topology import NodeTopology, TopologyError
-from kopt.policies.bandwidth.topology import machine_of_node
+from kopt.topology.from_node import machine_of_node
 
 if TYPE_CHECKING:
     from kopt.models.bandwidth.predictor import BandwidthPredictor
 
 GIB = 2**30
-
-
-def load(model: str = "champion", settings: Settings | None = None) -> "BandwidthPredictor":
-    """The bandwidth predictor that ``model`` names, verified."""
-    from kopt.models.bandwidth.predictor import BandwidthPredictor
-    from kopt.models.loading import load_predictor
-
-    found = load_predictor("bandwidth", model, settings)
-    if not isinstance(found, BandwidthPredictor):
-        raise TypeError(f"{found} is no bandwidth predictor")
-    return found
 
 
 def bandwidth(
@@ -53,9 +42,10 @@ def bandwidth(
     the tool did not, ``nics`` the network cards (8x NDR400 IB), ``software`` the library and its settings (nccl 2.27,
     aws-ofi-nccl). Raises BandwidthError for GPUs or sizes that are not there, TopologyError for what is no topology.
     """
+    from kopt.models.bandwidth.loading import load_bandwidth
     from kopt.models.bandwidth.predictor import BandwidthQuestion
 
-    predictor = load(model, settings) if isinstance(model, str) else model
+    predictor = load_bandwidth(model, settings) if isinstance(model, str) else model
     kind = collective if isinstance(collective, Collective) else collective_of(collective)
     machine = machine_of_node(node_of(topology), gpu=gpu, nics=nics, software=software)
     return predictor.estimate(BandwidthQuestion(machine, tuple(gpus), kind, bytes, nodes))
@@ -80,16 +70,16 @@ def _document(text: str) -> Mapping[str, Any] | None:
     if not text.lstrip().startswith("{"):
         return None
     try:
-        found = json.loads(text)
+        result = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.get("schema") == "kopt/v1" else None
+    return result if isinstance(result, dict) and result.get("schema") == "kopt/v1" else None
 
 
 def _parsed(text: str) -> NodeTopology:
     from kopt.formats.topology import parse
 
-    found = parse(text)
-    if not isinstance(found, NodeTopology):
+    result = parse(text)
+    if not isinstance(result, NodeTopology):
         raise TopologyError("this tells of a fabric or of measurements, not of a node; give a node's topology")
-    return found
+    return result

@@ -14,8 +14,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kopt.core.checkpoint import JobStatus, LineLabel
+from kopt.core.redaction import redact
 from kopt.core.settings import Settings
+from kopt.core.workload.checkpoint import JobStatus, LineLabel
 from kopt.formats.joblog import LineSplitter
 
 if TYPE_CHECKING:
@@ -25,9 +26,19 @@ if TYPE_CHECKING:
 BATCH = 1000
 _PIECE = 1 << 20
 _FIELDS = (
-    "state", "safe", "evidence", "confidence", "step", "last_durable_step", "seconds_since_durable",
-    "work_at_risk_gpu_seconds", "work_at_risk_low", "work_at_risk_high", "evidence_line", "reason",
-)  # fmt: skip
+    "state",
+    "safe",
+    "evidence",
+    "confidence",
+    "step",
+    "last_durable_step",
+    "seconds_since_durable",
+    "work_at_risk_gpu_seconds",
+    "work_at_risk_low",
+    "work_at_risk_high",
+    "evidence_line",
+    "reason",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +72,17 @@ class ClassifiedLog:
     @property
     def changes(self) -> tuple[LogLine, ...]:
         """The lines after which the state, or whether it is safe, is another than before."""
-        found: list[LogLine] = []
-        for one in self.lines:
-            if not found or (one.status.state, one.status.safe) != (found[-1].status.state, found[-1].status.safe):
-                found.append(one)
-        return tuple(found)
+        log_lines: list[LogLine] = []
+        for line in self.lines:
+            if not log_lines or (line.status.state, line.status.safe) != (
+                log_lines[-1].status.state,
+                log_lines[-1].status.safe,
+            ):
+                log_lines.append(line)
+        return tuple(log_lines)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"schema": "kopt/v1", "status": self.status.to_dict(), "lines": [one.to_dict() for one in self.lines]}
+        return {"schema": "kopt/v1", "status": self.status.to_dict(), "lines": [line.to_dict() for line in self.lines]}
 
     def _repr_html_(self) -> str:
         """The changes as a table for notebooks; what the log says is escaped."""
@@ -78,13 +92,16 @@ class ClassifiedLog:
             + "".join(
                 f"<td>{escape(text)}</td>"
                 for text in (
-                    str(one.number), one.status.state.value, "yes" if one.status.safe else "no",
-                    "–" if one.status.step is None else str(one.status.step), one.text[:120],
+                    str(log_line.number),
+                    log_line.status.state.value,
+                    "yes" if log_line.status.safe else "no",
+                    "–" if log_line.status.step is None else str(log_line.status.step),
+                    redact(log_line.text)[:120],
                 )
             )
             + "</tr>"
-            for one in self.changes
-        )  # fmt: skip
+            for log_line in self.changes
+        )
         caption = escape(f"{len(self.lines):,} lines; {self.status.reason}")
         return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
@@ -107,32 +124,35 @@ def classify_log(
     """
     session = (load(model, settings) if isinstance(model, str) else model).session(gpus)
     texts = _texts(lines)
-    found: list[LogLine] = []
+    log_lines: list[LogLine] = []
     times = None if arrivals_s is None else iter(arrivals_s)
     while batch := list(itertools.islice(texts, BATCH)):
         came = None if times is None else list(itertools.islice(times, len(batch)))
         if came is not None and len(came) != len(batch):
-            raise ValueError(f"there are {len(found) + len(came)} arrivals, but more lines")
-        found += read(session, batch, came)
-    now_s = None if arrivals_s is None or not found else found[-1].at_s
-    return ClassifiedLog(tuple(found), session.status(now_s))
+            raise ValueError(f"there are {len(log_lines) + len(came)} arrivals, but more lines")
+        log_lines += read(session, batch, came)
+    now_s = None if arrivals_s is None or not log_lines else log_lines[-1].at_s
+    return ClassifiedLog(tuple(log_lines), session.status(now_s))
 
 
 def load(model: str = "champion", settings: Settings | None = None) -> "CheckpointPredictor":
     """The checkpoint predictor that ``model`` names, verified; MLflow is asked only where there is a registry."""
     from kopt.models.checkpoint.predictor import CheckpointPredictor
-    from kopt.models.loading import load_predictor
+    from kopt.models.registry.loading import load_predictor
 
-    found = load_predictor("checkpoint", model, settings)
-    if not isinstance(found, CheckpointPredictor):
-        raise TypeError(f"{found} is no checkpoint predictor")
-    return found
+    predictor = load_predictor("checkpoint", model, settings)
+    if not isinstance(predictor, CheckpointPredictor):
+        raise TypeError(f"{predictor} is no checkpoint predictor")
+    return predictor
 
 
 def read(
-    session: "Session", texts: Sequence[str], arrivals_s: Sequence[float | None] | None = None, *,
+    session: "Session",
+    texts: Sequence[str],
+    arrivals_s: Sequence[float | None] | None = None,
+    *,
     changes: bool = False,
-) -> Iterator[LogLine]:  # fmt: skip
+) -> Iterator[LogLine]:
     """Each line with the state after it; with ``changes`` the first, and those after which it is another. Use it all
     up."""
     labels, last = session.read(texts, arrivals_s), None

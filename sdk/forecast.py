@@ -7,6 +7,7 @@
 ``kopt demand forecast -o json`` prints ``Forecast.to_dict()``.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -16,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 from kopt.core.prediction import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, ModelVersion, Prediction
 from kopt.core.settings import Settings
 from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
-from kopt.models.artefact import ModelCard, read_card
+from kopt.models.registry.artifact import ModelCard, read_card
+from kopt.models.registry.loading import shipped
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from kopt.models.demand.predictor import DemandPredictor
 
+_LOG = logging.getLogger(__name__)
 SCHEMA = "kopt/v1"
 SHIPPED = "shipped"
 CHAMPION = "champion"
@@ -112,10 +115,10 @@ def forecast(
     series = _series_of(frame)
     predictor = load_model(model, settings) if isinstance(model, str) else model
     services = []
-    for done, one in enumerate(series, 1):
-        at_s = now_s if one.start_known else None
-        answers = predictor.forecast(one, tuple(horizons_s), tuple(quantiles), now_s=at_s)
-        services.append(ServiceForecast(one.name, max(one.step_s, GRID_S), answers))
+    for done, demand_series in enumerate(series, 1):
+        at_s = now_s if demand_series.start_known else None
+        answers = predictor.forecast(demand_series, tuple(horizons_s), tuple(quantiles), now_s=at_s)
+        services.append(ServiceForecast(demand_series.name, max(demand_series.step_s, GRID_S), answers))
         if progress:
             progress(done, len(series))
     return Forecast(tuple(services), predictor.version)
@@ -124,14 +127,16 @@ def forecast(
 def load_model(model: str = CHAMPION, settings: Settings | None = None) -> "DemandPredictor":
     """The demand predictor that ``model`` names, verified. Without a registry ``champion`` is the shipped model."""
     from kopt.models.demand.predictor import DemandPredictor
-    from kopt.models.registry import Registry
-    from kopt.models.shipped import load_shipped, shipped_digests
+    from kopt.models.registry.registry import Registry, UnsealedError
 
     if _is_shipped(model, settings):
-        loaded = load_shipped("demand")
-        loaded.version = ModelVersion("demand", SHIPPED, shipped_digests()["demand"])
+        loaded = shipped("demand")
     else:
-        loaded = Registry(_required(settings)).load("demand", model)
+        try:
+            loaded = Registry(_required(settings)).load("demand", model)
+        except UnsealedError as error:
+            _LOG.warning("%s. The model in the package answers instead.", str(error).rstrip("."))
+            loaded = shipped("demand")
     if not isinstance(loaded, DemandPredictor):
         raise TypeError(f"{loaded} is not a demand predictor")
     return loaded
@@ -139,8 +144,8 @@ def load_model(model: str = CHAMPION, settings: Settings | None = None) -> "Dema
 
 def load_card(model: str = CHAMPION, settings: Settings | None = None) -> ModelCard:
     """The card of the model that ``model`` names: which data it has seen."""
-    from kopt.models.registry import Registry
-    from kopt.models.shipped import verified_shipped
+    from kopt.models.registry.registry import Registry
+    from kopt.models.registry.shipped import verified_shipped
 
     if _is_shipped(model, settings):
         return read_card(verified_shipped("demand"))
@@ -177,6 +182,6 @@ def _series_of(frame: Any) -> list[DemandSeries]:
 
         return from_frame(frame)
     series = list(frame)
-    if not series or not all(isinstance(one, DemandSeries) for one in series):
+    if not series or not all(isinstance(item, DemandSeries) for item in series):
         raise DemandDataError("give a DataFrame with columns series, t, value, or DemandSeries, or a path")
     return series

@@ -1,23 +1,22 @@
-"""Everything of ours off: webhooks deleted, controllers scaled to zero, agents and tests deleted, held workloads
-released.
+"""Everything of ours off: webhooks and the policy that guards our annotations deleted, controllers scaled to zero,
+agents and tests deleted, held workloads released.
 
 In this order, as a controller that still runs could hold again what was released. Safe to repeat: what is off already
 is not touched, and a second run finds nothing. The entry of the extender in a scheduler's configuration is
 ``ignorable`` and may stay; a scheduler that the chart deployed goes on without the extender, as pods name it.
 
 A DaemonSet has no number of replicas; it is deleted, and comes back with the next ``helm upgrade`` as the webhook
-configurations do. What is held is found and given back as ``cluster.held`` says.
+configurations do. What is held is found and restored as ``cluster.holds.hold`` says.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from kopt.cluster.api import ApiError, Conflict, Invalid, Kube, NotFound, Unreachable
-from kopt.cluster.held import HELD_KINDS, HELD_LABEL, release
-from kopt.cluster.resources import (
+from kopt.cluster.client.api import ApiError, Conflict, Invalid, Kube, NotFound, Unreachable
+from kopt.cluster.client.resources import (
     COMPONENT_LABEL,
     DAEMON_SETS,
     DEPLOYMENTS,
@@ -26,18 +25,22 @@ from kopt.cluster.resources import (
     OURS,
     PODS,
     TESTS_COMPONENT,
+    VALIDATING_POLICIES,
+    VALIDATING_POLICY_BINDINGS,
     VALIDATING_WEBHOOKS,
     VOLCANO_JOBS,
     Object,
     Resource,
 )
-from kopt.cluster.staged_data import FINALIZER, STAGED_DATA
-from kopt.cluster.volcano import resume
+from kopt.cluster.holds.hold import HELD_KINDS, HELD_LABEL, release
+from kopt.cluster.objects.staged_data import FINALIZER, STAGED_DATA
+from kopt.cluster.objects.volcano import resume
 
 KEPT_COMPONENTS = ("scheduler",)
 """Deployments that stay: pods that name a scheduler would wait for it for ever."""
+_GUARD = "guard"
 _ATTEMPTS = 5
-_LOOK_EVERY_S = 0.25
+_POLL_EVERY_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,22 @@ class Outcome:
     error: str = ""
 
 
-async def switch_off(kube: Kube, *, namespace: str = "", dry_run: bool = False,
-                     wait_s: float = 60.0) -> AsyncGenerator[Outcome]:  # fmt: skip
+async def switch_off(
+    kube: Kube,
+    *,
+    held_kinds: Sequence[Resource] = HELD_KINDS,
+    namespace: str = "",
+    dry_run: bool = False,
+    wait_s: float = 60.0,
+) -> AsyncGenerator[Outcome]:
     """Each step as it is done; a step that fails does not keep the others from being done.
 
-    ``namespace`` limits where our Deployments and DaemonSets are looked for. Raises Unreachable when there is no API
-    server.
+    ``held_kinds`` are released, in this order. ``namespace`` limits where our Deployments and DaemonSets are looked
+    for. Raises Unreachable when there is no API server.
     """
     async for outcome in _delete_webhooks(kube, dry_run):
+        yield outcome
+    async for outcome in _delete_guard(kube, dry_run):
         yield outcome
     stopped: list[Step] = []
     async for outcome in _stop_controllers(kube, namespace, dry_run):
@@ -80,11 +91,11 @@ async def switch_off(kube: Kube, *, namespace: str = "", dry_run: bool = False,
             yield outcome
     async for outcome in _end_tests(kube, dry_run):
         yield outcome
-    for known in HELD_KINDS:
+    for kind in held_kinds:
         # An API group may have left the version behind that this was written against.
-        served = known if await kube.serves(known) else await kube.preferred(known)
+        served = kind if await kube.serves(kind) else await kube.preferred(kind)
         if served is not None:
-            async for outcome in _release_held(kube, known, served, dry_run, wait_s):
+            async for outcome in _release_held(kube, kind, served, dry_run, wait_s):
                 yield outcome
     async for outcome in _unguard(kube, dry_run):
         yield outcome
@@ -92,20 +103,31 @@ async def switch_off(kube: Kube, *, namespace: str = "", dry_run: bool = False,
 
 async def _delete_webhooks(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
     for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
-        found, failed = await _find(kube, resource, OURS)
+        result, failed = await _find(kube, resource, OURS)
         if failed is not None:
             yield failed
-        for document in found:
+        for document in result:
+            step = Step("delete", resource, "", document["metadata"]["name"])
+            yield await _do(step, partial(kube.delete, resource, step.name), dry_run)
+
+
+async def _delete_guard(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
+    """The binding first: it is what acts. Fences of our own accounts stay, as they restrict no other account."""
+    for resource in (VALIDATING_POLICY_BINDINGS, VALIDATING_POLICIES):
+        result, failed = await _find(kube, resource, f"{OURS},{COMPONENT_LABEL}={_GUARD}")
+        if failed is not None:
+            yield failed
+        for document in result:
             step = Step("delete", resource, "", document["metadata"]["name"])
             yield await _do(step, partial(kube.delete, resource, step.name), dry_run)
 
 
 async def _stop_controllers(kube: Kube, namespace: str, dry_run: bool) -> AsyncGenerator[Outcome]:
     others = f"{OURS},{COMPONENT_LABEL} notin ({','.join(KEPT_COMPONENTS)})"
-    found, failed = await _find(kube, DEPLOYMENTS, others, namespace)
+    result, failed = await _find(kube, DEPLOYMENTS, others, namespace)
     if failed is not None:
         yield failed
-    for document in found:
+    for document in result:
         metadata, replicas = document["metadata"], (document.get("spec") or {}).get("replicas", 1)
         if not replicas:
             continue
@@ -113,10 +135,10 @@ async def _stop_controllers(kube: Kube, namespace: str, dry_run: bool) -> AsyncG
         # The subresource: this right does not allow to change what the Deployment runs.
         scale = partial(kube.patch, DEPLOYMENTS, step.name, {"spec": {"replicas": 0}}, step.namespace)
         yield await _do(step, partial(scale, subresource="scale"), dry_run)
-    found, failed = await _find(kube, DAEMON_SETS, others, namespace)
+    result, failed = await _find(kube, DAEMON_SETS, others, namespace)
     if failed is not None:
         yield failed
-    for document in found:
+    for document in result:
         metadata = document["metadata"]
         step = Step("delete", DAEMON_SETS, metadata["namespace"], metadata["name"])
         # In the foreground: it is there until its pods are gone.
@@ -126,47 +148,47 @@ async def _stop_controllers(kube: Kube, namespace: str, dry_run: bool) -> AsyncG
 
 async def _end_tests(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
     """Benchmarks that run would keep their GPUs until they end."""
-    found, failed = await _find(kube, JOBS, f"{OURS},{COMPONENT_LABEL}={TESTS_COMPONENT}")
+    result, failed = await _find(kube, JOBS, f"{OURS},{COMPONENT_LABEL}={TESTS_COMPONENT}")
     if failed is not None:
         yield failed
-    for document in found:
+    for document in result:
         metadata = document["metadata"]
         step = Step("delete", JOBS, metadata["namespace"], metadata["name"])
         yield await _do(step, partial(kube.delete, JOBS, step.name, step.namespace), dry_run)
 
 
 async def _unguard(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
-    """Nobody takes copies of data away any more: who deletes such an object must not wait for it."""
-    found, failed = await _find(kube, STAGED_DATA, "")
+    """Copies of data are no longer deleted by us: deleting such an object must not wait for that."""
+    result, failed = await _find(kube, STAGED_DATA, "")
     if failed is not None:
         yield failed
-    for document in found:
+    for document in result:
         metadata = document["metadata"]
         if FINALIZER in (metadata.get("finalizers") or ()):
             step = Step("release", STAGED_DATA, metadata["namespace"], metadata["name"], "its finalizer")
-            left = [one for one in metadata["finalizers"] if one != FINALIZER]
-            changes = {"metadata": {"finalizers": left, "resourceVersion": metadata["resourceVersion"]}}
+            others = [item for item in metadata["finalizers"] if item != FINALIZER]
+            changes = {"metadata": {"finalizers": others, "resourceVersion": metadata["resourceVersion"]}}
             yield await _do(step, partial(kube.patch, STAGED_DATA, step.name, changes, step.namespace), dry_run)
 
 
 async def _wait_until_gone(kube: Kube, stopped: list[Step], wait_s: float) -> list[Outcome]:
     """Nothing when the pods have ended; else an outcome for each step whose pods have not."""
     ends_s = time.monotonic() + wait_s
-    waiting = list(stopped)
+    pending = list(stopped)
     while True:
-        for step in tuple(waiting):
+        for step in tuple(pending):
             try:
                 if await _has_ended(kube, step):
-                    waiting.remove(step)
+                    pending.remove(step)
             except NotFound:
-                waiting.remove(step)
+                pending.remove(step)
             except ApiError as error:
                 return [Outcome(replace(step, action="wait", detail=""), str(error))]
-        if not waiting or time.monotonic() >= ends_s:
+        if not pending or time.monotonic() >= ends_s:
             break
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_POLL_EVERY_S)
     text = f"its pods have not ended within {wait_s:g} s; run this again"
-    return [Outcome(replace(step, action="wait", detail=""), text) for step in waiting]
+    return [Outcome(replace(step, action="wait", detail=""), text) for step in pending]
 
 
 async def _has_ended(kube: Kube, step: Step) -> bool:
@@ -174,8 +196,8 @@ async def _has_ended(kube: Kube, step: Step) -> bool:
     status = (await kube.get(step.resource, step.name, step.namespace)).get("status") or {}
     if step.resource != DEPLOYMENTS or status.get("replicas"):
         return False
-    left = await kube.list(PODS, step.namespace, label_selector=OURS)
-    return not any(_belongs(pod, step.name) for pod in left.items)
+    pods = await kube.list(PODS, step.namespace, label_selector=OURS)
+    return not any(_belongs(pod, step.name) for pod in pods.items)
 
 
 def _belongs(pod: Object, deployment: str) -> bool:
@@ -183,43 +205,45 @@ def _belongs(pod: Object, deployment: str) -> bool:
     return any(owner["kind"] == "ReplicaSet" and owner["name"].rpartition("-")[0] == deployment for owner in owners)
 
 
-async def _release_held(kube: Kube, known: Resource, served: Resource, dry_run: bool,
-                        wait_s: float) -> AsyncGenerator[Outcome]:  # fmt: skip
-    found, failed = await _find(kube, served, HELD_LABEL)
+async def _release_held(
+    kube: Kube, kind: Resource, served: Resource, dry_run: bool, wait_s: float
+) -> AsyncGenerator[Outcome]:
+    result, failed = await _find(kube, served, HELD_LABEL)
     if failed is not None:
         yield failed
-    for document in found:
+    for document in result:
         metadata = document["metadata"]
         space = metadata.get("namespace", "")
         step = Step("release", served, space, metadata["name"], metadata["labels"][HELD_LABEL])
-        yield await _do(step, partial(_give_back, kube, known, served, document, wait_s), dry_run)
+        yield await _do(step, partial(_give_back, kube, kind, served, document, wait_s), dry_run)
 
 
-async def _give_back(kube: Kube, known: Resource, served: Resource, document: Object, wait_s: float) -> None:
-    """A Job that gets its own request back is waited for: that is possible once its last pod has ended."""
+async def _give_back(kube: Kube, kind: Resource, served: Resource, document: Object, wait_s: float) -> None:
+    """Waits for a Job that gets its own request back: that is possible once its last pod has ended."""
     ends_s, attempts = time.monotonic() + wait_s, _ATTEMPTS
     while True:
         metadata = document["metadata"]
         space = metadata.get("namespace", "")
         try:
-            if known == VOLCANO_JOBS:
+            if kind == VOLCANO_JOBS:
                 await resume(kube, document)
-            await kube.patch(served, metadata["name"], release(known, document), space)
+            await kube.patch(served, metadata["name"], release(kind, document), space)
         except Conflict:
             attempts -= 1
             if not attempts:
                 raise
         except Invalid:
-            if known != JOBS or time.monotonic() >= ends_s:
+            if kind != JOBS or time.monotonic() >= ends_s:
                 raise
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_POLL_EVERY_S)
         else:
             return
         document = await kube.get(served, metadata["name"], space)
 
 
-async def _find(kube: Kube, resource: Resource, selector: str,
-                namespace: str = "") -> tuple[list[Object], Outcome | None]:  # fmt: skip
+async def _find(
+    kube: Kube, resource: Resource, selector: str, namespace: str = ""
+) -> tuple[list[Object], Outcome | None]:
     try:
         return (await kube.list(resource, namespace, label_selector=selector)).items, None
     except NotFound:

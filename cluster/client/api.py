@@ -23,8 +23,8 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from kopt.cluster.access import Access, Credentials, find_access
-from kopt.cluster.errors import (
+from kopt.cluster.client.credentials import Access, Credentials, find_access
+from kopt.cluster.client.errors import (
     AlreadyExists,
     ApiError,
     Conflict,
@@ -37,13 +37,29 @@ from kopt.cluster.errors import (
     Unreachable,
     from_status,
 )
-from kopt.cluster.posting import Poster
-from kopt.cluster.resources import PODS, Object, Resource
+from kopt.cluster.client.post_connection import Poster
+from kopt.cluster.client.resources import PODS, Object, Resource
 
 __all__ = [
-    "AlreadyExists", "ApiError", "Conflict", "Forbidden", "Gone", "Invalid", "Kube", "KubeSettings", "Listing",
-    "NoCluster", "NotFound", "Object", "Page", "Patch", "Unauthorized", "Unreachable", "WatchEvent", "connect",
-]  # fmt: skip
+    "AlreadyExists",
+    "ApiError",
+    "Conflict",
+    "Forbidden",
+    "Gone",
+    "Invalid",
+    "Kube",
+    "KubeSettings",
+    "Listing",
+    "NoCluster",
+    "NotFound",
+    "Object",
+    "Page",
+    "Patch",
+    "Unauthorized",
+    "Unreachable",
+    "WatchEvent",
+    "connect",
+]
 
 _LARGEST_EVENT_BYTES = 32 << 20
 
@@ -110,7 +126,7 @@ async def connect(kubeconfig: Path | None = None, settings: KubeSettings | None 
 
 
 class Kube:
-    """One API server. Every method raises ApiError or one of its kinds; see ``cluster.errors``.
+    """One API server. Every method raises ApiError or one of its kinds; see ``cluster.client.errors``.
 
     Requests that the server itself puts off (429 or 503 with ``Retry-After``) are tried again within their timeout;
     others are not, as a write may have happened.
@@ -132,15 +148,17 @@ class Kube:
     async def get(self, resource: Resource, name: str, namespace: str = "", subresource: str = "") -> Object:
         return await self.request("GET", resource.path(namespace, name, subresource))
 
-    async def list(self, resource: Resource, namespace: str = "", *, label_selector: str = "",
-                   field_selector: str = "") -> Listing:  # fmt: skip
+    async def list(
+        self, resource: Resource, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> Listing:
         """All objects of a kind, read in pages; begins again when the pages expire on the way."""
         for page_size in (self.settings.page, self.settings.page, 0):
             items: list[Object] = []
             version = ""
             try:
-                async for page in self.pages(resource, namespace, label_selector=label_selector,
-                                             field_selector=field_selector, page=page_size):  # fmt: skip
+                async for page in self.pages(
+                    resource, namespace, label_selector=label_selector, field_selector=field_selector, page=page_size
+                ):
                     items += page.items
                     version = page.resource_version
                 return Listing(items, version)
@@ -149,8 +167,15 @@ class Kube:
                     raise
         raise AssertionError("the last round returns or raises")
 
-    async def pages(self, resource: Resource, namespace: str = "", *, label_selector: str = "",
-                    field_selector: str = "", page: int | None = None) -> AsyncGenerator[Page]:  # fmt: skip
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page: int | None = None,
+    ) -> AsyncGenerator[Page]:
         """Pages of at most ``page`` objects (0: all in one). Raises Gone when the continue token expired."""
         query = _selectors(label_selector, field_selector)
         limit = self.settings.page if page is None else page
@@ -178,8 +203,9 @@ class Kube:
         """POST to a subresource: ``binding``, ``eviction``, ``token``."""
         return await self.request("POST", resource.path(namespace, name, subresource), body=body)
 
-    async def replace(self, resource: Resource, body: Object, *, subresource: str = "",
-                      dry_run: bool = False) -> Object:  # fmt: skip
+    async def replace(
+        self, resource: Resource, body: Object, *, subresource: str = "", dry_run: bool = False
+    ) -> Object:
         """PUT. With ``metadata.resourceVersion`` in the body it raises Conflict if the object has changed since."""
         metadata = body["metadata"]
         path = resource.path(metadata.get("namespace", ""), metadata["name"], subresource)
@@ -187,10 +213,18 @@ class Kube:
         return await self.request("PUT", path, query=_dry(dry_run), body=filled)
 
     async def patch(
-        self, resource: Resource, name: str, changes: Object | Sequence[Object], namespace: str = "", *,
-        kind: Patch = Patch.MERGE, subresource: str = "", field_manager: str = "", force: bool = False,
+        self,
+        resource: Resource,
+        name: str,
+        changes: Object | Sequence[Object],
+        namespace: str = "",
+        *,
+        kind: Patch = Patch.MERGE,
+        subresource: str = "",
+        field_manager: str = "",
+        force: bool = False,
         dry_run: bool = False,
-    ) -> Object:  # fmt: skip
+    ) -> Object:
         """A merge patch with ``metadata.resourceVersion`` in it raises Conflict when the object has another."""
         query = _dry(dry_run)
         if field_manager:
@@ -201,9 +235,17 @@ class Kube:
         return await self.request("PATCH", path, query=query, body=changes, content_type=kind)
 
     async def delete(
-        self, resource: Resource, name: str, namespace: str = "", *, uid: str = "", resource_version: str = "",
-        grace_s: int | None = None, propagation: str = "Background", dry_run: bool = False,
-    ) -> Object:  # fmt: skip
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        grace_s: int | None = None,
+        propagation: str = "Background",
+        dry_run: bool = False,
+    ) -> Object:
         """Raises NotFound when it is not there, Conflict when ``uid`` or ``resource_version`` is another."""
         wanted = {"uid": uid, "resourceVersion": resource_version}
         body: Object = {"propagationPolicy": propagation, "preconditions": {k: v for k, v in wanted.items() if v}}
@@ -211,8 +253,16 @@ class Kube:
             body["gracePeriodSeconds"] = grace_s
         return await self.request("DELETE", resource.path(namespace, name), query=_dry(dry_run), body=body)
 
-    async def log(self, namespace: str, pod: str, container: str = "", *, tail_lines: int = 100,
-                  limit_bytes: int = 64 << 10, timeout_s: float = 10.0) -> str:  # fmt: skip
+    async def log(
+        self,
+        namespace: str,
+        pod: str,
+        container: str = "",
+        *,
+        tail_lines: int = 100,
+        limit_bytes: int = 64 << 10,
+        timeout_s: float = 10.0,
+    ) -> str:
         """The end of a container's log; undecodable bytes are replaced."""
         query = {"tailLines": str(tail_lines), "limitBytes": str(limit_bytes)}
         if container:
@@ -225,8 +275,16 @@ class Kube:
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise _unreachable(path, error) from error
 
-    async def follow_log(self, namespace: str, pod: str, container: str, *, since_s: int | None = None,
-                         previous: bool = False, read_timeout_s: float = 300.0) -> AsyncGenerator[bytes]:  # fmt: skip
+    async def follow_log(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        since_s: int | None = None,
+        previous: bool = False,
+        read_timeout_s: float = 300.0,
+    ) -> AsyncGenerator[bytes]:
         """A container's log as it grows, in pieces, each line behind its time; ends when the container does.
 
         ``since_s``: Unix seconds; ``previous``: of the run before, to its end. Raises Unreachable when the connection
@@ -246,20 +304,21 @@ class Kube:
 
     async def group_versions(self) -> set[tuple[str, str]]:
         """(group, version) of every API group that the server has, now."""
-        found = await self.request("GET", "/apis")
+        result = await self.request("GET", "/apis")
         return {
-            (group["name"], one["version"])
-            for group in found.get("groups") or [] for one in group.get("versions") or []
-        }  # fmt: skip
+            (group["name"], version["version"])
+            for group in result.get("groups") or []
+            for version in group.get("versions") or []
+        }
 
     async def serves(self, resource: Resource) -> bool:
         """Whether the API server has this kind, in this version."""
         root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
         try:
-            found = await self.request("GET", root)
+            result = await self.request("GET", root)
         except NotFound:
             return False
-        return any(one.get("name") == resource.plural for one in found.get("resources") or [])
+        return any(item.get("name") == resource.plural for item in result.get("resources") or [])
 
     async def preferred(self, resource: Resource) -> Resource | None:
         """The kind in the version that the API server prefers; None where it has no such group."""
@@ -272,19 +331,28 @@ class Kube:
         return replace(resource, version=group["preferredVersion"]["version"])
 
     async def watch(
-        self, resource: Resource, namespace: str = "", *, resource_version: str, label_selector: str = "",
-        field_selector: str = "", timeout_s: float = 300.0, read_timeout_s: float = 90.0,
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_s: float = 300.0,
+        read_timeout_s: float = 90.0,
         opened: Callable[[], None] = lambda: None,
-    ) -> AsyncGenerator[WatchEvent]:  # fmt: skip
+    ) -> AsyncGenerator[WatchEvent]:
         """Changes since ``resource_version``, with bookmarks, until the server ends the watch after ``timeout_s``.
 
         Raises Gone when the version is too old, and Unreachable when the connection is cut or brings nothing for
         ``read_timeout_s`` (the server sends a bookmark every 60 to 75 s). ``opened`` is called when the server accepts.
         """
         query = _selectors(label_selector, field_selector) | {
-            "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
             "timeoutSeconds": str(max(1, round(timeout_s))),
-        }  # fmt: skip
+        }
         timeout = aiohttp.ClientTimeout(sock_connect=self.settings.connect_timeout_s, sock_read=read_timeout_s)
         async with self._send("GET", resource.path(namespace), query, timeout=timeout) as response:
             opened()
@@ -300,9 +368,15 @@ class Kube:
                             yield _event(line)
 
     async def request(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None,
-        content_type: str = "application/json", timeout_s: float | None = None,
-    ) -> Object:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        timeout_s: float | None = None,
+    ) -> Object:
         """One request to any path; the decoded answer."""
         content = None if body is None else orjson.dumps(body)
         most_s = timeout_s or self.settings.timeout_s
@@ -324,8 +398,9 @@ class Kube:
                     raise
                 await asyncio.sleep(wait_s)
 
-    async def _posted(self, signed: Credentials, path: str, content: bytes, content_type: str,
-                      timeout_s: float) -> Object:  # fmt: skip
+    async def _posted(
+        self, signed: Credentials, path: str, content: bytes, content_type: str, timeout_s: float
+    ) -> Object:
         """The answer to a POST; signs in afresh once when the credentials are refused."""
         if self._closed:
             raise Unreachable("this client has been closed")
@@ -338,9 +413,14 @@ class Kube:
 
     @contextlib.asynccontextmanager
     async def _send(
-        self, method: str, path: str, query: Mapping[str, str] | None, content: bytes | None = None,
-        content_type: str = "application/json", timeout: aiohttp.ClientTimeout | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        content: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: aiohttp.ClientTimeout | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer with a status below 400; signs in afresh once when the credentials are refused."""
         signed = await self._access.credentials()
         for renewed in (False, True):
@@ -360,9 +440,16 @@ class Kube:
                 yield response
             return
 
-    async def _once(self, signed: Credentials, method: str, path: str, query: Mapping[str, str] | None,
-                    content: bytes | None, content_type: str,
-                    timeout: aiohttp.ClientTimeout | None) -> aiohttp.ClientResponse:  # fmt: skip
+    async def _once(
+        self,
+        signed: Credentials,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        content: bytes | None,
+        content_type: str,
+        timeout: aiohttp.ClientTimeout | None,
+    ) -> aiohttp.ClientResponse:
         headers = {"Accept": "application/json"}
         if signed.authorization:
             headers["Authorization"] = signed.authorization
@@ -371,10 +458,16 @@ class Kube:
         # Paths hold checked names only, so there is nothing to encode; parsing them anew costs more than sending.
         url = URL(signed.host + path, encoded=True)
         return await self._session().request(
-            method, url.with_query(query) if query else url, data=content, headers=headers, timeout=timeout,
-            ssl=signed.tls if signed.tls is not None else False, server_hostname=signed.server_name,
-            proxy=signed.proxy, allow_redirects=False,
-        )  # fmt: skip
+            method,
+            url.with_query(query) if query else url,
+            data=content,
+            headers=headers,
+            timeout=timeout,
+            ssl=signed.tls if signed.tls is not None else False,
+            server_hostname=signed.server_name,
+            proxy=signed.proxy,
+            allow_redirects=False,
+        )
 
     def _session(self) -> aiohttp.ClientSession:
         if self._http is not None and self._http.closed:
@@ -382,10 +475,12 @@ class Kube:
         if self._http is None:
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self.settings.connections, keepalive_timeout=30.0),
-                cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, read_bufsize=self.settings.read_buffer_bytes,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                read_bufsize=self.settings.read_buffer_bytes,
                 # Compressing for a neighbour in the same network costs the API server more than it saves.
                 headers={"User-Agent": self.settings.user_agent, "Accept-Encoding": "identity"},
-            )  # fmt: skip
+            )
         return self._http
 
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kopt.cluster.api import Kube
-from kopt.cluster.resources import ACCESS_REVIEWS, JOBS, TOKEN_REVIEWS, Object
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.resources import ACCESS_REVIEWS, JOBS, TOKEN_REVIEWS, Object
 
 _LONGEST_TOKEN = 16_384
 K = TypeVar("K", bound=Hashable)
@@ -43,8 +43,9 @@ class ReviewSettings:
 class TokenReviewer:
     """Asks the API server; raises ApiError when it cannot answer. Needs ``system:auth-delegator``."""
 
-    def __init__(self, kube: Kube, settings: ReviewSettings | None = None, *,
-                 clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
+    def __init__(
+        self, kube: Kube, settings: ReviewSettings | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._kube, self._settings = kube, settings or ReviewSettings()
         self._callers: _Remembered[bytes, Caller | None] = _Remembered(self._settings, clock)
         self._rights: _Remembered[tuple[Caller, str, str], bool] = _Remembered(self._settings, clock)
@@ -100,10 +101,10 @@ class _Remembered(Generic[K, V]):
         self._asking: dict[K, asyncio.Task[V]] = {}
 
     async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        found = self._answers.get(key)
-        if found is not None and self._clock() < found[0]:
+        result = self._answers.get(key)
+        if result is not None and self._clock() < result[0]:
             self._answers.move_to_end(key)
-            return found[1]
+            return result[1]
         task = self._asking.get(key)
         if task is None:
             task = self._asking[key] = asyncio.ensure_future(self._ask(key, ask))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kopt.cluster.errors import NoCluster
+from kopt.cluster.client.errors import NoCluster
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_LASTS_S = 60.0
@@ -85,9 +85,9 @@ class ServiceAccountAccess:
         # The same context as long as the CA is the same, or every minute would begin with new connections.
         tls = before.tls if before is not None and ca == self._ca else _context(cadata=ca)
         self._ca = ca
-        found = Credentials(self._host, f"Bearer {token}", tls)
-        self._known = (time.monotonic(), found)
-        return found
+        credentials = Credentials(self._host, f"Bearer {token}", tls)
+        self._known = (time.monotonic(), credentials)
+        return credentials
 
 
 class KubeconfigAccess:
@@ -107,25 +107,29 @@ class KubeconfigAccess:
 
         if not any(Path(path).expanduser().exists() for path in self._paths.split(os.pathsep)):
             raise NoCluster(f"there is no kubeconfig {self._paths}; name one by --kubeconfig or KUBECONFIG")
-        found = Configuration()
+        result = Configuration()
         try:
-            await load_kube_config(self._paths, client_configuration=found, persist_config=False)
-            tls = _context(found.ssl_ca_cert, certificate=found.cert_file, key=found.key_file)
+            await load_kube_config(self._paths, client_configuration=result, persist_config=False)
+            tls = _context(result.ssl_ca_cert, certificate=result.cert_file, key=result.key_file)
         except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
             # The loader meets a file that is no kubeconfig with whatever Python raises for it.
             raise NoCluster(f"{self._paths} cannot be used as a kubeconfig: {error}") from error
-        if not found.verify_ssl:
+        if not result.verify_ssl:
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        authorization = found.api_key.get("BearerToken", "")
+        authorization = result.api_key.get("BearerToken", "")
         self._known = Credentials(
-            found.host, authorization, tls if found.host.startswith("https") else None,
-            found.tls_server_name or None, found.proxy or None,
-        )  # fmt: skip
+            result.host,
+            authorization,
+            tls if result.host.startswith("https") else None,
+            result.tls_server_name or None,
+            result.proxy or None,
+        )
         return self._known
 
 
-def _context(cafile: str | None = None, *, cadata: str | None = None, certificate: str | None = None,
-             key: str | None = None) -> ssl.SSLContext:  # fmt: skip
+def _context(
+    cafile: str | None = None, *, cadata: str | None = None, certificate: str | None = None, key: str | None = None
+) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=cafile, cadata=cadata)
     # From Python 3.13 on RFC 5280 is enforced to the letter, which CAs that clusters run on do not keep to.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

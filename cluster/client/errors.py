@@ -57,16 +57,21 @@ class NoCluster(ApiError):
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {
-    401: Unauthorized, 403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 422: Invalid,
-}  # fmt: skip
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+}
 _MOST_CHARS = 2000
 
 
 def from_status(status: int, document: Any, retry_after_s: float | None = None) -> ApiError:
     """The error for an HTTP status and a decoded ``Status`` object (anything else is tolerated)."""
-    found = document if isinstance(document, dict) else {}
-    reason, message = str(found.get("reason") or "Unknown"), str(found.get("message") or "no message")[:_MOST_CHARS]
-    details = found.get("details")
+    result = document if isinstance(document, dict) else {}
+    reason, message = str(result.get("reason") or "Unknown"), str(result.get("message") or "no message")[:_MOST_CHARS]
+    details = result.get("details")
     if retry_after_s is None and isinstance(details, dict) and isinstance(details.get("retryAfterSeconds"), int):
         retry_after_s = float(details["retryAfterSeconds"])
     kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(status, ApiError)

@@ -11,8 +11,8 @@ from typing import NamedTuple, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from yarl import URL
 
-from kopt.cluster.access import Credentials
-from kopt.cluster.errors import Unreachable
+from kopt.cluster.client.credentials import Credentials
+from kopt.cluster.client.errors import Unreachable
 
 _IDLE_S = 30.0
 """A connection that was not used for so long is not trusted to be there still."""
@@ -42,8 +42,7 @@ class Poster:
         self._url = URL()
         self._head = ""
 
-    async def post(self, signed: Credentials, path: str, content: bytes, content_type: str,
-                   timeout_s: float) -> Answer:  # fmt: skip
+    async def post(self, signed: Credentials, path: str, content: bytes, content_type: str, timeout_s: float) -> Answer:
         """The answer, whatever its status. Raises Unreachable where there is none; the write may have happened."""
         head = self._head_of(signed, path, len(content), content_type)
         try:

@@ -32,6 +32,11 @@ class Resource:
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def full_name(self) -> str:
+        """As kubectl names the kind: ``jobs.batch``, ``pods``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The path of a collection (over all namespaces when none is given), of an object or of its subresource.
 
@@ -53,8 +58,8 @@ class Resource:
 
     def reference(self, namespace: str, name: str, uid: str = "") -> Object:
         """An ObjectReference, as events and owners hold it."""
-        found = {"apiVersion": self.api_version, "kind": self.kind, "name": name}
-        return found | ({"namespace": namespace} if namespace else {}) | ({"uid": uid} if uid else {})
+        result = {"apiVersion": self.api_version, "kind": self.kind, "name": name}
+        return result | ({"namespace": namespace} if namespace else {}) | ({"uid": uid} if uid else {})
 
 
 def key_of(document: Object) -> Key:
@@ -90,13 +95,29 @@ EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
 MUTATING_WEBHOOKS = Resource(
-    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration",
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
     namespaced=False,
-)  # fmt: skip
+)
 VALIDATING_WEBHOOKS = Resource(
-    "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration",
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
     namespaced=False,
-)  # fmt: skip
+)
+VALIDATING_POLICIES = Resource(
+    "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False
+)
+VALIDATING_POLICY_BINDINGS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    namespaced=False,
+)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )

@@ -1,4 +1,4 @@
-"""Requests to save, as annotations on pods (``core.saving``), and what a pod says of how they stand.
+"""Requests to save, as annotations on pods (``core.workload.checkpoint_request``), and their progress.
 
 await fence.patch(PODS, pod, request_patch("kopt-reallocation", "the spike", now_s, until_s))
 save_state([saving_of(pod) for pod in pods], now_s)
@@ -8,18 +8,21 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from kopt.cluster.resources import Object
-from kopt.core.checkpoint import JobState
-from kopt.core.saving import ASKABLE_ANNOTATION, REQUEST_ANNOTATION, PodSaving, SaveRequest
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.seals import SEAL
+from kopt.core.workload.checkpoint import JobState
+from kopt.core.workload.checkpoint_request import ASKABLE_ANNOTATION, REQUEST_ANNOTATION, PodSaving, SaveRequest
 
 _STATE, _LAST_TIME = "kaiwo.ai/checkpoint-state", "kaiwo.ai/last-checkpoint-time"
 _LONGEST = 512
 
 
-def request_patch(by: str, reason: str, now_s: float, until_s: float, for_whom: str = "") -> Object:
-    """The merge patch that asks a pod to save; times are Unix seconds."""
+def request_patch(by: str, reason: str, now_s: float, until_s: float, for_whom: str = "", *, uid: str = "") -> Object:
+    """The merge patch that asks the pod ``uid`` to save; times are Unix seconds. Controllers count a request that has
+    no uid as one of the pod's user."""
     request = SaveRequest.of(by, reason[:_LONGEST], now_s, until_s, for_whom)
-    return {"metadata": {"annotations": {REQUEST_ANNOTATION: request.to_text()}}}
+    value = SEAL.sealed(REQUEST_ANNOTATION, uid, request.to_document()) if uid else request.to_text()
+    return {"metadata": {"annotations": {REQUEST_ANNOTATION: value}}}
 
 
 def request_of(document: Object) -> SaveRequest | None:
@@ -41,9 +44,12 @@ def saving_by(annotations: Mapping[str, Any]) -> PodSaving:
     asked = SaveRequest.from_text(annotations.get(REQUEST_ANNOTATION))
     state = annotations.get(_STATE)
     return PodSaving(
-        annotations.get(ASKABLE_ANNOTATION) == "true", asked.at_s if asked else None, asked.until_s if asked else None,
-        _seconds(annotations.get(_LAST_TIME)), JobState(state) if state in tuple(JobState) else JobState.UNKNOWN,
-    )  # fmt: skip
+        annotations.get(ASKABLE_ANNOTATION) == "true",
+        asked.at_s if asked else None,
+        asked.until_s if asked else None,
+        _seconds(annotations.get(_LAST_TIME)),
+        JobState(state) if state in tuple(JobState) else JobState.UNKNOWN,
+    )
 
 
 def _annotations(document: Object) -> Mapping[str, Any]:

@@ -5,10 +5,11 @@ A hold is one write that changes the object and marks it, so that no crash leave
 * label ``kaiwo.ai/held``: who holds it (``profiling``, ``staging``, ``lending``), found with one list per kind;
 * annotation ``kaiwo.ai/held-undo``: JSON, the values that releasing restores, by name: ``suspend`` and ``active`` (the
   field as it was), ``gates`` (names of scheduling gates to take away, each beginning with ``kaiwo.ai/``), ``queue``
-  (the Kueue queue that it was in), ``asked`` (a Job's own request, see ``cluster.requests``), ``priority`` with
-  ``raised`` (a Kueue Workload's own priority and the one that stands there instead), ``quota`` (what a queue owns, see
-  ``cluster.quotas``). Other names are left alone.
-  Without the annotation everything that a hold of this kind can have changed is undone.
+  (the Kueue queue that it was in), ``asked`` (a Job's own request, see ``cluster.holds.original_request``),
+  ``priority`` with ``raised`` (a Kueue Workload's own priority and the one that stands there instead), ``quota`` (what
+  a queue owns, see ``cluster.holds.quota_loan``). Other names are left alone.
+  Without the annotation, or where it is no JSON object, everything that a hold of this kind can have changed is undone.
+  What is a JSON object is honoured whatever else stands in it (ADR 31).
 
 An object has one holder at a time. What its queueing system decides is left to that: nothing with a queue label is
 resumed, as resuming it here would let it pass the queue by. What waits in a queue is *parked*: its label names a queue
@@ -23,14 +24,12 @@ Pods are gated as they are created; ``marks`` gives what to write into them besi
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from kopt.cluster.quotas import restored
-from kopt.cluster.requests import with_request
-from kopt.cluster.resources import (
+from kopt.cluster.client.resources import (
     CRON_JOBS,
     JOBS,
     KAI_QUEUES,
@@ -42,6 +41,10 @@ from kopt.cluster.resources import (
     Object,
     Resource,
 )
+from kopt.cluster.holds.original_request import with_request
+from kopt.cluster.holds.quota_loan import restored
+from kopt.cluster.objects.annotations import AnnotationError
+from kopt.core.untrusted import UnreadableError, salvage
 
 HELD_LABEL = "kaiwo.ai/held"
 UNDO_ANNOTATION = "kaiwo.ai/held-undo"
@@ -69,17 +72,19 @@ class Holdable:
 
 
 _SUSPENDED = Holdable("suspend", False)
-HOLDABLE: Mapping[Resource, Holdable] = MappingProxyType({
-    JOBS: _SUSPENDED,
-    KUEUE_WORKLOADS: Holdable("active", True, queued=False),
-    CRON_JOBS: Holdable("suspend", False, queued=False),
-    Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet"): _SUSPENDED,
-    Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"): _SUSPENDED,
-    Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob"): Holdable("suspend", False, _RUN_POLICY),
-    Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob"): Holdable("suspend", False, _RUN_POLICY),
-    Resource("ray.io", "v1", "rayjobs", "RayJob"): _SUSPENDED,
-    Resource("ray.io", "v1", "rayclusters", "RayCluster"): _SUSPENDED,
-})  # fmt: skip
+HOLDABLE: Mapping[Resource, Holdable] = MappingProxyType(
+    {
+        JOBS: _SUSPENDED,
+        KUEUE_WORKLOADS: Holdable("active", True, queued=False),
+        CRON_JOBS: Holdable("suspend", False, queued=False),
+        Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet"): _SUSPENDED,
+        Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"): _SUSPENDED,
+        Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob"): Holdable("suspend", False, _RUN_POLICY),
+        Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob"): Holdable("suspend", False, _RUN_POLICY),
+        Resource("ray.io", "v1", "rayjobs", "RayJob"): _SUSPENDED,
+        Resource("ray.io", "v1", "rayclusters", "RayCluster"): _SUSPENDED,
+    }
+)
 """Kinds that are stopped by a field; pods are held by scheduling gates. Jobs come before their Workloads, so that they
 have their own request back when their queue lets them run."""
 QUEUES = (KUEUE_CLUSTER_QUEUES, KAI_QUEUES, VOLCANO_QUEUES)
@@ -95,6 +100,17 @@ class HoldError(ValueError):
 def undo_of(document: Object) -> Mapping[str, Any]:
     """What ``release`` would go by; empty where nothing is noted."""
     return _undo(document) or {}
+
+
+def check_undo(document: Object) -> None:
+    """Raises AnnotationError where nobody can tell what the holder has changed."""
+    text = (document["metadata"].get("annotations") or {}).get(UNDO_ANNOTATION)
+    try:
+        if text is not None:
+            salvage(text)
+    except UnreadableError as error:
+        remedy = "Its release undoes everything that a hold can have changed. Correct it, or remove it to agree."
+        raise AnnotationError(UNDO_ANNOTATION, error, remedy) from None
 
 
 def holder_of(document: Object) -> str:
@@ -118,12 +134,12 @@ def is_parked(document: Object) -> bool:
 
 def is_mirrored(document: Object) -> bool:
     """Whether another cluster decides about it (MultiKueue)."""
-    return MIRRORED_LABEL in (document["metadata"].get("labels") or {})
+    return MIRRORED_LABEL in ((document.get("metadata") or {}).get("labels") or {})
 
 
-def parked(by: str, queue: str, asked: Mapping[str, Any] | None = None) -> Object:
-    """The ``metadata`` of a hold that keeps an object out of its queue."""
-    metadata = marks(by, _noted({"queue": queue}, asked))
+def parked(by: str, queue: str, asked: Mapping[str, Any] | None = None, then: Sequence[str] = ()) -> Object:
+    """The ``metadata`` of a hold that keeps an object out of its queue; ``then`` wait for their turn."""
+    metadata = marks(by, _noted({"queue": queue}, asked, then))
     metadata["labels"][QUEUE_LABEL] = PARKED
     return metadata
 
@@ -137,7 +153,7 @@ def marks(by: str, undo: Mapping[str, Any]) -> Object:
 def hold(resource: Resource, document: Object, by: str, asked: Mapping[str, Any] | None = None) -> Object:
     """The merge patch that stops an object and marks it. It fails with Conflict if the object has changed since.
 
-    ``asked`` is the request that a Job gets back when it is released, see ``cluster.requests``.
+    ``asked`` is the request that a Job gets back when it is released, see ``cluster.holds.original_request``.
     Raises HoldError for kinds that have no field for it, what a queue lets run, what somebody else holds, what another
     cluster decides about (MultiKueue), and what does not run anyway: that its owner has stopped it must not be undone
     by us.
@@ -153,11 +169,11 @@ def hold(resource: Resource, document: Object, by: str, asked: Mapping[str, Any]
     if kind.queued and (queue := queue_of(document)):
         if _value(kind, document) == kind.runs:
             raise HoldError(f"{about} has been admitted by its queue: hold its Workload")
-        metadata = parked(by, queue, asked)
-        return {"metadata": _with_turns(metadata, document) | _version(document)}
+        metadata = parked(by, queue, asked, next_holders(document))
+        return {"metadata": metadata | _version(document)}
     if _value(kind, document) != kind.runs and not other:
         raise HoldError(f"{about} has been stopped by others already")
-    metadata = _with_turns(marks(by, _noted({kind.field: kind.runs}, asked)), document)
+    metadata = marks(by, _noted({kind.field: kind.runs}, asked, next_holders(document)))
     return _with(kind, not kind.runs) | {"metadata": metadata | _version(document)}
 
 
@@ -185,7 +201,7 @@ def release(resource: Resource, document: Object) -> Object:
 def next_holders(document: Object) -> tuple[str, ...]:
     """Who wants to hold an object after its holder, in this order."""
     then = (_undo(document) or {}).get("then")
-    return tuple([one for one in then if isinstance(one, str) and one]) if isinstance(then, list) else ()
+    return tuple([name for name in then if isinstance(name, str) and name]) if isinstance(then, list) else ()
 
 
 def turn(document: Object, by: str) -> Object:
@@ -236,7 +252,7 @@ def _ungated(document: Object, undo: Mapping[str, Any] | None) -> Object:
     gates = (document.get("spec") or {}).get("schedulingGates") or []
     named = None if undo is None else undo.get("gates")
     ours = [gate["name"] for gate in gates if gate["name"].startswith(GATE_PREFIX)]
-    taken = [one for one in ours if one in named] if isinstance(named, list) else ours if undo is None else []
+    taken = [our for our in ours if our in named] if isinstance(named, list) else ours if undo is None else []
     left = [gate for gate in gates if gate["name"] not in taken]
     return {"spec": {"schedulingGates": left}} if taken else {}
 
@@ -248,16 +264,10 @@ def _lowered(document: Object, undo: Mapping[str, Any]) -> Object:
     return {"spec": {"priority": own}} if ours and (own is None or isinstance(own, int)) else {}
 
 
-def _with_turns(metadata: Object, document: Object) -> Object:
+def _noted(undo: Object, asked: Mapping[str, Any] | None, then: Sequence[str]) -> Object:
     """Who waits for their turn goes on waiting."""
-    if waiting := next_holders(document):
-        undo = json.loads(metadata["annotations"][UNDO_ANNOTATION])
-        metadata["annotations"] = marks("", {**undo, "then": list(waiting)})["annotations"]
-    return metadata
-
-
-def _noted(undo: Object, asked: Mapping[str, Any] | None) -> Object:
-    return undo if asked is None else undo | {"asked": dict(asked)}
+    result = undo if asked is None else undo | {"asked": dict(asked)}
+    return result | {"then": list(then)} if then else result
 
 
 def _undo(document: Object) -> Mapping[str, Any] | None:
@@ -266,10 +276,9 @@ def _undo(document: Object) -> Mapping[str, Any] | None:
     if text is None:
         return None
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        return salvage(text)
+    except UnreadableError:
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _value(kind: Holdable, document: Object) -> Any:

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.cluster.resources import Object
+from kopt.cluster.client.resources import Object
 
 FRACTION_ANNOTATION = "kaiwo.ai/gpu-fraction"
 _DEFAULT_BACKOFF_LIMIT = 6
@@ -21,7 +21,7 @@ def request_of(job: Object) -> dict[str, Any]:
     containers = job["spec"]["template"]["spec"].get("containers") or []
     notes = (job["spec"]["template"].get("metadata") or {}).get("annotations") or {}
     return {
-        "resources": {one["name"]: copy.deepcopy(one.get("resources") or {}) for one in containers},
+        "resources": {container["name"]: copy.deepcopy(container.get("resources") or {}) for container in containers},
         "fraction": notes.get(FRACTION_ANNOTATION),
         "backoff_limit": job["spec"].get("backoffLimit", _DEFAULT_BACKOFF_LIMIT),
     }

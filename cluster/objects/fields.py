@@ -9,6 +9,14 @@ _EMPTY: Mapping[str, Any] = {}
 _MOST = 1_000_000
 
 
+def slim(document: dict[str, Any], *without: str) -> dict[str, Any]:
+    """The same object without ``managedFields``, often most of it and read by nothing here, and the parts named."""
+    document["metadata"].pop("managedFields", None)
+    for name in without:
+        document.pop(name, None)
+    return document
+
+
 def at(document: Any, *path: str | int) -> Any:
     """What lies at a path, or None."""
     for step in path:
@@ -23,37 +31,37 @@ def at(document: Any, *path: str | int) -> Any:
 
 def mapping(document: Any, *path: str | int) -> Mapping[str, Any]:
     """The mapping at a path; empty when there is none."""
-    found = at(document, *path)
-    return found if isinstance(found, dict) else _EMPTY
+    result = at(document, *path)
+    return result if isinstance(result, dict) else _EMPTY
 
 
 def text(document: Any, *path: str | int) -> str:
     """The string at a path; empty when there is none."""
-    found = at(document, *path)
-    return found if isinstance(found, str) else ""
+    result = at(document, *path)
+    return result if isinstance(result, str) else ""
 
 
 def texts(document: Any, *path: str | int) -> tuple[str, ...]:
     """The strings in the list at a path."""
-    found = at(document, *path)
-    return tuple([one for one in found if isinstance(one, str)]) if isinstance(found, list) else ()
+    result = at(document, *path)
+    return tuple([name for name in result if isinstance(name, str)]) if isinstance(result, list) else ()
 
 
 def count(document: Any, *path: str | int, default: int = 1) -> int:
     """The number at a path, from 0 to a million; ``default`` when there is none."""
-    found = at(document, *path)
-    if isinstance(found, bool) or not isinstance(found, int):
+    result = at(document, *path)
+    if isinstance(result, bool) or not isinstance(result, int):
         return default
-    return min(max(found, 0), _MOST)
+    return min(max(result, 0), _MOST)
 
 
 def items(document: Any, *path: str | int) -> Iterator[tuple[str | int, Any]]:
     """(index or key, value) of the list or mapping at a path."""
-    found = at(document, *path)
-    if isinstance(found, list):
-        yield from enumerate(found)
-    elif isinstance(found, dict):
-        yield from ((key, value) for key, value in found.items() if isinstance(key, str))
+    result = at(document, *path)
+    if isinstance(result, list):
+        yield from enumerate(result)
+    elif isinstance(result, dict):
+        yield from ((key, value) for key, value in result.items() if isinstance(key, str))
 
 
 def controller_of(document: Any) -> tuple[str, str]:

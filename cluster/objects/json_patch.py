@@ -3,8 +3,8 @@
 from functools import lru_cache
 from typing import Any
 
-from kopt.cluster.resources import Object
-from kopt.controllers.webhook.objects import Path
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import Path
 
 
 class JsonPatch:

@@ -6,8 +6,8 @@ Amounts are thousandths of a resource's unit.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kopt.cluster.resources import Key, Object
-from kopt.controllers.extender.asks import is_gpu
+from kopt.cluster.client.resources import Key, Object
+from kopt.cluster.workloads.pod_request import is_gpu
 
 HOLDER = "preemption"
 """The value of kaiwo.ai/held on Workloads that wait for a decision, and on those whose priority we have raised."""
@@ -112,8 +112,8 @@ class WorkloadView:
     @property
     def gpu_resource(self) -> str:
         """The one GPU resource that it asks for; empty where there is none, or several."""
-        found = [name for name, amount in self.asks.items() if amount and is_gpu(name)]
-        return found[0] if len(found) == 1 else ""
+        result = [name for name, amount in self.asks.items() if amount and is_gpu(name)]
+        return result[0] if len(result) == 1 else ""
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,7 @@ class PodView:
     gpus: int
     notes: Mapping[str, str]
     version: str = field(default="", compare=False)
+    started_s: float | None = None
 
 
 @dataclass(frozen=True)

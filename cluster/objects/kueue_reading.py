@@ -1,16 +1,15 @@
 """Reads Workloads, queues, pods and evictions; nothing that anybody may have written into them makes this raise."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from kopt.cluster.held import UNDO_ANNOTATION, holder_of, is_mirrored
-from kopt.cluster.namespaces import MODE_ANNOTATION
-from kopt.cluster.resources import Object, key_of
-from kopt.controllers.extender.asks import is_gpu, quantity
-from kopt.controllers.preemption.views import (
+from kopt.cluster.client.resources import Object, key_of
+from kopt.cluster.holds.hold import holder_of, is_mirrored, undo_of
+from kopt.cluster.objects.annotations import mapping_of
+from kopt.cluster.objects.fields import at, count, items, mapping, slim, text, texts
+from kopt.cluster.objects.kueue import (
     DECISION_ANNOTATION,
     EVICTING_ANNOTATION,
     HOLDER,
@@ -23,51 +22,68 @@ from kopt.controllers.preemption.views import (
     Verdict,
     WorkloadView,
 )
-from kopt.controllers.webhook.objects import at, count, items, mapping, text, texts
+from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.objects.seals import SEAL
+from kopt.cluster.workloads.pod_request import is_gpu, quantity
 
-_SINCE_IN = (DECISION_ANNOTATION, UNDO_ANNOTATION)
-"""After it was let go, and while it is held."""
 _WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 
 
 def workload_view(document: Object) -> WorkloadView:
     """Nothing in a document that anybody may have written makes this raise."""
-    metadata = document["metadata"]
-    metadata.pop("managedFields", None)
-    annotations = mapping(metadata, "annotations")
+    metadata = slim(document)["metadata"]
+    annotations = SEAL.proven(text(metadata, "uid"), mapping(metadata, "annotations"))
     spec_priority = at(document, "spec", "priority")
     own = spec_priority if isinstance(spec_priority, int) else 0
     holder = holder_of(document)
-    cover = _cover(annotations, spec_priority) if holder == HOLDER else None
+    cover = _cover(undo_of(document), spec_priority) if holder == HOLDER else None
+    # Since when it may wait is noted in the hold, and in the decision after it was let go.
+    decision = mapping_of(annotations, DECISION_ANNOTATION)
     reserved = _condition(document, "QuotaReserved")
     evicted = _condition(document, "Evicted")
     return WorkloadView(
-        document=document, version=text(metadata, "resourceVersion"), key=key_of(document), uid=text(metadata, "uid"),
-        owner_uid=next((text(one, "uid") for _, one in items(metadata, "ownerReferences")
-                        if at(one, "controller") is True), ""),
+        document=document,
+        version=text(metadata, "resourceVersion"),
+        key=key_of(document),
+        uid=text(metadata, "uid"),
+        owner_uid=next(
+            (text(item, "uid") for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), ""
+        ),
         priority=cover.priority or 0 if cover and cover.stands else own,
-        queue=text(document, "spec", "queueName"), cluster_queue=text(document, "status", "admission", "clusterQueue"),
-        asks=_asks(document), uses=_uses(document), created_s=seconds(text(metadata, "creationTimestamp")) or 0.0,
-        reserved_s=reserved, evicted_at_s=evicted, finished=_condition(document, "Finished") is not None,
-        active=at(document, "spec", "active") is not False, holder=holder, mode=_mode(document), cover=cover,
-        evicting=evicting_of(annotations), verdict=told_verdict(annotations),
-        let_go_s=seconds(text(decoded(annotations, _SINCE_IN[holder == HOLDER]), "since")),
-        mirrored=is_mirrored(document) or bool(text(document, "status", "clusterName"))
+        queue=text(document, "spec", "queueName"),
+        cluster_queue=text(document, "status", "admission", "clusterQueue"),
+        asks=_asks(document),
+        uses=_uses(document),
+        created_s=seconds(text(metadata, "creationTimestamp")) or 0.0,
+        reserved_s=reserved,
+        evicted_at_s=evicted,
+        finished=_condition(document, "Finished") is not None,
+        active=at(document, "spec", "active") is not False,
+        holder=holder,
+        mode=_mode(document),
+        cover=cover,
+        evicting=evicting_of(annotations),
+        verdict=told_verdict(annotations),
+        let_go_s=seconds(text(undo_of(document) if holder == HOLDER else decision, "since")),
+        mirrored=is_mirrored(document)
+        or bool(text(document, "status", "clusterName"))
         or bool(at(document, "status", "nominatedClusterNames")),
-    )  # fmt: skip
+    )
 
 
 def cluster_queue_view(document: Object) -> ClusterQueueView:
     quota: dict[tuple[str, str], int] = {}
     for _, group in items(document, "spec", "resourceGroups"):
         for _, flavor in items(group, "flavors"):
-            for _, one in items(flavor, "resources"):
-                quota[text(flavor, "name"), text(one, "name")] = amount(at(one, "nominalQuota"))
+            for _, item in items(flavor, "resources"):
+                quota[text(flavor, "name"), text(item, "name")] = amount(at(item, "nominalQuota"))
     return ClusterQueueView(
-        document["metadata"]["name"], quota, text(document, "spec", "preemption", "withinClusterQueue") or "Never",
+        document["metadata"]["name"],
+        quota,
+        text(document, "spec", "preemption", "withinClusterQueue") or "Never",
         text(document, "spec", "cohort") or text(document, "spec", "cohortName"),
         _condition(document, "Active") is not None and text(document, "spec", "stopPolicy") in ("", "None"),
-    )  # fmt: skip
+    )
 
 
 def local_queue_target(document: Object) -> str:
@@ -79,14 +95,30 @@ def pod_view(pod: Object) -> PodView | None:
     """None for pods that have ended, and for those without GPUs and without a word about checkpoints."""
     metadata = pod["metadata"]
     annotations = mapping(metadata, "annotations")
-    notes = {name: str(value) for name, value in annotations.items() if name.startswith("kaiwo.ai/")}
+    notes = notes_of(pod)
     gpus = sum(value for name, value in requests_of(mapping(pod, "spec")).items() if is_gpu(name))
     if text(pod, "status", "phase") in ("Succeeded", "Failed") or not (gpus or notes):
         return None
-    owner = next((text(one, "uid") for _, one in items(metadata, "ownerReferences")
-                  if at(one, "controller") is True), "")  # fmt: skip
-    return PodView(key_of(pod), text(metadata, "uid"), text(annotations, _WORKLOAD_ANNOTATION), owner, gpus, notes,
-                   text(metadata, "resourceVersion"))  # fmt: skip
+    owner = next(
+        (text(item, "uid") for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), ""
+    )
+    return PodView(
+        key_of(pod),
+        text(metadata, "uid"),
+        text(annotations, _WORKLOAD_ANNOTATION),
+        owner,
+        gpus,
+        notes,
+        text(metadata, "resourceVersion"),
+        seconds(text(pod, "status", "startTime")),
+    )
+
+
+def notes_of(pod: Object) -> dict[str, str]:
+    """The annotations of ours on a pod, without those that others wrote in our name (``cluster.objects.seals``)."""
+    metadata = pod["metadata"]
+    own = {name: str(value) for name, value in mapping(metadata, "annotations").items() if name.startswith("kaiwo.ai/")}
+    return SEAL.proven(text(metadata, "uid"), own)
 
 
 def eviction_view(document: Object) -> EvictionView | None:
@@ -113,19 +145,19 @@ def amount(quantity_text: Any) -> int:
 def requests_of(spec: Any) -> Counter[str]:
     """What one pod asks for, by resource: its containers together, or its largest init container; and the overhead."""
     total: Counter[str] = Counter()
-    for _, one in items(spec, "containers"):
-        total.update(_container(one))
-    for _, one in items(spec, "initContainers"):
-        if text(one, "restartPolicy") == "Always":
-            total.update(_container(one))
+    for _, item in items(spec, "containers"):
+        total.update(_container(item))
+    for _, item in items(spec, "initContainers"):
+        if text(item, "restartPolicy") == "Always":
+            total.update(_container(item))
         else:
-            total |= _container(one)
+            total |= _container(item)
     total.update(Counter({str(name): amount(value) for name, value in items(spec, "overhead")}))
     return total
 
 
-def _container(one: Any) -> Counter[str]:
-    asked = {**mapping(one, "resources", "limits"), **mapping(one, "resources", "requests")}
+def _container(item: Any) -> Counter[str]:
+    asked = {**mapping(item, "resources", "limits"), **mapping(item, "resources", "requests")}
     return Counter({str(name): amount(value) for name, value in asked.items()})
 
 
@@ -154,38 +186,35 @@ def _uses(document: Object) -> dict[tuple[str, str], int]:
 
 def _left(document: Object) -> dict[str, int]:
     """The pods of each set that have not ended."""
-    ended = {text(one, "name"): count(one, "count", default=0)
-             for _, one in items(document, "status", "reclaimablePods")}  # fmt: skip
-    return {name: max(0, count(one, "count", default=0) - ended.get(name, 0))
-            for _, one in items(document, "spec", "podSets") for name in [text(one, "name")]}  # fmt: skip
+    ended = {
+        text(item, "name"): count(item, "count", default=0) for _, item in items(document, "status", "reclaimablePods")
+    }
+    return {
+        name: max(0, count(item, "count", default=0) - ended.get(name, 0))
+        for _, item in items(document, "spec", "podSets")
+        for name in [text(item, "name")]
+    }
 
 
 def _condition(document: Object, kind: str) -> float | None:
     """Since when a condition is true; None where it is not."""
-    for _, one in items(document, "status", "conditions"):
-        if text(one, "type") == kind and text(one, "status") == "True":
-            return seconds(text(one, "lastTransitionTime")) or 0.0
+    for _, item in items(document, "status", "conditions"):
+        if text(item, "type") == kind and text(item, "status") == "True":
+            return seconds(text(item, "lastTransitionTime")) or 0.0
     return None
 
 
 def _mode(document: Object) -> str:
     """The nearest word: the Workload's own, then that of its pods."""
-    found = [text(document, "metadata", "annotations", MODE_ANNOTATION)]
-    found += [text(pods, "template", "metadata", "annotations", MODE_ANNOTATION)
-              for _, pods in items(document, "spec", "podSets")]  # fmt: skip
-    return next((one for one in found if one), "")
+    result = [text(document, "metadata", "annotations", MODE_ANNOTATION)]
+    result += [
+        text(pods, "template", "metadata", "annotations", MODE_ANNOTATION)
+        for _, pods in items(document, "spec", "podSets")
+    ]
+    return next((name for name in result if name), "")
 
 
-def decoded(annotations: Mapping[str, Any], name: str) -> Any:
-    """The JSON of an annotation; None where there is none that can be read."""
-    try:
-        return json.loads(text(annotations, name) or "null")
-    except (ValueError, RecursionError):
-        return None
-
-
-def _cover(annotations: Mapping[str, Any], priority_now: Any) -> Cover | None:
-    undo = decoded(annotations, UNDO_ANNOTATION)
+def _cover(undo: Mapping[str, Any], priority_now: Any) -> Cover | None:
     raised, priority = at(undo, "raised"), at(undo, "priority")
     if not isinstance(raised, int) or not (priority is None or isinstance(priority, int)):
         return None
@@ -195,20 +224,20 @@ def _cover(annotations: Mapping[str, Any], priority_now: Any) -> Cover | None:
 
 def evicting_of(annotations: Mapping[str, Any]) -> Evicting | None:
     """Our notice to a victim, off its annotations."""
-    found = decoded(annotations, EVICTING_ANNOTATION)
-    at_s = seconds(text(found, "at"))
+    result = mapping_of(annotations, EVICTING_ANNOTATION)
+    at_s = seconds(text(result, "at"))
     return (
-        Evicting(at_s, text(found, "for"), count(found, "pods", default=0))
-        if text(found, "by") == MINE and at_s is not None
+        Evicting(at_s, text(result, "for"), count(result, "pods", default=0))
+        if text(result, "by") == MINE and at_s is not None
         else None
     )
 
 
 def told_verdict(annotations: Mapping[str, Any]) -> Verdict | None:
     """Our decision, off the annotations of what waited."""
-    found = decoded(annotations, DECISION_ANNOTATION)
-    word = text(found, "verdict")
+    result = mapping_of(annotations, DECISION_ANNOTATION)
+    word = text(result, "verdict")
     if not word:
         return None
-    at_s = seconds(text(found, "at")) or 0.0
-    return Verdict(word, seconds(text(found, "until")) or 0.0, texts(found, "victims"), at_s)
+    at_s = seconds(text(result, "at")) or 0.0
+    return Verdict(word, seconds(text(result, "until")) or 0.0, texts(result, "victims"), at_s)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kopt.cluster.resources import Object
+from kopt.cluster.client.resources import Object
 
 MODE_ANNOTATION = "kaiwo.ai/mode"
 MANAGED_LABEL = "kaiwo.ai/managed"

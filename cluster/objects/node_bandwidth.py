@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kopt.cluster.resources import NODES, Object
-from kopt.core.bandwidth import BandwidthError
-from kopt.core.pairs import Health, MeasuredPair
+from kopt.cluster.client.resources import NODES, Object
+from kopt.core.hardware.bandwidth import BandwidthError
+from kopt.core.hardware.pairwise import Health, MeasuredPair
 
 MOST_PEERS = 512
 """In one object; what was measured longest ago is left out."""
@@ -28,7 +28,7 @@ def bandwidth_of(document: Object) -> NodeBandwidth:
     """Raises BandwidthError, a ValueError, for an object that cannot be read."""
     node, status = str(document["metadata"]["name"]), document.get("status") or {}
     try:
-        pairs = tuple([_pair(node, one) for one in status.get("peers") or ()])
+        pairs = tuple([_pair(node, peer) for peer in status.get("peers") or ()])
         health, judged = Health(status.get("health") or Health.HEALTHY), status.get("judgedAt")
         return NodeBandwidth(node, health, str(status.get("reason") or ""), seconds(judged) if judged else 0.0, pairs)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -37,7 +37,7 @@ def bandwidth_of(document: Object) -> NodeBandwidth:
 
 def pairs_of(documents: Iterable[Object]) -> dict[tuple[Any, ...], MeasuredPair]:
     """Every pair of several objects, by ``key``. Raises BandwidthError."""
-    return {key(one): one for document in documents for one in bandwidth_of(document).pairs}
+    return {key(pair): pair for document in documents for pair in bandwidth_of(document).pairs}
 
 
 def key(pair: MeasuredPair) -> tuple[Any, ...]:
@@ -47,11 +47,19 @@ def key(pair: MeasuredPair) -> tuple[Any, ...]:
 
 def status_of(bandwidth: NodeBandwidth) -> Object:
     """The ``status`` of the object."""
-    newest = sorted(bandwidth.pairs, key=lambda one: one.measured_at)[-MOST_PEERS:]
+    newest = sorted(bandwidth.pairs, key=lambda pair: pair.measured_at)[-MOST_PEERS:]
     return {
-        "health": bandwidth.health.value, "reason": bandwidth.reason[:1024], "judgedAt": stamp(bandwidth.judged_at),
-        "peers": [_peer(one) for one in sorted(newest, key=lambda one: (one.nodes, one.collective, one.gpus_per_node))],
-    }  # fmt: skip
+        "health": bandwidth.health.value,
+        "reason": bandwidth.reason[:1024],
+        "judgedAt": stamp(bandwidth.judged_at),
+        "peers": [
+            _peer(measured_pair)
+            for measured_pair in sorted(
+                newest,
+                key=lambda measured_pair: (measured_pair.nodes, measured_pair.collective, measured_pair.gpus_per_node),
+            )
+        ],
+    }
 
 
 def owned_by(node: str, uid: str) -> Object:
@@ -71,24 +79,36 @@ def seconds(text: str) -> float:
 
 
 def _peer(pair: MeasuredPair) -> Object:
-    found: Object = {
-        "node": pair.nodes[1], "gpusPerNode": pair.gpus_per_node, "collective": pair.collective.value,
-        "points": [{"bytes": one.bytes, "latencyMicroseconds": one.latency_us} for one in pair.points],
-        "measuredAt": stamp(pair.measured_at), "software": pair.software[:128], "health": pair.health.value,
+    result: Object = {
+        "node": pair.nodes[1],
+        "gpusPerNode": pair.gpus_per_node,
+        "collective": pair.collective.value,
+        "points": [{"bytes": point.bytes, "latencyMicroseconds": point.latency_us} for point in pair.points],
+        "measuredAt": stamp(pair.measured_at),
+        "software": pair.software[:128],
+        "health": pair.health.value,
         "reason": pair.reason[:1024],
-    }  # fmt: skip
+    }
     if pair.alpha_us is not None and pair.beta_gbps is not None:
-        found |= {"alphaMicroseconds": pair.alpha_us, "betaGBps": pair.beta_gbps}
-    return found
+        result |= {"alphaMicroseconds": pair.alpha_us, "betaGBps": pair.beta_gbps}
+    return result
 
 
 def _pair(node: str, peer: Mapping[str, Any]) -> MeasuredPair:
     points = [
-        {"bytes": one["bytes"], "latency_us": one["latencyMicroseconds"]} for one in peer.get("points") or ()
-    ]  # fmt: skip
-    return MeasuredPair.from_dict({
-        "nodes": [node, peer["node"]], "gpus_per_node": peer["gpusPerNode"], "collective": peer["collective"],
-        "measured_at": seconds(peer["measuredAt"]), "points": points, "alpha_us": peer.get("alphaMicroseconds"),
-        "beta_gbps": peer.get("betaGBps"), "software": peer.get("software"), "health": peer.get("health"),
-        "reason": peer.get("reason"),
-    })  # fmt: skip
+        {"bytes": point["bytes"], "latency_us": point["latencyMicroseconds"]} for point in peer.get("points") or ()
+    ]
+    return MeasuredPair.from_dict(
+        {
+            "nodes": [node, peer["node"]],
+            "gpus_per_node": peer["gpusPerNode"],
+            "collective": peer["collective"],
+            "measured_at": seconds(peer["measuredAt"]),
+            "points": points,
+            "alpha_us": peer.get("alphaMicroseconds"),
+            "beta_gbps": peer.get("betaGBps"),
+            "software": peer.get("software"),
+            "health": peer.get("health"),
+            "reason": peer.get("reason"),
+        }
+    )

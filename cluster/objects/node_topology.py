@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from kopt.cluster.resources import Object
-from kopt.core.topology import DegradedPart, NodeTopology
+from kopt.cluster.client.resources import Object
+from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
 
 
 def topology_of(document: Object) -> NodeTopology:
@@ -14,12 +14,14 @@ def topology_of(document: Object) -> NodeTopology:
 
 def degraded_of(document: Object) -> tuple[DegradedPart, ...]:
     """What the object's status says is worse than it was."""
-    found = (document.get("status") or {}).get("degraded") or ()
-    return tuple(DegradedPart(str(one["part"]), float(one["was"]), float(one["now"])) for one in found)
+    result = (document.get("status") or {}).get("degraded") or ()
+    return tuple(DegradedPart(str(item["part"]), float(item["was"]), float(item["now"])) for item in result)
 
 
 def _snake(value: Any) -> Any:
     """Kubernetes' field names (``memoryBytes``) to those of ``kopt topology parse`` (``memory_bytes``)."""
     if isinstance(value, dict):
-        return {re.sub("[A-Z]", lambda upper: f"_{upper[0].lower()}", name): _snake(one) for name, one in value.items()}
-    return [_snake(one) for one in value] if isinstance(value, list) else value
+        return {
+            re.sub("[A-Z]", lambda upper: f"_{upper[0].lower()}", name): _snake(item) for name, item in value.items()
+        }
+    return [_snake(item) for item in value] if isinstance(value, list) else value

@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.cluster.node_bandwidths import seconds, stamp
-from kopt.cluster.resources import Object, Resource
-from kopt.core.staged_data import (
+from kopt.cluster.client.resources import Object, Resource
+from kopt.cluster.objects.annotations import mapping_of
+from kopt.cluster.objects.node_bandwidth import seconds, stamp
+from kopt.core.staging.manifest import Source, StagingError, Trouble, safe_path
+from kopt.core.staging.staged_data import (
     CLAIM,
     Amounts,
     ClaimFolder,
@@ -20,7 +22,6 @@ from kopt.core.staged_data import (
     StagedData,
     User,
 )
-from kopt.core.staging import Source, StagingError, Trouble, safe_path
 
 STAGED_DATA = Resource("kaiwo.ai", "v1alpha1", "stageddata", "StagedData")
 NAMES_ANNOTATION = "kaiwo.ai/staged-data"
@@ -50,14 +51,20 @@ def staged_data_of(document: Object) -> StagedData:
     try:
         spec, status = document["spec"], document.get("status") or {}
         return StagedData(
-            metadata["namespace"], metadata["name"], metadata["uid"], int(metadata.get("generation", 1)),
-            spec_of(spec), seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0,
+            metadata["namespace"],
+            metadata["name"],
+            metadata["uid"],
+            int(metadata.get("generation", 1)),
+            spec_of(spec),
+            seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0,
             _copies(status, at_nodes="nodeCache" in spec["destination"]),
-            tuple(User(one["kind"], one["name"], one["uid"]) for one in status.get("users") or ()),
-            _seconds(status.get("lastUsedAt")), "deletionTimestamp" in metadata,
+            tuple(User(user["kind"], user["name"], user["uid"]) for user in status.get("users") or ()),
+            _seconds(status.get("lastUsedAt")),
+            "deletionTimestamp" in metadata,
             FINALIZER in (metadata.get("finalizers") or ()),
-            str((metadata.get("annotations") or {}).get(AGAIN_ANNOTATION, "")), str(status.get("again", "")),
-        )  # fmt: skip
+            str((metadata.get("annotations") or {}).get(AGAIN_ANNOTATION, "")),
+            str(status.get("again", "")),
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"StagedData {metadata.get('name')} cannot be read ({error!r})") from error
 
@@ -72,10 +79,15 @@ def spec_of(spec: Mapping[str, Any]) -> DataSpec:
     else:
         destination = ClaimFolder(place["claim"], place["path"])
     return DataSpec(
-        spec["source"], destination, spec.get("sizeBytes"), spec.get("sha256", ""),
-        (spec.get("credentials") or {}).get("secretName", ""), spec.get("limit", ""), spec.get("parallel"),
+        spec["source"],
+        destination,
+        spec.get("sizeBytes"),
+        spec.get("sha256", ""),
+        (spec.get("credentials") or {}).get("secretName", ""),
+        spec.get("limit", ""),
+        spec.get("parallel"),
         spec.get("sourceChecksums", True),
-    )  # fmt: skip
+    )
 
 
 def body_of(namespace: str, name: str, spec: DataSpec) -> Object:
@@ -91,7 +103,7 @@ def body_of(namespace: str, name: str, spec: DataSpec) -> Object:
 def request_of(document: Object) -> Request:
     """What a workload asks for; false where that is nothing."""
     notes = document["metadata"].get("annotations") or {}
-    names = tuple(one.strip() for one in str(notes.get(NAMES_ANNOTATION, "")).split(",") if one.strip())
+    names = tuple(item.strip() for item in str(notes.get(NAMES_ANNOTATION, "")).split(",") if item.strip())
     made: list[tuple[str, DataSpec]] = []
     try:
         for name in names:
@@ -130,104 +142,131 @@ def name_of(spec: DataSpec) -> str:
 def status_of(data: StagedData) -> Object:
     """The whole ``status`` of the object."""
     speaker, amounts = data.speaker, data.amounts
-    ready = [one.ready_at_s for one in data.copies if one.ready_at_s is not None]
-    digests = {one.digest for one in data.copies if one.digest}
-    found: dict[str, Any] = {
-        "phase": data.phase.value, "observedGeneration": data.generation,
-        "attempts": max((one.attempts for one in data.copies), default=0),
+    ready = [copy.ready_at_s for copy in data.copies if copy.ready_at_s is not None]
+    digests = {copy.digest for copy in data.copies if copy.digest}
+    result: dict[str, Any] = {
+        "phase": data.phase.value,
+        "observedGeneration": data.generation,
+        "attempts": max((copy.attempts for copy in data.copies), default=0),
         "progress": _progress(amounts) if amounts else None,
         "readyAt": stamp(max(ready)) if ready and data.phase is DataPhase.READY else None,
         "digest": next(iter(digests)) if len(digests) == 1 else None,
-        "users": [{"kind": one.kind, "name": one.name, "uid": one.uid} for one in data.users[:_MOST_USERS]],
-        "lastUsedAt": _stamp(data.last_used_at_s), "again": data.again_seen or None,
+        "users": [{"kind": user.kind, "name": user.name, "uid": user.uid} for user in data.users[:_MOST_USERS]],
+        "lastUsedAt": _stamp(data.last_used_at_s),
+        "again": data.again_seen or None,
         "reason": speaker.reason.value if speaker and speaker.reason else None,
         "message": ((speaker.message if speaker else "") or data.missing)[:_LONGEST] or None,
-        "nodes": [_node(one) for one in data.copies if one.place != CLAIM] or None,
-    }  # fmt: skip
-    claim = next((one for one in data.copies if one.place == CLAIM), None)
+        "nodes": [_node(copy) for copy in data.copies if copy.place != CLAIM] or None,
+    }
+    claim = next((copy for copy in data.copies if copy.place == CLAIM), None)
     if claim is not None:
-        found |= _books(claim)
-    return {key: value for key, value in found.items() if value is not None}
+        result |= _books(claim)
+    return {key: value for key, value in result.items() if value is not None}
 
 
 def told(state: str, request: Request, data: list[StagedData], reason: str, message: str, at_s: float) -> str:
     """The value of ``kaiwo.ai/staging``. ``reason`` and ``message`` are empty where all is well."""
-    amounts = [one.amounts for one in data if one.amounts is not None]
-    left = [one.seconds_left for one in amounts if one.seconds_left is not None]
-    found: dict[str, Any] = {
-        "state": state, "data": list(request.all_names), "reason": reason, "message": message[:_LONGEST],
-        "bytes": sum(one.bytes for one in amounts), "bytesDone": sum(one.bytes_done for one in amounts),
-        "secondsLeft": round(max(left), 1) if left else None, "at": stamp(at_s),
-    }  # fmt: skip
-    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+    amounts = [staged_data.amounts for staged_data in data if staged_data.amounts is not None]
+    left = [amount.seconds_left for amount in amounts if amount.seconds_left is not None]
+    result: dict[str, Any] = {
+        "state": state,
+        "data": list(request.all_names),
+        "reason": reason,
+        "message": message[:_LONGEST],
+        "bytes": sum(amount.bytes for amount in amounts),
+        "bytesDone": sum(amount.bytes_done for amount in amounts),
+        "secondsLeft": round(max(left), 1) if left else None,
+        "at": stamp(at_s),
+    }
+    return json.dumps(result, separators=(",", ":"), ensure_ascii=False)
 
 
 def told_of(document: Object) -> Mapping[str, Any]:
     """What stands on a workload; empty where nothing does that can be read."""
-    text = (document["metadata"].get("annotations") or {}).get(STAGING_ANNOTATION)
-    try:
-        found = json.loads(text) if isinstance(text, str) else {}
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return mapping_of(document["metadata"].get("annotations") or {}, STAGING_ANNOTATION)
 
 
 def _copies(status: Mapping[str, Any], *, at_nodes: bool) -> tuple[Copy, ...]:
     if at_nodes:
-        return tuple(_copy(one, str(one["name"])) for one in status.get("nodes") or ())
+        return tuple(_copy(node, str(node["name"])) for node in status.get("nodes") or ())
     return (_copy(status, CLAIM),) if "phase" in status else ()
 
 
-def _copy(found: Mapping[str, Any], place: str) -> Copy:
-    progress, reason = found.get("progress"), found.get("reason")
+def _copy(result: Mapping[str, Any], place: str) -> Copy:
+    progress, reason = result.get("progress"), result.get("reason")
     amounts = _amounts(progress) if progress else None
-    if place != CLAIM and amounts is None and "bytesDone" in found:
-        amounts = Amounts(int(found.get("bytes", 0)), int(found["bytesDone"]))
-    generation = found.get("madeFor", 0)
+    if place != CLAIM and amounts is None and "bytesDone" in result:
+        amounts = Amounts(int(result.get("bytes", 0)), int(result["bytesDone"]))
+    generation = result.get("madeFor", 0)
     return Copy(
-        place, DataPhase(found["phase"]), int(found.get("attempts", 0)), int(found.get("judged", 0)),
-        int(found.get("failures", 0)), int(generation), Trouble(reason) if reason else None,
-        str(found.get("message", "")), str(found.get("digest", "")), amounts, _seconds(found.get("readyAt")),
-        _seconds(found.get("retryAt")), gone=found.get("gone") is True, machine=str(found.get("machine", "")),
-    )  # fmt: skip
+        place,
+        DataPhase(result["phase"]),
+        int(result.get("attempts", 0)),
+        int(result.get("judged", 0)),
+        int(result.get("failures", 0)),
+        int(generation),
+        Trouble(reason) if reason else None,
+        str(result.get("message", "")),
+        str(result.get("digest", "")),
+        amounts,
+        _seconds(result.get("readyAt")),
+        _seconds(result.get("retryAt")),
+        gone=result.get("gone") is True,
+        machine=str(result.get("machine", "")),
+    )
 
 
-def _node(one: Copy) -> Object:
-    found: dict[str, Any] = {
-        "name": one.place, "phase": one.phase.value, "attempts": one.attempts, "message": one.message[:_LONGEST],
-        "reason": one.reason.value if one.reason else None, "digest": one.digest or None,
-        "bytes": one.amounts.bytes if one.amounts else 0, "bytesDone": one.amounts.bytes_done if one.amounts else 0,
-        "readyAt": _stamp(one.ready_at_s), "machine": one.machine or None,
-    } | _books(one)  # fmt: skip
-    return {key: value for key, value in found.items() if value is not None}
+def _node(copy: Copy) -> Object:
+    result: dict[str, Any] = {
+        "name": copy.place,
+        "phase": copy.phase.value,
+        "attempts": copy.attempts,
+        "message": copy.message[:_LONGEST],
+        "reason": copy.reason.value if copy.reason else None,
+        "digest": copy.digest or None,
+        "bytes": copy.amounts.bytes if copy.amounts else 0,
+        "bytesDone": copy.amounts.bytes_done if copy.amounts else 0,
+        "readyAt": _stamp(copy.ready_at_s),
+        "machine": copy.machine or None,
+    } | _books(copy)
+    return {key: value for key, value in result.items() if value is not None}
 
 
-def _books(one: Copy) -> dict[str, Any]:
+def _books(copy: Copy) -> dict[str, Any]:
     """What only the controller reads."""
     return {
-        "madeFor": one.generation,
-        "judged": one.judged,
-        "failures": one.failures,
-        "retryAt": _stamp(one.retry_at_s),
-        "gone": one.gone,
+        "madeFor": copy.generation,
+        "judged": copy.judged,
+        "failures": copy.failures,
+        "retryAt": _stamp(copy.retry_at_s),
+        "gone": copy.gone,
     }
 
 
-def _progress(one: Amounts) -> Object:
-    found = {
-        "bytes": one.bytes, "bytesDone": one.bytes_done, "objects": one.objects, "objectsDone": one.objects_done,
-        "bytesPerSecond": round(one.bytes_per_second), "at": stamp(one.at_s),
-        "secondsLeft": None if one.seconds_left is None else round(one.seconds_left, 1),
-    }  # fmt: skip
-    return {key: value for key, value in found.items() if value is not None}
+def _progress(amounts: Amounts) -> Object:
+    result = {
+        "bytes": amounts.bytes,
+        "bytesDone": amounts.bytes_done,
+        "objects": amounts.objects,
+        "objectsDone": amounts.objects_done,
+        "bytesPerSecond": round(amounts.bytes_per_second),
+        "at": stamp(amounts.at_s),
+        "secondsLeft": None if amounts.seconds_left is None else round(amounts.seconds_left, 1),
+    }
+    return {key: value for key, value in result.items() if value is not None}
 
 
-def _amounts(found: Mapping[str, Any]) -> Amounts:
-    left = found.get("secondsLeft")
+def _amounts(result: Mapping[str, Any]) -> Amounts:
+    left = result.get("secondsLeft")
     return Amounts(
-        int(found["bytes"]), int(found["bytesDone"]), int(found["objects"]), int(found["objectsDone"]),
-        float(found["bytesPerSecond"]), None if left is None else float(left), seconds(found["at"]),
-    )  # fmt: skip
+        int(result["bytes"]),
+        int(result["bytesDone"]),
+        int(result["objects"]),
+        int(result["objectsDone"]),
+        float(result["bytesPerSecond"]),
+        None if left is None else float(left),
+        seconds(result["at"]),
+    )
 
 
 def _seconds(text: str | None) -> float | None:

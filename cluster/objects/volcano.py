@@ -1,6 +1,6 @@
 """Volcano's Jobs are stopped and go on by Commands, which its controller carries out and deletes.
 
-A hold is a mark on the Job (``cluster.held``) that says what is to be done, ``{"volcano": "AbortJob"}`` or
+A hold is a mark on the Job (``cluster.holds.hold``) that says what is to be done, ``{"volcano": "AbortJob"}`` or
 ``"ResumeJob"``, and the Command after it: whoever finds the one without the other writes the other. Commands have names
 of their own, so that one is not there twice; one that comes again later finds nothing to do. Written against
 volcano.sh/apis 1.13.
@@ -8,8 +8,8 @@ volcano.sh/apis 1.13.
 
 import contextlib
 
-from kopt.cluster.api import AlreadyExists, Kube
-from kopt.cluster.resources import VOLCANO_COMMANDS, VOLCANO_JOBS, Object
+from kopt.cluster.client.api import AlreadyExists, Kube
+from kopt.cluster.client.resources import VOLCANO_COMMANDS, VOLCANO_JOBS, Object
 
 ABORT, RESUME = "AbortJob", "ResumeJob"
 STEP = "volcano"
@@ -28,8 +28,13 @@ def command(job: Object, action: str, reason: str = "") -> Object:
     metadata = job["metadata"]
     target = VOLCANO_JOBS.reference("", metadata["name"], metadata["uid"]) | {"controller": True}
     name = f"kopt-{action.lower()}-{metadata['uid']}"
-    return {"metadata": {"name": name, "namespace": metadata["namespace"]}, "action": action, "target": target,
-            "reason": "Lending", "message": reason[:512]}  # fmt: skip
+    return {
+        "metadata": {"name": name, "namespace": metadata["namespace"]},
+        "action": action,
+        "target": target,
+        "reason": "Lending",
+        "message": reason[:512],
+    }
 
 
 async def resume(kube: Kube, job: Object) -> None:

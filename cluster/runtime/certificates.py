@@ -24,9 +24,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from kopt.cluster.api import ApiError, Conflict, Kube
-from kopt.cluster.informer import Informer
-from kopt.cluster.resources import PART_OF, PART_OF_LABEL, SECRETS, Object, Resource
+from kopt.cluster.client.api import ApiError, Conflict, Kube
+from kopt.cluster.client.client_authority import ClientAuthority
+from kopt.cluster.client.resources import PART_OF, PART_OF_LABEL, SECRETS, Object, Resource
+from kopt.cluster.client.versions import is_newer
+from kopt.cluster.runtime.informer import Informer
 
 _LOG = logging.getLogger(__name__)
 NEXT_FROM = "kaiwo.ai/next-from"
@@ -69,21 +71,34 @@ class ServingCertificate:
     """``context`` serves with the newest certificate once ``ready`` is set; ``run`` keeps both so.
 
     ``names`` are the DNS names and IP addresses that clients connect to. ``webhooks`` are the configurations whose
-    ``caBundle`` follows, by kind and name; those that cert-manager injects are left alone.
+    ``caBundle`` follows, by kind and name; those that cert-manager injects are left alone. With ``callers`` only who
+    shows a certificate of theirs gets through TLS, and ``callers_replaced`` is called when these are others.
     """
 
     def __init__(
-        self, kube: Kube, namespace: str, secret: str, names: Sequence[str],
-        webhooks: Sequence[tuple[Resource, str]] = (), settings: CertificateSettings | None = None, *,
+        self,
+        kube: Kube,
+        namespace: str,
+        secret: str,
+        names: Sequence[str],
+        webhooks: Sequence[tuple[Resource, str]] = (),
+        settings: CertificateSettings | None = None,
+        *,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        callers: ClientAuthority | None = None,
+    ) -> None:
+        self._callers = callers
+        self.callers_replaced: Callable[[], None] = lambda: None
+        self.context = self._current = self._fresh_context()
+        if callers is not None:
+            # What a context trusts can only grow, and a listener keeps the one it began with. So each handshake is
+            # handed over to the context of the latest files: also without a server name in it, verification and all.
+            self.context.sni_callback = self._hand_over
         self.ready = asyncio.Event()
         self.rotations = 0
         self._kube, self._place, self._names = kube, (namespace, secret), tuple(names)
         self._settings, self._clock = settings or CertificateSettings(), clock
-        self._loaded = b""
+        self._loaded = self._chain = b""
         self._read: Object | None = None
         self._changed = asyncio.Event()
         self._secret: Informer[Object] = Informer(
@@ -104,6 +119,8 @@ class ServingCertificate:
             for informer in (self._secret, *self._webhooks):
                 informer.subscribe(lambda _: self._changed.set())
                 tasks.create_task(informer.run())
+            if self._callers is not None:
+                tasks.create_task(self._callers.run(self._follow_callers))
             # Serving needs the Secret only; the configurations' bundles follow when these have been read.
             await self._secret.synced.wait()
             for informer in self._webhooks:
@@ -137,8 +154,8 @@ class ServingCertificate:
     async def _read_secret(self) -> Object | None:
         """As it is now. A list, as replicas have no right to get."""
         namespace, name = self._place
-        found = await self._kube.list(SECRETS, namespace, field_selector=f"metadata.name={name}")
-        return found.items[0] if found.items else None
+        result = await self._kube.list(SECRETS, namespace, field_selector=f"metadata.name={name}")
+        return result.items[0] if result.items else None
 
     async def _keep(self, secret: Object) -> float:
         data = _decode(secret)
@@ -187,9 +204,10 @@ class ServingCertificate:
         data = {"ca.crt": _living(known, now_s) + pair.authority, "tls.crt": pair.certificate, "tls.key": pair.key}
         namespace, name = self._place
         return {
-            "type": "kubernetes.io/tls", "data": _encode(data),
+            "type": "kubernetes.io/tls",
+            "data": _encode(data),
             "metadata": {"namespace": namespace, "name": name, "labels": {PART_OF_LABEL: PART_OF}},
-        }  # fmt: skip
+        }
 
     def _load(self, data: dict[str, bytes]) -> bool:
         """Serve with ``tls.*``; False where it cannot be served with, and what was served before stays."""
@@ -198,16 +216,35 @@ class ServingCertificate:
             return expiry_s(certificate) > self._clock()
         try:
             # Tried on another context first: a key that does not fit would leave this one half changed.
-            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
-                _load_chain(context, certificate + b"\n" + key)
+            chain = certificate + b"\n" + key
+            for context in (fresh := self._fresh_context(), self.context):
+                _load_chain(context, chain)
             living = expiry_s(certificate) > self._clock()
         except (ssl.SSLError, ValueError) as error:
             _LOG.error("the certificate in %s/%s cannot be used: %s", *self._place, error)
             return False
         self.rotations += bool(self._loaded)
-        self._loaded = certificate
+        self._loaded, self._chain, self._current = certificate, chain, fresh
         self.ready.set()
         return living
+
+    def _fresh_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        if self._callers is not None:
+            self._callers.guard(context)
+        return context
+
+    def _follow_callers(self) -> None:
+        if self._chain:
+            context = self._fresh_context()
+            _load_chain(context, self._chain)
+            self._current = context
+        self.callers_replaced()
+
+    def _hand_over(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._current
 
     async def _publish(self, bundle: bytes) -> bool:
         """Write the bundle where it is missing; False when somebody changed a configuration at the same moment."""
@@ -215,12 +252,12 @@ class ServingCertificate:
             return True
         text = base64.b64encode(bundle).decode()
         for informer in self._webhooks:
-            for (_, name), found in list(informer.objects.items()):
-                hooks = found.get("webhooks") or []
-                if _INJECTED in found["metadata"].get("annotations", {}) or _all_have(hooks, text):
+            for (_, name), result in list(informer.objects.items()):
+                hooks = result.get("webhooks") or []
+                if _INJECTED in result["metadata"].get("annotations", {}) or _all_have(hooks, text):
                     continue
                 filled = [h | {"clientConfig": h.get("clientConfig", {}) | {"caBundle": text}} for h in hooks]
-                version = found["metadata"]["resourceVersion"]
+                version = result["metadata"]["resourceVersion"]
                 changes = {"metadata": {"resourceVersion": version}, "webhooks": filled}
                 try:
                     await self._kube.patch(informer.resource, name, changes)
@@ -232,9 +269,11 @@ class ServingCertificate:
         if not all(informer.synced.is_set() for informer in self._webhooks):
             return False
         text = base64.b64encode(bundle).decode()
-        found = [one for informer in self._webhooks for one in informer.objects.values()]
-        return all(_INJECTED in f["metadata"].get("annotations", {}) or _all_have(f.get("webhooks") or [], text)
-                   for f in found)  # fmt: skip
+        result = [item for informer in self._webhooks for item in informer.objects.values()]
+        return all(
+            _INJECTED in f["metadata"].get("annotations", {}) or _all_have(f.get("webhooks") or [], text)
+            for f in result
+        )
 
 
 def make_pair(names: Sequence[str], now_s: float, lifetime_s: float) -> Pair:
@@ -253,20 +292,22 @@ def make_pair(names: Sequence[str], now_s: float, lifetime_s: float) -> Pair:
         return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
 
     authority = (
-        begin(issuer, authority_key.public_key()).serial_number(serial)
+        begin(issuer, authority_key.public_key())
+        .serial_number(serial)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .sign(authority_key, hashes.SHA256())
-    )  # fmt: skip
+    )
     certificate = (
-        begin(subject, key.public_key()).serial_number(x509.random_serial_number())
+        begin(subject, key.public_key())
+        .serial_number(x509.random_serial_number())
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
         .sign(authority_key, hashes.SHA256())
-    )  # fmt: skip
+    )
     pem = serialization.Encoding.PEM
     plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return Pair(certificate.public_bytes(pem), plain, authority.public_bytes(pem))
@@ -281,7 +322,8 @@ def _newer(watched: Object | None, read: Object | None) -> Object | None:
     """The later of what the watch brought and what was read past it; nothing where the watch saw it deleted."""
     if watched is None or read is None or watched["metadata"]["uid"] != read["metadata"]["uid"]:
         return watched
-    return read if int(read["metadata"]["resourceVersion"]) > int(watched["metadata"]["resourceVersion"]) else watched
+    newer = is_newer(read["metadata"]["resourceVersion"], than=watched["metadata"]["resourceVersion"])
+    return read if newer else watched
 
 
 def _next_from_s(secret: Object) -> float:
@@ -293,9 +335,16 @@ def _next_from_s(secret: Object) -> float:
 
 def _usage(*, signs: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
-        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _general_name(name: str) -> x509.GeneralName:
@@ -317,11 +366,11 @@ def _names_of(certificate: bytes) -> set[str]:
 def _living(bundle: bytes, now_s: float) -> bytes:
     """The certificates of a bundle that are still valid; nothing of what cannot be read."""
     try:
-        found = x509.load_pem_x509_certificates(bundle) if bundle.strip() else []
+        result = x509.load_pem_x509_certificates(bundle) if bundle.strip() else []
     except ValueError:
         return b""
-    living = [one for one in found if one.not_valid_after_utc.timestamp() > now_s]
-    return b"".join(one.public_bytes(serialization.Encoding.PEM) for one in living)
+    living = [item for item in result if item.not_valid_after_utc.timestamp() > now_s]
+    return b"".join(item.public_bytes(serialization.Encoding.PEM) for item in living)
 
 
 def _load_chain(context: ssl.SSLContext, pem: bytes) -> None:

@@ -5,6 +5,7 @@ there. An object gets a burst of events and then a trickle, the API server so ma
 """
 
 import asyncio
+import hashlib
 import logging
 import time
 import uuid
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
-from kopt.cluster.api import ApiError, Kube, NotFound, Unreachable
-from kopt.cluster.resources import EVENTS, Object
+from kopt.cluster.client.api import AlreadyExists, ApiError, Kube, NotFound, Unreachable
+from kopt.cluster.client.resources import EVENTS, Object
+from kopt.core.redaction import redact
 
 _LOG = logging.getLogger(__name__)
 NORMAL, WARNING = "Normal", "Warning"
@@ -24,6 +26,9 @@ _LONGEST_WORD = 128
 _LONGEST_NAME = 200
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+EmitEvent = Callable[[Object, str, str], None]
+"""Tells people about an object: its reference, a reason, a sentence."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,14 @@ class EventRecorder:
     """Events of one component (``kaiwo.ai/extender``) in one process (the pod's name)."""
 
     def __init__(
-        self, kube: Kube, component: str, instance: str, settings: EventSettings | None = None, *,
+        self,
+        kube: Kube,
+        component: str,
+        instance: str,
+        settings: EventSettings | None = None,
+        *,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.dropped = 0
         self._kube, self._component, self._instance = kube, component, instance
         self._settings, self._clock = settings or EventSettings(), clock
@@ -74,12 +84,22 @@ class EventRecorder:
         self._queue: deque[_Told] = deque()
         self._work = asyncio.Event()
 
-    def record(self, regarding: Object, reason: str, action: str, note: str, *, kind: str = NORMAL,
-               related: Object | None = None) -> None:  # fmt: skip
+    def record(
+        self,
+        regarding: Object,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        kind: str = NORMAL,
+        related: Object | None = None,
+        once: bool = False,
+    ) -> None:
         """``regarding`` and ``related`` are ObjectReferences (``Resource.reference``); ``reason`` is CamelCase and
-        says why, ``action`` what was done; ``note`` is a sentence with numbers."""
+        says why, ``action`` what was done; ``note`` is a sentence with numbers. ``once``: nothing where any of our
+        components has said the same of the object already."""
         now_s = self._clock()
-        note = _cut(note, _LONGEST_NOTE)
+        note = _cut(redact(note), _LONGEST_NOTE)
         of = (regarding.get("kind", ""), regarding.get("namespace", ""), regarding["name"], regarding.get("uid", ""))
         told = self._told.get((*of, kind, reason, action, note))
         if told is not None and now_s - told.last_s < self._settings.series_lasts_s:
@@ -92,7 +112,12 @@ class EventRecorder:
         if not bucket.take(now_s):
             self.dropped += 1
             return
-        told = _Told(self._document(regarding, reason, action, note, kind, related), now_s)
+        document = self._document(regarding, reason, action, note, kind, related)
+        if once:
+            # The name is the same whoever says it: the API server keeps the first.
+            same = hashlib.sha256("\n".join((*of, reason, note)).encode()).hexdigest()[:16]
+            document["metadata"]["name"] = document["metadata"]["name"].rpartition(".")[0] + f".{same}"
+        told = _Told(document, now_s)
         self._told.put((*of, kind, reason, action, note), told)
         self._enqueue(told)
 
@@ -127,6 +152,9 @@ class EventRecorder:
                 await self._kube.patch(EVENTS, metadata["name"], changes, metadata["namespace"])
             else:
                 await self._kube.create(EVENTS, told.document)
+        except AlreadyExists:
+            # Of those that are said once.
+            told.written_count, told.written_s = count, self._clock()
         except NotFound:
             # Its namespace is gone, or the event outlived itself; said again, it begins anew.
             told.last_s = float("-inf")
@@ -138,17 +166,23 @@ class EventRecorder:
         else:
             told.written_count, told.written_s = count, self._clock()
 
-    def _document(self, regarding: Object, reason: str, action: str, note: str, kind: str,
-                  related: Object | None) -> Object:  # fmt: skip
+    def _document(
+        self, regarding: Object, reason: str, action: str, note: str, kind: str, related: Object | None
+    ) -> Object:
         # Events on cluster-scoped objects live in the namespace "default".
         namespace = regarding.get("namespace") or "default"
         name = f"{regarding['name'][:_LONGEST_NAME].rstrip('.-')}.{uuid.uuid4().hex[:16]}"
         document = {
-            "metadata": {"name": name, "namespace": namespace}, "eventTime": _micro_time(),
-            "reportingController": self._component, "reportingInstance": _cut(self._instance, _LONGEST_WORD),
-            "type": kind, "reason": _cut(reason, _LONGEST_WORD), "action": _cut(action, _LONGEST_WORD),
-            "regarding": regarding, "note": note,
-        }  # fmt: skip
+            "metadata": {"name": name, "namespace": namespace},
+            "eventTime": _micro_time(),
+            "reportingController": self._component,
+            "reportingInstance": _cut(self._instance, _LONGEST_WORD),
+            "type": kind,
+            "reason": _cut(reason, _LONGEST_WORD),
+            "action": _cut(action, _LONGEST_WORD),
+            "regarding": regarding,
+            "note": note,
+        }
         return document if related is None else document | {"related": related}
 
 
@@ -179,10 +213,10 @@ class _Recent(Generic[K, V]):
         self._values: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
-        found = self._values.get(key)
-        if found is not None:
+        result = self._values.get(key)
+        if result is not None:
             self._values.move_to_end(key)
-        return found
+        return result
 
     def put(self, key: K, value: V) -> None:
         self._values[key] = value
@@ -193,8 +227,9 @@ class _Recent(Generic[K, V]):
 
 def _cut(text: str, most: int) -> str:
     """At most ``most`` bytes: the API server counts bytes."""
-    content = text.encode()
-    return text if len(content) <= most else content[: most - 3].decode(errors="ignore") + "…"
+    # What people wrote may hold halves of surrogate pairs, which are no bytes.
+    content = text.encode(errors="replace")
+    return content.decode() if len(content) <= most else content[: most - 3].decode(errors="ignore") + "…"
 
 
 def _micro_time() -> str:

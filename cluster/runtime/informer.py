@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from kopt.cluster.api import ApiError, Gone, Kube, NotFound, Unreachable
-from kopt.cluster.backoff import Backoff
-from kopt.cluster.resources import Key, Object, Resource, key_of
+from kopt.cluster.client.api import ApiError, Gone, Kube, NotFound, Unreachable
+from kopt.cluster.client.resources import Key, Object, Resource, key_of
+from kopt.cluster.client.versions import is_older
+from kopt.cluster.runtime.backoff import Backoff
+from kopt.cluster.runtime.isolation import INVALID_OBJECT, SUBSCRIBER_ERROR, Isolation, Subject
 
 _LOG = logging.getLogger(__name__)
 _SHORT_WATCH_S = 1.0
@@ -43,6 +45,18 @@ class Change(NamedTuple, Generic[T]):
 
 
 Handler = Callable[[Change[T]], None]
+
+
+class Mark(NamedTuple):
+    """Which object stands under a name, and in which version."""
+
+    uid: str
+    version: str
+
+    @classmethod
+    def of(cls, document: Object) -> "Mark":
+        metadata = document["metadata"]
+        return cls(metadata.get("uid", ""), metadata.get("resourceVersion", ""))
 
 
 @dataclass(frozen=True)
@@ -70,27 +84,40 @@ def identity(document: Object) -> Any:
 class Informer(Generic[T]):
     """Objects of one kind, in one namespace or in all, as ``keep`` reduces them.
 
-    ``keep`` is called once for each version of an object; None leaves it out. ``run`` never ends by itself; it
-    survives every ApiError (``trouble`` says what is wrong now), and objects stay as last seen meanwhile. A kind that
-    is not served counts as one without objects.
+    ``keep`` is called once for each version of an object; None leaves it out, and so does an exception, which is
+    reported by ``isolation``. ``run`` never ends by itself; it survives every ApiError (``trouble`` says what is wrong
+    now), and objects stay as last seen meanwhile. A kind that is not served counts as one without objects, unless it is
+    ``required``: then there is no first list until it is served.
     """
 
     def __init__(
-        self, kube: Kube, resource: Resource, *, namespace: str | None = None, label_selector: str = "",
-        field_selector: str = "", keep: Callable[[Object], T | None] = identity,
-        settings: InformerSettings | None = None, clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self.resource = resource
+        self,
+        kube: Kube,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        keep: Callable[[Object], T | None] = identity,
+        required: bool = False,
+        settings: InformerSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.resource, self._required = resource, required
         self.synced = asyncio.Event()
         self.trouble: ApiError | None = None
-        self.relists = 0
+        self.relists = self.restores = 0
+        """How often the list was read, and how often the server's versions had gone back when it was."""
+        self.isolation = Isolation("informer")
+        """Whoever runs the informer puts its own here."""
         self._kube, self._namespace, self._keep, self._clock = kube, namespace or "", keep, clock
         self._selectors = {"label_selector": label_selector, "field_selector": field_selector}
         self._settings = settings or InformerSettings()
         self._backoff = Backoff(self._settings.first_pause_s, self._settings.longest_pause_s)
         self._objects: dict[Key, T] = {}
-        self._marks: dict[Key, tuple[str, str]] = {}
+        self._marks: dict[Key, Mark] = {}
         self._handlers: list[Handler[T]] = []
+        self._followers: list[Callable[[], None]] = []
         self._version, self._resumable = "", False
         self._alive_at_s = float("-inf")
         self._absent_since_s: float | None = None
@@ -106,6 +133,10 @@ class Informer(Generic[T]):
         """The server's resourceVersion up to which everything has been delivered; empty before the first list."""
         return self._version
 
+    def mark(self, key: Key) -> Mark | None:
+        """Of the object as it was last seen, also where ``keep`` leaves it out; None for what is not there."""
+        return self._marks.get(key)
+
     def age_s(self) -> float:
         """Seconds since the server last gave a sign of life; infinite before the first."""
         return self._clock() - self._alive_at_s
@@ -120,6 +151,14 @@ class Informer(Generic[T]):
             self._deliver(handler, Change(ChangeKind.ADDED, key, None, value))
         return lambda: self._handlers.remove(handler)
 
+    def subscribe_progress(self, handler: Callable[[], None]) -> None:
+        """Call ``handler`` after each list and each event, once ``version`` has moved on; it must not raise."""
+        self._followers.append(handler)
+
+    def read(self, document: Object) -> T | None:
+        """An object that came in another way, as ``keep`` reduces it; None for one that it leaves out."""
+        return self._kept(document)
+
     async def run(self) -> None:
         """List and watch until cancelled."""
         while True:
@@ -132,7 +171,7 @@ class Informer(Generic[T]):
                     continue
             except ApiError as error:
                 self._note(error)
-            except (KeyError, TypeError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
                 self._resumable = False
                 self._note(Unreachable(f"{self.resource.plural}: what came is no object ({error!r})"))
             await asyncio.sleep(self._backoff.next_s())
@@ -155,11 +194,13 @@ class Informer(Generic[T]):
         now_s = self._clock()
         self._alive_at_s = now_s
         if self._absent_since_s is None:
-            _LOG.info("%s is not served here", self.resource.plural)
+            level = logging.WARNING if self._required else logging.INFO
+            _LOG.log(level, "%s are not served here", self.resource.full_name)
             self._absent_since_s = now_s
         if not self._marks or now_s - self._absent_since_s >= self._settings.absent_after_s:
             self._replace({})
-            self.synced.set()
+            if not self._required:
+                self.synced.set()
 
     def _well(self) -> None:
         self._alive_at_s = self._clock()
@@ -169,55 +210,68 @@ class Informer(Generic[T]):
 
     async def _list(self) -> None:
         """Read everything and deliver the difference; nothing changes if a page fails."""
-        found: dict[Key, Object | None] = {}
-        marks, version = self._marks, ""
+        result: dict[Key, Object | None] = {}
+        marks, version, restored = self._marks, "", False
         pages = self._kube.pages(self.resource, self._namespace, **self._selectors, page=self._settings.page)
         async with contextlib.aclosing(pages):
             async for page in pages:
-                if not version and _is_before(page.resource_version, self._version):
+                if not version and is_older(page.resource_version, self._version):
                     # Restored from a backup: the server counts anew, and equal versions may mean different objects.
                     _LOG.warning("%s: the server's versions went back, taking everything anew", self.resource.plural)
-                    marks = {}
+                    marks, restored = {}, True
                 self._alive_at_s, version = self._clock(), page.resource_version
                 for document in page.items:
                     key = key_of(document)
                     # Only what changed is held, or a large cluster's list would be in memory twice.
-                    found[key] = None if marks.get(key) == _mark(document) else document
+                    mark = Mark.of(document)
+                    result[key] = None if mark.version and marks.get(key) == mark else document
                 await asyncio.sleep(0)
-        self._replace(found)
-        self._version, self._resumable = version, True
+        self.restores += restored
+        self._replace(result)
+        self._move_on(version)
+        self._resumable = True
         self.relists += 1
         self._well()
         self.synced.set()
 
     async def _watch(self) -> None:
         events = self._kube.watch(
-            self.resource, self._namespace, resource_version=self._version, **self._selectors,
-            timeout_s=self._settings.watch_s, read_timeout_s=self._settings.read_timeout_s, opened=self._well,
-        )  # fmt: skip
+            self.resource,
+            self._namespace,
+            resource_version=self._version,
+            **self._selectors,
+            timeout_s=self._settings.watch_s,
+            read_timeout_s=self._settings.read_timeout_s,
+            opened=self._well,
+        )
         async with contextlib.aclosing(events):
             async for kind, document in events:
                 if kind == "DELETED":
                     self._remove(key_of(document))
                 elif kind != "BOOKMARK":
                     self._put(key_of(document), document)
-                self._version = document["metadata"]["resourceVersion"]
+                self._move_on(document["metadata"]["resourceVersion"])
                 self._well()
 
-    def _replace(self, found: Mapping[Key, Object | None]) -> None:
+    def _move_on(self, version: str) -> None:
+        self._version = version
+        for handler in self._followers:
+            handler()
+
+    def _replace(self, result: Mapping[Key, Object | None]) -> None:
         """Make the copy equal to a list, in which None stands for an object that has not changed."""
-        for key in [key for key in self._marks if key not in found]:
+        for key in [key for key in self._marks if key not in result]:
             self._remove(key)
-        for key, document in found.items():
+        for key, document in result.items():
             if document is not None:
                 self._put(key, document)
 
     def _put(self, key: Key, document: Object) -> None:
-        mark, before = _mark(document), self._marks.get(key)
-        if before is not None and before[0] != mark[0]:
+        mark, before = Mark.of(document), self._marks.get(key)
+        if before is not None and before.uid != mark.uid:
             self._remove(key)
         self._marks[key] = mark
-        new = self._kept(key, document)
+        new = self._kept(document)
         if new is None:
             self._drop(key)
             return
@@ -226,7 +280,9 @@ class Informer(Generic[T]):
         self._tell(Change(ChangeKind.ADDED if old is None else ChangeKind.UPDATED, key, old, new))
 
     def _remove(self, key: Key) -> None:
-        self._marks.pop(key, None)
+        mark = self._marks.pop(key, None)
+        uid = mark.uid if mark is not None else ""
+        self.isolation.forget(Subject(self.resource.api_version, self.resource.kind, *key, uid))
         self._drop(key)
 
     def _drop(self, key: Key) -> None:
@@ -234,23 +290,26 @@ class Informer(Generic[T]):
         if old is not None:
             self._tell(Change(ChangeKind.DELETED, key, old, None))
 
-    def _kept(self, key: Key, document: Object) -> T | None:
-        try:
-            return self._keep(document)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            # Custom resources hold what their authors wrote; one that cannot be read must not cost all the others.
-            _LOG.warning("%s %s/%s is left out, it cannot be read: %r", self.resource.kind, *key, error)
-            return None
+    def _kept(self, document: Object) -> T | None:
+        # Custom resources hold what their authors wrote; one that cannot be read must not cost all the others.
+        subject = Subject.of(self.resource, document)
+        with self.isolation.guard(subject, INVALID_OBJECT):
+            kept = self._keep(document)
+            if kept is not None:
+                self.isolation.check(subject, document)
+            return kept
+        return None
 
     def _tell(self, change: Change[T]) -> None:
         for handler in tuple(self._handlers):
             self._deliver(handler, change)
 
     def _deliver(self, handler: Handler[T], change: Change[T]) -> None:
-        try:
+        uid, version = self._marks.get(change.key) or Mark("", "")
+        subject = Subject(self.resource.api_version, self.resource.kind, *change.key, uid, version)
+        # One subscriber's fault must not blind the others.
+        with self.isolation.guard(subject, SUBSCRIBER_ERROR):
             handler(change)
-        except Exception:  # noqa: BLE001 - edge: one subscriber's bug must not blind the others
-            _LOG.exception("a subscriber failed on %s of %s %s/%s", change.kind, self.resource.kind, *change.key)
 
 
 async def wait_synced(informers: Iterable[Informer[Any]], within_s: float) -> None:
@@ -263,13 +322,3 @@ async def wait_synced(informers: Iterable[Informer[Any]], within_s: float) -> No
     except TimeoutError:
         late = [f"{i.resource.plural} ({i.trouble or 'no answer yet'})" for i in waiting if not i.synced.is_set()]
         raise Unreachable(f"not listed within {within_s:g} s: {', '.join(late)}") from None
-
-
-def _mark(document: Object) -> tuple[str, str]:
-    metadata = document["metadata"]
-    return metadata.get("uid", ""), metadata.get("resourceVersion", "")
-
-
-def _is_before(version: str, other: str) -> bool:
-    # Numbers on every API server there is; a server whose are not is compared by equality alone.
-    return version.isdigit() and other.isdigit() and int(version) < int(other)

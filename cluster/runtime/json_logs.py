@@ -12,9 +12,11 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "at_s": round(record.created, 3), "level": record.levelname, "logger": record.name,
+            "at_s": round(record.created, 3),
+            "level": record.levelname,
+            "logger": record.name,
             "message": record.getMessage(),
-        }  # fmt: skip
+        }
         if (decision := getattr(record, "decision", None)) is not None:
             line["decision"] = decision
         if record.exc_info:

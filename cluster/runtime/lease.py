@@ -18,16 +18,20 @@ import contextlib
 import logging
 import math
 import random
+import re
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from kopt.cluster.api import ApiError, Conflict, Kube, NotFound
-from kopt.cluster.resources import LEASES, Object, Resource
+from kopt.cluster.client.api import ApiError, Conflict, Kube, NotFound
+from kopt.cluster.client.resources import LEASES, Object, Resource
 
 _LOG = logging.getLogger(__name__)
 _YEAR_2020_S = 1_577_836_800
+_TERM = re.compile(r"[0-9]{1,18}")
+_MOST_DOUBTED = 1024
 TERM_ANNOTATION = "kaiwo.ai/term"
 """On objects that a leader claimed: ``NAMESPACE/LEASE/TERM``."""
 WORD_ANNOTATION = "kaiwo.ai/last-word"
@@ -54,13 +58,27 @@ class Deposed(Exception):
     """This process no longer leads; whatever it was about to do is the next leader's now."""
 
 
+class LaterTerm(Deposed, Conflict):
+    """An object has the mark of a later term: either this process no longer leads, which it is about to find out, or
+    somebody has made the mark up, which the next renewal shows. As a Conflict it concerns this object alone."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(409, "LaterTerm", message)
+
+
 class Leader:
     """A candidate for the Lease ``name``. ``run`` campaigns and renews; ``leading`` is true only while it is safe."""
 
     def __init__(
-        self, kube: Kube, namespace: str, name: str, identity: str, settings: LeaseSettings | None = None, *,
+        self,
+        kube: Kube,
+        namespace: str,
+        name: str,
+        identity: str,
+        settings: LeaseSettings | None = None,
+        *,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.namespace, self.name, self.identity = namespace, name, identity
         self.term = 0
         self.last_word = ""
@@ -69,10 +87,15 @@ class Leader:
         """What the leader before this term left; None where it gave nothing back, and may not know that it is over."""
         self._kube, self._settings, self._clock = kube, settings or LeaseSettings(), clock
         self._safe_until_s = float("-inf")
+        self._confirmed_s = float("-inf")
         self._lease: Object | None = None
         self._seen: tuple[str, float] = ("", float("-inf"))
         self._changed = asyncio.Condition()
         self._hurried = asyncio.Event()
+
+    def now_s(self) -> float:
+        """By the clock that terms are measured with."""
+        return self._clock()
 
     def hurry(self) -> None:
         """Look at the Lease now: someone has seen that it is free."""
@@ -82,6 +105,11 @@ class Leader:
     def leading(self) -> bool:
         """Whether this process may act. Asks the clock, so that one that was stopped knows when it wakes."""
         return self._clock() < self._safe_until_s
+
+    def has_led_since(self, at_s: float) -> bool:
+        """Whether the server has accepted a renewal of this term that was sent after a moment (this leader's clock):
+        then there was no later term before it."""
+        return self._confirmed_s > at_s
 
     @property
     def holder(self) -> str:
@@ -164,6 +192,7 @@ class Leader:
         self.term = term
         # Counted from before the request: the others count from when they see it, which is later.
         self._safe_until_s = asked_s + self._settings.renew_within_s
+        self._confirmed_s = asked_s
 
     def _newest_so_far(self) -> int:
         """The term before the first of a new Lease: seconds since 2020, so that it is above those of a Lease of this
@@ -191,9 +220,12 @@ class Leader:
         now = _micro_time()
         before = lease.get("spec") or {}
         spec = {
-            "holderIdentity": self.identity, "leaseDurationSeconds": math.ceil(self._settings.duration_s),
-            "acquireTime": before.get("acquireTime") if mine else now, "renewTime": now, "leaseTransitions": term,
-        }  # fmt: skip
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": math.ceil(self._settings.duration_s),
+            "acquireTime": before.get("acquireTime") if mine else now,
+            "renewTime": now,
+            "leaseTransitions": term,
+        }
         if "resourceVersion" not in lease["metadata"]:
             return await self._kube.create(LEASES, {"metadata": lease["metadata"], "spec": spec})
         return await self._kube.replace(LEASES, lease | {"spec": spec})
@@ -213,12 +245,14 @@ class Leader:
 
 class Fence:
     """Writes of one term. Each takes the object as it was read and raises Deposed when the term is over, Conflict
-    when the object has changed since: read it, decide, and write again."""
+    when the object has changed since (read it, decide, and write again) or is marked by a later term (LaterTerm)."""
 
     def __init__(self, kube: Kube, leader: Leader, term: int) -> None:
         self.term = term
         self._kube, self._leader = kube, leader
         self._lease = f"{leader.namespace}/{leader.name}"
+        self._doubted: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """(uid, mark) of objects with the mark of a later term, and when each was first seen."""
 
     @property
     def holds(self) -> bool:
@@ -226,7 +260,7 @@ class Fence:
 
     async def claim(self, resource: Resource, seen: Object) -> Object:
         """Make an object this term's before acting on it; the object as it is then."""
-        if seen["metadata"].get("annotations", {}).get(TERM_ANNOTATION) == self._mark:
+        if (seen["metadata"].get("annotations") or {}).get(TERM_ANNOTATION) == self._mark:
             self._check(seen)
             return seen
         return await self.patch(resource, seen, {})
@@ -243,16 +277,20 @@ class Fence:
     async def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object:
         """PUT of an object as it was read, changed; its resourceVersion is the condition."""
         metadata = self._check(body)
-        annotations = metadata.get("annotations", {}) | {TERM_ANNOTATION: self._mark}
+        annotations = (metadata.get("annotations") or {}) | {TERM_ANNOTATION: self._mark}
         filled = body | {"metadata": metadata | {"annotations": annotations}}
         return await self._kube.replace(resource, filled, subresource=subresource)
 
     async def delete(self, resource: Resource, seen: Object, *, grace_s: int | None = None) -> None:
         metadata = self._check(seen)
         await self._kube.delete(
-            resource, metadata["name"], metadata.get("namespace", ""), uid=metadata["uid"],
-            resource_version=metadata["resourceVersion"], grace_s=grace_s,
-        )  # fmt: skip
+            resource,
+            metadata["name"],
+            metadata.get("namespace", ""),
+            uid=metadata["uid"],
+            resource_version=metadata["resourceVersion"],
+            grace_s=grace_s,
+        )
 
     async def create(self, resource: Resource, body: Object) -> Object:
         """Needs a name that both leaders would choose: an old leader's create then fails with AlreadyExists."""
@@ -260,7 +298,7 @@ class Fence:
         self._require_term()
         if not metadata.get("name"):
             raise ValueError("a fenced create needs a name; with generateName two leaders create two objects")
-        annotations = metadata.get("annotations", {}) | {TERM_ANNOTATION: self._mark}
+        annotations = (metadata.get("annotations") or {}) | {TERM_ANNOTATION: self._mark}
         return await self._kube.create(resource, body | {"metadata": metadata | {"annotations": annotations}})
 
     @property
@@ -272,10 +310,23 @@ class Fence:
         metadata: Object = seen["metadata"]
         if not metadata.get("resourceVersion"):
             raise ValueError("a fenced write needs the object as it was read, with its resourceVersion")
-        lease, _, term = metadata.get("annotations", {}).get(TERM_ANNOTATION, "").rpartition("/")
-        if lease == self._lease and term.isdigit() and int(term) > self.term:
-            raise Deposed(f"{metadata['name']} belongs to term {term} of {lease}; this is term {self.term}")
+        mark = str((metadata.get("annotations") or {}).get(TERM_ANNOTATION, ""))
+        lease, _, term = mark.rpartition("/")
+        later = _TERM.fullmatch(term) is not None and int(term) > self.term
+        if lease == self._lease and later and not self._is_forged(str(metadata.get("uid", "")), mark):
+            raise LaterTerm(f"{metadata['name']} belongs to term {term} of {lease}; this is term {self.term}")
         return metadata
+
+    def _is_forged(self, uid: str, mark: str) -> bool:
+        """Anybody can write the annotation. A leader that renews its term after it has seen the mark of a later one
+        knows that there is none."""
+        first_s = self._doubted.setdefault((uid, mark), self._leader.now_s())
+        if len(self._doubted) > _MOST_DOUBTED:
+            self._doubted.popitem(last=False)
+        if not self._leader.has_led_since(first_s):
+            self._leader.hurry()
+            return False
+        return True
 
     def _require_term(self) -> None:
         if not self.holds:

@@ -19,19 +19,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from kopt.cluster.api import Kube
-from kopt.cluster.events import EventRecorder
-from kopt.cluster.informer import Informer
-from kopt.cluster.lease import Deposed, Fence, Leader, LeaseSettings
-from kopt.cluster.resources import Object
-from kopt.controllers.http import HttpServer, Reply, Request
+from kopt.cluster.client.api import ApiError, Kube
+from kopt.cluster.client.resources import LEASES, Object
+from kopt.cluster.objects.annotations import Checks
+from kopt.cluster.objects.seals import adopt_key
+from kopt.cluster.runtime.backoff import Backoff
+from kopt.cluster.runtime.events import WARNING, EventRecorder
+from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
+from kopt.cluster.runtime.informer import Informer
+from kopt.cluster.runtime.isolation import FORGED_ANNOTATION, INVALID_ANNOTATION, Isolation, Subject
+from kopt.cluster.runtime.lease import Deposed, Fence, Leader, LeaseSettings
 
 _LOG = logging.getLogger(__name__)
-_LONGEST_BODY = 64 << 10
+_LIMITS = HttpLimits(connections=64, buffered_bytes=16 << 20)
+_LONGEST_PAUSE_S = 15.0
+"""After a pass that failed as a whole: everybody waits for the next."""
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -61,9 +67,14 @@ class Stepper(Protocol):
 class LedReplica(ABC):
     """``name`` is the controller's: the Lease is ``kopt-NAME``, metrics begin with ``kopt_NAME_``."""
 
-    def __init__(
-        self, kube: Kube, name: str, settings: ReplicaSettings, informers: Sequence[Informer[Any]]
-    ) -> None:  # fmt: skip
+    reads_seals = False
+    """Whether it goes by annotations that our controllers have sealed (``cluster.objects.seals``)."""
+
+    goes_by: ClassVar[Checks] = {}
+    """The annotations that it goes by: what is wrong with one is said on its object."""
+
+    def __init__(self, kube: Kube, name: str, settings: ReplicaSettings, informers: Sequence[Informer[Any]]) -> None:
+        self._kube_for_key, self._namespace = kube, settings.namespace
         self._name, self._place, self._informers = name, (settings.host, settings.port), informers
         self._leader = Leader(kube, settings.namespace, f"kopt-{name}", settings.identity, settings.lease)
         self._campaign: asyncio.Task[None] | None = None
@@ -71,10 +82,21 @@ class LedReplica(ABC):
         self.registry = CollectorRegistry()
         self.troubles = 0
         """What failed and is tried again, of all terms; counted by ``step_through``."""
-        self._steps = Counter(f"kopt_{name}_steps", "What was done, by the event's reason.", ["reason"],
-                              registry=self.registry)  # fmt: skip
+        self._steps = Counter(
+            f"kopt_{name}_steps", "What was done, by the event's reason.", ["reason"], registry=self.registry
+        )
+        self._failures = Counter(
+            "kopt_object_errors",
+            "Objects that cannot be read or handled; all others are.",
+            ["controller", "kind", "reason"],
+            registry=self.registry,
+        )
+        lease = Subject(LEASES.api_version, LEASES.kind, settings.namespace, f"kopt-{name}")
+        self.isolation = Isolation(name, self._warn, lease, checks=self.goes_by)
+        for informer in informers:
+            informer.isolation = self.isolation
         self.gauge("leading", "1 while this replica leads.", lambda: self._leader.leading)
-        self._http = HttpServer(self._look, _LONGEST_BODY)
+        self._http = HttpServer(self._look, SMALL_BODY_BYTES, limits=_LIMITS)
         self.port = 0
 
     @abstractmethod
@@ -87,8 +109,14 @@ class LedReplica(ABC):
         while True:
             changed.clear()
             before = stepper.troubles
-            again_s = await stepper.step()
+            # What failed for one object is contained inside of the step; this is for faults in what all of them share.
+            with self.isolation.guard(self.isolation.itself) as attempt:
+                again_s = await stepper.step()
             self.troubles += stepper.troubles - before
+            if attempt.error is not None:
+                self.troubles += 1
+                await asyncio.sleep(min(attempt.again_s, _LONGEST_PAUSE_S))
+                continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(again_s):
                     await changed.wait()
@@ -105,9 +133,18 @@ class LedReplica(ABC):
         self._steps.labels(reason).inc()
         self._events.record(regarding, reason, action, sentence)
 
+    def _warn(self, subject: Subject, reason: str, sentence: str) -> None:
+        self._failures.labels(self._name, subject.kind, reason).inc()
+        if self._leader.leading and subject.name:
+            # One of the replicas is enough.
+            once = reason in (INVALID_ANNOTATION, FORGED_ANNOTATION)
+            self._events.record(subject.reference, reason, "Isolating", sentence, kind=WARNING, once=once)
+
     async def run(self) -> None:
         self.port = await self._http.start(*self._place)
         _LOG.info("probes and metrics on port %d", self.port)
+        if self.reads_seals:
+            await self._adopt_key()
         async with asyncio.TaskGroup() as group:
             for informer in self._informers:
                 group.create_task(informer.run())
@@ -117,7 +154,19 @@ class LedReplica(ABC):
             while True:
                 with contextlib.suppress(Deposed):
                     async with self._leader.lead() as fence:
+                        self.isolation.repeat()
                         await self.lead(fence)
+
+    async def _adopt_key(self) -> None:
+        """Before anything is read: what was sealed with another key counts as forged."""
+        backoff = Backoff(0.5, 10.0)
+        while True:
+            try:
+                await adopt_key(self._kube_for_key, self._namespace)
+                return
+            except ApiError as error:
+                _LOG.warning("the key of notices has not been read yet: %s", error)
+                await asyncio.sleep(backoff.next_s())
 
     async def stop(self) -> None:
         """Hand the Lease to the other replica."""
@@ -132,6 +181,13 @@ class LedReplica(ABC):
         if request.path == "/healthz":
             return Reply.text("alive\n")
         if request.path == "/readyz":
-            ready = all(informer.synced.is_set() for informer in self._informers)
-            return Reply.text("ready\n" if ready else "the cluster has not been read yet\n", 200 if ready else 503)
+            missing = [informer for informer in self._informers if not informer.synced.is_set()]
+            return Reply.text(f"{_unread(missing)}\n", 503) if missing else Reply.text("ready\n")
         return Reply.text("there are /healthz, /readyz and /metrics\n", 404)
+
+
+def _unread(informers: Sequence[Informer[Any]]) -> str:
+    """What has not been read, and why; the server's own words may name more than a probe's caller is to know."""
+    reasons = [informer.trouble.reason if informer.trouble is not None else "no answer yet" for informer in informers]
+    kinds = [f"{informer.resource.full_name} ({reason})" for informer, reason in zip(informers, reasons, strict=True)]
+    return f"the cluster has not been read yet: {', '.join(kinds)}"

@@ -88,11 +88,18 @@ class SpanExport:
         def identity(span_id: str) -> SpanContext:
             return SpanContext(int(context.trace_id, 16), int(span_id, 16), False, TraceFlags(TraceFlags.SAMPLED))
 
-        self._processor.on_end(ReadableSpan(
-            name, identity(context.span_id), identity(context.parent_id) if context.parent_id else None,
-            self._resource, dict(about), start_time=start_ns, end_time=end_ns,
-            instrumentation_scope=InstrumentationScope(__name__),
-        ))  # fmt: skip
+        self._processor.on_end(
+            ReadableSpan(
+                name,
+                identity(context.span_id),
+                identity(context.parent_id) if context.parent_id else None,
+                self._resource,
+                dict(about),
+                start_time=start_ns,
+                end_time=end_ns,
+                instrumentation_scope=InstrumentationScope(__name__),
+            )
+        )
 
     def close(self) -> None:
         """Send what is left; blocks for as long as the collector takes."""

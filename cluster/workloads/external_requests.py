@@ -10,23 +10,24 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from kopt.cluster.api import ApiError, Kube
-from kopt.cluster.resources import Object, Resource
-from kopt.controllers.webhook.facts import Workload
-from kopt.controllers.webhook.gpus import GPU_CLASSES, GPU_DRIVERS
-from kopt.controllers.webhook.kinds import BY_KEY, JOB_SETS, TRAIN_JOBS, PodSet
-from kopt.controllers.webhook.objects import at, count, items, mapping, text
+from kopt.cluster.client.api import ApiError, Kube
+from kopt.cluster.client.resources import Object, Resource
+from kopt.cluster.objects.fields import at, count, items, mapping, text
+from kopt.cluster.workloads.gpu_requests import GPU_CLASSES, GPU_DRIVERS
+from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, TRAIN_JOBS, PodSet
+from kopt.cluster.workloads.workload import Workload
 from kopt.core.units import WHOLE_GPU, MilliGpu
 
-CLUSTER_RUNTIMES = Resource(TRAIN_JOBS.group, TRAIN_JOBS.version, "clustertrainingruntimes", "ClusterTrainingRuntime",
-                            namespaced=False)  # fmt: skip
+CLUSTER_RUNTIMES = Resource(
+    TRAIN_JOBS.group, TRAIN_JOBS.version, "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False
+)
 RUNTIMES = Resource(TRAIN_JOBS.group, TRAIN_JOBS.version, "trainingruntimes", "TrainingRuntime")
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
 ELSEWHERE = (CLUSTER_RUNTIMES, RUNTIMES, DEVICE_CLASSES, CLAIMS, CLAIM_TEMPLATES)
 """Every kind that may have to be read to know a workload's GPUs."""
-_RUNTIME_KINDS = {one.kind: one for one in (CLUSTER_RUNTIMES, RUNTIMES)}
+_RUNTIME_KINDS = {resource.kind: resource for resource in (CLUSTER_RUNTIMES, RUNTIMES)}
 _TRAINER_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 _GENERATED = "resource.kubernetes.io/pod-claim-name"
 _DRIVERS = "|".join(map(re.escape, sorted(GPU_DRIVERS)))
@@ -73,7 +74,9 @@ def complete(workload: Workload, find: Find) -> tuple[Workload, set[Place]]:
 def stands_elsewhere(workload: Workload) -> bool:
     """Whether other objects may have GPUs of this one."""
     return _has_silent_runtime(workload) or any(
-        at(workload.document, *one.spec, "resourceClaims") for one in workload.pod_sets if one.spec is not None
+        at(workload.document, *pod_set.spec, "resourceClaims")
+        for pod_set in workload.pod_sets
+        if pod_set.spec is not None
     )
 
 
@@ -81,7 +84,9 @@ def is_gpu_class(device_class: Object) -> bool:
     """Whether the devices of a DeviceClass are GPUs, by its name or by the driver that its selectors ask for."""
     if text(device_class, "metadata", "name") in GPU_CLASSES:
         return True
-    return any(_MEANS_GPU.search(text(one, "cel", "expression")) for _, one in items(device_class, "spec", "selectors"))
+    return any(
+        _MEANS_GPU.search(text(item, "cel", "expression")) for _, item in items(device_class, "spec", "selectors")
+    )
 
 
 def is_generated(claim: Object) -> bool:
@@ -107,8 +112,8 @@ class _Seeker:
         if _has_silent_runtime(workload):
             yield from self._of_runtime(workload.document)
             return
-        for one in workload.pod_sets:
-            yield self._with_claims(workload.document, one)
+        for pod_set in workload.pod_sets:
+            yield self._with_claims(workload.document, pod_set)
 
     def _of_runtime(self, train_job: Object) -> Iterator[PodSet]:
         """The runtime's JobSet, with as many nodes in its training step as the TrainJob or the runtime wants."""
@@ -119,18 +124,18 @@ class _Seeker:
             return
         inner = {"spec": at(runtime, "spec", "template", "spec")}
         nodes = count(train_job, "spec", "trainer", "numNodes", default=count(runtime, "spec", "mlPolicy", "numNodes"))
-        for found in BY_KEY[JOB_SETS.group, JOB_SETS.kind].pod_sets(inner):
-            job = at(inner, *found.spec[:3]) if found.spec else None
+        for pod_set in BY_KEY[JOB_SETS.group, JOB_SETS.kind].pod_sets(inner):
+            job = at(inner, *pod_set.spec[:3]) if pod_set.spec else None
             step = text(mapping(job, "template", "metadata", "labels"), _TRAINER_STEP)
             trains = step == "trainer" or (not step and text(job, "name") == "node")
             # No paths: the runtime belongs to everyone who uses it.
-            yield PodSet(nodes if trains else found.pods, self._with_claims(inner, found).gpus)
+            yield PodSet(nodes if trains else pod_set.pods, self._with_claims(inner, pod_set).gpus)
 
-    def _with_claims(self, document: Object, one: PodSet) -> PodSet:
-        if one.spec is None:
-            return one
-        claimed = sum(self._claimed(claim) for _, claim in items(document, *one.spec, "resourceClaims"))
-        return replace(one, gpus=MilliGpu(one.gpus + claimed)) if claimed else one
+    def _with_claims(self, document: Object, pod_set: PodSet) -> PodSet:
+        if pod_set.spec is None:
+            return pod_set
+        claimed = sum(self._claimed(claim) for _, claim in items(document, *pod_set.spec, "resourceClaims"))
+        return replace(pod_set, gpus=MilliGpu(pod_set.gpus + claimed)) if claimed else pod_set
 
     def _claimed(self, claim: Any) -> int:
         """Milli-GPU of one entry of a pod's ``resourceClaims``."""
@@ -143,24 +148,24 @@ class _Seeker:
 
     def _devices(self, request: Any) -> int:
         """GPUs of one request; of several that would do the most; of all that a node has, one at least."""
-        options = [mapping(request, "exactly"), *(one for _, one in items(request, "firstAvailable"))]
-        return max((count(one, "count") for one in options if self._asks_gpu(one)), default=0)
+        options = [mapping(request, "exactly"), *(item for _, item in items(request, "firstAvailable"))]
+        return max((count(option, "count") for option in options if self._asks_gpu(option)), default=0)
 
     def _asks_gpu(self, option: Mapping[str, Any]) -> bool:
         name = text(option, "deviceClassName")
         if not name or at(option, "adminAccess") is True:
             return False
-        found = None if name in GPU_CLASSES else self._look(DEVICE_CLASSES, name)
-        return name in GPU_CLASSES or (found is not None and is_gpu_class(found))
+        result = None if name in GPU_CLASSES else self._look(DEVICE_CLASSES, name)
+        return name in GPU_CLASSES or (result is not None and is_gpu_class(result))
 
     def _look(self, resource: Resource, name: str) -> Object | None:
         if not name:
             return None
         place = Place(resource, self.namespace if resource.namespaced else "", name)
-        found = self.find(place)
-        if found is None:
+        result = self.find(place)
+        if result is None:
             self.missing.add(place)
-        return found
+        return result
 
 
 def _has_silent_runtime(workload: Workload) -> bool:

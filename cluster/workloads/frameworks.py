@@ -7,11 +7,11 @@ top owner or the pods), Volcano (annotation on the pods or their owner; some kin
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from kopt.cluster.resources import Object
-from kopt.controllers.webhook.kinds import PodSet, WorkloadKind
-from kopt.controllers.webhook.objects import Path, text
-from kopt.controllers.webhook.patch import JsonPatch
-from kopt.policies.conformance import Framework
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import Path, text
+from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.workloads.kinds import PodSet, WorkloadKind
+from kopt.core.scheduling.submission import Framework
 
 
 @dataclass(frozen=True)
@@ -23,26 +23,32 @@ class QueueMark:
     on_pods: bool = False
 
 
-MARKS = MappingProxyType({
-    Framework.KUEUE: QueueMark("labels", "kueue.x-k8s.io/queue-name"),
-    Framework.KAI: QueueMark("labels", "kai.scheduler/queue", on_pods=True),
-    Framework.VOLCANO: QueueMark("annotations", "scheduling.volcano.sh/queue-name", on_pods=True),
-})  # fmt: skip
+MARKS = MappingProxyType(
+    {
+        Framework.KUEUE: QueueMark("labels", "kueue.x-k8s.io/queue-name"),
+        Framework.KAI: QueueMark("labels", "kai.scheduler/queue", on_pods=True),
+        Framework.VOLCANO: QueueMark("annotations", "scheduling.volcano.sh/queue-name", on_pods=True),
+    }
+)
 
-_FIELDS: MappingProxyType[tuple[Framework, str, str], Path] = MappingProxyType({
-    (Framework.VOLCANO, "batch.volcano.sh", "Job"): ("spec", "queue"),
-    (Framework.VOLCANO, "kubeflow.org", "PyTorchJob"): ("spec", "runPolicy", "schedulingPolicy", "queue"),
-    (Framework.VOLCANO, "kubeflow.org", "MPIJob"): ("spec", "runPolicy", "schedulingPolicy", "queue"),
-    # KubeRay's batch scheduler integration reads this label of the cluster it makes.
-    (Framework.VOLCANO, "ray.io", "RayCluster"): ("metadata", "labels", "volcano.sh/queue-name"),
-    (Framework.VOLCANO, "ray.io", "RayJob"): ("metadata", "labels", "volcano.sh/queue-name"),
-    (Framework.VOLCANO, "ray.io", "RayService"): ("metadata", "labels", "volcano.sh/queue-name"),
-})  # fmt: skip
-_NAMED_IN: MappingProxyType[tuple[Framework, str, str], Path] = MappingProxyType({
-    # Kaiwo makes the label of what it creates out of this field.
-    (Framework.KUEUE, "kaiwo.silogen.ai", "KaiwoJob"): ("spec", "clusterQueue"),
-    (Framework.KUEUE, "kaiwo.silogen.ai", "KaiwoService"): ("spec", "clusterQueue"),
-})  # fmt: skip
+_FIELDS: MappingProxyType[tuple[Framework, str, str], Path] = MappingProxyType(
+    {
+        (Framework.VOLCANO, "batch.volcano.sh", "Job"): ("spec", "queue"),
+        (Framework.VOLCANO, "kubeflow.org", "PyTorchJob"): ("spec", "runPolicy", "schedulingPolicy", "queue"),
+        (Framework.VOLCANO, "kubeflow.org", "MPIJob"): ("spec", "runPolicy", "schedulingPolicy", "queue"),
+        # KubeRay's batch scheduler integration reads this label of the cluster it makes.
+        (Framework.VOLCANO, "ray.io", "RayCluster"): ("metadata", "labels", "volcano.sh/queue-name"),
+        (Framework.VOLCANO, "ray.io", "RayJob"): ("metadata", "labels", "volcano.sh/queue-name"),
+        (Framework.VOLCANO, "ray.io", "RayService"): ("metadata", "labels", "volcano.sh/queue-name"),
+    }
+)
+_NAMED_IN: MappingProxyType[tuple[Framework, str, str], Path] = MappingProxyType(
+    {
+        # Kaiwo makes the label of what it creates out of this field.
+        (Framework.KUEUE, "kaiwo.silogen.ai", "KaiwoJob"): ("spec", "clusterQueue"),
+        (Framework.KUEUE, "kaiwo.silogen.ai", "KaiwoService"): ("spec", "clusterQueue"),
+    }
+)
 """Read where a workload may name its queue, never written."""
 QUEUE_SOURCE = "kaiwo.ai/queue-source"
 """The label of objects whose queue is our choice: from where it came."""
@@ -59,11 +65,12 @@ def written_queue(framework: Framework, kind: WorkloadKind, document: Object, po
         if field is not None and (named := text(document, *field)):
             return named
     mark = MARKS[framework]
-    return next((found for place in _places(mark, kind, pod_sets) if (found := text(document, *place))), "")
+    return next((result for place in _places(mark, kind, pod_sets) if (result := text(document, *place))), "")
 
 
-def write_queue(patch: JsonPatch, framework: Framework, kind: WorkloadKind, pod_sets: tuple[PodSet, ...],
-                queue: str) -> None:  # fmt: skip
+def write_queue(
+    patch: JsonPatch, framework: Framework, kind: WorkloadKind, pod_sets: tuple[PodSet, ...], queue: str
+) -> None:
     """Put the queue where the framework reads it."""
     field = _FIELDS.get((framework, *kind.key))
     if field is not None:
@@ -83,5 +90,5 @@ def write_gang(patch: JsonPatch, framework: Framework, kind: WorkloadKind, pods:
 def _places(mark: QueueMark, kind: WorkloadKind, pod_sets: tuple[PodSet, ...]) -> list[Path]:
     places: list[Path] = [(*kind.owner, "metadata", mark.section, mark.key)]
     if mark.on_pods:
-        places += [(*one.metadata, mark.section, mark.key) for one in pod_sets if one.metadata is not None]
+        places += [(*pod_set.metadata, mark.section, mark.key) for pod_set in pod_sets if pod_set.metadata is not None]
     return list(dict.fromkeys(places))

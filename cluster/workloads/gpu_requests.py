@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.controllers.webhook.objects import items, mapping, text
+from kopt.cluster.objects.fields import items, mapping, text
 from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, UnitError, parse_bytes, parse_milli_gpu
 
 MEMORY_ANNOTATION = "kaiwo.ai/gpu-memory"
@@ -34,13 +34,13 @@ def gpus_of(spec: Any, annotations: Mapping[str, Any]) -> MilliGpu:
     Shares asked for by annotation (KAI's and our own) count as their fraction; a share given in memory counts as a
     whole GPU, because how much of one it is depends on where it runs. 0 for a pod without GPUs.
     """
-    running = sum([_container(one) for _, one in items(spec, "containers")])
+    running = sum([_container(item) for _, item in items(spec, "containers")])
     starting = 0
-    for _, one in items(spec, "initContainers"):
-        if _is_sidecar(one):
-            running += _container(one)
+    for _, item in items(spec, "initContainers"):
+        if _is_sidecar(item):
+            running += _container(item)
         else:
-            starting = max(starting, _container(one))
+            starting = max(starting, _container(item))
     return MilliGpu(max(running, starting) or _by_annotation(annotations))
 
 
@@ -67,8 +67,8 @@ def milli_of(resource: str, amount: Any) -> int:
 
 def resources_milli(resources: Any) -> int:
     """Milli-GPU of a ``resources`` block: limits, or requests where there are no limits."""
-    found = sum(milli_of(str(name), amount) for name, amount in items(resources, "limits"))
-    return found or sum(milli_of(str(name), amount) for name, amount in items(resources, "requests"))
+    result = sum(milli_of(str(name), amount) for name, amount in items(resources, "limits"))
+    return result or sum(milli_of(str(name), amount) for name, amount in items(resources, "requests"))
 
 
 def _container(container: Any) -> int:

@@ -9,18 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.cluster.resources import (
-    CRON_JOBS,
-    DEPLOYMENTS,
-    JOBS,
-    PODS,
-    STATEFUL_SETS,
-    Object,
-    Resource,
-)
-from kopt.controllers.webhook.gpus import gpus_of, resources_milli
-from kopt.controllers.webhook.objects import Path, at, count, items, mapping, text
-from kopt.core.cluster import WorkloadClass
+from kopt.cluster.client.resources import CRON_JOBS, DEPLOYMENTS, JOBS, PODS, STATEFUL_SETS, Object, Resource
+from kopt.cluster.objects.fields import Path, at, count, items, mapping, text
+from kopt.cluster.workloads.gpu_requests import gpus_of, resources_milli
+from kopt.core.scheduling.cluster import WorkloadClass
 from kopt.core.units import WHOLE_GPU, MilliGpu
 
 
@@ -71,8 +63,11 @@ def _replicated(document: Object, path: Path = ()) -> Iterator[PodSet]:
 
 def _job(document: Object, path: Path = ()) -> Iterator[PodSet]:
     parallel = count(document, *path, "spec", "parallelism")
-    yield template(document, (*path, "spec", "template"), min(parallel, count(document, *path, "spec", "completions",
-                                                                             default=parallel)))  # fmt: skip
+    yield template(
+        document,
+        (*path, "spec", "template"),
+        min(parallel, count(document, *path, "spec", "completions", default=parallel)),
+    )
 
 
 def _cron_job(document: Object) -> Iterator[PodSet]:
@@ -80,10 +75,10 @@ def _cron_job(document: Object) -> Iterator[PodSet]:
 
 
 def _job_set(document: Object) -> Iterator[PodSet]:
-    for index, one in items(document, "spec", "replicatedJobs"):
+    for index, item in items(document, "spec", "replicatedJobs"):
         path = ("spec", "replicatedJobs", index, "template")
         for pods in _job(document, path):
-            yield PodSet(pods.pods * count(one, "replicas"), pods.gpus, pods.metadata, pods.spec)
+            yield PodSet(pods.pods * count(item, "replicas"), pods.gpus, pods.metadata, pods.spec)
 
 
 def _leader_worker_set(document: Object) -> Iterator[PodSet]:
@@ -97,8 +92,8 @@ def _leader_worker_set(document: Object) -> Iterator[PodSet]:
 
 def _replica_specs(*path: str) -> PodSets:
     def pod_sets(document: Object) -> Iterator[PodSet]:
-        for role, one in items(document, *path):
-            yield template(document, (*path, role, "template"), count(one, "replicas"))
+        for role, item in items(document, *path):
+            yield template(document, (*path, role, "template"), count(item, "replicas"))
 
     return pod_sets
 
@@ -128,8 +123,10 @@ def _inference_service(document: Object) -> Iterator[PodSet]:
             continue
         annotations = mapping(document, *path, "annotations")
         gpus = gpus_of(at(document, *path), annotations)
-        servers = [one for key, one in items(document, *path) if key not in ("containers", "initContainers")]
-        gpus = MilliGpu(gpus + sum(resources_milli(one.get("resources")) for one in servers if isinstance(one, dict)))
+        servers = [item for key, item in items(document, *path) if key not in ("containers", "initContainers")]
+        gpus = MilliGpu(
+            gpus + sum(resources_milli(server.get("resources")) for server in servers if isinstance(server, dict))
+        )
         pods = max(1, count(document, *path, "minReplicas"))
         yield PodSet(pods, gpus, path, path)
         workers = (*path, "workerSpec")
@@ -153,9 +150,9 @@ def _kaiwo(document: Object) -> Iterator[PodSet]:
     if not total or not beneath:
         yield from beneath or [PodSet(replicas, MilliGpu(total * WHOLE_GPU // max(replicas, 1)))]
         return
-    pods = sum(one.pods for one in beneath) or 1
-    for one in beneath:
-        yield PodSet(one.pods, MilliGpu(-(-total * WHOLE_GPU // pods)), one.metadata, one.spec)
+    pods = sum(pod_set.pods for pod_set in beneath) or 1
+    for pod_set in beneath:
+        yield PodSet(pod_set.pods, MilliGpu(-(-total * WHOLE_GPU // pods)), pod_set.metadata, pod_set.spec)
 
 
 def _volcano_job(document: Object) -> Iterator[PodSet]:

@@ -5,9 +5,11 @@ What is not understood excludes the node.
 
 from collections.abc import Collection, Mapping, Sequence
 
-from kopt.cluster.resources import Object
-from kopt.controllers.webhook.objects import items, mapping, text, texts
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import items, mapping, text, texts
 
+GPU_PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
+"""Labels of nodes that name their GPUs."""
 _REQUIRED = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _REPELS = ("NoSchedule", "NoExecute")
 _PASSING = ("node.kubernetes.io/",)
@@ -21,23 +23,27 @@ def runs_on(pod: Object, labels: Mapping[str, str], taints: Sequence[Object]) ->
     terms = [term for _, term in items(pod, *_REQUIRED)]
     if terms and not any(_matches(term, labels) for term in terms):
         return False
-    tolerations = [one for _, one in items(pod, "tolerations")]
+    tolerations = [item for _, item in items(pod, "tolerations")]
     return all(_is_tolerated(taint, tolerations) for taint in taints)
 
 
 def wanted_labels(pod: Object, names: Collection[str]) -> set[str]:
     """The values of any of these labels that a pod's nodes must have, by selector or affinity."""
-    found = {str(value) for name, value in mapping(pod, "nodeSelector").items() if name in names}
+    result = {str(value) for name, value in mapping(pod, "nodeSelector").items() if name in names}
     for _, term in items(pod, *_REQUIRED):
-        for _, one in items(term, "matchExpressions"):
-            if text(one, "key") in names and text(one, "operator") == "In":
-                found |= set(texts(one, "values"))
-    return found
+        for _, item in items(term, "matchExpressions"):
+            if text(item, "key") in names and text(item, "operator") == "In":
+                result |= set(texts(item, "values"))
+    return result
 
 
 def _matches(term: Object, labels: Mapping[str, str]) -> bool:
-    expressions = [one for _, one in items(term, "matchExpressions")]
-    return bool(expressions) and "matchFields" not in term and all(_holds(one, labels) for one in expressions)
+    expressions = [item for _, item in items(term, "matchExpressions")]
+    return (
+        bool(expressions)
+        and "matchFields" not in term
+        and all(_holds(expression, labels) for expression in expressions)
+    )
 
 
 def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
@@ -70,7 +76,7 @@ def _is_tolerated(taint: Object, tolerations: Sequence[Object]) -> bool:
     key, effect = text(taint, "key"), text(taint, "effect")
     if effect not in _REPELS or key.startswith(_PASSING):
         return True
-    return any(_tolerates(one, taint) for one in tolerations)
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.cluster.resources import Object
-from kopt.controllers.webhook.gpus import FRACTION_ANNOTATIONS, memory_of, milli_of
-from kopt.core.bandwidth import BandwidthMinimum
-from kopt.core.cluster import GpuRequest
-from kopt.core.placement import PodRequest, TopologyPreference
+from kopt.cluster.client.resources import Object
+from kopt.cluster.workloads.gpu_requests import FRACTION_ANNOTATIONS, memory_of, milli_of
+from kopt.core.hardware.bandwidth import BandwidthMinimum
+from kopt.core.scheduling.cluster import GpuRequest
+from kopt.core.scheduling.placement import PodRequest, TopologyPreference
 from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, UnitError, parse_bytes, parse_milli_gpu
 
 ANY_POOL = "*"
@@ -70,8 +70,9 @@ def ask_of(pod: Object, wish: Wish = NO_WISH) -> Ask:
     if not units:
         count, share, share_bytes = _by_annotation(annotations)
     gpus = GpuRequest(count, share, wish.memory_bytes if count else Bytes(0), _models(spec) if count else ())
-    request = PodRequest(totals.get("cpu", 0), Bytes(totals.get("memory", 0)), gpus, wish.topology, wish.required,
-                         wish.minimum)  # fmt: skip
+    request = PodRequest(
+        totals.get("cpu", 0), Bytes(totals.get("memory", 0)), gpus, wish.topology, wish.required, wish.minimum
+    )
     return Ask(request, units, share_bytes)
 
 
@@ -106,7 +107,7 @@ def _ceil(value: float) -> int:
 
 def _totals(spec: Mapping[str, Any]) -> dict[str, int]:
     """Amounts by resource: running containers and sidecars together, or an init container where that is more."""
-    running = [_requests(one) for one in _list(spec.get("containers"))]
+    running = [_requests(item) for item in _list(spec.get("containers"))]
     totals = running[0] if len(running) == 1 else _added(running)
     beside: list[dict[str, int]] = []
     starting: list[dict[str, int]] = []

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.cluster.resources import Object
-from kopt.controllers.webhook.frameworks import written_queue
-from kopt.controllers.webhook.gpus import memory_of
-from kopt.controllers.webhook.kinds import BY_KEY, PodSet, WorkloadKind, class_of
-from kopt.controllers.webhook.objects import at, controller_of, count, items, mapping, text, texts
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import at, controller_of, count, items, mapping, text, texts
+from kopt.cluster.workloads.frameworks import written_queue
+from kopt.cluster.workloads.gpu_requests import memory_of
+from kopt.cluster.workloads.kinds import BY_KEY, PodSet, WorkloadKind, class_of
+from kopt.core.scheduling.submission import DEFAULT_SCHEDULER, Framework, Submission, WorkloadShape
 from kopt.core.units import Bytes, MilliGpu
-from kopt.policies.conformance import Framework, Submission
-from kopt.policies.scheduler_choice import DEFAULT_SCHEDULER, WorkloadShape
 
 OPT_OUT_ANNOTATION = "kaiwo.ai/opt-out"
 
@@ -38,16 +37,16 @@ class Workload:
     @property
     def gpus(self) -> MilliGpu:
         """The sum over all pods at full size."""
-        return MilliGpu(sum(one.gpus * one.pods for one in self.pod_sets))
+        return MilliGpu(sum(pod_set.gpus * pod_set.pods for pod_set in self.pod_sets))
 
     @property
     def pods(self) -> int:
-        return sum(one.pods for one in self.pod_sets)
+        return sum(pod_set.pods for pod_set in self.pod_sets)
 
     @property
     def uses_gpus(self) -> bool:
         """Whether any of its pods asks for a GPU, even if it is scaled to none."""
-        return any(one.gpus for one in self.pod_sets)
+        return any(pod_set.gpus for pod_set in self.pod_sets)
 
     @property
     def annotations(self) -> Mapping[str, Any]:
@@ -73,9 +72,11 @@ class Workload:
     @property
     def memory_bytes(self) -> Bytes:
         """GPU memory asked for by annotation on the object or on one of its templates; 0 for none."""
-        places = [("metadata",), *(one.metadata for one in self.pod_sets if one.metadata is not None)]
-        return next((found for place in places if (found := memory_of(mapping(self.document, *place, "annotations")))),
-                    Bytes(0))  # fmt: skip
+        places = [("metadata",), *(pod_set.metadata for pod_set in self.pod_sets if pod_set.metadata is not None)]
+        return next(
+            (result for place in places if (result := memory_of(mapping(self.document, *place, "annotations")))),
+            Bytes(0),
+        )
 
 
 def read_workload(document: Object, group: str, kind: str, namespace: str, name: str) -> Workload | None:
@@ -86,10 +87,11 @@ def read_workload(document: Object, group: str, kind: str, namespace: str, name:
     return Workload(known, document, tuple(known.pod_sets(document)), namespace, name, controller_of(document))
 
 
-def submission_of(workload: Workload, framework: Framework, namespace: NamespaceFacts,
-                  groups: tuple[str, ...]) -> Submission:  # fmt: skip
+def submission_of(
+    workload: Workload, framework: Framework, namespace: NamespaceFacts, groups: tuple[str, ...]
+) -> Submission:
     """What K1's rules look at."""
-    first = next((one.spec for one in workload.pod_sets if one.spec is not None), None)
+    first = next((pod_set.spec for pod_set in workload.pod_sets if pod_set.spec is not None), None)
     spec = mapping(workload.document, *first) if first is not None else {}
     return Submission(
         kind=workload.kind.resource.kind,
@@ -105,7 +107,7 @@ def submission_of(workload: Workload, framework: Framework, namespace: Namespace
 
 def shape_of(workload: Workload) -> WorkloadShape:
     """What K2's rules look at."""
-    specs = [at(workload.document, *one.spec) for one in workload.pod_sets if one.spec is not None]
+    specs = [at(workload.document, *pod_set.spec) for pod_set in workload.pod_sets if pod_set.spec is not None]
     named = (text(spec, "schedulerName") for spec in specs)
     return WorkloadShape(
         kind=workload.kind.resource.kind,
@@ -133,22 +135,26 @@ class JobType:
 
 def job_type_of(workload: Workload) -> tuple[JobType, Mapping[str, Any]] | None:
     """The job type of a workload and the pod template that shows it; None where there is no GPU container to see."""
-    for one in workload.pod_sets:
-        if not one.gpus or one.spec is None or one.metadata is None:
+    for pod_set in workload.pod_sets:
+        if not pod_set.gpus or pod_set.spec is None or pod_set.metadata is None:
             continue
-        for _, container in items(workload.document, *one.spec, "containers"):
+        for _, container in items(workload.document, *pod_set.spec, "containers"):
             command = texts(container, "command") + texts(container, "args")
             image = text(container, "image")
             if image:
-                template = {"metadata": {"annotations": dict(workload.annotations)},
-                            "spec": at(workload.document, *one.spec)}  # fmt: skip
-                return JobType(image, command, one.gpus, workload.pods, workload.namespace), template
+                template = {
+                    "metadata": {"annotations": dict(workload.annotations)},
+                    "spec": at(workload.document, *pod_set.spec),
+                }
+                return JobType(image, command, pod_set.gpus, workload.pods, workload.namespace), template
     return None
 
 
 def _priority_class(workload: Workload) -> str:
     """Kueue's own class label, or the field of kinds that have one outside the template."""
     labels = mapping(workload.document, "metadata", "labels")
-    return (text(labels, "kueue.x-k8s.io/priority-class")
-            or text(workload.document, "spec", "runPolicy", "schedulingPolicy", "priorityClass")
-            or text(workload.document, "spec", "priorityClassName"))  # fmt: skip
+    return (
+        text(labels, "kueue.x-k8s.io/priority-class")
+        or text(workload.document, "spec", "runPolicy", "schedulingPolicy", "priorityClass")
+        or text(workload.document, "spec", "priorityClassName")
+    )

@@ -1,0 +1,1 @@
+"""What we hold of a workload, marked so that it can be given back."""

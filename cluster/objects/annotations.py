@@ -1,0 +1,53 @@
+"""Annotations that are more than a word, and what is wrong with one that cannot be read.
+
+Controllers that go by an annotation read it here. Where one has to go on without it, ``mapping_of`` is empty, and the
+controller's informers say on the object what is wrong (``cluster.runtime.isolation``, by
+``cluster.runtime.annotation_checks``).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kopt.core.untrusted import UnreadableError, decode_mapping
+
+Checks = Mapping[str, Callable[[dict[str, Any]], None]]
+"""By an annotation's key what raises AnnotationError where it cannot be read on an object."""
+
+
+class AnnotationError(UnreadableError):
+    """An annotation that cannot be read. The message says what to do about it; ``annotation`` is its key."""
+
+    def __init__(self, annotation: str, why: object, remedy: str = "Correct or remove it.") -> None:
+        super().__init__(f"Annotation {annotation} cannot be read: {why}. {remedy}")
+        self.annotation = annotation
+
+
+class ForgedError(AnnotationError):
+    """An annotation of which nothing proves that a controller of ours wrote it on this object."""
+
+    def __init__(self, annotation: str) -> None:
+        super().__init__(annotation, "forged")
+        self.args = (
+            f"Annotation {annotation} has no valid proof that a controller of kopt wrote it on this object: it was "
+            "written, changed or copied by others, or sealed with a key that was replaced. It counts as absent. "
+            "Remove it.",
+        )
+
+
+def json_of(annotations: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """The JSON object in an annotation; None where there is none. Raises AnnotationError."""
+    text = annotations.get(key)
+    if text is None:
+        return None
+    try:
+        return decode_mapping(text)
+    except UnreadableError as error:
+        raise AnnotationError(key, error) from None
+
+
+def mapping_of(annotations: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The JSON object in an annotation; empty where there is none that can be read."""
+    try:
+        return json_of(annotations, key) or {}
+    except AnnotationError:
+        return {}

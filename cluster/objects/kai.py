@@ -1,0 +1,3 @@
+"""How KAI Scheduler marks what it schedules."""
+
+QUEUE_LABEL = "kai.scheduler/queue"

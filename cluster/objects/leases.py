@@ -1,0 +1,18 @@
+"""What a Lease says of its holder."""
+
+from datetime import UTC, datetime
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import count, text
+
+CLOCK_SKEW_S = 5.0
+"""Between this node's clock and that of whoever renews a Lease."""
+
+
+def lease_until(document: Object) -> float:
+    """Unix time until which a Lease shows that its holder runs; minus infinity for one that nobody holds."""
+    renewed = text(document, "spec", "renewTime")
+    if not text(document, "spec", "holderIdentity") or not renewed:
+        return float("-inf")
+    at_s = datetime.fromisoformat(renewed.replace("Z", "+00:00")).astimezone(UTC).timestamp()
+    return at_s + count(document, "spec", "leaseDurationSeconds", default=15) + CLOCK_SKEW_S

@@ -1,0 +1,152 @@
+"""What an informer shows, with a process's own writes on top until the informer has come as far.
+
+A controller that decides again before its last write has come back through the watch must see that write, or it does
+the same thing twice. kube-scheduler has its AssumeCache for that; unlike there, only what the API server has answered
+counts, so that a write that fails leaves nothing to be undone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from kopt.cluster.client.resources import Key, Object, key_of
+from kopt.cluster.client.versions import is_newer
+from kopt.cluster.runtime.informer import Change, ChangeKind, Handler, Informer, Mark
+from kopt.cluster.runtime.isolation import SUBSCRIBER_ERROR, Subject
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Write(Generic[T]):
+    """The last that is known of an object from elsewhere than the informer."""
+
+    mark: Mark
+    value: T | None
+    deleted: bool = False
+    seen: bool = False
+    """The informer has shown this object: if it is not there any more, it is gone."""
+
+
+class ObjectCache(Generic[T]):
+    """The newest that is known of each object of one kind.
+
+    - A recorded object is shown until the informer shows the same version or a later one.
+    - A recorded deletion hides its object, also while finalizers keep it, until the informer agrees that it is gone or
+      shows another one under its name.
+    - What is gone does not come back: an answer that arrives after the informer saw the deletion is not shown.
+
+    Recorded objects have to match the informer's namespace and selectors. Make the cache before the informer runs.
+    """
+
+    def __init__(self, informer: Informer[T]) -> None:
+        self.informer = informer
+        self._shown: dict[Key, T] = {}
+        self._uids: dict[Key, str] = {}
+        self._writes: dict[Key, _Write[T]] = {}
+        self._restores = informer.restores
+        self._handlers: list[Handler[T]] = []
+        informer.subscribe(self._follow)
+        informer.subscribe_progress(self._settle)
+
+    @property
+    def objects(self) -> Mapping[Key, T]:
+        """What there is, by (namespace, name). A live view: copy it before the next await if it must stand still."""
+        return self._shown
+
+    def record(self, document: Object) -> None:
+        """This is what the API server has just answered, to a write or to a read past the informer."""
+        key, mark = key_of(document), Mark.of(document)
+        before = self._writes.get(key)
+        if before is not None:
+            # Answers may arrive in another order than the server gave them in.
+            if before.deleted and before.mark.uid == mark.uid:
+                return
+            if not is_newer(mark.version, than=before.mark.version):
+                return
+        self._put(key, _Write(mark, self.informer.read(document)))
+
+    def record_deletion(self, document: Object) -> None:
+        """The API server has just accepted the deletion of this object."""
+        key, mark = key_of(document), Mark.of(document)
+        before = self._writes.get(key)
+        if before is not None and is_newer(before.mark.version, than=mark.version):
+            if before.mark.uid != mark.uid:
+                return
+            mark = before.mark
+        self._put(key, _Write(mark, None, deleted=True))
+
+    def subscribe(self, handler: Handler[T]) -> None:
+        """Deliver every change of what is shown, in the way of ``Informer.subscribe``: own writes among them."""
+        self._handlers.append(handler)
+        for key, value in list(self._shown.items()):
+            self._deliver(handler, Change(ChangeKind.ADDED, key, None, value))
+
+    def _put(self, key: Key, write: _Write[T]) -> None:
+        if self._is_superseded(key, write):
+            if self._writes.pop(key, None) is not None:
+                self._show_informers(key)
+            return
+        self._writes[key] = write
+        self._show(key, write.mark.uid, write.value)
+
+    def _is_superseded(self, key: Key, write: _Write[T]) -> bool:
+        """Whether the informer is as far as this. Before its first list it is behind everything."""
+        mark = self.informer.mark(key)
+        if mark is None:
+            return write.seen or not is_newer(write.mark.version, than=self.informer.version)
+        if mark.uid == write.mark.uid:
+            write.seen = True
+            if write.deleted:
+                return False
+        return not is_newer(write.mark.version, than=mark.version)
+
+    def _follow(self, change: Change[T]) -> None:
+        """The informer shows something else than before."""
+        self._start_anew_after_restore()
+        write = self._writes.get(change.key)
+        if write is not None:
+            if not self._is_superseded(change.key, write):
+                return
+            del self._writes[change.key]
+        self._show_informers(change.key)
+
+    def _settle(self) -> None:
+        """The informer has come further, perhaps past objects that it never showed."""
+        self._start_anew_after_restore()
+        for key in [key for key, write in self._writes.items() if self._is_superseded(key, write)]:
+            del self._writes[key]
+            self._show_informers(key)
+
+    def _start_anew_after_restore(self) -> None:
+        # After a restore from a backup, versions from before and after do not compare.
+        if self._restores != self.informer.restores:
+            self._restores = self.informer.restores
+            keys, self._writes = list(self._writes), {}
+            for key in keys:
+                self._show_informers(key)
+
+    def _show_informers(self, key: Key) -> None:
+        mark = self.informer.mark(key)
+        self._show(key, mark.uid if mark is not None else "", self.informer.objects.get(key))
+
+    def _show(self, key: Key, uid: str, value: T | None) -> None:
+        old = self._shown.get(key)
+        if old is not None and (value is None or self._uids[key] != uid):
+            del self._shown[key], self._uids[key]
+            self._tell(Change(ChangeKind.DELETED, key, old, None))
+            old = None
+        if value is not None:
+            self._shown[key], self._uids[key] = value, uid
+            self._tell(Change(ChangeKind.ADDED if old is None else ChangeKind.UPDATED, key, old, value))
+
+    def _tell(self, change: Change[T]) -> None:
+        for handler in tuple(self._handlers):
+            self._deliver(handler, change)
+
+    def _deliver(self, handler: Handler[T], change: Change[T]) -> None:
+        resource = self.informer.resource
+        subject = Subject(resource.api_version, resource.kind, *change.key, self._uids.get(change.key, ""))
+        # One subscriber's fault must not blind the others.
+        with self.informer.isolation.guard(subject, SUBSCRIBER_ERROR):
+            handler(change)

@@ -1,0 +1,45 @@
+"""The GPU memory that a workload needs, as the prediction endpoint says it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kopt.cluster.objects.fields import at, mapping, text
+from kopt.core.prediction import ModelVersion, Prediction
+from kopt.core.reason import Reason
+from kopt.core.units import Bytes
+
+
+@dataclass(frozen=True)
+class Need:
+    """Predicted GPU memory of one pod's process, and the most that any run of the job type was seen to use."""
+
+    prediction: Prediction
+    observed_peak_bytes: Bytes = Bytes(0)
+
+
+def parse_need(document: Mapping[str, Any]) -> Need | None:
+    """The need in an answer of ``/v1/sizing`` (the ``memory`` block of ``kopt estimate``); None when it is refused.
+
+    Raises ValueError for an answer whose figures contradict each other.
+    """
+    memory = mapping(document, "memory")
+    bounds = [memory.get(name) for name in ("peak_bytes", "low_bytes", "high_bytes")]
+    if not all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in bounds):
+        return None
+    value, low, high = (float(bound) for bound in bounds if bound is not None)
+    probability = float(memory.get("probability") or 0.0)
+    confidence = at(document, "confidence")
+    prediction = Prediction(
+        value,
+        low,
+        high,
+        probability,
+        "bytes",
+        float(confidence) if isinstance(confidence, int | float) else probability,
+        ModelVersion(text(document, "model", "name") or "sizing", text(document, "model", "version")),
+        (Reason("SIZING", f"method {text(document, 'method') or 'unknown'}"),),
+        fallback=at(document, "fallback") is True,
+    )
+    observed = at(document, "observed_peak_bytes")
+    return Need(prediction, Bytes(observed if isinstance(observed, int) and observed > 0 else 0))

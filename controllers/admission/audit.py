@@ -16,10 +16,13 @@ from typing import Any, Generic, TypeVar
 
 from prometheus_client.core import GaugeMetricFamily
 
-from kopt.cluster.api import ApiError, Forbidden, Kube, NotFound
-from kopt.cluster.informer import Informer, identity
-from kopt.cluster.resources import PODS, Object, Resource
-from kopt.controllers.webhook.elsewhere import (
+from kopt.cluster.admission.address import SYSTEM_NAMESPACES
+from kopt.cluster.client.api import ApiError, Forbidden, Kube, NotFound
+from kopt.cluster.client.resources import PODS, Object, Resource
+from kopt.cluster.objects.fields import at, items, text
+from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.runtime.informer import Informer, identity
+from kopt.cluster.workloads.external_requests import (
     CLAIMS,
     ELSEWHERE,
     Place,
@@ -29,15 +32,12 @@ from kopt.controllers.webhook.elsewhere import (
     read_object,
     stands_elsewhere,
 )
-from kopt.controllers.webhook.facts import NamespaceFacts, Workload, read_workload
-from kopt.controllers.webhook.frameworks import MARKS, write_queue, written_queue
-from kopt.controllers.webhook.judging import View, judge, judged_by_itself
-from kopt.controllers.webhook.kinds import WORKLOAD_KINDS, WorkloadKind
-from kopt.controllers.webhook.objects import at, items, text
-from kopt.controllers.webhook.patch import JsonPatch
-from kopt.controllers.webhook.registration import SYSTEM_NAMESPACES
+from kopt.cluster.workloads.frameworks import MARKS, write_queue, written_queue
+from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind
+from kopt.cluster.workloads.workload import NamespaceFacts, Workload, read_workload
+from kopt.controllers.admission.evaluation import ClusterState, evaluate, is_evaluated
+from kopt.core.scheduling.submission import Framework
 from kopt.core.units import MilliGpu
-from kopt.policies.conformance import Framework
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -67,30 +67,24 @@ class Finding:
         return f"kubectl -n {self.namespace} patch {kind} {self.name} --type json -p '{patch}'"
 
 
-def examine(document: Object, kind: WorkloadKind, view: View) -> Finding | None:
-    """The finding for one object; None for one that has a queue, needs none or has ended."""
-    workload = alive(document, kind)
-    return None if workload is None else _find(complete(workload, view.find)[0], view)
-
-
-async def audit(kube: Kube, view: View, namespace: str = "") -> AsyncIterator[Finding]:
+async def audit(kube: Kube, cluster: ClusterState, namespace: str = "") -> AsyncIterator[Finding]:
     """Everything that bypasses the queues now, kind by kind; kinds that are not served or not readable are left out."""
-    known: dict[Place, Object | None] = {}
+    objects: dict[Place, Object | None] = {}
 
-    async def read(place: Place) -> Object | None:
-        if place not in known:
-            known[place] = await read_object(kube, place)
-        return known[place]
+    async def read(location: Place) -> Object | None:
+        if location not in objects:
+            objects[location] = await read_object(kube, location)
+        return objects[location]
 
     for kind, resource in await served_kinds(kube):
         try:
             async for page in kube.pages(resource, namespace):
                 for document in page.items:
                     workload = alive(document, kind)
-                    if workload is None or _has_queue(workload, view):
+                    if workload is None or _has_queue(workload, cluster):
                         continue
-                    if (found := _find(await completed(workload, view.find, read), view)) is not None:
-                        yield found
+                    if (finding := _find(await completed(workload, cluster.find, read), cluster)) is not None:
+                        yield finding
         except (NotFound, Forbidden):
             continue
 
@@ -99,11 +93,11 @@ class AuditWatch:
     """The same, kept up to date by watches; a Prometheus collector of ``kopt_rogue_gpus``.
 
     Only objects without a queue are kept, so that memory follows what is wrong and not the size of the cluster. Every
-    ``look_every_s`` seconds kinds that the cluster has been given are begun with, and kinds that are gone left.
+    ``rescan_s`` seconds kinds that the cluster has been given are begun with, and kinds that are gone left.
     """
 
-    def __init__(self, kube: Kube, view: View, look_every_s: float = 30.0) -> None:
-        self._kube, self._view, self._look_every_s = kube, view, look_every_s
+    def __init__(self, kube: Kube, cluster: ClusterState, rescan_s: float = 30.0) -> None:
+        self._kube, self._cluster, self._rescan_s = kube, cluster, rescan_s
         self._kinds: dict[Resource, _Followed[Workload]] = {}
         self._others: dict[Resource, _Followed[Object]] = {}
         self._framework: Framework | None = None
@@ -115,25 +109,25 @@ class AuditWatch:
             while True:
                 self._restart.clear()
                 # What is kept depends on the framework, so another framework means reading everything again.
-                self._framework = self._view.policy.queues.framework
+                self._framework = self._cluster.policy.queues.framework
                 await self._leave(self._kinds)
                 while not self._restart.is_set():
-                    await self._look()
+                    await self._discover()
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(self._look_every_s):
+                        async with asyncio.timeout(self._rescan_s):
                             await self._restart.wait()
         finally:
             await self._leave(self._kinds)
             await self._leave(self._others)
 
-    async def _look(self) -> None:
+    async def _discover(self) -> None:
         try:
             kinds = {resource: kind for kind, resource in await served_kinds(self._kube)}
-            others = [one for one in ELSEWHERE if one in self._others or await self._kube.serves(one)]
+            others = [item for item in ELSEWHERE if item in self._others or await self._kube.serves(item)]
         except ApiError as error:
             _LOG.info("which kinds there are cannot be read now: %s", error)
             return
-        await self._leave({resource: one for resource, one in self._kinds.items() if resource not in kinds})
+        await self._leave({resource: followed for resource, followed in self._kinds.items() if resource not in kinds})
         for resource in others:
             if resource not in self._others:
                 keep = _claim_by_name if resource == CLAIMS else identity
@@ -143,34 +137,35 @@ class AuditWatch:
                 self._kinds[resource] = _Followed(self._informer(kind, resource))
 
     async def _leave(self, followed: "Mapping[Resource, _Followed[Any]]") -> None:
-        for resource, one in list(followed.items()):
-            await one.end()
+        for resource, item in list(followed.items()):
+            await item.end()
             self._kinds.pop(resource, None)
             self._others.pop(resource, None)
 
-    def _place(self, place: Place) -> Object | None:
-        followed = self._others.get(place.resource)
-        return None if followed is None else followed.informer.objects.get((place.namespace, place.name))
+    def _find_object(self, location: Place) -> Object | None:
+        followed = self._others.get(location.resource)
+        return None if followed is None else followed.informer.objects.get((location.namespace, location.name))
 
     def policy_changed(self) -> None:
         """Tell that the view has another policy."""
-        if self._framework is not None and self._view.policy.queues.framework is not self._framework:
+        if self._framework is not None and self._cluster.policy.queues.framework is not self._framework:
             self._restart.set()
 
     def findings(self) -> Iterator[Finding]:
         """What bypasses the queues, by the policy of this moment."""
         for followed in self._kinds.values():
             for workload in followed.informer.objects.values():
-                if (found := _find(complete(workload, self._place)[0], self._view)) is not None:
-                    yield found
+                if (finding := _find(complete(workload, self._find_object)[0], self._cluster)) is not None:
+                    yield finding
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """For prometheus_client."""
         gpus = Counter[tuple[str, str]]()
-        for one in self.findings():
-            gpus[one.namespace, str(one.opted_out).lower()] += one.gpus
-        family = GaugeMetricFamily("kopt_rogue_gpus", "GPUs of workloads that no queue holds.",
-                                   labels=["namespace", "opted_out"])  # fmt: skip
+        for finding in self.findings():
+            gpus[finding.namespace, str(finding.opted_out).lower()] += finding.gpus
+        family = GaugeMetricFamily(
+            "kopt_rogue_gpus", "GPUs of workloads that no queue holds.", labels=["namespace", "opted_out"]
+        )
         for labels, milli in sorted(gpus.items()):
             family.add_metric(labels, milli / 1000)
         yield family
@@ -180,7 +175,7 @@ class AuditWatch:
         return ()
 
     def _informer(self, kind: WorkloadKind, resource: Resource) -> Informer[Workload]:
-        mark = MARKS[self._view.policy.queues.framework]
+        mark = MARKS[self._cluster.policy.queues.framework]
         # What has its label is left out by the server: nothing of it is sent, decoded or kept.
         unlabelled = f"!{mark.key}" if mark.section == "labels" and not kind.owner else ""
         unfinished = "status.phase!=Succeeded,status.phase!=Failed" if kind.resource == PODS else ""
@@ -194,12 +189,12 @@ class AuditWatch:
 
     def _keep(self, document: Object, kind: WorkloadKind) -> Workload | None:
         workload = alive(document, kind)
-        if workload is None or _has_queue(workload, self._view):
+        if workload is None or _has_queue(workload, self._cluster):
             return None
         # Whether claims and runtimes ask for GPUs may change with them.
-        if not judged_by_itself(workload) and not stands_elsewhere(workload):
+        if not is_evaluated(workload) and not stands_elsewhere(workload):
             return None
-        return replace(workload, document=judged_part(document))
+        return replace(workload, document=metadata_and_spec(document))
 
 
 def has_ended(document: Object) -> bool:
@@ -210,8 +205,8 @@ def has_ended(document: Object) -> bool:
     ):
         return True
     return any(
-        text(one, "type") in _FINISHED and text(one, "status") == "True"
-        for _, one in items(document, "status", "conditions")
+        text(item, "type") in _FINISHED and text(item, "status") == "True"
+        for _, item in items(document, "status", "conditions")
     )
 
 
@@ -230,17 +225,17 @@ class _Followed(Generic[T]):
 async def served_kinds(kube: Kube) -> list[tuple[WorkloadKind, Resource]]:
     """The kinds that the cluster has, each in the first of its versions that is served."""
     versions = await kube.group_versions() | {("", "v1")}
-    found = []
+    result = []
     for kind in WORKLOAD_KINDS:
         for version in (kind.resource.version, *kind.also_versions):
             resource = replace(kind.resource, version=version)
             if (resource.group, version) in versions and await kube.serves(resource):
-                found.append((kind, resource))
+                result.append((kind, resource))
                 break
-    return found
+    return result
 
 
-def judged_part(document: Object) -> Object:
+def metadata_and_spec(document: Object) -> Object:
     """Without the status and the books of who wrote which field: half of an object."""
     metadata = {key: value for key, value in document["metadata"].items() if key != "managedFields"}
     return {"metadata": metadata, "spec": document.get("spec") or {}}
@@ -259,18 +254,24 @@ def alive(document: Object, kind: WorkloadKind) -> Workload | None:
     return read_workload(document, *kind.key, namespace, name)
 
 
-def _has_queue(workload: Workload, view: View) -> bool:
-    return bool(written_queue(view.policy.queues.framework, workload.kind, workload.document, workload.pod_sets))
+def _has_queue(workload: Workload, cluster: ClusterState) -> bool:
+    return bool(written_queue(cluster.policy.queues.framework, workload.kind, workload.document, workload.pod_sets))
 
 
-def _find(workload: Workload, view: View) -> Finding | None:
-    if _has_queue(workload, view) or not judged_by_itself(workload):
+def _find(workload: Workload, cluster: ClusterState) -> Finding | None:
+    if _has_queue(workload, cluster) or not is_evaluated(workload):
         return None
-    framework = view.policy.queues.framework
-    judged = judge(workload, view, view.namespace(workload.namespace) or NamespaceFacts(), ())
+    framework = cluster.policy.queues.framework
+    evaluation = evaluate(workload, cluster, cluster.namespace(workload.namespace) or NamespaceFacts(), ())
     patch = JsonPatch(copy.deepcopy({key: at(workload.document, key) for key in ("metadata", "spec")}))
-    write_queue(patch, framework, workload.kind, workload.pod_sets, judged.queue.queue or _PLACEHOLDER)
+    write_queue(patch, framework, workload.kind, workload.pod_sets, evaluation.queue.queue or _PLACEHOLDER)
     return Finding(
-        workload.kind.resource, workload.namespace, workload.name, workload.gpus, workload.opts_out,
-        judged.queue.queue, judged.queue.reasons[0 if judged.queue.conforms else -1].message, tuple(patch.operations),
-    )  # fmt: skip
+        workload.kind.resource,
+        workload.namespace,
+        workload.name,
+        workload.gpus,
+        workload.opts_out,
+        evaluation.queue.queue,
+        evaluation.queue.reasons[0 if evaluation.queue.conforms else -1].message,
+        tuple(patch.operations),
+    )

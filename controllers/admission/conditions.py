@@ -4,13 +4,13 @@ Evaluating one costs the API server more than all selectors of all our webhooks,
 where labels tell as much, `registration` uses selectors.
 """
 
-from kopt.cluster.resources import Object
-from kopt.cluster.staged_data import NAMES_ANNOTATION, REQUEST_ANNOTATION
-from kopt.controllers.webhook.facts import OPT_OUT_ANNOTATION
-from kopt.controllers.webhook.frameworks import MARKS
-from kopt.controllers.webhook.gpus import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
-from kopt.controllers.webhook.kinds import BY_KEY, OF_DEPLOYMENT, OTHER_OWNERS, REPLICA_SET, WorkloadKind
-from kopt.controllers.webhook.policy import ConformancePolicy
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.staged_data import NAMES_ANNOTATION, REQUEST_ANNOTATION
+from kopt.cluster.workloads.frameworks import MARKS
+from kopt.cluster.workloads.gpu_requests import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
+from kopt.cluster.workloads.kinds import BY_KEY, OF_DEPLOYMENT, OTHER_OWNERS, REPLICA_SET, WorkloadKind
+from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
+from kopt.controllers.admission.policy import ConformancePolicy
 
 _BYPASS = "authorizer.group('kaiwo.ai').resource('conformancepolicies').check('bypass').allowed()"
 _OPTED_OUT = (
@@ -21,11 +21,11 @@ _OPTED_OUT = (
 _NOT_A_NODE = "!('system:nodes' in request.userInfo.groups)"
 _OWNERS = ", ".join(f"'{kind}'" for kind in sorted({kind for _, kind in (*BY_KEY, *OTHER_OWNERS)}))
 _OF_DEPLOYMENT = f"(has(object.metadata.labels) && '{OF_DEPLOYMENT}' in object.metadata.labels)"
-_JUDGED_BY_ITSELF = (
+_EVALUATED = (
     "!has(object.metadata.ownerReferences) || !object.metadata.ownerReferences.exists(o, has(o.controller) && "
     f"o.controller && (o.kind in [{_OWNERS}] || (o.kind == '{REPLICA_SET[1]}' && {_OF_DEPLOYMENT})))"
 )
-_ASKS_FOR_DATA = (
+_REQUESTS_DATA = (
     f"has(object.metadata.annotations) && ('{NAMES_ANNOTATION}' in object.metadata.annotations || "
     f"'{REQUEST_ANNOTATION}' in object.metadata.annotations)"
 )
@@ -39,26 +39,26 @@ _CHANGED = (
 def mutate_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
     """What is sent to be labelled: GPU workloads that nothing judged itself has made, and pods that ask for data."""
     # Pods that a Job makes are seen for their trace contexts only.
-    seen_anyway = kind.resource.kind == "Pod" and policy.trace_per_mille > 0
-    waits = f" || ({_ASKS_FOR_DATA})" if kind.resource.kind == "Pod" else ""
-    owner = "" if seen_anyway else f"({_JUDGED_BY_ITSELF}){waits}"
-    return _condition("gpu-workload", _and(_asks_gpu(kind), owner, *_unless_exempt(kind)))
+    sent_anyway = kind.resource.kind == "Pod" and policy.trace_per_mille > 0
+    waits = f" || ({_REQUESTS_DATA})" if kind.resource.kind == "Pod" else ""
+    owner = "" if sent_anyway else f"({_EVALUATED}){waits}"
+    return _condition("gpu-workload", _and(_requests_gpu(kind), owner, *_unless_exempt(kind)))
 
 
 def unqueued_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
     """What is sent to be refused: GPU workloads without a queue."""
-    return _condition("without-queue", _and(_unqueued(kind, policy), *_judged(kind)))
+    return _condition("without-queue", _and(_unqueued(kind, policy), *_evaluated(kind)))
 
 
 def opting_out_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
     """GPU workloads that a user takes out of the queues without the right to."""
-    return _condition("opting-out", _and(_opting_out(kind, policy), *_judged(kind)))
+    return _condition("opting-out", _and(_opting_out(kind, policy), *_evaluated(kind)))
 
 
 def validate_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
     """Either of the two. Nearly every object has its queue and no opt-out: two look-ups, the rest is not evaluated."""
     either = f"({_unqueued(kind, policy)}) || ({_opting_out(kind, policy)})"
-    return _condition("without-queue-or-opting-out", _and(either, *_judged(kind)))
+    return _condition("without-queue-or-opting-out", _and(either, *_evaluated(kind)))
 
 
 def _condition(name: str, expression: str) -> Object:
@@ -67,7 +67,7 @@ def _condition(name: str, expression: str) -> Object:
 
 
 def _and(*expressions: str) -> str:
-    return " && ".join(f"({one})" for one in expressions if one)
+    return " && ".join(f"({expression})" for expression in expressions if expression)
 
 
 def _unqueued(kind: WorkloadKind, policy: ConformancePolicy) -> str:
@@ -84,12 +84,12 @@ def _opting_out(kind: WorkloadKind, policy: ConformancePolicy) -> str:
 
 def _queued(root: str, kind: WorkloadKind, policy: ConformancePolicy) -> str:
     mark = MARKS[policy.queues.framework]
-    place = (*kind.owner, "metadata", mark.section)
-    return f"{_present(root, place)} && '{mark.key}' in {_at(root, place)}"
+    path = (*kind.owner, "metadata", mark.section)
+    return f"{_present(root, path)} && '{mark.key}' in {_at(root, path)}"
 
 
-def _judged(kind: WorkloadKind) -> tuple[str, ...]:
-    return _asks_gpu(kind), _JUDGED_BY_ITSELF
+def _evaluated(kind: WorkloadKind) -> tuple[str, ...]:
+    return _requests_gpu(kind), _EVALUATED
 
 
 def _unless_exempt(kind: WorkloadKind) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def _unless_exempt(kind: WorkloadKind) -> tuple[str, ...]:
     return (_NOT_A_NODE, *changed, f"!({_OPTED_OUT} && {_BYPASS})")
 
 
-def _asks_gpu(kind: WorkloadKind) -> str:
+def _requests_gpu(kind: WorkloadKind) -> str:
     """Empty for kinds whose GPUs stand in too many places; they are few, and all of them are sent."""
     return _GPU.get("VolcanoJob" if kind.resource.group == "batch.volcano.sh" else kind.resource.kind, "")
 
@@ -114,7 +114,7 @@ def _present(root: str, path: tuple[str | int, ...]) -> str:
 def _pod(at: str, parts: tuple[str, ...] = ("limits", "requests")) -> str:
     """Whether the template ``at`` (an object with metadata and spec) asks for a GPU in any way."""
     prefixes = ("amd.com/", "nvidia.com/", "volcano.sh/vgpu", CLASS_PREFIX)
-    name = " || ".join(f"k.startsWith('{one}')" for one in prefixes)
+    name = " || ".join(f"k.startsWith('{prefix}')" for prefix in prefixes)
     container = " || ".join(
         f"(has(c.resources) && has(c.resources.{part}) && c.resources.{part}.exists(k, {name}))" for part in parts
     )
@@ -124,7 +124,7 @@ def _pod(at: str, parts: tuple[str, ...] = ("limits", "requests")) -> str:
     )
     # Which devices are claimed stands in other objects.
     claims = f"has({at}.spec.resourceClaims) && {at}.spec.resourceClaims.size() > 0"
-    shares = ", ".join(f"'{one}'" for one in (*FRACTION_ANNOTATIONS, *MEMORY_ANNOTATIONS))
+    shares = ", ".join(f"'{item}'" for item in (*FRACTION_ANNOTATIONS, *MEMORY_ANNOTATIONS))
     noted = (
         f"has({at}.metadata) && has({at}.metadata.annotations) && {at}.metadata.annotations.exists(k, k in [{shares}])"
     )
@@ -156,11 +156,11 @@ _GPU: dict[str, str] = {
     "CronJob": _own("object.spec.jobTemplate.spec.template"),
     "JobSet": f"object.spec.replicatedJobs.exists(j, {_pod('j.template.spec.template')})",
     "LeaderWorkerSet": f"{_pod(_LWS + '.workerTemplate')} || (has({_LWS}.leaderTemplate) && "
-                       f"{_pod(_LWS + '.leaderTemplate')})",
+    f"{_pod(_LWS + '.leaderTemplate')})",
     "MPIJob": _any_role("object.spec.mpiReplicaSpecs"),
     "PyTorchJob": _any_role("object.spec.pytorchReplicaSpecs"),
     "RayJob": f"has(object.spec.rayClusterSpec) && ({_ray('object.spec.rayClusterSpec')})",
     "RayCluster": _ray("object.spec"),
     "RayService": f"has(object.spec.rayClusterConfig) && ({_ray('object.spec.rayClusterConfig')})",
     "VolcanoJob": f"has(object.spec.tasks) && object.spec.tasks.exists(t, {_pod('t.template')})",
-}  # fmt: skip
+}

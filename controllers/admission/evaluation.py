@@ -4,28 +4,24 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kopt.cluster.namespaces import MODE_ANNOTATION
-from kopt.cluster.resources import Object
-from kopt.controllers.webhook.elsewhere import Place
-from kopt.controllers.webhook.facts import (
-    NamespaceFacts,
-    Workload,
-    shape_of,
-    submission_of,
-)
-from kopt.controllers.webhook.kinds import is_handled
-from kopt.controllers.webhook.objects import mapping
-from kopt.controllers.webhook.policy import ConformancePolicy
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import mapping
+from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.workloads.external_requests import Place
+from kopt.cluster.workloads.kinds import is_handled
+from kopt.cluster.workloads.workload import NamespaceFacts, Workload, shape_of, submission_of
+from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
-from kopt.policies.conformance import Framework, QueueChoice, Submission, choose_queue
-from kopt.policies.reach import is_reached, nearest_mode
-from kopt.policies.scheduler_choice import Placement, SchedulerChoice, SchedulerSettings, choose_scheduler
+from kopt.core.scheduling.submission import Framework, Submission
+from kopt.policies.admission.mode import effective_mode, is_reached
+from kopt.policies.admission.queue import QueueChoice, choose_queue
+from kopt.policies.admission.scheduler import Placement, SchedulerChoice, SchedulerSettings, choose_scheduler
 
 _NO_CLASSES = SchedulerChoice(Placement.AS_WRITTEN, (Reason("NO_CLASS", "No scheduler class is configured."),))
 
 
-class View(Protocol):
+class ClusterState(Protocol):
     """The cluster as the webhooks see it, answered from memory."""
 
     @property
@@ -43,22 +39,22 @@ class View(Protocol):
         """Names of schedulers that are seen running now."""
         ...
 
-    def find(self, place: Place) -> Object | None:
+    def find(self, location: Place) -> Object | None:
         """An object that may have GPUs of a workload; None for one that is not known (yet)."""
         ...
 
-    def moment(self) -> Hashable:
+    def version(self) -> Hashable:
         """Equal at two moments between which neither queues nor running schedulers have changed under one policy."""
         ...
 
 
 def names_in(queues: Iterable[tuple[str, str]], namespace: str) -> set[str]:
     """The queues that workloads of a namespace can name: its own, and those of the whole cluster."""
-    return {name for place, name in queues if place in ("", namespace)}
+    return {name for scope, name in queues if scope in ("", namespace)}
 
 
 @dataclass(frozen=True)
-class FixedView:
+class FixedState:
     """A view that does not change: for the audit of one moment, for notebooks and for tests."""
 
     policy: ConformancePolicy = field(default_factory=ConformancePolicy)
@@ -78,15 +74,15 @@ class FixedView:
     def running_schedulers(self) -> Collection[str]:
         return self.schedulers
 
-    def find(self, place: Place) -> Object | None:
-        return self.elsewhere.get(place)
+    def find(self, location: Place) -> Object | None:
+        return self.elsewhere.get(location)
 
-    def moment(self) -> Hashable:
+    def version(self) -> Hashable:
         return ()
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Evaluation:
     """The queue (K1) and the scheduler (K2) of a workload, each with the mode in which its row may act."""
 
     mode: Mode
@@ -99,40 +95,40 @@ class Judgement:
     sizing_mode: Mode
 
 
-def judged_by_itself(workload: Workload) -> bool:
+def is_evaluated(workload: Workload) -> bool:
     """Whether the rules apply to this object: it uses GPUs, is not being deleted, and nothing that is judged itself
     has made it."""
     labels = mapping(workload.document, "metadata", "labels")
     return workload.uses_gpus and not workload.ends and not is_handled(workload.controller, labels)
 
 
-def _scheduler(workload: Workload, view: View) -> SchedulerChoice:
-    settings = view.policy.schedulers
+def _scheduler(workload: Workload, cluster: ClusterState) -> SchedulerChoice:
+    settings = cluster.policy.schedulers
     if settings == SchedulerSettings():
         return _NO_CLASSES
-    return choose_scheduler(shape_of(workload), settings, view.running_schedulers())
+    return choose_scheduler(shape_of(workload), settings, cluster.running_schedulers())
 
 
-def judge(workload: Workload, view: View, namespace: NamespaceFacts, groups: tuple[str, ...]) -> Judgement:
+def evaluate(
+    workload: Workload, cluster: ClusterState, namespace: NamespaceFacts, groups: tuple[str, ...]
+) -> Evaluation:
     """What should happen to a workload that someone in ``groups`` creates."""
-    policy = view.policy
+    policy = cluster.policy
     framework = policy.queues.framework
     submission = submission_of(workload, framework, namespace, groups)
-    mode = nearest_mode(
-        workload.annotations.get(MODE_ANNOTATION), namespace.mode, policy.mode,
-        workload_may_lower=policy.workload_may_lower,
-    )  # fmt: skip
+    own = workload.annotations.get(MODE_ANNOTATION)
+    mode = effective_mode(own, namespace.mode, policy.mode, policy.workload_may_lower)
     key = (workload.kind.resource.plural, workload.namespace, workload.name)
 
     def reached(percent: int) -> Mode:
         return mode if is_reached(percent, key) else Mode.OBSERVE
 
-    return Judgement(
+    return Evaluation(
         mode,
         submission,
-        choose_queue(submission, policy.queues, view.queues(framework, workload.namespace)),
+        choose_queue(submission, policy.queues, cluster.queues(framework, workload.namespace)),
         reached(policy.rollout.queues),
-        _scheduler(workload, view),
+        _scheduler(workload, cluster),
         reached(policy.rollout.schedulers),
         reached(policy.rollout.sizing),
     )

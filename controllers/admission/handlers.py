@@ -5,14 +5,17 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from kopt.cluster.held import is_mirrored
-from kopt.cluster.resources import CRON_JOBS, Object
-from kopt.controllers.tracing import TraceContext
-from kopt.controllers.webhook.elsewhere import Place, completed, stands_elsewhere
-from kopt.controllers.webhook.facts import OPT_OUT_ANNOTATION, NamespaceFacts, Workload, read_workload
-from kopt.controllers.webhook.frameworks import written_queue
-from kopt.controllers.webhook.judging import Judgement, View, judge, judged_by_itself
-from kopt.controllers.webhook.mutating import (
+from kopt.cluster.admission.review import ALLOWED, Answer, Review
+from kopt.cluster.client.resources import CRON_JOBS, Object
+from kopt.cluster.holds.hold import is_mirrored
+from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.runtime.tracing import TraceContext
+from kopt.cluster.workloads.external_requests import Place, completed, stands_elsewhere
+from kopt.cluster.workloads.frameworks import written_queue
+from kopt.cluster.workloads.memory_need import Need
+from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceFacts, Workload, read_workload
+from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate, is_evaluated
+from kopt.controllers.admission.mutating import (
     Record,
     apply_queue,
     apply_scheduler,
@@ -20,16 +23,15 @@ from kopt.controllers.webhook.mutating import (
     apply_trace,
     warnings_of,
 )
-from kopt.controllers.webhook.patch import JsonPatch
-from kopt.controllers.webhook.policy import Namespaces
-from kopt.controllers.webhook.repeats import Repeats
-from kopt.controllers.webhook.review import ALLOWED, Answer, Review
-from kopt.controllers.webhook.sizing import Need, SizingCache
+from kopt.controllers.admission.policy import Namespaces
+from kopt.controllers.admission.request_cache import Repeats
+from kopt.controllers.admission.sizing import SizingCache
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
-from kopt.policies.conformance import Framework, choose_at_update
+from kopt.core.scheduling.submission import Framework
+from kopt.policies.admission.queue import choose_at_update
 
-LOOK_UP_S = 0.3
+LOOKUP_S = 0.3
 """A namespace that the informer has not brought yet, or objects that have GPUs of a workload, are asked for, for so
 long."""
 T = TypeVar("T")
@@ -52,7 +54,7 @@ class _Draft:
     """What is being answered to a review. Without records nothing of the object was judged by itself."""
 
     workload: Workload
-    judgement: Judgement
+    evaluation: Evaluation
     patch: JsonPatch
     is_sized: bool
     """Whether a recommendation of size is still to be asked for."""
@@ -63,14 +65,14 @@ class _Draft:
     @property
     def names_it(self) -> bool:
         """Whether name or user of this one workload stand in the answer."""
-        return self.refused is not None or (bool(self.records) and not self.judgement.queue.conforms)
+        return self.refused is not None or (bool(self.records) and not self.evaluation.queue.conforms)
 
     def admission(self) -> Admission:
         if self.refused is not None:
             return self.refused
         if not self.records:
             return Admission(Answer(patch=self.patch.operations), trace=self.trace)
-        warnings = warnings_of(self.workload, self.judgement)
+        warnings = warnings_of(self.workload, self.evaluation)
         answer = Answer(patch=self.patch.operations, warnings=warnings, audit=_audit(self.records))
         return Admission(answer, tuple(self.records), self.trace)
 
@@ -80,7 +82,7 @@ class Reader(Protocol):
 
     async def read_namespace(self, name: str) -> NamespaceFacts | None: ...
 
-    async def read(self, place: Place) -> Object | None: ...
+    async def read(self, location: Place) -> Object | None: ...
 
 
 class DryRuns(Protocol):
@@ -100,11 +102,17 @@ class Staging(Protocol):
 class Admissions:
     """Judges reviews by a view of the cluster. ``reader`` finds what is too new or too rare to be in the view."""
 
-    def __init__(self, view: View, sizes: SizingCache | None = None, reader: Reader | None = None,
-                 dry_runs: DryRuns | None = None, staging: Staging | None = None) -> None:  # fmt: skip
-        self._view, self._sizes, self._reader = view, sizes or SizingCache(), reader
+    def __init__(
+        self,
+        cluster: ClusterState,
+        sizes: SizingCache | None = None,
+        reader: Reader | None = None,
+        dry_runs: DryRuns | None = None,
+        staging: Staging | None = None,
+    ) -> None:
+        self._cluster, self._sizes, self._reader = cluster, sizes or SizingCache(), reader
         self._dry_runs, self._staging = dry_runs, staging
-        self._repeats = Repeats[Admission](view)
+        self._repeats = Repeats[Admission](cluster)
 
     async def mutate(self, review: Review, traceparent: str = "") -> Admission:
         """Labels, scheduler, recommendation and trace context, as the modes allow."""
@@ -114,22 +122,23 @@ class Admissions:
             return LET_THROUGH
         draft = self._draft(review, workload, namespace, traceparent)
         if draft is not None and draft.is_sized:
-            mode, policy = draft.judgement.sizing_mode, self._view.policy
-            shown = self._dry_runs.need(workload) if self._dry_runs is not None else None
-            draft.records += await apply_sizing(draft.patch, workload, mode, policy, self._sizes, shown,
-                                                dry_run=review.dry_run)  # fmt: skip
+            mode, policy = draft.evaluation.sizing_mode, self._cluster.policy
+            measured = self._dry_runs.need(workload) if self._dry_runs is not None else None
+            draft.records += await apply_sizing(
+                draft.patch, workload, mode, policy, self._sizes, measured, dry_run=review.dry_run
+            )
         return LET_THROUGH if draft is None else draft.admission()
 
     def mutate_at_once(self, review: Review, traceparent: str = "") -> Admission | None:
         """The same from memory; None where something has to be waited for."""
         # With a source of sizes the answer rests on what that has brought so far, too.
         key = None if self._sizes.has_source else self._repeats.key(review, traceparent)
-        if key is not None and (known := self._repeats.find(key)) is not None:
-            return known
+        if key is not None and (cached := self._repeats.find(key)) is not None:
+            return cached
         workload = _read(review)
         if workload is None:
             return LET_THROUGH
-        namespace = self._view.namespace(workload.namespace)
+        namespace = self._cluster.namespace(workload.namespace)
         if self._sizes.has_source or stands_elsewhere(workload) or namespace is None:
             return None
         if self._dry_runs is not None and self._dry_runs.need(workload) is not None:
@@ -140,45 +149,49 @@ class Admissions:
             self._repeats.keep(key, admission)
         return admission
 
-    def _draft(self, review: Review, workload: Workload, namespace: NamespaceFacts,
-               traceparent: str) -> "_Draft | None":  # fmt: skip
+    def _draft(
+        self, review: Review, workload: Workload, namespace: NamespaceFacts, traceparent: str
+    ) -> "_Draft | None":
         """Everything but the size; None for what is let through as it is."""
-        policy, creates = self._view.policy, review.operation == "CREATE"
+        policy, creates = self._cluster.policy, review.operation == "CREATE"
         if is_mirrored(workload.document):
             # What its own cluster has not written would be taken for another job there.
             return None
         if not workload.uses_gpus or (workload.opts_out and _was_out(review, workload, policy.queues.framework)):
             return None
-        judgement = judge(workload, self._view, namespace, review.groups)
-        draft = _Draft(workload, judgement, JsonPatch(review.object), is_sized=False)
-        if creates and workload.kind.resource.kind == "Pod" and judgement.mode is not Mode.OBSERVE:
+        evaluation = evaluate(workload, self._cluster, namespace, review.groups)
+        draft = _Draft(workload, evaluation, JsonPatch(review.object), is_sized=False)
+        if creates and workload.kind.resource.kind == "Pod" and evaluation.mode is not Mode.OBSERVE:
             draft.trace = apply_trace(draft.patch, review, policy, traceparent)
-        if not judged_by_itself(workload):
+        if not is_evaluated(workload):
             # Pods of a Deployment's or a StatefulSet's wait for their data one by one.
             draft.records += self._held(draft, only_for_data=True) if creates else []
             return draft
-        if workload.opts_out and judgement.queue_mode is Mode.ENFORCE:
-            draft.refused = _refused_opt_out(workload, review, judgement)
+        if workload.opts_out and evaluation.queue_mode is Mode.ENFORCE:
+            draft.refused = _refused_opt_out(workload, review, evaluation)
             return draft
         if not creates:
-            draft.judgement = self._judged_at_update(judgement, review)
-        draft.records += apply_queue(draft.patch, workload, draft.judgement, policy)
+            draft.evaluation = self._evaluated_at_update(evaluation, review)
+        draft.records += apply_queue(draft.patch, workload, draft.evaluation, policy)
         # Later changes to a template would restart what runs; only creation may touch it.
         if creates:
-            draft.records += apply_scheduler(draft.patch, workload, draft.judgement)
+            draft.records += apply_scheduler(draft.patch, workload, draft.evaluation)
             draft.is_sized = self._sizes.has_source or self._dry_runs is not None
             draft.records += self._held(draft)
         return draft
 
     def _held(self, draft: "_Draft", *, only_for_data: bool = False) -> list[Record]:
         """Last, as a queue label that was just written means that a queue holds the Job."""
-        managed, judgement = self._view.policy.namespaces is Namespaces.OPT_IN, draft.judgement
+        managed, evaluation = self._cluster.policy.namespaces is Namespaces.OPT_IN, draft.evaluation
         # Data first: a dry run needs it as well, and waits for its turn.
         dry_runs = None if only_for_data else self._dry_runs
-        holders = (("staging", self._staging, judgement.mode), ("profiling", dry_runs, judgement.sizing_mode))
-        found = [(row, one.hold(draft.patch, draft.workload, mode, managed=managed), mode)
-                 for row, one, mode in holders if one is not None]  # fmt: skip
-        return [Record.of(row, reason, mode) for row, reason, mode in found if reason is not None]
+        holders = (("staging", self._staging, evaluation.mode), ("profiling", dry_runs, evaluation.sizing_mode))
+        result = [
+            (row, staging.hold(draft.patch, draft.workload, mode, managed=managed), mode)
+            for row, staging, mode in holders
+            if staging is not None
+        ]
+        return [Record.of(row, reason, mode) for row, reason, mode in result if reason is not None]
 
     async def validate(self, review: Review) -> Admission:
         """Refuses, in the mode enforce, what matches no queue rule, and opt-outs.
@@ -186,70 +199,70 @@ class Admissions:
         The API server sends opt-outs only of users without the right to them.
         """
         workload = await self._workload(review)
-        if workload is None or not judged_by_itself(workload):
+        if workload is None or not is_evaluated(workload):
             return LET_THROUGH
         namespace = await self._namespace(workload)
         if namespace is None:
             return LET_THROUGH
-        judgement = judge(workload, self._view, namespace, review.groups)
-        if judgement.queue_mode is not Mode.ENFORCE:
+        evaluation = evaluate(workload, self._cluster, namespace, review.groups)
+        if evaluation.queue_mode is not Mode.ENFORCE:
             return LET_THROUGH
         if workload.opts_out:
-            was_out = _was_out(review, workload, self._view.policy.queues.framework)
-            return LET_THROUGH if was_out else _refused_opt_out(workload, review, judgement)
-        if judgement.queue.conforms:
+            was_out = _was_out(review, workload, self._cluster.policy.queues.framework)
+            return LET_THROUGH if was_out else _refused_opt_out(workload, review, evaluation)
+        if evaluation.queue.conforms:
             return LET_THROUGH
         if review.operation != "CREATE" and not await self._was_conformant(review):
             return Admission(Answer(warnings=("it still has no queue; the audit lists it",)))
-        record = Record.of("queue", judgement.queue.reasons[-1], judgement.queue_mode)
+        record = Record.of("queue", evaluation.queue.reasons[-1], evaluation.queue_mode)
         return Admission(Answer(refusal=record.message, audit=_audit([record])), (record,))
 
     async def _namespace(self, workload: Workload) -> NamespaceFacts | None:
         """None when the namespace cannot be known in time: unsure means hands off."""
-        namespace = self._view.namespace(workload.namespace)
+        namespace = self._cluster.namespace(workload.namespace)
         if namespace is None and self._reader is not None:
             namespace = await _in_time(self._reader.read_namespace(workload.namespace))
         return namespace
 
     async def _workload(self, review: Review) -> Workload | None:
-        found = _read(review)
-        return None if found is None else await self._completed(found)
+        workload = _read(review)
+        return None if workload is None else await self._completed(workload)
 
     async def _completed(self, workload: Workload) -> Workload:
         """With the GPUs that stand in other objects; as it is when these cannot be had in time."""
         if not stands_elsewhere(workload):
             return workload
         read = self._reader.read if self._reader is not None else None
-        return await _in_time(completed(workload, self._view.find, read)) or workload
+        return await _in_time(completed(workload, self._cluster.find, read)) or workload
 
-    def _judged_at_update(self, judgement: Judgement, review: Review) -> Judgement:
-        old, framework = _before(review), self._view.policy.queues.framework
+    def _evaluated_at_update(self, evaluation: Evaluation, review: Review) -> Evaluation:
+        old, framework = _before(review), self._cluster.policy.queues.framework
         if old is None:
-            return judgement
+            return evaluation
         takes_running = framework is not Framework.KUEUE or old.kind.resource == CRON_JOBS
         before = written_queue(framework, old.kind, old.document, old.pod_sets)
-        choice = choose_at_update(judgement.queue, before, takes_running=takes_running, runs=old.runs)
-        return replace(judgement, queue=choice)
+        choice = choose_at_update(evaluation.queue, before, takes_running=takes_running, runs=old.runs)
+        return replace(evaluation, queue=choice)
 
     async def _was_conformant(self, review: Review) -> bool:
         """Whether the object before the change had a queue or no GPUs; an old fault is not a reason to refuse."""
         old = _before(review)
         if old is None or not (await self._completed(old)).uses_gpus:
             return True
-        return bool(written_queue(self._view.policy.queues.framework, old.kind, old.document, old.pod_sets))
+        return bool(written_queue(self._cluster.policy.queues.framework, old.kind, old.document, old.pod_sets))
 
 
 def _read(review: Review) -> Workload | None:
     return read_workload(review.object, review.group, review.kind, review.namespace, review.name)
 
 
-def _refused_opt_out(workload: Workload, review: Review, judgement: Judgement) -> Admission:
+def _refused_opt_out(workload: Workload, review: Review, evaluation: Evaluation) -> Admission:
     text = (
         f"{OPT_OUT_ANNOTATION} on {workload.kind.resource.kind} {workload.namespace}/{workload.name}: "
         f"{review.user!r} may not take workloads out of the queues. Remove the annotation, or have the verb bypass "
         "on conformancepolicies.kaiwo.ai granted."
     )
-    record = Record("opt-out", "NOT_ALLOWED", judgement.queue_mode, text)
+    record = Record("opt-out", "NOT_ALLOWED", evaluation.queue_mode, text)
     return Admission(Answer(refusal=text, audit=_audit([record])), (record,))
 
 
@@ -258,7 +271,7 @@ def _was_out(review: Review, workload: Workload, framework: Framework) -> bool:
     before = _before(review)
     if before is None or not before.opts_out:
         return False
-    old, new = (written_queue(framework, one.kind, one.document, one.pod_sets) for one in (before, workload))
+    old, new = (written_queue(framework, item.kind, item.document, item.pod_sets) for item in (before, workload))
     return bool(new) or not old
 
 
@@ -271,11 +284,11 @@ def _before(review: Review) -> Workload | None:
 
 async def _in_time(reading: Awaitable[T]) -> T | None:
     try:
-        async with asyncio.timeout(LOOK_UP_S):
+        async with asyncio.timeout(LOOKUP_S):
             return await reading
     except TimeoutError:
         return None
 
 
 def _audit(records: list[Record]) -> dict[str, str]:
-    return {one.row: f"{one.mode}: {one.code}: {one.message}"[:500] for one in records}
+    return {record.row: f"{record.mode}: {record.code}: {record.message}"[:500] for record in records}

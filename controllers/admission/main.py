@@ -7,20 +7,23 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kopt.cluster.api import ApiError, Kube, connect
-from kopt.cluster.certificates import CertificateSettings, ServingCertificate
-from kopt.cluster.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
-from kopt.controllers.audit import AuditWatch
-from kopt.controllers.lifetime import end_signals, run_until, settle_memory
+from kopt.cluster.admission.address import Address
+from kopt.cluster.client.api import ApiError, Kube, connect
+from kopt.cluster.client.client_authority import ClientAuthority
+from kopt.cluster.client.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from kopt.cluster.runtime.certificates import CertificateSettings, ServingCertificate
+from kopt.cluster.runtime.isolation import Isolation, Subject
+from kopt.cluster.runtime.signals import end_signals, run_until, settle_memory
+from kopt.controllers.admission.audit import AuditWatch
+from kopt.controllers.admission.handlers import Admissions
+from kopt.controllers.admission.metrics import WebhookMetrics
+from kopt.controllers.admission.policy import ConformancePolicy
+from kopt.controllers.admission.registration import CONFIGURATION_NAME, register
+from kopt.controllers.admission.server import ServerSettings, WebhookServer
+from kopt.controllers.admission.sizing import Ask, SizingCache
+from kopt.controllers.admission.state import LiveState
 from kopt.controllers.sizing.admission import SizingAtAdmission
 from kopt.controllers.staging.admission import StagingAtAdmission
-from kopt.controllers.webhook.admission import Admissions
-from kopt.controllers.webhook.live import LiveView
-from kopt.controllers.webhook.metrics import WebhookMetrics
-from kopt.controllers.webhook.policy import ConformancePolicy
-from kopt.controllers.webhook.registration import CONFIGURATION_NAME, Address, register
-from kopt.controllers.webhook.server import ServerSettings, WebhookServer
-from kopt.controllers.webhook.sizing import Ask, SizingCache
 
 _LOG = logging.getLogger(__name__)
 SECRET = "kopt-webhook-tls"
@@ -42,6 +45,8 @@ class WebhookSettings:
     """Writes the webhook configurations itself; False where the installation does."""
     sizing_url: str = ""
     """The prediction endpoint to fill the sizing cache from; empty for none."""
+    client_ca: Path | None = None
+    """CA of those who may call, the API server's client certificate; None: whoever reaches the port."""
     audits: bool = True
     """Counts the GPUs of workloads that bypass the queues (``kopt_rogue_gpus``)."""
 
@@ -59,7 +64,7 @@ async def sizing_source(url: str) -> AsyncIterator[Ask | None]:
     if not url:
         yield None
         return
-    from kopt.serving.client import AsyncPredictionClient
+    from kopt.serving.client.client import AsyncPredictionClient
 
     async with AsyncPredictionClient(url, deadline_s=_SIZING_DEADLINE_S) as client:
         yield client.sizing
@@ -70,33 +75,42 @@ class _Replica:
         self._kube, self._settings = kube, settings
         self._changed = asyncio.Event()
         self._metrics = WebhookMetrics()
-        self._view = LiveView(kube, changed=self._policy_changed)
-        self._audit = AuditWatch(kube, self._view) if settings.audits else None
+        isolation = Isolation("webhook", self._warn)
+        self._cluster = LiveState(kube, changed=self._policy_changed, isolation=isolation)
+        self._audit = AuditWatch(kube, self._cluster) if settings.audits else None
         self._sizes = SizingCache(ask)
         names = [(MUTATING_WEBHOOKS, CONFIGURATION_NAME), (VALIDATING_WEBHOOKS, CONFIGURATION_NAME)]
         self._certificate = ServingCertificate(
-            kube, settings.address.namespace, SECRET, settings.names, names, settings.certificates
+            kube,
+            settings.address.namespace,
+            SECRET,
+            settings.names,
+            names,
+            settings.certificates,
+            callers=None if settings.client_ca is None else ClientAuthority(settings.client_ca),
         )
         self._metrics.certificate_expires.set_function(lambda: self._certificate.expires_s)
-        self._dry_runs = SizingAtAdmission(kube, settings.address.namespace)
+        self._dry_runs = SizingAtAdmission(kube, settings.address.namespace, isolation=isolation)
         self._staging = StagingAtAdmission(kube, settings.address.namespace)
-        admissions = Admissions(self._view, self._sizes, self._view, self._dry_runs, self._staging)
-        self._server = WebhookServer(admissions, self._certificate.context, settings.server, self._metrics,
-                                     ready=lambda: self._view.ready)  # fmt: skip
+        admissions = Admissions(self._cluster, self._sizes, self._cluster, self._dry_runs, self._staging)
+        self._server = WebhookServer(
+            admissions, self._certificate.context, settings.server, self._metrics, ready=lambda: self._cluster.ready
+        )
+        self._certificate.callers_replaced = self._server.end_connections
         if self._audit is not None:
             self._metrics.registry.register(self._audit)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             await self._server.start_probes()
-            group.create_task(self._view.run())
+            group.create_task(self._cluster.run())
             group.create_task(self._certificate.run())
             group.create_task(self._dry_runs.run())
             group.create_task(self._staging.run())
             await self._certificate.ready.wait()
             await self._server.start()
             _LOG.info("serving on port %d, probes on %d", self._server.port, self._server.probe_port)
-            await self._view.wait_ready()
+            await self._cluster.wait_ready()
             # Not before: reading every workload of a cluster would hold up what pods wait for.
             if self._audit is not None:
                 group.create_task(self._audit.run())
@@ -106,12 +120,21 @@ class _Replica:
 
     def _policy_changed(self, policy: ConformancePolicy) -> None:
         queues = policy.queues
-        _LOG.info("policy: mode %s, framework %s, %d rules, default queue %r", policy.mode, queues.framework,
-                  len(queues.groups) + len(queues.priority_classes), queues.default)  # fmt: skip
+        _LOG.info(
+            "policy: mode %s, framework %s, %d rules, default queue %r",
+            policy.mode,
+            queues.framework,
+            len(queues.groups) + len(queues.priority_classes),
+            queues.default,
+        )
         self._metrics.policy_generation.set(policy.generation)
         self._changed.set()
         if self._audit is not None:
             self._audit.policy_changed()
+
+    def _warn(self, subject: Subject, reason: str, _sentence: str) -> None:
+        # Informers of a webhook may read more than it may write events about: the log has the sentence.
+        self._metrics.object_errors.labels("webhook", subject.kind, reason).inc()
 
     async def stop(self) -> None:
         await self._server.stop()
@@ -123,7 +146,7 @@ class _Replica:
         while True:
             self._changed.clear()
             try:
-                await register(self._kube, self._settings.address, self._view.policy, create=create)
+                await register(self._kube, self._settings.address, self._cluster.policy, create=create)
                 create = False
                 await self._changed.wait()
             except ApiError as error:

@@ -2,22 +2,29 @@
 
 from dataclasses import dataclass
 
-from kopt.controllers.tracing import TRACEPARENT_ANNOTATION, TraceContext, is_sampled, new_context, parse_traceparent
-from kopt.controllers.webhook.facts import OPT_OUT_ANNOTATION, Workload, job_type_of
-from kopt.controllers.webhook.frameworks import QUEUE_SOURCE, write_gang, write_queue
-from kopt.controllers.webhook.gpus import MEMORY_ANNOTATION
-from kopt.controllers.webhook.judging import Judgement
-from kopt.controllers.webhook.objects import Path, at, mapping, text
-from kopt.controllers.webhook.patch import JsonPatch
-from kopt.controllers.webhook.policy import ConformancePolicy
-from kopt.controllers.webhook.review import Review
-from kopt.controllers.webhook.sizing import Need, SizingCache
+from kopt.cluster.admission.review import Review
+from kopt.cluster.objects.fields import Path, at, mapping, text
+from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.runtime.tracing import (
+    TRACEPARENT_ANNOTATION,
+    TraceContext,
+    is_sampled,
+    new_context,
+    parse_traceparent,
+)
+from kopt.cluster.workloads.frameworks import QUEUE_SOURCE, write_gang, write_queue
+from kopt.cluster.workloads.gpu_requests import MEMORY_ANNOTATION
+from kopt.cluster.workloads.memory_need import Need
+from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, Workload, job_type_of
+from kopt.controllers.admission.evaluation import Evaluation
+from kopt.controllers.admission.policy import ConformancePolicy
+from kopt.controllers.admission.sizing import SizingCache
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.units import MIB
-from kopt.policies.conformance import Source
-from kopt.policies.rightsizing import NOTHING_SEEN, recommend
-from kopt.policies.scheduler_choice import Placement
+from kopt.policies.admission.queue import Source
+from kopt.policies.admission.scheduler import Placement
+from kopt.policies.sizing.rightsizing import NOT_OBSERVED, recommend
 
 SCHEDULER_ADVICE = "kaiwo.ai/recommended-scheduler"
 
@@ -36,18 +43,20 @@ class Record:
         return cls(row, reason.code, mode, reason.message)
 
 
-def apply_queue(patch: JsonPatch, workload: Workload, judgement: Judgement, policy: ConformancePolicy) -> list[Record]:
+def apply_queue(
+    patch: JsonPatch, workload: Workload, evaluation: Evaluation, policy: ConformancePolicy
+) -> list[Record]:
     """K1: the queue label, unless the workload has one, in the modes annotate and enforce."""
-    choice = judgement.queue
-    if choice.conforms and choice.source is not Source.LABEL and judgement.queue_mode is not Mode.OBSERVE:
+    choice = evaluation.queue
+    if choice.conforms and choice.source is not Source.LABEL and evaluation.queue_mode is not Mode.OBSERVE:
         write_queue(patch, policy.queues.framework, workload.kind, workload.pod_sets, choice.queue)
         patch.put(("metadata", "labels", QUEUE_SOURCE), str(choice.source))
-    return [Record.of("queue", choice.reasons[0 if choice.conforms else -1], judgement.queue_mode)]
+    return [Record.of("queue", choice.reasons[0 if choice.conforms else -1], evaluation.queue_mode)]
 
 
-def apply_scheduler(patch: JsonPatch, workload: Workload, judgement: Judgement) -> list[Record]:
+def apply_scheduler(patch: JsonPatch, workload: Workload, evaluation: Evaluation) -> list[Record]:
     """K2: advice as an annotation in annotate; scheduler, gang marks and spread constraints in enforce."""
-    choice, mode = judgement.scheduler, judgement.scheduler_mode
+    choice, mode = evaluation.scheduler, evaluation.scheduler_mode
     if choice.placement is not Placement.AS_WRITTEN and mode is Mode.ANNOTATE:
         advice = choice.scheduler or f"spread over {','.join(choice.topology_keys)}"
         patch.put(("metadata", "annotations", SCHEDULER_ADVICE), advice)
@@ -57,40 +66,50 @@ def apply_scheduler(patch: JsonPatch, workload: Workload, judgement: Judgement) 
         if not _selectors_agree(workload, choice.node_selector):
             text_ = "Its node selector excludes the nodes of the scheduler that fits; it keeps the one it has."
             return [Record("scheduler", "SELECTOR", mode, text_)]
-        _name_scheduler(patch, workload, judgement)
+        _name_scheduler(patch, workload, evaluation)
     return [Record.of("scheduler", choice.reasons[0], mode)]
 
 
 async def apply_sizing(
-    patch: JsonPatch, workload: Workload, mode: Mode, policy: ConformancePolicy, sizes: SizingCache,
-    shown: Need | None = None, *, dry_run: bool,
-) -> list[Record]:  # fmt: skip
+    patch: JsonPatch,
+    workload: Workload,
+    mode: Mode,
+    policy: ConformancePolicy,
+    sizes: SizingCache,
+    measured: Need | None = None,
+    *,
+    dry_run: bool,
+) -> list[Record]:
     """K3: the recommendation as annotations, within the budget; in enforce also the GPU memory that is asked for.
 
-    ``shown`` is what a dry run has shown, for when there is nobody to ask or no answer.
+    ``measured`` is the result of a dry run, for when there is no endpoint or no answer.
     """
-    found = job_type_of(workload) if sizes.has_source or shown is not None else None
-    if found is None:
+    result = job_type_of(workload) if sizes.has_source or measured is not None else None
+    if result is None:
         return []
-    job_type, template = found
+    job_type, template = result
     # A dry run starts nothing, not even a question to the endpoint.
     need: Need | None = (
         sizes.cached(job_type) if dry_run else await sizes.need(job_type, template, policy.sizing_budget_s)
-    ) or shown
-    sizing = recommend(workload.memory_bytes, need.prediction if need else None, policy.sizing,
-                       need.observed_peak_bytes if need else NOTHING_SEEN)  # fmt: skip
+    ) or measured
+    sizing = recommend(
+        workload.memory_bytes,
+        need.prediction if need else None,
+        policy.sizing,
+        need.observed_peak_bytes if need else NOT_OBSERVED,
+    )
     if sizing.recommended_bytes is not None and sizing.model is not None and mode is not Mode.OBSERVE:
-        notes = {
+        annotations = {
             "memory": str(sizing.recommended_bytes // MIB),
             "reason": sizing.reasons[0].message,
             "model": f"{sizing.model.name}:{sizing.model.version}",
             "confidence": f"{sizing.confidence:.2f}",
         }
-        for name, value in notes.items():
+        for name, value in annotations.items():
             patch.put(("metadata", "annotations", f"kaiwo.ai/recommended-{name}"), value)
         if sizing.ask_bytes is not None and mode is Mode.ENFORCE:
-            for place in _memory_places(workload):
-                patch.put(place, str(sizing.ask_bytes // MIB))
+            for path in _memory_paths(workload):
+                patch.put(path, str(sizing.ask_bytes // MIB))
     return [Record.of("sizing", sizing.reasons[0], mode)]
 
 
@@ -111,20 +130,22 @@ def is_traced(review: Review, policy: ConformancePolicy, arrived_with: str) -> b
     return (parent is not None and parent.sampled) or is_sampled(review.uid, policy.trace_per_mille)
 
 
-def warnings_of(workload: Workload, judgement: Judgement) -> tuple[str, ...]:
-    """What the user is told; nothing in the mode observe."""
-    if judgement.queue_mode is Mode.OBSERVE:
+def warnings_of(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:
+    """Warnings for the user; none in the mode observe."""
+    if evaluation.queue_mode is Mode.OBSERVE:
         return ()
-    found = [one.message for one in judgement.queue.reasons if one.code == "QUEUE_MISSING"]
+    result = [reason.message for reason in evaluation.queue.reasons if reason.code == "QUEUE_MISSING"]
     if workload.opts_out:
-        found.append(f"{OPT_OUT_ANNOTATION} is not honoured: it needs the right to bypass conformancepolicies.kaiwo.ai")
-    if not judgement.queue.conforms and judgement.queue_mode is Mode.ANNOTATE:
-        found.append(judgement.queue.reasons[-1].message)
-    return tuple(found)
+        result.append(
+            f"{OPT_OUT_ANNOTATION} is not honoured: it needs the right to bypass conformancepolicies.kaiwo.ai"
+        )
+    if not evaluation.queue.conforms and evaluation.queue_mode is Mode.ANNOTATE:
+        result.append(evaluation.queue.reasons[-1].message)
+    return tuple(result)
 
 
-def _name_scheduler(patch: JsonPatch, workload: Workload, judgement: Judgement) -> None:
-    choice = judgement.scheduler
+def _name_scheduler(patch: JsonPatch, workload: Workload, evaluation: Evaluation) -> None:
+    choice = evaluation.scheduler
     for pods in workload.pod_sets:
         if pods.spec is None:
             continue
@@ -133,14 +154,14 @@ def _name_scheduler(patch: JsonPatch, workload: Workload, judgement: Judgement) 
             patch.put((*pods.spec, "nodeSelector", key), value)
     if choice.gang is not None:
         write_gang(patch, choice.gang.framework, workload.kind, workload.pods)
-        queue = choice.gang.queue or judgement.queue.queue
+        queue = choice.gang.queue or evaluation.queue.queue
         if queue:
             write_queue(patch, choice.gang.framework, workload.kind, workload.pod_sets, queue)
 
 
 def _selectors_agree(workload: Workload, wanted: tuple[tuple[str, str], ...]) -> bool:
     """Whether no pod names another value for a label that the scheduler's nodes carry."""
-    specs = [one.spec for one in workload.pod_sets if one.spec is not None]
+    specs = [pod_set.spec for pod_set in workload.pod_sets if pod_set.spec is not None]
     return all(
         text(workload.document, *spec, "nodeSelector", key) in ("", value) for spec in specs for key, value in wanted
     )
@@ -160,8 +181,10 @@ def _spread(patch: JsonPatch, workload: Workload, keys: tuple[str, ...]) -> None
             patch.put((*pods.spec, "topologySpreadConstraints"), constraints)
 
 
-def _memory_places(workload: Workload) -> list[Path]:
+def _memory_paths(workload: Workload) -> list[Path]:
     """Where our own annotation asks for GPU memory; other executors' annotations are theirs."""
-    places: list[Path] = [("metadata", "annotations", MEMORY_ANNOTATION)]
-    places += [(*one.metadata, "annotations", MEMORY_ANNOTATION) for one in workload.pod_sets if one.metadata]
-    return [place for place in dict.fromkeys(places) if at(workload.document, *place) is not None]
+    paths: list[Path] = [("metadata", "annotations", MEMORY_ANNOTATION)]
+    paths += [
+        (*pod_set.metadata, "annotations", MEMORY_ANNOTATION) for pod_set in workload.pod_sets if pod_set.metadata
+    ]
+    return [path for path in dict.fromkeys(paths) if at(workload.document, *path) is not None]

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from kopt.cluster.resources import Object
-from kopt.controllers.webhook.objects import at, count, items, mapping, text, texts
-from kopt.core.decision import Mode
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
+from kopt.core.decision import Mode, may_lower
+from kopt.core.scheduling.submission import Framework
 from kopt.core.units import WHOLE_GPU, MilliGpu, UnitError, parse_milli_gpu
-from kopt.policies.conformance import Framework, QueueRule, QueueSettings
-from kopt.policies.rightsizing import RightsizingSettings
-from kopt.policies.scheduler_choice import SPREAD_KEYS, GangClass, PackingClass, SchedulerSettings, SpreadClass
+from kopt.policies.admission.queue import QueueRule, QueueSettings
+from kopt.policies.admission.scheduler import SPREAD_KEYS, GangClass, PackingClass, SchedulerSettings, SpreadClass
+from kopt.policies.sizing.rightsizing import RightsizingSettings
 
 POLICY_NAME = "default"
 LARGEST_BUDGET_S = 0.3
@@ -59,7 +60,8 @@ class ConformancePolicy:
     generation: int = 0
     """Of the object, 0 without one."""
     mode: Mode = Mode.OBSERVE
-    workload_may_lower: bool = True
+    workload_may_lower: bool | None = None
+    """Whether a workload may ask for less than its namespace; None: not where that says enforce."""
     namespaces: Namespaces = Namespaces.OPT_IN
     queues: QueueSettings = QueueSettings()
     schedulers: SchedulerSettings = SchedulerSettings()
@@ -78,7 +80,7 @@ def parse_policy(document: Object) -> ConformancePolicy:
         return ConformancePolicy(
             generation=count(document, "metadata", "generation", default=0),
             mode=Mode(text(spec, "mode") or Mode.OBSERVE),
-            workload_may_lower=text(spec, "workloadMode") != "NotLower",
+            workload_may_lower=may_lower(text(spec, "workloadMode")),
             namespaces=Namespaces(text(spec, "namespaces") or Namespaces.OPT_IN),
             queues=_queues(spec),
             schedulers=schedulers,
@@ -109,15 +111,20 @@ def _rules(spec: Any, name: str) -> Iterator[QueueRule]:
 
 def _schedulers(spec: Any) -> tuple[SchedulerSettings, tuple[Evidence, ...]]:
     packing, gang, spread = (at(spec, "schedulers", name) for name in ("packing", "gang", "spread"))
-    evidence = tuple(found for one in (packing, gang) for found in _evidence(one))
+    evidence = tuple(result for item in (packing, gang) for result in _evidence(item))
     settings = SchedulerSettings(
         packing=PackingClass(text(packing, "scheduler"), _gpus(packing), _selector(packing)) if packing else None,
         gang=GangClass(
-            text(gang, "scheduler"), Framework(text(gang, "framework") or Framework.KAI),
-            count(gang, "minPods", default=2), text(gang, "queue"), _selector(gang),
-        ) if gang else None,
+            text(gang, "scheduler"),
+            Framework(text(gang, "framework") or Framework.KAI),
+            count(gang, "minPods", default=2),
+            text(gang, "queue"),
+            _selector(gang),
+        )
+        if gang
+        else None,
         spread=SpreadClass(texts(spread, "topologyKeys") or SPREAD_KEYS) if spread is not None else None,
-    )  # fmt: skip
+    )
     return settings, evidence
 
 
@@ -135,6 +142,6 @@ def _selector(scheduler: Any) -> tuple[tuple[str, str], ...]:
 
 def _evidence(scheduler: Any) -> Iterator[Evidence]:
     for kind in ("lease", "deployment"):
-        found = mapping(scheduler, "running", kind)
-        if found:
-            yield Evidence(text(scheduler, "scheduler"), kind, text(found, "namespace"), text(found, "name"))
+        result = mapping(scheduler, "running", kind)
+        if result:
+            yield Evidence(text(scheduler, "scheduler"), kind, text(result, "namespace"), text(result, "name"))

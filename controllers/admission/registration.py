@@ -1,4 +1,4 @@
-"""Our webhook configurations: what the API server sends here, and what it does when nobody answers.
+"""Our webhook configurations: what the API server sends here, and what it does without an answer.
 
 Never more than ``failurePolicy: Ignore``: with all our processes dead, objects are created as they were written. CEL
 conditions keep everything that is no GPU workload in the API server. The name sorts before Kueue's and KAI's, because
@@ -11,11 +11,10 @@ validation pass the pod over.
 
 import contextlib
 import logging
-from dataclasses import dataclass
 
-from kopt.cluster.api import AlreadyExists, Conflict, Kube, NotFound
-from kopt.cluster.namespaces import MANAGED_LABEL
-from kopt.cluster.resources import (
+from kopt.cluster.admission.address import SYSTEM_NAMESPACES, TIMEOUT_S, Address
+from kopt.cluster.client.api import AlreadyExists, Conflict, Kube, NotFound
+from kopt.cluster.client.resources import (
     COMPONENT_LABEL,
     MUTATING_WEBHOOKS,
     PART_OF,
@@ -25,45 +24,26 @@ from kopt.cluster.resources import (
     Object,
     Resource,
 )
-from kopt.controllers.webhook.conditions import (
+from kopt.cluster.objects.namespace import MANAGED_LABEL
+from kopt.cluster.workloads.frameworks import MARKS, QUEUE_SOURCE
+from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind
+from kopt.controllers.admission.conditions import (
     mutate_condition,
     opting_out_condition,
     unqueued_condition,
     validate_condition,
 )
-from kopt.controllers.webhook.frameworks import MARKS, QUEUE_SOURCE
-from kopt.controllers.webhook.kinds import WORKLOAD_KINDS, WorkloadKind
-from kopt.controllers.webhook.policy import ConformancePolicy, Namespaces
+from kopt.controllers.admission.policy import ConformancePolicy, Namespaces
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 5
 CONFIGURATION_NAME = "00-kaiwo-optimizer"
-TIMEOUT_S = 1
-SYSTEM_NAMESPACES = (
-    "kube-system", "kube-public", "kube-node-lease", "kueue-system", "kai-scheduler", "kai-resource-reservation",
-    "volcano-system", "gpu-operator", "kube-amd-gpu", "cert-manager",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where the API server finds the webhooks: a Service of ``namespace``, or ``url`` (https) outside a cluster."""
-
-    namespace: str
-    service: str = "kopt-webhook"
-    port: int = 443
-    url: str = ""
-
-    def client_config(self, path: str) -> Object:
-        if self.url:
-            return {"url": self.url.rstrip("/") + path}
-        return {"service": {"namespace": self.namespace, "name": self.service, "port": self.port, "path": path}}
 
 
 async def register(kube: Kube, address: Address, policy: ConformancePolicy, *, create: bool) -> None:
     """Bring both configurations into the wanted state; any replica may do it at any time.
 
-    With ``create=False`` one that is gone stays gone: whoever took it away wants us off. The CA bundles in them are
+    With ``create=False`` a deleted configuration is not created again: it was removed to disable us. The CA bundles are
     kept; they belong to the certificate's keeper.
     """
     for resource, document in (
@@ -76,9 +56,9 @@ async def register(kube: Kube, address: Address, policy: ConformancePolicy, *, c
 async def _bring(kube: Kube, resource: Resource, wanted: Object, *, create: bool) -> None:
     for _ in range(_ATTEMPTS):
         try:
-            found = await kube.get(resource, CONFIGURATION_NAME)
-            merged = _with_bundles(wanted, found)
-            if merged["webhooks"] != found.get("webhooks"):
+            result = await kube.get(resource, CONFIGURATION_NAME)
+            merged = _with_bundles(wanted, result)
+            if merged["webhooks"] != result.get("webhooks"):
                 await kube.replace(resource, merged)
             return
         except NotFound:
@@ -92,14 +72,14 @@ async def _bring(kube: Kube, resource: Resource, wanted: Object, *, create: bool
     _LOG.warning("%s %s is being changed by someone else all the time", resource.kind, CONFIGURATION_NAME)
 
 
-def _with_bundles(wanted: Object, found: Object) -> Object:
+def _with_bundles(wanted: Object, result: Object) -> Object:
     """The wanted configuration with the metadata and the CA bundles of the one that is there."""
-    configs = [hook.get("clientConfig") or {} for hook in found.get("webhooks") or []]
-    bundle = next((one["caBundle"] for one in configs if one.get("caBundle")), "")
+    configs = [hook.get("clientConfig") or {} for hook in result.get("webhooks") or []]
+    bundle = next((config["caBundle"] for config in configs if config.get("caBundle")), "")
     filled = {"caBundle": bundle} if bundle else {}
     webhooks = [hook | {"clientConfig": hook["clientConfig"] | filled} for hook in wanted["webhooks"]]
-    labels = (found["metadata"].get("labels") or {}) | wanted["metadata"]["labels"]
-    return wanted | {"metadata": found["metadata"] | {"labels": labels}, "webhooks": webhooks}
+    labels = (result["metadata"].get("labels") or {}) | wanted["metadata"]["labels"]
+    return wanted | {"metadata": result["metadata"] | {"labels": labels}, "webhooks": webhooks}
 
 
 def mutating_configuration(address: Address, policy: ConformancePolicy) -> Object:
@@ -109,13 +89,20 @@ def mutating_configuration(address: Address, policy: ConformancePolicy) -> Objec
         hook = _webhook("mutate", kind, address, policy, mutate_condition(kind, policy))
         hook["reinvocationPolicy"] = "IfNeeded"
         mark = _mark_on(kind, policy)
-        webhooks += [hook] if mark is None else [
-            hook | {"objectSelector": _labels((mark, "DoesNotExist"))},
-            # Whoever names a queue himself has no source of ours beside it. A pod written with both is as good as
-            # judged before: it keeps its queue, and otherwise stays as written.
-            hook | {"name": f"queued.{hook['name']}",
-                    "objectSelector": _labels((mark, "Exists"), (QUEUE_SOURCE, "DoesNotExist"))},
-        ]  # fmt: skip
+        webhooks += (
+            [hook]
+            if mark is None
+            else [
+                hook | {"objectSelector": _labels((mark, "DoesNotExist"))},
+                # Whoever names a queue himself has no source of ours beside it. A pod written with both is as good as
+                # judged before: it keeps its queue, and otherwise stays as written.
+                hook
+                | {
+                    "name": f"queued.{hook['name']}",
+                    "objectSelector": _labels((mark, "Exists"), (QUEUE_SOURCE, "DoesNotExist")),
+                },
+            ]
+        )
     return _configuration("MutatingWebhookConfiguration", webhooks)
 
 
@@ -128,12 +115,16 @@ def validating_configuration(address: Address, policy: ConformancePolicy) -> Obj
     for kind in WORKLOAD_KINDS:
         hook = _webhook("validate", kind, address, policy, validate_condition(kind, policy))
         mark = _mark_on(kind, policy)
-        webhooks += [hook] if mark is None else [
-            _webhook("validate", kind, address, policy, unqueued_condition(kind, policy), ("CREATE",))
-            | {"objectSelector": _labels((mark, "DoesNotExist"))},
-            _webhook("validate", kind, address, policy, opting_out_condition(kind, policy), ("UPDATE",))
-            | {"name": f"opt-out.{hook['name']}"},
-        ]  # fmt: skip
+        webhooks += (
+            [hook]
+            if mark is None
+            else [
+                _webhook("validate", kind, address, policy, unqueued_condition(kind, policy), ("CREATE",))
+                | {"objectSelector": _labels((mark, "DoesNotExist"))},
+                _webhook("validate", kind, address, policy, opting_out_condition(kind, policy), ("UPDATE",))
+                | {"name": f"opt-out.{hook['name']}"},
+            ]
+        )
     return _configuration("ValidatingWebhookConfiguration", webhooks)
 
 
@@ -157,21 +148,29 @@ def _configuration(kind: str, webhooks: list[Object]) -> Object:
     }
 
 
-def _webhook(verb: str, kind: WorkloadKind, address: Address, policy: ConformancePolicy, condition: Object,
-             operations: tuple[str, ...] = ()) -> Object:  # fmt: skip
+def _webhook(
+    verb: str,
+    kind: WorkloadKind,
+    address: Address,
+    policy: ConformancePolicy,
+    condition: Object,
+    operations: tuple[str, ...] = (),
+) -> Object:
     resource = kind.resource
     usual = ("CREATE", "UPDATE") if kind.mutable or verb == "validate" else ("CREATE",)
     group = resource.group.replace(".", "-") or "core"
     return {
         "name": f"{verb}.{resource.plural}.{group}.webhook.kaiwo.ai",
         "clientConfig": address.client_config(f"/{verb}"),
-        "rules": [{
-            "apiGroups": [resource.group],
-            "apiVersions": [resource.version, *kind.also_versions],
-            "resources": [resource.plural],
-            "operations": list(operations or usual),
-            "scope": "Namespaced",
-        }],
+        "rules": [
+            {
+                "apiGroups": [resource.group],
+                "apiVersions": [resource.version, *kind.also_versions],
+                "resources": [resource.plural],
+                "operations": list(operations or usual),
+                "scope": "Namespaced",
+            }
+        ],
         "namespaceSelector": _selector(policy.namespaces, address.namespace),
         "objectSelector": {},
         "matchConditions": [condition],
@@ -180,16 +179,19 @@ def _webhook(verb: str, kind: WorkloadKind, address: Address, policy: Conformanc
         "timeoutSeconds": TIMEOUT_S,
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
-    }  # fmt: skip
+    }
 
 
 def _selector(namespaces: Namespaces, ours: str) -> Object:
     excluded = sorted({*SYSTEM_NAMESPACES, ours} - {""})
-    chosen = (
+    managed = (
         {"key": MANAGED_LABEL, "operator": "In", "values": ["true"]}
         if namespaces is Namespaces.OPT_IN
         else {"key": MANAGED_LABEL, "operator": "NotIn", "values": ["false"]}
     )
-    return {"matchExpressions": [
-        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded}, chosen,
-    ]}  # fmt: skip
+    return {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded},
+            managed,
+        ]
+    }

@@ -10,13 +10,13 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from kopt.cluster.resources import Object
-from kopt.cluster.staged_data import ASKING
-from kopt.controllers.webhook.judging import View
-from kopt.controllers.webhook.mutating import is_traced
-from kopt.controllers.webhook.objects import mapping
-from kopt.controllers.webhook.policy import ConformancePolicy
-from kopt.controllers.webhook.review import Review
+from kopt.cluster.admission.review import Review
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import mapping
+from kopt.cluster.objects.staged_data import ASKING
+from kopt.controllers.admission.evaluation import ClusterState
+from kopt.controllers.admission.mutating import is_traced
+from kopt.controllers.admission.policy import ConformancePolicy
 
 A = TypeVar("A")
 _MOST = 512
@@ -27,17 +27,17 @@ _OWN = frozenset({"name", "generateName", "uid", "creationTimestamp", "managedFi
 class Repeats(Generic[A]):
     """Answers by what they rest on, the newest ``_MOST``."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
         self._policy: ConformancePolicy | None = None
-        self._known: dict[Hashable, A] = {}
+        self._entries: dict[Hashable, A] = {}
 
     def key(self, review: Review, traceparent: str) -> Hashable | None:
         """What the answer to a pod's creation rests on; None where that is more: its name, its uid, or whether somebody
         lives who would let go what waits for its data."""
-        policy = self._view.policy
+        policy = self._cluster.policy
         if policy is not self._policy:
-            self._known.clear()
+            self._entries.clear()
             self._policy = policy
         if review.kind != "Pod" or review.group or review.operation != "CREATE":
             return None
@@ -48,15 +48,21 @@ class Repeats(Generic[A]):
         template = _template(review.object)
         if template is None:
             return None
-        return (template, review.namespace, self._view.namespace(review.namespace), review.groups, self._view.moment())
+        return (
+            template,
+            review.namespace,
+            self._cluster.namespace(review.namespace),
+            review.groups,
+            self._cluster.version(),
+        )
 
     def find(self, key: Hashable) -> A | None:
-        return self._known.get(key)
+        return self._entries.get(key)
 
     def keep(self, key: Hashable, answer: A) -> None:
-        while len(self._known) >= _MOST:
-            del self._known[next(iter(self._known))]
-        self._known[key] = answer
+        while len(self._entries) >= _MOST:
+            del self._entries[next(iter(self._entries))]
+        self._entries[key] = answer
 
 
 def _template(pod: Object) -> bytes | None:
@@ -65,8 +71,8 @@ def _template(pod: Object) -> bytes | None:
     spec = dict(mapping(pod, "spec"))
     spec.pop("volumes", None)
     for part in ("containers", "initContainers"):
-        if isinstance(found := spec.get(part), list):
-            spec[part] = [_unmounted(one) for one in found]
+        if isinstance(result := spec.get(part), list):
+            spec[part] = [_unmounted(item) for item in result]
     try:
         written = orjson.dumps((metadata, spec))
     except TypeError:

@@ -12,19 +12,25 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kopt.controllers.http import HttpServer, Reply, Request
-from kopt.controllers.tracing import SpanExport
-from kopt.controllers.webhook.admission import LET_THROUGH, Admission, Admissions
-from kopt.controllers.webhook.metrics import WebhookMetrics
-from kopt.controllers.webhook.review import ALLOWED, Answer, MalformedReview, Review, encode_answer, parse_review
+from kopt.cluster.admission.review import (
+    ALLOWED,
+    LARGEST_REVIEW_BYTES,
+    REVIEW_LIMITS,
+    Answer,
+    MalformedReview,
+    Review,
+    encode_answer,
+    parse_review,
+)
+from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
+from kopt.cluster.runtime.tracing import SpanExport
+from kopt.controllers.admission.handlers import LET_THROUGH, Admission, Admissions
+from kopt.controllers.admission.metrics import WebhookMetrics
 
 _LOG = logging.getLogger(__name__)
 DECISIONS = logging.getLogger("kopt.decisions")
 """One line per judged object: who, what, why."""
-LARGEST_REVIEW_BYTES = 16 << 20
-"""The API server takes objects of 3 MiB; a review may hold an old and a new one, and JSON escapes."""
-_MOST_CONNECTIONS = 4096
-"""In a burst an API server opens one for each review that is under way; one turned away is a pod unlabelled."""
+PROBE_LIMITS = HttpLimits(connections=64, buffered_bytes=16 << 20)
 _PATHS = ("/mutate", "/validate")
 FAILED = Admission(ALLOWED)
 """Let through because of a fault of ours."""
@@ -41,10 +47,10 @@ class ServerSettings:
     reuse_port: bool = False
     """Several processes on one port; the kernel deals connections out."""
     drain_s: float = 5.0
-    """Between being told to end and closing: until endpoints and connections have moved on."""
+    """Between the signal to end and closing: until endpoints and connections have moved on."""
 
 
-class _Moment(NamedTuple):
+class _Timestamp(NamedTuple):
     """A moment, by the clock that measures and by the one that tells the time."""
 
     clock_s: float
@@ -55,15 +61,21 @@ class WebhookServer:
     """Serves ``/mutate`` and ``/validate`` over TLS; ``/healthz``, ``/readyz`` and ``/metrics`` in plain."""
 
     def __init__(
-        self, admissions: Admissions, tls: ssl.SSLContext, settings: ServerSettings, metrics: WebhookMetrics,
-        ready: Callable[[], bool] = lambda: True, spans: SpanExport | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        admissions: Admissions,
+        tls: ssl.SSLContext,
+        settings: ServerSettings,
+        metrics: WebhookMetrics,
+        ready: Callable[[], bool] = lambda: True,
+        spans: SpanExport | None = None,
+    ) -> None:
         self._admissions, self._tls, self._settings, self._metrics = admissions, tls, settings, metrics
         self._ready = ready
         self._spans = spans or SpanExport("kopt-webhook")
-        # Idle connections are the API server's to close: were we first, a review on its way could be lost.
-        self._reviews = HttpServer(self._review, LARGEST_REVIEW_BYTES, most_connections=_MOST_CONNECTIONS)
-        self._probes = HttpServer(self._probe, 0)
+        # Idle connections are the API server's to close: were we first, a review on its way could be lost. Only where
+        # there is no room for another does the caller with most of them lose one.
+        self._reviews = HttpServer(self._review, _largest_body, limits=REVIEW_LIMITS)
+        self._probes = HttpServer(self._probe, SMALL_BODY_BYTES, limits=PROBE_LIMITS)
         self.port = self.probe_port = 0
 
     async def start_probes(self) -> None:
@@ -74,6 +86,10 @@ class WebhookServer:
         """Take reviews, once there is a certificate to serve with. Raises OSError when the address is taken."""
         settings = self._settings
         self.port = await self._reviews.start(settings.host, settings.port, self._tls, reuse_port=settings.reuse_port)
+
+    def end_connections(self) -> None:
+        """The trusted callers have changed: all of them have to reconnect."""
+        self._reviews.end_connections()
 
     async def stop(self) -> None:
         """Not ready any more; drain; close."""
@@ -86,7 +102,7 @@ class WebhookServer:
     def _review(self, request: Request) -> Reply | Awaitable[Reply]:
         if request.path not in _PATHS:
             return Reply.text(f"no webhook at {request.path}; there are /mutate and /validate", 404)
-        began = _Moment(time.perf_counter(), time.time_ns())
+        began = _Timestamp(time.perf_counter(), time.time_ns())
         try:
             review = parse_review(request.body)
         except MalformedReview as error:
@@ -103,7 +119,7 @@ class WebhookServer:
                 return self._reply(request, review, admission, began)
         return self._wait(request, review, began)
 
-    async def _wait(self, request: Request, review: Review, began: _Moment) -> Reply:
+    async def _wait(self, request: Request, review: Review, began: _Timestamp) -> Reply:
         try:
             if request.path == "/mutate":
                 admission = await self._admissions.mutate(review, request.traceparent)
@@ -113,16 +129,16 @@ class WebhookServer:
             admission = _failed(review)
         return self._reply(request, review, admission, began)
 
-    def _reply(self, request: Request, review: Review, admission: Admission, began: _Moment) -> Reply:
+    def _reply(self, request: Request, review: Review, admission: Admission, began: _Timestamp) -> Reply:
         try:
             reply = Reply(encode_answer(review.uid, admission.answer))
         except TypeError:
             # What someone nested deeper than can be written.
             admission = _failed(review)
             reply = Reply(encode_answer(review.uid, admission.answer))
-        ended = _Moment(time.perf_counter(), time.time_ns())
-        # After the answer has left: nobody waits for the books. Not later: they would meet the next review.
-        asyncio.get_running_loop().call_soon(self._note, request.path, review, admission, began, ended)
+        ended = _Timestamp(time.perf_counter(), time.time_ns())
+        # After the answer is sent, so that it does not wait for metrics. Not later: it would delay the next review.
+        asyncio.get_running_loop().call_soon(self._record, request.path, review, admission, began, ended)
         return reply
 
     def _malformed(self, path: str, error: MalformedReview) -> Reply:
@@ -132,7 +148,7 @@ class WebhookServer:
             return Reply.text(f"{error}; send an admission.k8s.io/v1 AdmissionReview", 400)
         return Reply(encode_answer(error.uid, Answer(warnings=(f"kopt could not read it: {error}",))))
 
-    def _note(self, path: str, review: Review, admission: Admission, began: _Moment, ended: _Moment) -> None:
+    def _record(self, path: str, review: Review, admission: Admission, began: _Timestamp, ended: _Timestamp) -> None:
         self._metrics.answered(path, _outcome(admission), ended.clock_s - began.clock_s)
         if review.dry_run:
             return
@@ -141,12 +157,30 @@ class WebhookServer:
             self._spans.record("admit pod", admission.trace, began.unix_ns, ended.unix_ns, about)
         self._metrics.decided(admission.records)
         if admission.records and DECISIONS.isEnabledFor(logging.INFO):
-            DECISIONS.info("%s %s/%s", review.kind, review.namespace, review.name, extra={"decision": {
-                "user": review.user, "operation": review.operation, "uid": review.uid,
-                "refused": bool(admission.answer.refusal), "patch": list(admission.answer.patch),
-                "reasons": [{"row": one.row, "code": one.code, "mode": one.mode.value, "message": one.message}
-                            for one in admission.records],
-            }})  # fmt: skip
+            DECISIONS.info(
+                "%s %s/%s",
+                review.kind,
+                review.namespace,
+                review.name,
+                extra={
+                    "decision": {
+                        "user": review.user,
+                        "operation": review.operation,
+                        "uid": review.uid,
+                        "refused": bool(admission.answer.refusal),
+                        "patch": list(admission.answer.patch),
+                        "reasons": [
+                            {
+                                "row": record.row,
+                                "code": record.code,
+                                "mode": record.mode.value,
+                                "message": record.message,
+                            }
+                            for record in admission.records
+                        ],
+                    }
+                },
+            )
 
     def _probe(self, request: Request) -> Reply:
         if request.path == "/healthz":
@@ -157,6 +191,10 @@ class WebhookServer:
         if request.path == "/metrics":
             return Reply(self._metrics.exposition(), content_type=_EXPOSITION)
         return Reply.text("there are /healthz, /readyz and /metrics", 404)
+
+
+def _largest_body(path: str) -> int:
+    return LARGEST_REVIEW_BYTES if path in _PATHS else SMALL_BODY_BYTES
 
 
 def _failed(review: Review) -> Admission:

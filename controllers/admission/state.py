@@ -5,13 +5,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Hashable
-from datetime import UTC, datetime
 from typing import Any
 
-from kopt.cluster.api import ApiError, Kube, NotFound
-from kopt.cluster.informer import Informer
-from kopt.cluster.namespaces import MODE_ANNOTATION
-from kopt.cluster.resources import (
+from kopt.cluster.client.api import ApiError, Kube, NotFound
+from kopt.cluster.client.resources import (
     CONFORMANCE_POLICIES,
     DEPLOYMENTS,
     KUEUE_LOCAL_QUEUES,
@@ -21,36 +18,46 @@ from kopt.cluster.resources import (
     Resource,
     key_of,
 )
-from kopt.controllers.webhook.elsewhere import CLAIM_TEMPLATES, DEVICE_CLASSES, Place, read_object
-from kopt.controllers.webhook.facts import NamespaceFacts
-from kopt.controllers.webhook.judging import FixedView, names_in
-from kopt.controllers.webhook.objects import at, count, text
-from kopt.controllers.webhook.policy import POLICY_NAME, ConformancePolicy, Evidence, PolicyError, parse_policy
-from kopt.policies.conformance import NAMESPACE_ANNOTATION, Framework
+from kopt.cluster.objects.fields import at, text
+from kopt.cluster.objects.leases import lease_until
+from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.runtime.informer import Informer
+from kopt.cluster.runtime.isolation import Isolation
+from kopt.cluster.workloads.external_requests import CLAIM_TEMPLATES, DEVICE_CLASSES, Place, read_object
+from kopt.cluster.workloads.workload import NamespaceFacts
+from kopt.controllers.admission.evaluation import FixedState, names_in
+from kopt.controllers.admission.policy import POLICY_NAME, ConformancePolicy, Evidence, PolicyError, parse_policy
+from kopt.core.scheduling.submission import Framework
+from kopt.policies.admission.queue import NAMESPACE_ANNOTATION
 
 _LOG = logging.getLogger(__name__)
-CLOCK_SKEW_S = 5.0
-"""Between this node's clock and that of whoever renews a Lease."""
 KAI_QUEUES = Resource("scheduling.run.ai", "v2", "queues", "Queue", namespaced=False)
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False)
 QUEUE_KINDS = {Framework.KUEUE: KUEUE_LOCAL_QUEUES, Framework.KAI: KAI_QUEUES, Framework.VOLCANO: VOLCANO_QUEUES}
 
 
-class LiveView:
+class LiveState:
     """Answers from memory; ``run`` keeps it up to date until cancelled. ``changed`` is called with every new policy."""
 
     def __init__(
-        self, kube: Kube, changed: Callable[[ConformancePolicy], None] = lambda _: None,
+        self,
+        kube: Kube,
+        changed: Callable[[ConformancePolicy], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+        isolation: Isolation | None = None,
+    ) -> None:
+        self._isolation = isolation or Isolation("webhook")
         self._kube, self._changed, self._clock = kube, changed, clock
         self._good = ConformancePolicy()
         self._policies = Informer(kube, CONFORMANCE_POLICIES, keep=self._read_policy)
-        self._namespaces = Informer(kube, NAMESPACES, keep=namespace_facts)
+        self._namespaces = Informer(kube, NAMESPACES, keep=namespace_annotations)
         self._elsewhere: dict[Resource, Informer[Object]] = {
             resource: Informer(kube, resource) for resource in (DEVICE_CLASSES, CLAIM_TEMPLATES)
         }
         """What many pods name; what few do is read when it is needed."""
+        informers: list[Informer[Any]] = [self._policies, self._namespaces, *self._elsewhere.values()]
+        for informer in informers:
+            informer.isolation = self._isolation
         self._queues: Informer[str] | None = None
         self._queue_changes = 0
         self._evidence: dict[Evidence, Informer[float]] = {}
@@ -73,52 +80,53 @@ class LiveView:
     def namespace(self, name: str) -> NamespaceFacts | None:
         return self._namespaces.objects.get(("", name))
 
-    def find(self, place: Place) -> Object | None:
-        known = self._elsewhere.get(place.resource)
-        return None if known is None else known.objects.get((place.namespace, place.name))
+    def find(self, location: Place) -> Object | None:
+        informer = self._elsewhere.get(location.resource)
+        return None if informer is None else informer.objects.get((location.namespace, location.name))
 
-    async def read(self, place: Place) -> Object | None:
+    async def read(self, location: Place) -> Object | None:
         """What ``find`` does not know."""
-        return await read_object(self._kube, place)
+        return await read_object(self._kube, location)
 
     async def read_namespace(self, name: str) -> NamespaceFacts | None:
         """A namespace that is too new for the informer; None when it cannot be had."""
         try:
-            return namespace_facts(await self._kube.get(NAMESPACES, name))
+            return namespace_annotations(await self._kube.get(NAMESPACES, name))
         except (ApiError, ValueError):
             return None
 
     def queues(self, framework: Framework, namespace: str) -> Collection[str] | None:
-        known = self._queues
-        if known is None or known.resource != QUEUE_KINDS[framework] or not known.synced.is_set():
+        informer = self._queues
+        if informer is None or informer.resource != QUEUE_KINDS[framework] or not informer.synced.is_set():
             return None
         # A queueing system whose kinds are not served says nothing about which queues there are.
-        if isinstance(known.trouble, NotFound):
+        if isinstance(informer.trouble, NotFound):
             return None
-        return names_in(known.objects, namespace)
+        return names_in(informer.objects, namespace)
 
     def running_schedulers(self) -> Collection[str]:
         now_s = self._clock()
         return {
-            found.scheduler for found, informer in self._evidence.items()
+            evidence.scheduler
+            for evidence, informer in self._evidence.items()
             if any(until_s >= now_s for until_s in informer.objects.values())
-        }  # fmt: skip
+        }
 
-    def moment(self) -> Hashable:
-        known = self._queues
-        served = known is not None and (known.synced.is_set(), isinstance(known.trouble, NotFound))
+    def version(self) -> Hashable:
+        informer = self._queues
+        served = informer is not None and (informer.synced.is_set(), isinstance(informer.trouble, NotFound))
         return self._queue_changes, served, frozenset(self.running_schedulers())
 
     async def run(self) -> None:
         """Watch everything that decisions rest on."""
-        self._policies.subscribe(lambda _: self._take_policy())
+        self._policies.subscribe(lambda _: self._apply_policy())
         async with asyncio.TaskGroup() as group:
             group.create_task(self._policies.run())
             group.create_task(self._namespaces.run())
             for informer in self._elsewhere.values():
                 group.create_task(informer.run())
             await self._policies.synced.wait()
-            self._take_policy()
+            self._apply_policy()
             while True:
                 self._new_policy.clear()
                 await self._watch_what_policy_names()
@@ -127,13 +135,13 @@ class LiveView:
         """Queues and schedulers of the present policy, until there is another one."""
         policy = self._policy
         self._queues = Informer(
-            self._kube, QUEUE_KINDS[policy.queues.framework], keep=lambda one: one["metadata"]["name"]
+            self._kube, QUEUE_KINDS[policy.queues.framework], keep=lambda item: item["metadata"]["name"]
         )
-        self._queue_heard()
-        self._queues.subscribe(self._queue_heard)
-        self._evidence = {one: self._evidence_informer(one) for one in policy.evidence}
+        self._queue_changed()
+        self._queues.subscribe(self._queue_changed)
+        self._evidence = {evidence: self._evidence_informer(evidence) for evidence in policy.evidence}
         tasks = [asyncio.ensure_future(self._queues.run())]
-        tasks += [asyncio.ensure_future(one.run()) for one in self._evidence.values()]
+        tasks += [asyncio.ensure_future(informer.run()) for informer in self._evidence.values()]
         try:
             await self._new_policy.wait()
         finally:
@@ -143,13 +151,18 @@ class LiveView:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
 
-    def _queue_heard(self, _: object = None) -> None:
+    def _queue_changed(self, _: object = None) -> None:
         self._queue_changes += 1
 
     def _evidence_informer(self, evidence: Evidence) -> Informer[float]:
         resource, keep = (LEASES, lease_until) if evidence.kind == "lease" else (DEPLOYMENTS, available_until)
-        return Informer(self._kube, resource, namespace=evidence.namespace, keep=keep,
-                        field_selector=f"metadata.name={evidence.name}")  # fmt: skip
+        return Informer(
+            self._kube,
+            resource,
+            namespace=evidence.namespace,
+            keep=keep,
+            field_selector=f"metadata.name={evidence.name}",
+        )
 
     def _read_policy(self, document: Object) -> ConformancePolicy | None:
         if text(document, "metadata", "name") != POLICY_NAME:
@@ -160,7 +173,7 @@ class LiveView:
             _LOG.error("%s; the one before it stays in force", error)
         return self._good
 
-    def _take_policy(self) -> None:
+    def _apply_policy(self) -> None:
         policy = self._policies.objects.get(("", POLICY_NAME)) or ConformancePolicy()
         if policy != self._policy or not self._new_policy.is_set():
             self._policy = policy
@@ -168,14 +181,16 @@ class LiveView:
             self._changed(policy)
 
 
-async def read_once(kube: Kube) -> FixedView:
+async def read_once(kube: Kube) -> FixedState:
     """Policy, namespaces and queues as they are now. Raises ApiError, and PolicyError for an unusable policy."""
     policies = await _all(kube, CONFORMANCE_POLICIES) or []
-    found = next((one for one in policies if text(one, "metadata", "name") == POLICY_NAME), None)
-    policy = ConformancePolicy() if found is None else parse_policy(found)
-    namespaces = {text(one, "metadata", "name"): namespace_facts(one) for one in await _all(kube, NAMESPACES) or []}
+    result = next((item for item in policies if text(item, "metadata", "name") == POLICY_NAME), None)
+    policy = ConformancePolicy() if result is None else parse_policy(result)
+    namespaces = {
+        text(item, "metadata", "name"): namespace_annotations(item) for item in await _all(kube, NAMESPACES) or []
+    }
     queues = await _all(kube, QUEUE_KINDS[policy.queues.framework])
-    return FixedView(policy, namespaces, None if queues is None else [key_of(one) for one in queues])
+    return FixedState(policy, namespaces, None if queues is None else [key_of(queue) for queue in queues])
 
 
 async def _all(kube: Kube, resource: Resource) -> list[Object] | None:
@@ -186,19 +201,10 @@ async def _all(kube: Kube, resource: Resource) -> list[Object] | None:
         return None
 
 
-def namespace_facts(document: Object) -> NamespaceFacts:
+def namespace_annotations(document: Object) -> NamespaceFacts:
     """The annotations of a namespace that decisions rest on."""
     annotations = at(document, "metadata", "annotations")
     return NamespaceFacts(text(annotations, NAMESPACE_ANNOTATION), text(annotations, MODE_ANNOTATION))
-
-
-def lease_until(document: Object) -> float:
-    """Unix time until which a Lease shows that its holder runs; minus infinity for one that nobody holds."""
-    renewed = text(document, "spec", "renewTime")
-    if not text(document, "spec", "holderIdentity") or not renewed:
-        return float("-inf")
-    at_s = datetime.fromisoformat(renewed.replace("Z", "+00:00")).astimezone(UTC).timestamp()
-    return at_s + count(document, "spec", "leaseDurationSeconds", default=15) + CLOCK_SKEW_S
 
 
 def available_until(document: Object) -> float:

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kopt.cluster.evictions import name_of
-from kopt.controllers.ledger.seen import Lost, Seen
-from kopt.controllers.ledger.views import JobView, KueueView
-from kopt.core.evictions import Cause, Entry, Eviction, Notice, Phase, System, WorkloadRef
-from kopt.policies.evictions import LastWord, lost_gpu_s, order_of_return
+from kopt.cluster.objects.eviction import name_of
+from kopt.controllers.evictions.observations import Lost, Seen
+from kopt.controllers.evictions.views import JobView, KueueView
+from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Notice, Phase, System, WorkloadRef
+from kopt.policies.evictions import LastReport, lost_gpu_s, order_of_return
 
 TOGETHER_S = 60.0
 """Pods of a workload that go within so long of each other go by one eviction."""
@@ -19,16 +19,18 @@ _AFTER_S = 5.0
 _CERTAIN_S = 60.0
 _PREEMPTOR = re.compile(r"\(UID: ([^,()]+), JobUID: ([^,()]+)\)")
 _KUEUE_CAUSES = {
-    "Preempted": Cause.PREEMPTED, "ClusterQueueStopped": Cause.DRAINED, "LocalQueueStopped": Cause.DRAINED,
+    "Preempted": Cause.PREEMPTED,
+    "ClusterQueueStopped": Cause.DRAINED,
+    "LocalQueueStopped": Cause.DRAINED,
     "NodeFailures": Cause.NODE_LOST,
-}  # fmt: skip
+}
 _POD_CAUSES = {
     "PreemptionByScheduler": (Cause.PREEMPTED, "kube-scheduler"),
     "EvictionByEvictionAPI": (Cause.DRAINED, "eviction API"),
     "DeletionByTaintManager": (Cause.NODE_LOST, "taint manager"),
     "DeletionByPodGC": (Cause.NODE_LOST, "pod garbage collector"),
     "TerminationByKubelet": (Cause.DRAINED, "kubelet"),
-}  # fmt: skip
+}
 _SCHEDULERS = {System.KAI: "kai-scheduler", System.VOLCANO: "volcano"}
 
 
@@ -59,79 +61,111 @@ def evictions(
     # What is older than the newest line is written, although its line may be pruned by now.
     newest_s = max((line.eviction.evicted_at_s for line in lines), default=from_s)
 
-    def is_new(one: Sighting) -> bool:
-        return one.at_s >= newest_s and not any(_same(one, line) for line in lines)
+    def is_new(sighting: Sighting) -> bool:
+        return sighting.at_s >= newest_s and not any(_same(sighting, line) for line in lines)
 
     told = [*_by_kueue(seen, root), *_by_suspension(seen, root)]
     gathered, again_s = _by_pods(seen, root, now_s)
-    others = [one for one in gathered if not any(abs(one.at_s - it.at_s) <= TOGETHER_S for it in told)]
-    found: list[Eviction] = []
-    for one in sorted(filter(is_new, (*told, *others)), key=lambda one: one.at_s):
-        before_s = max(newest_s, found[-1].evicted_at_s if found else 0.0)
-        found.append(_written(seen, root, one, before_s))
-    return found, again_s
+    others = [sighting for sighting in gathered if not any(abs(sighting.at_s - it.at_s) <= TOGETHER_S for it in told)]
+    result: list[Eviction] = []
+    for sighting in sorted(filter(is_new, (*told, *others)), key=lambda sighting: sighting.at_s):
+        before_s = max(newest_s, result[-1].evicted_at_s if result else 0.0)
+        result.append(_written(seen, root, sighting, before_s))
+    return result, again_s
 
 
-def _written(seen: Seen, root: str, one: Sighting, before_s: float) -> Eviction:
+def _written(seen: Seen, root: str, sighting: Sighting, before_s: float) -> Eviction:
     """``before_s``: when it was evicted before. A notice is of the first eviction after it, and may stay behind."""
     notices = [
-        it for it in seen.notices_of(root) if it.at_s > before_s and -_AFTER_S <= one.at_s - it.at_s <= _NOTICE_S
-    ]  # fmt: skip
+        it for it in seen.notices_of(root) if it.at_s > before_s and -_AFTER_S <= sighting.at_s - it.at_s <= _NOTICE_S
+    ]
     ours = max(notices, key=lambda it: it.at_s, default=None)
     if ours is not None:
-        one = _as_noticed(one, ours, seen)
-    word = last_word(seen, root, one.at_s)
-    lost = lost_gpu_s(word, one.gpus, one.at_s)
+        sighting = _as_noticed(sighting, ours, seen)
+    word = last_word(seen, root, sighting.at_s)
+    lost = lost_gpu_s(word, sighting.gpus, sighting.at_s, began_at_s(seen, root, sighting.at_s))
     return Eviction(
-        one.namespace, name_of(one.workload, one.system, one.at_s), one.workload, one.system, one.at_s, one.cause,
-        one.by, one.for_whom, one.reason, one.gpus, order_of_return(one.at_s, lost, one.gpus),
-        word.step if word else None, word.durable_at_s if word else None, lost,
-    )  # fmt: skip
+        sighting.namespace,
+        name_of(sighting.workload, sighting.system, sighting.at_s),
+        sighting.workload,
+        sighting.system,
+        sighting.at_s,
+        sighting.cause,
+        sighting.by,
+        sighting.for_whom,
+        sighting.reason,
+        sighting.gpus,
+        order_of_return(sighting.at_s, lost, sighting.gpus),
+        word.step if word else None,
+        word.durable_at_s if word else None,
+        lost,
+        word.source if word else None,
+    )
 
 
-def _as_noticed(one: Sighting, ours: Notice, seen: Seen) -> Sighting:
-    for_whom = ours.for_whom or one.for_whom
+def _as_noticed(sighting: Sighting, ours: Notice, seen: Seen) -> Sighting:
+    for_whom = ours.for_whom or sighting.for_whom
     # Who acts on Kueue's Workloads names those; people know the Job.
     named = next((it for it in seen.workloads.values() if "/".join(it.key) == for_whom and it.owner is not None), None)
     if named is not None and named.owner is not None:
         for_whom = f"{named.key[0]}/{named.owner.name}"
-    return replace(one, cause=ours.cause, by=ours.by or one.by, for_whom=for_whom, reason=ours.reason or one.reason)
+    return replace(
+        sighting, cause=ours.cause, by=ours.by or sighting.by, for_whom=for_whom, reason=ours.reason or sighting.reason
+    )
 
 
-def last_word(seen: Seen, root: str, at_s: float) -> LastWord | None:
+def last_word(seen: Seen, root: str, at_s: float) -> LastReport | None:
     """What its pods told last before they went."""
     words = [
-        pod.word for pod in seen.pods_of(root)
-        if pod.word is not None and pod.word.observed_at_s <= at_s + _AFTER_S
-    ]  # fmt: skip
-    return max(words, key=lambda one: one.observed_at_s, default=None)
+        pod.word
+        for pod in seen.pods_of(root)
+        if pod.word is not None
+        and pod.word.observed_at_s <= at_s + _AFTER_S
+        and (pod.word.durable_at_s is None or pod.word.durable_at_s <= at_s + _CERTAIN_S)
+    ]
+    return max(words, key=lambda word: word.observed_at_s, default=None)
 
 
-def _same(one: Sighting, line: Entry) -> bool:
+def began_at_s(seen: Seen, root: str, at_s: float) -> float | None:
+    """Since when the pods ran that it lost, as kubelets say; None where that is not known."""
+    starts = [pod.started_at_s for pod in seen.pods_of(root) if pod.started_at_s is not None]
+    return min((start for start in starts if start <= at_s), default=None)
+
+
+def _same(sighting: Sighting, line: Entry) -> bool:
     known, back_s = line.eviction, line.outcome.resumed_at_s
-    if abs(known.evicted_at_s - one.at_s) < 1.0:
+    if abs(known.evicted_at_s - sighting.at_s) < 1.0:
         return True
-    by_kueue = one.system is System.KUEUE and not one.by_pods
-    if by_kueue and (known.system is System.KUEUE or (back_s is not None and back_s <= one.at_s)):
+    by_kueue = sighting.system is System.KUEUE and not sighting.by_pods
+    if by_kueue and (known.system is System.KUEUE or (back_s is not None and back_s <= sighting.at_s)):
         # Kueue gives each of its evictions a time.
         return False
-    if abs(known.evicted_at_s - one.at_s) <= TOGETHER_S:
+    if abs(known.evicted_at_s - sighting.at_s) <= TOGETHER_S:
         return True
     if by_kueue:
         # Pods of it were lost before and it kept its quota, until now.
         return False
     # While it is not back it cannot lose GPUs again.
-    waits = line.outcome.phase is Phase.WAITING or (back_s is not None and one.at_s < back_s)
-    return waits and one.at_s > known.evicted_at_s
+    waits = line.outcome.phase is Phase.WAITING or (back_s is not None and sighting.at_s < back_s)
+    return waits and sighting.at_s > known.evicted_at_s
 
 
 def _by_kueue(seen: Seen, root: str) -> list[Sighting]:
     return [
-        Sighting(view.key[0], view.owner or view.ref, System.KUEUE, at_s, _kueue_cause(view),
-                 _holder(view.holder, "kueue"), _preemptor(seen, view),
-                 view.evicted_message or view.evicted_reason, view.gpus)
-        for at_s, view in seen.evicted.get(root, {}).items() if not view.finished
-    ]  # fmt: skip
+        Sighting(
+            view.key[0],
+            view.owner or view.ref,
+            System.KUEUE,
+            at_s,
+            _kueue_cause(view),
+            _holder(view.holder, "kueue"),
+            _preemptor(seen, view),
+            view.evicted_message or view.evicted_reason,
+            view.gpus,
+        )
+        for at_s, view in seen.evicted.get(root, {}).items()
+        if not view.finished
+    ]
 
 
 def _kueue_cause(view: KueueView) -> Cause:
@@ -141,13 +175,13 @@ def _kueue_cause(view: KueueView) -> Cause:
 
 def _preemptor(seen: Seen, view: KueueView) -> str:
     """Kueue names whom it made room for by uid."""
-    found = _PREEMPTOR.search(view.evicted_message) or _PREEMPTOR.search(view.preempted_message)
-    if found is None or view.evicted_reason != "Preempted":
+    match = _PREEMPTOR.search(view.evicted_message) or _PREEMPTOR.search(view.preempted_message)
+    if match is None or view.evicted_reason != "Preempted":
         return ""
-    other = seen.workloads.get(found[1])
+    other = seen.workloads.get(match[1])
     if other is not None:
         return f"{other.key[0]}/{(other.owner or other.ref).name}"
-    job = seen.jobs.get(found[2])
+    job = seen.jobs.get(match[2])
     return "/".join(job.key) if job is not None else ""
 
 
@@ -155,11 +189,20 @@ def _by_suspension(seen: Seen, root: str) -> list[Sighting]:
     if seen.workloads_of(root):
         return []
     return [
-        Sighting(job.key[0], job.owner or job.ref, System.NONE, at_s, Cause.SUSPENDED, _holder(job.holder, ""), "",
-                 "The Job was suspended.", job.gpus)
+        Sighting(
+            job.key[0],
+            job.owner or job.ref,
+            System.NONE,
+            at_s,
+            Cause.SUSPENDED,
+            _holder(job.holder, ""),
+            "",
+            "The Job was suspended.",
+            job.gpus,
+        )
         for at_s, job in seen.suspended.get(root, {}).items()
         if not job.queued and not job.finished and _ran(seen, job, at_s)
-    ]  # fmt: skip
+    ]
 
 
 def _ran(seen: Seen, job: JobView, at_s: float) -> bool:
@@ -174,24 +217,24 @@ def _holder(name: str, other: str) -> str:
 
 def _by_pods(seen: Seen, root: str, now_s: float) -> tuple[list[Sighting], float]:
     gone = [seen.lost[pod.uid] for pod in seen.pods_of(root) if pod.uid in seen.lost]
-    gone = sorted((one for one in gone if _is_taken(seen, root, one)), key=lambda one: one.at_s)
-    if gone and (left_s := GATHER_S - (now_s - max(one.seen_s for one in gone))) > 0:
+    gone = sorted((lost for lost in gone if _is_taken(seen, root, lost)), key=lambda lost: lost.at_s)
+    if gone and (left_s := GATHER_S - (now_s - max(lost.seen_s for lost in gone))) > 0:
         return [], left_s
     clusters: list[list[Lost]] = []
-    for one in gone:
-        if clusters and one.at_s - clusters[-1][-1].at_s <= TOGETHER_S:
-            clusters[-1].append(one)
+    for lost in gone:
+        if clusters and lost.at_s - clusters[-1][-1].at_s <= TOGETHER_S:
+            clusters[-1].append(lost)
         else:
-            clusters.append([one])
-    return [_of_pods(seen, one) for one in clusters], float("inf")
+            clusters.append([lost])
+    return [_of_pods(seen, cluster) for cluster in clusters], float("inf")
 
 
-def _is_taken(seen: Seen, root: str, one: Lost) -> bool:
+def _is_taken(seen: Seen, root: str, lost: Lost) -> bool:
     """Whether its GPUs were taken from it: not so when it had ended, or its owner wants no such pod."""
-    pod = one.pod
-    if one.at_s == float("inf") or (pod.ended and pod.disruption is None) or pod.started_at_s is None:
+    pod = lost.pod
+    if lost.at_s == float("inf") or (pod.ended and pod.disruption is None) or pod.started_at_s is None:
         return False
-    told = pod.disruption is not None or pod.node_lost or pod.notice is not None or _kai_event(seen, one) is not None
+    told = pod.disruption is not None or pod.node_lost or pod.notice is not None or _kai_event(seen, lost) is not None
     if any(view.finished for view in seen.workloads_of(root)):
         return False
     if pod.owner is not None and pod.owner.kind == "Job":
@@ -200,22 +243,22 @@ def _is_taken(seen: Seen, root: str, one: Lost) -> bool:
         if job is None or job.suspended or job.ending or job.finished or job.deleting:
             return False
         # Those that began after it have nothing to do with it: Kueue's Jobs are born suspended.
-        return not any(abs(one.at_s - at_s) <= TOGETHER_S and pod.started_at_s < at_s for at_s in at_rest)
+        return not any(abs(lost.at_s - at_s) <= TOGETHER_S and pod.started_at_s < at_s for at_s in at_rest)
     # Others delete pods of theirs as they please, without a word.
     return told
 
 
-def _kai_event(seen: Seen, one: Lost) -> str | None:
+def _kai_event(seen: Seen, lost: Lost) -> str | None:
     """For whom KAI says that it took a pod's gang away."""
-    key = (one.pod.key[0], one.pod.group)
-    found = seen.group_evictions.get(key) if one.pod.group else None
-    return None if found is None or abs(found.at_s - one.at_s) > TOGETHER_S else found.for_whom
+    key = (lost.pod.key[0], lost.pod.group)
+    result = seen.group_evictions.get(key) if lost.pod.group else None
+    return None if result is None or abs(result.at_s - lost.at_s) > TOGETHER_S else result.for_whom
 
 
 def _of_pods(seen: Seen, gone: list[Lost]) -> Sighting:
     # What says the most about why: a condition before a deletion.
-    first = min(gone, key=lambda one: (one.pod.disruption is None, one.at_s, one.pod.uid))
-    pod, for_whom = first.pod, next((it for one in gone if (it := _kai_event(seen, one)) is not None), None)
+    first = min(gone, key=lambda lost: (lost.pod.disruption is None, lost.at_s, lost.pod.uid))
+    pod, for_whom = first.pod, next((it for lost in gone if (it := _kai_event(seen, lost)) is not None), None)
     reason = pod.disruption.message if pod.disruption is not None else ""
     cause, by = _POD_CAUSES.get(pod.disruption.reason, (Cause.UNKNOWN, "")) if pod.disruption else (Cause.DELETED, "")
     if pod.node_lost:
@@ -225,13 +268,20 @@ def _of_pods(seen: Seen, gone: list[Lost]) -> Sighting:
         reason = reason or seen.group_evictions[pod.key[0], pod.group].message
     names = f"{len(gone)} of its pods were" if len(gone) > 1 else f"Pod {pod.key[1]} was"
     return Sighting(
-        pod.key[0], seen.root_of(pod), pod.system, min(one.at_s for one in gone), cause, by,
-        _group_owner(seen, for_whom or ""), reason or f"{names} deleted.", sum(one.pod.gpus for one in gone),
+        pod.key[0],
+        seen.root_of(pod),
+        pod.system,
+        min(lost.at_s for lost in gone),
+        cause,
+        by,
+        _group_owner(seen, for_whom or ""),
+        reason or f"{names} deleted.",
+        sum(lost.pod.gpus for lost in gone),
         by_pods=True,
-    )  # fmt: skip
+    )
 
 
 def _group_owner(seen: Seen, name: str) -> str:
     namespace, _, group = name.partition("/")
-    found = seen.groups.get((namespace, group))
-    return f"{namespace}/{found.owner.name}" if found is not None and found.owner is not None else name
+    result = seen.groups.get((namespace, group))
+    return f"{namespace}/{result.owner.name}" if result is not None and result.owner is not None else name

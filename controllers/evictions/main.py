@@ -1,4 +1,4 @@
-"""``kopt controller ledger``: one replica, from start to the end."""
+"""``kopt controller evictions``: one replica, from start to the end."""
 
 import asyncio
 import contextlib
@@ -8,12 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kopt.cluster.api import ApiError, Kube, KubeSettings, NotFound, connect
-from kopt.cluster.backoff import Backoff
-from kopt.cluster.informer import Change, Informer
-from kopt.cluster.lease import Fence
-from kopt.cluster.node_bandwidths import seconds
-from kopt.cluster.resources import (
+from kopt.cluster.client.api import ApiError, Kube, KubeSettings, NotFound, connect
+from kopt.cluster.client.resources import (
     EVENTS,
     EVICTIONS,
     JOBS,
@@ -24,10 +20,19 @@ from kopt.cluster.resources import (
     Object,
     Resource,
 )
-from kopt.controllers.ledger.lines import Lines
-from kopt.controllers.ledger.recorder import Recorder
-from kopt.controllers.ledger.seen import Evicted, Seen
-from kopt.controllers.ledger.views import (
+from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
+from kopt.cluster.objects.fields import mapping, text
+from kopt.cluster.objects.node_bandwidth import seconds
+from kopt.cluster.runtime.annotation_checks import checks
+from kopt.cluster.runtime.backoff import Backoff
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.controllers.evictions.observations import Evicted, Seen
+from kopt.controllers.evictions.recorder import Recorder
+from kopt.controllers.evictions.store import EvictionStore, StoredEviction
+from kopt.controllers.evictions.views import (
     GroupView,
     JobView,
     KueueView,
@@ -37,10 +42,7 @@ from kopt.controllers.ledger.views import (
     kueue_view,
     pod_view,
 )
-from kopt.controllers.lifetime import end_signals, run_until
-from kopt.controllers.replica import LedReplica, ReplicaSettings
-from kopt.controllers.webhook.objects import mapping, text
-from kopt.core.evictions import Eviction
+from kopt.core.scheduling.eviction import Eviction
 from kopt.policies.evictions import Keeping
 
 _LOG = logging.getLogger(__name__)
@@ -77,41 +79,45 @@ async def _served(kube: Kube, known: Resource) -> Resource:
 class Replica(LedReplica):
     """The parts of one process, put together. Every replica remembers what it saw; the one that leads writes it."""
 
+    reads_seals = True
+    goes_by = checks(EVICTING_ANNOTATION)
+
     def __init__(self, kube: Kube, settings: ProcessSettings, workloads: Resource = KUEUE_WORKLOADS) -> None:
         self._kube, self._keeping = kube, settings.keeping
-        self.seen, self.lines = Seen(time.monotonic), Lines()
+        self.seen, self.store = Seen(time.monotonic), EvictionStore(kube)
         self._changed = asyncio.Event()
         pods: Informer[PodView] = Informer(kube, PODS, keep=pod_view)
         jobs: Informer[JobView] = Informer(kube, JOBS, keep=job_view)
         kueue: Informer[KueueView] = Informer(kube, workloads, keep=_named(workloads, kueue_view))
         groups: Informer[GroupView] = Informer(kube, KAI_POD_GROUPS, keep=_named(KAI_POD_GROUPS, group_view))
         told: Informer[tuple[Key, Evicted]] = Informer(kube, EVENTS, keep=evict_event, field_selector="reason=Evict")
-        lines: Informer[Object] = Informer(kube, EVICTIONS, keep=_slim)
         pods.subscribe(self._to(self.seen.pod))
         jobs.subscribe(self._to(self.seen.job))
         kueue.subscribe(self._to(self.seen.workload))
         groups.subscribe(self._to(self.seen.group))
         told.subscribe(self._to(self._group_evicted))
-        lines.subscribe(self._line)
-        super().__init__(kube, NAME, settings, (pods, jobs, kueue, groups, told, lines))
-        self.gauge("lines", "Evictions in the ledger.", lambda: len(self.lines.entries))
+        self.store.informer.subscribe(self._eviction_changed)
+        super().__init__(kube, NAME, settings, (pods, jobs, kueue, groups, told, self.store.informer))
+        self.gauge("lines", "Evictions in the ledger.", lambda: len(self.store.entries()))
         self.gauge("waiting", "Evicted workloads that are not back.", self._waiting)
         self.gauge("errors", "Writes that failed and are tried again.", lambda: self.troubles)
 
     async def lead(self, fence: Fence) -> None:
-        await self._read_lines()
-        recorder = Recorder(self.seen, self.lines, fence, self._tell, self._keeping, time.monotonic, time.time)
-        self.seen.dirty |= self.seen.everything() | set(self.lines.roots)
+        await self._read_evictions()
+        recorder = Recorder(
+            self.seen, self.store, fence, self._tell, self._keeping, time.monotonic, time.time, self.isolation
+        )
+        self.seen.dirty |= self.seen.everything() | set(self.store.workloads())
         await self.step_through(recorder, self._changed, _GATHER_S)
 
-    async def _read_lines(self) -> None:
-        """Whatever the leader before has written: the watch may not have brought its last lines yet."""
+    async def _read_evictions(self) -> None:
+        """Whatever the leader before has written: the watch may not have brought its last ones yet."""
         backoff = Backoff(0.2, 10.0)
         while True:
             try:
                 async for page in self._kube.pages(EVICTIONS):
                     for document in page.items:
-                        self.lines.put(_slim(document))
+                        self.store.record(document)
                 return
             except NotFound:
                 _LOG.warning("evictions.kaiwo.ai are not served here: nothing can be written before they are installed")
@@ -128,22 +134,26 @@ class Replica(LedReplica):
 
         return handler
 
-    def _line(self, change: Change[Object]) -> None:
-        if root := self.lines.changed(change):
-            self.seen.dirty.add(root)
-            self._changed.set()
+    def _eviction_changed(self, change: Change[StoredEviction]) -> None:
+        self.seen.dirty.update(stored.workload_uid for stored in (change.old, change.new) if stored is not None)
+        self._changed.set()
 
     def _group_evicted(self, old: tuple[Key, Evicted] | None, new: tuple[Key, Evicted] | None) -> None:
         if new is not None:
             self.seen.group_evicted(*new)
 
     def _waiting(self) -> int:
-        return sum(one.outcome.phase == "Waiting" for one in self.lines.entries.values())
+        return sum(entry.outcome.phase == "Waiting" for entry in self.store.entries())
 
     def _tell(self, eviction: Eviction, reason: str, sentence: str) -> None:
-        one = eviction.workload
-        regarding = {"apiVersion": one.api_version, "kind": one.kind, "namespace": eviction.namespace, "name": one.name,
-                     "uid": one.uid}  # fmt: skip
+        workload_ref = eviction.workload
+        regarding = {
+            "apiVersion": workload_ref.api_version,
+            "kind": workload_ref.kind,
+            "namespace": eviction.namespace,
+            "name": workload_ref.name,
+            "uid": workload_ref.uid,
+        }
         self.tell(regarding, reason, "Recording", sentence)
 
 
@@ -154,9 +164,11 @@ def evict_event(event: Object) -> tuple[Key, Evicted] | None:
         return None
     name = text(notes, _PREEMPTOR_NAME)
     moment = (
-        text(event, "series", "lastObservedTime") or text(event, "deprecatedLastTimestamp") or text(event, "eventTime")
+        text(event, "series", "lastObservedTime")
+        or text(event, "deprecatedLastTimestamp")
+        or text(event, "eventTime")
         or text(event, "metadata", "creationTimestamp")
-    )  # fmt: skip
+    )
     for_whom = f"{text(notes, _PREEMPTOR_SPACE)}/{name}" if name else ""
     return (text(regarding, "namespace"), text(regarding, "name")), Evicted(
         seconds(moment), for_whom, text(event, "note")
@@ -166,8 +178,3 @@ def evict_event(event: Object) -> tuple[Key, Evicted] | None:
 def _named(resource: Resource, view: Callable[[Object], Any]) -> Callable[[Object], Any]:
     """Items of a list do not say what they are."""
     return lambda document: view({"apiVersion": resource.api_version, **document})
-
-
-def _slim(document: Object) -> Object:
-    document["metadata"].pop("managedFields", None)
-    return document

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from kopt.cluster.resources import Key
-from kopt.controllers.ledger.views import GroupView, JobView, KueueView, PodView
-from kopt.core.evictions import Notice, WorkloadRef
+from kopt.cluster.client.resources import Key
+from kopt.cluster.runtime.isolation import Subject
+from kopt.controllers.evictions.views import GroupView, JobView, KueueView, PodView
+from kopt.core.scheduling.eviction import Notice, WorkloadRef
 
 FORGOTTEN_AFTER_S = 900.0
 """What is gone is kept for so long."""
@@ -119,10 +120,10 @@ class Seen:
             self._groups_of[root].add(view.key)
         self.dirty.add(root)
 
-    def group_evicted(self, key: Key, found: Evicted) -> None:
+    def group_evicted(self, key: Key, result: Evicted) -> None:
         known = self.group_evictions.get(key)
-        if known is None or known.at_s <= found.at_s:
-            self.group_evictions[key] = found
+        if known is None or known.at_s <= result.at_s:
+            self.group_evictions[key] = result
         if (group := self.groups.get(key)) is not None:
             self.dirty.add((group.owner or group.ref).uid)
 
@@ -130,15 +131,15 @@ class Seen:
         """What is gone for long; called now and then."""
         now_s = self._clock()
         for uid in [
-            uid for uid, one in self.lost.items() if uid not in self.pods and now_s - one.seen_s > FORGOTTEN_AFTER_S
+            uid for uid, lost in self.lost.items() if uid not in self.pods and now_s - lost.seen_s > FORGOTTEN_AFTER_S
         ]:
             place = anchor(self.lost.pop(uid).pod)
             self._pods_of[place].discard(uid)
             if not self._pods_of[place]:
                 del self._pods_of[place]
         there = {*self.pods, *self.jobs, *self.workloads}
-        roots = {(one.owner or one.ref).uid for one in self.jobs.values()}
-        roots |= {(one.owner or one.ref).uid for one in self.workloads.values()}
+        roots = {(job.owner or job.ref).uid for job in self.jobs.values()}
+        roots |= {(kueue.owner or kueue.ref).uid for kueue in self.workloads.values()}
         for index in (self.evicted, self.suspended):
             for uid in [uid for uid in index if uid not in roots]:
                 del index[uid]
@@ -165,8 +166,10 @@ class Seen:
             return job.owner if job is not None and job.owner is not None else pod.owner
         if pod.kueue_group:
             key = (pod.key[0], pod.kueue_group)
-            found = next((one for one in self.workloads.values() if one.key == key), None)
-            return found.ref if found is not None else WorkloadRef("kueue.x-k8s.io", "Workload", key[1], "/".join(key))
+            result = next((kueue for kueue in self.workloads.values() if kueue.key == key), None)
+            return (
+                result.ref if result is not None else WorkloadRef("kueue.x-k8s.io", "Workload", key[1], "/".join(key))
+            )
         group = self.groups.get((pod.key[0], pod.group)) if pod.group else None
         if group is not None:
             return group.owner or group.ref
@@ -174,12 +177,22 @@ class Seen:
 
     def everything(self) -> set[str]:
         """The uids of all workloads."""
-        found = {self.root_of(one.pod).uid for one in self.lost.values()}
-        return found | {*self.evicted, *self.suspended} | {(one.owner or one.ref).uid for one in self.jobs.values()}
+        result = {self.root_of(lost.pod).uid for lost in self.lost.values()}
+        return result | {*self.evicted, *self.suspended} | {(job.owner or job.ref).uid for job in self.jobs.values()}
 
     def jobs_of(self, root: str) -> list[JobView]:
         uids = {root, *self._jobs_of.get(root, ())}
         return [self.jobs[uid] for uid in uids if uid in self.jobs]
+
+    def subject_of(self, root: str) -> Subject:
+        """The object with this uid, for failures that are about it; without a name where it was never seen."""
+        known: list[JobView | KueueView] = [*self.jobs.values(), *self.workloads.values()]
+        for view in known:
+            for ref in (view.ref, view.owner):
+                if ref is not None and ref.uid == root:
+                    return Subject(ref.api_version, ref.kind, view.key[0], ref.name, ref.uid)
+        pod = next(self.pods_of(root), None)
+        return Subject("v1", "Pod", *pod.key, pod.uid) if pod is not None else Subject("", "Workload", "", "", root)
 
     def workloads_of(self, root: str) -> list[KueueView]:
         return [self.workloads[uid] for uid in self._workloads_of.get(root, ()) if uid in self.workloads]
@@ -198,16 +211,16 @@ class Seen:
 
     def notices_of(self, root: str) -> list[Notice]:
         uids = [root, *self._jobs_of.get(root, ()), *self._workloads_of.get(root, ())]
-        uids += [one.uid for one in self.pods_of(root)]
+        uids += [pod.uid for pod in self.pods_of(root)]
         return [self.notices[uid] for uid in dict.fromkeys(uids) if uid in self.notices]
 
     def _anchors(self, root: str) -> list[str]:
-        found = [root, *self._jobs_of.get(root, ())]
-        found += [
+        anchors = [root, *self._jobs_of.get(root, ())]
+        anchors += [
             _group_anchor(*self.workloads[uid].key) for uid in self._workloads_of.get(root, ()) if uid in self.workloads
         ]
-        found += [_group_anchor(*one.key) for one in self.groups_of(root)]
-        return found
+        anchors += [_group_anchor(*group.key) for group in self.groups_of(root)]
+        return anchors
 
     def _notice(self, uid: str, notice: Notice | None) -> None:
         known = self.notices.get(uid)
@@ -247,7 +260,9 @@ def _with_memory(view: PodView, before: PodView | None) -> PodView:
         view = replace(view, disruption=None)
     return replace(
         # What ends because it was told to go has not ended before.
-        view, ended=view.ended and (before.ended or not before.lost),
+        view,
+        ended=view.ended and (before.ended or not before.lost),
         started_at_s=view.started_at_s or (before.started_at_s if view.lost or view.ended else None),
-        word=view.word or before.word, disruption=view.disruption or before.disruption,
-    )  # fmt: skip
+        word=view.word or before.word,
+        disruption=view.disruption or before.disruption,
+    )

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from kopt.controllers.ledger.seen import Seen
-from kopt.controllers.ledger.views import PodView
-from kopt.core.evictions import Entry, Eviction, Phase, Return, System, Verified
+from kopt.controllers.evictions.observations import Seen
+from kopt.controllers.evictions.views import PodView
+from kopt.core.scheduling.eviction import Entry, Eviction, Phase, Return, System, Verified
 
 UNVERIFIED_AFTER_S = 900.0
 """A log that has not told a step for so long after its workload is back will not tell."""
@@ -37,10 +37,10 @@ def outcome(seen: Seen, line: Entry, *, newest: bool, now_s: float) -> Return:
 
 def _finished(seen: Seen, root: str) -> bool:
     workloads, jobs = seen.workloads_of(root), seen.jobs_of(root)
-    if any(one.finished for one in workloads):
+    if any(kueue.finished for kueue in workloads):
         return True
-    own = [one for one in jobs if one.uid == root]
-    return bool(own) and all(one.finished for one in own)
+    own = [job for job in jobs if job.uid == root]
+    return bool(own) and all(job.finished for job in own)
 
 
 def _gone(seen: Seen, known: Eviction, now_s: float) -> bool:
@@ -68,13 +68,13 @@ def _resumed_at(seen: Seen, known: Eviction) -> float | None:
     root = known.workload.uid
     workloads, jobs = seen.workloads_of(root), seen.jobs_of(root)
     # One whose pods alone were lost, with their node, has been admitted all the time.
-    if any(one.evicted_at_s is not None or one.admitted_at_s is None for one in workloads):
+    if any(kueue.evicted_at_s is not None or kueue.admitted_at_s is None for kueue in workloads):
         return None
-    if any(one.suspended for one in jobs):
+    if any(job.suspended for job in jobs):
         return None
     there = [pod for pod in seen.pods_of(root) if pod.uid in seen.pods and not pod.lost and not pod.ended]
     running = [pod for pod in there if pod.started_at_s is not None]
-    needed = sum(one.pods for one in jobs) or sum(one.pods for one in workloads) or max(1, len(there))
+    needed = sum(job.pods for job in jobs) or sum(kueue.pods for kueue in workloads) or max(1, len(there))
     new = back(seen, known)
     if len(running) < needed or not new:
         return None
@@ -92,12 +92,20 @@ def _verified(seen: Seen, known: Eviction, was: Return, now_s: float) -> Return:
     if words:
         first = min(words)
         if durable is None:
-            return replace(was, resumed_step=first, verified=Verified.UNKNOWN,
-                           message="No checkpoint of it was known when it was evicted.")  # fmt: skip
+            return replace(
+                was,
+                resumed_step=first,
+                verified=Verified.UNKNOWN,
+                message="No checkpoint of it was known when it was evicted.",
+            )
         if first >= durable:
             return replace(was, resumed_step=first, verified=Verified.YES)
-        return replace(was, resumed_step=first, verified=Verified.NO,
-                       message=f"It went on at step {first}, although step {durable} had been saved.")  # fmt: skip
+        return replace(
+            was,
+            resumed_step=first,
+            verified=Verified.NO,
+            message=f"It went on at step {first}, although step {durable} had been saved.",
+        )
     if now_s - (was.resumed_at_s or 0.0) > UNVERIFIED_AFTER_S:
         return replace(was, verified=Verified.UNKNOWN, message="Its log has not told at which step it went on.")
     return was

@@ -4,16 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.cluster.evictions import notice_of
-from kopt.cluster.held import QUEUE_LABEL, holder_of
-from kopt.cluster.node_bandwidths import seconds
-from kopt.cluster.resources import Key, Object, key_of
-from kopt.controllers.webhook.gpus import gpus_of
-from kopt.controllers.webhook.objects import at, count, items, mapping, text
-from kopt.core.evictions import Notice, System, WorkloadRef
-from kopt.policies.evictions import LastWord
+from kopt.cluster.client.resources import Key, Object, key_of
+from kopt.cluster.holds.hold import QUEUE_LABEL, holder_of
+from kopt.cluster.objects.checkpoint import source_of
+from kopt.cluster.objects.eviction import proven_notice_of
+from kopt.cluster.objects.fields import at, count, items, mapping, text
+from kopt.cluster.objects.node_bandwidth import seconds
+from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.core.scheduling.eviction import Notice, System, WorkloadRef
+from kopt.policies.evictions import LastReport
 
-# What agents/logtail/notes.py writes on pods.
+# What agents/logtail/annotator.py writes on pods.
 _OBSERVED_AT, _LAST_STEP = "kaiwo.ai/checkpoint-observed-at", "kaiwo.ai/last-checkpoint-step"
 _LAST_TIME, _RISK = "kaiwo.ai/last-checkpoint-time", "kaiwo.ai/work-at-risk"
 _FIRST_STEP = "kaiwo.ai/first-step"
@@ -53,7 +54,7 @@ class PodView:
     disruption: Disruption | None
     node_lost: bool
     notice: Notice | None
-    word: LastWord | None
+    word: LastReport | None
 
     @property
     def lost(self) -> bool:
@@ -122,17 +123,29 @@ def pod_view(pod: Object) -> PodView | None:
     gpus = gpus_of(spec, notes)
     if not gpus:
         return None
-    system = System.KUEUE if _MANAGED_LABEL in mapping(metadata, "labels") else _SCHEDULERS.get(
-        text(spec, "schedulerName"), System.NONE)  # fmt: skip
+    system = (
+        System.KUEUE
+        if _MANAGED_LABEL in mapping(metadata, "labels")
+        else _SCHEDULERS.get(text(spec, "schedulerName"), System.NONE)
+    )
     grace_s = int(metadata.get("deletionGracePeriodSeconds") or 0)
     return PodView(
-        key_of(pod), metadata["uid"], _ref(pod, "v1", "Pod"), _controller(metadata),
+        key_of(pod),
+        metadata["uid"],
+        _ref(pod, "v1", "Pod"),
+        _controller(metadata),
         next((text(notes, name) for name in _GROUP_ANNOTATIONS if text(notes, name)), ""),
-        text(metadata, "labels", _POD_GROUP_LABEL), system, gpus,
-        text(pod, "status", "phase") in ("Succeeded", "Failed"), _running_since(pod),
+        text(metadata, "labels", _POD_GROUP_LABEL),
+        system,
+        gpus,
+        text(pod, "status", "phase") in ("Succeeded", "Failed"),
+        _running_since(pod),
         _moment(metadata, "deletionTimestamp", -grace_s),
-        _disruption(pod), text(pod, "status", "reason") == "NodeLost", notice_of(pod), _word(notes),
-    )  # fmt: skip
+        _disruption(pod),
+        text(pod, "status", "reason") == "NodeLost",
+        proven_notice_of(pod),
+        _word(notes),
+    )
 
 
 def job_view(job: Object) -> JobView | None:
@@ -147,19 +160,28 @@ def job_view(job: Object) -> JobView | None:
     )
     suspended = _condition(job, "Suspended")
     return JobView(
-        key_of(job), metadata["uid"], _ref(job, "batch/v1", "Job"), _controller(metadata), pods, gpus * parallel,
-        QUEUE_LABEL in mapping(metadata, "labels"), at(spec, "suspend") is True, _since(suspended),
+        key_of(job),
+        metadata["uid"],
+        _ref(job, "batch/v1", "Job"),
+        _controller(metadata),
+        pods,
+        gpus * parallel,
+        QUEUE_LABEL in mapping(metadata, "labels"),
+        at(spec, "suspend") is True,
+        _since(suspended),
         seconds(metadata["creationTimestamp"]),
-        any(_since(_condition(job, one)) is not None for one in ("FailureTarget", "SuccessCriteriaMet")),
-        any(_since(_condition(job, one)) is not None for one in ("Complete", "Failed")),
-        "deletionTimestamp" in metadata, holder_of(job), notice_of(job),
-    )  # fmt: skip
+        any(_since(_condition(job, item)) is not None for item in ("FailureTarget", "SuccessCriteriaMet")),
+        any(_since(_condition(job, item)) is not None for item in ("Complete", "Failed")),
+        "deletionTimestamp" in metadata,
+        holder_of(job),
+        proven_notice_of(job),
+    )
 
 
 def kueue_view(workload: Object) -> KueueView | None:
     """None for a Workload without GPUs."""
     metadata = workload["metadata"]
-    sets = [(count(one, "count"), _template_gpus(one)) for _, one in items(workload, "spec", "podSets")]
+    sets = [(count(item, "count"), _template_gpus(item)) for _, item in items(workload, "spec", "podSets")]
     gpus = sum(pods * each for pods, each in sets)
     if not gpus:
         return None
@@ -168,12 +190,22 @@ def kueue_view(workload: Object) -> KueueView | None:
     # Admitted turns false once it has stopped; one that was never admitted has no such condition, or an older one.
     ran = _since(admitted) is not None or (_turned(admitted) or 0.0) >= (evicted_at_s or 0.0) > 0
     return KueueView(
-        key_of(workload), metadata["uid"], _ref(workload, workload.get("apiVersion", ""), "Workload"),
-        _controller(metadata), sum(pods for pods, each in sets if each), gpus, _since(admitted), evicted_at_s,
-        text(evicted, "reason"), text(evicted, "message"),
-        text(_condition(workload, "Preempted"), "message"), ran, _since(_condition(workload, "Finished")) is not None,
-        holder_of(workload), notice_of(workload),
-    )  # fmt: skip
+        key_of(workload),
+        metadata["uid"],
+        _ref(workload, workload.get("apiVersion", ""), "Workload"),
+        _controller(metadata),
+        sum(pods for pods, each in sets if each),
+        gpus,
+        _since(admitted),
+        evicted_at_s,
+        text(evicted, "reason"),
+        text(evicted, "message"),
+        text(_condition(workload, "Preempted"), "message"),
+        ran,
+        _since(_condition(workload, "Finished")) is not None,
+        holder_of(workload),
+        proven_notice_of(workload),
+    )
 
 
 def _template_gpus(owner: Any) -> int:
@@ -182,8 +214,12 @@ def _template_gpus(owner: Any) -> int:
 
 def group_view(group: Object) -> GroupView:
     metadata = group["metadata"]
-    return GroupView(key_of(group), _ref(group, group.get("apiVersion", ""), "PodGroup"), _controller(metadata),
-                     "deletionTimestamp" in metadata)  # fmt: skip
+    return GroupView(
+        key_of(group),
+        _ref(group, group.get("apiVersion", ""), "PodGroup"),
+        _controller(metadata),
+        "deletionTimestamp" in metadata,
+    )
 
 
 def _ref(document: Object, api_version: str, kind: str) -> WorkloadRef:
@@ -192,16 +228,18 @@ def _ref(document: Object, api_version: str, kind: str) -> WorkloadRef:
 
 
 def _controller(metadata: Mapping[str, Any]) -> WorkloadRef | None:
-    owners = [one for _, one in items(metadata, "ownerReferences")]
+    owners = [item for _, item in items(metadata, "ownerReferences")]
     # KAI names the owner of its PodGroups without saying that it controls them.
-    found = next((one for one in owners if at(one, "controller") is True), owners[0] if len(owners) == 1 else None)
-    if found is None or (text(found, "kind") == "Pod" and at(found, "controller") is not True):
+    result = next(
+        (owner for owner in owners if at(owner, "controller") is True), owners[0] if len(owners) == 1 else None
+    )
+    if result is None or (text(result, "kind") == "Pod" and at(result, "controller") is not True):
         return None
-    return WorkloadRef(*(text(found, name) for name in ("apiVersion", "kind", "name", "uid")))
+    return WorkloadRef(*(text(result, name) for name in ("apiVersion", "kind", "name", "uid")))
 
 
 def _condition(document: Object, kind: str) -> Any:
-    return next((one for _, one in items(document, "status", "conditions") if text(one, "type") == kind), None)
+    return next((item for _, item in items(document, "status", "conditions") if text(item, "type") == kind), None)
 
 
 def _turned(condition: Any) -> float | None:
@@ -224,26 +262,28 @@ def _running_since(pod: Object) -> float | None:
     if text(pod, "status", "phase") != "Running":
         return None
     starts = [
-        _moment(mapping(one, "state", "running"), "startedAt") for _, one in items(pod, "status", "containerStatuses")
+        _moment(mapping(item, "state", "running"), "startedAt") for _, item in items(pod, "status", "containerStatuses")
     ]
-    return max((one for one in starts if one is not None), default=_moment(mapping(pod, "status"), "startTime"))
+    return max((start for start in starts if start is not None), default=_moment(mapping(pod, "status"), "startTime"))
 
 
 def _disruption(pod: Object) -> Disruption | None:
-    found = _condition(pod, "DisruptionTarget")
-    at_s = _since(found)
-    return None if at_s is None else Disruption(text(found, "reason"), text(found, "message"), at_s)
+    result = _condition(pod, "DisruptionTarget")
+    at_s = _since(result)
+    return None if at_s is None else Disruption(text(result, "reason"), text(result, "message"), at_s)
 
 
-def _word(notes: Mapping[str, Any]) -> LastWord | None:
+def _word(notes: Mapping[str, Any]) -> LastReport | None:
     observed_at_s = _moment(notes, _OBSERVED_AT)
     if observed_at_s is None:
         return None
     first, last = (_whole(notes, name) for name in (_FIRST_STEP, _LAST_STEP))
     risk = _whole(notes, _RISK)
-    return LastWord(observed_at_s, last, _moment(notes, _LAST_TIME), None if risk is None else float(risk), first)
+    return LastReport(
+        observed_at_s, last, _moment(notes, _LAST_TIME), None if risk is None else float(risk), first, source_of(notes)
+    )
 
 
 def _whole(notes: Mapping[str, Any], name: str) -> int | None:
-    found = text(notes, name)
-    return int(found) if found.isascii() and found.isdigit() and len(found) < 16 else None
+    result = text(notes, name)
+    return int(result) if result.isascii() and result.isdigit() and len(result) < 16 else None

@@ -1,6 +1,6 @@
-"""What a kube-scheduler needs to be told about the extender."""
+"""The extender's part of kube-scheduler's configuration."""
 
-from kopt.cluster.resources import Object
+from kopt.cluster.client.resources import Object
 
 SCHEDULER_NAME = "kopt-scheduler"
 PERCENT_OF_NODES = 5

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kopt.cluster.resources import Key
-from kopt.controllers.extender.fleet import Placement
+from kopt.cluster.client.resources import Key
+from kopt.controllers.extender.books.fleet import Placement
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.policies.placement.choose import Choice, explain
@@ -37,8 +37,8 @@ class PodDecision:
     @property
     def summary(self) -> str:
         """What was chosen, and what kept it from another node; an event's note."""
-        found = " ".join(one.message for one in (explain(self.placement.choice)[0], *self.more))
-        return found if len(found) <= _MOST_NOTE else f"{found[: _MOST_NOTE - 1]}…"
+        result = " ".join(reason.message for reason in (explain(self.placement.choice)[0], *self.more))
+        return result if len(result) <= _MOST_NOTE else f"{result[: _MOST_NOTE - 1]}…"
 
     def to_dict(self) -> dict[str, Any]:
         """The document of ``/explain``."""
@@ -58,7 +58,8 @@ class PodDecision:
             "considered": choice.considered,
             "feasible": choice.feasible,
             "runner_ups": [
-                {"node": one.node, "score": one.score, "breakdown": dict(one.breakdown)} for one in choice.runner_ups
+                {"node": ranked.node, "score": ranked.score, "breakdown": dict(ranked.breakdown)}
+                for ranked in choice.runner_ups
             ],
             "rejected": _rejected(choice.rejected),
             "reasons": [reason.to_dict() for reason in (*explain(choice), *self.more)],
@@ -83,15 +84,16 @@ class DecisionLog:
     def find(self, pod: Key) -> PodDecision | None:
         return self._decisions.get(pod)
 
-    def ended(self, pod: Key, uid: str, outcome: str, node: str = "", gpus: tuple[int, ...] = (),
-              error: str = "") -> PodDecision | None:  # fmt: skip
+    def ended(
+        self, pod: Key, uid: str, outcome: str, node: str = "", gpus: tuple[int, ...] = (), error: str = ""
+    ) -> PodDecision | None:
         """Note what became of a pod's latest decision."""
-        found = self._decisions.get(pod)
-        if found is None or found.uid != uid:
+        pod_decision = self._decisions.get(pod)
+        if pod_decision is None or pod_decision.uid != uid:
             return None
-        found = replace(found, outcome=outcome, node=node, gpus=gpus, error=error)
-        self._decisions[pod] = found
-        return found
+        pod_decision = replace(pod_decision, outcome=outcome, node=node, gpus=gpus, error=error)
+        self._decisions[pod] = pod_decision
+        return pod_decision
 
 
 def _rejected(counts: Mapping[Refusal, int]) -> list[dict[str, Any]]:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kopt.cluster.api import ApiError, Kube, NotFound
-from kopt.cluster.informer import Change, Informer
-from kopt.cluster.lease import Deposed, Leader, LeaseSettings
-from kopt.cluster.resources import COMPONENT_LABEL, LEASES, OURS, PODS, Object
+from kopt.cluster.client.api import ApiError, Kube, NotFound
+from kopt.cluster.client.resources import COMPONENT_LABEL, LEASES, OURS, PODS, Object
+from kopt.cluster.client.versions import number
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.lease import Deposed, Leader, LeaseSettings
 
 _LOG = logging.getLogger(__name__)
 LEASE = "kopt-extender"
@@ -124,5 +125,5 @@ def _holder(lease: Object) -> str:
 
 
 def _reached(version: str, wanted: str | None) -> bool:
-    """Whether one resourceVersion is at or past another; they are numbers on every API server there is."""
-    return wanted is not None and wanted.isdigit() and version.isdigit() and int(version) >= int(wanted)
+    """Whether one resourceVersion is at or past another."""
+    return wanted is not None and number(version) >= number(wanted) > 0

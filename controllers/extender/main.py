@@ -8,27 +8,38 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from kopt.cluster.api import ApiError, Kube, KubeSettings, NotFound, connect
-from kopt.cluster.events import WARNING, EventRecorder, EventSettings
-from kopt.cluster.informer import Change, Informer
-from kopt.cluster.resources import GPU_WORKLOADS, NAMESPACES, NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, Key, Object
-from kopt.controllers.extender.binding import Binder
-from kopt.controllers.extender.complaints import Complaint, of_bandwidth
-from kopt.controllers.extender.decisions import PodDecision
-from kopt.controllers.extender.fleet import Fleet, Holding
-from kopt.controllers.extender.leading import Leadership, LeadershipSettings
+from kopt.cluster.client.api import ApiError, Kube, KubeSettings, NotFound, connect
+from kopt.cluster.client.resources import (
+    GPU_WORKLOADS,
+    NAMESPACES,
+    NODE_BANDWIDTHS,
+    NODE_TOPOLOGIES,
+    NODES,
+    PODS,
+    Key,
+    Object,
+)
+from kopt.cluster.runtime.events import WARNING, EventRecorder, EventSettings
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.isolation import Isolation, Subject
+from kopt.cluster.runtime.signals import end_signals, run_until, settle_memory
+from kopt.controllers.extender.binding.request import Binder
+from kopt.controllers.extender.books.fleet import Fleet, Holding
+from kopt.controllers.extender.books.gpu_workloads import GpuWorkload, PlacedPod, Statuses, workload_of
+from kopt.controllers.extender.books.node_capacity import offers_of
+from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth
+from kopt.controllers.extender.books.topologies import TopologyReport, report_of
+from kopt.controllers.extender.books.views import PodState, mode_of_namespace
+from kopt.controllers.extender.calls.server import ExtenderServer, ServerSettings
+from kopt.controllers.extender.calls.service import Extender
+from kopt.controllers.extender.calls.tls import TlsFiles
+from kopt.controllers.extender.decision_log import PodDecision
+from kopt.controllers.extender.leadership import Leadership, LeadershipSettings
 from kopt.controllers.extender.metrics import ExtenderMetrics
-from kopt.controllers.extender.offers import offers_of
-from kopt.controllers.extender.server import ExtenderServer, ServerSettings
-from kopt.controllers.extender.service import Extender
 from kopt.controllers.extender.settings import ExtenderSettings
-from kopt.controllers.extender.spans import Spans, tracer
-from kopt.controllers.extender.tls import TlsFiles
-from kopt.controllers.extender.topologies import NodeFacts, facts_of
-from kopt.controllers.extender.views import PodView, mode_of_namespace
-from kopt.controllers.extender.workloads import PlacedPod, Statuses, WorkloadView, workload_of
-from kopt.controllers.lifetime import end_signals, run_until, settle_memory
+from kopt.controllers.extender.traces import Spans, tracer
 from kopt.policies.placement.state import FleetNode
 
 _LOG = logging.getLogger(__name__)
@@ -75,21 +86,29 @@ class Replica:
         self._tls = TlsFiles(settings.server.tls) if settings.server.tls is not None else None
         self.metrics = ExtenderMetrics()
         self._events = EventRecorder(kube, "kaiwo.ai/extender", settings.leadership.identity, settings.events)
-        self._told_s: deque[float] = deque(maxlen=settings.events.burst)
-        found, self._provider = tracer()
+        self._event_times_s: deque[float] = deque(maxlen=settings.events.burst)
+        result, self._provider = tracer()
         self._binder = Binder(kube, self._leadership.leader)
         self.extender = Extender(
-            Fleet(), self._binder, settings.extender, self.metrics, spans=Spans(found),
-            announce=self._announce, changed=self._pod_of_workload_changed,
-        )  # fmt: skip
-        self._pods: Informer[PodView] = Informer(kube, PODS, field_selector=UNFINISHED, keep=self.extender.view_of)
+            Fleet(),
+            self._binder,
+            settings.extender,
+            self.metrics,
+            spans=Spans(result),
+            announce=self._announce,
+            changed=self._pod_of_workload_changed,
+        )
+        self._pods: Informer[PodState] = Informer(kube, PODS, field_selector=UNFINISHED, keep=self.extender.pod_state)
         self._nodes: Informer[Mapping[str, FleetNode]] = Informer(kube, NODES, keep=offers_of)
         self._namespaces: Informer[str] = Informer(kube, NAMESPACES, keep=mode_of_namespace)
-        self._workloads: Informer[WorkloadView] = Informer(kube, GPU_WORKLOADS, keep=workload_of)
-        self._topologies: Informer[NodeFacts] = Informer(kube, NODE_TOPOLOGIES, keep=facts_of)
+        self._workloads: Informer[GpuWorkload] = Informer(kube, GPU_WORKLOADS, keep=workload_of)
+        self._topologies: Informer[TopologyReport] = Informer(kube, NODE_TOPOLOGIES, keep=report_of)
         self._bandwidths: Informer[Complaint] = Informer(kube, NODE_BANDWIDTHS, keep=of_bandwidth)
-        self._statuses = Statuses(kube, self._workloads.objects, self._placed, lambda: self.serves)
-        self._of_workload: dict[Key, dict[str, PodView]] = {}
+        self._isolation = Isolation("extender", self._warn)
+        for informer in self._informers:
+            informer.isolation = self._isolation
+        self._statuses = Statuses(kube, self._workloads.objects, self._placed, lambda: self.serves, self._isolation)
+        self._of_workload: dict[Key, dict[str, PodState]] = {}
         # Nodes and wishes first: pods are put on them.
         self._namespaces.subscribe(self.extender.namespace_changed)
         self._nodes.subscribe(self.extender.node_changed)
@@ -98,15 +117,23 @@ class Replica:
         self._workloads.subscribe(self._workload_changed)
         self._pods.subscribe(self.extender.pod_changed)
         self.server = ExtenderServer(
-            self.extender, self.metrics, settings.server, ready=lambda: self.synced,
-            serves=lambda: self._leadership.serves, tls=self._tls.context if self._tls is not None else None,
-        )  # fmt: skip
+            self.extender,
+            self.metrics,
+            settings.server,
+            ready=lambda: self.synced,
+            serves=lambda: self._leadership.serves,
+            tls=self._tls.context if self._tls is not None else None,
+        )
+
+    @property
+    def _informers(self) -> tuple[Informer[Any], ...]:
+        return (self._namespaces, self._nodes, self._topologies, self._bandwidths, self._workloads, self._pods)
 
     @property
     def synced(self) -> bool:
         """Whether the books are of now."""
         needed = (self._nodes, self._pods, self._namespaces)
-        return all(one.synced.is_set() and one.age_s() < self._settings.stale_s for one in needed)
+        return all(item.synced.is_set() and item.age_s() < self._settings.stale_s for item in needed)
 
     @property
     def serves(self) -> bool:
@@ -115,8 +142,7 @@ class Replica:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            informers = (self._namespaces, self._nodes, self._topologies, self._bandwidths, self._workloads, self._pods)
-            for informer in informers:
+            for informer in self._informers:
                 group.create_task(informer.run())
             group.create_task(self._statuses.run())
             group.create_task(self._events.run())
@@ -125,12 +151,12 @@ class Replica:
             if self._tls is not None:
                 group.create_task(self._tls.run(self.server.end_connections))
             _LOG.info("listening on port %d", self.server.port)
-            await asyncio.gather(*(one.synced.wait() for one in (self._namespaces, self._nodes, self._pods)))
+            await asyncio.gather(*(item.synced.wait() for item in (self._namespaces, self._nodes, self._pods)))
             # What makes decisions better and is not needed for them; one that may not be read must not hold them up.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ADVICE_S):
                     await asyncio.gather(
-                        *(one.synced.wait() for one in (self._topologies, self._bandwidths, self._workloads))
+                        *(item.synced.wait() for item in (self._topologies, self._bandwidths, self._workloads))
                     )
             await self.extender.teach()
             settle_memory()
@@ -139,15 +165,15 @@ class Replica:
     async def stop(self) -> None:
         """Finish what is being bound, hand the Lease to the other replica, and only then drain."""
         self.server.leave()
-        word = ""
+        version = ""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.server.drain_s):
                 await self.extender.binds.settle()
                 while self.extender.fleet.assumed():
                     await asyncio.sleep(_CONFIRM_S)
                 # What this replica bound, it has seen by now: whoever has read as far knows it too.
-                word = self._pods.version
-        await self._leadership.hand_over(word)
+                version = self._pods.version
+        await self._leadership.hand_over(version)
         await self.server.stop()
 
     def close(self) -> None:
@@ -162,17 +188,27 @@ class Replica:
                 async with asyncio.timeout(self._settings.upkeep_s):
                     await self.extender.decider.freed.wait()
             self.extender.decider.freed.clear()
-            serves = self.serves
-            self.metrics.leading.set(serves)
-            for holding in self.extender.sweep():
-                await self._look_up(holding)
-            await self.extender.teach()
-            if serves:
-                for pod in self.extender.decider.could_go_now(self._settings.nudges_per_s):
-                    await self._nudge(pod)
+            with self._isolation.guard(self._isolation.itself):
+                await self._keep_up()
             await asyncio.sleep(min(0.1, self._settings.upkeep_s))
 
-    async def _look_up(self, holding: Holding) -> None:
+    async def _keep_up(self) -> None:
+        serves = self.serves
+        self.metrics.leading.set(serves)
+        for holding in self.extender.sweep():
+            with self._isolation.guard(Subject(PODS.api_version, PODS.kind, *holding.pod, holding.uid)):
+                await self._lookup(holding)
+        await self.extender.teach()
+        if serves:
+            for pod in self.extender.decider.could_go_now(self._settings.nudges_per_s):
+                await self._nudge(pod)
+
+    def _warn(self, subject: Subject, reason: str, sentence: str) -> None:
+        self.metrics.object_errors.labels("extender", subject.kind, reason).inc()
+        if self.serves and subject.name:
+            self._events.record(subject.reference, reason, "Isolating", sentence, kind=WARNING)
+
+    async def _lookup(self, holding: Holding) -> None:
         try:
             pod: Object | None = await self._binder.pod(holding.pod)
         except NotFound:
@@ -188,22 +224,22 @@ class Replica:
             await self._kube.patch(PODS, pod[1], changes, pod[0])
             self.metrics.nudged.inc()
         except ApiError as error:
-            _LOG.info("the scheduler is not told about pod %s/%s: %s", *pod, error)
+            _LOG.info("pod %s/%s cannot be annotated for the scheduler to retry it: %s", *pod, error)
 
     def _announce(self, decision: PodDecision) -> None:
         """Tell people where they look: on the pod."""
         # Wording it costs more than deciding: not for events that would be dropped.
-        now_s, told = time.monotonic(), self._told_s
-        if len(told) == told.maxlen and now_s - told[0] < len(told) / self._settings.events.per_second:
+        now_s, times_s = time.monotonic(), self._event_times_s
+        if len(times_s) == times_s.maxlen and now_s - times_s[0] < len(times_s) / self._settings.events.per_second:
             return
-        told.append(now_s)
+        times_s.append(now_s)
         regarding = PODS.reference(*decision.pod, decision.uid)
         if decision.outcome == "bound":
             self._events.record(regarding, "NodeChosen", "Binding", decision.summary)
         else:
             self._events.record(regarding, "NoNodeChosen", "Filtering", decision.summary, kind=WARNING)
 
-    def _workload_changed(self, change: Change[WorkloadView]) -> None:
+    def _workload_changed(self, change: Change[GpuWorkload]) -> None:
         if change.new is None:
             self.extender.wishes.pop(change.key, None)
             return
@@ -211,13 +247,13 @@ class Replica:
         if change.old is None or change.old.status != change.new.status or change.old.gpus != change.new.gpus:
             self._statuses.changed(change.key)
 
-    def _pod_of_workload_changed(self, view: PodView) -> None:
-        key = (view.key[0], view.workload)
+    def _pod_of_workload_changed(self, pod: PodState) -> None:
+        key = (pod.key[0], pod.workload)
         pods = self._of_workload.setdefault(key, {})
-        if view.uid in self.extender.pods:
-            pods[view.uid] = view
+        if pod.uid in self.extender.pods:
+            pods[pod.uid] = pod
         else:
-            pods.pop(view.uid, None)
+            pods.pop(pod.uid, None)
             if not pods:
                 del self._of_workload[key]
         self._statuses.changed(key)
@@ -226,9 +262,9 @@ class Replica:
         return list(self._each_placed(workload))
 
     def _each_placed(self, workload: Key) -> Iterator[PlacedPod]:
-        for uid, view in self._of_workload.get(workload, {}).items():
+        for uid, pod in self._of_workload.get(workload, {}).items():
             holding = self.extender.fleet.holdings.get(uid)
-            decision = self.extender.log.find(view.key)
+            decision = self.extender.log.find(pod.key)
             scored = decision is not None and decision.uid == uid and decision.outcome == "bound"
             score = decision.placement.choice.score if decision is not None and scored else None
-            yield PlacedPod(view.key[1], view.node, holding.gpus if holding is not None and view.node else (), score)
+            yield PlacedPod(pod.key[1], pod.node, holding.gpus if holding is not None and pod.node else (), score)

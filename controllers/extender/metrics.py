@@ -11,24 +11,58 @@ class ExtenderMetrics:
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
-        self.calls = Counter("kopt_extender_calls", "Calls answered, by verb and outcome.", ["verb", "outcome"],
-                             registry=registry)  # fmt: skip
-        self.seconds = Histogram("kopt_extender_seconds", "Time from a read call to its answer; a bind without its "
-                                 "Binding.", ["verb"], buckets=_DECISION_S, registry=registry)  # fmt: skip
-        self.binding_seconds = Histogram("kopt_extender_binding_seconds", "Time that the API server takes for a "
-                                         "Binding.", buckets=_DECISION_S, registry=registry)  # fmt: skip
-        self.created_to_bound = Histogram("kopt_extender_created_to_bound_seconds", "From the first sight of a GPU pod "
-                                          "to its Binding.", buckets=_BOUND_S, registry=registry)  # fmt: skip
-        self.bindings = Counter("kopt_extender_bindings", "Bindings of GPU pods, by reason (bound or why not).",
-                                ["reason"], registry=registry)  # fmt: skip
-        self.refused = Counter("kopt_extender_refused_nodes", "Nodes refused to pods that no node could take, by "
-                               "reason.", ["reason"], registry=registry)  # fmt: skip
-        self.expired = Counter("kopt_extender_expired", "Holdings that were not confirmed in time, by what became of "
-                               "them.", ["outcome"], registry=registry)  # fmt: skip
-        self.nudged = Counter("kopt_extender_nudged", "Waiting pods that the scheduler was told to look at again.",
-                              registry=registry)  # fmt: skip
-        self.unconfirmed = Gauge("kopt_extender_unconfirmed", "Pods that hold GPUs and are not seen bound yet.",
-                                 registry=registry)  # fmt: skip
+        self.calls = Counter(
+            "kopt_extender_calls", "Calls answered, by verb and outcome.", ["verb", "outcome"], registry=registry
+        )
+        self.seconds = Histogram(
+            "kopt_extender_seconds",
+            "Time from a read call to its answer; a bind without its Binding.",
+            ["verb"],
+            buckets=_DECISION_S,
+            registry=registry,
+        )
+        self.binding_seconds = Histogram(
+            "kopt_extender_binding_seconds",
+            "Time that the API server takes for a Binding.",
+            buckets=_DECISION_S,
+            registry=registry,
+        )
+        self.created_to_bound = Histogram(
+            "kopt_extender_created_to_bound_seconds",
+            "From the first sight of a GPU pod to its Binding.",
+            buckets=_BOUND_S,
+            registry=registry,
+        )
+        self.bindings = Counter(
+            "kopt_extender_bindings",
+            "Bindings of GPU pods, by reason (bound or why not).",
+            ["reason"],
+            registry=registry,
+        )
+        self.refused = Counter(
+            "kopt_extender_refused_nodes",
+            "Nodes refused to pods that no node could take, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self.expired = Counter(
+            "kopt_extender_expired",
+            "Holdings that were not confirmed in time, by what became of them.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.nudged = Counter(
+            "kopt_extender_nudged", "Waiting pods that the scheduler was told to look at again.", registry=registry
+        )
+        self.object_errors = Counter(
+            "kopt_object_errors",
+            "Objects that cannot be read or handled; all others are.",
+            ["controller", "kind", "reason"],
+            registry=registry,
+        )
+        self.unconfirmed = Gauge(
+            "kopt_extender_unconfirmed", "Pods that hold GPUs and are not seen bound yet.", registry=registry
+        )
         self.pending = Gauge("kopt_extender_pending", "GPU pods without a node.", registry=registry)
         self.bound = self.bindings.labels("bound")
         self.bind_seconds = self.seconds.labels("bind")

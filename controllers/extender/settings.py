@@ -23,8 +23,9 @@ class ExtenderSettings:
     """A Binding that is not seen on the pod after this long is looked up."""
     most_binding: int = 4
     """Bindings under way at once before the scheduler is held up; see `Binds.room`."""
-    workload_may_lower: bool = True
-    """Whether a pod may ask for less than its namespace, as ``workloadMode`` of the policy says."""
+    workload_may_lower: bool | None = None
+    """Whether a pod may ask for less than its namespace, as ``workloadMode`` of the policy says; None: not where that
+    says enforce."""
     joint: int = 0
     """Waiting pods that are planned together; with 0 each by itself."""
 

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from typing import Any
 
-from kopt.controllers.tracing import export_wanted, is_sampled, parse_traceparent
+from kopt.cluster.runtime.tracing import export_wanted, is_sampled, parse_traceparent
 
 PER_MILLE = 10
 _MOST = 10_000

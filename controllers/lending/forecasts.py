@@ -11,11 +11,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kopt.core.lending_pools import ForecastState, LendingPool, PoolService
 from kopt.core.prediction import ModelVersion
-from kopt.policies.reallocation import ServiceView
-from kopt.serving.answers import DemandForecast, DemandQuery, History, HorizonForecast, SeriesForecast
-from kopt.serving.wire import DEFAULT_QUANTILES, GRID_S, MAX_HORIZONS
+from kopt.core.scheduling.lending_pool import ForecastState, LendingPool, PoolService
+from kopt.policies.lending import ServiceSnapshot
+from kopt.serving.contract.answers import DemandForecast, DemandQuery, History, HorizonForecast, SeriesForecast
+from kopt.serving.contract.common import DEFAULT_QUANTILES, GRID_S, MAX_HORIZONS
 
 _LOG = logging.getLogger(__name__)
 _UNIX_FROM_S = 1e9
@@ -45,8 +45,9 @@ class Known:
 class Forecasts:
     """``changed`` is called when there is something new; without ``ask`` there is never anything."""
 
-    def __init__(self, ask: Ask | None, changed: Callable[[], None], stale_s: float,
-                 clock: Callable[[], float] = time.time) -> None:  # fmt: skip
+    def __init__(
+        self, ask: Ask | None, changed: Callable[[], None], stale_s: float, clock: Callable[[], float] = time.time
+    ) -> None:
         self._ask, self._changed, self._stale_s, self._clock = ask, changed, stale_s, clock
         self._known: dict[str, Known] = {}
         self.failures = 0
@@ -56,34 +57,39 @@ class Forecasts:
 
     def state(self, pool: LendingPool) -> ForecastState:
         known, now_s = self.of(pool), self._clock()
-        if known.at_s is None or any(one.series not in known.by_series for one in pool.services):
+        if known.at_s is None or any(service.series not in known.by_series for service in pool.services):
             return ForecastState.MISSING
-        data = [one.data_at_s for one in known.by_series.values() if one.data_at_s is not None]
+        data = [forecast.data_at_s for forecast in known.by_series.values() if forecast.data_at_s is not None]
         oldest_s = min([known.at_s, *(at_s + GRID_S for at_s in data if at_s >= _UNIX_FROM_S)])
         # One from after now is from before the clock was set back: nobody knows how old it is.
         return ForecastState.STALE if abs(now_s - oldest_s) > self._stale_s else ForecastState.FRESH
 
-    def views(self, pool: LendingPool, gpus: Mapping[str, int]) -> list[ServiceView]:
+    def views(self, pool: LendingPool, gpus: Mapping[str, int]) -> list[ServiceSnapshot]:
         """The pool's services with what their pods ask for, and with forecasts where these are fresh."""
         known = self.of(pool).by_series if self.state(pool) is ForecastState.FRESH else {}
-        return [_view(one, gpus[one.name], known.get(one.series)) for one in pool.services]
+        return [_service_snapshot(service, gpus[service.name], known.get(service.series)) for service in pool.services]
 
     async def refresh(self, pools: Sequence[tuple[LendingPool, float]]) -> None:
         """Ask about each pool up to its lead time (seconds). Whatever the endpoint does, this does not raise."""
-        await asyncio.gather(*(self._one(*one) for one in pools))
-        self._known = {one.name: self._known[one.name] for one, _ in pools if one.name in self._known}
+        await asyncio.gather(*(self._one(*pool) for pool in pools))
+        self._known = {
+            lending_pool.name: self._known[lending_pool.name]
+            for lending_pool, _ in pools
+            if lending_pool.name in self._known
+        }
 
     async def _one(self, pool: LendingPool, lead_s: float) -> None:
         if self._ask is None:
             return
-        names = dict.fromkeys(one.series for one in pool.services)
-        query = DemandQuery([History(name) for name in names], horizons_s=horizons_to(lead_s),
-                            quantiles=DEFAULT_QUANTILES)  # fmt: skip
+        names = dict.fromkeys(service.series for service in pool.services)
+        query = DemandQuery(
+            [History(name) for name in names], horizons_s=horizons_to(lead_s), quantiles=DEFAULT_QUANTILES
+        )
         try:
-            found = read_forecasts(await self._ask(query))
+            forecasts_by_name = read_forecasts(await self._ask(query))
             before = self.of(pool)
-            if found:
-                self._known[pool.name] = Known(self._clock(), found)
+            if forecasts_by_name:
+                self._known[pool.name] = Known(self._clock(), forecasts_by_name)
             else:
                 self._known[pool.name] = Known(before.at_s, before.by_series, "the endpoint had no forecast of a model")
         except Exception as error:  # noqa: BLE001 - edge: whatever the endpoint does, pools are looked after
@@ -97,34 +103,46 @@ class Forecasts:
 def horizons_to(lead_s: float) -> list[int]:
     """Rising, in whole buckets; the last one is the first that covers the lead time."""
     last = max(1, math.ceil(lead_s / GRID_S)) * GRID_S
-    return [*[one for one in _KNOWN_HORIZONS_S if one < last][: MAX_HORIZONS - 1], last]
+    return [*[number for number in _KNOWN_HORIZONS_S if number < last][: MAX_HORIZONS - 1], last]
 
 
 def read_forecasts(answer: DemandForecast) -> dict[str, Forecast]:
     """By series, those that a model made. Raises ValueError for figures that cannot be."""
-    found = {}
+    forecasts_by_name = {}
     for series in answer.series:
-        horizons = [one for one in series.horizons if not one.demand.refused and not one.demand.fallback]
+        horizons = [
+            horizon for horizon in series.horizons if not horizon.demand.refused and not horizon.demand.fallback
+        ]
         if horizons and len(horizons) == len(series.horizons):
-            found[series.name] = Forecast(
-                {float(one.horizon_s): _amounts(series, one) for one in horizons}, horizons[-1].demand.model,
-                min((one.demand.features_at_s for one in horizons if one.demand.features_at_s is not None),
-                    default=None),
-            )  # fmt: skip
-    return found
+            forecasts_by_name[series.name] = Forecast(
+                {float(horizon.horizon_s): _amounts(series, horizon) for horizon in horizons},
+                horizons[-1].demand.model,
+                min(
+                    (horizon.demand.features_at_s for horizon in horizons if horizon.demand.features_at_s is not None),
+                    default=None,
+                ),
+            )
+    return forecasts_by_name
 
 
-def _amounts(series: SeriesForecast, one: HorizonForecast) -> dict[float, float]:
+def _amounts(series: SeriesForecast, horizon_forecast: HorizonForecast) -> dict[float, float]:
     scale = GRID_S / series.bucket_s
-    found = {float(q): float(amount) * scale for q, amount in one.demand.quantiles.items()}
-    if not found or any(not math.isfinite(amount) or amount < 0 for amount in found.values()):
+    amounts = {float(q): float(amount) * scale for q, amount in horizon_forecast.demand.quantiles.items()}
+    if not amounts or any(not math.isfinite(amount) or amount < 0 for amount in amounts.values()):
         raise ValueError(f"series {series.name}: demand must be finite and not negative")
-    if any(not 0 < q < 1 for q in found):
+    if any(not 0 < q < 1 for q in amounts):
         raise ValueError(f"series {series.name}: probabilities lie between 0 and 1")
-    return found
+    return amounts
 
 
-def _view(one: PoolService, gpus: int, forecast: Forecast | None) -> ServiceView:
+def _service_snapshot(pool_service: PoolService, gpus: int, forecast: Forecast | None) -> ServiceSnapshot:
     if forecast is None:
-        return ServiceView(one.name, gpus, one.capacity_per_gpu, one.minimum_gpus)
-    return ServiceView(one.name, gpus, one.capacity_per_gpu, one.minimum_gpus, forecast.quantiles, forecast.model)
+        return ServiceSnapshot(pool_service.name, gpus, pool_service.capacity_per_gpu, pool_service.minimum_gpus)
+    return ServiceSnapshot(
+        pool_service.name,
+        gpus,
+        pool_service.capacity_per_gpu,
+        pool_service.minimum_gpus,
+        forecast.quantiles,
+        forecast.model,
+    )

@@ -1,4 +1,4 @@
-"""``kopt controller reallocation``: one replica, from start to the end."""
+"""``kopt controller lending``: one replica, from start to the end."""
 
 import asyncio
 import contextlib
@@ -8,19 +8,23 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Gauge, Histogram
 
-from kopt.cluster.api import Kube, KubeSettings, connect
-from kopt.cluster.lease import Fence
-from kopt.cluster.resources import Object
-from kopt.controllers.lifetime import end_signals, run_until
-from kopt.controllers.reallocation.acting import Acting
-from kopt.controllers.reallocation.deciding import Deciding
-from kopt.controllers.reallocation.forecasts import Ask, Forecasts
-from kopt.controllers.reallocation.given import ControllerSettings, Writer
-from kopt.controllers.reallocation.live import LiveCluster
-from kopt.controllers.reallocation.queues import Queues
-from kopt.controllers.reallocation.reconciler import Reconciler
-from kopt.controllers.replica import LedReplica, ReplicaSettings
-from kopt.core.lending_pools import ForecastState
+from kopt.cluster.client.api import Kube, KubeSettings, connect
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
+from kopt.cluster.runtime.annotation_checks import checks
+from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.controllers.lending.executor import Acting
+from kopt.controllers.lending.forecasts import Ask, Forecasts
+from kopt.controllers.lending.planner import Deciding
+from kopt.controllers.lending.ports import ControllerSettings, Writer
+from kopt.controllers.lending.queues import Queues
+from kopt.controllers.lending.reconciler import Reconciler
+from kopt.controllers.lending.state import LiveCluster
+from kopt.controllers.lending.views import HOLDER
+from kopt.core.scheduling.lending_pool import ForecastState
+from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION
 
 NAME = "reallocation"
 _GATHER_S = 0.02
@@ -53,7 +57,7 @@ async def _endpoint(settings: ProcessSettings) -> AsyncIterator[Ask | None]:
     if not settings.predictions:
         yield None
         return
-    from kopt.serving.client import AsyncPredictionClient
+    from kopt.serving.client.client import AsyncPredictionClient
 
     # Questions come at their own pace, and nobody waits for them: left alone for longer, forecasts would only be older.
     pause_s = settings.controller.refresh_s
@@ -64,25 +68,40 @@ async def _endpoint(settings: ProcessSettings) -> AsyncIterator[Ask | None]:
 class Replica(LedReplica):
     """The parts of one process, put together. What is lent or held when it ends is the next leader's."""
 
+    reads_seals = True
+    goes_by = checks(EVICTING_ANNOTATION, REQUEST_ANNOTATION, holder=HOLDER)
+
     def __init__(self, kube: Kube, settings: ProcessSettings, ask: Ask | None = None) -> None:
-        self._settings = settings
+        self._settings, self._kube = settings, kube
         self.cluster = LiveCluster(kube)
         super().__init__(kube, NAME, settings, self.cluster.informers)
         self._forecasts = Forecasts(ask, self.cluster.nudge, settings.controller.stale_s)
-        self._decided = Histogram("kopt_reallocation_event_seconds", "From an event until what follows is written.",
-                                  buckets=_BUCKETS_S, registry=self.registry)  # fmt: skip
-        self._gpus = Gauge("kopt_reallocation_gpus", "GPUs of a pool: lent, borrowed, service, provision.",
-                           ["pool", "what"], registry=self.registry)  # fmt: skip
-        self._fresh = Gauge("kopt_reallocation_forecasts_fresh", "1 while a pool's forecasts count.", ["pool"],
-                            registry=self.registry)  # fmt: skip
+        self._decided = Histogram(
+            "kopt_reallocation_event_seconds",
+            "From an event until what follows is written.",
+            buckets=_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._gpus = Gauge(
+            "kopt_reallocation_gpus",
+            "GPUs of a pool: lent, borrowed, service, provision.",
+            ["pool", "what"],
+            registry=self.registry,
+        )
+        self._fresh = Gauge(
+            "kopt_reallocation_forecasts_fresh", "1 while a pool's forecasts count.", ["pool"], registry=self.registry
+        )
         self.gauge("errors", "Passes that failed and are tried again.", lambda: self.troubles)
         self.gauge("forecast_failures", "Questions without an answer.", lambda: self._forecasts.failures)
 
     async def lead(self, fence: Fence) -> None:
-        settings, writer = self._settings.controller, Writer(fence, self.cluster)
-        deciding = Deciding(self.cluster, self._forecasts, settings, Queues(self.cluster, settings.policy.stale_s))
+        settings, writer = self._settings.controller, Writer(fence, self.cluster, self._kube)
+        queues = Queues(self.cluster, settings.policy.stale_s, settings.workload_may_lower)
+        deciding = Deciding(self.cluster, self._forecasts, settings, queues)
         acting = Acting(self.cluster, writer, deciding, self._about)
-        reconciler = Reconciler(self.cluster, writer, self._forecasts, deciding, acting, settings, self._about)
+        reconciler = Reconciler(
+            self.cluster, writer, self._forecasts, deciding, acting, settings, self._about, isolation=self.isolation
+        )
         # Before the first pass: a new leader does not reclaim because it knows no forecast yet.
         await self._ask(deciding)
         task = asyncio.create_task(self._keep_asking(deciding))
@@ -98,10 +117,12 @@ class Replica(LedReplica):
                 async with asyncio.timeout(self._settings.controller.refresh_s):
                     await self.cluster.pools_changed.wait()
             self.cluster.pools_changed.clear()
-            await self._ask(deciding)
+            # A task that ends would leave every pool without new forecasts.
+            with self.isolation.guard(self.isolation.itself):
+                await self._ask(deciding)
 
     async def _ask(self, deciding: Deciding) -> None:
-        pools = [(one.spec, deciding.lead_s(one)) for one in self.cluster.pools() if one.spec is not None]
+        pools = [(pool.spec, deciding.lead_s(pool)) for pool in self.cluster.pools() if pool.spec is not None]
         await self._forecasts.refresh(pools)
 
     def observe(self, seconds: float | None) -> None:
@@ -110,12 +131,16 @@ class Replica(LedReplica):
             self._decided.observe(seconds)
         self._gpus.clear()
         self._fresh.clear()
-        for one in self.cluster.pools():
-            status = one.status
-            for what, gpus in (("lent", status.lent_gpus), ("borrowed", status.borrowed_gpus),
-                               ("service", status.service_gpus), ("provision", status.provision_gpus)):  # fmt: skip
-                self._gpus.labels(one.name, what).set(gpus)
-            self._fresh.labels(one.name).set(status.forecast is ForecastState.FRESH)
+        for pool in self.cluster.pools():
+            status = pool.status
+            for what, gpus in (
+                ("lent", status.lent_gpus),
+                ("borrowed", status.borrowed_gpus),
+                ("service", status.service_gpus),
+                ("provision", status.provision_gpus),
+            ):
+                self._gpus.labels(pool.name, what).set(gpus)
+            self._fresh.labels(pool.name).set(status.forecast is ForecastState.FRESH)
 
     def _about(self, regarding: Object, reason: str, sentence: str) -> None:
         self.tell(regarding, reason, "Lending", sentence)

@@ -2,13 +2,13 @@
 
 from collections.abc import Collection
 
-from kopt.cluster.evictions import EVICTING_ANNOTATION, notice_text
-from kopt.cluster.held import HoldError, hold, holder_of, marks, release, undo_of
-from kopt.cluster.quotas import Place, note, noted, restored, with_values
-from kopt.cluster.resources import VOLCANO_JOBS, Object, Resource
-from kopt.cluster.volcano import ABORT, RESUME, STEP
-from kopt.controllers.reallocation.views import ADVICE_ANNOTATION, HOLDER, MINE, Borrowing, QueueView
-from kopt.core.evictions import Cause, Notice, System
+from kopt.cluster.client.resources import VOLCANO_JOBS, Object, Resource
+from kopt.cluster.holds.hold import HELD_LABEL, HoldError, hold, holder_of, marks, release, undo_of
+from kopt.cluster.holds.quota_loan import Place, note, noted, restored, with_values
+from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_text
+from kopt.cluster.objects.volcano import ABORT, RESUME, STEP
+from kopt.controllers.lending.views import ADVICE_ANNOTATION, HOLDER, MINE, Borrowing, QueueView
+from kopt.core.scheduling.eviction import Cause, Notice, System
 
 _LONGEST = 900
 
@@ -42,25 +42,35 @@ def _more(queue: QueueView, own: object, lent: int) -> object:
     return own + lent if isinstance(own, int | float) and own >= 0 else own
 
 
-def told(one: Borrowing, now_s: float, for_whom: str, reason: str) -> Object:
+def told(borrowing: Borrowing, now_s: float, for_whom: str, reason: str) -> Object:
     """The patch that stops a borrower, and tells it and whoever keeps the ledger why. Raises HoldError."""
-    if one.resource != VOLCANO_JOBS:
-        changes = hold(one.resource, one.document, HOLDER)
-    elif holder_of(one.document):
-        raise HoldError(f"{one.name} is held by {holder_of(one.document)} already")
+    if borrowing.resource != VOLCANO_JOBS:
+        changes = hold(borrowing.resource, _unmarked(borrowing.document), HOLDER)
+    elif holder_of(borrowing.document):
+        raise HoldError(f"{borrowing.name} is held by {holder_of(borrowing.document)} already")
     else:
         # Its Command follows.
         changes = {"metadata": marks(HOLDER, {STEP: ABORT})}
     notice = Notice(MINE, Cause.LENDING, for_whom, now_s, reason[:_LONGEST])
-    changes["metadata"]["annotations"][EVICTING_ANNOTATION] = notice_text(notice)
+    uid = str(borrowing.document["metadata"].get("uid", ""))
+    changes["metadata"]["annotations"][EVICTING_ANNOTATION] = notice_text(notice, uid)
     return changes
 
 
-def returned(one: Borrowing) -> Object:
+def _unmarked(document: Object) -> Object:
+    """What runs is held by nobody but pre-emption, and that is not chosen: another mark is its user's word."""
+    metadata = document["metadata"]
+    if holder_of(document) in ("", HOLDER):
+        return document
+    labels = {name: value for name, value in metadata["labels"].items() if name != HELD_LABEL}
+    return document | {"metadata": {**metadata, "labels": labels}}
+
+
+def returned(borrowing: Borrowing) -> Object:
     """The patch that lets it go on."""
-    if one.resource == VOLCANO_JOBS:
+    if borrowing.resource == VOLCANO_JOBS:
         return {"metadata": marks(HOLDER, {STEP: RESUME})}
-    return release(one.resource, one.document)
+    return release(borrowing.resource, borrowing.document)
 
 
 def advised(text: str) -> Object:

@@ -3,28 +3,34 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.cluster.lease import TERM_ANNOTATION
-from kopt.cluster.lending_pools import pool_of, status_of
-from kopt.cluster.resources import Object
-from kopt.cluster.saving import saving_by
-from kopt.controllers.extender.asks import is_gpu
-from kopt.controllers.preemption.reading import pod_view, requests_of, seconds
-from kopt.controllers.reallocation.views import Pool, SeenPod
-from kopt.controllers.webhook.objects import at, items, mapping, text
+from kopt.cluster.client.resources import Object
+from kopt.cluster.holds.checkpoint_request import saving_by
+from kopt.cluster.objects.fields import at, items, mapping, slim, text
+from kopt.cluster.objects.kueue_reading import pod_view, requests_of, seconds
+from kopt.cluster.objects.lending_pool import pool_of, status_of
+from kopt.cluster.runtime.lease import TERM_ANNOTATION
+from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.controllers.lending.views import Pool, SeenPod
 
 _GRACE_S = 30.0
 
 
 def pool_view(document: Object) -> Pool:
-    metadata = document["metadata"]
-    metadata.pop("managedFields", None)
+    metadata = slim(document)["metadata"]
     spec, trouble = None, ""
     try:
         spec = pool_of(document)
     except ValueError as error:
         trouble = str(error)
-    return Pool(document, metadata["name"], metadata["uid"], int(metadata.get("generation") or 0), spec, trouble,
-                status_of(document))  # fmt: skip
+    return Pool(
+        document,
+        metadata["name"],
+        metadata["uid"],
+        int(metadata.get("generation") or 0),
+        spec,
+        trouble,
+        status_of(document),
+    )
 
 
 def seen_pod(pod: Object) -> SeenPod | None:
@@ -38,23 +44,29 @@ def seen_pod(pod: Object) -> SeenPod | None:
     kept["annotations"] = {name: value for name, value in annotations.items() if name == TERM_ANNOTATION}
     grace = at(spec, "terminationGracePeriodSeconds")
     return SeenPod(
-        {"metadata": kept}, view, {str(key): str(value) for key, value in mapping(metadata, "labels").items()},
+        {"metadata": kept},
+        view,
+        {str(key): str(value) for key, value in mapping(metadata, "labels").items()},
         {name: value for name, value in requests_of(spec).items() if is_gpu(name)},
-        text(pod, "status", "phase") == "Running", "deletionTimestamp" in metadata, bool(text(spec, "nodeName")),
-        float(grace) if isinstance(grace, int) else _GRACE_S, _start_s(pod), saving_by(annotations),
-    )  # fmt: skip
+        text(pod, "status", "phase") == "Running",
+        "deletionTimestamp" in metadata,
+        bool(text(spec, "nodeName")),
+        float(grace) if isinstance(grace, int) else _GRACE_S,
+        _start_s(pod),
+        saving_by(view.notes),
+    )
 
 
 def _start_s(pod: Object) -> float | None:
     """A pod whose containers have started again is ready since its last start only."""
-    if any(at(one, "restartCount") for _, one in items(pod, "status", "containerStatuses")):
+    if any(at(item, "restartCount") for _, item in items(pod, "status", "containerStatuses")):
         return None
     scheduled, ready = (_since(pod, name) for name in ("PodScheduled", "Ready"))
     return None if scheduled is None or ready is None else max(0.0, ready - scheduled)
 
 
 def _since(pod: Mapping[str, Any], kind: str) -> float | None:
-    for _, one in items(pod, "status", "conditions"):
-        if text(one, "type") == kind and text(one, "status") == "True":
-            return seconds(text(one, "lastTransitionTime"))
+    for _, item in items(pod, "status", "conditions"):
+        if text(item, "type") == kind and text(item, "status") == "True":
+            return seconds(text(item, "lastTransitionTime"))
     return None

@@ -1,19 +1,18 @@
 """What the reconciler is given: settings, fenced writes, a way to tell."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kopt.cluster.api import AlreadyExists, ApiError
-from kopt.cluster.held import release
-from kopt.cluster.lease import Fence
-from kopt.cluster.resources import LENDING_POOLS, VOLCANO_COMMANDS, VOLCANO_JOBS, Object, Resource
-from kopt.cluster.volcano import RESUME, STOPPING, command, phase_of
-from kopt.controllers.reallocation.live import LiveCluster
+from kopt.cluster.client.api import AlreadyExists, ApiError, Kube, NotFound
+from kopt.cluster.client.resources import LENDING_POOLS, PODS, VOLCANO_COMMANDS, VOLCANO_JOBS, Object, Resource
+from kopt.cluster.holds.hold import release
+from kopt.cluster.objects.volcano import RESUME, STOPPING, command, phase_of
+from kopt.cluster.runtime.lease import Fence
+from kopt.controllers.lending.pool import seen_pod
+from kopt.controllers.lending.state import LiveCluster
+from kopt.controllers.lending.views import SeenPod
 from kopt.policies.preemption import PreemptionSettings
-
-Tell = Callable[[Object, str, str], None]
-"""An event on an object, by its reference: reason, sentence."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,8 @@ class ControllerSettings:
     history_s: float = 300.0
     policy: PreemptionSettings = field(default_factory=lambda: PreemptionSettings(stale_s=75.0, search_steps=2_000))
     """Of the choice of victims. Statuses that have not changed are written every minute."""
+    workload_may_lower: bool | None = None
+    """As ``policies.admission.mode.effective_mode`` takes it."""
 
 
 class Errors:
@@ -51,8 +52,15 @@ class Writer:
     """Fenced writes that the cluster's view learns of at once: informers may come later. All raise Conflict when the
     object has changed since it was seen."""
 
-    def __init__(self, fence: Fence, cluster: LiveCluster) -> None:
-        self._fence, self._cluster = fence, cluster
+    def __init__(self, fence: Fence, cluster: LiveCluster, kube: Kube) -> None:
+        self._fence, self._cluster, self._kube = fence, cluster, kube
+
+    async def look(self, pod: SeenPod) -> SeenPod | None:
+        """The pod as the API server has it now; None where it is gone or has ended."""
+        try:
+            return seen_pod(await self._kube.get(PODS, pod.key[1], pod.key[0]))
+        except NotFound:
+            return None
 
     async def patch(self, resource: Resource, document: Object, changes: Object) -> None:
         self._cluster.noted(resource, await self._fence.patch(resource, document, changes))

@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kopt.cluster.evictions import notice_of
-from kopt.controllers.reallocation.views import Borrowing, QueueView
-from kopt.core.evictions import Entry
-from kopt.core.lending_pools import HistoryPoint, LendingPool
+from kopt.cluster.objects.eviction import proven_notice_of
+from kopt.controllers.lending.views import Borrowing, QueueView
+from kopt.core.scheduling.eviction import Entry
+from kopt.core.scheduling.lending_pool import HistoryPoint, LendingPool
 from kopt.core.units import WHOLE_GPU
-from kopt.policies.reallocation import Claim, Room, Turn, Waiting, overdue, turn
+from kopt.policies.lending import Claim, HeldWorkload, Room, Turn, overdue, turn
 
 _DAY_S = 86_400.0
 
@@ -19,13 +19,13 @@ class Queued:
     """Those of a queue that were told to go: ``held`` still, or ``returning``. Nobody waits for who needs more than
     ``most`` milli-GPU."""
 
-    held: tuple[Waiting, ...]
-    returning: tuple[Waiting, ...]
+    held: tuple[HeldWorkload, ...]
+    returning: tuple[HeldWorkload, ...]
     most: int
 
     @classmethod
     def of(cls, queue: QueueView, lines: Mapping[str, Entry], most_lent: int) -> "Queued":
-        held, returning = ([_waiting(one, lines) for one in its] for its in (queue.held, queue.returning))
+        held, returning = ([_waiting(borrowing, lines) for borrowing in its] for its in (queue.held, queue.returning))
         return cls(tuple(held), tuple(returning), (queue.own + most_lent) * WHOLE_GPU)
 
     def claim(self, queue: QueueView, now_s: float) -> Claim:
@@ -35,7 +35,7 @@ class Queued:
         first = overdue((*self.held, *self.returning), self.most, now_s)
         if first is None:
             return Claim(queue.staying, queue.wanted)
-        others = sum(one.gpus for one in self.returning if one is not first)
+        others = sum(waiting.gpus for waiting in self.returning if waiting is not first)
         due = queue.used - queue.leaving + others + first.gpus - queue.own * WHOLE_GPU
         return Claim(queue.staying, queue.wanted, max(0, math.ceil(due / WHOLE_GPU)), first.since_s)
 
@@ -48,15 +48,15 @@ class Queued:
 def most_lent(pool: LendingPool, history: Sequence[HistoryPoint], lent: int, now_s: float) -> int:
     """GPUs that borrowers may count on to have some time: the most of the last day, once a day is known."""
     if not history or history[0].at_s > now_s - 0.9 * _DAY_S:
-        return pool.gpus - sum(one.minimum_gpus for one in pool.services)
-    return max(lent, *(one.lent for one in history))
+        return pool.gpus - sum(service.minimum_gpus for service in pool.services)
+    return max(lent, *(history_point.lent for history_point in history))
 
 
-def _waiting(one: Borrowing, lines: Mapping[str, Entry]) -> Waiting:
+def _waiting(borrowing: Borrowing, lines: Mapping[str, Entry]) -> HeldWorkload:
     """By the ledger's order; where there is no ledger, by when it was told to go."""
-    line = next((found for uid in one.uids if (found := lines.get(uid))), None)
+    line = next((entry for uid in borrowing.uids if (entry := lines.get(uid))), None)
     if line is not None:
-        return Waiting(one.name, one.gpus, line.eviction.order, line.eviction.evicted_at_s)
-    notice = notice_of(one.document)
-    at_s = notice.at_s if notice else one.since_s
-    return Waiting(one.name, one.gpus, int(at_s) * 1000 + 999, at_s)
+        return HeldWorkload(borrowing.name, borrowing.gpus, line.eviction.order, line.eviction.evicted_at_s)
+    notice = proven_notice_of(borrowing.document)
+    at_s = notice.at_s if notice else borrowing.since_s
+    return HeldWorkload(borrowing.name, borrowing.gpus, int(at_s) * 1000 + 999, at_s)

@@ -7,19 +7,21 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from kopt.cluster.quotas import Place
-from kopt.cluster.resources import Key, Object, Resource
-from kopt.controllers.preemption.views import PodView
-from kopt.core.evictions import System
-from kopt.core.lending_pools import Borrower, LendingPool, PoolStatus
+from kopt.cluster.client.resources import Key, Object, Resource
+from kopt.cluster.holds.quota_loan import Place
+from kopt.cluster.objects.kueue import PodView
 from kopt.core.reason import Reason
-from kopt.core.saving import PodSaving
+from kopt.core.scheduling.eviction import System
+from kopt.core.scheduling.lending_pool import Borrower, LendingPool, PoolStatus
 from kopt.core.units import WHOLE_GPU
-from kopt.policies.reallocation import Candidate
+from kopt.core.workload.checkpoint_request import PodSaving
+from kopt.policies.lending import Candidate
 
 HOLDER = "lending"
 """The value of kaiwo.ai/held on what we told to go, and on queues that have more than they own."""
 MINE = "kopt-reallocation"
+_MOST_NAMED = 5
+NOT_OURS = "NOT_OURS"
 ADVICE_ANNOTATION = "kaiwo.ai/reallocation"
 
 
@@ -65,7 +67,8 @@ class SeenPod:
 class Borrowing:
     """A workload of a borrowing queue, by the object that is held to stop it. ``gpus`` in thousandths.
 
-    ``candidate`` is None where it does not run. ``since_s``: since when it runs, or does not.
+    ``candidate`` is None where it does not run. ``since_s``: since when it runs, or does not. ``barred``: why it is not
+    ours to stop, so that it may not borrow.
     """
 
     resource: Resource
@@ -76,6 +79,7 @@ class Borrowing:
     candidate: Candidate | None = None
     pods: tuple[SeenPod, ...] = ()
     since_s: float = 0.0
+    barred: Reason | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,27 @@ class QueueView:
     marked: bool = False
     coming: bool = False
     """Somebody was let go whom the queueing system has not in its queue yet: others would come before."""
+    waiting: tuple[Borrowing, ...] = ()
+    """Who may run and does not."""
     problem: Reason | None = None
+
+    @property
+    def barred(self) -> Reason | None:
+        """Why nothing more is lent to it: what may not be stopped needs more than the queue owns."""
+        borrowings = [
+            borrowing
+            for borrowing in (*self.running, *self.waiting)
+            if borrowing.barred and borrowing.barred.code == NOT_OURS
+        ]
+        if sum(borrowing.gpus for borrowing in borrowings) <= self.own * WHOLE_GPU:
+            return None
+        names = ", ".join(borrowing.name for borrowing in borrowings[:_MOST_NAMED])
+        why = borrowings[0].barred.message if borrowings[0].barred else ""
+        text = (
+            f"Nothing more is lent to {self.borrower.queue}: {names} may not be stopped, and its own "
+            f"{self.own} GPUs are too few for what may not. {why}"
+        )
+        return Reason("NOT_RECLAIMABLE", text)
 
     @property
     def name(self) -> str:
@@ -128,12 +152,12 @@ class QueueView:
     @property
     def wanted(self) -> int:
         """GPUs beyond its own that those would use who stay and who wait."""
-        waits = self.asked + sum(one.gpus for one in self.held)
+        waits = self.asked + sum(borrowing.gpus for borrowing in self.held)
         return math.ceil(max(0, self.used - self.leaving + waits - self.own * WHOLE_GPU) / WHOLE_GPU)
 
     @property
     def leaving(self) -> int:
-        return sum(one.gpus for one in self.going)
+        return sum(borrowing.gpus for borrowing in self.going)
 
     @property
     def closed(self) -> int:
@@ -144,5 +168,9 @@ class QueueView:
 
     def without(self, names: Collection[str]) -> "QueueView":
         """As it is once these are told to go."""
-        gone = tuple(one for one in self.running if one.name in names)
-        return replace(self, running=tuple(one for one in self.running if one not in gone), going=(*self.going, *gone))
+        gone = tuple(borrowing for borrowing in self.running if borrowing.name in names)
+        return replace(
+            self,
+            running=tuple(borrowing for borrowing in self.running if borrowing not in gone),
+            going=(*self.going, *gone),
+        )

@@ -6,27 +6,24 @@ Written by the contract of volcano.sh/apis; no Volcano runs in the tests.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kopt.cluster.held import holder_of, undo_of
-from kopt.cluster.namespaces import MODE_ANNOTATION
-from kopt.cluster.quotas import is_same, noted, value_at
-from kopt.cluster.resources import VOLCANO_JOBS, VOLCANO_QUEUES, Object, key_of
-from kopt.cluster.volcano import ABORT, ABORTED, ENDED, RESUME, STEP, STOPPING, phase_of
-from kopt.controllers.preemption.reading import amount, requests_of, seconds
-from kopt.controllers.reallocation.borrowers import Sorting, Weighing
-from kopt.controllers.reallocation.live import LiveCluster, volcano_queue
-from kopt.controllers.reallocation.views import HOLDER, Borrowing, QueueView, SeenPod
-from kopt.controllers.webhook.objects import count, items, mapping, text
-from kopt.core.lending_pools import Borrower
+from kopt.cluster.client.resources import VOLCANO_JOBS, VOLCANO_QUEUES, Object, key_of
+from kopt.cluster.holds.hold import holder_of, undo_of
+from kopt.cluster.holds.quota_loan import is_same, noted, value_at
+from kopt.cluster.objects.fields import count, items, mapping, text
+from kopt.cluster.objects.kueue_reading import amount, requests_of, seconds
+from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.objects.volcano import ABORT, ABORTED, ENDED, RESUME, STEP, STOPPING, phase_of
+from kopt.controllers.lending.borrowers import Sorting, Weighing
+from kopt.controllers.lending.state import LiveCluster, volcano_queue
+from kopt.controllers.lending.views import HOLDER, Borrowing, QueueView, SeenPod
 from kopt.core.reason import Reason
+from kopt.core.scheduling.lending_pool import Borrower
 from kopt.core.units import WHOLE_GPU
-from kopt.policies.reallocation import Candidate
 
 
 class Volcano:
-    """``stale_s``: what pods say of their checkpoints counts for so long."""
-
-    def __init__(self, cluster: LiveCluster, stale_s: float) -> None:
-        self._cluster, self._weighing = cluster, Weighing(cluster, stale_s)
+    def __init__(self, cluster: LiveCluster, weighing: Weighing) -> None:
+        self._cluster, self._weighing = cluster, weighing
 
     def queue(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> QueueView:
         """A Queue as far as it uses GPUs of one resource."""
@@ -41,42 +38,49 @@ class Volcano:
         known = noted(undo_of(document))
         own, was_set = known.get((gpu,), (stands, stands))
         own = own if is_same(was_set, stands) else stands
-        view = QueueView(borrower, VOLCANO_QUEUES, document, amount(own) // WHOLE_GPU, amount(stands) // WHOLE_GPU,
-                         values={(gpu,): (own, stands)},
-                         marked=holder_of(document) == HOLDER and ((gpu,) in known or not known))  # fmt: skip
+        view = QueueView(
+            borrower,
+            VOLCANO_QUEUES,
+            document,
+            amount(own) // WHOLE_GPU,
+            amount(stands) // WHOLE_GPU,
+            values={(gpu,): (own, stands)},
+            marked=holder_of(document) == HOLDER and ((gpu,) in known or not known),
+        )
         return self._with_jobs(view, gpu, now_s, weigh=weigh)
 
     def _with_jobs(self, queue: QueueView, gpu: str, now_s: float, *, weigh: bool) -> QueueView:
         pods: dict[str, list[SeenPod]] = {}
         for pod in self._cluster.pods():
             pods.setdefault(pod.view.owner_uid, []).append(pod)
-        found = Sorting()
+        sorting = Sorting()
         for job in self._cluster.volcano_jobs():
             if volcano_queue(job) != queue.borrower.queue or phase_of(job) in ENDED:
                 continue
             own = pods.get(text(job, "metadata", "uid"), [])
-            uses, wants = sum(one.amounts.get(gpu, 0) for one in own if one.bound), _asks(job, gpu)
+            uses, wants = sum(item.amounts.get(gpu, 0) for item in own if item.bound), _asks(job, gpu)
             step = undo_of(job).get(STEP) if holder_of(job) == HOLDER else ""
-            one = _borrowing(job, uses or wants, own if uses and not step else ())
-            found.used += uses
+            borrowing = _borrowing(job, uses or wants, own if uses and not step else ())
+            sorting.used += uses
             if (action := _due(step, phase_of(job))) is not None:
-                found.due.append((action, one))
+                sorting.due.append((action, borrowing))
             if step == RESUME:
-                found.returning += [] if uses else [one]
+                sorting.returning += [] if uses else [borrowing]
             elif step and uses:
-                found.going.append(one)
+                sorting.going.append(borrowing)
             elif step and phase_of(job) == ABORTED:
-                found.held.append(one)
+                sorting.held.append(borrowing)
             elif uses and not step and phase_of(job) not in STOPPING:
-                candidate = self._candidate(queue, job, one, now_s) if weigh else None
-                found.running.append(replace(one, candidate=candidate))
+                borrowing = self._weighing.with_bar(borrowing, _mode(job), holder_of(job), runs=True)
+                candidate = self._weighing.candidate(queue, borrowing, now_s) if weigh else None
+                sorting.running.append(replace(borrowing, candidate=candidate))
             elif not step and phase_of(job) not in STOPPING:
-                found.waits(one, None)
-        return found.into(queue)
+                sorting.waits(self._weighing.with_bar(borrowing, _mode(job), runs=False), None)
+        return sorting.into(queue)
 
-    def _candidate(self, queue: QueueView, job: Object, one: Borrowing, now_s: float) -> Candidate:
-        mode = text(job, "metadata", "annotations", MODE_ANNOTATION)
-        return self._weighing.candidate(queue, one, now_s, mode=mode, holder=holder_of(job))
+
+def _mode(job: Object) -> str:
+    return text(job, "metadata", "annotations", MODE_ANNOTATION)
 
 
 def _borrowing(job: Object, gpus: int, pods: Sequence[SeenPod]) -> Borrowing:
@@ -95,5 +99,5 @@ def _due(step: object, phase: str) -> str | None:
 
 
 def _asks(job: Object, gpu: str) -> int:
-    tasks: list[Mapping[str, object]] = [mapping(one) for _, one in items(job, "spec", "tasks")]
-    return sum(requests_of(mapping(one, "template", "spec"))[gpu] * count(one, "replicas") for one in tasks)
+    tasks: list[Mapping[str, object]] = [mapping(item) for _, item in items(job, "spec", "tasks")]
+    return sum(requests_of(mapping(task, "template", "spec"))[gpu] * count(task, "replicas") for task in tasks)

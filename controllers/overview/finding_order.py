@@ -1,7 +1,7 @@
-"""In which order findings are told: what keeps a job from running before what happened to it, that before notes."""
+"""The order of findings: what keeps a job from running, then what happened to it, then remarks."""
 
 ENDED = 0
-LEAVING = 5
+DELETED = 5
 FAILING = 10
 """Containers that cannot start or crash: no queue and no controller will help."""
 HELD = 20
@@ -14,7 +14,7 @@ CHECKS = 80
 SCHEDULER = 90
 STARTING = 100
 RUNS = 110
-ASKED = 120
+REQUESTED = 120
 """What is asked of it while it runs: to save, to make room."""
 BORROWS = 130
 HISTORY = 140

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kopt.cluster.resources import KUEUE_WORKLOADS, PODS, Object, Resource, key_of
+from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Object, Resource, key_of
+from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.controllers.overview.queues import Queued
-from kopt.controllers.webhook.objects import at, items, mapping, text
-from kopt.core.evictions import Entry
-from kopt.core.overview import PoolState, StagedState
+from kopt.core.scheduling.eviction import Entry
+from kopt.core.scheduling.overview import PoolState, StagedState
+from kopt.core.workload.checkpoint import Source
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Facts:
+class JobSnapshot:
     """Everything that was read about a job. ``target`` was asked about, ``root`` is what owns it in the end.
 
     ``queued``: every GPU workload of Kueue's that could be read, in order; ``local_queue`` is None where the queue that
@@ -59,8 +60,8 @@ class Facts:
     local_queue: Object | None = None
     cluster_queue: Object | None = None
     queued: tuple[Queued, ...] = ()
-    ledger: tuple[Entry, ...] = ()
-    asks_for_data: tuple[str, ...] = ()
+    evictions: tuple[Entry, ...] = ()
+    requested_data: tuple[str, ...] = ()
     staged: tuple[StagedState, ...] = ()
     pools: tuple[PoolState, ...] = ()
     events: tuple[Object, ...] = ()
@@ -70,41 +71,52 @@ class Facts:
     @property
     def things(self) -> Iterator[Thing]:
         """The job from its root to its pods, its Workloads among them; each once."""
-        found = (self.root, self.target, *self.between, *(Thing(KUEUE_WORKLOADS, one) for one in self.workloads),
-                 *self.groups, *(Thing(PODS, one) for one in self.pods))  # fmt: skip
-        seen: set[str] = set()
-        for one in found:
-            if one.uid not in seen:
-                seen.add(one.uid)
-                yield one
+        things = (
+            self.root,
+            self.target,
+            *self.between,
+            *(Thing(KUEUE_WORKLOADS, workload) for workload in self.workloads),
+            *self.groups,
+            *(Thing(PODS, pod) for pod in self.pods),
+        )
+        yielded: set[str] = set()
+        for thing in things:
+            if thing.uid not in yielded:
+                yielded.add(thing.uid)
+                yield thing
 
     @property
     def uids(self) -> frozenset[str]:
-        return frozenset(one.uid for one in self.things)
+        return frozenset(thing.uid for thing in self.things)
 
     @property
     def own(self) -> tuple[Queued, ...]:
         """Its lines in the queue."""
-        return tuple(one for one in self.queued if one.uid in self.uids)
+        return tuple(queued for queued in self.queued if queued.uid in self.uids)
 
     @property
-    def lines(self) -> tuple[Entry, ...]:
+    def own_evictions(self) -> tuple[Entry, ...]:
         """Of the ledger, about this job, the newest first."""
-        names = {(one.resource.kind, *one.key) for one in (self.root, *self.between)}
-        found = [one for one in self.ledger if one.eviction.workload.uid in self.uids or (
-            one.eviction.workload.kind, one.eviction.namespace, one.eviction.workload.name) in names]  # fmt: skip
-        return tuple(sorted(found, key=lambda one: -one.eviction.evicted_at_s))
+        names = {(thing.resource.kind, *thing.key) for thing in (self.root, *self.between)}
+        entries = [
+            entry
+            for entry in self.evictions
+            if entry.eviction.workload.uid in self.uids
+            or (entry.eviction.workload.kind, entry.eviction.namespace, entry.eviction.workload.name) in names
+        ]
+        return tuple(sorted(entries, key=lambda entry: -entry.eviction.evicted_at_s))
 
     @property
     def names(self) -> frozenset[str]:
         """``namespace/name`` of the job and its Workloads, as others name it."""
-        return frozenset("/".join(one.key) for one in self.things)
+        return frozenset("/".join(thing.key) for thing in self.things)
 
 
 @dataclass(frozen=True)
 class Finding:
     """One sentence about a job. ``code`` is stable; ``about`` is the object that says so; ``next`` is what a person can
-    do, empty where nothing has to be done. Smaller ``rank`` goes first: see ``ranks``."""
+    do, empty where nothing has to be done. Smaller ``rank`` goes first: see ``ranks``. ``source``: whose word about
+    checkpoints it repeats, None where it repeats none."""
 
     rank: int
     code: str
@@ -112,20 +124,21 @@ class Finding:
     about: str = ""
     since_s: float | None = None
     next: str = ""
+    source: Source | None = None
 
 
-def annotated(facts: Facts, name: str) -> Iterator[tuple[Thing, str]]:
+def annotated(job: JobSnapshot, name: str) -> Iterator[tuple[Thing, str]]:
     """Things of the job that carry an annotation, with its text."""
-    for one in facts.things:
-        if found := text(one.annotations, name):
-            yield one, found
+    for thing in job.things:
+        if result := text(thing.annotations, name):
+            yield thing, result
 
 
 def owner_of(document: Object) -> Mapping[str, Any]:
     """The reference to what controls an object; empty where nothing does."""
-    found = items(document, "metadata", "ownerReferences")
-    return next((one for _, one in found if at(one, "controller") is True), {})
+    result = items(document, "metadata", "ownerReferences")
+    return next((item for _, item in result if at(item, "controller") is True), {})
 
 
 def among(values: Sequence[str]) -> frozenset[str]:
-    return frozenset(one for one in values if one)
+    return frozenset(value for value in values if value)

@@ -1,6 +1,6 @@
 """GPU workloads that wait and run, queue by queue, in the order in which their queue takes them.
 
-Kueue takes the highest priority first, then whoever waits longest: since it was created, or since it was evicted
+Kueue admits the highest priority first, then the longest wait: since its creation, or since it was evicted
 because its pods did not get ready (``workload.Ordering`` of Kueue). KAI's and plain pods have no such order to be read;
 they are listed by age.
 """
@@ -10,16 +10,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from kopt.cluster.held import PARKED, holder_of, queue_of
-from kopt.cluster.resources import Object
-from kopt.controllers.ledger.seen import anchor
-from kopt.controllers.ledger.views import PodView, pod_view
-from kopt.controllers.preemption.reading import seconds, workload_view
-from kopt.controllers.preemption.views import Cover
-from kopt.controllers.webhook.gpus import gpus_of
-from kopt.controllers.webhook.objects import at, count, items, mapping, text
-from kopt.core.evictions import System
-from kopt.core.overview import PoolState
+from kopt.cluster.client.resources import Object
+from kopt.cluster.holds.hold import PARKED, holder_of, queue_of
+from kopt.cluster.objects.checkpoint import source_of
+from kopt.cluster.objects.fields import at, count, items, mapping, text
+from kopt.cluster.objects.kueue import Cover
+from kopt.cluster.objects.kueue_reading import seconds, workload_view
+from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.controllers.evictions.observations import anchor
+from kopt.controllers.evictions.views import PodView, pod_view
+from kopt.core.scheduling.eviction import System
+from kopt.core.scheduling.overview import PoolState
+from kopt.core.workload.checkpoint import Source
 
 _KAI_QUEUE = "kai.scheduler/queue"
 _VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
@@ -32,7 +34,7 @@ class State(StrEnum):
 
     RUNNING = "running"
     EVICTING = "leaving"
-    """It was told to give its GPUs back, and has not yet."""
+    """It was evicted and still has its GPUs."""
     STARTING = "starting"
     """It has quota; not all of its pods are ready."""
     WAITING = "waiting"
@@ -46,7 +48,8 @@ class Queued:
     """A GPU workload in a queue. ``name`` is that of the job where one owns it; ``gpus`` are milli-GPU.
 
     ``since_s``: since when it is in its state. ``position``: among those that wait in ``queue``, from 1; None for what
-    does not wait. ``risk_gpu_s``: work that would be lost now. ``pool``: the LendingPool whose GPUs it uses.
+    does not wait. ``risk_gpu_s``: work that would be lost now, by the
+    word of ``risk_source``. ``pool``: the LendingPool whose GPUs it uses.
     """
 
     namespace: str
@@ -69,6 +72,7 @@ class Queued:
     flavors: frozenset[str] = frozenset()
     position: int | None = None
     risk_gpu_s: float | None = None
+    risk_source: Source | None = None
     pool: str = ""
     cover: Cover | None = None
 
@@ -79,71 +83,90 @@ class Queued:
 
 def condition(document: Any, kind: str) -> Mapping[str, Any]:
     """A condition of an object's status; empty where there is none."""
-    found = items(document, "status", "conditions")
-    return next((one for _, one in found if text(one, "type") == kind), {})
+    result = items(document, "status", "conditions")
+    return next((item for _, item in result if text(item, "type") == kind), {})
 
 
-def is_true(found: Mapping[str, Any]) -> bool:
-    return text(found, "status") == "True"
+def is_true(result: Mapping[str, Any]) -> bool:
+    return text(result, "status") == "True"
 
 
-def turned_s(found: Mapping[str, Any]) -> float | None:
-    return seconds(text(found, "lastTransitionTime"))
+def turned_s(result: Mapping[str, Any]) -> float | None:
+    return seconds(text(result, "lastTransitionTime"))
 
 
-def queued_of(document: Object, cluster_queues: Mapping[tuple[str, str], str],
-              held: Mapping[str, Object] | None = None) -> Queued | None:  # fmt: skip
+def queued_of(
+    document: Object, cluster_queues: Mapping[tuple[str, str], str], held: Mapping[str, Object] | None = None
+) -> Queued | None:
     """A Workload of Kueue's with GPUs that has not ended. ``cluster_queues``: of (namespace, LocalQueue); ``held``:
     objects that carry the mark of a holder, by uid: one whose owner is parked waits in a queue that there is not."""
     gpus = _gpus(document)
-    view = workload_view(document)
-    if not gpus or view.finished or text(document, "metadata", "deletionTimestamp"):
+    workload = workload_view(document)
+    if not gpus or workload.finished or text(document, "metadata", "deletionTimestamp"):
         return None
-    owner: Mapping[str, Any] = next((one for _, one in items(document, "metadata", "ownerReferences")
-                                     if at(one, "controller") is True), {})  # fmt: skip
-    local, holder = queue_of(document) or view.queue, view.holder
+    owner: Mapping[str, Any] = next(
+        (item for _, item in items(document, "metadata", "ownerReferences") if at(item, "controller") is True), {}
+    )
+    local, holder = queue_of(document) or workload.queue, workload.holder
     if local == PARKED:
         parked = (held or {}).get(text(owner, "uid"), {"metadata": {}})
         local, holder = queue_of(parked) or "", holder_of(parked)
-    queue = view.cluster_queue or cluster_queues.get((view.key[0], local), "")
+    queue = workload.cluster_queue or cluster_queues.get((workload.key[0], local), "")
     state, since_s, message = _state(document)
-    if view.queue == PARKED and state is State.WAITING:
+    if workload.queue == PARKED and state is State.WAITING:
         state, message = State.HELD, ""
     return Queued(
-        view.key[0], text(owner, "name") or view.key[1], text(owner, "kind") or "Workload", view.uid,
-        text(owner, "uid"), view.key[1], System.KUEUE, local, queue or f"{view.key[0]}/{local}", view.priority,
-        gpus, state, view.created_s, _ordered_s(document, view.created_s), since_s, holder, message,
-        frozenset(flavor for flavor, _ in view.uses), cover=view.cover,
-    )  # fmt: skip
+        workload.key[0],
+        text(owner, "name") or workload.key[1],
+        text(owner, "kind") or "Workload",
+        workload.uid,
+        text(owner, "uid"),
+        workload.key[1],
+        System.KUEUE,
+        local,
+        queue or f"{workload.key[0]}/{local}",
+        workload.priority,
+        gpus,
+        state,
+        workload.created_s,
+        _ordered_s(document, workload.created_s),
+        since_s,
+        holder,
+        message,
+        frozenset(flavor for flavor, _ in workload.uses),
+        cover=workload.cover,
+    )
 
 
-def lines(found: Iterable[Queued], pools: Sequence[PoolState] = (), pods: Iterable[Object] = (),
-          now_s: float = 0.0) -> list[Queued]:  # fmt: skip
+def lines(
+    queueds: Iterable[Queued], pools: Sequence[PoolState] = (), pods: Iterable[Object] = (), now_s: float = 0.0
+) -> list[Queued]:
     """By queue and in its order: what runs, then what waits with its position, then what is held or stopped."""
     risks = _risks(pods, now_s)
-    placed = [_placed(one, pools, risks) for one in found]
+    placed = [_placed(queued, pools, risks) for queued in queueds]
     placed.sort(key=_order)
     numbers: dict[str, int] = {}
-    for index, one in enumerate(placed):
-        if one.state is State.WAITING:
-            numbers[one.queue] = numbers.get(one.queue, 0) + 1
-            placed[index] = replace(one, position=numbers[one.queue])
+    for index, queued in enumerate(placed):
+        if queued.state is State.WAITING:
+            numbers[queued.queue] = numbers.get(queued.queue, 0) + 1
+            placed[index] = replace(queued, position=numbers[queued.queue])
     return placed
 
 
-def _order(one: Queued) -> tuple[Any, ...]:
-    stage = list(State).index(one.state)
-    if one.system is not System.KUEUE:
-        return one.queue, stage, 0, one.created_s, one.full_name
-    return one.queue, stage, -(one.priority or 0), one.ordered_s, one.full_name
+def _order(queued: Queued) -> tuple[Any, ...]:
+    stage = list(State).index(queued.state)
+    if queued.system is not System.KUEUE:
+        return queued.queue, stage, 0, queued.created_s, queued.full_name
+    return queued.queue, stage, -(queued.priority or 0), queued.ordered_s, queued.full_name
 
 
-def _placed(one: Queued, pools: Sequence[PoolState], risks: Mapping[str, float]) -> Queued:
-    has_gpus = one.state in (State.RUNNING, State.STARTING, State.EVICTING)
-    names = (one.queue, one.local_queue, f"{one.namespace}/{one.local_queue}")
-    pool = next((pool.name for pool in pools if has_gpus and pool.lends_to(names, one.flavors)), "")
-    risk = risks.get(f"{one.namespace}/{one.workload}", risks.get(one.owner_uid or one.uid))
-    return replace(one, pool=pool, risk_gpu_s=risk if has_gpus else None)
+def _placed(queued: Queued, pools: Sequence[PoolState], risks: Mapping[str, tuple[float, Source | None]]) -> Queued:
+    has_gpus = queued.state in (State.RUNNING, State.STARTING, State.EVICTING)
+    names = (queued.queue, queued.local_queue, f"{queued.namespace}/{queued.local_queue}")
+    pool = next((pool.name for pool in pools if has_gpus and pool.lends_to(names, queued.flavors)), "")
+    risk = risks.get(f"{queued.namespace}/{queued.workload}", risks.get(queued.owner_uid or queued.uid))
+    risk_gpu_s, source = risk if risk and has_gpus else (None, None)
+    return replace(queued, pool=pool, risk_gpu_s=risk_gpu_s, risk_source=source)
 
 
 def unqueued(pods: Iterable[Object], now_s: float, owners: frozenset[str] = frozenset()) -> list[Queued]:
@@ -151,19 +174,19 @@ def unqueued(pods: Iterable[Object], now_s: float, owners: frozenset[str] = froz
 
     ``owners`` are uids of what Kueue's Workloads belong to.
     """
-    found: dict[str, list[tuple[Object, PodView]]] = {}
+    result: dict[str, list[tuple[Object, PodView]]] = {}
     for pod in pods:
         try:
-            view = pod_view(pod)
+            parsed = pod_view(pod)
         except (KeyError, ValueError, TypeError, AttributeError):
             continue
-        if view is None or view.ended or view.system is System.KUEUE or _is_kueues(pod):
+        if parsed is None or parsed.ended or parsed.system is System.KUEUE or _is_kueues(pod):
             continue
-        if view.owner is None or view.owner.uid not in owners:
+        if parsed.owner is None or parsed.owner.uid not in owners:
             # A gang of KAI's may have pods of several owners.
-            gang = f"{view.key[0]}/{view.group}" if view.group else anchor(view)
-            found.setdefault(gang, []).append((pod, view))
-    return [_gang(members, now_s) for members in found.values()]
+            gang = f"{parsed.key[0]}/{parsed.group}" if parsed.group else anchor(parsed)
+            result.setdefault(gang, []).append((pod, parsed))
+    return [_gang(members, now_s) for members in result.values()]
 
 
 def _is_kueues(pod: Object) -> bool:
@@ -173,37 +196,51 @@ def _is_kueues(pod: Object) -> bool:
 
 
 def _gang(members: Sequence[tuple[Object, PodView]], now_s: float) -> Queued:
-    pod, view = members[0]
+    pod, first = members[0]
     queue = text(pod, "metadata", "labels", _KAI_QUEUE) or text(pod, "metadata", "annotations", _VOLCANO_QUEUE)
-    waiting = [one for one, _ in members if not text(one, "spec", "nodeName")]
-    running = [view.started_at_s for _, view in members if view.started_at_s is not None]
-    gates = [text(gate, "name") for one in waiting for _, gate in items(one, "spec", "schedulingGates")]
+    unplaced = [item for item, _ in members if not text(item, "spec", "nodeName")]
+    running = [member.started_at_s for _, member in members if member.started_at_s is not None]
+    gates = [text(gate, "name") for item in unplaced for _, gate in items(item, "spec", "schedulingGates")]
     state, since_s, message = State.RUNNING, max(running, default=None), ""
-    if any(one.deleted_at_s is not None for _, one in members):
-        state, since_s = State.EVICTING, min(one.deleted_at_s for _, one in members if one.deleted_at_s is not None)
-    elif waiting:
-        scheduled = condition(waiting[0], "PodScheduled")
+    if any(item.deleted_at_s is not None for _, item in members):
+        state, since_s = State.EVICTING, min(item.deleted_at_s for _, item in members if item.deleted_at_s is not None)
+    elif unplaced:
+        scheduled = condition(unplaced[0], "PodScheduled")
         state, message = State.HELD if gates else State.WAITING, text(scheduled, "message")
-        since_s = turned_s(scheduled) or seconds(text(waiting[0], "metadata", "creationTimestamp"))
+        since_s = turned_s(scheduled) or seconds(text(unplaced[0], "metadata", "creationTimestamp"))
     elif len(running) < len(members):
         state, since_s = State.STARTING, None
-    created_s = min((seconds(text(one, "metadata", "creationTimestamp")) or now_s for one, _ in members), default=now_s)
-    owner, priority = view.owner, at(pod, "spec", "priority")
+    created_s = min(
+        (seconds(text(item, "metadata", "creationTimestamp")) or now_s for item, _ in members), default=now_s
+    )
+    owner, priority = first.owner, at(pod, "spec", "priority")
     return Queued(
-        view.key[0], owner.name if owner else view.key[1], owner.kind if owner else "Pod", view.uid,
-        owner.uid if owner else "", view.group, view.system, queue,
-        queue or f"{view.system.value if view.system is not System.NONE else 'no'} queue",
-        priority if isinstance(priority, int) else None, sum(one.gpus for _, one in members), state, created_s,
-        created_s, since_s, holder_of(pod) or ("a scheduling gate" if gates else ""), message,
-    )  # fmt: skip
+        first.key[0],
+        owner.name if owner else first.key[1],
+        owner.kind if owner else "Pod",
+        first.uid,
+        owner.uid if owner else "",
+        first.group,
+        first.system,
+        queue,
+        queue or f"{first.system.value if first.system is not System.NONE else 'no'} queue",
+        priority if isinstance(priority, int) else None,
+        sum(item.gpus for _, item in members),
+        state,
+        created_s,
+        created_s,
+        since_s,
+        holder_of(pod) or ("a scheduling gate" if gates else ""),
+        message,
+    )
 
 
 def _gpus(document: Object) -> int:
     return sum(
-        count(one, "count") * gpus_of(mapping(one, "template", "spec"), mapping(one, "template", "metadata",
-                                                                                "annotations"))
-        for _, one in items(document, "spec", "podSets")
-    )  # fmt: skip
+        count(item, "count")
+        * gpus_of(mapping(item, "template", "spec"), mapping(item, "template", "metadata", "annotations"))
+        for _, item in items(document, "spec", "podSets")
+    )
 
 
 def _state(document: Object) -> tuple[State, float | None, str]:
@@ -228,10 +265,13 @@ def _state(document: Object) -> tuple[State, float | None, str]:
 
 def _checks(document: Object) -> str:
     """What admission checks that are not through say."""
-    found = [f"{text(one, 'name')} is {text(one, 'state').lower() or 'pending'}"
-             + (f" ({text(one, 'message')})" if text(one, "message") else "")
-             for _, one in items(document, "status", "admissionChecks") if text(one, "state") != "Ready"]  # fmt: skip
-    return f"admission checks: {', '.join(found)}" if found else ""
+    result = [
+        f"{text(item, 'name')} is {text(item, 'state').lower() or 'pending'}"
+        + (f" ({text(item, 'message')})" if text(item, "message") else "")
+        for _, item in items(document, "status", "admissionChecks")
+        if text(item, "state") != "Ready"
+    ]
+    return f"admission checks: {', '.join(result)}" if result else ""
 
 
 def _ordered_s(document: Object, created_s: float) -> float:
@@ -241,19 +281,25 @@ def _ordered_s(document: Object, created_s: float) -> float:
     return created_s
 
 
-def _risks(pods: Iterable[Object], now_s: float) -> dict[str, float]:
-    """GPU-seconds at risk by gang and by owner, as log agents tell: each pod carries that of its whole job."""
-    found: dict[str, float] = {}
+def _risks(pods: Iterable[Object], now_s: float) -> dict[str, tuple[float, Source | None]]:
+    """GPU-seconds at risk by gang and by owner, and whose word that is: each pod carries that of its whole job."""
+    risks: dict[str, tuple[float, Source | None]] = {}
     for pod in pods:
-        notes = mapping(pod, "metadata", "annotations")
-        told_s, written = seconds(text(notes, _OBSERVED)), text(notes, _RISK)
-        if told_s is None or now_s - told_s > _STALE_S or not (written.isascii() and written.isdigit()):
+        annotations = mapping(pod, "metadata", "annotations")
+        observed_s, written = seconds(text(annotations, _OBSERVED)), text(annotations, _RISK)
+        if observed_s is None or now_s - observed_s > _STALE_S or not (written.isascii() and written.isdigit()):
             continue
-        risk = float(written[:15])
-        owner = next((text(one, "uid") for _, one in items(pod, "metadata", "ownerReferences")
-                      if at(one, "controller") is True), text(pod, "metadata", "uid"))  # fmt: skip
-        workload = text(notes, "kueue.x-k8s.io/workload")
+        risk = float(written[:15]), source_of(annotations)
+        owner = next(
+            (
+                text(item, "uid")
+                for _, item in items(pod, "metadata", "ownerReferences")
+                if at(item, "controller") is True
+            ),
+            text(pod, "metadata", "uid"),
+        )
+        workload = text(annotations, "kueue.x-k8s.io/workload")
         for key in (owner, f"{text(pod, 'metadata', 'namespace')}/{workload}" if workload else ""):
             if key:
-                found[key] = max(found.get(key, 0.0), risk)
-    return found
+                risks[key] = max(risks.get(key, risk), risk, key=lambda item: item[0])
+    return risks

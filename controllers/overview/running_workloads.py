@@ -8,20 +8,20 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kopt.cluster.api import Forbidden, Kube, NotFound
-from kopt.cluster.resources import JOBS, NODES, PODS, REPLICA_SETS, Object, Resource
-from kopt.controllers.audit import alive, judged_part, served_kinds
-from kopt.controllers.webhook.facts import Workload
-from kopt.controllers.webhook.gpus import memory_of, resources_milli
-from kopt.controllers.webhook.judging import judged_by_itself
-from kopt.controllers.webhook.kinds import PodSet, WorkloadKind
-from kopt.controllers.webhook.objects import at, items, mapping, text
-from kopt.controllers.webhook.patch import JsonPatch
-from kopt.core.catalogue import UnknownGpuError, find_gpu
+from kopt.cluster.client.api import Forbidden, Kube, NotFound
+from kopt.cluster.client.resources import JOBS, NODES, PODS, REPLICA_SETS, Object, Resource
+from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.workloads.gpu_requests import memory_of, resources_milli
+from kopt.cluster.workloads.kinds import PodSet, WorkloadKind
+from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
+from kopt.cluster.workloads.workload import Workload
+from kopt.controllers.admission.audit import alive, metadata_and_spec, served_kinds
+from kopt.controllers.admission.evaluation import is_evaluated
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.units import MIB, WHOLE_GPU
-from kopt.serving.size_advice import SizeAdvice, size_advice
+from kopt.serving.contract.size_advice import SizeAdvice, size_advice
 
-_PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
 _BETWEEN = (REPLICA_SETS, JOBS)
 """Kinds that stand between a workload and its pods."""
 
@@ -50,26 +50,31 @@ class PodKind:
         if self.pods.spec is None or container is None:
             return None
         document = self.workload.document
-        notes = {**self.workload.annotations, **mapping(document, *(self.pods.metadata or ()), "annotations")}
-        template = {"metadata": {"annotations": notes}, "spec": at(document, *self.pods.spec)}
+        annotations = {**self.workload.annotations, **mapping(document, *(self.pods.metadata or ()), "annotations")}
+        template = {"metadata": {"annotations": annotations}, "spec": at(document, *self.pods.spec)}
         return {"workload": template, "gpu": self.gpu or None, "name": self.workload.name[:253]}
 
     def advice(self, answer: Mapping[str, Any], now_s: float) -> SizeAdvice:
         """What the endpoint's answer means for one of these pods. Raises KeyError, TypeError or ValueError."""
         container = self._container
-        document = {"name": self.workload.name, "asked": self._asked, "estimate": answer, "made_at_s": now_s,
-                    "image": text(container[1], "image") if container else ""}  # fmt: skip
-        found = size_advice(document)
+        document = {
+            "name": self.workload.name,
+            "asked": self._requested,
+            "estimate": answer,
+            "made_at_s": now_s,
+            "image": text(container[1], "image") if container else "",
+        }
+        advice = size_advice(document)
         # The answer counts the processes of the whole job; one pod holds no more of them than it has GPUs.
         most = max(1, self.pods.gpus // WHOLE_GPU)
-        return replace(found, count=min(found.count, most))
+        return replace(advice, count=min(advice.count, most))
 
     def patch(self, advice: SizeAdvice) -> "Change | None":
         """The change of the object by the advice; None where nothing is known, opted out, or as advised already."""
         wanted, container = advice.patch(), self._container
         if wanted is None or container is None or self.pods.spec is None or self.workload.opts_out:
             return None
-        before = judged_part(self.workload.document)
+        before = metadata_and_spec(self.workload.document)
         patch = JsonPatch(copy.deepcopy(before))
         if "metadata" in wanted:
             if self.pods.metadata is None:
@@ -77,8 +82,8 @@ class PodKind:
             for name, value in wanted["metadata"]["annotations"].items():
                 patch.put((*self.pods.metadata, "annotations", name), value)
         else:
-            place = (*self.pods.spec, "containers", container[0], "resources")
-            patch.put(place, _resources(mapping(container[1], "resources"), wanted["resources"]["limits"]))
+            path = (*self.pods.spec, "containers", container[0], "resources")
+            patch.put(path, _resources(mapping(container[1], "resources"), wanted["resources"]["limits"]))
         return Change(self, tuple(patch.operations), before, patch.document) if patch.operations else None
 
     @property
@@ -86,16 +91,19 @@ class PodKind:
         """Place and content of the container that has the GPUs; the first where they come by annotation."""
         if self.pods.spec is None:
             return None
-        found = [(int(i), one) for i, one in items(self.workload.document, *self.pods.spec, "containers")]
-        return max(found, key=lambda one: resources_milli(mapping(one[1], "resources")), default=None)
+        result = [(int(i), item) for i, item in items(self.workload.document, *self.pods.spec, "containers")]
+        return max(result, key=lambda item: resources_milli(mapping(item[1], "resources")), default=None)
 
     @property
-    def _asked(self) -> Mapping[str, Any]:
+    def _requested(self) -> Mapping[str, Any]:
         own = mapping(self.workload.document, *(self.pods.metadata or ()), "annotations")
         memory = memory_of(own) or memory_of(self.workload.annotations)
         whole, rest = divmod(self.pods.gpus, WHOLE_GPU)
-        return {"gpus": whole if not rest else None, "fraction": self.pods.gpus / WHOLE_GPU if rest else None,
-                "memory_mib": memory // MIB or None}  # fmt: skip
+        return {
+            "gpus": whole if not rest else None,
+            "fraction": self.pods.gpus / WHOLE_GPU if rest else None,
+            "memory_mib": memory // MIB or None,
+        }
 
 
 @dataclass(frozen=True)
@@ -126,8 +134,8 @@ async def running(kube: Kube, namespace: str = "") -> AsyncIterator[PodKind]:
         try:
             async for page in kube.pages(resource, namespace):
                 for document in page.items:
-                    for one in pods_of(document, kind, resource):
-                        yield replace(one, gpu=homes.get(text(document, "metadata", "uid"), ""))
+                    for pod_kind in pods_of(document, kind, resource):
+                        yield replace(pod_kind, gpu=homes.get(text(document, "metadata", "uid"), ""))
         except (NotFound, Forbidden):
             continue
 
@@ -135,8 +143,8 @@ async def running(kube: Kube, namespace: str = "") -> AsyncIterator[PodKind]:
 def pods_of(document: Object, kind: WorkloadKind, resource: Resource) -> Iterator[PodKind]:
     """The kinds of GPU pods of one object; none where it has ended or another workload has made it."""
     workload = alive(document, kind)
-    if workload is not None and judged_by_itself(workload):
-        yield from (PodKind(resource, workload, one) for one in workload.pod_sets if one.gpus)
+    if workload is not None and is_evaluated(workload):
+        yield from (PodKind(resource, workload, pod_set) for pod_set in workload.pod_sets if pod_set.gpus)
 
 
 def _resources(now: Mapping[str, Any], limits: Mapping[str, str | None]) -> Object:
@@ -160,22 +168,22 @@ async def _gpus_in_use(kube: Kube, namespace: str) -> dict[str, str]:
         products = {name: product async for name, product in _products(kube)}
         if not products:
             return {}
-        owners = {uid: owner for one in _BETWEEN async for uid, owner, _ in _owned(kube, one, namespace)}
-        found: dict[str, set[str]] = {}
+        owners = {uid: owner for resource in _BETWEEN async for uid, owner, _ in _owned(kube, resource, namespace)}
+        result: dict[str, set[str]] = {}
         async for uid, owner, node in _owned(kube, PODS, namespace):
             if product := products.get(node):
                 for holder in (uid, owner, owners.get(owner, "")):
-                    found.setdefault(holder, set()).add(product)
+                    result.setdefault(holder, set()).add(product)
     except Forbidden:
         return {}
-    return {uid: next(iter(several)) for uid, several in found.items() if uid and len(several) == 1}
+    return {uid: next(iter(several)) for uid, several in result.items() if uid and len(several) == 1}
 
 
 async def _products(kube: Kube) -> AsyncIterator[tuple[str, str]]:
     async for page in kube.pages(NODES):
         for node in page.items:
             labels = mapping(node, "metadata", "labels")
-            product = next((text(labels, name) for name in _PRODUCT_LABELS if text(labels, name)), "")
+            product = next((text(labels, name) for name in GPU_PRODUCT_LABELS if text(labels, name)), "")
             with contextlib.suppress(UnknownGpuError):
                 product = find_gpu(product).name
                 yield text(node, "metadata", "name"), product
@@ -184,7 +192,7 @@ async def _products(kube: Kube) -> AsyncIterator[tuple[str, str]]:
 async def _owned(kube: Kube, resource: Resource, namespace: str) -> AsyncIterator[tuple[str, str, str]]:
     """uid, the controlling owner's uid, and the node of every object of a kind."""
     async for page in kube.pages(resource, namespace):
-        for one in page.items:
-            owners = (owner for _, owner in items(one, "metadata", "ownerReferences") if at(owner, "controller"))
+        for item in page.items:
+            owners = (owner for _, owner in items(item, "metadata", "ownerReferences") if at(owner, "controller"))
             owner: Object = next(owners, {})
-            yield text(one, "metadata", "uid"), text(owner, "uid"), text(one, "spec", "nodeName")
+            yield text(item, "metadata", "uid"), text(owner, "uid"), text(item, "spec", "nodeName")

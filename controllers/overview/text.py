@@ -17,7 +17,7 @@ def span(of_s: float) -> str:
     return f"{whole / 86_400:.0f} days"
 
 
-def moment(at_s: float, now_s: float) -> str:
+def clock_time(at_s: float, now_s: float) -> str:
     """``14:02 UTC``, with the day where it is not today's."""
     try:
         at, now = datetime.fromtimestamp(at_s, UTC), datetime.fromtimestamp(now_s, UTC)
@@ -27,8 +27,8 @@ def moment(at_s: float, now_s: float) -> str:
 
 
 def since(at_s: float | None, now_s: float) -> str:
-    """``, since 14:02 UTC (12 min)``; empty where nobody knows."""
-    return "" if at_s is None else f", since {moment(at_s, now_s)} ({span(now_s - at_s)})"
+    """``, since 14:02 UTC (12 min)``; empty if unknown."""
+    return "" if at_s is None else f", since {clock_time(at_s, now_s)} ({span(now_s - at_s)})"
 
 
 def ago(at_s: float, now_s: float) -> str:
@@ -54,7 +54,7 @@ def listed(names: list[str], most: int = 3) -> str:
 
 
 def sentence(text: str, longest: int = 600) -> str:
-    """Somebody else's message as the end of ours: on one line, with a full stop."""
+    """A foreign message to append to ours: on one line, with a full stop."""
     flat = " ".join(text.split())
     flat = flat if len(flat) <= longest else flat[: longest - 1] + "…"
     return flat if not flat or flat[-1] in ".!?…" else flat + "."

@@ -4,17 +4,35 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kopt.controllers.overview import history, holding, living, queueing, ranks
-from kopt.controllers.overview.facts import Facts, Finding
-from kopt.controllers.overview.words import ago
-from kopt.controllers.preemption.reading import seconds
-from kopt.controllers.webhook.objects import text
+from kopt.cluster.objects.fields import text
+from kopt.cluster.objects.kueue_reading import seconds
+from kopt.controllers.overview import finding_order as ranks
+from kopt.controllers.overview import history
+from kopt.controllers.overview import hold_findings as holding
+from kopt.controllers.overview import pod_findings as living
+from kopt.controllers.overview import queue_findings as queueing
+from kopt.controllers.overview.job import Finding, JobSnapshot
+from kopt.controllers.overview.text import ago
 
-FINDERS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    living.ended, living.leaving, living.failing, holding.held, holding.data, history.evicted, holding.preemption,
-    queueing.queue, queueing.scheduler, queueing.no_pods, living.running, living.asked, history.loans, history.room,
-    history.decided, history.events, history.unread,
-)  # fmt: skip
+FINDERS: tuple[Callable[[JobSnapshot], Iterator[Finding]], ...] = (
+    living.ended,
+    living.deleted,
+    living.failing,
+    holding.held,
+    holding.data,
+    history.evicted,
+    holding.preemption,
+    queueing.queue,
+    queueing.scheduler,
+    queueing.no_pods,
+    living.running,
+    living.requested,
+    history.loans,
+    history.room,
+    history.decided,
+    history.events,
+    history.unread,
+)
 
 
 class Now(StrEnum):
@@ -34,10 +52,19 @@ class Now(StrEnum):
 
 
 _BY_RANK = {
-    ranks.LEAVING: Now.DELETED, ranks.FAILING: Now.FAILING, ranks.HELD: Now.HELD, ranks.EVICTED: Now.EVICTED,
-    ranks.DATA: Now.WAITING, ranks.NO_QUEUE: Now.BLOCKED, ranks.PREEMPTION: Now.WAITING, ranks.QUEUE: Now.WAITING,
-    ranks.CHECKS: Now.WAITING, ranks.SCHEDULER: Now.WAITING, ranks.STARTING: Now.STARTING, ranks.RUNS: Now.RUNNING,
-}  # fmt: skip
+    ranks.DELETED: Now.DELETED,
+    ranks.FAILING: Now.FAILING,
+    ranks.HELD: Now.HELD,
+    ranks.EVICTED: Now.EVICTED,
+    ranks.DATA: Now.WAITING,
+    ranks.NO_QUEUE: Now.BLOCKED,
+    ranks.PREEMPTION: Now.WAITING,
+    ranks.QUEUE: Now.WAITING,
+    ranks.CHECKS: Now.WAITING,
+    ranks.SCHEDULER: Now.WAITING,
+    ranks.STARTING: Now.STARTING,
+    ranks.RUNS: Now.RUNNING,
+}
 
 
 @dataclass(frozen=True)
@@ -50,30 +77,34 @@ class Why:
     next: str = ""
 
 
-def why(facts: Facts) -> Why:
-    """Nothing that anybody may have written into the objects makes this raise."""
-    found = sorted((one for finder in FINDERS for one in finder(facts)), key=lambda one: one.rank)
-    if found and found[0].rank == ranks.ENDED:
+def why(job: JobSnapshot) -> Why:
+    """Never raises, whatever the objects contain."""
+    findings = sorted((finding for finder in FINDERS for finding in finder(job)), key=lambda finding: finding.rank)
+    if findings and findings[0].rank == ranks.ENDED:
         # What kept it from running is over.
-        found = [one for one in found if one.rank in (ranks.ENDED, ranks.FAILING) or one.rank >= ranks.HISTORY]
-    elif any(one.rank == ranks.RUNS for one in found):
-        found = [one for one in found if one.rank >= ranks.STARTING or one.rank <= ranks.HELD]
-    now = _now(found)
-    next_ = next((one.next for one in found if one.next), "")
-    return Why(now, _summary(facts, now), tuple(found), next_)
+        findings = [
+            finding
+            for finding in findings
+            if finding.rank in (ranks.ENDED, ranks.FAILING) or finding.rank >= ranks.HISTORY
+        ]
+    elif any(finding.rank == ranks.RUNS for finding in findings):
+        findings = [finding for finding in findings if finding.rank >= ranks.STARTING or finding.rank <= ranks.HELD]
+    now = _now(findings)
+    next_ = next((finding.next for finding in findings if finding.next), "")
+    return Why(now, _summary(job, now), tuple(findings), next_)
 
 
-def _now(found: list[Finding]) -> Now:
-    if found and found[0].rank == ranks.ENDED:
-        return Now.FINISHED if found[0].code == "FINISHED" else Now.FAILED
-    return next((_BY_RANK[one.rank] for one in found if one.rank in _BY_RANK), Now.UNKNOWN)
+def _now(findings: list[Finding]) -> Now:
+    if findings and findings[0].rank == ranks.ENDED:
+        return Now.FINISHED if findings[0].code == "FINISHED" else Now.FAILED
+    return next((_BY_RANK[finding.rank] for finding in findings if finding.rank in _BY_RANK), Now.UNKNOWN)
 
 
-def _summary(facts: Facts, now: Now) -> str:
-    about = facts.root if now in (Now.FINISHED, Now.FAILED) else facts.target
-    of = "" if facts.target.uid == facts.root.uid else f" (of {facts.root.label})"
-    created_s = seconds(text(facts.root.document, "metadata", "creationTimestamp"))
-    age = "" if created_s is None else f"; it was created {ago(created_s, facts.now_s)}"
+def _summary(job: JobSnapshot, now: Now) -> str:
+    about = job.root if now in (Now.FINISHED, Now.FAILED) else job.target
+    of = "" if job.target.uid == job.root.uid else f" (of {job.root.label})"
+    created_s = seconds(text(job.root.document, "metadata", "creationTimestamp"))
+    age = "" if created_s is None else f"; it was created {ago(created_s, job.now_s)}"
     verb = f"has {now.value}" if now in (Now.FINISHED, Now.FAILED) else now.value
-    name = facts.target.label + of if about is facts.target else f"{facts.target.label}{of}"
+    name = job.target.label + of if about is job.target else f"{job.target.label}{of}"
     return f"{name} {verb}{'' if now in (Now.FINISHED, Now.FAILED, Now.RUNNING) else age}."

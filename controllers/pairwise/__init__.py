@@ -2,5 +2,5 @@
 
 In: PairwiseBenchmarks, nodes, GPU pods, and the logs of its own tests. Out: a Job of two pods per pair, NodeBandwidths,
 events, and the pairs told to the prediction endpoint. What was measured, what runs and what it cost stands on objects,
-so it may be killed between any two calls. Deciding is ``policies.pairs``'.
+so it may be killed between any two calls. Deciding is ``policies.pairwise``'.
 """

@@ -7,42 +7,53 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 
-from kopt.cluster.node_bandwidths import NodeBandwidth, bandwidth_of, key, owned_by, status_of
-from kopt.cluster.resources import NODE_BANDWIDTHS, NODES, Object
-from kopt.controllers.pairs.given import Cluster, Tell, Writer
-from kopt.controllers.pairs.views import NodeView
-from kopt.core.bandwidth import BandwidthError
-from kopt.core.pairs import Health, MeasuredPair
-from kopt.policies.pairs.health import HealthSettings, Judgement, Result, judge
+from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODES, Object
+from kopt.cluster.objects.node_bandwidth import NodeBandwidth, bandwidth_of, key, owned_by, status_of
+from kopt.cluster.runtime.events import EmitEvent
+from kopt.controllers.pairwise.ports import Cluster, Writer
+from kopt.controllers.pairwise.views import NodeView
+from kopt.core.hardware.bandwidth import BandwidthError
+from kopt.core.hardware.pairwise import Health, MeasuredPair
+from kopt.policies.pairwise.health import Evaluation, HealthSettings, Result, evaluate
 
 
 class Keeper:
     """``keep`` writes what has to be different, one object after the other."""
 
-    def __init__(self, cluster: Cluster, writer: Writer, tell: Tell, settings: HealthSettings) -> None:
-        self._cluster, self._writer, self._tell, self._settings = cluster, writer, tell, settings
+    def __init__(self, cluster: Cluster, writer: Writer, emit_event: EmitEvent, settings: HealthSettings) -> None:
+        self._cluster, self._writer, self._emit_event, self._settings = cluster, writer, emit_event, settings
         self._read: dict[str, tuple[Object, NodeBandwidth]] = {}
 
     def known(self) -> list[MeasuredPair]:
         """Every pair that was measured since both of its nodes are there."""
         nodes = self._cluster.nodes()
-        found = (one for held in self._held().values() for one in held.pairs)
-        return [one for one in found if _counts(one, nodes.get(one.nodes[0]), nodes.get(one.nodes[1]))]
+        result = (pair for held in self._held().values() for pair in held.pairs)
+        return [
+            measured_pair
+            for measured_pair in result
+            if _counts(measured_pair, nodes.get(measured_pair.nodes[0]), nodes.get(measured_pair.nodes[1]))
+        ]
 
     async def keep(self, results: Iterable[MeasuredPair], now_s: float) -> None:
         """Raises ApiError; what was not written then is, with the next call."""
         held, nodes = self._held(), self._cluster.nodes()
-        newest = {key(one): one for one in self.known()}
-        for one in results:
-            if not _counts(one, nodes.get(one.nodes[0]), nodes.get(one.nodes[1])):
+        newest = {key(measured_pair): measured_pair for measured_pair in self.known()}
+        for result in results:
+            if not _counts(result, nodes.get(result.nodes[0]), nodes.get(result.nodes[1])):
                 continue
-            before = newest.get(key(one))
-            if before is None or before.measured_at < one.measured_at:
-                newest[key(one)] = one
-        pairs = sorted(newest.values(), key=lambda one: (one.nodes, one.collective, one.gpus_per_node))
-        judgement = judge([_result(one, nodes) for one in pairs], self._settings)
+            before = newest.get(key(result))
+            if before is None or before.measured_at < result.measured_at:
+                newest[key(result)] = result
+        pairs = sorted(
+            newest.values(),
+            key=lambda measured_pair: (measured_pair.nodes, measured_pair.collective, measured_pair.gpus_per_node),
+        )
+        judgement = evaluate([_result(pair, nodes) for pair in pairs], self._settings)
         of_node = {
-            name: list(found) for name, found in groupby(_judged(pairs, judgement), key=lambda one: one.nodes[0])
+            name: list(measured_pairs)
+            for name, measured_pairs in groupby(
+                _judged(pairs, judgement), key=lambda measured_pair: measured_pair.nodes[0]
+            )
         }
         for name, verdict in sorted(judgement.nodes.items()):
             wanted = NodeBandwidth(name, verdict.health, verdict.reason, now_s, tuple(of_node.get(name, ())))
@@ -52,7 +63,7 @@ class Keeper:
 
     def sick(self) -> set[str]:
         """Nodes with a verdict against them."""
-        return {name for name, one in self._held().items() if one.health is not Health.HEALTHY}
+        return {name for name, node_bandwidth in self._held().items() if node_bandwidth.health is not Health.HEALTHY}
 
     def _held(self) -> dict[str, NodeBandwidth]:
         """Each object is read once for each of its versions: there may be thousands of pairs."""
@@ -64,7 +75,7 @@ class Keeper:
             else (document, _read(name, document))
             for name, document in documents.items()
         }
-        return {name: one for name, (_, one) in self._read.items()}
+        return {name: node_bandwidth for name, (_, node_bandwidth) in self._read.items()}
 
     async def _put(self, node: NodeView, before: NodeBandwidth | None, wanted: NodeBandwidth) -> None:
         document = self._cluster.bandwidths().get(node.name)
@@ -82,9 +93,9 @@ class Keeper:
     def _tell_of(self, node: NodeView, verdict: NodeBandwidth) -> None:
         regarding: Object = NODES.reference("", node.name, node.uid)
         if verdict.health is Health.HEALTHY:
-            self._tell(regarding, "BandwidthRecovered", "It reaches with others what such nodes reach.")
+            self._emit_event(regarding, "BandwidthRecovered", "It reaches with others what such nodes reach.")
         else:
-            self._tell(regarding, "BandwidthDegraded", verdict.reason)
+            self._emit_event(regarding, "BandwidthDegraded", verdict.reason)
 
 
 def _read(name: str, document: Object) -> NodeBandwidth:
@@ -95,21 +106,23 @@ def _read(name: str, document: Object) -> NodeBandwidth:
         return NodeBandwidth(name)
 
 
-def _counts(pair: MeasuredPair, one: NodeView | None, other: NodeView | None) -> bool:
+def _counts(pair: MeasuredPair, node: NodeView | None, other: NodeView | None) -> bool:
     """A node that was made anew under its name is another one."""
-    return one is not None and other is not None and pair.measured_at >= max(one.created_s, other.created_s)
+    return node is not None and other is not None and pair.measured_at >= max(node.created_s, other.created_s)
 
 
 def _result(pair: MeasuredPair, nodes: Mapping[str, NodeView]) -> Result:
-    one, other = nodes[pair.nodes[0]], nodes[pair.nodes[1]]
-    hardware = tuple(sorted([one.hardware, other.hardware]))
-    kind = (pair.collective, pair.gpus_per_node, pair.software, hardware, one.nearness(other))
+    node, other = nodes[pair.nodes[0]], nodes[pair.nodes[1]]
+    hardware = tuple(sorted([node.hardware, other.hardware]))
+    kind = (pair.collective, pair.gpus_per_node, pair.software, hardware, node.nearness(other))
     return Result(pair.nodes, pair.collective.value, kind, None if pair.health is Health.FAILED else pair.beta_gbps)
 
 
-def _judged(pairs: list[MeasuredPair], judgement: Judgement) -> list[MeasuredPair]:
+def _judged(pairs: list[MeasuredPair], judgement: Evaluation) -> list[MeasuredPair]:
     """A failed pair keeps the reason of its test."""
     return [
-        one if one.health is Health.FAILED else replace(one, health=verdict.health, reason=verdict.reason)
-        for one, verdict in zip(pairs, judgement.pairs, strict=True)
+        measured_pair
+        if measured_pair.health is Health.FAILED
+        else replace(measured_pair, health=verdict.health, reason=verdict.reason)
+        for measured_pair, verdict in zip(pairs, judgement.pairs, strict=True)
     ]

@@ -9,16 +9,16 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from kopt.cluster.informer import Change, Informer
-from kopt.cluster.node_bandwidths import bandwidth_of, key
-from kopt.cluster.node_topologies import topology_of
-from kopt.cluster.resources import Object
-from kopt.core.bandwidth import BandwidthError
-from kopt.core.pairs import MeasuredPair
-from kopt.core.topology import NodeTopology
-from kopt.serving.answers import AnswerError
-from kopt.serving.bandwidth_pairs_answers import PairsKept
-from kopt.serving.client import EndpointFailure, RequestRefused
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.node_bandwidth import bandwidth_of, key
+from kopt.cluster.objects.node_topology import topology_of
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.core.hardware.bandwidth import BandwidthError
+from kopt.core.hardware.node_topology import NodeTopology
+from kopt.core.hardware.pairwise import MeasuredPair
+from kopt.serving.client.client import EndpointFailure, RequestRefused
+from kopt.serving.contract.answers import AnswerError
+from kopt.serving.contract.pairwise_answers import PairsKept
 
 _LOG = logging.getLogger(__name__)
 MOST_PAIRS, MOST_TOPOLOGIES = 500, 50
@@ -31,16 +31,27 @@ class Send(Protocol):
     """``AsyncPredictionClient.tell_pairs``."""
 
     def __call__(
-        self, cluster: str, pairs: Sequence[MeasuredPair], topologies: Mapping[str, NodeTopology] | None = None, *,
+        self,
+        cluster: str,
+        pairs: Sequence[MeasuredPair],
+        topologies: Mapping[str, NodeTopology] | None = None,
+        *,
         domains: Mapping[str, Sequence[str]] | None = None,
-    ) -> Awaitable[PairsKept]: ...  # fmt: skip
+    ) -> Awaitable[PairsKept]: ...
 
 
 class Sender:
     """``run`` sends until cancelled. ``topologies`` is the informer of NodeTopologies."""
 
-    def __init__(self, cluster: str, send: Send, bandwidths: Informer[Object], topologies: Informer[Object],
-                 levels: Levels = lambda _: {}, first_pause_s: float = _FIRST_PAUSE_S) -> None:  # fmt: skip
+    def __init__(
+        self,
+        cluster: str,
+        send: Send,
+        bandwidths: Informer[Object],
+        topologies: Informer[Object],
+        levels: Levels = lambda _: {},
+        first_pause_s: float = _FIRST_PAUSE_S,
+    ) -> None:
         self._cluster, self._send, self._levels, self._first_pause_s = cluster, send, levels, first_pause_s
         self._bandwidths, self._topologies = bandwidths, topologies
         self._waiting: dict[Any, MeasuredPair] = {}
@@ -74,7 +85,7 @@ class Sender:
     async def _batch(self) -> None:
         chosen = dict(list(self._waiting.items())[:MOST_PAIRS])
         documents = dict(self._documents())
-        names = {name for one in chosen.values() for name in one.nodes}
+        names = {name for item in chosen.values() for name in item.nodes}
         unknown: Sequence[str] = ()
         try:
             kept = await self._send(self._cluster, list(chosen.values()), documents, domains=self._levels(names))
@@ -118,9 +129,9 @@ class Sender:
     def _take(self, document: Object, before: Object | None) -> None:
         try:
             old = set(bandwidth_of(before).pairs) if before is not None else set()
-            for one in bandwidth_of(document).pairs:
-                if one not in old:
-                    self._waiting[key(one)] = one
+            for pair in bandwidth_of(document).pairs:
+                if pair not in old:
+                    self._waiting[key(pair)] = pair
         except BandwidthError as error:
             _LOG.info("not sent: %s", error)
         if self._waiting:

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from kopt.cluster.resources import (
+from kopt.cluster.client.resources import (
     COMPONENT_LABEL,
     PAIRWISE_BENCHMARKS,
     PART_OF,
@@ -13,10 +13,10 @@ from kopt.cluster.resources import (
     TESTS_COMPONENT,
     Object,
 )
-from kopt.controllers.pairs.default_command import KEY_FOLDER, SCRIPT
-from kopt.controllers.pairs.spec import Benchmark
-from kopt.controllers.webhook.objects import items, mapping, text
-from kopt.core.pairs import Pair
+from kopt.cluster.objects.fields import items, mapping, text
+from kopt.controllers.pairwise.default_command import KEY_FOLDER, SCRIPT
+from kopt.controllers.pairwise.spec import Benchmark
+from kopt.core.hardware.pairwise import Pair
 
 BENCHMARK_LABEL = "kaiwo.ai/pairwise-benchmark"
 """On Jobs and their pods: the PairwiseBenchmark's name."""
@@ -61,14 +61,18 @@ def job_for(benchmark: Benchmark, pair: Pair, namespace: str) -> Object:
     return {
         "metadata": metadata,
         "spec": {
-            "completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0,
-            "activeDeadlineSeconds": int(benchmark.timeout_s), "ttlSecondsAfterFinished": _KEPT_S,
+            "completionMode": "Indexed",
+            "completions": 2,
+            "parallelism": 2,
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": int(benchmark.timeout_s),
+            "ttlSecondsAfterFinished": _KEPT_S,
             "template": {
                 "metadata": {"labels": labels, "annotations": dict(mapping(template, "annotations"))},
                 "spec": _pod(benchmark, pair, name, namespace),
             },
         },
-    }  # fmt: skip
+    }
 
 
 def _metadata(benchmark: Benchmark, name: str, namespace: str) -> Object:
@@ -80,8 +84,12 @@ def _metadata(benchmark: Benchmark, name: str, namespace: str) -> Object:
 
 def _pod(benchmark: Benchmark, pair: Pair, name: str, namespace: str) -> Object:
     spec: Object = copy.deepcopy(benchmark.template["spec"])
-    spec |= {"restartPolicy": "Never", "subdomain": service_name(benchmark), "enableServiceLinks": False,
-             "affinity": _apart(spec.get("affinity") or {}, pair, name)}  # fmt: skip
+    spec |= {
+        "restartPolicy": "Never",
+        "subdomain": service_name(benchmark),
+        "enableServiceLinks": False,
+        "affinity": _apart(spec.get("affinity") or {}, pair, name),
+    }
     spec.setdefault("automountServiceAccountToken", False)
     spec.setdefault("terminationGracePeriodSeconds", 5)
     if spec.get("hostNetwork"):
@@ -91,8 +99,8 @@ def _pod(benchmark: Benchmark, pair: Pair, name: str, namespace: str) -> Object:
     first = spec["containers"][0]
     first.setdefault("name", "test")
     _ask_for_gpus(first, benchmark)
-    own = {text(one, "name") for _, one in items(first, "env")}
-    added = [one for one in _environment(benchmark, pair, name, namespace) if one["name"] not in own]
+    own = {text(item, "name") for _, item in items(first, "env")}
+    added = [item for item in _environment(benchmark, pair, name, namespace) if item["name"] not in own]
     first["env"] = added + list(first.get("env") or ())
     if not first.get("command") and not first.get("args"):
         first["command"] = ["sh", "-c", SCRIPT]
@@ -101,7 +109,7 @@ def _pod(benchmark: Benchmark, pair: Pair, name: str, namespace: str) -> Object:
             spec, first, "kopt-ssh", KEY_FOLDER, {"secret": {"secretName": benchmark.ssh_secret, "defaultMode": 288}}
         )
     if not spec.get("hostIPC") and all(
-        text(one, "mountPath") != _SHARED_MEMORY for _, one in items(first, "volumeMounts")
+        text(item, "mountPath") != _SHARED_MEMORY for _, item in items(first, "volumeMounts")
     ):
         # The usual 64 MiB are too few for eight ranks.
         _mount(spec, first, "kopt-shm", _SHARED_MEMORY, {"emptyDir": {"medium": "Memory"}})
@@ -115,10 +123,11 @@ def _environment(benchmark: Benchmark, pair: Pair, name: str, namespace: str) ->
         "KOPT_PEERS": ",".join(f"{name}-{n}.{where}" for n in (0, 1)),
         "KOPT_NODES": ",".join(pair),
         "KOPT_GPUS_PER_NODE": str(benchmark.gpus_per_node),
-        "KOPT_COLLECTIVES": ",".join(one.value for one in benchmark.collectives),
-        "KOPT_MIN_BYTES": str(benchmark.min_bytes), "KOPT_MAX_BYTES": str(benchmark.max_bytes),
-    }  # fmt: skip
-    return [{"name": "KOPT_RANK", "valueFrom": rank}, *({"name": key, "value": one} for key, one in values.items())]
+        "KOPT_COLLECTIVES": ",".join(collective.value for collective in benchmark.collectives),
+        "KOPT_MIN_BYTES": str(benchmark.min_bytes),
+        "KOPT_MAX_BYTES": str(benchmark.max_bytes),
+    }
+    return [{"name": "KOPT_RANK", "valueFrom": rank}, *({"name": key, "value": item} for key, item in values.items())]
 
 
 def _ask_for_gpus(container: Object, benchmark: Benchmark) -> None:
@@ -143,15 +152,19 @@ def _apart(affinity: Object, pair: Pair, job: str) -> Object:
     field = [{"key": "metadata.name", "operator": "In"}]
     terms = [
         {**term, "matchFields": [*(term.get("matchFields") or ()), {**field[0], "values": [node]}]}
-        for term in own for node in pair
-    ]  # fmt: skip
+        for term in own
+        for node in pair
+    ]
     apart = affinity.get("podAntiAffinity") or {}
-    other = {"labelSelector": {"matchLabels": {"batch.kubernetes.io/job-name": job}},
-             "topologyKey": "kubernetes.io/hostname"}  # fmt: skip
+    other = {
+        "labelSelector": {"matchLabels": {"batch.kubernetes.io/job-name": job}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
     return {
-        **affinity, "nodeAffinity": {**place, required: {"nodeSelectorTerms": terms}},
+        **affinity,
+        "nodeAffinity": {**place, required: {"nodeSelectorTerms": terms}},
         "podAntiAffinity": {**apart, required: [*(apart.get(required) or ()), other]},
-    }  # fmt: skip
+    }
 
 
 def _digest(*parts: str) -> str:

@@ -1,4 +1,4 @@
-"""``kopt controller pairs``: one replica, from start to the end."""
+"""``kopt controller pairwise``: one replica, from start to the end."""
 
 import asyncio
 import contextlib
@@ -6,17 +6,17 @@ import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from kopt.cluster.api import Kube, KubeSettings, connect
-from kopt.cluster.informer import Informer
-from kopt.cluster.lease import Fence
-from kopt.cluster.resources import NODE_TOPOLOGIES, Object
-from kopt.controllers.lifetime import end_signals, run_until
-from kopt.controllers.pairs.given import Writer
-from kopt.controllers.pairs.live import LiveCluster
-from kopt.controllers.pairs.reconciler import Reconciler
-from kopt.controllers.pairs.sending import Send, Sender
-from kopt.controllers.replica import LedReplica, ReplicaSettings
-from kopt.core.pairs import Health
+from kopt.cluster.client.api import Kube, KubeSettings, connect
+from kopt.cluster.client.resources import NODE_TOPOLOGIES, Object
+from kopt.cluster.runtime.informer import Informer
+from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.controllers.pairwise.endpoint_upload import Send, Sender
+from kopt.controllers.pairwise.ports import Writer
+from kopt.controllers.pairwise.reconciler import Reconciler
+from kopt.controllers.pairwise.state import LiveCluster
+from kopt.core.hardware.pairwise import Health
 
 _LOG = logging.getLogger(__name__)
 NAME = "pairs"
@@ -55,7 +55,7 @@ async def _endpoint(settings: ProcessSettings) -> AsyncIterator[Send | None]:
     if not settings.predictions_url:
         yield None
         return
-    from kopt.serving.client import AsyncPredictionClient
+    from kopt.serving.client.client import AsyncPredictionClient
 
     async with AsyncPredictionClient(settings.predictions_url, deadline_s=_ENDPOINT_S) as client:
         yield client.tell_pairs
@@ -74,16 +74,29 @@ class Replica(LedReplica):
         self.gauge("errors", "Passes that failed and are tried again.", lambda: self.troubles)
 
     async def lead(self, fence: Fence) -> None:
-        sending = asyncio.create_task(self._sender(self._send).run()) if self._send else None
+        sending = asyncio.create_task(self._keep_sending(self._send)) if self._send else None
         try:
             await self._work(fence)
         finally:
             if sending is not None:
                 sending.cancel()
 
+    async def _keep_sending(self, send: Send) -> None:
+        sender = self._sender(send)
+        while True:
+            with self.isolation.guard(self.isolation.itself) as attempt:
+                await sender.run()
+            await asyncio.sleep(attempt.again_s)
+
     async def _work(self, fence: Fence) -> None:
-        reconciler = Reconciler(self.cluster, Writer(fence, self.cluster), self._settings.tests_namespace, self._tell,
-                                taken_pause_s=self._settings.taken_pause_s)  # fmt: skip
+        reconciler = Reconciler(
+            self.cluster,
+            Writer(fence, self.cluster),
+            self._settings.tests_namespace,
+            self._tell,
+            taken_pause_s=self._settings.taken_pause_s,
+            isolation=self.isolation,
+        )
         self.cluster.read_anew()
         await self.step_through(reconciler, self.cluster.changed, _GATHER_S)
 
@@ -95,8 +108,8 @@ class Replica(LedReplica):
         return {name: nodes[name].levels for name in names if name in nodes and nodes[name].levels}
 
     def _degraded(self) -> int:
-        found = (one.get("status") or {} for one in self.cluster.bandwidths().values())
-        return sum(one.get("health") in (Health.SLOW.value, Health.FAILED.value) for one in found)
+        result = (bandwidth.get("status") or {} for bandwidth in self.cluster.bandwidths().values())
+        return sum(item.get("health") in (Health.SLOW.value, Health.FAILED.value) for item in result)
 
     def _tell(self, regarding: Object, reason: str, sentence: str) -> None:
         self.tell(regarding, reason, "Benchmarking", sentence)

@@ -1,14 +1,11 @@
 """What the parts of the controller are given: the cluster as it is seen, and whom to tell."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from kopt.cluster.lease import Fence
-from kopt.cluster.resources import Key, Object, Resource
-from kopt.controllers.pairs.views import NodeView, PodView
-
-Tell = Callable[[Object, str, str], None]
-"""(object reference, reason, sentence): an event for people."""
+from kopt.cluster.client.resources import Key, Object, Resource
+from kopt.cluster.runtime.lease import Fence
+from kopt.controllers.pairwise.views import NodeView, PodView
 
 
 class Cluster(Protocol):

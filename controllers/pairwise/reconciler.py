@@ -9,19 +9,23 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from kopt.cluster.api import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
-from kopt.cluster.resources import JOBS, PAIRWISE_BENCHMARKS, SERVICES, Object
-from kopt.controllers.pairs.choosing import Plan, in_the_way, plan
-from kopt.controllers.pairs.given import Cluster, Tell, Writer
-from kopt.controllers.pairs.jobs import job_for, service_for
-from kopt.controllers.pairs.keeping import Keeper
-from kopt.controllers.pairs.reporting import Account, account_of, budget_status, last_error, status_for
-from kopt.controllers.pairs.results import failures, measured
-from kopt.controllers.pairs.spec import Benchmark, benchmark_of
-from kopt.controllers.pairs.stages import Look, Stage, Test, look_again_s, look_at, test_of
-from kopt.core.pairs import Health, MeasuredPair, Pair
-from kopt.policies.pairs.health import HealthSettings
+from kopt.cluster.client.api import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from kopt.cluster.client.resources import JOBS, PAIRWISE_BENCHMARKS, SERVICES, Object
+from kopt.cluster.runtime.events import EmitEvent
+from kopt.cluster.runtime.isolation import Isolation, Subject
+from kopt.cluster.runtime.retry import Pauses, Retrying
+from kopt.controllers.pairwise.bandwidth_store import Keeper
+from kopt.controllers.pairwise.jobs import job_for, service_for
+from kopt.controllers.pairwise.ports import Cluster, Writer
+from kopt.controllers.pairwise.results import failures, measured
+from kopt.controllers.pairwise.spec import Benchmark, benchmark_of
+from kopt.controllers.pairwise.status import Account, account_of, budget_status, last_error, status_for
+from kopt.controllers.pairwise.test_selection import Plan, in_the_way, plan
+from kopt.controllers.pairwise.test_stage import Look, Stage, Test, look_again_s, look_at, test_of
+from kopt.core.hardware.pairwise import Health, MeasuredPair, Pair
+from kopt.policies.pairwise.health import HealthSettings
 
 _LOG = logging.getLogger(__name__)
 _SOON_S, _AFTER_TROUBLE_S = 0.5, 5.0
@@ -39,51 +43,47 @@ class _Ended:
     error: str = ""
 
 
-class Reconciler:
+class Reconciler(Retrying):
     """``step`` raises Deposed only; ``namespace`` is that of the tests."""
 
-    def __init__(self, cluster: Cluster, writer: Writer, namespace: str, tell: Tell = lambda *_: None,
-                 clock: Callable[[], float] = time.time, health: HealthSettings | None = None,
-                 taken_pause_s: float = _TAKEN_PAUSE_S) -> None:  # fmt: skip
+    def __init__(
+        self,
+        cluster: Cluster,
+        writer: Writer,
+        namespace: str,
+        tell: EmitEvent = lambda *_: None,
+        clock: Callable[[], float] = time.time,
+        health: HealthSettings | None = None,
+        taken_pause_s: float = _TAKEN_PAUSE_S,
+        isolation: Isolation | None = None,
+    ) -> None:
+        super().__init__(isolation or Isolation("pairs"), Pauses(changed_s=_SOON_S, failed_s=_AFTER_TROUBLE_S))
         self._cluster, self._writer, self._namespace = cluster, writer, namespace
         self._tell, self._clock, self._taken_pause_s = tell, clock, taken_pause_s
         self._keeper = Keeper(cluster, writer, tell, health or HealthSettings())
         self._not_before_s: dict[Pair, float] = {}
-        self.troubles = 0
 
     async def step(self) -> float | None:
         """In how many seconds to look again, None for when something changes."""
         again_s = [await self._guarded(document) for document in self._cluster.benchmarks()]
         if self._cluster.changed_verdicts():
-            again_s.append(await self._judge())
-        known = [one for one in again_s if one is not None]
+            again_s.append(await self._tried(self._judge))
+        known = [value for value in again_s if value is not None]
         return min(known) if known else None
 
     async def _guarded(self, document: Object) -> float | None:
-        name = document["metadata"]["name"]
+        return await self._tried(partial(self._looked_at, document), Subject.of(PAIRWISE_BENCHMARKS, document))
+
+    async def _looked_at(self, document: Object) -> float | None:
         try:
-            try:
-                benchmark = benchmark_of(document)
-            except ValueError as error:
-                await self._report(document, Plan(state="InvalidSpec", why=str(error)), 0, str(error))
-                return None
-            return await self._one(benchmark)
-        except (Conflict, NotFound):
-            return _SOON_S
-        except ApiError as error:
-            _LOG.warning("PairwiseBenchmark %s: %s", name, error)
-            self.troubles += 1
-            return _AFTER_TROUBLE_S
+            benchmark = benchmark_of(document)
+        except ValueError as error:
+            await self._report(document, Plan(state="InvalidSpec", why=str(error)), 0, str(error))
+            return None
+        return await self._one(benchmark)
 
     async def _judge(self) -> float | None:
-        try:
-            await self._keeper.keep((), self._clock())
-        except (Conflict, NotFound):
-            return _SOON_S
-        except ApiError as error:
-            _LOG.warning("NodeBandwidths: %s", error)
-            self.troubles += 1
-            return _AFTER_TROUBLE_S
+        await self._keeper.keep((), self._clock())
         return None
 
     async def _one(self, benchmark: Benchmark) -> float | None:
@@ -98,10 +98,10 @@ class Reconciler:
             elif not await self._end(test, look, benchmark, ended):
                 again_s.append(_AFTER_TROUBLE_S)
         await self._clear_away(benchmark, ended, now_s)
-        found = await self._start(benchmark, now_s)
+        result = await self._start(benchmark, now_s)
         error = ended.error or last_error(benchmark.document)
-        await self._report(self._document(benchmark), found, len(self._tests(benchmark.name)), error)
-        again_s.append(found.again_s - now_s)
+        await self._report(self._document(benchmark), result, len(self._tests(benchmark.name)), error)
+        again_s.append(result.again_s - now_s)
         return None if min(again_s) == float("inf") else max(_SOON_S, min(again_s))
 
     def _gives_way(self, test: Test, benchmark: Benchmark) -> Look:
@@ -128,16 +128,18 @@ class Reconciler:
                 return await self._end(test, Look(Stage.TAKEN, "its pod is gone"), benchmark, ended)
             log, look = "", Look(Stage.FAILED, look.why or f"its log cannot be read: {error}", None, look.at_s)
         if look.stage is Stage.SUCCEEDED:
-            found = measured(log, benchmark, test.pair, look.at_s)
+            measured_pairs = measured(log, benchmark, test.pair, look.at_s)
         else:
             last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
-            found = failures(benchmark, test.pair, look.at_s, f"{look.why}: {last[:300]}" if last else look.why)
-        bad = next((one for one in found if one.health is Health.FAILED), None)
+            measured_pairs = failures(
+                benchmark, test.pair, look.at_s, f"{look.why}: {last[:300]}" if last else look.why
+            )
+        bad = next((measured_pair for measured_pair in measured_pairs if measured_pair.health is Health.FAILED), None)
         if bad is not None:
             ended.error = f"{' and '.join(test.pair)}: {bad.reason}"
         self._say(benchmark, "TestFailed" if bad else "TestEnded", ended.error or f"{' and '.join(test.pair)} measured")
         ended.tests.append(test)
-        ended.results += found
+        ended.results += measured_pairs
         return True
 
     async def _clear_away(self, benchmark: Benchmark, ended: _Ended, now_s: float) -> None:
@@ -146,7 +148,7 @@ class Reconciler:
         if ended.results:
             await self._keeper.keep(ended.results, now_s)
         document = self._document(benchmark)
-        costs = ((one.uid, one.cost_gpu_s(benchmark.gpus, now_s)) for one in ended.tests)
+        costs = ((item.uid, item.cost_gpu_s(benchmark.gpus, now_s)) for item in ended.tests)
         account = self._account(document, now_s).charged(costs)
         spent = {"budget": budget_status(account), "lastError": (ended.error or last_error(document))[:1024]}
         await self._put_status(document, {**(document.get("status") or {}), **spent})
@@ -156,21 +158,21 @@ class Reconciler:
     async def _start(self, benchmark: Benchmark, now_s: float) -> Plan:
         if benchmark.suspended:
             return Plan(state="Suspended", why="spec.suspend is true")
-        found = self._plan(benchmark, now_s)
-        for pair in found.start:
+        result = self._plan(benchmark, now_s)
+        for pair in result.start:
             try:
                 await self._start_one(benchmark, pair)
             except AlreadyExists:
                 # Its last test is still being taken away.
                 self._not_before_s[pair] = now_s + _AFTER_TROUBLE_S
             except (Invalid, Forbidden, NotFound) as error:
-                return replace(found, state="TestsRefused", why=str(error), again_s=now_s + _REFUSED_PAUSE_S)
+                return replace(result, state="TestsRefused", why=str(error), again_s=now_s + _REFUSED_PAUSE_S)
         # What has just started is not due any more.
-        return self._plan(benchmark, now_s) if found.start else found
+        return self._plan(benchmark, now_s) if result.start else result
 
     def _plan(self, benchmark: Benchmark, now_s: float) -> Plan:
         every = [test for job in self._cluster.jobs() if (test := test_of(job)) is not None]
-        running = sum(one.benchmark == benchmark.name for one in every)
+        running = sum(item.benchmark == benchmark.name for item in every)
         used = self._account(self._document(benchmark), now_s).gpu_s + running * benchmark.gpus * benchmark.timeout_s
         return plan(benchmark, self._cluster, every, self._keeper.known(), now_s, used, self._not_before_s)
 
@@ -180,11 +182,11 @@ class Reconciler:
         await self._writer.create(JOBS, job_for(benchmark, pair, self._namespace))
         self._say(benchmark, "TestStarted", " and ".join(pair))
 
-    async def _report(self, document: Object, found: Plan, running: int, error: str) -> None:
+    async def _report(self, document: Object, result: Plan, running: int, error: str) -> None:
         now_s = self._clock()
         known, sick = self._keeper.known(), self._keeper.sick()
         account = self._account(document, now_s)
-        await self._put_status(document, status_for(document, found, known, sick, running, account, error, now_s))
+        await self._put_status(document, status_for(document, result, known, sick, running, account, error, now_s))
 
     async def _put_status(self, document: Object, status: Object) -> None:
         if document.get("status") != status:
@@ -194,13 +196,13 @@ class Reconciler:
         return account_of(document, now_s).without({job["metadata"]["uid"] for job in self._cluster.jobs()})
 
     def _tests(self, benchmark: str) -> list[Test]:
-        found = [test_of(job) for job in self._cluster.jobs()]
-        return [one for one in found if one is not None and one.benchmark == benchmark]
+        tests = [test_of(job) for job in self._cluster.jobs()]
+        return [test for test in tests if test is not None and test.benchmark == benchmark]
 
     def _document(self, benchmark: Benchmark) -> Object:
         """As it is now: it may have been written in this pass."""
         every = self._cluster.benchmarks()
-        return next((one for one in every if one["metadata"]["uid"] == benchmark.uid), benchmark.document)
+        return next((item for item in every if item["metadata"]["uid"] == benchmark.uid), benchmark.document)
 
     def _say(self, benchmark: Benchmark, reason: str, sentence: str) -> None:
         self._tell(PAIRWISE_BENCHMARKS.reference("", benchmark.name, benchmark.uid), reason, sentence)

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 
-from kopt.controllers.pairs.spec import Benchmark
-from kopt.core.bandwidth import BandwidthError, Collective, collective
-from kopt.core.collectives import CollectiveLog, CollectiveRun
-from kopt.core.pairs import Health, MeasuredPair, MeasuredPoint, Pair
+from kopt.controllers.pairwise.spec import Benchmark
+from kopt.core.hardware.bandwidth import BandwidthError, Collective, collective
+from kopt.core.hardware.collectives import CollectiveLog, CollectiveRun
+from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint, Pair
 from kopt.formats import topology
-from kopt.policies.pairs.fit import fit
+from kopt.policies.pairwise.fit import fit
 
 _VERSION = re.compile(r"\b(NCCL|RCCL)(?: library)? version\s*:?\s+v?(\d+(?:\.\d+){1,3})")
 _LIBRARY = re.compile(r"\bnccl-library=(\d{4,6})\b")
@@ -18,28 +18,32 @@ _MOST_POINTS = 64
 def measured(log: str, benchmark: Benchmark, pair: Pair, at_s: float) -> list[MeasuredPair]:
     """One result per collective; never raises."""
     try:
-        found = topology.parse(log)
-        if not isinstance(found, CollectiveLog):
+        result = topology.parse(log)
+        if not isinstance(result, CollectiveLog):
             raise topology.FormatError("the log is not one of nccl-tests or rccl-tests")
-        runs = _by_collective(found.runs, benchmark.collectives)
+        runs = _by_collective(result.runs, benchmark.collectives)
     except (topology.FormatError, BandwidthError) as error:
         return failures(benchmark, pair, at_s, str(error), software_of(log))
-    return [_one(runs.get(one), one, benchmark, pair, at_s, software_of(log)) for one in benchmark.collectives]
+    return [
+        _one(runs.get(collective), collective, benchmark, pair, at_s, software_of(log))
+        for collective in benchmark.collectives
+    ]
 
 
 def failures(benchmark: Benchmark, pair: Pair, at_s: float, why: str, software: str = "") -> list[MeasuredPair]:
     """The results of a test that showed nothing."""
     return [
-        MeasuredPair(pair, benchmark.gpus_per_node, one, at_s, software=software, health=Health.FAILED,
-                     reason=why[:1024])
-        for one in benchmark.collectives
-    ]  # fmt: skip
+        MeasuredPair(
+            pair, benchmark.gpus_per_node, collective, at_s, software=software, health=Health.FAILED, reason=why[:1024]
+        )
+        for collective in benchmark.collectives
+    ]
 
 
 def software_of(log: str) -> str:
     """``nccl 2.27.3``; empty where the log does not say."""
-    if found := _VERSION.search(log):
-        return f"{found[1].lower()} {found[2]}"
+    if match := _VERSION.search(log):
+        return f"{match[1].lower()} {match[2]}"
     if library := _LIBRARY.search(log):
         number = int(library[1])
         return f"nccl {number // 10_000}.{number // 100 % 100}.{number % 100}"
@@ -48,16 +52,17 @@ def software_of(log: str) -> str:
 
 def _by_collective(runs: Sequence[CollectiveRun], asked: Sequence[Collective]) -> dict[Collective, CollectiveRun]:
     """A run that does not say what it was is the only one that was asked for."""
-    found = {}
+    collective_runs = {}
     for run in runs:
         if not run.collective and (len(runs) > 1 or len(asked) > 1):
             raise topology.FormatError("a run of several does not say which collective it was")
-        found[collective(run.collective) if run.collective else asked[0]] = run
-    return found
+        collective_runs[collective(run.collective) if run.collective else asked[0]] = run
+    return collective_runs
 
 
-def _one(run: CollectiveRun | None, what: Collective, benchmark: Benchmark, pair: Pair, at_s: float,
-         software: str) -> MeasuredPair:  # fmt: skip
+def _one(
+    run: CollectiveRun | None, what: Collective, benchmark: Benchmark, pair: Pair, at_s: float, software: str
+) -> MeasuredPair:
     ranks = benchmark.gpus
     why, points, line = "", _points(run), None
     if run is None:
@@ -67,7 +72,7 @@ def _one(run: CollectiveRun | None, what: Collective, benchmark: Benchmark, pair
     elif wrong := sum(row.wrong or 0 for row in run.rows):
         why = f"{wrong} values of {what} were wrong"
     else:
-        line = fit([(float(one.bytes), one.latency_us) for one in points])
+        line = fit([(float(point.bytes), point.latency_us) for point in points])
         why = "" if line else f"the times of {what} do not grow with the size"
     if line is None:
         return MeasuredPair(

@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kopt.cluster.resources import Object
-from kopt.controllers.webhook.objects import at, count, items, mapping, text, texts
-from kopt.core.bandwidth import Collective, collective
-from kopt.policies.pairs.budget import DAYS, Budget, Window
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
+from kopt.core.hardware.bandwidth import Collective, collective
+from kopt.policies.pairwise.budget import DAYS, Budget, Window
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPAN = re.compile(r"([1-9]\d{0,3})([smhd])")
@@ -56,26 +56,41 @@ def benchmark_of(document: Object) -> Benchmark:
     if least >= most:
         raise ValueError("spec.sizes.minBytes has to be below maxBytes")
     return Benchmark(
-        metadata["name"], metadata["uid"], document, template,
-        {str(key): str(value) for key, value in mapping(spec, "nodeSelector").items()}, resource, gpus,
-        tuple([collective(one) for one in texts(spec, "collectives")]) or (Collective.ALL_REDUCE,), least, most,
-        text(spec, "sshSecret") or "kopt-pairs-ssh", text(spec, "priorityClassName"),
-        at(spec, "idleNodesOnly") is not False, _budget(spec), count(spec, "partnersPerNode", default=32),
-        _span(spec, "repeatAfter", "7d"), _span(spec, "retryAfter", "1h"), _span(spec, "timeout", "10m"),
+        metadata["name"],
+        metadata["uid"],
+        document,
+        template,
+        {str(key): str(value) for key, value in mapping(spec, "nodeSelector").items()},
+        resource,
+        gpus,
+        tuple([collective(name) for name in texts(spec, "collectives")]) or (Collective.ALL_REDUCE,),
+        least,
+        most,
+        text(spec, "sshSecret") or "kopt-pairs-ssh",
+        text(spec, "priorityClassName"),
+        at(spec, "idleNodesOnly") is not False,
+        _budget(spec),
+        count(spec, "partnersPerNode", default=32),
+        _span(spec, "repeatAfter", "7d"),
+        _span(spec, "retryAfter", "1h"),
+        _span(spec, "timeout", "10m"),
         at(spec, "suspend") is True,
-    )  # fmt: skip
+    )
 
 
 def _budget(spec: Mapping[str, object]) -> Budget:
     a_day = at(spec, "gpuSecondsPerDay")
     limit = float(a_day) if isinstance(a_day, int) and not isinstance(a_day, bool) else 36_000.0
-    windows = tuple([_window(one) for _, one in items(spec, "windows")])
+    windows = tuple([_window(item) for _, item in items(spec, "windows")])
     return Budget(max(1, count(spec, "maxPairsAtOnce")), limit, windows)
 
 
-def _window(one: Mapping[str, object]) -> Window:
-    return Window(_minute(text(one, "from")), _minute(text(one, "to")),
-                  frozenset(DAYS.index(day) for day in texts(one, "days")))  # fmt: skip
+def _window(item: Mapping[str, object]) -> Window:
+    return Window(
+        _minute(text(item, "from")),
+        _minute(text(item, "to")),
+        frozenset(DAYS.index(day) for day in texts(item, "days")),
+    )
 
 
 def _minute(clock: str) -> int:
@@ -84,12 +99,12 @@ def _minute(clock: str) -> int:
 
 
 def _bytes(spec: Mapping[str, object], name: str, default: int) -> int:
-    found = at(spec, "sizes", name)
-    return found if isinstance(found, int) and found > 0 else default
+    result = at(spec, "sizes", name)
+    return result if isinstance(result, int) and result > 0 else default
 
 
 def _span(spec: Mapping[str, object], name: str, default: str) -> float:
-    found = _SPAN.fullmatch(text(spec, name) or default)
-    if found is None:
+    match = _SPAN.fullmatch(text(spec, name) or default)
+    if match is None:
         raise ValueError(f"spec.{name} {text(spec, name)!r} is no span such as {default}")
-    return float(int(found[1]) * _UNITS_S[found[2]])
+    return float(int(match[1]) * _UNITS_S[match[2]])

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from kopt.cluster.node_bandwidths import stamp
-from kopt.cluster.resources import Object
-from kopt.controllers.pairs.choosing import Plan
-from kopt.controllers.webhook.objects import at, items, mapping, text, texts
-from kopt.core.pairs import Health, MeasuredPair
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import at, items, mapping, text, texts
+from kopt.cluster.objects.node_bandwidth import stamp
+from kopt.controllers.pairwise.test_selection import Plan
+from kopt.core.hardware.pairwise import Health, MeasuredPair
 
 RUNNING = "Running"
 _ACTIVE = ("Measuring", "UpToDate")
@@ -29,7 +29,7 @@ class Account:
 
     def without(self, there: Collection[str]) -> "Account":
         """Tests whose Jobs are gone cannot be charged again."""
-        return Account(self.day, self.gpu_s, tuple([one for one in self.counted if one in there]))
+        return Account(self.day, self.gpu_s, tuple([name for name in self.counted if name in there]))
 
 
 def account_of(document: Object, now_s: float) -> Account:
@@ -43,20 +43,33 @@ def budget_status(account: Account) -> Object:
     return {"day": account.day, "gpuSeconds": account.gpu_s, "counted": list(account.counted)}
 
 
-def status_for(document: Object, plan: Plan, known: Iterable[MeasuredPair], sick: Collection[str], running: int,
-               account: Account, error: str, now_s: float) -> Object:  # fmt: skip
+def status_for(
+    document: Object,
+    plan: Plan,
+    known: Iterable[MeasuredPair],
+    sick: Collection[str],
+    running: int,
+    account: Account,
+    error: str,
+    now_s: float,
+) -> Object:
     """``sick`` nodes count where they take part. Times of conditions change only with what they say."""
     pairs, part = set(plan.pairs), {name for pair in plan.pairs for name in pair}
-    own = [one for one in known if one.nodes in pairs]
+    own = [measured_pair for measured_pair in known if measured_pair.nodes in pairs]
     due = plan.due(now_s)
     return {
-        "observedGeneration": document["metadata"].get("generation", 0), "nodes": len(part),
-        "measured": max(0, len(plan.pairs) - due - running), "due": due, "running": running,
-        "slowPairs": len({one.nodes for one in own if one.health is Health.SLOW}),
-        "failedPairs": len({one.nodes for one in own if one.health is Health.FAILED}),
-        "degradedNodes": len(part & set(sick)), "lastError": error[:1024], "budget": budget_status(account),
+        "observedGeneration": document["metadata"].get("generation", 0),
+        "nodes": len(part),
+        "measured": max(0, len(plan.pairs) - due - running),
+        "due": due,
+        "running": running,
+        "slowPairs": len({measured_pair.nodes for measured_pair in own if measured_pair.health is Health.SLOW}),
+        "failedPairs": len({measured_pair.nodes for measured_pair in own if measured_pair.health is Health.FAILED}),
+        "degradedNodes": len(part & set(sick)),
+        "lastError": error[:1024],
+        "budget": budget_status(account),
         "conditions": [_condition(document, plan.state, plan.why, now_s)],
-    }  # fmt: skip
+    }
 
 
 def last_error(document: Object) -> str:
@@ -64,8 +77,8 @@ def last_error(document: Object) -> str:
 
 
 def _condition(document: Object, reason: str, message: str, now_s: float) -> Object:
-    found: Object = {"type": RUNNING, "status": str(reason in _ACTIVE), "reason": reason, "message": message[:1024]}
-    before = next((one for _, one in items(document, "status", "conditions") if text(one, "type") == RUNNING), None)
-    same = before is not None and text(before, "status") == found["status"]
+    result: Object = {"type": RUNNING, "status": str(reason in _ACTIVE), "reason": reason, "message": message[:1024]}
+    before = next((item for _, item in items(document, "status", "conditions") if text(item, "type") == RUNNING), None)
+    same = before is not None and text(before, "status") == result["status"]
     when = text(before, "lastTransitionTime") if same else ""
-    return found | {"lastTransitionTime": when or stamp(now_s)}
+    return result | {"lastTransitionTime": when or stamp(now_s)}

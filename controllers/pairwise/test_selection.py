@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kopt.cluster.resources import Object
-from kopt.controllers.pairs.given import Cluster
-from kopt.controllers.pairs.spec import Benchmark
-from kopt.controllers.pairs.stages import Test
-from kopt.controllers.pairs.views import NodeView, PodView
-from kopt.controllers.sizing.selection import runs_on
-from kopt.core.pairs import Health, MeasuredPair, Pair
-from kopt.policies.pairs.budget import affordable, asks_again_s, fits_window
-from kopt.policies.pairs.tournament import next_pairs, pairs_to_measure
+from kopt.cluster.client.resources import Object
+from kopt.cluster.workloads.node_selection import runs_on
+from kopt.controllers.pairwise.ports import Cluster
+from kopt.controllers.pairwise.spec import Benchmark
+from kopt.controllers.pairwise.test_stage import Test
+from kopt.controllers.pairwise.views import NodeView, PodView
+from kopt.core.hardware.pairwise import Health, MeasuredPair, Pair
+from kopt.policies.pairwise.budget import affordable, fits_window, next_check_s
+from kopt.policies.pairwise.tournament import next_pairs, pairs_to_measure
 
 
 @dataclass(frozen=True)
@@ -27,31 +27,44 @@ class Plan:
     again_s: float = float("inf")
 
     def due(self, now_s: float) -> int:
-        return sum(self.due_at_s.get(one, 0.0) <= now_s for one in self.pairs)
+        return sum(self.due_at_s.get(pair, 0.0) <= now_s for pair in self.pairs)
 
 
-def plan(benchmark: Benchmark, cluster: Cluster, tests: list[Test], known: Iterable[MeasuredPair], now_s: float,
-         used_gpu_s: float, not_before_s: Mapping[Pair, float]) -> Plan:  # fmt: skip
+def plan(
+    benchmark: Benchmark,
+    cluster: Cluster,
+    tests: list[Test],
+    known: Iterable[MeasuredPair],
+    now_s: float,
+    used_gpu_s: float,
+    not_before_s: Mapping[Pair, float],
+) -> Plan:
     """``tests`` are those of all benchmarks; ``not_before_s`` puts off pairs that were just taken away."""
     nodes = taking_part(benchmark, cluster.nodes())
     if len(nodes) < 2:
         return Plan(state="TooFewNodes", why=f"{len(nodes)} nodes are ready, match and have {benchmark.resource}")
     pairs = pairs_to_measure(nodes, benchmark.partners)
     due_at_s = _due(benchmark, known)
-    running = [one.pair for one in tests if one.benchmark == benchmark.name]
+    running = [test.pair for test in tests if test.benchmark == benchmark.name]
     due_at_s |= dict.fromkeys(running, float("inf"))
     put_off = due_at_s | {
         pair: max(until, due_at_s.get(pair, 0.0)) for pair, until in not_before_s.items() if until > now_s
     }
-    later = min((at for one in pairs if (at := put_off.get(one, 0.0)) > now_s), default=float("inf"))
-    found = Plan(pairs, due_at_s, [], "Measuring" if running else "UpToDate", "", later)
-    if not found.due(now_s):
-        return found
-    room = affordable(benchmark.budget, now_s, running=len(running), used_gpu_s=used_gpu_s, gpus=benchmark.gpus,
-                      longest_s=benchmark.timeout_s)  # fmt: skip
+    later = min((at for item in pairs if (at := put_off.get(item, 0.0)) > now_s), default=float("inf"))
+    result = Plan(pairs, due_at_s, [], "Measuring" if running else "UpToDate", "", later)
+    if not result.due(now_s):
+        return result
+    room = affordable(
+        benchmark.budget,
+        now_s,
+        running=len(running),
+        used_gpu_s=used_gpu_s,
+        gpus=benchmark.gpus,
+        longest_s=benchmark.timeout_s,
+    )
     if not room:
-        return _no_room(found, benchmark, len(running), now_s)
-    busy = {name for one in tests for name in one.pair} | occupied(benchmark, cluster, nodes)
+        return _no_room(result, benchmark, len(running), now_s)
+    busy = {name for test in tests for name in test.pair} | occupied(benchmark, cluster, nodes)
     start = next_pairs(pairs, put_off, now_s, busy=busy, at_most=room)
     if start:
         return Plan(pairs, due_at_s, start, "Measuring", "", later)
@@ -63,26 +76,29 @@ def taking_part(benchmark: Benchmark, nodes: Mapping[str, NodeView]) -> dict[str
     """Nodes that are ready, are selected, have the GPUs and let the template's pod run."""
     pod: Object = benchmark.template["spec"]
     return {
-        name: one for name, one in nodes.items()
-        if one.ready and one.gpus.get(benchmark.resource, 0) >= benchmark.gpus_per_node
-        and benchmark.selector.items() <= one.labels.items() and runs_on(pod, one.labels, one.taints)
-    }  # fmt: skip
+        name: node
+        for name, node in nodes.items()
+        if node.ready
+        and node.gpus.get(benchmark.resource, 0) >= benchmark.gpus_per_node
+        and benchmark.selector.items() <= node.labels.items()
+        and runs_on(pod, node.labels, node.taints)
+    }
 
 
 def occupied(benchmark: Benchmark, cluster: Cluster, nodes: Mapping[str, NodeView]) -> set[str]:
     """Nodes whose GPUs are somebody's, or may be what a pod waits for that is not below the tests in priority."""
     used: Counter[str] = Counter()
     floor = cluster.priority(benchmark.priority_class)
-    found = set()
+    result = set()
     for pod in cluster.pods():
         if pod.node and not pod.ended:
             used[pod.node] += pod.wants.get(benchmark.resource, 0)
             if benchmark.idle_only:
-                found.add(pod.node)
+                result.add(pod.node)
         elif pod.waiting and pod.job is None and pod.priority >= floor:
-            found |= {name for name, one in nodes.items() if pod.may_use(benchmark.resource, one)}
-    return found | {
-        name for name, one in nodes.items() if one.gpus[benchmark.resource] - used[name] < benchmark.gpus_per_node
+            result |= {name for name, node in nodes.items() if pod.may_use(benchmark.resource, node)}
+    return result | {
+        name for name, node in nodes.items() if node.gpus[benchmark.resource] - used[name] < benchmark.gpus_per_node
     }
 
 
@@ -104,27 +120,29 @@ def in_the_way(test: Test, benchmark: Benchmark, cluster: Cluster) -> PodView | 
 def _due(benchmark: Benchmark, known: Iterable[MeasuredPair]) -> dict[Pair, float]:
     """From when each pair is due again: all of its collectives were measured, the first of them then."""
     of_pair: dict[Pair, list[MeasuredPair]] = {}
-    for one in known:
-        if one.gpus_per_node == benchmark.gpus_per_node and one.collective in benchmark.collectives:
-            of_pair.setdefault(one.nodes, []).append(one)
+    for measured_pair in known:
+        if measured_pair.gpus_per_node == benchmark.gpus_per_node and measured_pair.collective in benchmark.collectives:
+            of_pair.setdefault(measured_pair.nodes, []).append(measured_pair)
 
-    def again_s(one: MeasuredPair) -> float:
-        failed = one.health is Health.FAILED
-        return one.measured_at + (benchmark.retry_after_s if failed else benchmark.repeat_after_s)
+    def again_s(measured_pair: MeasuredPair) -> float:
+        failed = measured_pair.health is Health.FAILED
+        return measured_pair.measured_at + (benchmark.retry_after_s if failed else benchmark.repeat_after_s)
 
     return {
-        pair: min(map(again_s, found)) for pair, found in of_pair.items() if len(found) == len(benchmark.collectives)
+        pair: min(map(again_s, measured_pairs))
+        for pair, measured_pairs in of_pair.items()
+        if len(measured_pairs) == len(benchmark.collectives)
     }
 
 
-def _no_room(found: Plan, benchmark: Benchmark, running: int, now_s: float) -> Plan:
+def _no_room(result: Plan, benchmark: Benchmark, running: int, now_s: float) -> Plan:
     budget = benchmark.budget
-    again_s = min(found.again_s, asks_again_s(budget, now_s, benchmark.timeout_s))
+    again_s = min(result.again_s, next_check_s(budget, now_s, benchmark.timeout_s))
     if running >= budget.pairs_at_once:
-        return found
+        return result
     if not fits_window(budget, now_s, benchmark.timeout_s):
         state, why = "OutsideWindow", "no window is open for as long as a test may take"
     else:
         state = "BudgetSpent"
         why = f"what is left of {budget.gpu_seconds_per_day:g} GPU-seconds a day is less than a test may take"
-    return Plan(found.pairs, found.due_at_s, [], "Measuring" if running else state, why, again_s)
+    return Plan(result.pairs, result.due_at_s, [], "Measuring" if running else state, why, again_s)

@@ -4,13 +4,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kopt.cluster.node_bandwidths import seconds
-from kopt.cluster.resources import Key, Object, key_of
-from kopt.controllers.pairs.jobs import BENCHMARK_LABEL, pair_of_job
-from kopt.controllers.pairs.spec import Benchmark
-from kopt.controllers.pairs.views import PodView
-from kopt.controllers.webhook.objects import at, items, text
-from kopt.core.pairs import Pair
+from kopt.cluster.client.resources import Key, Object, key_of
+from kopt.cluster.objects.fields import at, items, text
+from kopt.cluster.objects.node_bandwidth import seconds
+from kopt.controllers.pairwise.jobs import BENCHMARK_LABEL, pair_of_job
+from kopt.controllers.pairwise.spec import Benchmark
+from kopt.controllers.pairwise.views import PodView
+from kopt.core.hardware.pairwise import Pair
 
 _LATE_S = 60.0
 """After its deadline the Job controller has this long to end a test; then we do."""
@@ -54,9 +54,9 @@ class Test:
         """What it has kept from others: its GPUs from its start to its end."""
         ended = next(
             (
-                text(one, "lastTransitionTime")
-                for _, one in items(self.job, "status", "conditions")
-                if text(one, "type") in ("Complete", "Failed") and text(one, "status") == "True"
+                text(item, "lastTransitionTime")
+                for _, item in items(self.job, "status", "conditions")
+                if text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True"
             ),
             "",
         )
@@ -83,25 +83,25 @@ def test_of(job: Object) -> Test | None:
 
 def look_at(test: Test, pods: Sequence[PodView], nodes: Collection[str], benchmark: Benchmark, now_s: float) -> Look:
     """``pods`` are those of the Job, ``nodes`` those that there are."""
-    first = next((one for one in pods if one.rank == "0" and one.ended), None)
+    first = next((pod for pod in pods if pod.rank == "0" and pod.ended), None)
     if first is not None and first.succeeded:
         return Look(Stage.SUCCEEDED, "", first, first.finished_s or now_s)
     if missing := [name for name in test.pair if name not in nodes]:
         return Look(Stage.TAKEN, f"node {missing[0]} is gone")
-    if any(one.taken for one in pods):
+    if any(pod.taken for pod in pods):
         return Look(Stage.TAKEN, "a pod of it was taken away")
-    broken = next((one for one in sorted(pods, key=lambda one: one.rank) if one.ended and not one.succeeded), None)
+    broken = next((pod for pod in sorted(pods, key=lambda pod: pod.rank) if pod.ended and not pod.succeeded), None)
     if broken is not None:
         code = "" if broken.exit_code is None else f" with exit code {broken.exit_code}"
         return Look(Stage.FAILED, f"rank {broken.rank} ended{code}", first, broken.finished_s or now_s)
     late = Look(Stage.FAILED, f"it did not end within {benchmark.timeout_s:.0f} s", None, now_s)
-    for _, one in items(test.job, "status", "conditions"):
-        if text(one, "type") == "Failed" and text(one, "status") == "True":
-            ended_s = seconds(text(one, "lastTransitionTime"))
-            if text(one, "reason") == "DeadlineExceeded":
+    for _, item in items(test.job, "status", "conditions"):
+        if text(item, "type") == "Failed" and text(item, "status") == "True":
+            ended_s = seconds(text(item, "lastTransitionTime"))
+            if text(item, "reason") == "DeadlineExceeded":
                 return Look(Stage.FAILED, late.why, None, ended_s)
             return Look(Stage.TAKEN, "its pods were taken away")
-    if any(one.unschedulable for one in pods) and now_s - test.started_s > _ROOM_S:
+    if any(pod.unschedulable for pod in pods) and now_s - test.started_s > _ROOM_S:
         return Look(Stage.TAKEN, "the scheduler finds no room for a pod of it")
     if now_s <= _ends_s(test, benchmark):
         return Look(Stage.RUNS)

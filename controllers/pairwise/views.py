@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kopt.cluster.node_bandwidths import seconds
-from kopt.cluster.resources import Key, Object, key_of
-from kopt.controllers.pairs.jobs import BENCHMARK_LABEL, INDEX_ANNOTATION
-from kopt.controllers.sizing.offers import PRODUCT_LABELS
-from kopt.controllers.sizing.selection import runs_on
-from kopt.controllers.webhook.gpus import gpus_of, milli_of
-from kopt.controllers.webhook.objects import at, items, mapping, text
+from kopt.cluster.client.resources import Key, Object, key_of
+from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.node_bandwidth import seconds
+from kopt.cluster.workloads.gpu_requests import gpus_of, milli_of
+from kopt.cluster.workloads.jobs import JOB_NAME_LABEL
+from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS, runs_on
+from kopt.controllers.pairwise.jobs import BENCHMARK_LABEL, INDEX_ANNOTATION
 
-JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 _NEAR_LABELS = ("kaiwo.ai/nvlink-domain", "kaiwo.ai/topology-rack", "kaiwo.ai/topology-block")
 
 
@@ -29,7 +28,7 @@ class NodeView:
 
     @property
     def hardware(self) -> str:
-        return next((self.labels[name] for name in PRODUCT_LABELS if self.labels.get(name)), "")
+        return next((self.labels[name] for name in GPU_PRODUCT_LABELS if self.labels.get(name)), "")
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -39,7 +38,12 @@ class NodeView:
     def nearness(self, other: "NodeView") -> str:
         """The closest level that two nodes share, by labels; empty for none."""
         return next(
-            (one for one in _NEAR_LABELS if self.labels.get(one) and self.labels[one] == other.labels.get(one)), ""
+            (
+                near_label
+                for near_label in _NEAR_LABELS
+                if self.labels.get(near_label) and self.labels[near_label] == other.labels.get(near_label)
+            ),
+            "",
         )
 
 
@@ -77,13 +81,18 @@ class PodView:
 
 def node_view(node: Object) -> NodeView:
     """Also of a node without GPUs: they may be away for the moment in which a device plugin starts anew."""
-    gpus = {str(name): int(amount) for name, amount in items(node, "status", "allocatable")
-            if milli_of(str(name), _whole(amount))}  # fmt: skip
-    ready = any(text(one, "type") == "Ready" and text(one, "status") == "True"
-                for _, one in items(node, "status", "conditions"))  # fmt: skip
+    gpus = {
+        str(name): int(amount)
+        for name, amount in items(node, "status", "allocatable")
+        if milli_of(str(name), _whole(amount))
+    }
+    ready = any(
+        text(item, "type") == "Ready" and text(item, "status") == "True"
+        for _, item in items(node, "status", "conditions")
+    )
     metadata = node["metadata"]
     labels = {str(key): str(value) for key, value in mapping(metadata, "labels").items()}
-    taints = tuple([dict(one) for _, one in items(node, "spec", "taints")])
+    taints = tuple([dict(item) for _, item in items(node, "spec", "taints")])
     usable = ready and at(node, "spec", "unschedulable") is not True and "deletionTimestamp" not in metadata
     return NodeView(
         metadata["name"], metadata["uid"], labels, taints, gpus, usable, seconds(metadata["creationTimestamp"])
@@ -101,37 +110,45 @@ def pod_view(pod: Object) -> PodView | None:
     ended = phase in ("Succeeded", "Failed")
     gone = "deletionTimestamp" in metadata
     scheduled = next(
-        (one for _, one in items(pod, "status", "conditions") if text(one, "type") == "PodScheduled"), None
+        (item for _, item in items(pod, "status", "conditions") if text(item, "type") == "PodScheduled"), None
     )
     waiting = not node and not ended and not gone and not list(items(spec, "schedulingGates"))
-    state = next((mapping(one, "state", "terminated") for _, one in items(pod, "status", "containerStatuses")), {})
+    state = next((mapping(item, "state", "terminated") for _, item in items(pod, "status", "containerStatuses")), {})
     code = at(state, "exitCode")
     job = text(metadata, "labels", JOB_NAME_LABEL)
     return PodView(
-        key_of(pod), metadata["uid"], node, ended, waiting,
+        key_of(pod),
+        metadata["uid"],
+        node,
+        ended,
+        waiting,
         waiting and text(scheduled, "status") == "False" and text(scheduled, "reason") == "Unschedulable",
-        _number(at(spec, "priority")), wants, (metadata["namespace"], job) if of_test and job else None,
-        text(metadata, "annotations", INDEX_ANNOTATION), phase == "Succeeded",
+        _number(at(spec, "priority")),
+        wants,
+        (metadata["namespace"], job) if of_test and job else None,
+        text(metadata, "annotations", INDEX_ANNOTATION),
+        phase == "Succeeded",
         code if isinstance(code, int) else None,
         seconds(text(state, "finishedAt")) if text(state, "finishedAt") else None,
-        gone or _disrupted(pod), dict(spec) if waiting else {},
-    )  # fmt: skip
+        gone or _disrupted(pod),
+        dict(spec) if waiting else {},
+    )
 
 
 def _disrupted(pod: Object) -> bool:
     return text(pod, "status", "reason") in ("Evicted", "Preempting", "NodeLost", "Shutdown", "Terminated") or any(
-        text(one, "type") == "DisruptionTarget" and text(one, "status") == "True"
-        for _, one in items(pod, "status", "conditions")
+        text(item, "type") == "DisruptionTarget" and text(item, "status") == "True"
+        for _, item in items(pod, "status", "conditions")
     )
 
 
 def _wants(spec: Mapping[str, object]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    wants: dict[str, int] = {}
     for _, container in items(spec, "containers"):
         for name, amount in items(container, "resources", "limits"):
             if milli_of(str(name), _whole(amount)):
-                found[str(name)] = found.get(str(name), 0) + _whole(amount)
-    return found
+                wants[str(name)] = wants.get(str(name), 0) + _whole(amount)
+    return wants
 
 
 def _whole(amount: object) -> int:

@@ -6,23 +6,25 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kopt.cluster.api import Kube, KubeSettings, connect
-from kopt.cluster.informer import Informer
-from kopt.cluster.lease import Fence
-from kopt.cluster.resources import KUEUE_WORKLOADS, Object
-from kopt.controllers.lifetime import end_signals, run_until
-from kopt.controllers.preemption.deciding import Deciding
-from kopt.controllers.preemption.given import ControllerSettings, Writer
-from kopt.controllers.preemption.holding import Holding, HoldSettings, Reviewer, Workloads
-from kopt.controllers.preemption.kai.gating import Gating
-from kopt.controllers.preemption.kai.live import LiveKai
-from kopt.controllers.preemption.kai.taking import KaiTaking
-from kopt.controllers.preemption.live import LiveCluster
-from kopt.controllers.preemption.plain.live import LivePods, PodWriter, seen_nodes
-from kopt.controllers.preemption.plain.taking import PlainTaking
+from kopt.cluster.client.api import Kube, KubeSettings, connect
+from kopt.cluster.client.resources import KUEUE_WORKLOADS, Object
+from kopt.cluster.objects.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, WorkloadView
+from kopt.cluster.runtime.annotation_checks import checks
+from kopt.cluster.runtime.informer import Informer
+from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.controllers.preemption.kai.preemptor import KaiPreemption
+from kopt.controllers.preemption.kai.scheduling_gates import Gating
+from kopt.controllers.preemption.kai.state import LiveKai
+from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
+from kopt.controllers.preemption.kube_scheduler.state import LivePods, PodWriter, seen_nodes
+from kopt.controllers.preemption.planner import Planner
+from kopt.controllers.preemption.ports import ControllerSettings, Writer
 from kopt.controllers.preemption.reconciler import Reconciler
-from kopt.controllers.preemption.views import WorkloadView
-from kopt.controllers.replica import LedReplica, ReplicaSettings
+from kopt.controllers.preemption.state import LiveCluster
+from kopt.controllers.preemption.workload_hold import Holding, HoldSettings, Reviewer, Workloads
+from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION
 
 NAME = "preemption"
 _GATHER_S = 0.02
@@ -38,7 +40,7 @@ class ProcessSettings(ReplicaSettings):
     """Where new Workloads are reviewed; without it nothing is held, so nothing is decided for Kueue."""
     port: int = 9454
     plain_pods: bool = False
-    """Make room for plain pods of classes that never pre-empt, too."""
+    """Make room for plain pods of classes that never preempt, too."""
     kai: bool = False
     """And for pods of KAI's queues, ahead of KAI's own rule; it takes ``hold``."""
 
@@ -53,27 +55,36 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 class Replica(LedReplica):
     """The parts of one process, put together. What is covered or held when it ends is the next leader's."""
 
+    reads_seals = True
+    goes_by = checks(EVICTING_ANNOTATION, DECISION_ANNOTATION, REQUEST_ANNOTATION, holder=HOLDER)
+
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
         self._settings, self._kube = settings, kube
-        self.cluster = LiveCluster(kube)
+        self.cluster = LiveCluster(kube, settings.controller.mode, settings.controller.workload_may_lower)
         stale_s = settings.controller.policy.stale_s
         nodes = seen_nodes(kube)
         self._plain = LivePods(self.cluster, nodes, stale_s) if settings.plain_pods else None
         self._kai = LiveKai(kube, self.cluster, nodes, stale_s) if settings.kai else None
         informers: list[Informer[Any]] = [*self.cluster.informers]
-        informers += [nodes] if self._plain or self._kai else []
+        informers += [nodes, self.cluster.job_sets] if self._plain or self._kai else []
         informers += self._kai.informers if self._kai else ()
         super().__init__(kube, NAME, settings, informers)
-        deciding = Deciding(self.cluster, settings.controller)
+        deciding = Planner(self.cluster, settings.controller)
         reviewers: list[Reviewer] = [Workloads(deciding.would_preempt)]
         self._reviewed = informers
         if self._kai is not None:
             reviewers.append(Gating(self._kai, settings.controller.mode))
         self._holding = Holding(kube, settings.hold, reviewers, self._is_led) if settings.hold else None
-        self.gauge("held_workloads", "Workloads that wait for a decision.",
-                   lambda: sum(one.held for one in self.cluster.workloads()))  # fmt: skip
-        self.gauge("covered_workloads", "Running Workloads whose priority is raised.",
-                   lambda: sum(one.cover is not None for one in self.cluster.workloads()))  # fmt: skip
+        self.gauge(
+            "held_workloads",
+            "Workloads that wait for a decision.",
+            lambda: sum(workload.held for workload in self.cluster.workloads()),
+        )
+        self.gauge(
+            "covered_workloads",
+            "Running Workloads whose priority is raised.",
+            lambda: sum(workload.cover is not None for workload in self.cluster.workloads()),
+        )
         self.gauge("errors", "Passes that failed and are tried again.", lambda: self.troubles)
 
     async def run(self) -> None:
@@ -86,19 +97,29 @@ class Replica(LedReplica):
         await super().stop()
 
     async def lead(self, fence: Fence) -> None:
-        reconciler = Reconciler(self.cluster, Writer(fence, self.cluster), self._settings.controller, self._about)
+        reconciler = Reconciler(
+            self.cluster,
+            Writer(fence, self.cluster, self._kube),
+            self._settings.controller,
+            self._about,
+            isolation=self.isolation,
+        )
         work = [asyncio.create_task(self.step_through(reconciler, self.cluster.changed, _GATHER_S))]
         if self._plain is not None:
-            taking = PlainTaking(self._plain, PodWriter(self._kube, fence), self._settings.controller, self._said)
+            writer = PodWriter(self._kube, fence, self._plain.reads)
+            taking = PlainPreemption(
+                self._plain, writer, self._settings.controller, self._said, isolation=self.isolation
+            )
             work.append(asyncio.create_task(self.step_through(taking, self._plain.changed, _GATHER_S)))
         if self._kai is not None:
-            ahead = KaiTaking(self._kai, PodWriter(self._kube, fence), self._settings.controller, self._said)
+            writer = PodWriter(self._kube, fence, self._kai.reads)
+            ahead = KaiPreemption(self._kai, writer, self._settings.controller, self._said, isolation=self.isolation)
             work.append(asyncio.create_task(self.step_through(ahead, self._kai.changed, _GATHER_S)))
         try:
             await asyncio.gather(*work)
         finally:
-            for one in work:
-                one.cancel()
+            for task in work:
+                task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
 
     @contextlib.asynccontextmanager

@@ -1,285 +1,357 @@
-"""One pass over all Workloads, from what stands on them: nothing that matters is only in memory.
+"""One reconcile of all Workloads, from their annotations: nothing that matters is only in memory.
 
-A Workload that Kueue would make room for is held (``active: false``) from its creation on, or from when others who had
-held it let it go. While it is, the policy is
-asked at every change; gangs that can save on request are asked to, and waited for. Then, in this order: everybody who
-must not be taken is covered (a priority above that of the one that waits), the chosen are told, and the Workload is let
-go: Kueue finds nobody but the chosen. Covers end when it has its quota, or is gone, or ``cover_s`` later; wherever this
-ends in between, the next pass goes on or takes it back. As long as Kueue has not looked, who of the chosen begins to
-write is covered, too.
+A Workload that Kueue would preempt for is held (``active: false``) from its creation on, or from when another holder
+releases it. While it is held, the policy is called at every change; gangs that can save on request are asked to, and
+waited for. Then, in this order: all Workloads that must not be preempted are shielded (a priority above the
+preemptor's), the victims get a notice, and the Workload is released: Kueue finds no other victims. Shields end when it
+has quota, or is gone, or after ``cover_s``. If a step fails, the next reconcile continues or undoes it. Until Kueue has
+decided, a victim that begins to write is shielded as well.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from kopt.cluster.held import release
-from kopt.cluster.resources import KUEUE_WORKLOADS, Object
-from kopt.controllers.preemption.deciding import LAPSED, Deciding, Judged, is_lapsed, is_under_way
-from kopt.controllers.preemption.given import Cluster, ControllerSettings, Tell, Writer
-from kopt.controllers.preemption.marks import (
+from kopt.cluster.client.resources import KUEUE_WORKLOADS, Object
+from kopt.cluster.holds.hold import release
+from kopt.cluster.objects.kueue import HOLDER, MINE, PodView, WorkloadView
+from kopt.cluster.runtime.isolation import Isolation, Subject
+from kopt.cluster.runtime.retry import SOON_S
+from kopt.controllers.preemption.checkpoint_status import grounds
+from kopt.controllers.preemption.passes import Passes
+from kopt.controllers.preemption.patches import (
     advised,
-    asked,
-    covered,
+    decision_document,
+    eviction_notice,
     held,
+    no_eviction_notice,
+    outcome_document,
     released,
+    save_request,
+    shielded,
     stamp,
-    told,
-    untold,
-    verdict_of,
-    word,
 )
-from kopt.controllers.preemption.passes import SOON_S, Passes
-from kopt.controllers.preemption.scene import Facts, to_cover
-from kopt.controllers.preemption.statuses import grounds
-from kopt.controllers.preemption.views import HOLDER, MINE, WorkloadView
+from kopt.controllers.preemption.planner import LAPSED, Evaluation, Planner, is_lapsed, is_under_way
+from kopt.controllers.preemption.ports import Cluster, ControllerSettings, EmitEvent, Writer
+from kopt.controllers.preemption.snapshot import QueueSnapshot, to_shield
 from kopt.core.decision import Mode
-from kopt.core.saving import SaveRequest
-from kopt.policies.preemption import PreemptionDecision, Verdict
+from kopt.core.workload.checkpoint_request import SaveRequest
+from kopt.policies.preemption import PreemptionAction, PreemptionDecision
 
 _LOG = logging.getLogger(__name__)
 DECISIONS = logging.getLogger("kopt.decisions")
 _IDLE_S, _NEW_S = 30.0, 30.0
-_OWN_RULES = "Kueue did not make room by the chosen alone; it goes by its own rules."
+_OWN_RULES = "The selected victims did not make enough room; Kueue applies its own rules."
 
 
 class Reconciler(Passes):
-    """``step`` does what there is to do and says in how many seconds to look again, should nothing change before."""
+    """``step`` reconciles and returns the seconds until the next one if nothing changes before."""
 
-    def __init__(self, cluster: Cluster, writer: Writer, settings: ControllerSettings, tell: Tell,
-                 clock: Callable[[], float] = time.time) -> None:  # fmt: skip
-        self._cluster, self._writer, self._settings, self._tell, self._clock = cluster, writer, settings, tell, clock
-        self._deciding = Deciding(cluster, settings)
-        self._said: dict[str, str] = {}
+    def __init__(
+        self,
+        cluster: Cluster,
+        writer: Writer,
+        settings: ControllerSettings,
+        emit_event: EmitEvent,
+        clock: Callable[[], float] = time.time,
+        isolation: Isolation | None = None,
+    ) -> None:
+        super().__init__(isolation)
+        self._cluster, self._writer, self._settings, self._emit_event, self._clock = (
+            cluster,
+            writer,
+            settings,
+            emit_event,
+            clock,
+        )
+        self._deciding = Planner(cluster, settings)
+        self._reported: dict[str, str] = {}
 
     async def _step(self) -> float:
         now_s = self._clock()
-        again_s = [await self._tried(self._lapse(view, now_s)) for view in self._cluster.workloads()]
-        again_s += [await self._tried(work(now_s)) for work in (self._take_back, self._take_notices_back, self._learn)]
+        again_s = [
+            await self._tried(partial(self._lapse, workload, now_s), _about(workload))
+            for workload in self._cluster.workloads()
+        ]
+        for work in (self._remove_shields, self._remove_notices, self._learn):
+            again_s.append(await self._tried(partial(work, now_s)))
         self._forget()
-        for view in sorted(self._cluster.workloads(), key=lambda one: (-one.priority, one.created_s, one.key)):
-            if view.held:
-                again_s.append(await self._heard(view))
-            elif is_under_way(view, now_s, self._settings.cover_s):
-                again_s.append(await self._tried(self._keep(view, now_s)))
-            elif now_s - view.created_s < _NEW_S and view.verdict is None and view.uid not in self._said:
-                again_s.append(await self._tried(self._advise(view, now_s)))
+        for workload in sorted(
+            self._cluster.workloads(), key=lambda workload: (-workload.priority, workload.created_s, workload.key)
+        ):
+            if workload.held:
+                again_s.append(await self._handle_within_budget(workload))
+            elif is_under_way(workload, now_s, self._settings.cover_s):
+                again_s.append(await self._tried(partial(self._keep, workload, now_s), _about(workload)))
+            elif (
+                now_s - workload.created_s < _NEW_S and workload.verdict is None and workload.uid not in self._reported
+            ):
+                again_s.append(await self._tried(partial(self._advise, workload, now_s), _about(workload)))
         return min([_IDLE_S, *again_s])
 
     async def _learn(self, now_s: float) -> float:
         self._deciding.learn(now_s)
         return _IDLE_S
 
-    async def _lapse(self, view: WorkloadView, now_s: float) -> float:
-        """Covers that have ended for one that still waits: Kueue looks at it again once it has left and come back."""
-        verdict = view.verdict
-        if verdict is None or not verdict.until_s or not view.pending or not view.active or is_lapsed(view):
+    async def _lapse(self, preemptor: WorkloadView, now_s: float) -> float:
+        """If shields ended and it still waits: Kueue reconsiders it once it has left its queue and returned."""
+        decision = preemptor.verdict
+        if (
+            decision is None
+            or not decision.until_s
+            or not preemptor.pending
+            or not preemptor.active
+            or is_lapsed(preemptor)
+        ):
             return _IDLE_S
-        if is_under_way(view, now_s, self._settings.cover_s):
-            return verdict.until_s - now_s
-        if any(one.leaving and one.name in verdict.victims for one in self._cluster.workloads()):
-            # Their pods take their time to end; leaving the queue now would leave their room to others.
+        if is_under_way(preemptor, now_s, self._settings.cover_s):
+            return decision.until_s - now_s
+        if any(workload.leaving and workload.name in decision.victims for workload in self._cluster.workloads()):
+            # The victims are still terminating; leaving the queue now would give their room to others.
             return _IDLE_S
-        if not view.holder and any(one.cover and one.cover.for_uid == view.uid for one in self._cluster.workloads()):
-            lapsed = word(LAPSED, now_s, "LAPSED", _OWN_RULES)
-            await self._writer.patch(view, held({"active": True}, lapsed))
+        if not preemptor.holder and any(
+            workload.cover and workload.cover.for_uid == preemptor.uid for workload in self._cluster.workloads()
+        ):
+            lapsed = outcome_document(LAPSED, now_s, "LAPSED", _OWN_RULES)
+            await self._writer.patch(preemptor, held({"active": True}, preemptor.uid, lapsed))
         return _IDLE_S
 
-    def _waiting(self, now_s: float) -> set[str]:
-        """Uids and names of those for whom somebody may be covered or told to go."""
-        return {key for one in self._cluster.workloads()
-                if one.pending and (_is_heard(one) or is_under_way(one, now_s, self._settings.cover_s))
-                for key in (one.uid, one.name)}  # fmt: skip
+    def _preemptor_ids(self, now_s: float) -> set[str]:
+        """Uids and names of Workloads that shields and eviction notices may exist for."""
+        return {
+            key
+            for workload in self._cluster.workloads()
+            if workload.pending and (_is_held(workload) or is_under_way(workload, now_s, self._settings.cover_s))
+            for key in (workload.uid, workload.name)
+        }
 
-    async def _take_back(self, now_s: float) -> float:
-        """Covers and marks whose reason is gone."""
-        waiting, changes = self._waiting(now_s), list[tuple[WorkloadView, Object]]()
-        for view in self._cluster.workloads():
-            stray = view.holder == HOLDER and not view.cover and view.active
-            if stray or (view.cover and not (view.running and view.cover.for_uid in waiting)):
-                changes.append((view, release(KUEUE_WORKLOADS, view.document)))
+    async def _remove_shields(self, now_s: float) -> float:
+        """Remove shields and marks that no longer have a reason."""
+        preemptor_ids, changes = self._preemptor_ids(now_s), list[tuple[WorkloadView, Object]]()
+        for workload in self._cluster.workloads():
+            stray = workload.holder == HOLDER and not workload.cover and workload.active
+            if stray or (workload.cover and not (workload.running and workload.cover.for_uid in preemptor_ids)):
+                changes.append((workload, release(KUEUE_WORKLOADS, workload.document)))
         await self._writer.patch_all(changes)
         return _IDLE_S
 
-    async def _take_notices_back(self, now_s: float) -> float:
-        waiting = self._waiting(now_s)
-        await self._writer.patch_all([(view, untold()) for view in self._cluster.workloads() if view.evicting
-                                      and view.running and view.evicting.waiting not in waiting])  # fmt: skip
+    async def _remove_notices(self, now_s: float) -> float:
+        preemptor_ids = self._preemptor_ids(now_s)
+        await self._writer.patch_all(
+            [
+                (workload, no_eviction_notice())
+                for workload in self._cluster.workloads()
+                if workload.evicting and workload.running and workload.evicting.waiting not in preemptor_ids
+            ]
+        )
         return _IDLE_S
 
-    async def _heard(self, view: WorkloadView) -> float:
-        """Whatever goes wrong with it, nobody waits much longer than the budget."""
-        before = self.troubles
-        again_s = await self._tried(self._hear(view))
-        if self.troubles == before or self._clock() < self._ends_s(view):
+    async def _handle_within_budget(self, preemptor: WorkloadView) -> float:
+        """Release it shortly after its budget, whatever goes wrong."""
+        before, failed = self.troubles, self._isolation.waits_s(_about(preemptor)) > 0
+        again_s = await self._tried(partial(self._handle, preemptor), _about(preemptor))
+        if (self.troubles == before and not failed) or self._clock() < self._ends_s(preemptor):
             return again_s
-        overdue = word("leave", self._clock(), "OVERDUE", "Nobody could be chosen within the budget; Kueue goes by its "
-                       "own rules.")  # fmt: skip
-        return await self._tried(self._release(view, overdue))
+        overdue = outcome_document(
+            "leave", self._clock(), "OVERDUE", "No victims were found within the budget; Kueue applies its own rules."
+        )
+        return await self._tried(partial(self._release, preemptor, overdue))
 
-    async def _hear(self, view: WorkloadView) -> float:
-        """A held Workload: let it go, choose for it, or have it wait."""
+    async def _handle(self, preemptor: WorkloadView) -> float:
+        """A held Workload: release it, select victims for it, or let it wait."""
         now_s = self._clock()
-        if is_lapsed(view):
-            return await self._let_go(view, word(LAPSED, now_s, "LAPSED", _OWN_RULES))
+        if is_lapsed(preemptor):
+            return await self._let_go(preemptor, outcome_document(LAPSED, now_s, "LAPSED", _OWN_RULES))
         # A large search must not hold up the Lease and the reviews.
-        judged = await asyncio.to_thread(self._deciding.judge, view, now_s)
-        if judged.decision is None:
-            return await self._let_go(view, word("leave", now_s, judged.reason.code, judged.reason.message))
-        self._say(view, judged.decision, Mode.ENFORCE)
-        ends_s = self._ends_s(view)
-        if judged.decision.verdict is Verdict.WAIT and now_s < ends_s:
-            await self._mark(view, [], (), now_s)
-            await self._ask(view, judged, judged.decision)
-            until_s = min(judged.decision.until_s or now_s, ends_s)
+        evaluation = await asyncio.to_thread(self._deciding.evaluate, preemptor, now_s)
+        if evaluation.decision is None:
+            return await self._let_go(
+                preemptor, outcome_document("leave", now_s, evaluation.reason.code, evaluation.reason.message)
+            )
+        self._say(preemptor, evaluation.decision, Mode.ENFORCE)
+        ends_s = self._ends_s(preemptor)
+        if evaluation.decision.action is PreemptionAction.WAIT and now_s < ends_s:
+            await self._shield(preemptor, [], (), now_s)
+            await self._request_saves(preemptor, evaluation, evaluation.decision)
+            until_s = min(evaluation.decision.until_s or now_s, ends_s)
             return max(SOON_S, until_s - now_s)
-        if judged.decision.verdict is Verdict.PREEMPT:
-            return await self._choose(view, judged, judged.decision)
-        return await self._leave(view, judged, judged.decision)
+        if evaluation.decision.action is PreemptionAction.PREEMPT:
+            return await self._choose(preemptor, evaluation, evaluation.decision)
+        return await self._leave(preemptor, evaluation, evaluation.decision)
 
-    async def _ask(self, view: WorkloadView, judged: Judged, decision: PreemptionDecision) -> None:
-        """Those whom the plan counts on write a checkpoint now; the pods of a gang are all asked the same."""
-        facts, ends_s = judged.facts, view.came_s + self._settings.budget_s
-        for one in [one for one in facts.workloads if one.name in decision.asks]:
-            saving = facts.saving(one)
-            why = f"{one.name} is to make room for {view.name}."
-            wanted = saving.request or SaveRequest.of(MINE, why, self._clock(), ends_s, view.name)
-            for pod in saving.left:
-                await self._writer.ask(pod, asked(wanted))
-            self._tell(one, "SaveRequested", why)
+    async def _request_saves(
+        self, preemptor: WorkloadView, evaluation: Evaluation, decision: PreemptionDecision
+    ) -> None:
+        """Ask the gangs that the plan counts on for a checkpoint; all pods of a gang get the same request."""
+        snapshot, ends_s = evaluation.snapshot, preemptor.came_s + self._settings.budget_s
+        for workload in [workload for workload in snapshot.workloads if workload.name in decision.save_requests]:
+            saving = snapshot.saving(workload)
+            why = f"{workload.name} is to make room for {preemptor.name}."
+            wanted = saving.request or SaveRequest.of(MINE, why, self._clock(), ends_s, preemptor.name)
+            for pod in saving.unasked_pods:
+                await self._writer.ask(pod, save_request(pod.uid, wanted))
+            self._emit_event(workload, "SaveRequested", why)
 
-    async def _choose(self, view: WorkloadView, judged: Judged, decision: PreemptionDecision) -> float:
-        """Write down what was decided, cover the others, tell the chosen, let Kueue choose."""
-        now_s, victims = judged.facts.now_s, judged.victims
-        uids = {one.uid for one in victims}
-        models = {_grounds(judged.facts, one)["model"] for one in victims}
-        if view.verdict is None or view.verdict.victims != decision.victims:
-            await self._writer.patch(self._newest(view), advised(verdict_of(decision, now_s, 0.0, models)))
-        await self._mark(view, to_cover(view, judged.facts, uids), uids, now_s)
+    async def _choose(self, preemptor: WorkloadView, evaluation: Evaluation, decision: PreemptionDecision) -> float:
+        """Write the decision, shield the others, notify the victims, let Kueue preempt."""
+        now_s, victims = evaluation.snapshot.now_s, evaluation.victims
+        uids = {workload.uid for workload in victims}
+        models = {_grounds(evaluation.snapshot, workload)["model"] for workload in victims}
+        if preemptor.verdict is None or preemptor.verdict.victims != decision.victims:
+            await self._writer.patch(
+                self._newest(preemptor), advised(preemptor.uid, decision_document(decision, now_s, 0.0, models))
+            )
+        await self._shield(preemptor, to_shield(preemptor, evaluation.snapshot, uids), uids, now_s)
         for victim in victims:
-            why, more = _why(victim, decision), _grounds(judged.facts, victim)
-            await self._writer.patch(self._newest(victim), told(view.name, now_s, why, more))
-        # It may have another priority by now.
-        if not self._may_go(self._newest(view), victims, uids):
+            why, more = _why(victim, decision), _grounds(evaluation.snapshot, victim)
+            await self._writer.patch(
+                self._newest(victim), eviction_notice(victim.uid, preemptor.name, now_s, why, more)
+            )
+        # Its priority may have changed meanwhile.
+        if not await self._may_go(self._newest(preemptor), victims, uids):
             return SOON_S
-        await self._release(view, verdict_of(decision, now_s, now_s + self._settings.cover_s, models))
-        self._deciding.applied(judged)
-        self._tell(view, "PreemptionChosen", decision.reasons[0].message)
+        await self._release(preemptor, decision_document(decision, now_s, now_s + self._settings.cover_s, models))
+        self._deciding.applied(evaluation)
+        self._emit_event(preemptor, "PreemptionChosen", decision.reasons[0].message)
         for victim in victims:
-            self._tell(victim, "Preempting", _why(victim, decision))
+            self._emit_event(victim, "Preempting", _why(victim, decision))
         return self._settings.cover_s
 
-    def _may_go(self, view: WorkloadView, victims: list[WorkloadView], uids: Collection[str]) -> bool:
-        """The last look: the chosen are safe still, and nobody came who is not covered."""
+    async def _may_go(self, preemptor: WorkloadView, victims: list[WorkloadView], uids: Collection[str]) -> bool:
+        """The last check: the victims are still safe to kill, also by the API server, and all others are shielded."""
+        fresh = {workload.uid: await self._read_pods(workload) for workload in victims}
         now_s = self._clock()
-        open_to_it = to_cover(view, self._deciding.facts(view, now_s), uids)
-        return self._deciding.still_safe(victims, now_s) and all(one.is_covered_from(view) for one in open_to_it)
+        if not self._deciding.still_safe(victims, now_s, fresh):
+            return False
+        open_to_it = to_shield(preemptor, self._deciding.snapshot(preemptor, now_s), uids)
+        return self._deciding.still_safe(victims, now_s) and all(
+            workload.is_covered_from(preemptor) for workload in open_to_it
+        )
 
-    async def _keep(self, view: WorkloadView, now_s: float) -> float:
-        """It was let go and Kueue has not looked yet: who came since is covered, and who of the chosen is not safe any
-        more. Then it is decided again; Kueue would not look again by itself at one for which it has found nobody."""
-        verdict, facts = view.verdict, self._deciding.facts(view, now_s)
-        if verdict is None or not verdict.victims:
+    async def _read_pods(self, victim: WorkloadView) -> list[PodView]:
+        """Its pods as the API server has them, without replacements of the same name."""
+        pods = self._cluster.pods_of(victim)
+        fresh = await asyncio.gather(*(self._writer.look(pod) for pod in pods))
+        return [new for old, new in zip(pods, fresh, strict=True) if new is not None and new.uid == old.uid]
+
+    async def _keep(self, preemptor: WorkloadView, now_s: float) -> float:
+        """It was released and Kueue has not decided yet: shield new Workloads, and victims that are no longer safe.
+        In the latter case decide again: Kueue does not retry a Workload without victims by itself."""
+        decision, snapshot = preemptor.verdict, self._deciding.snapshot(preemptor, now_s)
+        if decision is None or not decision.victims:
             return _IDLE_S
-        chosen = [one for one in facts.workloads if one.running and one.name in verdict.victims]
-        safe = {one.uid for one in chosen if self._deciding.still_safe([one], now_s)}
-        await self._mark(view, to_cover(view, facts, safe), {one.uid for one in chosen}, now_s)
-        if len(safe) < len(chosen) == len(verdict.victims):
-            undo = {"active": True, "since": stamp(view.came_s)}
-            await self._writer.patch(self._newest(view), held(undo))
+        victims = [
+            workload for workload in snapshot.workloads if workload.running and workload.name in decision.victims
+        ]
+        safe = {workload.uid for workload in victims if self._deciding.still_safe([workload], now_s)}
+        await self._shield(
+            preemptor, to_shield(preemptor, snapshot, safe), {workload.uid for workload in victims}, now_s
+        )
+        if len(safe) < len(victims) == len(decision.victims):
+            undo = {"active": True, "since": stamp(preemptor.came_s)}
+            await self._writer.patch(self._newest(preemptor), held(undo))
             return SOON_S
         return _IDLE_S
 
-    async def _leave(self, view: WorkloadView, judged: Judged, decision: PreemptionDecision) -> float:
-        """Kueue goes by its own rules; who is in a write is kept from them a while longer."""
-        now_s = judged.facts.now_s
-        guarded = self._deciding.guarded(view, judged.facts)
-        await self._mark(view, guarded, (), now_s)
+    async def _leave(self, preemptor: WorkloadView, evaluation: Evaluation, decision: PreemptionDecision) -> float:
+        """Leave it to Kueue's own rules; gangs that are writing stay shielded for a while."""
+        now_s = evaluation.snapshot.now_s
+        guarded = self._deciding.guarded(preemptor, evaluation.snapshot)
+        await self._shield(preemptor, guarded, (), now_s)
         until_s = now_s + self._settings.cover_s if guarded else 0.0
-        await self._release(view, verdict_of(decision, now_s, until_s, ()))
-        self._tell(view, "PreemptionLeft", decision.reasons[0].message)
+        await self._release(preemptor, decision_document(decision, now_s, until_s, ()))
+        self._emit_event(preemptor, "PreemptionLeft", decision.reasons[0].message)
         return SOON_S
 
-    async def _let_go(self, view: WorkloadView, verdict: Mapping[str, Any]) -> float:
-        """Without a decision of ours: nobody stays covered for it."""
-        await self._mark(view, [], (), self._clock())
-        await self._release(view, verdict)
-        self._tell(view, "PreemptionLeft", str(verdict["reason"]))
+    async def _let_go(self, preemptor: WorkloadView, document: Mapping[str, Any]) -> float:
+        """Release it without a decision of ours, and without shields."""
+        await self._shield(preemptor, [], (), self._clock())
+        await self._release(preemptor, document)
+        self._emit_event(preemptor, "PreemptionLeft", str(document["reason"]))
         return SOON_S
 
-    async def _release(self, view: WorkloadView, verdict: Mapping[str, Any]) -> float:
-        since = {} if view.let_go_s is None else {"since": stamp(view.let_go_s)}
-        await self._writer.patch(self._newest(view), released({**verdict, **since}))
+    async def _release(self, preemptor: WorkloadView, document: Mapping[str, Any]) -> float:
+        since = {} if preemptor.let_go_s is None else {"since": stamp(preemptor.let_go_s)}
+        await self._writer.patch(self._newest(preemptor), released(preemptor.uid, {**document, **since}))
         return SOON_S
 
-    def _ends_s(self, view: WorkloadView) -> float:
-        return view.came_s + self._settings.budget_s + self._settings.overdue_s
+    def _ends_s(self, preemptor: WorkloadView) -> float:
+        return preemptor.came_s + self._settings.budget_s + self._settings.overdue_s
 
-    async def _mark(self, waiting: WorkloadView, wanted: Iterable[WorkloadView], chosen: Collection[str],
-                    now_s: float) -> None:  # fmt: skip
-        """Exactly the wanted are covered for one that waits, and nobody but the chosen is told to go."""
-        uids, until_s = {one.uid for one in wanted}, now_s + self._settings.cover_s
+    async def _shield(
+        self, preemptor: WorkloadView, wanted: Iterable[WorkloadView], victim_uids: Collection[str], now_s: float
+    ) -> None:
+        """Shield exactly the ``wanted`` Workloads for it, and withdraw notices from all but the victims."""
+        uids, until_s = {workload.uid for workload in wanted}, now_s + self._settings.cover_s
         changes: list[tuple[WorkloadView, Object]] = []
-        for view in self._cluster.workloads():
-            ours = view.cover is not None and view.cover.for_uid == waiting.uid
-            if view.uid in uids and not view.is_covered_from(waiting):
-                changes.append((view, covered(view, waiting, until_s)))
-            elif ours and view.uid not in uids:
-                changes.append((view, release(KUEUE_WORKLOADS, view.document)))
+        for workload in self._cluster.workloads():
+            ours = workload.cover is not None and workload.cover.for_uid == preemptor.uid
+            if workload.uid in uids and not workload.is_covered_from(preemptor):
+                changes.append((workload, shielded(workload, preemptor, until_s)))
+            elif ours and workload.uid not in uids:
+                changes.append((workload, release(KUEUE_WORKLOADS, workload.document)))
         await self._writer.patch_all(changes)
-        for view in self._cluster.workloads():
-            notice = view.evicting is not None and view.evicting.waiting == waiting.name
-            if notice and view.running and view.uid not in chosen:
-                await self._writer.patch(view, untold())
+        for workload in self._cluster.workloads():
+            notice = workload.evicting is not None and workload.evicting.waiting == preemptor.name
+            if notice and workload.running and workload.uid not in victim_uids:
+                await self._writer.patch(workload, no_eviction_notice())
 
-    async def _advise(self, view: WorkloadView, now_s: float) -> float:
-        """A new Workload that is not held: whom Kueue takes by itself, and who would lose least."""
-        mode = self._deciding.mode_of(view)
-        taken = None if mode is Mode.ENFORCE else self._deciding.did_preempt(view, now_s)
-        judged = None if taken is None else self._deciding.judge(view, now_s, mode)
-        if judged is None or judged.decision is None:
+    async def _advise(self, preemptor: WorkloadView, now_s: float) -> float:
+        """A new Workload that is not held: report Kueue's own victims, and those that would lose least."""
+        mode = self._deciding.mode_of(preemptor)
+        native = None if mode is Mode.ENFORCE else self._deciding.did_preempt(preemptor, now_s)
+        evaluation = None if native is None else self._deciding.evaluate(preemptor, now_s, mode)
+        if evaluation is None or evaluation.decision is None:
             return _IDLE_S
-        # Before it counts as said: Kueue writes the same Workload just now, and what meets that is tried again.
+        # Before it counts as reported: Kueue is writing the same Workload, and a conflict is retried.
         if mode is Mode.ANNOTATE:
-            models = {_grounds(judged.facts, one)["model"] for one in judged.victims}
-            verdict = verdict_of(judged.decision, now_s, 0.0, models) | {"verdict": "advice", "native": taken}
-            await self._writer.patch(view, advised(verdict))
-        self._say(view, judged.decision, mode)
-        text = f"Kueue takes {', '.join(taken)} by its own rule. " if taken else ""
-        self._tell(view, "PreemptionAdvised", f"{text}{judged.reason.message}")
+            models = {_grounds(evaluation.snapshot, workload)["model"] for workload in evaluation.victims}
+            document = decision_document(evaluation.decision, now_s, 0.0, models) | {
+                "verdict": "advice",
+                "native": native,
+            }
+            await self._writer.patch(preemptor, advised(preemptor.uid, document))
+        self._say(preemptor, evaluation.decision, mode)
+        text = f"Kueue preempts {', '.join(native)} by its own rule. " if native else ""
+        self._emit_event(preemptor, "PreemptionAdvised", f"{text}{evaluation.reason.message}")
         return _IDLE_S
 
-    def _say(self, view: WorkloadView, decision: PreemptionDecision, mode: Mode) -> None:
-        """Once for each verdict and reason, not at every look."""
-        said = f"{decision.verdict} {decision.reasons[0].code} {decision.victims}"
-        if self._said.get(view.uid) == said:
+    def _say(self, preemptor: WorkloadView, decision: PreemptionDecision, mode: Mode) -> None:
+        """Report once for each action and reason, not at every reconcile."""
+        summary = f"{decision.action} {decision.reasons[0].code} {decision.victims}"
+        if self._reported.get(preemptor.uid) == summary:
             return
-        self._said[view.uid] = said
-        about = {**decision.as_decision(mode).to_dict(), **decision.to_dict(), "waiting": view.name}
-        DECISIONS.info("Workload %s", view.name, extra={"decision": about})
-        if decision.verdict is Verdict.WAIT and mode is Mode.ENFORCE:
-            self._tell(view, "PreemptionWaits", decision.reasons[0].message)
+        self._reported[preemptor.uid] = summary
+        about = {**decision.as_decision(mode).to_dict(), **decision.to_dict(), "waiting": preemptor.name}
+        DECISIONS.info("Workload %s", preemptor.name, extra={"decision": about})
+        if decision.action is PreemptionAction.WAIT and mode is Mode.ENFORCE:
+            self._emit_event(preemptor, "PreemptionWaits", decision.reasons[0].message)
 
-    def _newest(self, view: WorkloadView) -> WorkloadView:
-        """As it is now; another one of the same name is not it."""
-        found = self._cluster.workload(view.key)
-        return found if found is not None and found.uid == view.uid else view
+    def _newest(self, old: WorkloadView) -> WorkloadView:
+        """Its newest version; not a replacement of the same name."""
+        workload = self._cluster.workload(old.key)
+        return workload if workload is not None and workload.uid == old.uid else old
 
     def _forget(self) -> None:
-        there = {one.uid for one in self._cluster.workloads()}
-        self._said = {uid: said for uid, said in self._said.items() if uid in there}
+        uids = {workload.uid for workload in self._cluster.workloads()}
+        self._reported = {uid: summary for uid, summary in self._reported.items() if uid in uids}
 
 
-def _is_heard(view: WorkloadView) -> bool:
-    return view.held and not is_lapsed(view)
+def _about(workload: WorkloadView) -> Subject:
+    return Subject.of(KUEUE_WORKLOADS, workload.document)
+
+
+def _is_held(workload: WorkloadView) -> bool:
+    return workload.held and not is_lapsed(workload)
 
 
 def _why(victim: WorkloadView, decision: PreemptionDecision) -> str:
-    note = next(one for one in decision.notes if one.gang == victim.name)
-    return f"{note.reason.message} {decision.reasons[0].message}"
+    candidate = next(item for item in decision.candidates if item.gang == victim.name)
+    return f"{candidate.reason.message} {decision.reasons[0].message}"
 
 
-def _grounds(facts: Facts, victim: WorkloadView) -> dict[str, str]:
-    return grounds(one.notes for one in facts.pods.get(victim.uid, ()))
+def _grounds(snapshot: QueueSnapshot, victim: WorkloadView) -> dict[str, str]:
+    return grounds(pod.notes for pod in snapshot.pods.get(victim.uid, ()))

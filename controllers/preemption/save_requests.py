@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kopt.cluster.saving import saving_by
-from kopt.controllers.preemption.views import PodView
-from kopt.core.saving import REQUEST_ANNOTATION, PodSaving, SaveRequest
-from kopt.policies.saving import SaveState, save_state, unasked
+from kopt.cluster.holds.checkpoint_request import saving_by
+from kopt.cluster.objects.kueue import PodView
+from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION, PodSaving, SaveRequest
+from kopt.policies.checkpoint_request import SaveState, save_state, unasked
 
 
 @dataclass(frozen=True)
@@ -25,26 +25,29 @@ class Saving:
     @classmethod
     def of(cls, pods: Sequence[PodView], now_s: float, since_s: float) -> "Saving":
         """Requests that were over before ``since_s`` do not count."""
-        own = tuple(one for one in pods if one.gpus)
-        views = tuple(saving_by(one.notes) for one in own)
-        asked = [SaveRequest.from_text(one.notes.get(REQUEST_ANNOTATION))
-                 for one, still in zip(own, unasked(views, since_s), strict=True) if not still]  # fmt: skip
-        counted = [one for one in asked if one and one.until_s > since_s]
-        newest = max(counted, key=lambda one: one.at_s, default=None)
+        own = tuple(pod for pod in pods if pod.gpus)
+        views = tuple(saving_by(pod.notes) for pod in own)
+        asked = [
+            SaveRequest.from_text(pod.notes.get(REQUEST_ANNOTATION))
+            for pod, still in zip(own, unasked(views, since_s), strict=True)
+            if not still
+        ]
+        counted = [save_request for save_request in asked if save_request and save_request.until_s > since_s]
+        newest = max(counted, key=lambda save_request: save_request.at_s, default=None)
         return cls(own, views, save_state(views, now_s, since_s), since_s, newest)
 
     @property
-    def left(self) -> list[PodView]:
+    def unasked_pods(self) -> list[PodView]:
         """Who is still to be asked."""
         still = unasked(self.views, self.since_s)
-        return [one for one, asks in zip(self.pods, still, strict=True) if asks]
+        return [pod for pod, asks in zip(self.pods, still, strict=True) if asks]
 
     @property
     def saved_at_s(self) -> float | None:
         """When it was asked, where it has saved since."""
         return self.request.at_s if self.request and self.state is SaveState.SAVED else None
 
-    def is_for(self, waiting: str) -> bool:
+    def is_for(self, preemptor: str) -> bool:
         """Whether it was asked for this one, and an answer may still come."""
-        ours = self.request is not None and self.request.for_whom == waiting
+        ours = self.request is not None and self.request.for_whom == preemptor
         return ours and self.state in (SaveState.ASKED, SaveState.ASKABLE)

@@ -12,12 +12,23 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from kopt.cluster.api import AlreadyExists, ApiError, Conflict, Kube, NotFound
-from kopt.cluster.certificates import ServingCertificate
-from kopt.cluster.namespaces import MANAGED_LABEL
-from kopt.cluster.resources import (
+from kopt.cluster.admission.address import SYSTEM_NAMESPACES, TIMEOUT_S, Address
+from kopt.cluster.admission.review import (
+    ALLOWED,
+    LARGEST_REVIEW_BYTES,
+    REVIEW_LIMITS,
+    Answer,
+    MalformedReview,
+    Review,
+    encode_answer,
+    parse_review,
+)
+from kopt.cluster.client.api import AlreadyExists, ApiError, Conflict, Kube, NotFound
+from kopt.cluster.client.client_authority import ClientAuthority
+from kopt.cluster.client.resources import (
     COMPONENT_LABEL,
     KUEUE_WORKLOADS,
     MUTATING_WEBHOOKS,
@@ -25,31 +36,42 @@ from kopt.cluster.resources import (
     PART_OF_LABEL,
     Object,
 )
-from kopt.controllers.http import HttpServer, Reply, Request
-from kopt.controllers.preemption.marks import hold_operations
-from kopt.controllers.preemption.reading import workload_view
-from kopt.controllers.preemption.views import HOLDER, WorkloadView
-from kopt.controllers.webhook.objects import at, mapping
-from kopt.controllers.webhook.registration import SYSTEM_NAMESPACES, TIMEOUT_S, Address
-from kopt.controllers.webhook.review import ALLOWED, Answer, MalformedReview, Review, encode_answer, parse_review
+from kopt.cluster.objects.fields import at, mapping
+from kopt.cluster.objects.kueue import HOLDER, WorkloadView
+from kopt.cluster.objects.kueue_reading import workload_view
+from kopt.cluster.objects.namespace import MANAGED_LABEL
+from kopt.cluster.runtime.certificates import ServingCertificate
+from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpServer, Reply, Request
+from kopt.controllers.preemption.patches import hold_operations
 
 _LOG = logging.getLogger(__name__)
 CONFIGURATION_NAME = "00-kaiwo-optimizer-preemption"
 SECRET = "kopt-preemption-tls"
 PATH = "/hold"
-_LARGEST_REVIEW_BYTES = 8 << 20
 _RETRY_S = 5.0
 _HOOK: Object = {
     "name": "hold.workloads.preemption.kaiwo.ai",
-    "rules": [{"apiGroups": [KUEUE_WORKLOADS.group], "apiVersions": [KUEUE_WORKLOADS.version],
-               "resources": [KUEUE_WORKLOADS.plural], "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"}],
+    "rules": [
+        {
+            "apiGroups": [KUEUE_WORKLOADS.group],
+            "apiVersions": [KUEUE_WORKLOADS.version],
+            "resources": [KUEUE_WORKLOADS.plural],
+            "operations": ["CREATE", "UPDATE"],
+            "scope": "Namespaced",
+        }
+    ],
     "objectSelector": {},
-    "matchConditions": [{"name": "comes-to-its-queue", "expression": (
-        "(request.operation == 'CREATE' || object.spec != oldObject.spec)"
-        " && (!has(object.spec.active) || object.spec.active)"
-        " && !(has(object.status) && has(object.status.admission))"
-    )}],
-}  # fmt: skip
+    "matchConditions": [
+        {
+            "name": "comes-to-its-queue",
+            "expression": (
+                "(request.operation == 'CREATE' || object.spec != oldObject.spec)"
+                " && (!has(object.spec.active) || object.spec.active)"
+                " && !(has(object.status) && has(object.status.admission))"
+            ),
+        }
+    ],
+}
 WouldPreempt = Callable[[WorkloadView, float], bool]
 
 
@@ -61,6 +83,8 @@ class HoldSettings:
     names: tuple[str, ...]
     host: str = "127.0.0.1"
     port: int = 9453
+    client_ca: Path | None = None
+    """CA of those who may call, the API server's client certificate; None: whoever reaches the port."""
 
 
 class Reviewer(Protocol):
@@ -84,9 +108,9 @@ class Workloads:
 
     def answer(self, review: Review) -> Answer:
         """The patch that holds it, where Kueue would make room for it now."""
-        now_s, view = time.time(), _view(review, review.object)
-        before = None if review.old is None else _view(review, review.old)
-        if not _comes(view, before) or not self._would_preempt(view, now_s):
+        now_s, workload = time.time(), _workload(review, review.object)
+        before = None if review.old is None else _workload(review, review.old)
+        if not _is_new(workload, before) or not self._would_preempt(workload, now_s):
             return ALLOWED
         if before is None:
             return Answer(patch=hold_operations(review.object))
@@ -94,20 +118,20 @@ class Workloads:
         return Answer(patch=hold_operations(review.object, since_s, again=before.held))
 
 
-def _comes(view: WorkloadView, before: WorkloadView | None) -> bool:
+def _is_new(workload: WorkloadView, before: WorkloadView | None) -> bool:
     """Whether Kueue looks at a Workload as at a new one, and it is nobody's who let it go by our word or against it."""
-    if not (view.active and view.pending) or view.cover or view.holder not in ("", HOLDER):
+    if not (workload.active and workload.pending) or workload.cover or workload.holder not in ("", HOLDER):
         return False
     if before is None:
-        return not view.holder
+        return not workload.holder
     if before.holder != HOLDER:
-        return not view.holder and at(view.document, "spec") != at(before.document, "spec")
+        return not workload.holder and at(workload.document, "spec") != at(before.document, "spec")
     # Kueue writes the Workload of a changed Job anew, as an active one; whoever only lets it go may do so.
-    wanted, found = ({**mapping(one.document, "spec"), "active": True} for one in (view, before))
-    return view.holder == HOLDER and wanted != found
+    wanted, result = ({**mapping(workload.document, "spec"), "active": True} for workload in (workload, before))
+    return workload.holder == HOLDER and wanted != result
 
 
-def _view(review: Review, document: Object) -> WorkloadView:
+def _workload(review: Review, document: Object) -> WorkloadView:
     placed = {"name": review.name or "new", "namespace": review.namespace}
     return workload_view(document | {"metadata": dict(mapping(document, "metadata")) | placed})
 
@@ -115,14 +139,21 @@ def _view(review: Review, document: Object) -> WorkloadView:
 class Holding:
     """Serves reviews of what is new and keeps its configuration and certificate."""
 
-    def __init__(self, kube: Kube, settings: HoldSettings, reviewers: Sequence[Reviewer],
-                 led: Callable[[], bool]) -> None:  # fmt: skip
+    def __init__(
+        self, kube: Kube, settings: HoldSettings, reviewers: Sequence[Reviewer], led: Callable[[], bool]
+    ) -> None:
         self._kube, self._settings, self._led = kube, settings, led
-        self._reviewers = {one.path: one for one in reviewers}
+        self._reviewers = {reviewer.path: reviewer for reviewer in reviewers}
         self._certificate = ServingCertificate(
-            kube, settings.address.namespace, SECRET, settings.names, [(MUTATING_WEBHOOKS, CONFIGURATION_NAME)]
+            kube,
+            settings.address.namespace,
+            SECRET,
+            settings.names,
+            [(MUTATING_WEBHOOKS, CONFIGURATION_NAME)],
+            callers=None if settings.client_ca is None else ClientAuthority(settings.client_ca),
         )
-        self._http = HttpServer(self._review, _LARGEST_REVIEW_BYTES)
+        self._http = HttpServer(self._review, self._largest_body, limits=REVIEW_LIMITS)
+        self._certificate.callers_replaced = self._http.end_connections
         self.port = 0
 
     async def run(self) -> None:
@@ -137,6 +168,9 @@ class Holding:
 
     async def stop(self) -> None:
         await self._http.stop()
+
+    def _largest_body(self, path: str) -> int:
+        return LARGEST_REVIEW_BYTES if path in self._reviewers else SMALL_BODY_BYTES
 
     def _review(self, request: Request) -> Reply:
         reviewer = self._reviewers.get(request.path)
@@ -156,7 +190,7 @@ class Holding:
     async def _registered(self) -> bool:
         wanted = configuration(self._settings.address, list(self._reviewers.values()))
         try:
-            found = await self._kube.get(MUTATING_WEBHOOKS, CONFIGURATION_NAME)
+            result = await self._kube.get(MUTATING_WEBHOOKS, CONFIGURATION_NAME)
         except NotFound:
             with contextlib.suppress(AlreadyExists):
                 await self._kube.create(MUTATING_WEBHOOKS, wanted)
@@ -165,13 +199,13 @@ class Holding:
         except ApiError as error:
             _LOG.warning("the webhook configuration cannot be read: %s", error)
             return False
-        if bundle := at(found, "webhooks", 0, "clientConfig", "caBundle"):
-            for one in wanted["webhooks"]:
-                one["clientConfig"]["caBundle"] = bundle
-        if found.get("webhooks") == wanted["webhooks"]:
+        if bundle := at(result, "webhooks", 0, "clientConfig", "caBundle"):
+            for item in wanted["webhooks"]:
+                item["clientConfig"]["caBundle"] = bundle
+        if result.get("webhooks") == wanted["webhooks"]:
             return True
         try:
-            await self._kube.replace(MUTATING_WEBHOOKS, found | {"webhooks": wanted["webhooks"]})
+            await self._kube.replace(MUTATING_WEBHOOKS, result | {"webhooks": wanted["webhooks"]})
         except Conflict:
             return False
         except ApiError as error:
@@ -183,16 +217,31 @@ class Holding:
 def configuration(address: Address, reviewers: Sequence[Reviewer]) -> Object:
     """What comes in managed namespaces; nobody is kept waiting for an answer, and none is needed."""
     labels = {PART_OF_LABEL: PART_OF, COMPONENT_LABEL: "preemption"}
-    chosen = [{"key": "kubernetes.io/metadata.name", "operator": "NotIn",
-               "values": sorted({*SYSTEM_NAMESPACES, address.namespace})},
-              {"key": MANAGED_LABEL, "operator": "In", "values": ["true"]}]  # fmt: skip
-    webhooks = [{
-        **one.hook, "clientConfig": address.client_config(one.path),
-        "namespaceSelector": {"matchExpressions": chosen}, "matchPolicy": "Equivalent",
-        "failurePolicy": "Ignore", "timeoutSeconds": TIMEOUT_S, "sideEffects": "None",
-        "reinvocationPolicy": "Never", "admissionReviewVersions": ["v1"],
-    } for one in reviewers]  # fmt: skip
+    expressions = [
+        {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": sorted({*SYSTEM_NAMESPACES, address.namespace}),
+        },
+        {"key": MANAGED_LABEL, "operator": "In", "values": ["true"]},
+    ]
+    webhooks = [
+        {
+            **reviewer.hook,
+            "clientConfig": address.client_config(reviewer.path),
+            "namespaceSelector": {"matchExpressions": expressions},
+            "matchPolicy": "Equivalent",
+            "failurePolicy": "Ignore",
+            "timeoutSeconds": TIMEOUT_S,
+            "sideEffects": "None",
+            "reinvocationPolicy": "Never",
+            "admissionReviewVersions": ["v1"],
+        }
+        for reviewer in reviewers
+    ]
     return {
-        "apiVersion": MUTATING_WEBHOOKS.api_version, "kind": MUTATING_WEBHOOKS.kind,
-        "metadata": {"name": CONFIGURATION_NAME, "labels": labels}, "webhooks": webhooks,
-    }  # fmt: skip
+        "apiVersion": MUTATING_WEBHOOKS.api_version,
+        "kind": MUTATING_WEBHOOKS.kind,
+        "metadata": {"name": CONFIGURATION_NAME, "labels": labels},
+        "webhooks": webhooks,
+    }

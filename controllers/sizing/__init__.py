@@ -2,5 +2,5 @@
 
 In: Jobs, their pods, nodes, and the endpoint's answers. Out: held and released Jobs, profiling Jobs, SizingProfiles.
 Everything that it must remember stands on the objects, written with the change that it belongs to, so that it may be
-killed between any two calls. Deciding is ``policies.profiling``'s.
+killed between any two calls. Deciding is ``policies.sizing.profiling``'s.
 """

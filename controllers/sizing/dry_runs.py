@@ -1,19 +1,19 @@
 """Profiling Jobs: made for a job type that nothing is known of, and taken away when what they found is kept."""
 
-import json
 from collections.abc import Callable
 
-from kopt.cluster.api import AlreadyExists
-from kopt.cluster.held import queue_of
-from kopt.cluster.lease import Fence
-from kopt.cluster.resources import COMPONENT_LABEL, JOBS, PART_OF, PART_OF_LABEL, Object, key_of
-from kopt.controllers.sizing.given import Cluster, Tell
+from kopt.cluster.client.api import AlreadyExists
+from kopt.cluster.client.resources import COMPONENT_LABEL, JOBS, PART_OF, PART_OF_LABEL, Object, key_of
+from kopt.cluster.holds.hold import queue_of
+from kopt.cluster.runtime.lease import Fence
 from kopt.controllers.sizing.jobs import gpu_container, gpus_per_pod, is_finished
-from kopt.controllers.sizing.pods import PodView
+from kopt.controllers.sizing.pods import JobPod
+from kopt.controllers.sizing.ports import Cluster, EmitEvent
 from kopt.controllers.sizing.profiles import SIZING_PROFILES, Learned, document_of
-from kopt.core.profile import JobType, read_dry_run
 from kopt.core.units import WHOLE_GPU
-from kopt.policies.profiling_pod import DryRunSettings, profiling_job
+from kopt.core.untrusted import decode_mapping
+from kopt.core.workload.profile import JobType, read_dry_run
+from kopt.policies.sizing.profiling_pod import DryRunSettings, profiling_job
 
 COMPONENT = "sizing"
 _SOON_S = 0.5
@@ -22,10 +22,16 @@ _SOON_S = 0.5
 class DryRuns:
     """Every step is one write; raises as the reconciler does."""
 
-    def __init__(self, cluster: Cluster, fence: Fence, settings: DryRunSettings, tell: Tell,
-                 clock: Callable[[], float]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        cluster: Cluster,
+        fence: Fence,
+        settings: DryRunSettings,
+        emit_event: EmitEvent,
+        clock: Callable[[], float],
+    ) -> None:
         self._cluster, self._fence, self._settings = cluster, fence, settings
-        self._tell, self._clock = tell, clock
+        self._emit_event, self._clock = emit_event, clock
 
     async def start(self, job: Object, kind: JobType) -> None:
         """Create the profiling Job of a Job's type, unless there is one."""
@@ -34,16 +40,21 @@ class DryRuns:
         if container is None or self._cluster.job((job["metadata"]["namespace"], name)) is not None:
             return
         body = profiling_job(
-            job, container[0], name=name, digest=kind.digest, settings=self._settings,
-            labels={PART_OF_LABEL: PART_OF, COMPONENT_LABEL: COMPONENT}, queue=queue_of(job),
+            job,
+            container[0],
+            name=name,
+            digest=kind.digest,
+            settings=self._settings,
+            labels={PART_OF_LABEL: PART_OF, COMPONENT_LABEL: COMPONENT},
+            queue=queue_of(job),
             processes=max(1, gpus_per_pod(job) // WHOLE_GPU),
-        )  # fmt: skip
+        )
         try:
             await self._fence.create(JOBS, body)
         except AlreadyExists:
             # Another job of the type has asked for it, or this one before a restart.
             return
-        self._tell(job, "DryRunStarted", f"Job {name} finds out what it needs.")
+        self._emit_event(job, "DryRunStarted", f"Job {name} finds out what it needs.")
 
     async def finish(self, job: Object, digest: str) -> float | None:
         """A profiling Job: keep what it found, then take it away. In how many seconds to look again."""
@@ -51,39 +62,40 @@ class DryRuns:
         uid, namespace = metadata["uid"], metadata["namespace"]
         if metadata.get("deletionTimestamp"):
             return None
-        known = self._cluster.learned(namespace, digest)
-        if known is not None and known.job_uid == uid:
+        profile = self._cluster.learned(namespace, digest)
+        if profile is not None and profile.job_uid == uid:
             await self._fence.delete(JOBS, job)
             return None
         pods = self._cluster.pods(key_of(job))
-        told = next((one for one in pods if one.message), None)
-        if told is None and not is_finished(job):
+        reporting = next((pod for pod in pods if pod.message), None)
+        if reporting is None and not is_finished(job):
             return None
-        found = _outcome(told, pods, digest, namespace, uid, self._clock())
-        await self._keep(found, known)
-        self._tell(job, "DryRunEnded", found.reason)
+        learned = _outcome(reporting, pods, digest, namespace, uid, self._clock())
+        await self._keep(learned, profile)
+        self._emit_event(job, "DryRunEnded", learned.reason)
         return _SOON_S
 
-    async def _keep(self, found: Learned, known: Learned | None) -> None:
-        document = document_of(found)
-        if known is None:
+    async def _keep(self, learned: Learned, profile: Learned | None) -> None:
+        document = document_of(learned)
+        if profile is None:
             try:
                 await self._fence.create(SIZING_PROFILES, document)
             except AlreadyExists:
                 # Not seen yet: it is looked at again when it is.
                 return
         else:
-            await self._fence.patch(SIZING_PROFILES, known.document, {"spec": {"profile": None} | document["spec"]})
+            await self._fence.patch(SIZING_PROFILES, profile.document, {"spec": {"profile": None} | document["spec"]})
 
 
-def _outcome(told: PodView | None, pods: list[PodView], digest: str, namespace: str, uid: str,
-             now_s: float) -> Learned:  # fmt: skip
-    image = next((one.image_id for one in pods if one.image_id), "")
+def _outcome(
+    reporting: JobPod | None, pods: list[JobPod], digest: str, namespace: str, uid: str, now_s: float
+) -> Learned:
+    image = next((pod.image_id for pod in pods if pod.image_id), "")
     run, reason = None, "The dry run ended without a profile."
-    if told is not None:
+    if reporting is not None:
         try:
-            run = read_dry_run(json.loads(told.message))
+            run = read_dry_run(decode_mapping(reporting.message))
             reason = "A dry run has shown what this job type needs."
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             reason = f"The dry run's profile cannot be read: {error}"
     return Learned(digest, namespace, run, reason, now_s, image, uid, {})

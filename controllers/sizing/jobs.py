@@ -5,22 +5,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kopt.cluster.held import holder_of, queue_of
-from kopt.cluster.namespaces import MODE_ANNOTATION, NamespaceView
-from kopt.cluster.requests import FRACTION_ANNOTATION, with_request
-from kopt.cluster.resources import Object
-from kopt.controllers.sizing.offers import PRODUCT_LABELS
-from kopt.controllers.sizing.pods import PodView
-from kopt.controllers.sizing.selection import wanted_labels
-from kopt.controllers.webhook.facts import OPT_OUT_ANNOTATION
-from kopt.controllers.webhook.gpus import FRACTION_ANNOTATIONS, memory_of, milli_of
-from kopt.controllers.webhook.objects import at, count, items, mapping, text, texts
+from kopt.cluster.client.resources import Object
+from kopt.cluster.holds.hold import holder_of, queue_of
+from kopt.cluster.holds.original_request import FRACTION_ANNOTATION, with_request
+from kopt.cluster.objects.annotations import AnnotationError, json_of
+from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
+from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceView
+from kopt.cluster.workloads.gpu_requests import FRACTION_ANNOTATIONS, memory_of, milli_of
+from kopt.cluster.workloads.jobs import is_changeable, pods_that
+from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS, wanted_labels
+from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
+from kopt.controllers.sizing.pods import JobPod
 from kopt.core.decision import Mode
-from kopt.core.profile import JobType
-from kopt.core.sizing import ShareKind
+from kopt.core.redaction import redact
 from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu, format_gpus
-from kopt.policies.profiling import Ask, JobFacts
-from kopt.policies.profiling_pod import PROFILING_LABEL
+from kopt.core.untrusted import UnreadableError, number, whole, word
+from kopt.core.workload.profile import JobType
+from kopt.core.workload.sizing import ShareKind
+from kopt.policies.admission.mode import effective_mode
+from kopt.policies.sizing.profiling import GpuShareRequest, JobSnapshot
+from kopt.policies.sizing.profiling_pod import PROFILING_LABEL
 
 HOLDER = "profiling"
 STATE_ANNOTATION = "kaiwo.ai/sizing-state"
@@ -29,9 +33,8 @@ REASON_ANNOTATION = "kaiwo.ai/recommended-reason"
 """On a Job: why it has the request that it has."""
 PROFILING_OPT_OUT = "kaiwo.ai/profiling"
 """``false`` keeps a Job from being held and profiled."""
-_MOST_SEEN = 50
-_STOPPING = "kueue.x-k8s.io/stopping"
-"""On a Job while Kueue stops it and puts its template back."""
+_MOST_SEEN, _MOST_ATTEMPTS = 50, 1000
+_PHASES = ("stop", "profile", "retry", "sized", "own")
 
 
 @dataclass(frozen=True)
@@ -60,19 +63,35 @@ class State:
         return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
 
 
-def state_of(job: Object) -> State | None:
-    """None where there is none, or none that can be read: users may write annotations as well."""
+def read_state(job: Object) -> State | None:
+    """None where there is none. Raises AnnotationError for one that cannot be read: users write annotations as well."""
+    result = json_of(mapping(job, "metadata", "annotations"), STATE_ANNOTATION)
+    if result is None:
+        return None
     try:
-        found = json.loads(text(job, "metadata", "annotations", STATE_ANNOTATION) or "null")
-        if not isinstance(found, dict) or not isinstance(found["asked"], dict):
-            return None
+        phase, asked = word(result, "phase"), result.get("asked")
+        if phase not in _PHASES or not isinstance(asked, dict):
+            raise UnreadableError("it has no phase of ours, or no request")
         return State(
-            str(found["phase"]), float(found["since_s"]), found["asked"], int(found["tries"]),
-            int(found["granted_bytes"]), int(found["need_bytes"]),
-            tuple([str(one) for one in found["seen"]][-_MOST_SEEN:]), str(found.get("type", "")),
-            found.get("stopped") is True,
-        )  # fmt: skip
-    except (ValueError, TypeError, KeyError, RecursionError):
+            phase,
+            number(result, "since_s"),
+            asked,
+            whole(result, "tries", high=_MOST_ATTEMPTS),
+            whole(result, "granted_bytes"),
+            whole(result, "need_bytes"),
+            texts(result, "seen")[-_MOST_SEEN:],
+            text(result, "type"),
+            result.get("stopped") is True,
+        )
+    except UnreadableError as error:
+        raise AnnotationError(STATE_ANNOTATION, error) from None
+
+
+def state_of(job: Object) -> State | None:
+    """None where there is none, or none that can be read."""
+    try:
+        return read_state(job)
+    except AnnotationError:
         return None
 
 
@@ -102,25 +121,28 @@ def pods_of(job: Object) -> int:
     return min(parallel, count(job, "spec", "completions", default=parallel))
 
 
-def facts_of(job: Object, namespace: NamespaceView, default: Mode) -> JobFacts:
+def snapshot_of(
+    job: Object, namespace: NamespaceView, default: Mode, workload_may_lower: bool | None = None
+) -> JobSnapshot:
     """What the policy looks at."""
     annotations = mapping(job, "metadata", "annotations")
-    template_notes = mapping(job, "spec", "template", "metadata", "annotations")
-    found, holder = gpu_container(job), holder_of(job)
+    template_annotations = mapping(job, "spec", "template", "metadata", "annotations")
+    result, holder = gpu_container(job), holder_of(job)
     sized = state_of(job) is not None
     status = mapping(job, "status")
     ran = any(count(status, name, default=0) for name in ("ready", "succeeded", "failed"))
-    return JobFacts(
-        mode=_mode(str(annotations.get(MODE_ANNOTATION, "")) or namespace.mode, default),
+    return JobSnapshot(
+        mode=effective_mode(annotations.get(MODE_ANNOTATION), namespace.mode, default, workload_may_lower),
         managed=namespace.managed,
         gpus=gpus_per_pod(job),
-        resource=found[1] if found else "",
+        resource=result[1] if result else "",
         pods=pods_of(job),
         opted_out=_opts_out(job),
-        has_command=bool(texts(job, "spec", "template", "spec", "containers", found[0] if found else 0, "command")),
-        states_size=not sized and any(
-            memory_of(notes) or any(name in notes for name in FRACTION_ANNOTATIONS)
-            for notes in (annotations, template_notes)
+        has_command=bool(texts(job, "spec", "template", "spec", "containers", result[0] if result else 0, "command")),
+        states_size=not sized
+        and any(
+            memory_of(written) or any(name in written for name in FRACTION_ANNOTATIONS)
+            for written in (annotations, template_annotations)
         ),
         queued=bool(queue_of(job)),
         admitted=bool(queue_of(job)) and at(job, "spec", "suspend") is not True,
@@ -129,20 +151,20 @@ def facts_of(job: Object, namespace: NamespaceView, default: Mode) -> JobFacts:
         finished=is_finished(job) or at(job, "metadata", "deletionTimestamp") is not None,
         held_by_others=holder not in ("", HOLDER),
         retriable=_retriable(job),
-    )  # fmt: skip
+    )
 
 
 def job_type_of(job: Object) -> JobType | None:
-    """None for a Job whose command nobody outside of its image knows."""
-    found = gpu_container(job)
-    if found is None:
+    """None for a Job whose command is not known outside of its image."""
+    result = gpu_container(job)
+    if result is None:
         return None
-    container = at(job, "spec", "template", "spec", "containers", found[0])
+    container = at(job, "spec", "template", "spec", "containers", result[0])
     command = texts(container, "command")
     if not command:
         return None
     world = max(1, pods_of(job) * max(1, gpus_per_pod(job) // WHOLE_GPU))
-    gpus = ",".join(sorted(wanted_labels(pod_of(job), PRODUCT_LABELS)))
+    gpus = ",".join(sorted(wanted_labels(pod_of(job), GPU_PRODUCT_LABELS)))
     return JobType(text(container, "image"), command + texts(container, "args"), gpus, world)
 
 
@@ -173,69 +195,55 @@ def as_written(job: Object) -> Object:
     return job | {"spec": job["spec"] | {"template": template | {"spec": template["spec"] | changed}}}
 
 
-def asking(job: Object, state: State, ask: Ask, retries: int) -> Object:
+def asking(job: Object, state: State, request: GpuShareRequest, retries: int) -> Object:
     """The change of ``spec`` that makes a Job ask for what the policy says. Its own resource gives way to a partition,
     or to the annotation of a fraction; tries that run out of memory come on top of the user's own retries."""
     spec = restored(job, state)
-    if ask.kind is ShareKind.WHOLE:
+    if request.kind is ShareKind.WHOLE:
         return spec
     spec["backoffLimit"] += retries - state.tries
-    found = gpu_container({"spec": {"template": spec["template"]}})
-    if found is None:
+    result = gpu_container({"spec": {"template": spec["template"]}})
+    if result is None:
         return spec
-    container = spec["template"]["spec"]["containers"][found[0]]
+    container = spec["template"]["spec"]["containers"][result[0]]
     for part in ("limits", "requests"):
         amounts = (container.get("resources") or {}).get(part) or {}
-        if amounts.pop(found[1], None) is not None and ask.kind is ShareKind.PARTITION:
-            amounts[ask.resource] = "1"
-    if ask.kind is ShareKind.FRACTION:
-        spec["template"]["metadata"]["annotations"][FRACTION_ANNOTATION] = format_gpus(ask.milli_gpu)
+        if amounts.pop(result[1], None) is not None and request.kind is ShareKind.PARTITION:
+            amounts[request.resource] = "1"
+    if request.kind is ShareKind.FRACTION:
+        spec["template"]["metadata"]["annotations"][FRACTION_ANNOTATION] = format_gpus(request.milli_gpu)
     return spec
 
 
-def notes_of(ask: Ask, state: State) -> dict[str, str]:
+def annotations_of(request: GpuShareRequest, state: State) -> dict[str, str]:
     """Annotations that tell people, and this controller after a restart, what was decided."""
-    found = {STATE_ANNOTATION: state.to_json(), REASON_ANNOTATION: ask.reason.message}
-    if ask.bytes:
-        found["kaiwo.ai/recommended-memory"] = str(-(-ask.bytes // MIB))
-    return found
+    result = {STATE_ANNOTATION: state.to_json(), REASON_ANNOTATION: redact(request.reason.message)}
+    if request.bytes:
+        result["kaiwo.ai/recommended-memory"] = str(-(-request.bytes // MIB))
+    return result
 
 
-def granted(state: State, ask: Ask, need_bytes: int) -> State:
-    """The state of a Job that now has what ``ask`` says."""
-    phase = "own" if ask.kind is ShareKind.WHOLE else "sized"
-    return replace(state, phase=phase, granted_bytes=int(ask.bytes), need_bytes=need_bytes)
+def granted(state: State, request: GpuShareRequest, need_bytes: int) -> State:
+    """The state of a Job that now has what ``request`` says."""
+    phase = "own" if request.kind is ShareKind.WHOLE else "sized"
+    return replace(state, phase=phase, granted_bytes=int(request.bytes), need_bytes=need_bytes)
 
 
 def is_finished(job: Object) -> bool:
     return any(
-        text(one, "type") in ("Complete", "Failed") and text(one, "status") == "True"
-        for _, one in items(job, "status", "conditions")
+        text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True"
+        for _, item in items(job, "status", "conditions")
     )
 
 
-def is_changeable(job: Object) -> bool:
-    """Whether its controller has stopped it; only then does the API server let its request be changed."""
-    stopped = any(
-        text(one, "type") == "Suspended" and text(one, "status") == "True"
-        for _, one in items(job, "status", "conditions")
-    )
-    is_stopping = text(job, "metadata", "annotations", _STOPPING) == "true"
-    return stopped and at(job, "spec", "suspend") is True and not is_stopping and not _pods_that(job, "active")
-
-
-def is_untouched(job: Object, pods: Sequence[PodView]) -> bool:
+def is_untouched(job: Object, pods: Sequence[JobPod]) -> bool:
     """Whether all pods of a Job are seen, and no container of any has begun."""
-    return len(pods) >= _pods_that(job, "active") and not any(one.begun for one in pods)
+    return len(pods) >= pods_that(job, "active") and not any(pod.begun for pod in pods)
 
 
 def is_at_rest(job: Object) -> bool:
     """Whether no pod of a stopped Job is left either that could still write what its next one reads."""
-    return is_changeable(job) and not _pods_that(job, "terminating")
-
-
-def _pods_that(job: Object, are: str) -> int:
-    return count(job, "status", are, default=0)
+    return is_changeable(job) and not pods_that(job, "terminating")
 
 
 def _opts_out(job: Object) -> bool:
@@ -243,13 +251,6 @@ def _opts_out(job: Object) -> bool:
     annotations = mapping(job, "metadata", "annotations")
     says_so = annotations.get(OPT_OUT_ANNOTATION) == "true" or annotations.get(PROFILING_OPT_OUT) == "false"
     return says_so or PROFILING_LABEL in mapping(job, "metadata", "labels")
-
-
-def _mode(written: str, default: Mode) -> Mode:
-    try:
-        return Mode(written) if written else default
-    except ValueError:
-        return Mode.OBSERVE
 
 
 def _retriable(job: Object) -> bool:

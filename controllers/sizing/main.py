@@ -9,29 +9,34 @@ from dataclasses import dataclass
 
 from prometheus_client import Counter
 
-from kopt.cluster.api import ApiError, Kube, KubeSettings, connect
-from kopt.cluster.held import holder_of
-from kopt.cluster.informer import Change, Informer
-from kopt.cluster.lease import Fence
-from kopt.cluster.namespaces import NamespaceView, namespace_view
-from kopt.cluster.resources import JOBS, NAMESPACES, NODES, PODS, Key, Object
-from kopt.controllers.lifetime import end_signals, run_until
-from kopt.controllers.replica import LedReplica, ReplicaSettings
-from kopt.controllers.sizing.given import AskEndpoint, SizingSettings
+from kopt.cluster.client.api import ApiError, Kube, KubeSettings, connect
+from kopt.cluster.client.resources import JOBS, NAMESPACES, NODES, PODS, Key, Object
+from kopt.cluster.holds.hold import holder_of
+from kopt.cluster.objects.annotations import AnnotationError
+from kopt.cluster.objects.fields import mapping, slim
+from kopt.cluster.objects.namespace import NamespaceView, namespace_view
+from kopt.cluster.runtime.annotation_checks import checks
+from kopt.cluster.runtime.index import Index
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.isolation import Subject
+from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.workloads.jobs import JOB_NAME_LABEL
 from kopt.controllers.sizing.jobs import HOLDER, STATE_ANNOTATION, gpu_container
 from kopt.controllers.sizing.offers import NodeOffers, all_offers, offers_of
-from kopt.controllers.sizing.pods import JOB_NAME_LABEL, PodView, pod_view
+from kopt.controllers.sizing.pods import JobPod, job_pod
+from kopt.controllers.sizing.ports import AskEndpoint, SizingSettings
 from kopt.controllers.sizing.profiles import SIZING_PROFILES, Learned, learned_of
 from kopt.controllers.sizing.queues import Queues
 from kopt.controllers.sizing.reconciler import Reconciler
-from kopt.controllers.webhook.objects import mapping
-from kopt.core.profile import says_out_of_memory
-from kopt.policies.profiling import PartitionOffer
-from kopt.policies.profiling_pod import PROFILING_LABEL
+from kopt.core.workload.profile import says_out_of_memory
+from kopt.policies.sizing.profiling import PartitionOffer
+from kopt.policies.sizing.profiling_pod import PROFILING_LABEL
 
 _LOG = logging.getLogger(__name__)
 NAME = "sizing"
-_AFTER_TROUBLE_S = 2.0
+_AFTER_ERROR_S = 2.0
 _ENDPOINT_S = 5.0
 
 
@@ -62,24 +67,24 @@ async def _endpoint(settings: ProcessSettings) -> AsyncIterator[AskEndpoint | No
     if not settings.sizing_url:
         yield None
         return
-    from kopt.serving.client import AsyncPredictionClient
+    from kopt.serving.client.client import AsyncPredictionClient
 
     async with AsyncPredictionClient(settings.sizing_url, deadline_s=_ENDPOINT_S) as client:
         yield client.sizing
 
 
 class LiveCluster:
-    """What informers have seen; ``changed`` is told the Job that a change is about."""
+    """The state observed by informers; ``changed`` is called with the Job that a change is about."""
 
     def __init__(self, kube: Kube, changed: Callable[[Key], None], *, reads_logs: bool = True) -> None:
         self._kube, self._changed, self._reads_logs = kube, changed, reads_logs
         self._read: dict[str, bool] = {}
         self._jobs: Informer[Object] = Informer(kube, JOBS, keep=_kept_job)
-        self._pods: Informer[PodView] = Informer(kube, PODS, label_selector=JOB_NAME_LABEL, keep=pod_view)
+        self._pods: Informer[JobPod] = Informer(kube, PODS, label_selector=JOB_NAME_LABEL, keep=job_pod)
         self._namespaces: Informer[NamespaceView] = Informer(kube, NAMESPACES, keep=namespace_view)
         self._nodes: Informer[NodeOffers] = Informer(kube, NODES, keep=offers_of)
         self._profiles: Informer[Learned] = Informer(kube, SIZING_PROFILES, keep=learned_of)
-        self._of_job: dict[Key, dict[str, PodView]] = {}
+        self._of_job: Index[Key, JobPod] = Index(lambda pod: [_job_of(pod)])
         self._by_digest: dict[tuple[str, str], Learned] = {}
         self._jobs.subscribe(lambda change: changed(change.key))
         self._pods.subscribe(self._pod_changed)
@@ -96,8 +101,8 @@ class LiveCluster:
     def namespace(self, name: str) -> NamespaceView:
         return self._namespaces.objects.get(("", name), NamespaceView())
 
-    def pods(self, job: Key) -> list[PodView]:
-        return list(self._of_job.get(job, {}).values())
+    def pods(self, job: Key) -> list[JobPod]:
+        return self._of_job.of(job)
 
     def learned(self, namespace: str, digest: str) -> Learned | None:
         return self._by_digest.get((namespace, digest))
@@ -109,7 +114,7 @@ class LiveCluster:
         """How many Jobs this controller holds."""
         return sum(holder_of(job) == HOLDER for job in self._jobs.objects.values())
 
-    async def last_words(self, pod: PodView) -> bool:
+    async def last_words(self, pod: JobPod) -> bool:
         if not self._reads_logs:
             return False
         if pod.uid not in self._read:
@@ -120,29 +125,23 @@ class LiveCluster:
                 return False
         return self._read[pod.uid]
 
-    def _pod_changed(self, change: Change[PodView]) -> None:
-        view = change.new or change.old
-        assert view is not None
-        key = (view.key[0], view.job)
-        pods = self._of_job.setdefault(key, {})
-        if change.new is not None:
-            pods[view.uid] = view
-        else:
-            pods.pop(view.uid, None)
-            self._read.pop(view.uid, None)
-            if not pods:
-                del self._of_job[key]
-        self._changed(key)
+    def _pod_changed(self, change: Change[JobPod]) -> None:
+        pod = change.new or change.old
+        assert pod is not None
+        self._of_job.follow(change)
+        if change.new is None:
+            self._read.pop(pod.uid, None)
+        self._changed(_job_of(pod))
 
     def _profile_changed(self, change: Change[Learned]) -> None:
-        view = change.new or change.old
-        assert view is not None
-        place = (view.namespace, view.digest)
+        profile = change.new or change.old
+        assert profile is not None
+        key = (profile.namespace, profile.digest)
         if change.new is not None:
-            self._by_digest[place] = change.new
+            self._by_digest[key] = change.new
         else:
-            self._by_digest.pop(place, None)
-        self._enqueue_all(view.namespace)
+            self._by_digest.pop(key, None)
+        self._enqueue_all(profile.namespace)
 
     def _enqueue_all(self, namespace: str) -> None:
         for key, job in self._jobs.objects.items():
@@ -185,32 +184,58 @@ class DueKeys:
 class Replica(LedReplica):
     """The parts of one process, put together."""
 
+    goes_by = checks(holder=HOLDER)
+
     def __init__(self, kube: Kube, settings: ProcessSettings, ask: AskEndpoint | None = None) -> None:
         self._settings, self._ask, self._queues = settings, ask, Queues(kube)
         self._due = DueKeys()
         self.cluster = LiveCluster(kube, self._due.add, reads_logs=settings.reads_logs)
         super().__init__(kube, NAME, settings, self.cluster.informers)
-        self._troubles = Counter("kopt_sizing_errors", "Steps that failed and are tried again.", registry=self.registry)
+        self._errors = Counter("kopt_sizing_errors", "Steps that failed and are tried again.", registry=self.registry)
         self.gauge("held_jobs", "Jobs that wait for a dry run or a new try.", self.cluster.held)
 
     async def lead(self, fence: Fence) -> None:
-        reconciler = Reconciler(self.cluster, self._queues, fence, self._settings.sizing, self._ask, self._tell)
+        reconciler = Reconciler(
+            self.cluster,
+            self._queues,
+            fence,
+            self._settings.sizing,
+            self._ask,
+            self._emit_event,
+            complain=self._complain,
+        )
         for key in self.cluster.every_job():
             self._due.add(key)
         while True:
             key = await self._due.next()
-            try:
-                again_s = await reconciler.reconcile(key)
-            except ApiError as error:
-                _LOG.warning("Job %s/%s: %s", *key, error)
-                self._troubles.inc()
-                again_s = _AFTER_TROUBLE_S
+            again_s = await self._reconcile(reconciler, key)
             if again_s is not None:
                 self._due.add(key, again_s)
 
-    def _tell(self, job: Object, reason: str, sentence: str) -> None:
+    async def _reconcile(self, reconciler: Reconciler, key: Key) -> float | None:
+        """In how many seconds to look again, whatever goes wrong with this Job."""
+        subject = Subject.of(JOBS, self.cluster.job(key))
+        if (wait_s := self.isolation.waits_s(subject)) > 0:
+            return wait_s
+        try:
+            with self.isolation.guard(subject) as attempt:
+                return await reconciler.reconcile(key)
+            return attempt.again_s
+        except ApiError as error:
+            _LOG.warning("Job %s/%s: %s", *key, error)
+            self._errors.inc()
+            return _AFTER_ERROR_S
+
+    def _complain(self, job: Object, error: AnnotationError) -> None:
+        self.isolation.complain(Subject.of(JOBS, job), error)
+
+    def _emit_event(self, job: Object, reason: str, sentence: str) -> None:
         metadata = job["metadata"]
         self.tell(JOBS.reference(metadata["namespace"], metadata["name"], metadata["uid"]), reason, "Sizing", sentence)
+
+
+def _job_of(pod: JobPod) -> Key:
+    return pod.key[0], pod.job
 
 
 def _kept_job(job: Object) -> Object | None:
@@ -221,5 +246,4 @@ def _kept_job(job: Object) -> Object | None:
     )
     if not ours and gpu_container(job) is None:
         return None
-    job["metadata"].pop("managedFields", None)
-    return job
+    return slim(job)

@@ -1,22 +1,25 @@
-"""What the parts of the sizing controller are given: the cluster as it is seen, settings, whom to ask and to tell."""
+"""Interfaces of the sizing controller's parts: the observed cluster, settings, the endpoint, events."""
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kopt.cluster.lease import Fence
-from kopt.cluster.namespaces import NamespaceView
-from kopt.cluster.resources import Key, Object
-from kopt.controllers.sizing.pods import PodView
+from kopt.cluster.client.resources import Key, Object
+from kopt.cluster.objects.annotations import AnnotationError
+from kopt.cluster.objects.namespace import NamespaceView
+from kopt.cluster.runtime.lease import Fence
+from kopt.controllers.sizing.pods import JobPod
 from kopt.controllers.sizing.profiles import Learned
 from kopt.core.decision import Mode
-from kopt.policies.profiling import PartitionOffer, ProfilingSettings
-from kopt.policies.profiling_pod import DryRunSettings
+from kopt.policies.sizing.profiling import PartitionOffer, ProfilingSettings
+from kopt.policies.sizing.profiling_pod import DryRunSettings
 
 AskEndpoint = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-Tell = Callable[[Object, str, str], None]
+EmitEvent = Callable[[Object, str, str], None]
 """(Job, reason, sentence): an event for people."""
+Complain = Callable[[Object, AnnotationError], None]
+"""A Job is handled although something on it cannot be read."""
 
 
 class Cluster(Protocol):
@@ -26,7 +29,7 @@ class Cluster(Protocol):
 
     def namespace(self, name: str) -> NamespaceView: ...
 
-    def pods(self, job: Key) -> list[PodView]: ...
+    def pods(self, job: Key) -> list[JobPod]: ...
 
     def learned(self, namespace: str, digest: str) -> Learned | None: ...
 
@@ -34,7 +37,7 @@ class Cluster(Protocol):
         """Partitions of the nodes that a pod of this spec may run on."""
         ...
 
-    async def last_words(self, pod: PodView) -> bool:
+    async def last_words(self, pod: JobPod) -> bool:
         """Whether the end of a failed pod's log says that memory ran out."""
         ...
 
@@ -59,3 +62,5 @@ class SizingSettings:
     profiling: ProfilingSettings = dataclasses.field(default_factory=ProfilingSettings)
     mode: Mode = Mode.OBSERVE
     """For namespaces and jobs that say nothing themselves."""
+    workload_may_lower: bool | None = None
+    """As ``policies.admission.mode.effective_mode`` takes it."""

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from kopt.cluster.resources import Object, Resource
-from kopt.controllers.webhook.objects import mapping, text
-from kopt.core.profile import DryRun, read_dry_run
+from kopt.cluster.client.resources import Object, Resource
+from kopt.cluster.objects.fields import mapping, text
+from kopt.core.redaction import redact, redact_document
+from kopt.core.workload.profile import DryRun, read_dry_run
 
 SIZING_PROFILES = Resource("kaiwo.ai", "v1alpha1", "sizingprofiles", "SizingProfile")
 
@@ -40,15 +41,28 @@ def learned_of(document: Object) -> Learned | None:
         return None
     run = read_dry_run(spec["profile"]) if "profile" in spec else None
     at = datetime.fromisoformat(text(spec, "measuredAt").replace("Z", "+00:00"))
-    return Learned(digest, document["metadata"]["namespace"], run, text(spec, "reason"), at.timestamp(),
-                   text(spec, "image"), text(spec, "measuredBy"), document)  # fmt: skip
+    return Learned(
+        digest,
+        document["metadata"]["namespace"],
+        run,
+        text(spec, "reason"),
+        at.timestamp(),
+        text(spec, "image"),
+        text(spec, "measuredBy"),
+        document,
+    )
 
 
 def document_of(learned: Learned) -> Object:
     """The object for what was learned, ready to be created."""
     stamp = datetime.fromtimestamp(learned.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    spec = {"jobType": learned.digest, "measuredAt": stamp, "measuredBy": learned.job_uid, "image": learned.image_id,
-            "reason": learned.reason[:1024]}  # fmt: skip
+    spec = {
+        "jobType": learned.digest,
+        "measuredAt": stamp,
+        "measuredBy": learned.job_uid,
+        "image": learned.image_id,
+        "reason": redact(learned.reason)[:1024],
+    }
     if learned.run is not None:
-        spec |= {"profile": learned.run.to_dict()}  # type: ignore[dict-item]
+        spec |= {"profile": redact_document(learned.run.to_dict())}
     return {"metadata": {"name": name_of(learned.digest), "namespace": learned.namespace}, "spec": spec}

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from kopt.cluster.api import Conflict, Forbidden, Invalid, NotFound
-from kopt.cluster.held import (
+from kopt.cluster.client.api import Conflict, Forbidden, Invalid, NotFound
+from kopt.cluster.client.resources import JOBS, Key, Object, key_of
+from kopt.cluster.holds.hold import (
     HELD_LABEL,
     UNDO_ANNOTATION,
     HoldError,
@@ -19,49 +20,49 @@ from kopt.cluster.held import (
     pass_on,
     wait_turn,
 )
-from kopt.cluster.lease import Fence
-from kopt.cluster.requests import request_of
-from kopt.cluster.resources import JOBS, Key, Object, key_of
-from kopt.cluster.staged_data import waits_for_data
+from kopt.cluster.holds.original_request import request_of
+from kopt.cluster.objects.annotations import AnnotationError
+from kopt.cluster.objects.fields import at, text
+from kopt.cluster.objects.staged_data import waits_for_data
+from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.workloads.jobs import is_changeable
 from kopt.controllers.sizing.dry_runs import DryRuns
-from kopt.controllers.sizing.given import AskEndpoint, Cluster, Queueing, SizingSettings, Tell
 from kopt.controllers.sizing.jobs import (
     HOLDER,
     REASON_ANNOTATION,
     STATE_ANNOTATION,
     State,
+    annotations_of,
     as_written,
     asked_of,
     asking,
-    facts_of,
     granted,
     granted_of,
     is_at_rest,
-    is_changeable,
     is_untouched,
     job_type_of,
-    notes_of,
+    read_state,
     restored,
-    state_of,
+    snapshot_of,
 )
 from kopt.controllers.sizing.needs import Needs
-from kopt.controllers.sizing.pods import PodView
+from kopt.controllers.sizing.pods import JobPod
+from kopt.controllers.sizing.ports import AskEndpoint, Cluster, Complain, EmitEvent, Queueing, SizingSettings
 from kopt.controllers.sizing.profiles import SIZING_PROFILES, Learned
-from kopt.controllers.webhook.objects import at, mapping, text
 from kopt.core.decision import Mode
-from kopt.core.profile import JobType
-from kopt.core.sizing import ShareKind
 from kopt.core.units import Bytes
-from kopt.policies.profiling import (
+from kopt.core.workload.profile import JobType
+from kopt.core.workload.sizing import ShareKind
+from kopt.policies.sizing.profiling import (
     NO_COMMAND,
-    Ask,
-    JobFacts,
-    Tries,
+    Attempts,
+    GpuShareRequest,
+    JobSnapshot,
     after_out_of_memory,
-    gives_up,
+    is_over_budget,
     waits_for_dry_run,
 )
-from kopt.policies.profiling_pod import PROFILING_LABEL
+from kopt.policies.sizing.profiling_pod import PROFILING_LABEL
 
 _LOG = logging.getLogger(__name__)
 COMPONENT = "sizing"
@@ -72,16 +73,24 @@ class Reconciler:
     """``reconcile`` takes one step for one Job and says in how many seconds to look again, None for when it changes."""
 
     def __init__(
-        self, cluster: Cluster, queues: Queueing, fence: Fence, settings: SizingSettings,
-        ask: AskEndpoint | None = None, tell: Tell = lambda *_: None, clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+        self,
+        cluster: Cluster,
+        queues: Queueing,
+        fence: Fence,
+        settings: SizingSettings,
+        ask: AskEndpoint | None = None,
+        emit_event: EmitEvent = lambda *_: None,
+        clock: Callable[[], float] = time.time,
+        complain: Complain = lambda *_: None,
+    ) -> None:
+        self._complain = complain
         self._cluster, self._queues, self._fence, self._settings = cluster, queues, fence, settings
-        self._tell, self._clock = tell, clock
-        self._dry_runs = DryRuns(cluster, fence, settings.dry_run, tell, clock)
+        self._emit_event, self._clock = emit_event, clock
+        self._dry_runs = DryRuns(cluster, fence, settings.dry_run, emit_event, clock)
         self._needs = Needs(cluster, queues, settings.profiling, ask, clock)
 
     async def reconcile(self, key: Key) -> float | None:
-        """Raises ApiError (but Conflict: the object will be seen as it is) and Deposed."""
+        """Raises ApiError (but Conflict: the object will be seen as it is), Deposed, and AnnotationError."""
         job = self._cluster.job(key)
         if job is None:
             return None
@@ -93,41 +102,61 @@ class Reconciler:
             return _SOON_S
 
     async def _user_job(self, job: Object) -> float | None:
-        state, kind = state_of(job), job_type_of(as_written(job))
-        facts = facts_of(as_written(job), self._cluster.namespace(job["metadata"]["namespace"]), self._settings.mode)
-        facts = replace(facts, untouched=facts.admitted and not facts.started and is_untouched(job, self._pods(job)))
+        """Raises AnnotationError for a Job that is not held and whose state cannot be read: it stays as it is. One that
+        is held goes on from its hold, or nobody would release it."""
+        try:
+            state = read_state(job)
+        except AnnotationError as error:
+            if holder_of(job) != HOLDER:
+                raise
+            self._complain(job, error)
+            # Written at once, or the time of the hold would begin anew at each look.
+            state = self._new_state(job)
+            job = await self._write(job, {}, {STATE_ANNOTATION: state.to_json()})
+        kind = job_type_of(as_written(job))
+        snapshot = snapshot_of(
+            as_written(job),
+            self._cluster.namespace(job["metadata"]["namespace"]),
+            self._settings.mode,
+            self._settings.workload_may_lower,
+        )
+        snapshot = replace(
+            snapshot, untouched=snapshot.admitted and not snapshot.started and is_untouched(job, self._pods(job))
+        )
         if holder_of(job) == HOLDER:
-            if STATE_ANNOTATION not in mapping(job, "metadata", "annotations"):
+            if state is None:
                 # Whoever held it before has let it go to us: the time of a hold counts from here.
                 await self._write(job, {}, {STATE_ANNOTATION: self._new_state(job).to_json()})
                 return _SOON_S
-            return await self._held_job(job, facts, state or self._new_state(job), kind)
-        if state is not None and (state.seen or state.stopped) and facts.queued:
+            return await self._held_job(job, snapshot, state, kind)
+        if state is not None and (state.seen or state.stopped) and snapshot.queued:
             await self._queues.resume(self._fence, job)
-        if state is not None and state.phase == "sized" and not facts.finished:
-            return await self._sized_job(job, state, admitted=facts.admitted)
+        if state is not None and state.phase == "sized" and not snapshot.finished:
+            return await self._sized_job(job, state, admitted=snapshot.admitted)
         if state is not None:
             return None
-        return await self._new_job(job, facts, kind)
+        return await self._new_job(job, snapshot, kind)
 
-    async def _new_job(self, job: Object, facts: JobFacts, kind: JobType | None) -> float | None:
+    async def _new_job(self, job: Object, snapshot: JobSnapshot, kind: JobType | None) -> float | None:
         if is_mirrored(job):
             return None
-        learned = self._needs.known(job, kind)
+        learned = self._needs.current(job, kind)
         # A known type is held for a moment as well, if there is something to change: only then can it be.
-        changes = learned is not None and (await self._needs.ask(job, facts, learned)).kind is not ShareKind.WHOLE
-        free = replace(facts, held_by_others=False)
-        verdict = waits_for_dry_run(free, known=learned is not None and not changes, settings=self._settings.profiling)
-        if not verdict.yes:
-            if verdict.reason.code == NO_COMMAND:
-                await self._say_why_not(job, verdict.reason.message)
+        changes = (
+            learned is not None and (await self._needs.request(job, snapshot, learned)).kind is not ShareKind.WHOLE
+        )
+        free = replace(snapshot, held_by_others=False)
+        decision = waits_for_dry_run(free, known=learned is not None and not changes, settings=self._settings.profiling)
+        if not decision.yes:
+            if decision.reason.code == NO_COMMAND:
+                await self._say_why_not(job, decision.reason.message)
             return None
-        if facts.held_by_others:
+        if snapshot.held_by_others:
             return await self._wait_turn(job)
         if waits_for_data(job):
             # A dry run needs the data as well: it is the staging controller's first.
             return None
-        if facts.admitted:
+        if snapshot.admitted:
             return await self._mark_to_stop(job)
         state = self._new_state(job)
         try:
@@ -136,13 +165,13 @@ class Reconciler:
             _LOG.info("%s is not held: %s", job["metadata"]["name"], error)
             return None
         if changes:
-            self._tell(job, "HeldToBeSized", "What this job type needs is known: held until it is written down.")
+            self._emit_event(job, "HeldToBeSized", "What this job type needs is known: held until it is written down.")
         else:
-            self._tell(job, "HeldForDryRun", verdict.reason.message)
+            self._emit_event(job, "HeldForDryRun", decision.reason.message)
         return _SOON_S
 
     async def _wait_turn(self, job: Object) -> float | None:
-        """Its holder lets it go to us, so that nobody starts it in between."""
+        """Its holder passes it on to us, so that it does not start in between."""
         if HOLDER not in next_holders(job):
             with contextlib.suppress(HoldError):
                 await self._write(job, wait_turn(job, HOLDER), {})
@@ -152,14 +181,18 @@ class Reconciler:
         """First the mark: whoever comes after us, or switches us off, then knows whose stop it is."""
         state = replace(self._new_state(job), phase="stop")
         await self._write(job, {"metadata": marks(HOLDER, {})}, {STATE_ANNOTATION: state.to_json()})
-        self._tell(job, "StoppedForDryRun", "Its queue has admitted it with a request that nobody has checked, and "
-                   "none of its containers has begun: it is stopped, and goes on when its size is known.")  # fmt: skip
+        self._emit_event(
+            job,
+            "StoppedForDryRun",
+            "Its queue has admitted it with an unchecked request, and none of its containers has "
+            "started: it is stopped, and continues when its size is known.",
+        )
         return _SOON_S
 
-    async def _take_back(self, job: Object, facts: JobFacts, state: State) -> float | None:
+    async def _stop_admitted(self, job: Object, snapshot: JobSnapshot, state: State) -> float | None:
         """One step of: Kueue stops what it had admitted, and it is parked."""
-        if facts.admitted:
-            if not facts.untouched and not await self._queues.stopping(job):
+        if snapshot.admitted:
+            if not snapshot.untouched and not await self._queues.stopping(job):
                 return await self._release_as_written(job, state, "Its pods have begun: it goes on as it is.")
             if await self._queues.stop(self._fence, job):
                 return _SOON_S
@@ -175,121 +208,137 @@ class Reconciler:
     async def _say_why_not(self, job: Object, why: str) -> None:
         if text(job, "metadata", "annotations", REASON_ANNOTATION) != why:
             await self._write(job, {}, {REASON_ANNOTATION: why})
-            self._tell(job, "NotProfiled", why)
+            self._emit_event(job, "NotProfiled", why)
 
-    async def _held_job(self, job: Object, facts: JobFacts, state: State, kind: JobType | None) -> float | None:
+    async def _held_job(self, job: Object, snapshot: JobSnapshot, state: State, kind: JobType | None) -> float | None:
         limits = self._settings.profiling
-        if state.phase == "retry" and not facts.finished and not is_changeable(job):
+        if state.phase == "retry" and not snapshot.finished and not is_changeable(job):
             # Its own request, too, can be given back only then.
-            return await self._stop(job, facts, state)
-        if facts.admitted and not facts.finished and state.phase not in ("retry", "stop"):
+            return await self._stop(job, snapshot, state)
+        if snapshot.admitted and not snapshot.finished and state.phase not in ("retry", "stop"):
             return await self._release_as_written(job, state, "Its queue had admitted it already.")
-        if facts.finished or facts.mode is not Mode.ENFORCE or facts.opted_out or not facts.managed or kind is None:
+        if (
+            snapshot.finished
+            or snapshot.mode is not Mode.ENFORCE
+            or snapshot.opted_out
+            or not snapshot.managed
+            or kind is None
+        ):
             return await self._release_as_written(job, state, "It is not to be held any more.")
         held_for_s = self._clock() - state.since_s
-        if gives_up(held_for_s, limits):
+        if is_over_budget(held_for_s, limits):
             return await self._release_as_written(job, state, f"No dry run ended within {limits.budget_s:.0f} s.")
         if state.phase == "stop":
-            return await self._take_back(job, facts, state)
-        left_s = max(_SOON_S, limits.budget_s - held_for_s)
-        learned = self._needs.known(job, kind)
+            return await self._stop_admitted(job, snapshot, state)
+        remaining_s = max(_SOON_S, limits.budget_s - held_for_s)
+        learned = self._needs.current(job, kind)
         if state.phase != "retry" and learned is None:
-            await self._dry_runs.start(job, kind)
+            try:
+                await self._dry_runs.start(job, kind)
+            except (Invalid, Forbidden) as error:
+                if "ValidatingAdmissionPolicy" not in error.message:
+                    raise
+                return await self._release_as_written(job, state, f"The server refuses its dry run ({error}).")
         elif is_at_rest(job):
             if state.phase == "retry":
-                return await self._next_try(job, facts, state, kind)
+                return await self._next_try(job, snapshot, state, kind)
             assert learned is not None
-            return await self._release_sized(job, state, await self._needs.ask(job, facts, learned), learned)
-        return left_s
+            return await self._release_sized(job, state, await self._needs.request(job, snapshot, learned), learned)
+        return remaining_s
 
-    async def _release_sized(self, job: Object, state: State, ask: Ask, learned: Learned | None) -> float | None:
+    async def _release_sized(
+        self, job: Object, state: State, ask: GpuShareRequest, learned: Learned | None
+    ) -> float | None:
         peak = int(learned.run.profile.peak_bytes) if learned is not None and learned.run is not None else 0
         after = granted(state, ask, max(peak, state.need_bytes))
         retries = self._settings.profiling.retries
         changes = pass_on(JOBS, job)
         spec = (changes.get("spec") or {}) | asking(job, state, ask, retries)
         try:
-            await self._write(job, changes | {"spec": spec}, notes_of(ask, after))
+            await self._write(job, changes | {"spec": spec}, annotations_of(ask, after))
         except Invalid as error:
             # Servers before 1.36 do not let a Job's resources be changed, only its annotations.
             return await self._release_as_written(job, state, f"The server does not let it be changed ({error}).")
-        self._tell(job, "Released", ask.reason.message)
+        self._emit_event(job, "Released", ask.reason.message)
         return None
 
     async def _release_as_written(self, job: Object, state: State, why: str) -> float | None:
         if state.phase == "stop":
-            # Before the mark is gone: afterwards nobody would know that its Workload is to run again.
+            # Before the mark is removed: afterwards nothing would show that its Workload has to run again.
             await self._queues.resume(self._fence, job)
         changes = pass_on(JOBS, job)
         spec = changes.pop("spec", {})
         if state.phase == "retry":
             # One that has ended meanwhile asks for nothing any more.
             spec = spec | restored(job, state) if is_changeable(job) else {}
-        notes = {STATE_ANNOTATION: replace(state, phase="own").to_json(), REASON_ANNOTATION: why}
+        annotations = {STATE_ANNOTATION: replace(state, phase="own").to_json(), REASON_ANNOTATION: why}
         try:
             # Only Kueue wants a Job to be stopped before it is told of another queue, and starts it again.
             stops = spec.get("suspend") is True
-            await self._write(job, changes | ({"spec": spec} if spec and not stops else {}), notes)
+            await self._write(job, changes | ({"spec": spec} if spec and not stops else {}), annotations)
         except (Invalid, Forbidden):
             if not stops:
                 raise
-            await self._write(job, changes | {"spec": spec}, notes)
-        self._tell(job, "ReleasedAsWritten", why)
+            await self._write(job, changes | {"spec": spec}, annotations)
+        self._emit_event(job, "ReleasedAsWritten", why)
         return None
 
     async def _sized_job(self, job: Object, state: State, *, admitted: bool) -> float | None:
         """A Job runs with a request of ours: has it run out of memory?"""
-        known = self._cluster.learned(job["metadata"]["namespace"], state.type)
-        if known is not None and self._needs.counts(known, job) is None:
+        profile = self._cluster.learned(job["metadata"]["namespace"], state.type)
+        if profile is not None and self._needs.counts(profile, job) is None:
             # Another image behind the same reference: the next job of the type is profiled anew.
-            await self._fence.delete(SIZING_PROFILES, known.document)
-        failed = [one for one in self._pods(job) if one.failed and one.uid not in state.seen]
+            await self._fence.delete(SIZING_PROFILES, profile.document)
+        failed = [item for item in self._pods(job) if item.failed and item.uid not in state.seen]
         for pod in failed:
             if not (pod.out_of_memory or await self._cluster.last_words(pod)):
                 continue
             after = replace(state, phase="retry", since_s=self._clock()).having_seen([pod.uid])
             # What Kueue lets run is only marked here: it is stopped by its Workload, in the next step.
-            held = ({"metadata": marks(HOLDER, {"asked": asked_of(after)})} if admitted
-                    else hold(JOBS, job, HOLDER, asked_of(after)))  # fmt: skip
+            held = (
+                {"metadata": marks(HOLDER, {"asked": asked_of(after)})}
+                if admitted
+                else hold(JOBS, job, HOLDER, asked_of(after))
+            )
             await self._write(job, held, {STATE_ANNOTATION: after.to_json()})
-            self._tell(job, "OutOfMemory", f"Pod {pod.key[1]} ran out of GPU memory with a request of ours.")
+            self._emit_event(job, "OutOfMemory", f"Pod {pod.key[1]} ran out of GPU memory with a request of ours.")
             return _SOON_S
         own = at(state.asked, "backoff_limit")
         if failed and isinstance(own, int) and at(job, "spec", "backoffLimit") != own + state.tries:
             # It fails for reasons of its own: the tries that were added for ours are not for that.
             body: Object = {"spec": {"backoffLimit": own + state.tries}}
-            after = state.having_seen(one.uid for one in failed)
+            after = state.having_seen(item.uid for item in failed)
             await self._write(job, body, {STATE_ANNOTATION: after.to_json()})
         return None
 
-    async def _stop(self, job: Object, facts: JobFacts, state: State) -> float | None:
+    async def _stop(self, job: Object, snapshot: JobSnapshot, state: State) -> float | None:
         """Wait until a Job that is to try again has stopped."""
-        if not facts.admitted or await self._queues.stop(self._fence, job):
+        if not snapshot.admitted or await self._queues.stop(self._fence, job):
             return _SOON_S
-        gone = {"labels": {HELD_LABEL: None}, "annotations": {UNDO_ANNOTATION: None}}
-        await self._write(job, {"metadata": gone}, {STATE_ANNOTATION: replace(state, phase="own").to_json()})
-        self._tell(job, "NotStopped", "Its queueing system has no Workload of it to be stopped by: it goes on.")
+        removed = {"labels": {HELD_LABEL: None}, "annotations": {UNDO_ANNOTATION: None}}
+        await self._write(job, {"metadata": removed}, {STATE_ANNOTATION: replace(state, phase="own").to_json()})
+        self._emit_event(job, "NotStopped", "Its queueing system has no Workload of it to be stopped by: it goes on.")
         return None
 
-    async def _next_try(self, job: Object, facts: JobFacts, state: State, kind: JobType) -> float | None:
-        learned = self._needs.known(job, kind)
+    async def _next_try(self, job: Object, snapshot: JobSnapshot, state: State, kind: JobType) -> float | None:
+        learned = self._needs.current(job, kind)
         run = learned.run if learned is not None else None
-        tries = Tries(state.tries, granted_of(state), Bytes(max(0, state.need_bytes)))
+        attempts = Attempts(state.tries, granted_of(state), Bytes(max(0, state.need_bytes)))
         need = await self._needs.need(job, run)
-        offers = await self._needs.offers(job, facts)
-        ask = after_out_of_memory(facts, tries, need, run, offers, self._settings.profiling)
+        offers = await self._needs.offers(job, snapshot)
+        request = after_out_of_memory(snapshot, attempts, need, run, offers, self._settings.profiling)
         # Others may have failed with the same request before it was held.
-        tried = replace(state, tries=state.tries + 1).having_seen(one.uid for one in self._pods(job) if one.failed)
-        return await self._release_sized(job, tried, ask, learned)
+        tried = replace(state, tries=state.tries + 1).having_seen(pod.uid for pod in self._pods(job) if pod.failed)
+        return await self._release_sized(job, tried, request, learned)
 
-    def _pods(self, job: Object) -> list[PodView]:
+    def _pods(self, job: Object) -> list[JobPod]:
         return self._cluster.pods(key_of(job))
 
     def _new_state(self, job: Object) -> State:
         kind = job_type_of(job)
         return State("profile", self._clock(), request_of(job), type=kind.digest if kind is not None else "")
 
-    async def _write(self, job: Object, changes: Object, notes: Mapping[str, str]) -> None:
+    async def _write(self, job: Object, changes: Object, annotations: Mapping[str, str]) -> Object:
         metadata = dict(changes.get("metadata") or {})
-        metadata["annotations"] = {**(metadata.get("annotations") or {}), **notes}
-        await self._fence.patch(JOBS, job, changes | {"metadata": metadata})
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
+        return await self._fence.patch(JOBS, job, changes | {"metadata": metadata})

@@ -8,26 +8,26 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from kopt.cluster.api import Kube
-from kopt.cluster.errors import ApiError
-from kopt.cluster.held import HOLDABLE, holder_of, marks, parked, queue_of
-from kopt.cluster.informer import Informer
-from kopt.cluster.resources import KUEUE_WORKLOADS, LEASES, PODS, Object
-from kopt.cluster.staged_data import ASKS_LABEL, STAGING_ANNOTATION, request_of, told
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.errors import ApiError
+from kopt.cluster.client.resources import KUEUE_WORKLOADS, LEASES, PODS, Object
+from kopt.cluster.holds.hold import HOLDABLE, holder_of, marks, parked, queue_of
+from kopt.cluster.objects.fields import at, items
+from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.objects.leases import lease_until
+from kopt.cluster.objects.staged_data import ASKS_LABEL, STAGING_ANNOTATION, request_of, told
+from kopt.cluster.runtime.informer import Informer
+from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.staging.views import GATE, HOLDER
-from kopt.controllers.webhook.facts import Workload
-from kopt.controllers.webhook.live import lease_until
-from kopt.controllers.webhook.objects import at, items
-from kopt.controllers.webhook.patch import JsonPatch
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
-from kopt.core.staged_data import Request
-from kopt.policies.staging.holding import Asker, Hold, hold_for
+from kopt.core.staging.staged_data import Request
+from kopt.policies.staging.holding import DataWorkload, Hold, hold_for
 
 LEASE = "kopt-staging"
-_LOOK_FOR_KUEUE_S = 60.0
+_KUEUE_CHECK_S = 60.0
 _WAITS = "It waits for its data."
-_STOPPED_BY_FIELD = frozenset((one.group, one.kind) for one in HOLDABLE)
+_STOPPED_BY_FIELD = frozenset((resource.group, resource.kind) for resource in HOLDABLE)
 """Who makes pods and is held itself."""
 
 
@@ -36,11 +36,12 @@ class StagingAtAdmission:
 
     def __init__(self, kube: Kube, namespace: str, clock: Callable[[], float] = time.time) -> None:
         self._kube, self._clock, self._has_kueue = kube, clock, False
-        self._leases: Informer[float] = Informer(kube, LEASES, namespace=namespace, keep=lease_until,
-                                                 field_selector=f"metadata.name={LEASE}")  # fmt: skip
+        self._leases: Informer[float] = Informer(
+            kube, LEASES, namespace=namespace, keep=lease_until, field_selector=f"metadata.name={LEASE}"
+        )
 
     async def run(self) -> None:
-        await asyncio.gather(self._leases.run(), self._look_for_kueue())
+        await asyncio.gather(self._leases.run(), self._watch_for_kueue())
 
     @property
     def controller_lives(self) -> bool:
@@ -62,8 +63,14 @@ class StagingAtAdmission:
             # Nobody would stop what is parked.
             return None
         stopped = not queue and value is not None and value != kind.runs
-        asker = Asker(mode, managed, queued=kind.queued and bool(queue), opted_out=workload.opts_out, stopped=stopped,
-                      ours=bool(holder_of(document)))  # fmt: skip
+        asker = DataWorkload(
+            mode,
+            managed,
+            queued=kind.queued and bool(queue),
+            opted_out=workload.opts_out,
+            stopped=stopped,
+            ours=bool(holder_of(document)),
+        )
         if hold_for(asker, ready=False) is not Hold.HOLD:
             return None
         parks = kind.queued and queue
@@ -72,14 +79,15 @@ class StagingAtAdmission:
         self._write(patch, parked(HOLDER, queue) if parks else marks(HOLDER, {kind.field: kind.runs}), request)
         return Reason("DATA_MISSING", _WAITS)
 
-    def _hold_pod(self, patch: JsonPatch, workload: Workload, mode: Mode, request: Request, *,
-                  managed: bool) -> Reason | None:  # fmt: skip
+    def _hold_pod(
+        self, patch: JsonPatch, workload: Workload, mode: Mode, request: Request, *, managed: bool
+    ) -> Reason | None:
         """A pod of its own, or of what has no field to be stopped by, waits behind a gate; one in a queue of Kueue's
         does not, as it would keep quota while it waits."""
         if mode is Mode.OBSERVE or not managed or workload.opts_out or workload.controller in _STOPPED_BY_FIELD:
             return None
         patch.put(("metadata", "labels", ASKS_LABEL), "true")
-        gates = [one for _, one in items(workload.document, "spec", "schedulingGates")]
+        gates = [item for _, item in items(workload.document, "spec", "schedulingGates")]
         queued = self._has_kueue and queue_of({"metadata": workload.document.get("metadata") or {}})
         if mode is not Mode.ENFORCE or queued or holder_of(workload.document) or {"name": GATE} in gates:
             return None
@@ -91,11 +99,11 @@ class StagingAtAdmission:
         """The metadata of a hold, with what the workload is told."""
         marked["annotations"][STAGING_ANNOTATION] = told("held", request, [], "", request.problem, self._clock())
         for section, values in marked.items():
-            for name, one in values.items():
-                patch.put(("metadata", section, name), one)
+            for name, item in values.items():
+                patch.put(("metadata", section, name), item)
 
-    async def _look_for_kueue(self) -> None:
+    async def _watch_for_kueue(self) -> None:
         while True:
             with contextlib.suppress(ApiError):
                 self._has_kueue = await self._kube.preferred(KUEUE_WORKLOADS) is not None
-            await asyncio.sleep(_LOOK_FOR_KUEUE_S)
+            await asyncio.sleep(_KUEUE_CHECK_S)

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 
-from kopt.cluster.resources import Object
+from kopt.cluster.client.resources import Object
 
 _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -20,18 +20,18 @@ def affinity_to(hostnames: Sequence[str], pod: Object, *, only_adds: bool = Fals
     terms = required.get("nodeSelectorTerms") or [{}]
     for term in terms:
         before = list(term.get("matchExpressions") or ())
-        own = [] if only_adds else [one for one in before if one.get("key") == _HOSTNAME]
+        own = [] if only_adds else [item for item in before if item.get("key") == _HOSTNAME]
         wanted = {"key": _HOSTNAME, "operator": "In", "values": _in_both(hostnames, own)}
-        term["matchExpressions"] = [one for one in before if one not in own] + [wanted]
+        term["matchExpressions"] = [item for item in before if item not in own] + [wanted]
     required["nodeSelectorTerms"] = terms
     return affinity
 
 
 def _in_both(wanted: Sequence[str], own: Sequence[Object]) -> list[str]:
-    found = set(wanted)
-    for one in own:
-        if one.get("operator") == "In":
-            found &= set(one.get("values") or ())
-        elif one.get("operator") == "NotIn":
-            found -= set(one.get("values") or ())
-    return sorted(found) or sorted(wanted)
+    result = set(wanted)
+    for item in own:
+        if item.get("operator") == "In":
+            result &= set(item.get("values") or ())
+        elif item.get("operator") == "NotIn":
+            result -= set(item.get("values") or ())
+    return sorted(result) or sorted(wanted)

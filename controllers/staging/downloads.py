@@ -1,21 +1,32 @@
 """What is done about StagedData: Jobs, status, finalizer, events. Deciding is the policy's."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from kopt.cluster.api import AlreadyExists, Forbidden, Invalid, NotFound
-from kopt.cluster.resources import COMPONENT_LABEL, JOBS, PART_OF, PART_OF_LABEL, PERSISTENT_VOLUME_CLAIMS, Object
-from kopt.cluster.staged_data import FINALIZER, STAGED_DATA, status_of
-from kopt.controllers.staging.given import Cluster, DataView, Reads, StagingSettings, Tell, Writes
-from kopt.controllers.staging.scene import Scene, mode_of
+from kopt.cluster.client.api import AlreadyExists, Forbidden, Invalid, NotFound
+from kopt.cluster.client.resources import (
+    COMPONENT_LABEL,
+    JOBS,
+    PART_OF,
+    PART_OF_LABEL,
+    PERSISTENT_VOLUME_CLAIMS,
+    Object,
+)
+from kopt.cluster.objects.staged_data import FINALIZER, STAGED_DATA, status_of
+from kopt.cluster.runtime.events import EmitEvent
+from kopt.controllers.staging.ports import Cluster, DataView, Reads, StagingSettings, Writes
+from kopt.controllers.staging.progress_times import Steps
+from kopt.controllers.staging.snapshot import StagingSnapshot, mode_of
 from kopt.core.decision import Mode
-from kopt.core.staged_data import ClaimFolder, Copy, DataPhase, StagedData
+from kopt.core.staging.staged_data import ClaimFolder, Copy, DataPhase, StagedData
 from kopt.core.units import format_bytes
 from kopt.policies.staging.copies import Step, Verb
-from kopt.policies.staging.decide import Known, Order, Outcome, decide
+from kopt.policies.staging.decide import DataSnapshot, Order, Outcome, decide, wishes
 from kopt.policies.staging.pod import job_name, staging_job
 from kopt.policies.staging.rules import NEVER, SLOW
+from kopt.policies.staging.shares import Turns, Wish, share
 
 COMPONENT = "staging"
 _REFUSED_S = 30.0
@@ -25,69 +36,105 @@ _WAITS_FOR_OTHERS = "it waits until another download has ended"
 class Downloads:
     """``look_at`` one StagedData; raises as the writes do."""
 
-    def __init__(self, cluster: Cluster, reads: Reads, writes: Writes, settings: StagingSettings, tell: Tell,
-                 clock: Callable[[], float] = time.time) -> None:  # fmt: skip
+    def __init__(
+        self,
+        cluster: Cluster,
+        reads: Reads,
+        writes: Writes,
+        settings: StagingSettings,
+        emit_event: EmitEvent,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._cluster, self._reads, self._writes, self._settings = cluster, reads, writes, settings
-        self._tell, self._clock = tell, clock
-        self._slots = 0
+        self._emit_event, self._clock = emit_event, clock
+        self._turns = Turns()
+        self._started: frozenset[str] = frozenset()
+        self._steps = Steps(settings.rules)
         self._refused: dict[tuple[str, str], tuple[float, str]] = {}
 
-    def begin_pass(self, scene: Scene) -> None:
-        """Count the downloads that run."""
-        running = scene.running(Verb.STAGE)
-        self._slots = self._settings.rules.at_once - running
-        now_s = self._clock()
-        self._refused = {key: one for key, one in self._refused.items() if now_s < one[0]}
+    def begin_pass(self, snapshot: StagingSnapshot) -> None:
+        """Say which downloads may begin: of all that could, in turns of their namespaces."""
+        now_s, rules = self._clock(), self._settings.rules
+        self._refused = {key: item for key, item in self._refused.items() if now_s < item[0]}
+        wanted = [
+            wish
+            for staged in snapshot.views.values()
+            if self._acts(staged)
+            for wish in self._wishes(staged, snapshot, now_s)
+        ]
+        running = snapshot.running(Verb.STAGE)
+        started, self._turns = share(wanted, running, self._turns, at_once=rules.at_once, per_namespace=rules.share)
+        self._started = frozenset(wish.place for wish in started)
+        counts = running + Counter(wish.namespace for wish in started)
+        # Who waits for a slot of its own namespace would not get one that others give up.
+        waiting = [wish for wish in wanted if wish.place not in self._started and counts[wish.namespace] < rules.share]
+        self._steps.look(snapshot, now_s, len(waiting))
 
-    async def look_at(self, view: DataView, scene: Scene) -> float | None:
+    def _acts(self, staged: DataView) -> bool:
+        mode, managed = mode_of(self._cluster, staged.data.namespace, "", self._settings)
+        return managed and mode is not Mode.OBSERVE
+
+    def _wishes(self, staged: DataView, snapshot: StagingSnapshot, now_s: float) -> list[Wish]:
+        """None for what the server has just refused: it would only take the turn of others."""
+        known = self._known(staged, snapshot, now_s)
+        result = wishes(known, decide(known, now_s, self._settings.rules))
+        return [wish for wish in result if tuple(wish.place.split("/", 1)) not in self._refused]
+
+    def _known(self, staged: DataView, snapshot: StagingSnapshot, now_s: float) -> DataSnapshot:
+        known = snapshot.known(staged, self._settings, now_s)
+        runs = {
+            location: replace(run, stalled=self._steps.stalled(snapshot.job_of(staged.data, location)))
+            for location, run in known.runs.items()
+        }
+        return replace(known, runs=runs)
+
+    async def look_at(self, staged: DataView, snapshot: StagingSnapshot) -> float | None:
         """In how many seconds to look again if nothing changes; None for never."""
-        now_s, data = self._clock(), view.data
-        mode, managed = mode_of(self._cluster, data.namespace, "", self._settings.mode)
-        if mode is Mode.OBSERVE or not managed:
+        now_s, data = self._clock(), staged.data
+        if not self._acts(staged):
             if data.deleting and data.guarded:
-                await self._let_go(view)
+                await self._let_go(staged)
             return None
-        known = await self._with_folder(scene.known(view, self._settings, now_s), scene)
+        known = await self._with_folder(self._known(staged, snapshot, now_s), snapshot)
         outcome = decide(known, now_s, self._settings.rules)
         if outcome.free and data.deleting:
             if data.guarded:
-                await self._let_go(view)
+                await self._let_go(staged)
             return None
-        outcome, view = await self._obey(view, scene, outcome)
-        again_s = await self._write_status(view, outcome.data, now_s)
+        outcome, staged = await self._obey(staged, snapshot, outcome)
+        again_s = await self._write_status(staged, outcome.data, now_s)
         self._say(data, outcome)
-        times = [one for one in (outcome.again_s and outcome.again_s - now_s, again_s) if one is not None]
+        times = [value for value in (outcome.again_s and outcome.again_s - now_s, again_s) if value is not None]
         return max(0.0, min(times)) if times else None
 
-    async def _obey(self, view: DataView, scene: Scene, outcome: Outcome) -> tuple[Outcome, DataView]:
+    async def _obey(self, staged: DataView, snapshot: StagingSnapshot, outcome: Outcome) -> tuple[Outcome, DataView]:
         """Begin and end Jobs; what could not be done stands in the copies."""
-        copies = {one.place: one for one in outcome.data.copies}
+        copies = {item.place: item for item in outcome.data.copies}
         again_s = outcome.again_s
         for order in outcome.orders:
             copy = copies.get(order.place)
             if order.step is Step.END:
-                job = scene.job_of(view.data, order.place)
+                job = snapshot.job_of(staged.data, order.place)
                 if job is not None:
                     await self._writes.delete(JOBS, job.document)
-            elif order.verb is Verb.STAGE and self._slots < 1:
+            elif order.verb is Verb.STAGE and f"{staged.data.uid}/{order.place}" not in self._started:
                 if copy is not None:
                     copies[order.place] = replace(copy, message=_WAITS_FOR_OTHERS)
             else:
-                view = await self._guard(view)
-                refused = await self._begin(view.data, order)
-                self._slots -= order.verb is Verb.STAGE
+                staged = await self._guard(staged)
+                refused = await self._begin(staged.data, order)
                 # What has begun is told of once it is seen: a Job that another leader made counts as well.
                 if copy is not None and refused:
                     copies[order.place] = replace(copy, message=refused)
                     again_s = min(again_s or float("inf"), self._clock() + _REFUSED_S)
         data = replace(outcome.data, copies=tuple(copies.values()))
-        return replace(outcome, data=data, again_s=again_s), view
+        return replace(outcome, data=data, again_s=again_s), staged
 
     async def _begin(self, data: StagedData, order: Order) -> str:
         """Create the Job; why the server refuses it, empty where it does not."""
-        until_s, told = self._refused.get((data.uid, order.place), (0.0, ""))
+        until_s, refusal = self._refused.get((data.uid, order.place), (0.0, ""))
         if self._clock() < until_s:
-            return told
+            return refusal
         settings = self._settings.pods
         labels = {PART_OF_LABEL: PART_OF, COMPONENT_LABEL: COMPONENT}
         body = staging_job(data, order, replace(settings, labels={**settings.labels, **labels}))
@@ -98,25 +145,27 @@ class Downloads:
         except AlreadyExists:
             return ""
         except (Forbidden, Invalid) as error:
-            told = f"its Job {job_name(data, order)} is refused: {error}"
-            self._refused[data.uid, order.place] = (self._clock() + _REFUSED_S, told)
-            return told
+            refusal = f"its Job {job_name(data, order)} is refused: {error}"
+            self._refused[data.uid, order.place] = (self._clock() + _REFUSED_S, refusal)
+            return refusal
         return ""
 
-    async def _guard(self, view: DataView) -> DataView:
+    async def _guard(self, staged: DataView) -> DataView:
         """The object stays until its copies are gone: before the first byte is written."""
-        if view.data.guarded or view.data.deleting:
-            return view
-        finalizers = [*(view.document["metadata"].get("finalizers") or ()), FINALIZER]
-        document = await self._writes.patch(STAGED_DATA, view.document, {"metadata": {"finalizers": finalizers}})
+        if staged.data.guarded or staged.data.deleting:
+            return staged
+        finalizers = [*(staged.document["metadata"].get("finalizers") or ()), FINALIZER]
+        document = await self._writes.patch(STAGED_DATA, staged.document, {"metadata": {"finalizers": finalizers}})
         self._cluster.noted(STAGED_DATA, document)
-        return replace(view, document=document, data=replace(view.data, guarded=True))
+        return replace(staged, document=document, data=replace(staged.data, guarded=True))
 
-    async def _let_go(self, view: DataView) -> None:
-        left = [one for one in view.document["metadata"].get("finalizers") or () if one != FINALIZER]
-        await self._writes.patch(STAGED_DATA, view.document, {"metadata": {"finalizers": left}})
+    async def _let_go(self, staged: DataView) -> None:
+        left = [
+            finalizer for finalizer in staged.document["metadata"].get("finalizers") or () if finalizer != FINALIZER
+        ]
+        await self._writes.patch(STAGED_DATA, staged.document, {"metadata": {"finalizers": left}})
 
-    async def _with_folder(self, known: Known, scene: Scene) -> Known:
+    async def _with_folder(self, known: DataSnapshot, snapshot: StagingSnapshot) -> DataSnapshot:
         """Of what is being deleted: whether its claim is still there, without which no pod of ours can start."""
         data, destination = known.data, known.data.spec.destination
         if not data.deleting or known.users or not isinstance(destination, ClaimFolder) or known.folder_gone:
@@ -128,24 +177,24 @@ class Downloads:
         else:
             gone = "deletionTimestamp" in claim["metadata"]
         if gone:
-            for place, run in known.runs.items():
-                job = scene.job_of(data, place)
+            for location, run in known.runs.items():
+                job = snapshot.job_of(data, location)
                 if not run.ended and not run.ending and job is not None:
                     await self._writes.delete(JOBS, job.document)
-        runs = {place: replace(run, ended=True) for place, run in known.runs.items()} if gone else known.runs
+        runs = {location: replace(run, ended=True) for location, run in known.runs.items()} if gone else known.runs
         return replace(known, folder_gone=gone, runs=runs)
 
-    async def _write_status(self, view: DataView, data: StagedData, now_s: float) -> float | None:
+    async def _write_status(self, staged: DataView, data: StagedData, now_s: float) -> float | None:
         """The status where it changed; figures alone not too often. When to write them, if not now."""
-        before, after = view.document.get("status") or {}, status_of(data)
+        before, after = staged.document.get("status") or {}, status_of(data)
         if before == after:
             return None
         moved = {"progress", "nodes"}
-        if _without(before, moved) == _without(after, moved) and _told_at(view.data) is not None:
-            due_s = (_told_at(view.data) or 0.0) + self._settings.progress_every_s
-            if now_s < due_s and _phases(view.data) == _phases(data):
+        if _without(before, moved) == _without(after, moved) and _told_at(staged.data) is not None:
+            due_s = (_told_at(staged.data) or 0.0) + self._settings.progress_every_s
+            if now_s < due_s and _phases(staged.data) == _phases(data):
                 return due_s - now_s
-        document = await self._writes.replace(STAGED_DATA, view.document | {"status": after}, subresource="status")
+        document = await self._writes.replace(STAGED_DATA, staged.document | {"status": after}, subresource="status")
         self._cluster.noted(STAGED_DATA, document)
         return None
 
@@ -153,14 +202,14 @@ class Downloads:
         data = outcome.data
         for node in outcome.lost:
             self._about(data, "CopyLost", f"Node {node} is gone or was set up anew, and the copy on it is lost.")
-        was = {one.place: one for one in before.copies}
+        was = {item.place: item for item in before.copies}
         for copy in data.copies:
             sentence = _sentence(copy, was.get(copy.place))
             if sentence:
                 self._about(data, *sentence)
 
     def _about(self, data: StagedData, reason: str, sentence: str) -> None:
-        self._tell(STAGED_DATA.reference(data.namespace, data.name, data.uid), reason, sentence)
+        self._emit_event(STAGED_DATA.reference(data.namespace, data.name, data.uid), reason, sentence)
 
 
 def _sentence(copy: Copy, before: Copy | None) -> tuple[str, str] | None:
@@ -188,7 +237,7 @@ def _sentence(copy: Copy, before: Copy | None) -> tuple[str, str] | None:
 
 
 def _phases(data: StagedData) -> list[object]:
-    return [(one.place, one.phase, one.attempts, one.judged, one.reason) for one in data.copies]
+    return [(copy.place, copy.phase, copy.attempts, copy.judged, copy.reason) for copy in data.copies]
 
 
 def _told_at(data: StagedData) -> float | None:

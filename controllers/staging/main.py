@@ -4,17 +4,19 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
-from kopt.cluster.api import Kube, KubeSettings, connect
-from kopt.cluster.lease import Fence
-from kopt.cluster.resources import Object
-from kopt.controllers.lifetime import end_signals, run_until
-from kopt.controllers.replica import LedReplica, ReplicaSettings
-from kopt.controllers.staging.given import StagingSettings
-from kopt.controllers.staging.live import LiveCluster
+from kopt.cluster.client.api import Kube, KubeSettings, connect
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.staged_data import STAGING_ANNOTATION
+from kopt.cluster.runtime.annotation_checks import checks
+from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.controllers.staging.ports import StagingSettings
 from kopt.controllers.staging.progress import LogProgress
 from kopt.controllers.staging.reconciler import Reconciler
+from kopt.controllers.staging.state import LiveCluster
 from kopt.controllers.staging.views import HOLDER
-from kopt.core.staged_data import DataPhase
+from kopt.core.staging.staged_data import DataPhase
 
 NAME = "staging"
 _GATHER_S = 0.02
@@ -41,12 +43,17 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 class Replica(LedReplica):
     """The parts of one process, put together. What is held or under way when it ends is the next leader's."""
 
+    goes_by = checks(STAGING_ANNOTATION, holder=HOLDER)
+
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
         self._kube, self._settings = kube, settings
         self.cluster = LiveCluster(kube)
         super().__init__(kube, NAME, settings, self.cluster.informers)
-        self.gauge("held_workloads", "Workloads that wait for their data.",
-                   lambda: sum(one.holder == HOLDER for one in self.cluster.workloads()))  # fmt: skip
+        self.gauge(
+            "held_workloads",
+            "Workloads that wait for their data.",
+            lambda: sum(workload.holder == HOLDER for workload in self.cluster.workloads()),
+        )
         for phase in DataPhase:
             self.gauge(f"data_{phase.lower()}", f"StagedData that are {phase}.", partial(self._count, phase))
         self.gauge("bytes_per_second", "Of all downloads together.", self._bytes_per_second)
@@ -55,7 +62,9 @@ class Replica(LedReplica):
     async def lead(self, fence: Fence) -> None:
         changed = self.cluster.changed
         progress = LogProgress(self._kube, changed.set) if self._settings.reads_logs else None
-        reconciler = Reconciler(self.cluster, self._kube, fence, self._settings.staging, self._about, progress)
+        reconciler = Reconciler(
+            self.cluster, self._kube, fence, self._settings.staging, self._about, progress, isolation=self.isolation
+        )
         try:
             await self.step_through(reconciler, changed, _GATHER_S)
         finally:
@@ -63,11 +72,11 @@ class Replica(LedReplica):
                 await progress.close()
 
     def _count(self, phase: DataPhase) -> float:
-        return sum(one.data.phase is phase for one in self.cluster.data())
+        return sum(data.data.phase is phase for data in self.cluster.data())
 
     def _bytes_per_second(self) -> float:
-        found = [one.data for one in self.cluster.data() if one.data.phase is DataPhase.STAGING]
-        return sum(one.amounts.bytes_per_second for one in found if one.amounts)
+        staged_datas = [data.data for data in self.cluster.data() if data.data.phase is DataPhase.STAGING]
+        return sum(staged_data.amounts.bytes_per_second for staged_data in staged_datas if staged_data.amounts)
 
     def _about(self, regarding: Object, reason: str, sentence: str) -> None:
         self.tell(regarding, reason, "Staging", sentence)

@@ -1,19 +1,16 @@
 """What the parts of the staging controller are given: the cluster as it shows, fenced writes, settings."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kopt.cluster.namespaces import NamespaceView
-from kopt.cluster.resources import Key, Object, Resource
+from kopt.cluster.client.resources import Key, Object, Resource
+from kopt.cluster.objects.namespace import NamespaceView
 from kopt.controllers.staging.views import JobView, KueueView, NodeView, PodView, WorkloadView
 from kopt.core.decision import Mode
-from kopt.core.staged_data import Amounts, StagedData
+from kopt.core.staging.staged_data import Amounts, StagedData
 from kopt.policies.staging.pod import PodSettings
 from kopt.policies.staging.rules import StagingRules
-
-Tell = Callable[[Object, str, str], None]
-"""An event: object reference, reason, sentence."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +23,8 @@ class StagingSettings:
     rules: StagingRules = field(default_factory=StagingRules)
     progress_every_s: float = 2.0
     """Progress is written so often at most."""
+    workload_may_lower: bool | None = None
+    """As ``policies.admission.mode.effective_mode`` takes it."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,13 @@ class Cluster(Protocol):
 
 
 class Reads(Protocol):
-    """What is asked for when it is needed (``cluster.api.Kube``)."""
+    """What is asked for when it is needed (``cluster.client.api.Kube``)."""
 
     async def get(self, resource: Resource, name: str, namespace: str = "", subresource: str = "") -> Object: ...
 
-    async def list(self, resource: Resource, namespace: str = "", *, label_selector: str = "",
-                   field_selector: str = "") -> "HasItems": ...  # fmt: skip
+    async def list(
+        self, resource: Resource, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> "HasItems": ...
 
 
 class HasItems(Protocol):
@@ -80,7 +80,7 @@ class HasItems(Protocol):
 
 
 class Writes(Protocol):
-    """The writes of one term (``cluster.lease.Fence``)."""
+    """The writes of one term (``cluster.runtime.lease.Fence``)."""
 
     async def create(self, resource: Resource, body: Object) -> Object: ...
 

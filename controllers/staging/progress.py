@@ -1,15 +1,15 @@
 """How far downloads are, from what their pods print: a line of JSON a second (``kopt stage -o json``)."""
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterable
 
-from kopt.cluster.api import ApiError, Forbidden, Kube, NotFound
-from kopt.cluster.backoff import Backoff
+from kopt.cluster.client.api import ApiError, Forbidden, Kube, NotFound
+from kopt.cluster.runtime.backoff import Backoff
 from kopt.controllers.staging.views import PodView
-from kopt.core.staged_data import Amounts
-from kopt.core.staging import Progress, StagingError
+from kopt.core.staging.manifest import Progress, StagingError
+from kopt.core.staging.staged_data import Amounts
+from kopt.core.untrusted import decode_mapping
 from kopt.policies.staging.pod import CONTAINER
 
 _LONGEST_LINE = 64 << 10
@@ -22,21 +22,21 @@ class LogProgress:
 
     def __init__(self, kube: Kube, changed: Callable[[], None]) -> None:
         self._kube, self._changed = kube, changed
-        self._found: dict[str, Amounts] = {}
+        self._amounts: dict[str, Amounts] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, pods: Iterable[PodView]) -> None:
         """From now on these pods, and no others."""
-        known = {one.uid: one for one in pods}
+        known = {item.uid: item for item in pods}
         for uid in [uid for uid in self._following if uid not in known]:
             self._following.pop(uid).cancel()
-            self._found.pop(uid, None)
+            self._amounts.pop(uid, None)
         for uid, pod in known.items():
             if uid not in self._following and (pod.running or pod.ended):
                 self._following[uid] = asyncio.create_task(self._follow(pod))
 
     def amounts(self, pod_uid: str) -> Amounts | None:
-        return self._found.get(pod_uid)
+        return self._amounts.get(pod_uid)
 
     async def close(self) -> None:
         tasks = list(self._following.values())
@@ -63,16 +63,23 @@ class LogProgress:
                 return
 
     def _take(self, uid: str, lines: list[bytes]) -> None:
-        found = next((one for one in map(progress_of, reversed(lines)) if one is not None), None)
-        if found is not None:
-            self._found[uid] = Amounts(found.bytes, found.bytes_done, found.objects, found.objects_done,
-                                       found.bytes_per_second, found.seconds_left, found.updated_at)  # fmt: skip
+        result = next((progress for progress in map(progress_of, reversed(lines)) if progress is not None), None)
+        if result is not None:
+            self._amounts[uid] = Amounts(
+                result.bytes,
+                result.bytes_done,
+                result.objects,
+                result.objects_done,
+                result.bytes_per_second,
+                result.seconds_left,
+                result.updated_at,
+            )
             self._changed()
 
 
 def progress_of(line: bytes) -> Progress | None:
     """The progress in a line of a log, behind its time; None for any other line."""
     try:
-        return Progress.from_dict(json.loads(line[line.index(b"{") :]))
-    except (ValueError, StagingError, RecursionError):
+        return Progress.from_dict(decode_mapping(line[line.index(b"{") :].decode()))
+    except (ValueError, StagingError):
         return None

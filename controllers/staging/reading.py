@@ -3,18 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
-from kopt.cluster.held import HOLDABLE, holder_of, is_parked, next_holders, queue_of
-from kopt.cluster.namespaces import MODE_ANNOTATION
-from kopt.cluster.node_bandwidths import seconds
-from kopt.cluster.resources import JOBS, PODS, Object, Resource, key_of
-from kopt.cluster.staged_data import STAGING_ANNOTATION, request_of
-from kopt.controllers.sizing.jobs import is_changeable
+from kopt.cluster.client.resources import JOBS, PODS, Object, Resource, key_of
+from kopt.cluster.holds.hold import HOLDABLE, holder_of, is_parked, next_holders, queue_of
+from kopt.cluster.objects.fields import at, count, items, mapping, slim, text
+from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.objects.node_bandwidth import seconds
+from kopt.cluster.objects.staged_data import request_of
+from kopt.cluster.workloads.gpu_requests import milli_of
+from kopt.cluster.workloads.jobs import is_changeable
+from kopt.cluster.workloads.kinds import BY_KEY
+from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
 from kopt.controllers.staging.views import GATE, HOLDER, JobView, KueueView, NodeView, PodView, WorkloadView
-from kopt.controllers.webhook.facts import OPT_OUT_ANNOTATION
-from kopt.controllers.webhook.gpus import milli_of
-from kopt.controllers.webhook.kinds import BY_KEY
-from kopt.controllers.webhook.objects import at, count, items, mapping, text
-from kopt.core.staged_data import Request, StageResult
+from kopt.core.staging.staged_data import Request, StageResult
 from kopt.policies.staging.copies import Run, Verb
 from kopt.policies.staging.nodes import Gang
 from kopt.policies.staging.pod import (
@@ -22,7 +22,7 @@ from kopt.policies.staging.pod import (
     CONTAINER,
     DATA_LABEL,
     GENERATION_LABEL,
-    PLACE_ANNOTATION,
+    LOCATION_ANNOTATION,
     VERB_LABEL,
 )
 
@@ -39,10 +39,10 @@ def workload_view(document: Object, resource: Resource) -> WorkloadView | None:
         return None
     value = at(document, *kind.path, kind.field)
     runs, queued = value is None or value == kind.runs, bool(queue_of(document))
-    found = _asking(document, resource, request, queued=kind.queued and queued, runs=runs)
-    stopped = not runs and not found.holder and not queued
+    workload = _asking(document, resource, request, queued=kind.queued and queued, runs=runs)
+    stopped = not runs and not workload.holder and not queued
     changeable = resource != JOBS or is_changeable(document)
-    return replace(found, ran=_ran(document), stopped=stopped, finished=_finished(document), changeable=changeable)
+    return replace(workload, ran=_ran(document), stopped=stopped, finished=_finished(document), changeable=changeable)
 
 
 def asking_pod_view(document: Object) -> WorkloadView | None:
@@ -50,33 +50,49 @@ def asking_pod_view(document: Object) -> WorkloadView | None:
     request = request_of(document)
     if not request:
         return None
-    gated = any(text(one, "name") == GATE for _, one in items(document, "spec", "schedulingGates"))
+    gated = any(text(item, "name") == GATE for _, item in items(document, "spec", "schedulingGates"))
     ended = text(document, "status", "phase") in _ENDED_PHASES or at(document, "metadata", "deletionTimestamp")
-    found = _asking(document, PODS, request, queued=bool(queue_of(document)), runs=not gated)
-    return replace(found, ran=bool(text(document, "spec", "nodeName")), finished=bool(ended))
+    workload = _asking(document, PODS, request, queued=bool(queue_of(document)), runs=not gated)
+    return replace(workload, ran=bool(text(document, "spec", "nodeName")), finished=bool(ended))
 
 
 def _asking(document: Object, resource: Resource, request: Request, *, queued: bool, runs: bool) -> WorkloadView:
     """What is read alike from every kind."""
-    metadata, notes = document["metadata"], mapping(document, "metadata", "annotations")
-    metadata.pop("managedFields", None)
+    metadata, notes = slim(document)["metadata"], mapping(document, "metadata", "annotations")
     pod_sets = BY_KEY[resource.group, resource.kind].pod_sets(document)
     return WorkloadView(
-        document, metadata["resourceVersion"], resource, key_of(document), metadata["uid"], request,
-        holder_of(document), HOLDER in next_holders(document), queued, runs, ran=False, stopped=False, finished=False,
-        opted_out=notes.get(OPT_OUT_ANNOTATION) == "true", mode=text(notes, MODE_ANNOTATION),
-        told=text(notes, STAGING_ANNOTATION), parked=is_parked(document), changeable=True,
-        gangs=tuple(Gang(one.pods, int(one.gpus)) for one in pod_sets if one.pods and one.gpus),
-    )  # fmt: skip
+        document,
+        metadata["resourceVersion"],
+        resource,
+        key_of(document),
+        metadata["uid"],
+        request,
+        holder_of(document),
+        HOLDER in next_holders(document),
+        queued,
+        runs,
+        ran=False,
+        stopped=False,
+        finished=False,
+        opted_out=notes.get(OPT_OUT_ANNOTATION) == "true",
+        mode=text(notes, MODE_ANNOTATION),
+        parked=is_parked(document),
+        changeable=True,
+        gangs=tuple(Gang(pod_set.pods, int(pod_set.gpus)) for pod_set in pod_sets if pod_set.pods and pod_set.gpus),
+    )
 
 
 def kueue_view(document: Object) -> KueueView:
     metadata = document["metadata"]
-    slim = {"metadata": {key: value for key, value in metadata.items() if key != "managedFields"},
-            "spec": {"active": at(document, "spec", "active")}}  # fmt: skip
-    owner = next((text(one, "uid") for _, one in items(document, "metadata", "ownerReferences")), "")
-    quota = any(text(one, "type") == "QuotaReserved" and text(one, "status") == "True"
-                for _, one in items(document, "status", "conditions"))  # fmt: skip
+    slim = {
+        "metadata": {key: value for key, value in metadata.items() if key != "managedFields"},
+        "spec": {"active": at(document, "spec", "active")},
+    }
+    owner = next((text(item, "uid") for _, item in items(document, "metadata", "ownerReferences")), "")
+    quota = any(
+        text(item, "type") == "QuotaReserved" and text(item, "status") == "True"
+        for _, item in items(document, "status", "conditions")
+    )
     active = at(document, "spec", "active") is not False
     return KueueView(slim, metadata["resourceVersion"], key_of(document), owner, holder_of(document), active, quota)
 
@@ -89,83 +105,112 @@ def _ran(document: Object) -> bool:
 
 
 def _finished(document: Object) -> bool:
-    ended = any(text(one, "type") in _ENDED and text(one, "status") == "True"
-                for _, one in items(document, "status", "conditions"))  # fmt: skip
+    ended = any(
+        text(item, "type") in _ENDED and text(item, "status") == "True"
+        for _, item in items(document, "status", "conditions")
+    )
     deploy = text(document, "status", "jobDeploymentStatus")
     return ended or deploy in ("Complete", "Failed") or at(document, "metadata", "deletionTimestamp") is not None
 
 
 def node_view(document: Object) -> NodeView:
     name, labels = text(document, "metadata", "name"), mapping(document, "metadata", "labels")
-    ready = any(text(one, "type") == "Ready" and text(one, "status") == "True"
-                for _, one in items(document, "status", "conditions"))  # fmt: skip
-    leaving = any(text(one, "effect") == _LEAVING for _, one in items(document, "spec", "taints"))
+    ready = any(
+        text(item, "type") == "Ready" and text(item, "status") == "True"
+        for _, item in items(document, "status", "conditions")
+    )
+    leaving = any(text(item, "effect") == _LEAVING for _, item in items(document, "spec", "taints"))
     cordoned = at(document, "spec", "unschedulable") is True
     gpus = sum(milli_of(str(key), amount) for key, amount in items(document, "status", "allocatable"))
     kept = tuple(sorted((str(key), str(value)) for key, value in labels.items()))
     machine = "/".join([text(document, "metadata", "uid"), text(document, "status", "nodeInfo", "machineID")])
-    return NodeView(name, text(labels, "kubernetes.io/hostname") or name, kept, gpus,
-                    ready and not leaving and not cordoned, machine)  # fmt: skip
+    return NodeView(
+        name,
+        text(labels, "kubernetes.io/hostname") or name,
+        kept,
+        gpus,
+        ready and not leaving and not cordoned,
+        machine,
+    )
 
 
 def job_view(document: Object) -> JobView:
     """Raises KeyError or ValueError for a Job that is none of ours."""
-    metadata = document["metadata"]
+    metadata = slim(document)["metadata"]
     labels, notes = metadata["labels"], metadata.get("annotations") or {}
-    metadata.pop("managedFields", None)
     ended, ok, ended_at_s = False, False, 0.0
-    for _, one in items(document, "status", "conditions"):
-        if text(one, "type") in ("Complete", "Failed") and text(one, "status") == "True":
-            ended, ok = True, text(one, "type") == "Complete"
-            ended_at_s = seconds(text(one, "lastTransitionTime"))
+    for _, item in items(document, "status", "conditions"):
+        if text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True":
+            ended, ok = True, text(item, "type") == "Complete"
+            ended_at_s = seconds(text(item, "lastTransitionTime"))
     suspended = "its Job waits in a queue" if at(document, "spec", "suspend") is True else ""
     run = Run(
-        str(notes.get(PLACE_ANNOTATION, "")), Verb(labels[VERB_LABEL]), int(labels[ATTEMPT_LABEL]),
-        int(labels[GENERATION_LABEL]), ended, ok, ended_at_s=ended_at_s, waiting=suspended,
+        str(notes.get(LOCATION_ANNOTATION, "")),
+        Verb(labels[VERB_LABEL]),
+        int(labels[ATTEMPT_LABEL]),
+        int(labels[GENERATION_LABEL]),
+        ended,
+        ok,
+        ended_at_s=ended_at_s,
+        pending_reason=suspended,
         ending="deletionTimestamp" in metadata,
-    )  # fmt: skip
+    )
     return JobView(document, metadata["resourceVersion"], key_of(document), metadata["uid"], labels[DATA_LABEL], run)
 
 
 def pod_view(document: Object) -> PodView:
     metadata = document["metadata"]
-    owner = next((text(one, "uid") for _, one in items(document, "metadata", "ownerReferences")), "")
+    owner = next((text(item, "uid") for _, item in items(document, "metadata", "ownerReferences")), "")
     phase = text(document, "status", "phase")
-    state: Any = next((mapping(one, "state") for _, one in items(document, "status", "containerStatuses")
-                       if text(one, "name") == CONTAINER), {})  # fmt: skip
+    state: Any = next(
+        (
+            mapping(item, "state")
+            for _, item in items(document, "status", "containerStatuses")
+            if text(item, "name") == CONTAINER
+        ),
+        {},
+    )
     ended = mapping(state, "terminated")
     finished, started = text(ended, "finishedAt"), text(state, "running", "startedAt")
     leaves_at = text(metadata, "deletionTimestamp")
     return PodView(
-        key_of(document), metadata["uid"], owner, bool(mapping(state, "running")), phase in ("Succeeded", "Failed"),
-        "" if phase != "Pending" else _waiting(document, state), StageResult.from_json(text(ended, "message")),
-        seconds(finished) if finished else 0.0, seconds(started) if started else 0.0,
-        text(document, "spec", "nodeName"), _scheduled_s(document), _died(document, ended),
+        key_of(document),
+        metadata["uid"],
+        owner,
+        bool(mapping(state, "running")),
+        phase in ("Succeeded", "Failed"),
+        "" if phase != "Pending" else _waiting(document, state),
+        StageResult.from_json(text(ended, "message")),
+        seconds(finished) if finished else 0.0,
+        seconds(started) if started else 0.0,
+        text(document, "spec", "nodeName"),
+        _scheduled_s(document),
+        _died(document, ended),
         seconds(leaves_at) if leaves_at else None,
-    )  # fmt: skip
+    )
 
 
 def _died(document: Object, ended: Any) -> str:
     """Why it ended, where that was not its own doing: the system's words."""
     if text(ended, "reason") == "OOMKilled":
         return "its pod was killed for lack of memory: raise staging.download.memoryLimit, or pack the objects"
-    told = " ".join(one for one in (text(document, "status", "reason"), text(document, "status", "message")) if one)
+    told = " ".join(name for name in (text(document, "status", "reason"), text(document, "status", "message")) if name)
     return f"its pod was ended: {told}"[:_LONGEST] if told else ""
 
 
 def _scheduled_s(document: Object) -> float | None:
-    for _, one in items(document, "status", "conditions"):
-        if text(one, "type") == "PodScheduled" and text(one, "status") == "True":
-            at_ = text(one, "lastTransitionTime")
+    for _, item in items(document, "status", "conditions"):
+        if text(item, "type") == "PodScheduled" and text(item, "status") == "True":
+            at_ = text(item, "lastTransitionTime")
             return seconds(at_) if at_ else None
     return None
 
 
 def _waiting(document: Object, state: Any) -> str:
     """Why a pod does not run: the scheduler's words, or the kubelet's."""
-    for _, one in items(document, "status", "conditions"):
-        if text(one, "type") == "PodScheduled" and text(one, "status") == "False":
-            return f"its pod waits: {text(one, 'message')}"[:_LONGEST]
+    for _, item in items(document, "status", "conditions"):
+        if text(item, "type") == "PodScheduled" and text(item, "status") == "False":
+            return f"its pod waits: {text(item, 'message')}"[:_LONGEST]
     reason, message = text(state, "waiting", "reason"), text(state, "waiting", "message")
-    told = " ".join(one for one in (reason, message) if one)
+    told = " ".join(name for name in (reason, message) if name)
     return f"its pod waits: {told}"[:_LONGEST] if told and (reason != "ContainerCreating" or message) else ""

@@ -3,66 +3,73 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
-from kopt.cluster.api import ApiError, Conflict, NotFound
-from kopt.cluster.held import HoldError
+from kopt.cluster.client.resources import KUEUE_WORKLOADS
+from kopt.cluster.holds.hold import HoldError
+from kopt.cluster.objects.staged_data import STAGED_DATA
+from kopt.cluster.runtime.events import EmitEvent
+from kopt.cluster.runtime.isolation import Isolation, Subject
+from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.controllers.staging.downloads import Downloads
-from kopt.controllers.staging.given import Cluster, Progresses, Reads, Silent, StagingSettings, Tell, Writes
-from kopt.controllers.staging.holding import Holding
-from kopt.controllers.staging.scene import scene_of
+from kopt.controllers.staging.ports import Cluster, Progresses, Reads, Silent, StagingSettings, Writes
+from kopt.controllers.staging.snapshot import snapshot_of
 from kopt.controllers.staging.views import HOLDER
+from kopt.controllers.staging.workload_hold import Holding
 
 _LOG = logging.getLogger(__name__)
-_SOON_S, _IDLE_S, _AFTER_TROUBLE_S, _UNSETTLED_S = 0.5, 30.0, 5.0, 1.0
+_IDLE_S, _UNSETTLED_S = 30.0, 1.0
+_PAUSES = Pauses(changed_s=0.5, failed_s=5.0)
 
 
-class Reconciler:
-    """``step`` does what there is to do; ``troubles`` counts what failed and is tried again."""
+class Reconciler(Retrying):
+    """``step`` does what there is to do."""
 
-    def __init__(self, cluster: Cluster, reads: Reads, writes: Writes, settings: StagingSettings, tell: Tell,
-                 progress: Progresses | None = None, clock: Callable[[], float] = time.time) -> None:  # fmt: skip
+    def __init__(
+        self,
+        cluster: Cluster,
+        reads: Reads,
+        writes: Writes,
+        settings: StagingSettings,
+        emit_event: EmitEvent,
+        progress: Progresses | None = None,
+        clock: Callable[[], float] = time.time,
+        isolation: Isolation | None = None,
+    ) -> None:
         self._cluster, self._settings, self._clock = cluster, settings, clock
+        super().__init__(isolation or Isolation("staging"), _PAUSES)
         self._progress = progress or Silent()
-        self._downloads = Downloads(cluster, reads, writes, settings, tell, clock)
-        self._holding = Holding(cluster, reads, writes, settings, tell, clock)
-        self.troubles = 0
+        self._downloads = Downloads(cluster, reads, writes, settings, emit_event, clock)
+        self._holding = Holding(cluster, reads, writes, settings, emit_event, clock)
 
     async def step(self) -> float:
         """In how many seconds to look again, should nothing change before. Raises Deposed."""
-        running = {one.uid for one in self._cluster.jobs() if not one.run.ended}
-        self._progress.follow([one for one in self._cluster.pods() if one.job_uid in running])
-        scene = scene_of(self._cluster, self._progress, self._settings, self._clock())
-        again_s = [_IDLE_S] + ([_UNSETTLED_S] if scene.unsettled else [])
+        running = {job.uid for job in self._cluster.jobs() if not job.run.ended}
+        self._progress.follow([pod for pod in self._cluster.pods() if pod.job_uid in running])
+        snapshot = snapshot_of(self._cluster, self._progress, self._settings, self._clock())
+        again_s = [_IDLE_S] + ([_UNSETTLED_S] if snapshot.unsettled else [])
         # Who waits is held first: that is what must not be late.
-        for workload in scene.workloads:
-            again_s.append(await self._tried(workload.name, self._holding.look_at(workload, scene)))
-        scene = scene_of(self._cluster, self._progress, self._settings, self._clock())
-        for kueue in (one for several in scene.kueue.values() for one in several if one.holder == HOLDER):
-            again_s.append(await self._tried(f"Workload {'/'.join(kueue.key)}", self._holding.give_back(kueue, scene)))
-        self._holding.forget(scene)
-        self._downloads.begin_pass(scene)
-        for view in sorted(scene.views.values(), key=lambda one: (one.data.created_at_s, one.data.key)):
-            name = f"StagedData {'/'.join(view.data.key)}"
-            again_s.append(await self._tried(name, self._downloads.look_at(view, scene)))
+        for workload in snapshot.workloads:
+            subject = Subject.of(workload.resource, workload.document)
+            again_s.append(await self._handle(subject, partial(self._holding.look_at, workload, snapshot)))
+        snapshot = snapshot_of(self._cluster, self._progress, self._settings, self._clock())
+        for kueue in (item for several in snapshot.kueue.values() for item in several if item.holder == HOLDER):
+            subject = Subject.of(KUEUE_WORKLOADS, kueue.document)
+            again_s.append(await self._handle(subject, partial(self._holding.give_back, kueue, snapshot)))
+        self._holding.forget(snapshot)
+        self._downloads.begin_pass(snapshot)
+        for view in sorted(snapshot.views.values(), key=lambda data: (data.data.created_at_s, data.data.key)):
+            subject = Subject.of(STAGED_DATA, view.document)
+            again_s.append(await self._handle(subject, partial(self._downloads.look_at, view, snapshot)))
         return min(again_s)
 
-    async def _tried(self, what: str, looking: Awaitable[float | None]) -> float:
-        """One that fails does not keep the others."""
-        try:
-            again_s = await looking
-        except HoldError as error:
-            _LOG.info("%s is not held: %s", what, error)
-            return _IDLE_S
-        except (Conflict, NotFound) as error:
-            _LOG.info("%s has changed meanwhile: %s", what, error)
-            return _SOON_S
-        except ApiError as error:
-            _LOG.warning("%s: %s", what, error)
-            self.troubles += 1
-            return _AFTER_TROUBLE_S
-        except (KeyError, TypeError, ValueError, AttributeError):
-            # What people and other controllers wrote; one object must not cost all the others their turn.
-            _LOG.exception("%s is not understood", what)
-            self.troubles += 1
-            return _IDLE_S
+    async def _handle(self, subject: Subject, look: Callable[[], Awaitable[float | None]]) -> float:
+        async def work() -> float | None:
+            try:
+                return await look()
+            except HoldError as error:
+                _LOG.info("%s %s/%s is not held: %s", subject.kind, subject.namespace, subject.name, error)
+                return None
+
+        again_s = await self._tried(work, subject)
         return _IDLE_S if again_s is None else again_s

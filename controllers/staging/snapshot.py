@@ -4,15 +4,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kopt.cluster.resources import Key
-from kopt.controllers.staging.given import Cluster, DataView, Progresses, StagingSettings, keys_of
+from kopt.cluster.client.resources import Key
+from kopt.controllers.staging.ports import Cluster, DataView, Progresses, StagingSettings, keys_of
 from kopt.controllers.staging.views import JobView, KueueView, NodeView, PodView, WorkloadView
 from kopt.core.decision import Mode
-from kopt.core.staged_data import Amounts, ClaimFolder, Copy, DataPhase, NodeCache, StagedData
-from kopt.policies.reach import nearest_mode
+from kopt.core.staging.staged_data import Amounts, ClaimFolder, Copy, DataPhase, NodeCache, StagedData
+from kopt.policies.admission.mode import effective_mode
 from kopt.policies.staging.cache import Cached, over_budget, to_evict
 from kopt.policies.staging.copies import Run, Verb
-from kopt.policies.staging.decide import Known, needs_room
+from kopt.policies.staging.decide import DataSnapshot, needs_room
 from kopt.policies.staging.nodes import CacheNode
 from kopt.policies.staging.pod import as_users_know_it
 
@@ -24,7 +24,7 @@ Place = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Scene:
+class StagingSnapshot:
     """One moment. ``jobs``: the newest of our Jobs by the uid of its StagedData, then by place."""
 
     views: Mapping[Key, DataView]
@@ -43,30 +43,39 @@ class Scene:
     unsettled: bool = False
     """A Job has ended whose pod's last words have not come yet."""
 
-    def known(self, view: DataView, settings: StagingSettings, now_s: float = 0.0) -> Known:
+    def known(self, staged: DataView, settings: StagingSettings, now_s: float = 0.0) -> DataSnapshot:
         """What the policy is asked about one StagedData."""
-        data = view.data
+        data = staged.data
         users = self.users.get(data.key, ())
-        runs = {place: replace(run, message=as_users_know_it(run.message, data, settings.pods))
-                for place, (_, run) in self.jobs.get(data.uid, {}).items()}  # fmt: skip
+        runs = {
+            location: replace(run, message=as_users_know_it(run.message, data, settings.pods))
+            for location, (_, run) in self.jobs.get(data.uid, {}).items()
+        }
         if data.key in self.making_room:
             soon_s = now_s + settings.rules.first_pause_s
-            copies = tuple(replace(one, retry_at_s=min(one.retry_at_s or soon_s, soon_s)) if needs_room(one) else one
-                           for one in data.copies)  # fmt: skip
+            copies = tuple(
+                replace(copy, retry_at_s=min(copy.retry_at_s or soon_s, soon_s)) if needs_room(copy) else copy
+                for copy in data.copies
+            )
             data = replace(data, copies=copies)
-        return Known(
-            data, runs, tuple(one.user for one in users), tuple(gang for one in users for gang in one.gangs),
-            self._nodes(data, settings), data.key in self.evicted, self._is_shared(data),
-        )  # fmt: skip
+        return DataSnapshot(
+            data,
+            runs,
+            tuple(workload.user for workload in users),
+            tuple(gang for workload in users for gang in workload.gangs),
+            self._nodes(data, settings),
+            data.key in self.evicted,
+            self._is_shared(data),
+        )
 
-    def job_of(self, data: StagedData, place: str) -> JobView | None:
-        found = self.jobs.get(data.uid, {}).get(place)
-        return found[0] if found else None
+    def job_of(self, data: StagedData, location: str) -> JobView | None:
+        result = self.jobs.get(data.uid, {}).get(location)
+        return result[0] if result else None
 
-    def running(self, verb: Verb) -> int:
-        """How many Jobs of ours do this now; those whose pods cannot begin keep no others from it."""
-        found = [run for of in self.jobs.values() for _, run in of.values() if not run.ended and not run.waiting]
-        return sum(run.verb is verb for run in found)
+    def running(self, verb: Verb) -> Counter[str]:
+        """How many Jobs of ours do this now, by namespace; those whose pods cannot begin keep no others from it."""
+        result = [(job, run) for of in self.jobs.values() for job, run in of.values() if not run.ended]
+        return Counter(job.key[0] for job, run in result if not run.pending_reason and run.verb is verb)
 
     def _nodes(self, data: StagedData, settings: StagingSettings) -> tuple[CacheNode, ...]:
         destination = data.spec.destination
@@ -75,18 +84,20 @@ class Scene:
         budget = settings.rules.node_budget_bytes
 
         def room(name: str) -> int | None:
-            used = sum(one.bytes for one in self.cached.get(("", name), ()) if one.in_use and one.key != data.key)
+            used = sum(
+                cached.bytes for cached in self.cached.get(("", name), ()) if cached.in_use and cached.key != data.key
+            )
             return None if budget is None else budget - used
 
         return tuple(
             CacheNode(
-                one.name,
-                room(one.name),
-                one.gpus,
-                one.usable and set(destination.selector) <= set(one.labels),
-                one.machine,
+                node.name,
+                room(node.name),
+                node.gpus,
+                node.usable and set(destination.selector) <= set(node.labels),
+                node.machine,
             )
-            for one in self.nodes
+            for node in self.nodes
         )
 
     def _is_shared(self, data: StagedData) -> bool:
@@ -101,76 +112,98 @@ def _keeps_folder(data: StagedData) -> bool:
     return data.phase is not DataPhase.EVICTED and bool(not data.deleting or data.users)
 
 
-def scene_of(cluster: Cluster, progress: Progresses, settings: StagingSettings, now_s: float) -> Scene:
-    views = {one.data.key: one for one in cluster.data()}
-    workloads = tuple(sorted(cluster.workloads(), key=lambda one: (one.key, one.resource.kind)))
+def snapshot_of(cluster: Cluster, progress: Progresses, settings: StagingSettings, now_s: float) -> StagingSnapshot:
+    views = {data.data.key: data for data in cluster.data()}
+    workloads = tuple(sorted(cluster.workloads(), key=lambda workload: (workload.key, workload.resource.kind)))
     users: dict[Key, list[WorkloadView]] = defaultdict(list)
-    for one in workloads:
-        if not one.finished:
-            for key in keys_of(one):
-                users[key].append(one)
+    for workload in workloads:
+        if not workload.finished:
+            for key in keys_of(workload):
+                users[key].append(workload)
     pods: dict[str, list[PodView]] = defaultdict(list)
     for pod in cluster.pods():
         pods[pod.job_uid].append(pod)
     jobs: dict[str, dict[str, tuple[JobView, Run]]] = defaultdict(dict)
-    for job in sorted(cluster.jobs(), key=lambda one: one.run.attempt):
+    for job in sorted(cluster.jobs(), key=lambda item: item.run.attempt):
         jobs[job.data_uid][job.run.place] = (job, _run(job, pods.get(job.uid, ()), progress, now_s))
     queued: dict[str, tuple[KueueView, ...]] = {}
     for kueue in cluster.kueue():
         queued[kueue.owner_uid] = (*queued.get(kueue.owner_uid, ()), kueue)
     folders = Counter(
-        (one.data.namespace, one.data.spec.destination) for one in views.values()
-        if isinstance(one.data.spec.destination, ClaimFolder) and _keeps_folder(one.data)
-    )  # fmt: skip
+        (data.data.namespace, data.data.spec.destination)
+        for data in views.values()
+        if isinstance(data.data.spec.destination, ClaimFolder) and _keeps_folder(data.data)
+    )
     cached = cached_copies(views.values(), users)
     evicted, making_room = _evicted(views, users, cached, settings, now_s)
-    return Scene(
-        views, workloads, {key: tuple(several) for key, several in users.items()}, jobs, tuple(cluster.nodes()), queued,
-        evicted, making_room, cached, folders,
+    return StagingSnapshot(
+        views,
+        workloads,
+        {key: tuple(several) for key, several in users.items()},
+        jobs,
+        tuple(cluster.nodes()),
+        queued,
+        evicted,
+        making_room,
+        cached,
+        folders,
         any(job.run.ended and not run.ended for of in jobs.values() for job, run in of.values()),
-    )  # fmt: skip
+    )
 
 
-def mode_of(cluster: Cluster, namespace: str, own: str, default: Mode) -> tuple[Mode, bool]:
+def mode_of(cluster: Cluster, namespace: str, own: str, settings: StagingSettings) -> tuple[Mode, bool]:
     """The mode that holds for something in a namespace, and whether it has opted in."""
     space = cluster.namespace(namespace)
-    return nearest_mode(own or None, space.mode, default), space.managed
+    return effective_mode(own, space.mode, settings.mode, settings.workload_may_lower), space.managed
 
 
 def cached_copies(views: Iterable[DataView], users: Mapping[Key, object]) -> dict[Place, list[Cached]]:
     """Copies by where they share room."""
-    found: dict[Place, list[Cached]] = defaultdict(list)
-    for view in views:
-        data = view.data
+    cacheds: dict[Place, list[Cached]] = defaultdict(list)
+    for staged in views:
+        data = staged.data
         for copy in data.copies:
             size = _size(data, copy)
             if size and not copy.gone:
                 last_s = data.last_used_at_s or copy.ready_at_s or data.created_at_s
                 in_use = bool(users.get(data.key)) or copy.phase is DataPhase.STAGING
-                found[_place(data, copy)].append(Cached(data.key, size, last_s, in_use))
-    return found
+                cacheds[_location(data, copy)].append(Cached(data.key, size, last_s, in_use))
+    return cacheds
 
 
-def _evicted(views: Mapping[Key, DataView], users: Mapping[Key, object], cached: Mapping[Place, Sequence[Cached]],
-             settings: StagingSettings, now_s: float) -> tuple[frozenset[Key], frozenset[Key]]:  # fmt: skip
+def _evicted(
+    views: Mapping[Key, DataView],
+    users: Mapping[Key, object],
+    cached: Mapping[Place, Sequence[Cached]],
+    settings: StagingSettings,
+    now_s: float,
+) -> tuple[frozenset[Key], frozenset[Key]]:
     """Whose copies make room, by the budget of nodes, for a disk that is full, or because nobody came for long; and for
     whom."""
     rules, making_room = settings.rules, set[Key]()
-    found = {one.key for place, several in cached.items() if not place[0]
-             for one in over_budget(several, rules.node_budget_bytes)}  # fmt: skip
-    for key, view in views.items():
-        for copy in view.data.copies:
+    result = {
+        item.key
+        for location, several in cached.items()
+        if not location[0]
+        for item in over_budget(several, rules.node_budget_bytes)
+    }
+    for key, staged in views.items():
+        for copy in staged.data.copies:
             if users.get(key) and (needed := needs_room(copy)):
-                gone = {one.key for one in to_evict(cached.get(_place(view.data, copy), ()), needed)}
-                found |= gone
+                gone = {item.key for item in to_evict(cached.get(_location(staged.data, copy), ()), needed)}
+                result |= gone
                 making_room |= {key} if gone else set()
     if rules.keep_unused_s is not None:
-        found |= {one.key for several in cached.values() for one in several
-                  if not one.in_use and now_s - one.last_used_s >= rules.keep_unused_s}  # fmt: skip
-    return frozenset(found), frozenset(making_room)
+        result |= {
+            item.key
+            for several in cached.values()
+            for item in several
+            if not item.in_use and now_s - item.last_used_s >= rules.keep_unused_s
+        }
+    return frozenset(result), frozenset(making_room)
 
 
-def _place(data: StagedData, copy: Copy) -> Place:
+def _location(data: StagedData, copy: Copy) -> Place:
     destination = data.spec.destination
     return (data.namespace, destination.claim) if isinstance(destination, ClaimFolder) else ("", copy.place)
 
@@ -198,9 +231,11 @@ def _stuck(pod: PodView, now_s: float) -> str:
 def _run(job: JobView, pods: Iterable[PodView], progress: Progresses, now_s: float) -> Run:
     """A Job with what its newest pod told. That it has ended counts once the pod's last words are there, or late."""
     run = job.run
-    newest = max(pods, key=lambda one: (not one.ended, one.ended_at_s, one.started_s), default=None)
+    newest = max(pods, key=lambda pod: (not pod.ended, pod.ended_at_s, pod.started_s), default=None)
     if newest is not None:
-        run = replace(run, amounts=progress.amounts(newest.uid), waiting=run.waiting or _stuck(newest, now_s))
+        run = replace(
+            run, amounts=progress.amounts(newest.uid), pending_reason=run.pending_reason or _stuck(newest, now_s)
+        )
     result = newest.result if newest is not None else None
     if not run.ended:
         return run
@@ -210,5 +245,11 @@ def _run(job: JobView, pods: Iterable[PodView], progress: Progresses, now_s: flo
     done = run.amounts
     if result.complete and run.verb is Verb.STAGE:
         done = Amounts(result.bytes, result.bytes, result.objects, result.objects, at_s=newest.ended_at_s)
-    return replace(run, reason=result.reason, message=result.message, digest=result.digest, amounts=done,
-                   ended_at_s=newest.ended_at_s or run.ended_at_s)  # fmt: skip
+    return replace(
+        run,
+        reason=result.reason,
+        message=result.message,
+        digest=result.digest,
+        amounts=done,
+        ended_at_s=newest.ended_at_s or run.ended_at_s,
+    )

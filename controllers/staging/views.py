@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from kopt.cluster.held import GATE_PREFIX
-from kopt.cluster.resources import Key, Object, Resource
-from kopt.core.staged_data import Request, StageResult, User
+from kopt.cluster.client.resources import Key, Object, Resource
+from kopt.cluster.holds.hold import GATE_PREFIX
+from kopt.core.staging.staged_data import Request, StageResult, User
 from kopt.policies.staging.copies import Run
 from kopt.policies.staging.nodes import Gang
 
@@ -34,7 +34,6 @@ class WorkloadView:
     finished: bool
     opted_out: bool
     mode: str
-    told: str
     parked: bool
     changeable: bool
     """Its controller has stopped it: what its queue lets run can be parked then."""

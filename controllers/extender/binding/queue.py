@@ -7,20 +7,20 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from kopt.cluster.api import ApiError, Conflict, NotFound, Unreachable
-from kopt.cluster.lease import Deposed
-from kopt.controllers.extender.binding import Binder
-from kopt.controllers.extender.deciding import Decider
-from kopt.controllers.extender.fleet import Holding, Stage
+from kopt.cluster.client.api import ApiError, Conflict, NotFound, Unreachable
+from kopt.cluster.runtime.lease import Deposed
+from kopt.controllers.extender.binding.request import Binder
+from kopt.controllers.extender.books.fleet import Holding, Stage
+from kopt.controllers.extender.books.views import PodState
+from kopt.controllers.extender.calls.protocol import BindCall, bind_reply
+from kopt.controllers.extender.decider import Decider
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.settings import ExtenderSettings
-from kopt.controllers.extender.views import PodView
-from kopt.controllers.extender.wire import BindCall, bind_reply
 from kopt.policies.placement.state import PlacementError
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_HOLD_S = 0.5
-LookUp = Callable[[BindCall], Awaitable[PodView | None]]
+PodLookup = Callable[[BindCall], Awaitable[PodState | None]]
 Ended = Callable[[BindCall, Holding | None, float], None]
 
 
@@ -32,12 +32,20 @@ class BindAnswer(NamedTuple):
 
 
 class Binds:
-    """``look_up`` finds the pod of a call, ``ended`` is told of each that was bound and of the seconds it took."""
+    """``lookup`` finds the pod of a call, ``ended`` is told of each that was bound and of the seconds it took."""
 
-    def __init__(self, decider: Decider, binder: Binder, settings: ExtenderSettings, metrics: ExtenderMetrics,
-                 look_up: LookUp, ended: Ended, clock: Callable[[], float]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        decider: Decider,
+        binder: Binder,
+        settings: ExtenderSettings,
+        metrics: ExtenderMetrics,
+        lookup: PodLookup,
+        ended: Ended,
+        clock: Callable[[], float],
+    ) -> None:
         self._decider, self._binder, self._settings, self._metrics = decider, binder, settings, metrics
-        self._look_up, self._ended, self._clock = look_up, ended, clock
+        self._lookup, self._ended, self._clock = lookup, ended, clock
         self._running: dict[str, asyncio.Future[BindAnswer]] = {}
         self._room = asyncio.Event()
         self._room.set()
@@ -91,7 +99,7 @@ class Binds:
     async def _bind(self, call: BindCall) -> BindAnswer:
         started_s = time.perf_counter()
         try:
-            holding = self._decider.hold_for(call, await self._look_up(call))
+            holding = self._decider.hold_for(call, await self._lookup(call))
         except NotFound as error:
             return self._not_bound(call, "gone", error)
         except ApiError as error:

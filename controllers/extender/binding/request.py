@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from kopt.cluster.api import Kube
-from kopt.cluster.lease import TERM_ANNOTATION, Deposed, Leader
-from kopt.cluster.resources import PODS, Key, Object
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.resources import PODS, Key, Object
+from kopt.cluster.runtime.lease import TERM_ANNOTATION, Deposed, Leader
 
 INDICES_ANNOTATION = "kaiwo.ai/gpu-indices"
 """Which GPUs of its node a pod was given, in the order of the device plugin; the API server copies it from the
@@ -35,10 +35,11 @@ class Binder:
                 raise Deposed(f"{self._leader.identity} does not hold the Lease")
             annotations[TERM_ANNOTATION] = f"{self._leader.namespace}/{self._leader.name}/{self._leader.term}"
         body: Object = {
-            "apiVersion": "v1", "kind": "Binding",
+            "apiVersion": "v1",
+            "kind": "Binding",
             "metadata": {"name": pod[1], "namespace": pod[0], "uid": uid, "annotations": annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-        }  # fmt: skip
+        }
         await self._kube.create_at(PODS, pod[0], pod[1], "binding", body)
 
 
@@ -59,22 +60,33 @@ def fence(namespace: str, lease: str, name: str = "kopt-extender-fence") -> tupl
         "spec": {
             "failurePolicy": "Ignore",
             "paramKind": {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"},
-            "matchConstraints": {"resourceRules": [{
-                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"],
-            }]},
-            "matchConditions": [{
-                "name": "by-the-extender",
-                "expression": "has(object.metadata.annotations) && "
-                f"'{TERM_ANNOTATION}' in object.metadata.annotations && "
-                f"{term}.startsWith('{namespace}/{lease}/')",
-            }],
-            "validations": [{
-                "expression": f"int({term}.split('/')[2]) >= params.spec.leaseTransitions",
-                "message": "another replica of the scheduler extender leads since",
-                "reason": "Forbidden",
-            }],
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["CREATE"],
+                        "resources": ["pods/binding"],
+                    }
+                ]
+            },
+            "matchConditions": [
+                {
+                    "name": "by-the-extender",
+                    "expression": "has(object.metadata.annotations) && "
+                    f"'{TERM_ANNOTATION}' in object.metadata.annotations && "
+                    f"{term}.startsWith('{namespace}/{lease}/')",
+                }
+            ],
+            "validations": [
+                {
+                    "expression": f"int({term}.split('/')[2]) >= params.spec.leaseTransitions",
+                    "message": "another replica of the scheduler extender leads since",
+                    "reason": "Forbidden",
+                }
+            ],
         },
-    }  # fmt: skip
+    }
     reference = {"namespace": namespace, "name": lease, "parameterNotFoundAction": "Allow"}
     use: Object = group | {
         "kind": "ValidatingAdmissionPolicyBinding",

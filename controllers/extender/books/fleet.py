@@ -14,11 +14,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.cluster.resources import Key
-from kopt.controllers.extender.asks import ANY_POOL, Ask
-from kopt.controllers.extender.complaints import Complaint, Complaints
-from kopt.controllers.extender.names import NodeNames
-from kopt.core.placement import PodRequest
+from kopt.cluster.client.resources import Key
+from kopt.cluster.workloads.pod_request import ANY_POOL, Ask
+from kopt.controllers.extender.books.node_health import Complaint, Complaints
+from kopt.controllers.extender.calls.node_list import NodeNames
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU, MilliGpu
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import Choice, choose
@@ -80,9 +80,9 @@ class Pool:
     def rows(self, names: NodeNames) -> Ints:
         """Rows of the named nodes that have this resource. The scheduler may send the same list for pod after pod;
         looking up 12,500 names takes 2 ms."""
-        found = self.known.get(names.raw)
-        if found is not None and found[0] == self.members:
-            return found[1]
+        result = self.known.get(names.raw)
+        if result is not None and result[0] == self.members:
+            return result[1]
         asked = names.names
         # All in C: with 12,500 names a loop in Python would be half of the decision.
         rows = np.fromiter(map(self.state.index.get, asked, repeat(-1)), np.int64, len(asked))
@@ -135,11 +135,11 @@ class Fleet:
 
         Returns whether anything changed.
         """
-        offers = {resource: self._told(offer) for resource, offer in offers.items()}
+        offers = {resource: self._annotated(offer) for resource, offer in offers.items()}
         before = self._nodes.get(name, {})
         if before == offers:
             return False
-        resized = {one for one in before.keys() & offers.keys() if before[one].gpus != offers[one].gpus}
+        resized = {key for key in before.keys() & offers.keys() if before[key].gpus != offers[key].gpus}
         for resource in resized:
             for holding in self._on_node.get(name, {}).values():
                 request, slots = _part(holding, resource)
@@ -196,16 +196,16 @@ class Fleet:
         ``near`` says where the pods of its gang are.
         """
         if near is not None and names is not None:
-            found = self._choose(ask, names, near)
-            return _with_unknown(found, names.count - found.choice.considered)
+            placement = self._choose(ask, names, near)
+            return _with_unknown(placement, names.count - placement.choice.considered)
         if names is None or names.count == self._with_room(ask):
             # As many are named as have room by these books: the scheduler and we see the same nodes, and the others are
             # refused for the same reasons. The best of all is the best of those named, if it is among them.
             overall = self._choose(ask, None)
             if names is None or (overall.choice.node is not None and names.has(overall.choice.node)):
                 return overall
-        found = self._choose(ask, names)
-        return _with_unknown(found, names.count - found.choice.considered)
+        placement = self._choose(ask, names)
+        return _with_unknown(placement, names.count - placement.choice.considered)
 
     def _with_room(self, ask: Ask) -> int:
         """How many nodes could take a pod, however their free GPUs lie; -1 where that is not one look."""
@@ -220,34 +220,49 @@ class Fleet:
         for pool in self._pools_for(ask):
             rows = pool.rows(names) if names is not None else np.flatnonzero(pool.state.ready)
             for request, candidates in self._requests(pool, ask, rows):
-                choice = choose(pool.state, request, candidates, cache=pool.cache, weights=self._weights,
-                                topologies=self._topologies,
-                                tiers=near.tiers(pool.state) if near is not None else None)  # fmt: skip
+                choice = choose(
+                    pool.state,
+                    request,
+                    candidates,
+                    cache=pool.cache,
+                    weights=self._weights,
+                    topologies=self._topologies,
+                    tiers=near.tiers(pool.state) if near is not None else None,
+                )
                 best = _better(best, Placement(pool.resource, choice))
         return best
 
     def refusals(self, ask: Ask, names: NodeNames) -> dict[str, int]:
         """Why each of the named nodes cannot take a pod that none can take: `Refusal` codes as plain numbers."""
-        found = dict.fromkeys(names.names, int(Refusal.NO_SUCH_NODE))
+        refusals = dict.fromkeys(names.names, int(Refusal.NO_SUCH_NODE))
         for pool in self._pools_for(ask):
             for request, rows in self._requests(pool, ask, pool.rows(names)):
                 codes = pool.cache.outlook(pool.state, request).refusal[rows]
                 # A node that could take it was refused for how its free GPUs lie.
                 codes = np.where(codes == Refusal.NONE, int(Refusal.TOPOLOGY), codes)
-                found.update(zip(map(pool.state.names.__getitem__, rows.tolist()), codes.tolist(), strict=True))
-        return found
+                refusals.update(zip(map(pool.state.names.__getitem__, rows.tolist()), codes.tolist(), strict=True))
+        return refusals
 
-    def plan(self, asks: Sequence[Ask], names: NodeNames) -> tuple[Pool, Packing] | None:
+    def plan(self, requests: Sequence[Ask], names: NodeNames) -> tuple[Pool, Packing] | None:
         """Places for pods of one pool on the named nodes, all at once; None where shares depend on the GPU."""
-        pool = self.pools.get(asks[0].pool)
-        if pool is None or any(ask.share_bytes or ask.pool != asks[0].pool for ask in asks):
+        pool = self.pools.get(requests[0].pool)
+        if pool is None or any(ask.share_bytes or ask.pool != requests[0].pool for ask in requests):
             return None
-        return pool, pack(pool.state, [ask.request for ask in asks], cache=pool.cache, candidates=pool.rows(names))
+        return pool, pack(pool.state, [ask.request for ask in requests], cache=pool.cache, candidates=pool.rows(names))
 
     def choose_row(self, pool: Pool, ask: Ask, row: int) -> Placement:
         """The choice of one node, with what it scores."""
-        return Placement(pool.resource, choose(pool.state, ask.request, np.array([row]), cache=pool.cache,
-                                               weights=self._weights, topologies=self._topologies))  # fmt: skip
+        return Placement(
+            pool.resource,
+            choose(
+                pool.state,
+                ask.request,
+                np.array([row]),
+                cache=pool.cache,
+                weights=self._weights,
+                topologies=self._topologies,
+            ),
+        )
 
     def reserve(self, uid: str, pod: Key, ask: Ask, placement: Placement, until_s: float) -> Holding:
         """Take what a choice names. Raises PlacementError, with nothing changed, where it is not there."""
@@ -255,11 +270,19 @@ class Fleet:
         assert choice.node is not None, "nothing was chosen"
         pool = self.pools[placement.pool]
         place(pool.state, choice.node, choice.gpus, choice.request)
-        holding = Holding(uid, pod, choice.node, ask, {placement.pool: choice.request},
-                          {placement.pool: choice.gpus}, Stage.RESERVED, until_s)  # fmt: skip
+        holding = Holding(
+            uid,
+            pod,
+            choice.node,
+            ask,
+            {placement.pool: choice.request},
+            {placement.pool: choice.gpus},
+            Stage.RESERVED,
+            until_s,
+        )
         for resource in self._nodes[choice.node].keys() - {placement.pool}:
             occupy(self.pools[resource].state, choice.node, (), _without_gpus(choice.request))
-        self._note(holding)
+        self._book(holding)
         return holding
 
     def advance(self, uid: str, stage: Stage, until_s: float = FOREVER_S) -> None:
@@ -284,7 +307,7 @@ class Fleet:
         kept = held.slots if held is not None and held.node == node and gpus is None else {}
         self.release(uid)
         holding = Holding(uid, pod, node, ask, {}, kept, named=gpus)
-        self._note(holding)
+        self._book(holding)
         for resource in self._nodes.get(node, {}):
             self._occupy(self.pools[resource], holding)
         return holding
@@ -304,14 +327,14 @@ class Fleet:
 
     def expired(self, now_s: float) -> list[Holding]:
         """Holdings that were not confirmed in time; they go on being held until released."""
-        return [one for one in self.holdings.values() if one.until_s <= now_s]
+        return [holding for holding in self.holdings.values() if holding.until_s <= now_s]
 
     def unconfirmed(self) -> int:
-        return sum(one.stage < Stage.BOUND for one in self.holdings.values())
+        return sum(holding.stage < Stage.BOUND for holding in self.holdings.values())
 
     def assumed(self) -> int:
         """Pods whose Binding was sent and is not seen yet."""
-        return sum(one.stage is Stage.ASSUMED for one in self.holdings.values())
+        return sum(holding.stage is Stage.ASSUMED for holding in self.holdings.values())
 
     def _move(self, name: str, before: Mapping[str, FleetNode], offers: Mapping[str, FleetNode]) -> None:
         """Keep `inside`: where a node was, and where it is."""
@@ -324,14 +347,18 @@ class Fleet:
                 if not self.inside[domains[:depth]]:
                     del self.inside[domains[:depth]]
 
-    def _told(self, offer: FleetNode) -> FleetNode:
+    def _annotated(self, offer: FleetNode) -> FleetNode:
         """The offer with what other objects say of its node."""
         make = self._make.get(offer.name, "")
         known = make and len(self._links[make].gbps) == offer.gpus
-        return replace(offer, topology=make if known else "", degraded=self.complaints.degraded(offer.name),
-                       poor=self.complaints.poor(offer.name, offer.gpus))  # fmt: skip
+        return replace(
+            offer,
+            topology=make if known else "",
+            degraded=self.complaints.degraded(offer.name),
+            poor=self.complaints.poor(offer.name, offer.gpus),
+        )
 
-    def _note(self, holding: Holding) -> None:
+    def _book(self, holding: Holding) -> None:
         self.holdings[holding.uid] = holding
         self._on_node.setdefault(holding.node, {})[holding.uid] = holding
 
@@ -374,9 +401,11 @@ class Fleet:
     def _slots(self, pool: Pool, node: str, request: PodRequest, named: tuple[int, ...] | None) -> tuple[int, ...]:
         """The named slots if they can be, else the ones with most room, the first among equal ones."""
         count = request.gpus.count
-        if named is not None and len(named) == count == len(set(named)) and all(
-            0 <= slot < pool.state.slots for slot in named
-        ):  # fmt: skip
+        if (
+            named is not None
+            and len(named) == count == len(set(named))
+            and all(0 <= slot < pool.state.slots for slot in named)
+        ):
             return named
         free = pool.state.gpu_free_milli[pool.state.index[node]]
         return tuple(sorted(int(slot) for slot in np.argsort(-free, kind="stable")[:count]))

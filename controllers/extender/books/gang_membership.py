@@ -1,10 +1,10 @@
-"""Which gang a pod belongs to, by the labels and annotations of those who make gangs."""
+"""Which gang a pod belongs to, by the labels and annotations of the controllers that make gangs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.controllers.extender.asks import NO_WISH, WORKLOAD_LABEL, Ask, Wish
+from kopt.cluster.workloads.pod_request import NO_WISH, WORKLOAD_LABEL, Ask, Wish
 
 _MOST_PODS = 10_000
 _BY_LABEL = (
@@ -41,8 +41,8 @@ def membership_of(
         return None
     for label, count in _BY_LABEL:
         if (name := _text(labels.get(label))) and (label != WORKLOAD_LABEL or wish.together):
-            told = wish.gpus // ask.request.gpus.count if label == WORKLOAD_LABEL else _count(annotations.get(count))
-            return Membership((namespace, f"{label}={name}"), min(told, _MOST_PODS))
+            pods = wish.gpus // ask.request.gpus.count if label == WORKLOAD_LABEL else _count(annotations.get(count))
+            return Membership((namespace, f"{label}={name}"), min(pods, _MOST_PODS))
     for annotation in _BY_ANNOTATION:
         if name := _text(annotations.get(annotation)):
             return Membership((namespace, f"{annotation}={name}"))

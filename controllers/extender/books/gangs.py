@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.controllers.extender.fleet import Fleet, Pool
-from kopt.controllers.extender.memberships import Membership
-from kopt.controllers.extender.names import NodeNames
-from kopt.controllers.extender.views import PodView
+from kopt.controllers.extender.books.fleet import Fleet, Pool
+from kopt.controllers.extender.books.gang_membership import Membership
+from kopt.controllers.extender.books.views import PodState
+from kopt.controllers.extender.calls.node_list import NodeNames
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.placement.state import FleetState
-from kopt.policies.topology.gangs import GangOffer, Home, choose_home
-from kopt.policies.topology.nodes import Domain, shared
+from kopt.topology.sets.across_nodes import Domain, shared
+from kopt.topology.sets.gangs import GangOffer, Home, choose_home
 
 Tiers = NDArray[np.int8]
 Gang = tuple[str, str]
@@ -38,14 +38,14 @@ class Near:
     def tiers(self, state: FleetState) -> Tiers:
         """Of every row, 0 for a planned node, one more for each level that is not shared."""
         domain = self.home.domain[:_DEEPEST]
-        found = np.full(state.rows, 1 + len(domain), np.int8)
+        array = np.full(state.rows, 1 + len(domain), np.int8)
         for depth in range(1, len(domain) + 1):
-            found[_rows(state, self.inside.get(domain[:depth], ()))] = 1 + len(domain) - depth
-        found[_rows(state, (*self.home.nodes, *self.placed))] = 0
-        found[_rows(state, self.slow)] += _SLOW
-        return found
+            array[_rows(state, self.inside.get(domain[:depth], ()))] = 1 + len(domain) - depth
+        array[_rows(state, (*self.home.nodes, *self.placed))] = 0
+        array[_rows(state, self.slow)] += _SLOW
+        return array
 
-    def told(self, gang: Gang, node: str, domains: Domain) -> Reason:
+    def reason(self, gang: Gang, node: str, domains: Domain) -> Reason:
         """Where the gang is, and whether the pod's node is there as well."""
         home = self.home
         name, where = gang[1].rpartition("=")[2], "/".join(home.domain) or "the cluster"
@@ -70,44 +70,48 @@ class Gangs:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._pods: dict[Gang, dict[str, PodView]] = {}
+        self._pods: dict[Gang, dict[str, PodState]] = {}
         self._homes: dict[Gang, Home] = {}
 
-    def saw(self, view: PodView) -> None:
+    def saw(self, member: PodState) -> None:
         """Keep a pod that is there."""
-        if view.membership is not None:
-            self._pods.setdefault(view.membership.gang, {})[view.uid] = view
+        if member.membership is not None:
+            self._pods.setdefault(member.membership.gang, {})[member.uid] = member
 
-    def forget(self, view: PodView) -> None:
+    def forget(self, member: PodState) -> None:
         """A pod is gone; with the last one of a gang its home is."""
-        gang = view.membership.gang if view.membership is not None else None
+        gang = member.membership.gang if member.membership is not None else None
         pods = self._pods.get(gang) if gang is not None else None
         if gang is None or pods is None:
             return
-        pods.pop(view.uid, None)
+        pods.pop(member.uid, None)
         if not pods:
             del self._pods[gang]
             self._homes.pop(gang, None)
 
-    def waiting(self, view: PodView) -> list[PodView]:
+    def unplaced(self, member: PodState) -> list[PodState]:
         """The other pods of a pod's gang that ask for the same and hold nothing, those that may go where it may."""
-        gang = view.membership.gang if view.membership is not None else ("", "")
+        gang = member.membership.gang if member.membership is not None else ("", "")
         return [
-            one for one in self._pods.get(gang, {}).values()
-            if one.uid != view.uid and one.kin == view.kin != 0 and not one.node and one.ask == view.ask
-            and one.uid not in self._fleet.holdings
-        ]  # fmt: skip
+            pod
+            for pod in self._pods.get(gang, {}).values()
+            if pod.uid != member.uid
+            and pod.kin == member.kin != 0
+            and not pod.node
+            and pod.ask == member.ask
+            and pod.uid not in self._fleet.holdings
+        ]
 
-    def near(self, view: PodView, names: NodeNames) -> Near | None:
+    def near(self, member: PodState, names: NodeNames) -> Near | None:
         """Where a pod should be; None for one without a gang, and for the only one of its gang."""
-        membership = view.membership
-        if membership is None or view.ask.pool not in self._fleet.pools:
+        membership = member.membership
+        if membership is None or member.ask.pool not in self._fleet.pools:
             return None
-        placed = self._placed(membership.gang, view.uid)
-        pods = max(membership.pods, len(self._pods.get(membership.gang, {}).keys() | {view.uid}))
+        placed = self._placed(membership.gang, member.uid)
+        pods = max(membership.pods, len(self._pods.get(membership.gang, {}).keys() | {member.uid}))
         if pods < 2:
             return None
-        home = self._home(view, membership, pods, placed, names)
+        home = self._home(member, membership, pods, placed, names)
         slow = {other: gbps for node in set(placed) for other, gbps in self._fleet.complaints.slow_with(node).items()}
         return Near(home, pods, placed, self._fleet.inside, slow)
 
@@ -116,43 +120,43 @@ class Gangs:
         return tuple(holdings[uid].node for uid in self._pods.get(gang, {}) if uid != but and uid in holdings)
 
     def _home(
-        self, view: PodView, membership: Membership, pods: int, placed: tuple[str, ...], names: NodeNames
+        self, member: PodState, membership: Membership, pods: int, placed: tuple[str, ...], names: NodeNames
     ) -> Home:
         """The gang's home; chosen anew when it has no pod placed, and when it has more pods than it was chosen for."""
         held = self._homes.get(membership.gang)
         if held is not None and placed and held.pods >= pods:
             return held
-        offers, each = list(self._offers(view, names)), view.ask.request.gpus.count
-        well = [one for one in offers if not self._fleet.complaints.degraded(one.name)]
+        offers, each = list(self._offers(member, names)), member.ask.request.gpus.count
+        well = [offer for offer in offers if not self._fleet.complaints.degraded(offer.name)]
         near = shared([self._fleet.domains(node) for node in placed]) if placed else None
         wanted, slow = max(1, pods - len(placed)), self._fleet.complaints.slow_pairs()
-        found = choose_home(well, wanted, each, slow, near) or choose_home(offers, wanted, each, slow, near)
-        if found is None:
+        home = choose_home(well, wanted, each, slow, near) or choose_home(offers, wanted, each, slow, near)
+        if home is None:
             # Not all of them find room: together as long as there is some, then wherever.
-            found = Home(near or (), placed, len(placed))
+            home = Home(near or (), placed, len(placed))
         elif near is not None:
-            nodes = tuple(dict.fromkeys((*placed, *found.nodes)))
-            found = Home(shared([near, found.domain]), nodes, pods)
-        self._homes[membership.gang] = found
-        return found
+            nodes = tuple(dict.fromkeys((*placed, *home.nodes)))
+            home = Home(shared([near, home.domain]), nodes, pods)
+        self._homes[membership.gang] = home
+        return home
 
-    def _offers(self, view: PodView, names: NodeNames) -> Iterator[GangOffer]:
+    def _offers(self, member: PodState, names: NodeNames) -> Iterator[GangOffer]:
         """The named nodes with room for a pod, and the GPUs that pods of the gang could have there."""
-        pool, request = self._fleet.pools[view.ask.pool], view.ask.request
+        pool, request = self._fleet.pools[member.ask.pool], member.ask.request
         rows = pool.rows(names)
         fits = rows[pool.cache.outlook(pool.state, request).refusal[rows] == Refusal.NONE]
         for row in fits.tolist():
             name = pool.state.names[row]
             links = self._fleet.links(name, pool.resource)
             free = np.flatnonzero(pool.state.gpu_free_milli[row] >= WHOLE_GPU).tolist()
-            most = _most_pods(pool, row, view) * request.gpus.count
+            most = _most_pods(pool, row, member) * request.gpus.count
             machine = links.machine if links is not None else None
             yield GangOffer(name, tuple(free[:most]), self._fleet.domains(name), machine)
 
 
-def _most_pods(pool: Pool, row: int, view: PodView) -> int:
+def _most_pods(pool: Pool, row: int, member: PodState) -> int:
     """How many such pods a node has CPU and memory for."""
-    request, state = view.ask.request, pool.state
+    request, state = member.ask.request, pool.state
     by_cpu = int(state.cpu_free_milli[row]) // request.cpu_milli if request.cpu_milli else state.slots
     by_memory = int(state.memory_free_bytes[row]) // request.memory_bytes if request.memory_bytes else state.slots
     return min(by_cpu, by_memory, state.slots)

@@ -6,15 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.cluster.api import ApiError, Kube
-from kopt.cluster.resources import GPU_WORKLOADS, Key, Object
-from kopt.controllers.extender.asks import Wish
-from kopt.core.bandwidth import BandwidthKind, BandwidthMinimum
-from kopt.core.placement import TopologyPreference
+from kopt.cluster.client.api import ApiError, Kube
+from kopt.cluster.client.resources import GPU_WORKLOADS, Key, Object
+from kopt.cluster.runtime.isolation import Isolation, Subject
+from kopt.cluster.workloads.pod_request import Wish
+from kopt.core.hardware.bandwidth import BandwidthKind, BandwidthMinimum
+from kopt.core.scheduling.placement import TopologyPreference
 from kopt.core.units import Bytes
+from kopt.core.untrusted import decimal
 
 _LOG = logging.getLogger(__name__)
 _GB = 10**9
+_MOST = 1e6
+"""GB of a GPU, GPUs of a pod, GB/s of a link: none is more."""
 _MOST_LISTED = 100
 _REPLICAS = ("inference", "serving")
 """Types of workloads whose pods are copies of each other, and better apart."""
@@ -23,7 +27,7 @@ _GATHER_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadView:
+class GpuWorkload:
     """What is kept of a GPUWorkload: its wish, how many GPUs it names, and the version its status is written to."""
 
     wish: Wish
@@ -33,7 +37,7 @@ class WorkloadView:
     status: Object
 
 
-def workload_of(document: Object) -> WorkloadView:
+def workload_of(document: Object) -> GpuWorkload:
     """Raises ValueError, TypeError or AttributeError for a document that its schema would not let through."""
     metadata, spec = document["metadata"], document.get("spec") or {}
     wanted = spec.get("gpuRequirements") or {}
@@ -46,14 +50,15 @@ def workload_of(document: Object) -> WorkloadView:
         int(_number(wanted.get("count"))),
         not any(word in str(spec.get("workloadType") or "").lower() for word in _REPLICAS),
     )
-    return WorkloadView(wish, wish.gpus, metadata["resourceVersion"],
-                        metadata.get("generation", 0), document.get("status") or {})  # fmt: skip
+    return GpuWorkload(
+        wish, wish.gpus, metadata["resourceVersion"], metadata.get("generation", 0), document.get("status") or {}
+    )
 
 
 def _minimum(topology: Mapping[str, Any]) -> BandwidthMinimum | None:
-    asked = _number(topology.get("minBandwidthGBps"))
+    gbps = _number(topology.get("minBandwidthGBps"))
     kind = BandwidthKind(str(topology.get("minBandwidthOf") or "Link").lower())
-    return BandwidthMinimum(kind, asked) if asked else None
+    return BandwidthMinimum(kind, gbps) if gbps else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,15 @@ class PlacedPod:
 class Statuses:
     """Writes the status of workloads whose pods changed, while this replica leads."""
 
-    def __init__(self, kube: Kube, workloads: Mapping[Key, WorkloadView], pods: Callable[[Key], list[PlacedPod]],
-                 leading: Callable[[], bool]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        kube: Kube,
+        workloads: Mapping[Key, GpuWorkload],
+        pods: Callable[[Key], list[PlacedPod]],
+        leading: Callable[[], bool],
+        isolation: Isolation | None = None,
+    ) -> None:
+        self._isolation = isolation or Isolation("extender")
         self._kube, self._workloads, self._pods, self._leading = kube, workloads, pods, leading
         self._dirty: set[Key] = set()
         self._woken = asyncio.Event()
@@ -89,7 +101,8 @@ class Statuses:
             for key in tuple(self._dirty):
                 self._dirty.discard(key)
                 if self._leading():
-                    await self._write(key)
+                    with self._isolation.guard(Subject(GPU_WORKLOADS.api_version, GPU_WORKLOADS.kind, *key)):
+                        await self._write(key)
 
     async def _write(self, key: Key) -> None:
         workload = self._workloads.get(key)
@@ -107,7 +120,7 @@ class Statuses:
             _LOG.info("the status of GPUWorkload %s/%s is not written: %s", *key, error)
 
 
-def status_of(workload: WorkloadView, pods: list[PlacedPod]) -> dict[str, Any]:
+def status_of(workload: GpuWorkload, pods: list[PlacedPod]) -> dict[str, Any]:
     """The status; at most a hundred pods are listed."""
     placed = sorted((pod for pod in pods if pod.node), key=lambda pod: pod.name)
     gpus = sum(len(pod.gpus) for pod in placed)
@@ -130,6 +143,8 @@ def _number(value: object) -> float:
     """An int-or-string field; 0 where it is absent. Raises ValueError for a text that is no number."""
     if value is None or isinstance(value, bool):
         return 0.0
-    if isinstance(value, int | float | str):
+    if isinstance(value, str):
+        return max(0.0, decimal(value.strip(), -_MOST, _MOST))
+    if isinstance(value, int | float) and value <= _MOST:
         return max(0.0, float(value))
-    raise ValueError(f"{value!r} is not a number")
+    raise ValueError(f"{value!r} is no number from 0 to {_MOST:g}")

@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.cluster.resources import Object
-from kopt.controllers.extender.asks import PRODUCT_LABELS, is_gpu, quantity
-from kopt.controllers.extender.domains import domains_of_node
-from kopt.core.catalogue import UnknownGpuError, find_gpu
+from kopt.cluster.client.resources import Object
+from kopt.cluster.workloads.pod_request import PRODUCT_LABELS, is_gpu, quantity
+from kopt.controllers.extender.books.topology_domains import domains_of_node
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.units import MIB, Bytes
 from kopt.policies.placement.state import FleetNode
 
@@ -29,15 +29,19 @@ def offers_of(node: Object) -> dict[str, FleetNode]:
     amounts = (node.get("status") or {}).get("allocatable") or {}
     labels = metadata.get("labels") or {}
     model, domains = _model(labels), domains_of_node(labels)
-    found = {}
+    fleet_nodes = {}
     for resource, amount in amounts.items():
         if is_gpu(resource) and (count := min(quantity(amount), MOST_SLOTS)):
-            found[resource] = FleetNode(
-                metadata["name"], quantity(amounts.get("cpu", 0), milli=True),
-                Bytes(quantity(amounts.get("memory", 0))), count, model,
-                _unit_memory(resource, _memory(labels, model)), domains=domains,
-            )  # fmt: skip
-    return found
+            fleet_nodes[resource] = FleetNode(
+                metadata["name"],
+                quantity(amounts.get("cpu", 0), milli=True),
+                Bytes(quantity(amounts.get("memory", 0))),
+                count,
+                model,
+                _unit_memory(resource, _memory(labels, model)),
+                domains=domains,
+            )
+    return fleet_nodes
 
 
 def _model(labels: Mapping[str, Any]) -> str:

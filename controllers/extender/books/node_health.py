@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kopt.cluster.node_bandwidths import bandwidth_of
-from kopt.cluster.node_topologies import degraded_of
-from kopt.cluster.resources import Object
-from kopt.core.pairs import Health, Pair, slow_pairs
-from kopt.core.topology import DegradedPart, NodeTopology
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.node_bandwidth import bandwidth_of
+from kopt.cluster.objects.node_topology import degraded_of
+from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
+from kopt.core.hardware.pairwise import Health, Pair, slow_pairs
 
-_MOST_TOLD = 3
+_MOST_LISTED = 3
 _MOST_TEXT = 300
 _OF_A_LINK = frozenset({"link", "nic"})
 """Parts that do not belong to one GPU alone."""
@@ -36,10 +36,14 @@ def of_topology(document: Object, topology: NodeTopology) -> Complaint | None:
     parts = degraded_of(document)
     if not parts:
         return None
-    slots = {name: slot for slot, gpu in enumerate(sorted(topology.gpus, key=lambda gpu: gpu.index))
-             for name in (gpu.pci, f"GPU{gpu.index}") if name}  # fmt: skip
+    slots = {
+        name: slot
+        for slot, gpu in enumerate(sorted(topology.gpus, key=lambda gpu: gpu.index))
+        for name in (gpu.pci, f"GPU{gpu.index}")
+        if name
+    }
     own = {slots[name] for part in parts if part.kind not in _OF_A_LINK for name in part.names if name in slots}
-    return Complaint(_shortened([_told(part, slots) for part in parts]), tuple(sorted(own)), len(topology.gpus))
+    return Complaint(_shortened([_part_text(part, slots) for part in parts]), tuple(sorted(own)), len(topology.gpus))
 
 
 def of_bandwidth(document: Object) -> Complaint | None:
@@ -47,25 +51,25 @@ def of_bandwidth(document: Object) -> Complaint | None:
 
     Raises BandwidthError, a ValueError, for what the benchmark does not write.
     """
-    found = bandwidth_of(document)
-    slow = {other: gbps for (_, other), gbps in slow_pairs(found.pairs).items()}
-    if found.health is Health.HEALTHY:
+    node_bandwidth = bandwidth_of(document)
+    slow = {other: gbps for (_, other), gbps in slow_pairs(node_bandwidth.pairs).items()}
+    if node_bandwidth.health is Health.HEALTHY:
         return Complaint("", slow=slow, degraded=False) if slow else None
-    why = found.reason[:_MOST_TEXT] or f"its tests with other nodes say {found.health.value}"
-    pairs = [f"with {name} {f'{gbps:.3g} GB/s' if gbps else 'failed'}" for name, gbps in sorted(slow.items())]
-    return Complaint(f"{why} ({_shortened(pairs)})" if pairs else why, slow=slow)
+    why = node_bandwidth.reason[:_MOST_TEXT] or f"its tests with other nodes say {node_bandwidth.health.value}"
+    texts = [f"with {name} {f'{gbps:.3g} GB/s' if gbps else 'failed'}" for name, gbps in sorted(slow.items())]
+    return Complaint(f"{why} ({_shortened(texts)})" if texts else why, slow=slow)
 
 
-def _told(part: DegradedPart, slots: Mapping[str, int]) -> str:
+def _part_text(part: DegradedPart, slots: Mapping[str, int]) -> str:
     gpus = [f"GPU {slots[name]}" for name in part.names if name in slots and not name.startswith("GPU")]
     which = f" ({', '.join(gpus)})" if gpus else ""
     now = f"has {part.now:.4g}" if part.now < part.was else "has it again, not for long yet"
     return f"{part.part[:_MOST_TEXT]}{which} had {part.was:.4g}, {now}"
 
 
-def _shortened(told: list[str]) -> str:
-    more = f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
-    return "; ".join(told[:_MOST_TOLD]) + more
+def _shortened(texts: list[str]) -> str:
+    more = f" and {len(texts) - _MOST_LISTED} more" if len(texts) > _MOST_LISTED else ""
+    return "; ".join(texts[:_MOST_LISTED]) + more
 
 
 class Complaints:
@@ -73,28 +77,31 @@ class Complaints:
 
     def __init__(self) -> None:
         self._of: dict[str, dict[str, Complaint]] = {}
-        self._pairs: dict[Pair, float] | None = None
+        self._slow: dict[Pair, float] | None = None
 
     def set(self, node: str, source: str, complaint: Complaint | None) -> None:
         """Note what a source says of a node now."""
-        self._pairs = None
+        self._slow = None
         if complaint is not None:
             self._of.setdefault(node, {})[source] = complaint
-        elif found := self._of.get(node):
-            found.pop(source, None)
-            if not found:
+        elif complaints_by_name := self._of.get(node):
+            complaints_by_name.pop(source, None)
+            if not complaints_by_name:
                 del self._of[node]
 
     def text(self, node: str) -> str:
         """What is wrong with a node; empty where nothing is known to be."""
-        return "; ".join(one.text for one in self._bad(node))
+        return "; ".join(complaint.text for complaint in self._bad(node))
 
     def degraded(self, node: str) -> bool:
         return any(True for _ in self._bad(node))
 
     def poor(self, node: str, gpus: int) -> int:
         """Bits of the slots whose own part is worse, of a node that offers so many GPUs."""
-        return sum(1 << slot for slot in {slot for one in self._bad(node) if one.of == gpus for slot in one.gpus})
+        return sum(
+            1 << slot
+            for slot in {slot for complaint in self._bad(node) if complaint.of == gpus for slot in complaint.gpus}
+        )
 
     def slow_with(self, node: str) -> Mapping[str, float]:
         """Nodes that were slow with this one, and what they reached together (GB/s); a pair is told by one of them."""
@@ -102,10 +109,14 @@ class Complaints:
 
     def slow_pairs(self) -> Mapping[Pair, float]:
         """Every slow pair, its names in order, and what it reached (GB/s)."""
-        if self._pairs is None:
-            self._pairs = {(min(node, other), max(node, other)): gbps for node, told in self._of.items()
-                           for one in told.values() for other, gbps in one.slow.items()}  # fmt: skip
-        return self._pairs
+        if self._slow is None:
+            self._slow = {
+                (min(node, other), max(node, other)): gbps
+                for node, by_source in self._of.items()
+                for complaint in by_source.values()
+                for other, gbps in complaint.slow.items()
+            }
+        return self._slow
 
     def _bad(self, node: str) -> Iterator[Complaint]:
-        return (one for one in self._of.get(node, {}).values() if one.degraded)
+        return (complaint for complaint in self._of.get(node, {}).values() if complaint.degraded)

@@ -5,16 +5,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from kopt.cluster.api import Kube, NotFound
-from kopt.cluster.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, Object, Resource
-from kopt.controllers.extender.complaints import of_bandwidth
-from kopt.controllers.extender.fleet import Fleet
-from kopt.controllers.extender.offers import offers_of
-from kopt.controllers.extender.topologies import facts_of
-from kopt.controllers.extender.views import view_of
+from kopt.cluster.client.api import Kube, NotFound
+from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, Object, Resource
+from kopt.controllers.extender.books.fleet import Fleet
+from kopt.controllers.extender.books.node_capacity import offers_of
+from kopt.controllers.extender.books.node_health import of_bandwidth
+from kopt.controllers.extender.books.topologies import report_of
+from kopt.controllers.extender.books.views import pod_state_of
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.state import FleetNode
-from kopt.policies.topology.nodes import NodeOffer
+from kopt.topology.sets.across_nodes import NodeOffer
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 T = TypeVar("T")
@@ -26,30 +26,30 @@ async def read_fleet(kube: Kube) -> Fleet:
     fleet = Fleet()
     for name, offers in _read(await _all(kube, NODES), _open_offers):
         fleet.set_node(name, offers)
-    for name, facts in _read(await _all(kube, NODE_TOPOLOGIES), facts_of):
-        fleet.set_links(name, facts.links)
-        fleet.set_complaint(name, "topology", facts.complaint)
+    for name, report in _read(await _all(kube, NODE_TOPOLOGIES), report_of):
+        fleet.set_links(name, report.links)
+        fleet.set_complaint(name, "topology", report.complaint)
     for name, complaint in _read(await _all(kube, NODE_BANDWIDTHS), of_bandwidth):
         fleet.set_complaint(name, "pairs", complaint)
-    for _, view in _read(await _all(kube, PODS, UNFINISHED), lambda pod: view_of(pod, None, {})):
-        if view.node and view.ask.uses_gpus:
-            fleet.bound(view.uid, view.key, view.node, view.ask, view.gpus)
+    for _, pod in _read(await _all(kube, PODS, UNFINISHED), lambda pod: pod_state_of(pod, None, {})):
+        if pod.node and pod.ask.uses_gpus:
+            fleet.bound(pod.uid, pod.key, pod.node, pod.ask, pod.gpus)
     return fleet
 
 
 def node_offers(fleet: Fleet) -> tuple[list[NodeOffer], list[str]]:
     """The nodes whose links are known with their free GPUs, by the indexes of the tool; and the names of the others."""
-    found, unknown = [], []
+    offers, unknown = [], []
     for resource, pool in sorted(fleet.pools.items()):
         for name, row in sorted(pool.state.index.items()):
             links = fleet.links(name, resource)
             if links is None or links.machine is None:
                 unknown.append(name)
                 continue
-            there = sorted(links.machine.node.gpus)
+            indexes = sorted(links.machine.node.gpus)
             slots = np.flatnonzero(pool.state.gpu_free_milli[row] >= WHOLE_GPU).tolist()
-            found.append(NodeOffer(name, links.machine, tuple(there[one] for one in slots), fleet.domains(name)))
-    return found, sorted(set(unknown) - {one.name for one in found})
+            offers.append(NodeOffer(name, links.machine, tuple(indexes[slot] for slot in slots), fleet.domains(name)))
+    return offers, sorted(set(unknown) - {node_offer.name for node_offer in offers})
 
 
 async def _all(kube: Kube, resource: Resource, fields: str = "") -> Iterable[Object]:
@@ -62,15 +62,15 @@ async def _all(kube: Kube, resource: Resource, fields: str = "") -> Iterable[Obj
 def _read(documents: Iterable[Object], keep: Callable[[Object], T | None]) -> Iterator[tuple[str, T]]:
     for document in documents:
         try:
-            kept = keep(document)
+            value = keep(document)
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
-        if kept is not None:
-            yield document["metadata"]["name"], kept
+        if value is not None:
+            yield document["metadata"]["name"], value
 
 
 def _open_offers(node: Object) -> Mapping[str, FleetNode] | None:
     """None for a node that is cordoned or not ready; taints that some pods tolerate are not looked at."""
     conditions = (node.get("status") or {}).get("conditions") or ()
-    ready = all(one.get("status") == "True" for one in conditions if one.get("type") == "Ready")
+    ready = all(condition.get("status") == "True" for condition in conditions if condition.get("type") == "Ready")
     return offers_of(node) if ready and not (node.get("spec") or {}).get("unschedulable") else None

@@ -12,5 +12,5 @@ LEVELS = (
 
 
 def domains_of_node(labels: Mapping[str, Any]) -> tuple[str, ...]:
-    """``("block b1", "rack r3")``; a level that nobody knows is left out."""
+    """``("block b1", "rack r3")``; unknown levels are left out."""
     return tuple(f"{level} {name}" for label, level in LEVELS if isinstance(name := labels.get(label), str) and name)

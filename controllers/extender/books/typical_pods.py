@@ -6,8 +6,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kopt.controllers.extender.asks import ANY_POOL, Ask
-from kopt.controllers.extender.fleet import Fleet, Pool
+from kopt.cluster.workloads.pod_request import ANY_POOL, Ask
+from kopt.controllers.extender.books.fleet import Fleet, Pool
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.typical import Kind, TypicalPods, kind
 
@@ -22,7 +22,7 @@ class _History:
     kinds: deque[Kind]
     new: int = 0
     learned_from: int = 0
-    asks: dict[Kind, Ask] = field(default_factory=dict)
+    examples: dict[Kind, Ask] = field(default_factory=dict)
 
 
 class Learner:
@@ -40,7 +40,7 @@ class Learner:
         what = kind(ask.request)
         history.kinds.append(what)
         history.new += 1
-        history.asks[what] = ask
+        history.examples[what] = ask
 
     async def teach(self, fleet: Fleet) -> int:
         """Give each resource whose history has moved on its typical pods anew; how many were.
@@ -51,15 +51,19 @@ class Learner:
         due = []
         for name, pool in fleet.pools.items():
             own = self._histories.get(name)
-            parts = [one for one in (own, shares if name.endswith("/gpu") else None) if one is not None]
-            if any(self._due(one) for one in parts):
-                counts = Counter(one for part in parts for one in part.kinds)
-                frequent = [part.asks[what] for part in parts for what, _ in Counter(part.kinds).most_common(_PREPARED)]
+            parts = [item for item in (own, shares if name.endswith("/gpu") else None) if item is not None]
+            if any(self._due(item) for item in parts):
+                counts = Counter(kind for part in parts for kind in part.kinds)
+                frequent = [
+                    part.examples[what] for part in parts for what, _ in Counter(part.kinds).most_common(_PREPARED)
+                ]
                 due.append((pool, TypicalPods.from_counts(counts), frequent))
         for history in self._histories.values():
             if self._due(history):
                 history.learned_from, history.new = len(history.kinds), 0
-                history.asks = {what: history.asks[what] for what in set(history.kinds) & history.asks.keys()}
+                history.examples = {
+                    what: history.examples[what] for what in set(history.kinds) & history.examples.keys()
+                }
         for pool, typical, frequent in due:
             await _learn(pool, typical, frequent)
         return len(due)

@@ -6,20 +6,20 @@ from typing import Any
 
 import orjson
 
-from kopt.cluster.namespaces import MODE_ANNOTATION
-from kopt.cluster.resources import Key, Object
-from kopt.controllers.extender.asks import NO_WISH, WORKLOAD_LABEL, Ask, Wish, ask_of
-from kopt.controllers.extender.binding import INDICES_ANNOTATION
-from kopt.controllers.extender.memberships import Membership, membership_of
-from kopt.controllers.tracing import TRACEPARENT_ANNOTATION
-from kopt.controllers.webhook.live import namespace_facts
+from kopt.cluster.client.resources import Key, Object
+from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.runtime.tracing import TRACEPARENT_ANNOTATION
+from kopt.cluster.workloads.pod_request import NO_WISH, WORKLOAD_LABEL, Ask, Wish, ask_of
+from kopt.controllers.admission.state import namespace_annotations
+from kopt.controllers.extender.binding.request import INDICES_ANNOTATION
+from kopt.controllers.extender.books.gang_membership import Membership, membership_of
 
 _DECIDE_NODES = ("schedulerName", "priority", "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
 _FINISHED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class PodView:
+class PodState:
     """One pod. ``gpus`` are the indexes that its annotation names, None without one."""
 
     uid: str
@@ -38,7 +38,7 @@ class PodView:
     membership: Membership | None = None
 
 
-def view_of(document: Object, old: PodView | None, wishes: Mapping[Key, Wish]) -> PodView:
+def pod_state_of(document: Object, old: PodState | None, wishes: Mapping[Key, Wish]) -> PodState:
     """What to keep of a pod; ``old``, the very object, where that says it all.
 
     Raises KeyError, TypeError or ValueError for a document that is no pod.
@@ -54,18 +54,26 @@ def view_of(document: Object, old: PodView | None, wishes: Mapping[Key, Wish]) -
     # Most versions of a pod differ in its status. What it asks for is read again only where it may have changed.
     same = old is not None and old.generation == generation > 0 and bool(old.ask.units) and not workload
     ask = old.ask if old is not None and same else ask_of(document, wish)
-    view = PodView(
-        metadata["uid"], key, spec.get("nodeName") or "", phase in _FINISHED, ask,
-        _indices(annotations.get(INDICES_ANNOTATION)), workload, str(annotations.get(MODE_ANNOTATION, "")),
-        str(annotations.get(TRACEPARENT_ANNOTATION, "")), generation, _kin(spec) if not spec.get("nodeName") else 0,
+    pod = PodState(
+        metadata["uid"],
+        key,
+        spec.get("nodeName") or "",
+        phase in _FINISHED,
+        ask,
+        _indices(annotations.get(INDICES_ANNOTATION)),
+        workload,
+        str(annotations.get(MODE_ANNOTATION, "")),
+        str(annotations.get(TRACEPARENT_ANNOTATION, "")),
+        generation,
+        _kin(spec) if not spec.get("nodeName") else 0,
         membership_of(key[0], labels, annotations, ask, wish),
-    )  # fmt: skip
-    return old if old is not None and old == view else view
+    )
+    return old if old is not None and old == pod else pod
 
 
 def mode_of_namespace(document: Object) -> str:
     """What a namespace's annotation says of the mode; empty without one."""
-    return namespace_facts(document).mode
+    return namespace_annotations(document).mode
 
 
 def _kin(spec: Mapping[str, Any]) -> int:

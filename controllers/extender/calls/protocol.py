@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from kopt.cluster.resources import Key, Object
-from kopt.controllers.extender.names import NodeNames, WireError
+from kopt.cluster.client.resources import Key, Object
+from kopt.controllers.extender.calls.node_list import NodeNames, WireError
 
 MOST_SCORE = 10
 _NAMES_AT = b',"Nodes":null,"NodeNames":['
@@ -53,19 +53,27 @@ def parse_offer(body: bytes) -> Offer:
 
 def parse_binding(body: bytes) -> BindCall:
     """ExtenderBindingArgs. Raises WireError."""
-    found = _object(body)
-    call = BindCall((_text(found, "PodNamespace"), _text(found, "PodName")), _text(found, "PodUID"),
-                    _text(found, "Node"))  # fmt: skip
+    result = _object(body)
+    call = BindCall(
+        (_text(result, "PodNamespace"), _text(result, "PodName")), _text(result, "PodUID"), _text(result, "Node")
+    )
     if not all((*call.key, call.uid, call.node)):
         raise WireError("a bind call needs PodNamespace, PodName, PodUID and Node")
     return call
 
 
-def filter_reply(names: Iterable[str], refused: Mapping[str, str] | None = None,
-                 unresolvable: Mapping[str, str] | None = None) -> bytes:  # fmt: skip
+def filter_reply(
+    names: Iterable[str], refused: Mapping[str, str] | None = None, unresolvable: Mapping[str, str] | None = None
+) -> bytes:
     """ExtenderFilterResult with the nodes that are left, and why the others are not."""
-    return orjson.dumps({"NodeNames": list(names), "FailedNodes": dict(refused or {}),
-                         "FailedAndUnresolvableNodes": dict(unresolvable or {}), "Error": ""})  # fmt: skip
+    return orjson.dumps(
+        {
+            "NodeNames": list(names),
+            "FailedNodes": dict(refused or {}),
+            "FailedAndUnresolvableNodes": dict(unresolvable or {}),
+            "Error": "",
+        }
+    )
 
 
 def unchanged_reply(offer: Offer) -> bytes:
@@ -107,7 +115,7 @@ def _object(body: bytes) -> Object:
 
 
 def _text(document: Object, name: str) -> str:
-    found = document.get(name)
-    if found is not None and not isinstance(found, str):
+    result = document.get(name)
+    if result is not None and not isinstance(result, str):
         raise WireError(f"{name} is not a string")
-    return found or ""
+    return result or ""

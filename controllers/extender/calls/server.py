@@ -15,17 +15,20 @@ from pathlib import Path
 
 import orjson
 
-from kopt.controllers.extender.binds import BindAnswer
+from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
+from kopt.controllers.extender.binding.queue import BindAnswer
+from kopt.controllers.extender.calls.node_list import WireError
+from kopt.controllers.extender.calls.protocol import parse_binding, parse_offer
+from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
-from kopt.controllers.extender.names import WireError
-from kopt.controllers.extender.service import Extender
-from kopt.controllers.extender.wire import parse_binding, parse_offer
-from kopt.controllers.http import HttpServer, Reply, Request
 
 _LOG = logging.getLogger(__name__)
 LARGEST_CALL_BYTES = 32 << 20
 """A pod of 3 MiB and the names of more nodes than a cluster has."""
-_LARGEST_LOOK_BYTES = 64 << 10
+_LARGEST_BINDING_BYTES = 64 << 10
+_LIMITS = HttpLimits(buffered_bytes=256 << 20, socket_bytes=1 << 20)
+"""Callers that pass TLS are schedulers, whose large calls should not wait for the network."""
+_PROBE_LIMITS = HttpLimits(connections=64, buffered_bytes=16 << 20)
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -36,7 +39,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 9445
     drain_s: float = 2.0
-    """Between being told to end and closing: until the scheduler has been sent to the other replica."""
+    """Between the signal to end and closing: until the scheduler uses the other replica."""
     probe_port: int | None = None
     """Where probes, metrics and explanations are served to those who may not have pods bound; None for ``port``."""
     tls: Path | None = None
@@ -49,13 +52,20 @@ class ExtenderServer:
     ``ready``: whether the books are of now; ``serves``: whether this replica is the one to ask.
     """
 
-    def __init__(self, extender: Extender, metrics: ExtenderMetrics, settings: ServerSettings, *,
-                 ready: Callable[[], bool] = lambda: True, serves: Callable[[], bool] = lambda: True,
-                 tls: ssl.SSLContext | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        extender: Extender,
+        metrics: ExtenderMetrics,
+        settings: ServerSettings,
+        *,
+        ready: Callable[[], bool] = lambda: True,
+        serves: Callable[[], bool] = lambda: True,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._extender, self._metrics, self._settings, self._tls = extender, metrics, settings, tls
         self._ready, self._serves = ready, serves
-        self._http = HttpServer(self._answer, LARGEST_CALL_BYTES)
-        self._probes = HttpServer(self._look, _LARGEST_LOOK_BYTES)
+        self._http = HttpServer(self._answer, _largest_body, limits=_LIMITS)
+        self._probes = HttpServer(self._serve_get, SMALL_BODY_BYTES, limits=_PROBE_LIMITS)
         self.port = self.probe_port = 0
 
     @property
@@ -76,7 +86,7 @@ class ExtenderServer:
             self.probe_port = await self._probes.start(settings.host, settings.probe_port)
 
     def end_connections(self) -> None:
-        """Who may call has changed: everybody has to connect anew."""
+        """The trusted callers have changed: all of them have to reconnect."""
         self._http.end_connections()
 
     def leave(self) -> None:
@@ -93,7 +103,7 @@ class ExtenderServer:
     def _answer(self, request: Request) -> Reply | Awaitable[Reply]:
         verb = request.path.rpartition("/")[2]
         if request.method == "GET":
-            return self._look(request)
+            return self._serve_get(request)
         if request.method != "POST" or verb not in ("filter", "prioritize", "bind"):
             return Reply.text("there are POST /filter, /prioritize and /bind", 404)
         if not self.serves:
@@ -103,13 +113,13 @@ class ExtenderServer:
             return self._bind(request.body)
         if verb == "filter" and not self._extender.binds.has_room:
             return self._held_up(request.body)
-        return self._judge(verb, request.body)
+        return self._decide(verb, request.body)
 
     async def _held_up(self, body: bytes) -> Reply:
         await self._extender.binds.room()
-        return self._judge("filter", body)
+        return self._decide("filter", body)
 
-    def _judge(self, verb: str, body: bytes) -> Reply:
+    def _decide(self, verb: str, body: bytes) -> Reply:
         started_s = time.perf_counter()
         try:
             offer = parse_offer(body)
@@ -149,7 +159,7 @@ class ExtenderServer:
         self._metrics.calls.labels(verb, "failed").inc()
         return Reply.text("internal error; the log has it", 500)
 
-    def _look(self, request: Request) -> Reply:
+    def _serve_get(self, request: Request) -> Reply:
         path = request.path
         if path == "/healthz":
             return Reply.text("ok")
@@ -165,9 +175,20 @@ class ExtenderServer:
 
     def _explain(self, pod: str) -> Reply:
         namespace, _, name = pod.rpartition("/")
-        found = self._extender.log.find((namespace or "default", name))
-        if found is None:
-            problem = {"title": "no decision", "status": 404, "detail": f"no decision about pod {pod[:300]!r} is "
-                       "remembered; it may be older than the latest 10,000, or no GPU pod"}  # fmt: skip
+        pod_decision = self._extender.log.find((namespace or "default", name))
+        if pod_decision is None:
+            problem = {
+                "title": "no decision",
+                "status": 404,
+                "detail": f"no decision about pod {pod[:300]!r} is "
+                "remembered; it may be older than the latest 10,000, or no GPU pod",
+            }
             return Reply(orjson.dumps(problem), 404, "application/problem+json")
-        return Reply(orjson.dumps(found.to_dict()))
+        return Reply(orjson.dumps(pod_decision.to_dict()))
+
+
+def _largest_body(path: str) -> int:
+    verb = path.rpartition("/")[2]
+    if verb in ("filter", "prioritize"):
+        return LARGEST_CALL_BYTES
+    return _LARGEST_BINDING_BYTES if verb == "bind" else SMALL_BODY_BYTES

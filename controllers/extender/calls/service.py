@@ -3,23 +3,23 @@
 import time
 from collections.abc import Callable, Mapping
 
-from kopt.cluster.informer import Change
-from kopt.cluster.resources import Key, Object
-from kopt.controllers.extender.asks import Wish
-from kopt.controllers.extender.binding import Binder
-from kopt.controllers.extender.binds import BindAnswer, Binds
-from kopt.controllers.extender.complaints import Complaint
-from kopt.controllers.extender.deciding import Decider
-from kopt.controllers.extender.decisions import PodDecision
-from kopt.controllers.extender.fleet import Fleet, Holding, Stage
-from kopt.controllers.extender.learning import Learner
+from kopt.cluster.client.resources import Key, Object
+from kopt.cluster.runtime.informer import Change
+from kopt.cluster.workloads.pod_request import Wish
+from kopt.controllers.extender.binding.queue import BindAnswer, Binds
+from kopt.controllers.extender.binding.request import Binder
+from kopt.controllers.extender.books.fleet import Fleet, Holding, Stage
+from kopt.controllers.extender.books.node_health import Complaint
+from kopt.controllers.extender.books.topologies import TopologyReport
+from kopt.controllers.extender.books.typical_pods import Learner
+from kopt.controllers.extender.books.views import PodState, pod_state_of
+from kopt.controllers.extender.calls.node_list import NodeNames, WireError
+from kopt.controllers.extender.calls.protocol import BindCall, Offer, filter_reply, scores_reply, unchanged_reply
+from kopt.controllers.extender.decider import Decider
+from kopt.controllers.extender.decision_log import PodDecision
 from kopt.controllers.extender.metrics import ExtenderMetrics
-from kopt.controllers.extender.names import NodeNames, WireError
 from kopt.controllers.extender.settings import ExtenderSettings
-from kopt.controllers.extender.spans import Spans
-from kopt.controllers.extender.topologies import NodeFacts
-from kopt.controllers.extender.views import PodView, view_of
-from kopt.controllers.extender.wire import BindCall, Offer, filter_reply, scores_reply, unchanged_reply
+from kopt.controllers.extender.traces import Spans
 from kopt.policies.placement.feasible import SENTENCES, Refusal
 from kopt.policies.placement.state import FleetNode
 
@@ -31,14 +31,21 @@ class Extender:
     """One replica's decisions. Nothing here blocks; only `bind` waits, for the API server."""
 
     def __init__(
-        self, fleet: Fleet, binder: Binder, settings: ExtenderSettings, metrics: ExtenderMetrics, *,
-        spans: Spans | None = None, announce: Callable[[PodDecision], None] = lambda _: None,
-        changed: Callable[[PodView], None] = lambda _: None, clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        fleet: Fleet,
+        binder: Binder,
+        settings: ExtenderSettings,
+        metrics: ExtenderMetrics,
+        *,
+        spans: Spans | None = None,
+        announce: Callable[[PodDecision], None] = lambda _: None,
+        changed: Callable[[PodState], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.fleet, self.decider = fleet, Decider(fleet, settings, metrics, announce, clock)
         self.log = self.decider.log
         self.binds = Binds(self.decider, binder, settings, metrics, self._pod_of, self._bound, clock)
-        self.pods: dict[str, PodView] = {}
+        self.pods: dict[str, PodState] = {}
         """Unfinished pods by uid."""
         self.wishes: dict[Key, Wish] = {}
         self._binder, self._settings, self._metrics, self._clock = binder, settings, metrics, clock
@@ -51,35 +58,35 @@ class Extender:
 
     def filter(self, offer: Offer) -> bytes:
         """The winner first; with ``shortlist`` its runners-up. Pods without GPUs keep every node."""
-        view = self._view(offer.pod)
-        if not self.decider.chooses_for(view):
+        pod = self._parsed(offer.pod)
+        if not self.decider.chooses_for(pod):
             return unchanged_reply(offer)
-        self._first_seen_s.setdefault(view.uid, self._clock())
-        held = self.fleet.holdings.get(view.uid)
+        self._first_seen_s.setdefault(pod.uid, self._clock())
+        held = self.fleet.holdings.get(pod.uid)
         if held is not None and held.stage > Stage.RESERVED and offer.names.has(held.node):
             return filter_reply([held.node])
-        self.pods.setdefault(view.uid, view)
-        self.decider.gangs.saw(view)
-        placement, acts = self.decider.decide(view, offer.names)
+        self.pods.setdefault(pod.uid, pod)
+        self.decider.gangs.saw(pod)
+        placement, acts = self.decider.decide(pod, offer.names)
         if not acts:
             return unchanged_reply(offer)
         choice = placement.choice
         if choice.node is None:
-            self.decider.refused(view, placement)
-            return self._refusal(view, offer.names)
-        others = [one.node for one in choice.runner_ups] if self._settings.shortlist > 1 else []
+            self.decider.refused(pod, placement)
+            return self._refusal(pod, offer.names)
+        others = [ranked.node for ranked in choice.runner_ups] if self._settings.shortlist > 1 else []
         return filter_reply([choice.node, *others][: self._settings.shortlist])
 
     def prioritize(self, offer: Offer) -> bytes:
         """10 for the node that was reserved, 0 for the others; an empty list where we have no say."""
-        view = self._view(offer.pod)
-        if not self.decider.chooses_for(view) or not self.decider.acts_on(view):
+        pod = self._parsed(offer.pod)
+        if not self.decider.chooses_for(pod) or not self.decider.acts_on(pod):
             return b"[]"
-        held = self.fleet.holdings.get(view.uid)
+        held = self.fleet.holdings.get(pod.uid)
         names = offer.names.names
         if held is None or held.node not in names:
-            self.decider.decide(view, offer.names)
-            held = self.fleet.holdings.get(view.uid)
+            self.decider.decide(pod, offer.names)
+            held = self.fleet.holdings.get(pod.uid)
         return scores_reply(names, held.node if held is not None else None)
 
     async def bind(self, call: BindCall) -> BindAnswer:
@@ -89,16 +96,16 @@ class Extender:
     def timed(self, verb: str, offer: Offer, seconds: float) -> None:
         """Note how long an answer took."""
         self._metrics.decided(verb, seconds)
-        if self._spans.wanted and (view := self.pods.get(offer.uid)) is not None:
-            self._spans.mark(view.uid, view.traceparent, verb, seconds)
+        if self._spans.wanted and (pod := self.pods.get(offer.uid)) is not None:
+            self._spans.mark(pod.uid, pod.traceparent, verb, seconds)
 
     # what the informers tell
 
-    def view_of(self, document: Object) -> PodView:
+    def pod_state(self, document: Object) -> PodState:
         """What to keep of a pod. Raises KeyError, TypeError or ValueError for a document that is none."""
-        return view_of(document, self.pods.get(document["metadata"]["uid"]), self.wishes)
+        return pod_state_of(document, self.pods.get(document["metadata"]["uid"]), self.wishes)
 
-    def pod_changed(self, change: Change[PodView]) -> None:
+    def pod_changed(self, change: Change[PodState]) -> None:
         """Keep the books as the pods are."""
         old, new = change.old, change.new
         if old is new:
@@ -128,11 +135,11 @@ class Extender:
         if self.fleet.set_node(change.key[1], change.new or {}) and change.new:
             self.decider.freed.set()
 
-    def topology_changed(self, change: Change[NodeFacts]) -> None:
+    def topology_changed(self, change: Change[TopologyReport]) -> None:
         """Keep how a node's GPUs are linked, and what its agent says is worse than it was."""
-        node, facts = change.key[1], change.new
-        self.fleet.set_links(node, facts.links if facts is not None else None)
-        self.fleet.set_complaint(node, "topology", facts.complaint if facts is not None else None)
+        node, report = change.key[1], change.new
+        self.fleet.set_links(node, report.links if report is not None else None)
+        self.fleet.set_complaint(node, "topology", report.complaint if report is not None else None)
         self.decider.freed.set()
 
     def bandwidth_changed(self, change: Change[Complaint]) -> None:
@@ -155,45 +162,45 @@ class Extender:
         self._metrics.unconfirmed.set(self.fleet.unconfirmed())
 
     def sweep(self) -> list[Holding]:
-        """Give back reservations that expired; returns the assumed ones, which somebody has to look up."""
+        """Release expired reservations; returns the assumed ones, which have to be looked up."""
         return self.decider.expire(self.binds.is_binding)
 
     def looked_up(self, holding: Holding, pod: Object | None) -> None:
         """What the API server says of a pod whose Binding was not seen; None for a pod that is gone."""
-        view = self.view_of(pod) if pod is not None else None
-        if view is not None and view.uid == holding.uid and not view.finished and view.node:
+        current = self.pod_state(pod) if pod is not None else None
+        if current is not None and current.uid == holding.uid and not current.finished and current.node:
             self._metrics.expired.labels("confirmed").inc()
-            self._pod_bound(view)
+            self._pod_bound(current)
             return
         self._metrics.expired.labels("released").inc()
         self.decider.release(holding.uid)
 
     # how
 
-    def _view(self, pod: Object) -> PodView:
+    def _parsed(self, pod: Object) -> PodState:
         try:
-            return self.view_of(pod)
+            return self.pod_state(pod)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise WireError(f"the Pod cannot be read: {error!r}") from error
 
-    def _refusal(self, view: PodView, names: NodeNames) -> bytes:
+    def _refusal(self, pod: PodState, names: NodeNames) -> bytes:
         refused: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
-        for name, code in self.fleet.refusals(view.ask, names).items():
+        for name, code in self.fleet.refusals(pod.ask, names).items():
             text = _TEXTS[code]
             if code == Refusal.TOPOLOGY and (why := self.fleet.complaints.text(name)):
                 text += f"; it is degraded: {why}"
             (unresolvable if code in _PERMANENT else refused)[name] = text
         return filter_reply((), refused, unresolvable)
 
-    async def _pod_of(self, call: BindCall) -> PodView | None:
+    async def _pod_of(self, call: BindCall) -> PodState | None:
         """The pod of a call. One that the informer has not shown yet is read: bound unread, it would be given no GPUs.
         None for one that was made anew under its name."""
-        known = self.pods.get(call.uid)
-        if known is not None or call.uid in self.fleet.holdings:
-            return known
+        pod = self.pods.get(call.uid)
+        if pod is not None or call.uid in self.fleet.holdings:
+            return pod
         document = await self._binder.pod(call.key)
-        return self.view_of(document) if document["metadata"]["uid"] == call.uid else None
+        return self.pod_state(document) if document["metadata"]["uid"] == call.uid else None
 
     def _bound(self, call: BindCall, holding: Holding | None, posting_s: float) -> None:
         seen_s = self._first_seen_s.pop(call.uid, None)
@@ -201,27 +208,27 @@ class Extender:
             self._metrics.created_to_bound.observe(self._clock() - seen_s)
         if holding is not None or seen_s is not None:
             self._metrics.bound.inc()
-        if self._spans.wanted and (view := self.pods.get(call.uid)) is not None:
-            self._spans.bound(view.uid, view.traceparent, call.node, posting_s)
+        if self._spans.wanted and (pod := self.pods.get(call.uid)) is not None:
+            self._spans.bound(pod.uid, pod.traceparent, call.node, posting_s)
         decision = self.log.ended(call.key, call.uid, "bound", call.node, holding.gpus if holding is not None else ())
         if decision is not None:
             self._announce(decision)
 
-    def _pod_bound(self, view: PodView) -> None:
-        gpus = view.gpus if len(view.ask.units) <= 1 else None
-        self.fleet.bound(view.uid, view.key, view.node, view.ask, gpus)
-        self.decider.waiting.pop(view.uid, None)
-        self.decider.pending.pop(view.uid, None)
-        if not self.binds.is_binding(view.uid):
-            self._first_seen_s.pop(view.uid, None)
+    def _pod_bound(self, pod: PodState) -> None:
+        gpus = pod.gpus if len(pod.ask.units) <= 1 else None
+        self.fleet.bound(pod.uid, pod.key, pod.node, pod.ask, gpus)
+        self.decider.unplaced.pop(pod.uid, None)
+        self.decider.pending.pop(pod.uid, None)
+        if not self.binds.is_binding(pod.uid):
+            self._first_seen_s.pop(pod.uid, None)
 
-    def _pod_gone(self, view: PodView) -> None:
-        self.decider.release(view.uid)
-        self.pods.pop(view.uid, None)
-        self._first_seen_s.pop(view.uid, None)
-        self.decider.waiting.pop(view.uid, None)
-        self.decider.pending.pop(view.uid, None)
-        self._spans.forget(view.uid)
-        self.decider.gangs.forget(view)
-        if view.workload:
-            self._changed(view)
+    def _pod_gone(self, pod: PodState) -> None:
+        self.decider.release(pod.uid)
+        self.pods.pop(pod.uid, None)
+        self._first_seen_s.pop(pod.uid, None)
+        self.decider.unplaced.pop(pod.uid, None)
+        self.decider.pending.pop(pod.uid, None)
+        self._spans.forget(pod.uid)
+        self.decider.gangs.forget(pod)
+        if pod.workload:
+            self._changed(pod)

@@ -1,4 +1,4 @@
-"""Who may call: certificate, key and the callers' CA from files, followed as they are rotated."""
+"""TLS of callers: certificate, key and the callers' CA from files, reloaded as they are rotated."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 10.0
+_CHECK_S = 10.0
 
 
 class TlsError(ValueError):
@@ -30,24 +30,24 @@ class TlsFiles:
         self.context = self._context()
         self.context.sni_callback = self._hand_over
 
-    async def run(self, others_may_call: Callable[[], None], look_s: float = _LOOK_S) -> None:
-        """Follow the files until cancelled; ``others_may_call`` is told when the callers' CA was replaced.
+    async def run(self, others_may_call: Callable[[], None], check_s: float = _CHECK_S) -> None:
+        """Follow the files until cancelled; ``others_may_call`` is called when the callers' CA was replaced.
 
         What cannot be used is logged, and the old files stay in force.
         """
         while True:
-            await asyncio.sleep(look_s)
+            await asyncio.sleep(check_s)
             try:
-                found = self._read()
-                if found == self._loaded:
+                result = self._read()
+                if result == self._loaded:
                     continue
                 self._current = self._context()
             except TlsError as error:
                 _LOG.error("the old certificate stays: %s", error)
                 continue
-            before, self._loaded = self._loaded, found
+            before, self._loaded = self._loaded, result
             _LOG.info("the certificate was replaced")
-            if found[2] != before[2]:
+            if result[2] != before[2]:
                 _LOG.info("the callers' CA was replaced: callers have to show a certificate anew")
                 others_may_call()
 

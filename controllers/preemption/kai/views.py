@@ -3,17 +3,17 @@
 import re
 from dataclasses import dataclass, replace
 
-from kopt.cluster.held import GATE_PREFIX, HELD_LABEL, UNDO_ANNOTATION, holder_of, marks, release
-from kopt.cluster.resources import PODS, Object
-from kopt.controllers.preemption.marks import advised, stamp
-from kopt.controllers.preemption.plain.views import KUEUE, PlainPod, plain_pod
-from kopt.controllers.preemption.reading import decoded
-from kopt.controllers.preemption.views import DECISION_ANNOTATION, HOLDER
-from kopt.controllers.webhook.objects import at, items, mapping, text
+from kopt.cluster.client.resources import PODS, Object
+from kopt.cluster.holds.hold import GATE_PREFIX, HELD_LABEL, UNDO_ANNOTATION, holder_of, marks, release
+from kopt.cluster.objects.annotations import mapping_of
+from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.kai import QUEUE_LABEL
+from kopt.cluster.objects.kueue import DECISION_ANNOTATION, HOLDER
+from kopt.controllers.preemption.kube_scheduler.views import KUEUE, PlainPod, plain_pod
+from kopt.controllers.preemption.patches import advised, stamp
 
 GATE = f"{GATE_PREFIX}preemption"
 SCHEDULER = "kai-scheduler"
-QUEUE_LABEL = "kai.scheduler/queue"
 LEAST_NOT_PREEMPTED = 100
 """KAI takes nobody of this priority or more."""
 NO_BATCH = ("ReplicaSet", "StatefulSet", "DaemonSet", "Node")
@@ -38,28 +38,38 @@ class KaiQueue:
 
 def kai_pod(pod: Object) -> PlainPod | None:
     """``open`` pods wait for KAI; ``refused``: they are held by us. None for pods that have ended."""
-    found = plain_pod(pod)
-    if found is None:
+    result = plain_pod(pod)
+    if result is None:
         return None
     labels, spec = mapping(pod["metadata"], "labels"), mapping(pod, "spec")
     queue = text(labels, QUEUE_LABEL) if text(spec, "schedulerName") == SCHEDULER else ""
     plain_rules = not any(name in labels for name in _OTHER_RULES) and bool(text(spec, "priorityClassName"))
     ours = bool(queue) and not any(name in labels for name in KUEUE)
-    gates = tuple(text(one, "name") for _, one in items(spec, "schedulingGates"))
+    gates = tuple(text(item, "name") for _, item in items(spec, "schedulingGates"))
     return replace(
-        found, queue=queue, gates=gates, open=ours and not found.node,
-        refused=bool(queue) and not found.node and GATE in gates and holder_of(pod) == HOLDER,
-        simple=found.simple and plain_rules,
-        batch=ours and plain_rules and found.priority < LEAST_NOT_PREEMPTED and bool(found.owner)
-        and text(found.owner, "kind") not in NO_BATCH,
-    )  # fmt: skip
+        result,
+        queue=queue,
+        gates=gates,
+        open=ours and not result.node,
+        refused=bool(queue) and not result.node and GATE in gates and holder_of(pod) == HOLDER,
+        simple=result.simple and plain_rules,
+        batch=ours
+        and plain_rules
+        and result.priority < LEAST_NOT_PREEMPTED
+        and bool(result.owner)
+        and text(result.owner, "kind") not in NO_BATCH,
+    )
 
 
 def kai_queue(queue: Object) -> KaiQueue:
     gpu = mapping(queue, "spec", "resources", "gpu")
     least_run = text(queue, "spec", "preemptMinRuntime")
-    return KaiQueue(_amount(at(gpu, "quota")), _amount(at(gpu, "limit")), text(queue, "spec", "parentQueue"),
-                    _seconds(least_run) if least_run else None)  # fmt: skip
+    return KaiQueue(
+        _amount(at(gpu, "quota")),
+        _amount(at(gpu, "limit")),
+        text(queue, "spec", "parentQueue"),
+        _seconds(least_run) if least_run else None,
+    )
 
 
 def gated(pod: Object) -> list[Object]:
@@ -70,25 +80,33 @@ def gated(pod: Object) -> list[Object]:
         value = made[section][name]
         there = bool(mapping(metadata, section))
         path = f"/metadata/{section}"
-        operations += [{"op": "add", "path": f"{path}/{name.replace('/', '~1')}", "value": value} if there
-                       else {"op": "add", "path": path, "value": {name: value}}]  # fmt: skip
+        operations += [
+            {"op": "add", "path": f"{path}/{name.replace('/', '~1')}", "value": value}
+            if there
+            else {"op": "add", "path": path, "value": {name: value}}
+        ]
     return [*operations, {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]
 
 
 def ungated(pod: PlainPod) -> Object:
     """The patch that gives a held pod to KAI."""
     document = {
-        "metadata": {"name": pod.key[1], "namespace": pod.key[0], "resourceVersion": pod.view.version,
-                     "labels": {HELD_LABEL: HOLDER}, "annotations": dict(pod.view.notes)},
-        "spec": {"schedulingGates": [{"name": one} for one in pod.gates]},
-    }  # fmt: skip
+        "metadata": {
+            "name": pod.key[1],
+            "namespace": pod.key[0],
+            "resourceVersion": pod.view.version,
+            "labels": {HELD_LABEL: HOLDER},
+            "annotations": dict(pod.view.notes),
+        },
+        "spec": {"schedulingGates": [{"name": gate} for gate in pod.gates]},
+    }
     return release(PODS, document)
 
 
 def lasting(pod: PlainPod, until_s: float) -> Object:
     """The patch that says until when the room that was made for a pod is its own."""
-    verdict = mapping(decoded(pod.view.notes, DECISION_ANNOTATION))
-    return advised({**verdict, "until": stamp(until_s)})
+    decision = mapping_of(pod.view.notes, DECISION_ANNOTATION)
+    return advised(pod.view.uid, {**decision, "until": stamp(until_s)})
 
 
 def _seconds(duration: str) -> float:
@@ -96,8 +114,8 @@ def _seconds(duration: str) -> float:
     return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(duration))
 
 
-def _amount(found: object) -> int | None:
+def _amount(result: object) -> int | None:
     """KAI's numbers are GPUs; a negative one is no limit, and none at all is none."""
-    if not isinstance(found, int | float):
+    if not isinstance(result, int | float):
         return 0
-    return None if found < 0 else int(found * 1000)
+    return None if result < 0 else int(result * 1000)

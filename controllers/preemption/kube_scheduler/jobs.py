@@ -1,7 +1,7 @@
 """Whether a Job goes on after its pods were evicted: each of them counts as a failure, and too many end it for good."""
 
-from kopt.cluster.resources import Object
-from kopt.controllers.webhook.objects import at, count, items, text
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import at, count, items, text
 
 _USUAL_LIMIT = 6
 
@@ -11,8 +11,10 @@ def outlives(job: Object, pods: int) -> bool:
     one for disruptions may end it: how a program ends is not known."""
     for _, rule in items(job, "spec", "podFailurePolicy", "rules"):
         action = text(rule, "action")
-        disrupted = any(text(one, "type") == "DisruptionTarget" and text(one, "status") in ("", "True")
-                        for _, one in items(rule, "onPodConditions"))  # fmt: skip
+        disrupted = any(
+            text(item, "type") == "DisruptionTarget" and text(item, "status") in ("", "True")
+            for _, item in items(rule, "onPodConditions")
+        )
         if action in ("FailJob", "FailIndex") and (disrupted or at(rule, "onExitCodes")):
             return False
         if disrupted and action == "Ignore":

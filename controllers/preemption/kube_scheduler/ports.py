@@ -1,20 +1,16 @@
 """What taking plain pods is given: the cluster as it shows, fenced writes, a word to people."""
 
-from collections.abc import Callable
 from typing import Protocol
 
-from kopt.cluster.resources import Object
-from kopt.controllers.preemption.plain.room import Gang, Moment
-from kopt.controllers.preemption.plain.views import PlainPod
-
-Tell = Callable[[Object, str, str], None]
-"""An event: the object's reference, reason, sentence."""
+from kopt.cluster.client.resources import Object
+from kopt.controllers.preemption.kube_scheduler.snapshot import ClusterSnapshot, Gang
+from kopt.controllers.preemption.kube_scheduler.views import PlainPod
 
 
 class PlainCluster(Protocol):
     """What informers have seen."""
 
-    def moment(self, now_s: float) -> Moment: ...
+    def moment(self, now_s: float) -> ClusterSnapshot: ...
 
     def mode(self, pod: PlainPod) -> str:
         """What the pod or its namespace says; empty for nothing."""
@@ -28,6 +24,10 @@ class PlainWriter(Protocol):
 
     async def promise(self, pod: PlainPod, node: str) -> None:
         """Keep the room on a node for a pod that waits."""
+        ...
+
+    async def look(self, pod: PlainPod) -> PlainPod | None:
+        """What is there under its name now, asked of the API server; None for nothing."""
         ...
 
     async def evict(self, pod: PlainPod, *, dry_run: bool = False) -> None: ...

@@ -5,23 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kopt.cluster.namespaces import MODE_ANNOTATION
-from kopt.cluster.resources import Key, Object, key_of
-from kopt.controllers.extender.asks import is_gpu
-from kopt.controllers.preemption.reading import amount, evicting_of, requests_of, seconds, told_verdict
-from kopt.controllers.preemption.views import Evicting, PodView, Verdict
-from kopt.controllers.webhook.objects import at, items, mapping, text
+from kopt.cluster.client.resources import Key, Object, key_of
+from kopt.cluster.objects.fields import at, count, items, mapping, text
+from kopt.cluster.objects.kueue import Evicting, PodView, Verdict
+from kopt.cluster.objects.kueue_reading import amount, evicting_of, notes_of, requests_of, seconds, told_verdict
+from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.workloads.pod_request import is_gpu
 
 _NOBODY: Object = {}
 _SCHEDULER = "default-scheduler"
 KUEUE = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/managed")
-_JOB_SET = "jobset.sigs.k8s.io/jobset-name"
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True)
 class PlainPod:
-    """A pod that has not ended. ``gang``: what lives and dies together, by namespace and its owner's uid or name."""
+    """A pod that has not ended. ``gang``: its namespace and its owner's uid, or its own where it has none."""
 
     view: PodView
     gang: tuple[str, str]
@@ -35,7 +34,7 @@ class PlainPod:
     """kube-scheduler found no room for it."""
     promised: str
     """The node whose room is kept for it."""
-    going: bool
+    terminating: bool
     batch: bool
     """It may be evicted: its owner makes another (steps of workflows and the like end for good), and no queue decides
     about it."""
@@ -45,6 +44,8 @@ class PlainPod:
     started_s: float | None
     ends_s: float = 0.0
     """By when it should have ended, where it is going."""
+    grace_s: float = 0.0
+    """The time that it was given to end, of that."""
     mode: str = ""
     selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Any] = ()
@@ -61,8 +62,8 @@ class PlainPod:
     @property
     def resource(self) -> str:
         """The one GPU resource that it asks for; empty where there is none, or several."""
-        found = [name for name, value in self.asks.items() if value and is_gpu(name)]
-        return found[0] if len(found) == 1 else ""
+        result = [name for name, value in self.asks.items() if value and is_gpu(name)]
+        return result[0] if len(result) == 1 else ""
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,11 @@ class PlainNode:
     labels: Mapping[str, str]
     taints: tuple[tuple[str, str, str], ...]
 
-    def may_take(self, pod: PlainPod) -> bool:
+    def accepts(self, pod: PlainPod) -> bool:
         chosen = all(self.labels.get(key) == value for key, value in pod.selector.items())
-        return chosen and all(any(_tolerates(one, taint) for one in pod.tolerations) for taint in self.taints)
+        return chosen and all(
+            any(_tolerates(toleration, taint) for toleration in pod.tolerations) for taint in self.taints
+        )
 
 
 def plain_pod(pod: Object) -> PlainPod | None:
@@ -84,47 +87,69 @@ def plain_pod(pod: Object) -> PlainPod | None:
     if text(pod, "status", "phase") in ("Succeeded", "Failed"):
         return None
     metadata, spec = pod["metadata"], mapping(pod, "spec")
-    annotations, labels = mapping(metadata, "annotations"), mapping(metadata, "labels")
-    notes = {name: str(value) for name, value in annotations.items() if name.startswith("kaiwo.ai/")}
+    labels, notes = mapping(metadata, "labels"), notes_of(pod)
     asks = requests_of(spec)
-    owner = next((one for _, one in items(metadata, "ownerReferences") if at(one, "controller") is True), _NOBODY)
+    owner = next((item for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), _NOBODY)
     gpus = sum(value for name, value in asks.items() if is_gpu(name))
-    view = PodView(key_of(pod), text(metadata, "uid"), "", text(owner, "uid"), gpus, notes,
-                   text(metadata, "resourceVersion"))  # fmt: skip
+    view = PodView(
+        key_of(pod),
+        text(metadata, "uid"),
+        "",
+        text(owner, "uid"),
+        gpus,
+        notes,
+        text(metadata, "resourceVersion"),
+        seconds(text(pod, "status", "startTime")),
+    )
     node = text(spec, "nodeName")
     ours = text(spec, "schedulerName") == _SCHEDULER and not any(name in labels for name in KUEUE)
     return PlainPod(
-        view, (view.key[0], str(labels.get(_JOB_SET) or text(owner, "uid") or view.uid)), owner, node,
-        priority if isinstance(priority := at(spec, "priority"), int) else 0, asks,
-        open=not node and ours and text(spec, "preemptionPolicy") == "Never", refused=_is_unschedulable(pod),
-        promised=text(pod, "status", "nominatedNodeName"), going=bool(text(metadata, "deletionTimestamp")),
+        view,
+        (view.key[0], text(owner, "uid") or view.uid),
+        owner,
+        node,
+        priority if isinstance(priority := at(spec, "priority"), int) else 0,
+        asks,
+        open=not node and ours and text(spec, "preemptionPolicy") == "Never",
+        refused=_is_unschedulable(pod),
+        promised=text(pod, "status", "nominatedNodeName"),
+        terminating=bool(text(metadata, "deletionTimestamp")),
         batch=ours and text(owner, "kind") == "Job",
         simple=not (at(spec, "affinity") or at(spec, "topologySpreadConstraints") or at(spec, "resourceClaims")),
         created_s=seconds(text(metadata, "creationTimestamp")) or 0.0,
         started_s=seconds(text(pod, "status", "startTime")),
-        ends_s=seconds(text(metadata, "deletionTimestamp")) or 0.0, mode=text(annotations, MODE_ANNOTATION),
+        ends_s=seconds(text(metadata, "deletionTimestamp")) or 0.0,
+        grace_s=float(count(metadata, "deletionGracePeriodSeconds", default=0)),
+        mode=notes.get(MODE_ANNOTATION, ""),
         selector={str(key): str(value) for key, value in mapping(spec, "nodeSelector").items()},
-        tolerations=[one for _, one in items(spec, "tolerations")],
-        evicting=evicting_of(annotations), verdict=told_verdict(annotations),
-    )  # fmt: skip
+        tolerations=[item for _, item in items(spec, "tolerations")],
+        evicting=evicting_of(notes),
+        verdict=told_verdict(notes),
+    )
 
 
 def plain_node(node: Object) -> PlainNode | None:
     """None for nodes that take nobody."""
-    ready = any(text(one, "type") == "Ready" and text(one, "status") == "True"
-                for _, one in items(node, "status", "conditions"))  # fmt: skip
+    ready = any(
+        text(item, "type") == "Ready" and text(item, "status") == "True"
+        for _, item in items(node, "status", "conditions")
+    )
     if not ready or at(node, "spec", "unschedulable") is True:
         return None
     room = Counter({str(name): amount(value) for name, value in mapping(node, "status", "allocatable").items()})
     labels = {str(key): str(value) for key, value in mapping(node, "metadata", "labels").items()}
-    taints = [(text(one, "key"), text(one, "value"), text(one, "effect")) for _, one in items(node, "spec", "taints")]
-    kept = tuple(one for one in taints if one[2] in _KEEPS_OFF)
+    taints = [
+        (text(item, "key"), text(item, "value"), text(item, "effect")) for _, item in items(node, "spec", "taints")
+    ]
+    kept = tuple(taint for taint in taints if taint[2] in _KEEPS_OFF)
     return PlainNode(node["metadata"]["name"], room, labels, kept)
 
 
 def _is_unschedulable(pod: Object) -> bool:
-    return any(text(one, "type") == "PodScheduled" and text(one, "reason") == "Unschedulable"
-               for _, one in items(pod, "status", "conditions"))  # fmt: skip
+    return any(
+        text(item, "type") == "PodScheduled" and text(item, "reason") == "Unschedulable"
+        for _, item in items(pod, "status", "conditions")
+    )
 
 
 def _tolerates(toleration: Any, taint: tuple[str, str, str]) -> bool:

@@ -1,0 +1,1 @@
+"""Bindings: sent once, few at a time, refused for a deposed leader."""

@@ -1,0 +1,1 @@
+"""The extender's books: which pod holds which GPUs, what nodes have, and where gangs are."""

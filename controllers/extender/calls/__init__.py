@@ -1,0 +1,1 @@
+"""The scheduler's calls, as they come in and are answered."""

@@ -1,0 +1,115 @@
+"""What is the same of borrowers of every system."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from kopt.cluster.holds.hold import is_mirrored
+from kopt.controllers.lending.state import LiveCluster
+from kopt.controllers.lending.views import NOT_OURS, Borrowing, QueueView, SeenPod
+from kopt.controllers.preemption.checkpoint_status import members_of
+from kopt.core.decision import Mode
+from kopt.core.reason import Reason
+from kopt.core.scheduling.eviction import Cause, Entry
+from kopt.policies.admission.mode import effective_mode
+from kopt.policies.checkpoint_request import SaveState, save_state
+from kopt.policies.lending import Candidate
+from kopt.policies.preemption import RunningGang
+
+
+@dataclass
+class Sorting:
+    """The workloads of a queue by what they do; GPUs in thousandths."""
+
+    used: int = 0
+    asked: int = 0
+    running: list[Borrowing] = field(default_factory=list)
+    going: list[Borrowing] = field(default_factory=list)
+    held: list[Borrowing] = field(default_factory=list)
+    returning: list[Borrowing] = field(default_factory=list)
+    due: list[tuple[str, Borrowing]] = field(default_factory=list)
+    waiting: list[Borrowing] = field(default_factory=list)
+    coming: bool = False
+
+    def waits(self, borrowing: Borrowing, line: Entry | None) -> None:
+        """It may run and does not; with a line of the ledger, who let go on after lending."""
+        self.asked += borrowing.gpus
+        self.waiting.append(borrowing)
+        if line is not None and line.eviction.cause is Cause.LENDING:
+            self.returning.append(borrowing)
+
+    def into(self, queue: QueueView) -> QueueView:
+        return replace(
+            queue,
+            used=self.used,
+            asked=self.asked,
+            running=tuple(self.running),
+            going=tuple(self.going),
+            held=tuple(self.held),
+            returning=tuple(self.returning),
+            due=tuple(self.due),
+            coming=self.coming,
+            waiting=tuple(self.waiting),
+        )
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """What stopping a workload would lose. ``stale_s``: what pods say of their checkpoints counts for so long.
+
+    ``stoppable``: uids of those that ran while they might be stopped. Where their namespace's mode changes later, what
+    they borrow is given back first.
+    """
+
+    cluster: LiveCluster
+    stale_s: float
+    workload_may_lower: bool | None = None
+    stoppable: set[str] = field(default_factory=set)
+
+    def with_bar(self, borrowing: Borrowing, mode: str, holder: str = "", *, runs: bool) -> Borrowing:
+        """With why it is not ours to stop, if so. ``mode`` as it says itself, ``holder`` who holds it."""
+        uid = str(borrowing.document["metadata"].get("uid", ""))
+        if not runs:
+            self.stoppable.discard(uid)
+        # Whoever lowers its own mode while it borrows gives back first; before that it does not count.
+        barred = self._barred(borrowing, "" if runs else mode, holder, was_stoppable=uid in self.stoppable)
+        if runs and barred is None:
+            self.stoppable.add(uid)
+        return replace(borrowing, barred=barred)
+
+    def candidate(
+        self, queue: QueueView, borrowing: Borrowing, now_s: float, *, priority: int = 0, idle: bool | None = None
+    ) -> Candidate:
+        """``idle`` where it is known otherwise than by its pods."""
+        saving = save_state([pod.saving for pod in borrowing.pods], now_s, borrowing.since_s)
+        members = members_of(borrowing.gpus, [pod.view for pod in borrowing.pods], now_s, self.stale_s)
+        gang = RunningGang(
+            borrowing.name,
+            queue.name,
+            priority,
+            members,
+            borrowing.since_s,
+            saved_at_s=_saved_at_s(borrowing.pods, saving),
+        )
+        if idle is None:
+            idle = not any(pod.running for pod in borrowing.pods)
+        return Candidate(gang, idle, borrowing.barred, saving)
+
+    def _barred(self, borrowing: Borrowing, mode: str, holder: str, *, was_stoppable: bool) -> Reason | None:
+        """Why a workload is not ours to stop."""
+        space = self.cluster.namespace(borrowing.document["metadata"]["namespace"])
+        if is_mirrored(borrowing.document):
+            return Reason(NOT_OURS, f"{borrowing.name} is not ours to stop; another cluster decides about it.")
+        if not space.managed:
+            return Reason(NOT_OURS, f"{borrowing.name} is not ours to stop; label its namespace kaiwo.ai/managed.")
+        holds = effective_mode(mode, space.mode, Mode.ENFORCE, self.workload_may_lower)
+        if holds is not Mode.ENFORCE and not was_stoppable:
+            return Reason(NOT_OURS, f"{borrowing.name} is not ours to stop; its mode is {holds}.")
+        if holder:
+            return Reason("HELD_BY_OTHERS", f"{borrowing.name} is held for {holder}.")
+        return None
+
+
+def _saved_at_s(pods: Sequence[SeenPod], state: SaveState) -> float | None:
+    """When a gang was asked to save, once it has."""
+    asked = [pod.saving.asked_at_s for pod in pods if pod.saving.asked_at_s is not None]
+    return min(asked) if asked and state is SaveState.SAVED else None

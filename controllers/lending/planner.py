@@ -1,0 +1,268 @@
+"""What is to be done about a pool, from what the cluster shows now; writes nothing.
+
+The state of the policies is kept here and written into the pools' status, so that a new leader goes on with it; rhythms
+of checkpoints are learned at every look.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from kopt.cluster.objects.kueue import PodView
+from kopt.cluster.objects.lending_pool import LONGEST_LEAD_S
+from kopt.controllers.lending.forecasts import Forecasts
+from kopt.controllers.lending.ports import ControllerSettings
+from kopt.controllers.lending.return_order import Queued, most_lent
+from kopt.controllers.lending.state import LiveCluster
+from kopt.controllers.lending.views import Borrowing, Pool, QueueView, SeenPod
+from kopt.controllers.preemption.checkpoint_status import members_of
+from kopt.core.decision import Mode
+from kopt.core.reason import Reason
+from kopt.core.scheduling.lending_pool import Borrower, ForecastState, LendingPool, Memory, PoolService
+from kopt.core.units import WHOLE_GPU
+from kopt.policies.lending import Candidate, Choice, LeadTime, Plan, Turn, choose, lead_time, plan, shares
+from kopt.policies.lending.caution import Caution
+from kopt.policies.lending.plan import learned
+from kopt.policies.lending.policy import LendingState
+from kopt.policies.preemption import PreemptionState, observe
+
+_MOST_STARTS, _MOST_SAVES, _SEEN_TICKS = 40, 20, 2
+_GRACE_S, _LOOKS_EVERY_S, _REFUSED_S = 30.0, 5.0, 60.0
+
+
+class QueueOf(Protocol):
+    """Reads a borrower's queue; ``weigh`` with what each workload would lose."""
+
+    def __call__(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> QueueView: ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A pool at a moment: its queues in the order of its borrowers, what each may use beyond its own, and the state
+    once that is carried out."""
+
+    pool: LendingPool
+    now_s: float
+    queues: tuple[QueueView, ...]
+    lead: LeadTime
+    plan: Plan
+    shares: tuple[int, ...]
+    service_gpus: int
+    forecast: ForecastState
+    memory: Memory
+    needy: str
+    """namespace/name of the service that asks for most."""
+    queued: tuple[Queued, ...] = ()
+    """Who of each queue was told to go."""
+
+    @property
+    def borrowed(self) -> int:
+        return sum(queue.borrowed for queue in self.queues)
+
+    @property
+    def by_s(self) -> float:
+        """When GPUs that are to be taken back have to be free."""
+        need_in_s = min(self.plan.need_in_s, self.lead.seconds)
+        return self.now_s + max(0.0, need_in_s - self.lead.needed_s)
+
+    @property
+    def missing(self) -> int:
+        """Thousandths of GPUs that all queues use beyond what is lent, without what is on its way out."""
+        return max(0, sum(queue.beyond for queue in self.queues if queue.problem is None) - self.plan.lent * WHOLE_GPU)
+
+    def after(self, victims: Collection[str]) -> "Evaluation":
+        """With the shares that the queues have once these are told to go."""
+        queues = tuple(queue.without(victims) for queue in self.queues)
+        return replace(self, queues=queues, shares=_shares(self.plan.lent, queues, self.queued, self.now_s))
+
+    def turn(self, index: int) -> Turn:
+        """Who returns in a queue, and what it may use then; not while others have to go."""
+        queue = self.queues[index]
+        turn = self.queued[index].turn(queue, self.shares[index], self.now_s)
+        if queue.barred is None:
+            return turn
+        # What may not be stopped may not borrow, and whom the queueing system admits is not ours to say.
+        return Turn((), min(turn.open, max(queue.own * WHOLE_GPU, queue.used)))
+
+
+class Deciding:
+    """``queue_of`` reads a borrower's queue, whatever system it is of."""
+
+    def __init__(
+        self, cluster: LiveCluster, forecasts: Forecasts, settings: ControllerSettings, queue_of: QueueOf
+    ) -> None:
+        self._cluster, self._forecasts, self._settings, self._queue_of = cluster, forecasts, settings, queue_of
+        self._memories: dict[str, Memory] = {}
+        self._rhythms = PreemptionState()
+        self._looked_s: dict[str, float] = {}
+        self._refused: dict[str, float] = {}
+
+    def judge(self, pool: Pool, now_s: float) -> Evaluation:
+        """``pool`` has a spec. Keeps nothing; ``applied`` does, once what was decided is written."""
+        spec = pool.spec
+        assert spec is not None
+        pods = self._cluster.pods()
+        # On a grid: what is promised for a moment is learned from at that very moment.
+        tick_s = math.floor(now_s / self._settings.refresh_s) * self._settings.refresh_s
+        memory = _until(self._memories.get(pool.uid, pool.status.memory), tick_s)
+        queues = tuple(self._borrowing(pool, index, now_s) for index in range(len(spec.borrowers)))
+        memory = _with_starts(memory, [pod for service in spec.services for pod in _pods_of(service, pods)])
+        lead = lead_time(spec.lead_time_s, [took_s for _, took_s in memory.starts], _grace_s(queues), memory.saves)
+        asked = {service.name: _gpus(_pods_of(service, pods), spec.resource) for service in spec.services}
+        state = LendingState(memory.recent, pool.status.lent_gpus, Caution(memory.level, memory.promised))
+        state = learned(spec, state, sum(asked.values()), tick_s, _SEEN_TICKS * self._settings.refresh_s)
+        borrowed = sum(queue.borrowed for queue in queues)
+        views = self._forecasts.views(spec, asked)
+        result = plan(spec, views, borrowed, lead.seconds, state, tick_s)
+        memory = replace(
+            memory, recent=result.state.recent, level=result.state.caution.level, promised=result.state.caution.promised
+        )
+        lines = self._cluster.waiting() if any(queue.held or queue.returning for queue in queues) else {}
+        lendable = most_lent(spec, pool.status.history, result.lent, now_s)
+        queued = tuple(Queued.of(queue, lines, lendable) for queue in queues)
+        needy = max(spec.services, key=lambda service: asked[service.name])
+        return Evaluation(
+            spec,
+            now_s,
+            queues,
+            lead,
+            result,
+            _shares(result.lent, queues, queued, now_s),
+            sum(asked.values()),
+            self._forecasts.state(spec),
+            memory,
+            f"{needy.namespace}/{needy.name}",
+            queued,
+        )
+
+    def applied(self, pool: Pool, evaluation: Evaluation) -> None:
+        before = self._memories.get(pool.uid, evaluation.memory)
+        self._memories[pool.uid] = replace(evaluation.memory, saves=before.saves)
+
+    def saved(self, pool: Pool, took_s: float) -> None:
+        """A borrower that was asked to save took so long."""
+        before = self._memories.get(pool.uid, pool.status.memory)
+        self._memories[pool.uid] = replace(before, saves=(*before.saves, took_s)[-_MOST_SAVES:])
+
+    def look(self, evaluation: Evaluation) -> None:
+        """Learn how often borrowers make checkpoints; now and then is often enough."""
+        if not 0 <= evaluation.now_s - self._looked_s.get(evaluation.pool.name, float("-inf")) < _LOOKS_EVERY_S:
+            self._looked_s[evaluation.pool.name] = evaluation.now_s
+            for index, queue in enumerate(evaluation.queues):
+                if queue.problem is None:
+                    self._learn(self._weighed(evaluation, index), evaluation.now_s)
+
+    def victims(self, evaluation: Evaluation, by_s: float) -> tuple[Choice, list[Borrowing]]:
+        """Who of all queues gives back what is missing: those who lose least."""
+        queues = [self._weighed(evaluation, index) for index, queue in enumerate(evaluation.queues) if queue.beyond]
+        for queue in queues:
+            self._learn(queue, evaluation.now_s)
+        running = [borrowing for queue in queues for borrowing in queue.running]
+        candidates = [self._able(borrowing.candidate, evaluation.now_s) for borrowing in running if borrowing.candidate]
+        spare = {item.name: item.beyond for item in queues}
+        choice = choose(
+            candidates, self._rhythms, evaluation.missing, evaluation.now_s, by_s, self._settings.policy, spare
+        )
+        return choice, [borrowing for borrowing in running if borrowing.name in choice.victims]
+
+    def is_safe(self, borrowing: Borrowing, pods: Sequence[PodView], now_s: float) -> bool:
+        """Whether it may be stopped by what these pods say, which were read a moment ago."""
+        own = [self._cluster.claims.settled(pod) for pod in pods]
+        members = members_of(borrowing.gpus, own, now_s, self._settings.policy.stale_s)
+        return all(its.status is not None and its.status.safe for its in members)
+
+    def refused(self, name: str, now_s: float) -> None:
+        """The API server lets nobody change it: for a while the others are looked at alone."""
+        self._refused[name] = now_s
+
+    def _is_refused(self, name: str, now_s: float) -> bool:
+        return 0 <= now_s - self._refused.get(name, float("-inf")) < _REFUSED_S
+
+    def _able(self, candidate: Candidate, now_s: float) -> Candidate:
+        if not self._is_refused(candidate.gang.name, now_s):
+            return candidate
+        return replace(
+            candidate, barred=Reason("REFUSED", f"The API server does not let {candidate.gang.name} be changed.")
+        )
+
+    def _borrowing(self, pool: Pool, index: int, now_s: float) -> QueueView:
+        """The queue of a borrower, unless another pool lends to it, or this one in another place."""
+        assert pool.spec is not None
+        borrower = pool.spec.borrowers[index]
+        queue = self._queue_of(borrower, pool.spec.resource, now_s, weigh=False)
+        held = tuple(borrowing for borrowing in queue.held if not self._is_refused(borrowing.name, now_s))
+        if queue.problem is not None:
+            return queue
+        for other, number, its in self._claims(borrower):
+            if (other.uid, number) == (pool.uid, index):
+                return replace(queue, held=held)
+            assert other.spec is not None
+            if self._queue_of(its, other.spec.resource, now_s, weigh=False).values.keys() & queue.values.keys():
+                why = f"{borrower.system} queue {borrower.queue} borrows of LendingPool {other.name} already."
+                return QueueView(borrower, queue.resource, None, problem=Reason("CLAIMED", why))
+        return replace(queue, held=held)
+
+    def _claims(self, borrower: Borrower) -> list[tuple[Pool, int, Borrower]]:
+        """Who lends to a queue: pools that act before those that watch, the oldest first."""
+        pools = [(pool, pool.spec) for pool in self._cluster.pools() if pool.spec is not None]
+        pools.sort(key=lambda it: (it[1].mode is not Mode.ENFORCE, it[0].created, it[0].name))
+        return [
+            (pool, number, its)
+            for pool, spec in pools
+            for number, its in enumerate(spec.borrowers)
+            if its.key == borrower.key
+        ]
+
+    def _weighed(self, evaluation: Evaluation, index: int) -> QueueView:
+        return self._queue_of(evaluation.pool.borrowers[index], evaluation.pool.resource, evaluation.now_s, weigh=True)
+
+    def _learn(self, queue: QueueView, now_s: float) -> None:
+        gangs = [borrowing.candidate.gang for borrowing in queue.running if borrowing.candidate]
+        self._rhythms = observe(self._rhythms, gangs, now_s)
+
+    def lead_s(self, pool: Pool) -> float:
+        """How far ahead forecasts are needed, before anything else is known of a pool."""
+        assert pool.spec is not None
+        memory = self._memories.get(pool.uid, pool.status.memory)
+        given = pool.spec.lead_time_s or pool.status.lead_time_s or None
+        return lead_time(given, [took_s for _, took_s in memory.starts], _GRACE_S, memory.saves).seconds
+
+    def forget(self, pools: Sequence[Pool]) -> None:
+        there = {pool.uid for pool in pools}
+        self._memories = {uid: memory for uid, memory in self._memories.items() if uid in there}
+
+
+def _shares(lent: int, queues: Sequence[QueueView], queued: Sequence[Queued], now_s: float) -> tuple[int, ...]:
+    return shares(lent, [its.claim(queue, now_s) for queue, its in zip(queues, queued, strict=True)])
+
+
+def _pods_of(service: PoolService, pods: Sequence[SeenPod]) -> list[SeenPod]:
+    wanted = service.labels.items()
+    return [pod for pod in pods if pod.key[0] == service.namespace and wanted <= pod.labels.items()]
+
+
+def _gpus(pods: Sequence[SeenPod], resource: str) -> int:
+    """What pods ask for that run, or wait: a pod that waits is a need."""
+    return math.ceil(sum(pod.amounts.get(resource, 0) for pod in pods if not pod.leaving) / WHOLE_GPU)
+
+
+def _until(memory: Memory, now_s: float) -> Memory:
+    """Without what a clock said that was ahead: such a need is of now, and nobody waits until such a promise is due."""
+    recent = tuple((min(at_s, now_s), gpus) for at_s, gpus in memory.recent)
+    promised = tuple(item for item in memory.promised if item[0] <= now_s + LONGEST_LEAD_S)
+    return replace(memory, recent=recent, promised=promised)
+
+
+def _with_starts(memory: Memory, pods: Sequence[SeenPod]) -> Memory:
+    known = dict(memory.starts)
+    new = {pod.view.uid: pod.start_s for pod in pods if pod.start_s is not None and pod.view.uid not in known}
+    if not new:
+        return memory
+    # Pods that are there are not counted twice when older ones are dropped.
+    return replace(memory, starts=(*memory.starts, *new.items())[-max(_MOST_STARTS, len(pods)) :])
+
+
+def _grace_s(queues: Sequence[QueueView]) -> float:
+    result = [pod.grace_s for queue in queues for borrowing in queue.running for pod in borrowing.pods]
+    return max(result, default=_GRACE_S)

@@ -1,0 +1,171 @@
+"""One pass over all pools, from what stands on them and on the queues: nothing that matters is only in memory.
+
+In this order: borrowers are chosen; a quota that has to fall falls, so that nobody new is admitted; the chosen are
+asked to save, told to go. Where all is given back those who may return are let go in the ledger's order, and a quota
+that may rise rises once they are in the queue. The status is written.
+Wherever this ends in between, the next pass finds the rest still to be done.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from kopt.cluster.client.api import Invalid
+from kopt.cluster.client.resources import LENDING_POOLS
+from kopt.cluster.holds.hold import holder_of
+from kopt.cluster.objects.lending_pool import status_document
+from kopt.cluster.runtime.events import EmitEvent
+from kopt.cluster.runtime.isolation import Isolation, Subject
+from kopt.cluster.runtime.retry import SOON_S, Retrying
+from kopt.controllers.lending.executor import Acting, Carried
+from kopt.controllers.lending.forecasts import Forecasts
+from kopt.controllers.lending.planner import Deciding, Evaluation
+from kopt.controllers.lending.ports import ControllerSettings, Errors, Writer
+from kopt.controllers.lending.state import LiveCluster
+from kopt.controllers.lending.status import is_news, refused, status_after
+from kopt.controllers.lending.views import HOLDER, Pool
+from kopt.core.decision import Mode
+from kopt.core.scheduling.lending_pool import PoolStatus, Reclaiming, Verb
+
+_LOG = logging.getLogger(__name__)
+DECISIONS = logging.getLogger("kopt.decisions")
+_IDLE_S = 30.0
+
+
+class Reconciler(Retrying):
+    """``step`` does what there is to do and says in how many seconds to look again, should nothing change before."""
+
+    def __init__(
+        self,
+        cluster: LiveCluster,
+        writer: Writer,
+        forecasts: Forecasts,
+        deciding: Deciding,
+        acting: Acting,
+        settings: ControllerSettings,
+        emit_event: EmitEvent,
+        clock: Callable[[], float] = time.time,
+        isolation: Isolation | None = None,
+    ) -> None:
+        super().__init__(isolation or Isolation("reallocation"))
+        self._cluster, self._writer, self._forecasts, self._deciding = cluster, writer, forecasts, deciding
+        self._acting, self._settings, self._emit_event, self._clock = acting, settings, emit_event, clock
+        self._evaluations: list[Evaluation] = []
+
+    async def step(self) -> float:
+        """Raises Deposed."""
+        pools = self._cluster.pools()
+        self._evaluations.clear()
+        again_s = [await self._guarded(pool) for pool in pools]
+        again_s.append(await self._tried(partial(self._tidied, pools)))
+        self._deciding.forget(pools)
+        return min(_IDLE_S, *again_s)
+
+    async def _guarded(self, pool: Pool) -> float:
+        return await self._tried(partial(self._one, pool), Subject.of(LENDING_POOLS, pool.document))
+
+    async def _one(self, pool: Pool) -> float:
+        now_s = self._clock()
+        if pool.spec is None:
+            await self._write(pool, refused(pool, now_s))
+            return _IDLE_S
+        evaluation = self._deciding.judge(pool, now_s)
+        self._evaluations.append(evaluation)
+        self._deciding.look(evaluation)
+        carried = await self._acting.carry_out(pool, evaluation, self._by_s(pool, evaluation))
+        status = status_after(
+            pool,
+            evaluation,
+            self._forecasts.of(pool.spec),
+            self._reclaiming(pool, evaluation, carried),
+            self._settings.history_s,
+        )
+        if is_news(pool.status, status, self._settings.refresh_s):
+            await self._write(pool, status)
+        self._deciding.applied(pool, evaluation)
+        self._say(pool, evaluation)
+        tick_s = self._settings.refresh_s - now_s % self._settings.refresh_s
+        return min(carried.again_s, tick_s + 0.01)
+
+    def _by_s(self, pool: Pool, evaluation: Evaluation) -> float:
+        """The deadline never moves away once GPUs are being taken back."""
+        before = pool.status.reclaiming
+        return min(before.by_s, evaluation.by_s) if before else evaluation.by_s
+
+    def _reclaiming(self, pool: Pool, evaluation: Evaluation, carried: Carried) -> Reclaiming | None:
+        going = sum(queue.leaving for queue in evaluation.queues)
+        missing = evaluation.missing
+        if not missing and not (going and pool.status.reclaiming):
+            return None
+        before = pool.status.reclaiming
+        since_s = before.since_s if before else evaluation.now_s
+        named = {
+            borrowing.name
+            for queue in evaluation.queues
+            for borrowing in queue.going
+            if holder_of(borrowing.document) == HOLDER
+        }
+        return Reclaiming(
+            math.ceil((missing + going) / 1000),
+            since_s,
+            self._by_s(pool, evaluation),
+            tuple(sorted(named | set(carried.victims))),
+        )
+
+    async def _write(self, pool: Pool, status: PoolStatus) -> None:
+        document = status_document(status)
+        if document != pool.document.get("status"):
+            await self._writer.put_status(pool.document, document)
+
+    def _say(self, pool: Pool, evaluation: Evaluation) -> None:
+        """Once for each change, not at every look."""
+        plan, spec = evaluation.plan, evaluation.pool
+        if plan.verb is Verb.KEEP:
+            return
+        reason = ("Lending" if plan.verb is Verb.LEND else "Reclaiming") + (
+            "" if spec.mode is Mode.ENFORCE else "Advised"
+        )
+        self._emit_event(LENDING_POOLS.reference("", pool.name, pool.uid), reason, plan.reasons[0].message)
+        about = {
+            "policy": "reallocation",
+            "mode": spec.mode.value,
+            "pool": pool.name,
+            "verb": plan.verb.value,
+            "gpus": plan.gpus,
+            "lent": plan.lent,
+            "forecast": evaluation.forecast.value,
+            "reasons": [item.to_dict() for item in plan.reasons],
+            "models": [model.to_dict() for model in plan.models],
+        }
+        DECISIONS.info("LendingPool %s", pool.name, extra={"decision": about})
+
+    async def _tidied(self, pools: Sequence[Pool]) -> float:
+        """Queues and workloads that no pool lends to any more, or none can, get back what is theirs."""
+        if any(pool.spec is None for pool in pools):
+            # What it says cannot be read: perhaps it lends to these.
+            return _IDLE_S
+        lent = [
+            queue
+            for evaluation in self._evaluations
+            if evaluation.pool.mode is Mode.ENFORCE
+            for queue in evaluation.queues
+            if queue.problem is None or queue.problem.code == "NO_QUEUE"
+        ]
+        errors = Errors()
+        for resource, name, document in self._acting.strays({item.borrower.key for item in lent}):
+            with errors.kept():
+                await self._writer.give_back(resource, document)
+                _LOG.info("%s %s is given back: no pool lends to it", resource.kind, name)
+        places = {(*item.borrower.key, place) for item in lent for place in item.values}
+        for resource, name, document, changes in self._acting.too_much(places):
+            with errors.kept():
+                await self._writer.patch(resource, document, changes)
+                _LOG.info("%s %s has what it owns: no pool lends to it", resource.kind, name)
+        try:
+            errors.raise_first()
+        except Invalid:
+            # A quota that has changed meanwhile.
+            return SOON_S
+        return _IDLE_S

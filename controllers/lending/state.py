@@ -1,0 +1,163 @@
+"""What informers have seen, and what was written since."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.resources import (
+    EVICTIONS,
+    JOBS,
+    KAI_QUEUES,
+    KUEUE_CLUSTER_QUEUES,
+    KUEUE_LOCAL_QUEUES,
+    KUEUE_WORKLOADS,
+    LENDING_POOLS,
+    NAMESPACES,
+    PODS,
+    VOLCANO_JOBS,
+    VOLCANO_QUEUES,
+    Object,
+    Resource,
+)
+from kopt.cluster.objects.eviction import entry_of
+from kopt.cluster.objects.fields import at, items, mapping, slim, text
+from kopt.cluster.objects.kai import QUEUE_LABEL
+from kopt.cluster.objects.kueue import PodView, WorkloadView
+from kopt.cluster.objects.kueue_reading import local_queue_target, workload_view
+from kopt.cluster.objects.namespace import NamespaceView, namespace_view
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.controllers.lending.pool import pool_view, seen_pod
+from kopt.controllers.lending.views import Pool, SeenPod
+from kopt.controllers.preemption.claims import Claims
+from kopt.core.scheduling.eviction import Entry, Phase
+
+_STARTING_AGAIN = {"JobSet", "MPIJob", "RayJob"}
+"""Controllers that let their Jobs run again when somebody else suspends them."""
+
+
+class LiveCluster:
+    """``changed`` is set by whatever may change what is to be done; ``since_s`` says since when (monotonic)."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.changed, self.pools_changed = asyncio.Event(), asyncio.Event()
+        self.since_s: float | None = None
+        self._pools = ObjectCache(Informer(kube, LENDING_POOLS, keep=pool_view, required=True))
+        self._workloads = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=workload_view))
+        self._cluster_queues = ObjectCache(Informer(kube, KUEUE_CLUSTER_QUEUES, keep=_queue))
+        self._kai_queues = ObjectCache(Informer(kube, KAI_QUEUES, keep=_queue))
+        self._jobs = ObjectCache(Informer(kube, JOBS, keep=gpu_job))
+        self._volcano_queues = ObjectCache(Informer(kube, VOLCANO_QUEUES, keep=_queue))
+        self._volcano_jobs: ObjectCache[Object] = ObjectCache(Informer(kube, VOLCANO_JOBS))
+        self._local: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
+        self._namespaces: Informer[NamespaceView] = Informer(kube, NAMESPACES, keep=namespace_view)
+        self._evictions: Informer[Entry] = Informer(kube, EVICTIONS, keep=entry_of)
+        self._pods = ObjectCache(Informer(kube, PODS, keep=seen_pod))
+        self.claims = Claims()
+        self._pods.informer.subscribe(lambda change: self.claims.see(_view(change.old), _view(change.new)))
+        self._caches: Mapping[Resource, ObjectCache[Any]] = {
+            LENDING_POOLS: self._pools,
+            KUEUE_WORKLOADS: self._workloads,
+            KUEUE_CLUSTER_QUEUES: self._cluster_queues,
+            KAI_QUEUES: self._kai_queues,
+            JOBS: self._jobs,
+            PODS: self._pods,
+            VOLCANO_QUEUES: self._volcano_queues,
+            VOLCANO_JOBS: self._volcano_jobs,
+        }
+        self.informers: tuple[Informer[Any], ...] = (
+            self._namespaces,
+            self._local,
+            self._evictions,
+            *(item.informer for item in self._caches.values()),
+        )
+        for informer in self.informers:
+            informer.subscribe(self._told)
+        self._pools.informer.subscribe(lambda change: self.pools_changed.set() if change.old != change.new else None)
+
+    def pools(self) -> Sequence[Pool]:
+        return sorted(self._pools.objects.values(), key=lambda pool: pool.name)
+
+    def workloads(self) -> Sequence[WorkloadView]:
+        return list(self._workloads.objects.values())
+
+    def jobs(self) -> Sequence[Object]:
+        return list(self._jobs.objects.values())
+
+    def volcano_jobs(self) -> Sequence[Object]:
+        return list(self._volcano_jobs.objects.values())
+
+    def queues(self, resource: Resource) -> Mapping[str, Object]:
+        """Queues of a kind by name."""
+        return {name: document for (_, name), document in self._caches[resource].objects.items()}
+
+    def cluster_queue_of(self, workload: WorkloadView) -> str:
+        return workload.cluster_queue or self._local.objects.get((workload.key[0], workload.queue), "")
+
+    def namespace(self, name: str) -> NamespaceView:
+        return self._namespaces.objects.get(("", name), NamespaceView())
+
+    def pods(self) -> Sequence[SeenPod]:
+        return [replace(pod, view=self.claims.settled(pod.view)) for pod in self._pods.objects.values()]
+
+    def waiting(self) -> Mapping[str, Entry]:
+        """Lines of the ledger about workloads that are not back, by the workload's uid; the newest of each."""
+        entries_by_name: dict[str, Entry] = {}
+        for entry in self._evictions.objects.values():
+            known = entries_by_name.get(entry.eviction.workload.uid)
+            if known is None or known.eviction.evicted_at_s < entry.eviction.evicted_at_s:
+                entries_by_name[entry.eviction.workload.uid] = entry
+        return {uid: entry for uid, entry in entries_by_name.items() if entry.outcome.phase is Phase.WAITING}
+
+    def noted(self, resource: Resource, document: Object) -> None:
+        """This was written just now."""
+        self._caches[resource].record(document)
+
+    def nudge(self) -> None:
+        """Something other than an object has changed."""
+        if self.since_s is None:
+            self.since_s = time.monotonic()
+        self.changed.set()
+
+    def _told(self, change: Change[Any]) -> None:
+        # A pool's status is our own word.
+        if change.old != change.new:
+            self.nudge()
+
+
+def _view(pod: SeenPod | None) -> PodView | None:
+    return None if pod is None else pod.view
+
+
+def gpu_job(job: Object) -> Object | None:
+    """Jobs that have not ended and whose pods are for a queue of KAI's; the label says which. Not those of a
+    JobSet and the like, which would let them run again at once."""
+    ended = any(
+        text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True"
+        for _, item in items(job, "status", "conditions")
+    )
+    owners = {
+        text(item, "kind") for _, item in items(job, "metadata", "ownerReferences") if at(item, "controller") is True
+    }
+    if ended or owners & _STARTING_AGAIN or not kai_queue(job):
+        return None
+    return slim(job)
+
+
+def kai_queue(job: Object) -> str:
+    """The KAI queue of a Job's pods; empty for none."""
+    pods = mapping(job, "spec", "template", "metadata", "labels")
+    return text(pods, QUEUE_LABEL) or text(job, "metadata", "labels", QUEUE_LABEL)
+
+
+def volcano_queue(job: Object) -> str:
+    """The queue of a Job of Volcano's."""
+    return text(job, "spec", "queue") or "default"
+
+
+def _queue(document: Object) -> Object:
+    """Statuses of queues change with every pod, and nothing here reads them."""
+    return slim(document, "status")

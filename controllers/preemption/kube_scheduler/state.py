@@ -1,0 +1,101 @@
+"""Pods and nodes, as informers show them, and fenced writes."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.errors import NotFound
+from kopt.cluster.client.resources import JOBS, NODES, PODS, Object
+from kopt.cluster.objects.fields import text
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.lease import Deposed, Fence
+from kopt.controllers.preemption.kube_scheduler.jobs import outlives
+from kopt.controllers.preemption.kube_scheduler.snapshot import ClusterSnapshot, Gang
+from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod, plain_node, plain_pod
+from kopt.controllers.preemption.state import LiveCluster
+
+
+def seen_nodes(kube: Kube) -> Informer[PlainNode]:
+    """Nodes that take pods."""
+    return Informer(kube, NODES, keep=plain_node)
+
+
+class LivePods:
+    """The cluster's pods in one way to read them. ``changed`` is set by whatever may change what is to be done."""
+
+    reads: Callable[[Object], PlainPod | None] = staticmethod(plain_pod)
+
+    def __init__(self, cluster: LiveCluster, nodes: Informer[PlainNode], stale_s: float) -> None:
+        self.changed = asyncio.Event()
+        self._cluster, self._nodes, self._stale_s = cluster, nodes, stale_s
+        self._pods = cluster.pods.read(self.reads, self._told)
+        self._nodes.subscribe(self._told)
+
+    def moment(self, now_s: float) -> ClusterSnapshot:
+        ours = frozenset(name for (_, name), namespace in self._cluster.spaces.items() if namespace.managed)
+        nodes = {name: plain_node for (_, name), plain_node in self._nodes.objects.items()}
+        counts = self._cluster.preemptions(now_s - 86_400.0)
+        sets = dict(self._cluster.job_sets.objects.values())
+        pods = [replace(pod, view=self._cluster.claims.settled(pod.view)) for pod in self._pods()]
+        return ClusterSnapshot(now_s, pods, nodes, counts, ours, self._stale_s, sets)
+
+    def mode(self, pod: PlainPod) -> str:
+        return self._cluster.effective_mode(pod.mode, pod.key[0])
+
+    def _told(self, change: Change[Any]) -> None:
+        if change.old != change.new:
+            self.changed.set()
+
+
+class PodWriter:
+    """Writes of one term; ``reads`` is how its pods are read."""
+
+    def __init__(self, kube: Kube, fence: Fence, reads: Callable[[Object], PlainPod | None] = plain_pod) -> None:
+        self._kube, self._fence, self._reads = kube, fence, reads
+
+    async def look(self, pod: PlainPod) -> PlainPod | None:
+        try:
+            return self._reads(await self._kube.get(PODS, pod.key[1], pod.key[0]))
+        except NotFound:
+            return None
+
+    async def patch(self, pod: PlainPod, changes: Object) -> None:
+        await self._fence.patch(PODS, self._seen(pod), changes)
+
+    async def promise(self, pod: PlainPod, node: str) -> None:
+        self._require()
+        changes = {"metadata": {"uid": pod.view.uid}, "status": {"nominatedNodeName": node}}
+        await self._kube.patch(PODS, pod.key[1], changes, pod.key[0], subresource="status")
+
+    async def evict(self, pod: PlainPod, *, dry_run: bool = False) -> None:
+        self._require()
+        options: Object = {"preconditions": {"uid": pod.view.uid}} | ({"dryRun": ["All"]} if dry_run else {})
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "deleteOptions": options,
+            "metadata": {"name": pod.key[1], "namespace": pod.key[0]},
+        }
+        await self._kube.create_at(PODS, pod.key[0], pod.key[1], "eviction", body)
+
+    async def outlives(self, gang: Gang) -> bool:
+        jobs = Counter((pod.key[0], text(pod.owner, "name")) for pod in gang.pods if text(pod.owner, "kind") == "Job")
+        result = [(await self._kube.get(JOBS, name, namespace), pods) for (namespace, name), pods in jobs.items()]
+        return all(outlives(job, pods) for job, pods in result)
+
+    def _require(self) -> None:
+        if not self._fence.holds:
+            raise Deposed("the term is over")
+
+    def _seen(self, pod: PlainPod) -> Object:
+        return {
+            "metadata": {
+                "namespace": pod.key[0],
+                "name": pod.key[1],
+                "resourceVersion": pod.view.version,
+                "annotations": dict(pod.view.notes),
+            }
+        }

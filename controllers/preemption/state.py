@@ -1,0 +1,124 @@
+"""What informers have seen, and what was written since."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.resources import (
+    EVICTIONS,
+    JOBS,
+    KUEUE_CLUSTER_QUEUES,
+    KUEUE_LOCAL_QUEUES,
+    KUEUE_WORKLOADS,
+    NAMESPACES,
+    Key,
+    Object,
+)
+from kopt.cluster.objects.fields import at, items, text
+from kopt.cluster.objects.kueue import ClusterQueueView, EvictionView, PodView, WorkloadView
+from kopt.cluster.objects.kueue_reading import (
+    cluster_queue_view,
+    eviction_view,
+    local_queue_target,
+    pod_view,
+    workload_view,
+)
+from kopt.cluster.objects.namespace import NamespaceView, namespace_view
+from kopt.cluster.runtime.index import Index
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.controllers.preemption.claims import Claims
+from kopt.controllers.preemption.pods import SeenPods
+from kopt.core.decision import Mode
+from kopt.policies.admission.mode import effective_mode
+
+
+class LiveCluster:
+    """``changed`` is set by whatever may change what is to be done."""
+
+    def __init__(self, kube: Kube, mode: Mode = Mode.OBSERVE, workload_may_lower: bool | None = None) -> None:
+        self._mode, self._may_lower = mode, workload_may_lower
+        self.claims = Claims()
+        self.changed = asyncio.Event()
+        self._workloads = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=workload_view))
+        self._queues: Informer[ClusterQueueView] = Informer(kube, KUEUE_CLUSTER_QUEUES, keep=cluster_queue_view)
+        self._local: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
+        self.pods = SeenPods(kube)
+        self._namespaces: Informer[NamespaceView] = Informer(kube, NAMESPACES, keep=namespace_view)
+        self.job_sets: Informer[tuple[str, str]] = Informer(kube, JOBS, keep=job_set_of)
+        """The uid of each Job that belongs to a JobSet, with that of the JobSet; run where gangs are made of pods."""
+        self._evictions: Informer[EvictionView] = Informer(kube, EVICTIONS, keep=eviction_view)
+        self._pods_of: Index[tuple[str, str], PodView] = Index(_names_of_pod)
+        self.pods.read(pod_view, self._pod_changed)
+        for item in (self._workloads.informer, self._queues, self._local, self._namespaces):
+            item.subscribe(self._told)
+        self.informers: tuple[Informer[Any], ...] = (
+            self._namespaces,
+            self._queues,
+            self._local,
+            self._evictions,
+            self.pods.informer,
+            self._workloads.informer,
+        )
+
+    def workloads(self) -> Sequence[WorkloadView]:
+        return list(self._workloads.objects.values())
+
+    def workload(self, key: Key) -> WorkloadView | None:
+        return self._workloads.objects.get(key)
+
+    def queue_of(self, workload: WorkloadView) -> ClusterQueueView | None:
+        name = workload.cluster_queue or self._local.objects.get((workload.key[0], workload.queue), "")
+        return self._queues.objects.get(("", name))
+
+    def pods_of(self, workload: WorkloadView) -> Sequence[PodView]:
+        names = _names(workload.key, workload.owner_uid)
+        pods = {pod.uid: pod for name in names for pod in self._pods_of.of(name)}
+        return [self.claims.settled(pod) for pod in pods.values()]
+
+    def preemptions(self, since_s: float) -> Mapping[str, int]:
+        return Counter(eviction.uid for eviction in self._evictions.objects.values() if eviction.at_s >= since_s)
+
+    @property
+    def spaces(self) -> Mapping[Key, NamespaceView]:
+        return self._namespaces.objects
+
+    def mode(self, workload: WorkloadView) -> str:
+        managed = self._namespaces.objects.get(("", workload.key[0]), NamespaceView()).managed
+        return self.effective_mode(workload.mode, workload.key[0]) if managed else Mode.OBSERVE
+
+    def effective_mode(self, own: str, namespace: str) -> Mode:
+        """That of something in a namespace that says ``own`` itself."""
+        space = self._namespaces.objects.get(("", namespace), NamespaceView())
+        return effective_mode(own, space.mode, self._mode, self._may_lower)
+
+    def noted(self, document: Object) -> None:
+        self._workloads.record(document)
+
+    def _told(self, change: Change[Any]) -> None:
+        if change.old != change.new:
+            self.changed.set()
+
+    def _pod_changed(self, change: Change[PodView]) -> None:
+        self.claims.see(change.old, change.new)
+        self._pods_of.follow(change)
+        self._told(change)
+
+
+def job_set_of(job: Object) -> tuple[str, str] | None:
+    """The uids of a Job and of the JobSet that controls it; None for other Jobs."""
+    metadata = job["metadata"]
+    owner = next((item for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), None)
+    return (text(metadata, "uid"), text(owner, "uid")) if text(owner, "kind") == "JobSet" else None
+
+
+def _names(workload: Key, *uids: str) -> list[tuple[str, str]]:
+    """By which pods are looked up, with the namespace: their Workload's name, their owner's uid, their own."""
+    names = [*([f"/{workload[1]}"] if workload[1] else []), *(uid for uid in uids if uid)]
+    return [(workload[0], name) for name in names]
+
+
+def _names_of_pod(pod: PodView) -> list[tuple[str, str]]:
+    return _names((pod.key[0], pod.workload), pod.owner_uid, pod.uid)

@@ -1,0 +1,74 @@
+"""Since when downloads have got on, as far as this process has seen: a new leader gives each its time again."""
+
+from dataclasses import dataclass
+
+from kopt.controllers.staging.snapshot import StagingSnapshot
+from kopt.controllers.staging.views import JobView
+from kopt.core.staging.staged_data import Amounts
+from kopt.core.units import format_bytes
+from kopt.policies.staging.copies import Run, Verb
+from kopt.policies.staging.rules import StagingRules
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """``amounts`` as they are since ``since_s``; None where the pod's log tells nothing. It runs since ``begun_s``."""
+
+    amounts: Amounts | None
+    since_s: float
+    begun_s: float
+
+
+class Steps:
+    """``look`` at every moment, then ask who has ``stalled``."""
+
+    def __init__(self, rules: StagingRules) -> None:
+        self._rules = rules
+        self._seen: dict[str, _Seen] = {}
+        self._stalled: dict[str, str] = {}
+
+    def look(self, snapshot: StagingSnapshot, now_s: float, waiting: int = 0) -> None:
+        """``waiting``: how many others could begin if there were slots; so many give theirs up after the longest time.
+
+        Progress alone keeps no slot for ever: a source that sends a byte now and then always gets on.
+        """
+        under_way = {job.uid: run for of in snapshot.jobs.values() for job, run in of.values() if _has_a_slot(run)}
+        self._seen = {uid: self._after(uid, run.amounts, now_s) for uid, run in under_way.items()}
+        self._stalled = {uid: why for uid, item in self._seen.items() if (why := self._why(item, now_s))}
+        oldest = sorted(self._seen, key=lambda uid: (self._seen[uid].begun_s, uid))
+        for uid in oldest[:waiting]:
+            if now_s - self._seen[uid].begun_s >= self._rules.longest_s:
+                self._stalled.setdefault(uid, self._its_time_is_over())
+
+    def stalled(self, job: JobView | None) -> str:
+        """Why a Job loses its slot; empty while it keeps it."""
+        return self._stalled.get(job.uid, "") if job is not None else ""
+
+    def _after(self, uid: str, amounts: Amounts | None, now_s: float) -> _Seen:
+        before = self._seen.get(uid)
+        if before is None:
+            return _Seen(amounts, now_s, now_s)
+        if _done(before.amounts) != _done(amounts):
+            return _Seen(amounts, now_s, before.begun_s)
+        return before
+
+    def _why(self, item: _Seen, now_s: float) -> str:
+        limit_s = self._rules.stalled_s if item.amounts is not None else self._rules.longest_s
+        if now_s - item.since_s < limit_s:
+            return ""
+        if item.amounts is None:
+            return self._its_time_is_over()
+        done = format_bytes(item.amounts.bytes_done)
+        return f"it stands at {done} for {limit_s / 60:.0f} min; others have their turn, then it goes on where it was"
+
+    def _its_time_is_over(self) -> str:
+        hours = self._rules.longest_s / 3600
+        return f"it has run for {hours:.0f} h; others have their turn, then it goes on where it was"
+
+
+def _has_a_slot(run: Run) -> bool:
+    return run.verb is Verb.STAGE and not run.ended and not run.pending_reason
+
+
+def _done(amounts: Amounts | None) -> tuple[int, int] | None:
+    return (amounts.bytes_done, amounts.objects_done) if amounts is not None else None

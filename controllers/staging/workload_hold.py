@@ -1,0 +1,280 @@
+"""What is done about workloads that ask for data: held before their queue, told how far it is, let go, steered."""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from kopt.cluster.client.api import AlreadyExists
+from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, PODS, Object
+from kopt.cluster.holds.hold import hold, marks, pass_on, release, wait_turn
+from kopt.cluster.objects.annotations import mapping_of
+from kopt.cluster.objects.node_bandwidth import seconds
+from kopt.cluster.objects.staged_data import STAGED_DATA, STAGING_ANNOTATION, body_of, told, told_of
+from kopt.cluster.runtime.events import EmitEvent
+from kopt.cluster.workloads.jobs import JOB_NAME_LABEL, has_begun
+from kopt.controllers.staging.affinity import affinity_to
+from kopt.controllers.staging.ports import Cluster, Reads, StagingSettings, Writes, keys_of
+from kopt.controllers.staging.snapshot import StagingSnapshot, mode_of
+from kopt.controllers.staging.views import HOLDER, KueueView, WorkloadView
+from kopt.core.decision import Mode
+from kopt.core.staging.staged_data import DataPhase, NodeCache, StagedData
+from kopt.policies.staging.decide import is_ready
+from kopt.policies.staging.holding import DataWorkload, Hold, hold_for
+
+_NOT_HELD = (
+    "Pods in a queue of Kueue's are not held: it may start before its data is there. Make a Job of it, or leave out "
+    "the queue's label."
+)
+_TELL_EVERY_S = 10.0
+_SMALL = ("bytes", "bytesDone", "secondsLeft", "at")
+
+
+class Holding:
+    """``look_at`` one workload; raises as the writes do, and HoldError for what others hold in a way we do not know."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        reads: Reads,
+        writes: Writes,
+        settings: StagingSettings,
+        emit_event: EmitEvent,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster, self._reads, self._writes, self._settings = cluster, reads, writes, settings
+        self._emit_event, self._clock = emit_event, clock
+        self._reported: dict[str, str] = {}
+
+    async def look_at(self, workload: WorkloadView, snapshot: StagingSnapshot) -> float | None:
+        """In how many seconds to look again if nothing changes; None for never."""
+        mode, managed = mode_of(self._cluster, workload.key[0], workload.mode, self._settings)
+        staged_datas, missing = self._data(workload, snapshot)
+        acts = managed and mode is not Mode.OBSERVE and not workload.finished
+        if acts and not workload.opted_out:
+            await self._make(workload, snapshot)
+        complete = all(
+            is_ready(snapshot.known(snapshot.views[staged_data.key], self._settings)) for staged_data in staged_datas
+        )
+        ready = complete and not workload.request.problem and not missing
+        if ready and workload.holder != HOLDER and told_of(workload.document).get("state") != "ready":
+            # Where its copies are has to be written into it first.
+            ready = _common_nodes(staged_datas) is None
+        kueue = snapshot.kueue.get(workload.uid, ())
+        begun = await self._has_begun(workload, asks=mode is Mode.ENFORCE and acts and not ready)
+        action = hold_for(_asker(workload, kueue, mode, managed=managed, begun=begun), ready=ready)
+        state, reason, message = _state(workload, staged_datas, missing, ready=ready)
+        if (
+            workload.resource == PODS
+            and workload.queued
+            and acts
+            and mode is Mode.ENFORCE
+            and not ready
+            and not workload.ran
+        ):
+            self._say(workload, "NotHeld", _NOT_HELD)
+        match action:
+            case Hold.RELEASE:
+                await self._release(workload, staged_datas, ready=ready, state=(state, reason, message))
+            case Hold.HOLD | Hold.PARK:
+                await self._hold(workload, staged_datas, (state, reason, message))
+            case Hold.MARK:
+                # First the mark: whoever comes after us, or switches us off, then knows whose stop it is.
+                made = {"metadata": marks(HOLDER, {})}
+                await self._patch(workload, made, self._annotation(workload, staged_datas, (state, reason, message)))
+                self._say(
+                    workload, "StoppedForData", "Its queue has admitted it, and none of its containers has begun."
+                )
+            case Hold.STOP:
+                await self._stop(kueue)
+            case Hold.QUEUE_UP:
+                await self._patch(workload, wait_turn(workload.document, HOLDER))
+            case _ if acts:
+                return await self._keep_annotation(workload, staged_datas, (state, reason, message))
+        if action is Hold.LEAVE and managed and mode is Mode.OBSERVE and not ready and not workload.ran:
+            self._say(workload, "StagingAdvised", "In the mode enforce it would wait for its data before its queue.")
+        return None
+
+    def forget(self, snapshot: StagingSnapshot) -> None:
+        """What was said of workloads that are gone."""
+        there = {workload.uid for workload in snapshot.workloads}
+        self._reported = {uid: said for uid, said in self._reported.items() if uid in there}
+
+    def _data(self, workload: WorkloadView, snapshot: StagingSnapshot) -> tuple[list[StagedData], list[str]]:
+        """What there is of the StagedData that it names, and the names of those that there are not."""
+        keys = keys_of(workload)
+        staged_datas = [snapshot.views[key].data for key in keys if key in snapshot.views]
+        return staged_datas, [name for space, name in keys if (space, name) not in snapshot.views]
+
+    async def _make(self, workload: WorkloadView, snapshot: StagingSnapshot) -> None:
+        """The StagedData of what it asks for without a name."""
+        for name, spec in workload.request.made:
+            if (workload.key[0], name) not in snapshot.views:
+                try:
+                    made = await self._writes.create(STAGED_DATA, body_of(workload.key[0], name, spec))
+                except AlreadyExists:
+                    continue
+                self._cluster.noted(STAGED_DATA, made)
+
+    async def _has_begun(self, workload: WorkloadView, *, asks: bool) -> bool:
+        """Whether stopping it loses something; its pods are only asked for where that decides."""
+        if workload.ran or not workload.runs or not asks or workload.holder not in ("", HOLDER):
+            return workload.ran
+        if workload.resource != JOBS:
+            return True
+        pods = await self._reads.list(PODS, workload.key[0], label_selector=f"{JOB_NAME_LABEL}={workload.key[1]}")
+        return any(has_begun(item) for item in pods.items)
+
+    async def _hold(
+        self, workload: WorkloadView, staged_datas: Sequence[StagedData], state: tuple[str, str, str]
+    ) -> None:
+        changes = hold(workload.resource, workload.document, HOLDER)
+        await self._patch(workload, changes, self._annotation(workload, staged_datas, state))
+        self._say(
+            workload, "HeldForData", f"It waits for {', '.join(workload.request.all_names) or 'its data'}, in no queue."
+        )
+
+    async def _stop(self, kueue: Sequence[KueueView]) -> None:
+        """Suspended by anybody else, Kueue would start it again."""
+        for item in kueue:
+            if item.active and item.has_quota:
+                changes = hold(KUEUE_WORKLOADS, item.document, HOLDER)
+                self._cluster.noted(KUEUE_WORKLOADS, await self._writes.patch(KUEUE_WORKLOADS, item.document, changes))
+
+    async def give_back(self, kueue: KueueView, snapshot: StagingSnapshot) -> None:
+        """A Workload of Kueue's that we have stopped is its queue's again once what it is of is."""
+        owner = next((workload for workload in snapshot.workloads if workload.uid == kueue.owner_uid), None)
+        if kueue.holder == HOLDER and (owner is None or owner.holder != HOLDER):
+            changes = release(KUEUE_WORKLOADS, kueue.document)
+            self._cluster.noted(KUEUE_WORKLOADS, await self._writes.patch(KUEUE_WORKLOADS, kueue.document, changes))
+
+    async def _release(
+        self, workload: WorkloadView, staged_datas: Sequence[StagedData], *, ready: bool, state: tuple[str, str, str]
+    ) -> None:
+        changes = pass_on(workload.resource, workload.document)
+        nodes = _common_nodes(staged_datas) if ready else None
+        if nodes is not None and not workload.finished:
+            changes = changes | {"spec": _merged(changes.get("spec") or {}, self._steered(workload, nodes))}
+        await self._patch(workload, changes, self._annotation(workload, staged_datas, state))
+        if ready:
+            self._say(workload, "DataReady", "Its data is complete: its queue decides now.")
+        else:
+            self._say(workload, "LetGo", "It is not to be held any more.")
+
+    def _steered(self, workload: WorkloadView, nodes: Collection[str]) -> Object:
+        """The change of a Job's or a pod's ``spec`` that keeps its pods to nodes with a copy, beside what it asks for
+        itself; of other kinds none."""
+        names = {node.name: node.hostname for node in self._cluster.nodes()}
+        wanted = sorted(names.get(node, node) for node in nodes)
+        spec = workload.document["spec"]
+        if workload.resource == JOBS:
+            return {"template": {"spec": {"affinity": affinity_to(wanted, spec["template"]["spec"])}}}
+        return {"affinity": affinity_to(wanted, spec, only_adds=True)} if workload.resource == PODS else {}
+
+    async def _keep_annotation(
+        self, workload: WorkloadView, staged_datas: Sequence[StagedData], state: tuple[str, str, str]
+    ) -> float | None:
+        """The annotation of a workload that stays as it is: at once where words change, figures from time to time."""
+        text = self._annotation(workload, staged_datas, state)
+        before, after = told_of(workload.document), mapping_of({STAGING_ANNOTATION: text}, STAGING_ANNOTATION)
+        words = [{key: value for key, value in item.items() if key not in _SMALL} for item in (before, after)]
+        if words[0] == words[1]:
+            if before.get("bytesDone") == after.get("bytesDone") or workload.holder != HOLDER:
+                return None
+            due_s = _TELL_EVERY_S - (self._clock() - _seconds(before))
+            if due_s > 0:
+                return due_s
+        await self._patch(workload, {}, text)
+        if after.get("state") == "failed" and words[0].get("message") != after.get("message"):
+            self._say(workload, "DataMissing", f"{after.get('reason')}: {after.get('message')}")
+        return None
+
+    def _annotation(
+        self, workload: WorkloadView, staged_datas: Sequence[StagedData], state: tuple[str, str, str]
+    ) -> str:
+        return told(state[0], workload.request, list(staged_datas), state[1], state[2], self._clock())
+
+    async def _patch(self, workload: WorkloadView, changes: Object, text: str = "") -> None:
+        metadata = dict(changes.get("metadata") or {})
+        if text:
+            metadata["annotations"] = {**(metadata.get("annotations") or {}), STAGING_ANNOTATION: text}
+        document = await self._writes.patch(workload.resource, workload.document, changes | {"metadata": metadata})
+        self._cluster.noted(workload.resource, document)
+
+    def _say(self, workload: WorkloadView, reason: str, sentence: str) -> None:
+        if self._reported.get(workload.uid) != sentence:
+            self._reported[workload.uid] = sentence
+            self._emit_event(workload.resource.reference(*workload.key, workload.uid), reason, sentence)
+
+
+def _asker(
+    workload: WorkloadView, kueue: Sequence[KueueView], mode: Mode, *, managed: bool, begun: bool
+) -> DataWorkload:
+    return DataWorkload(
+        mode,
+        managed,
+        workload.queued,
+        workload.runs,
+        begun,
+        any(item.has_quota for item in kueue),
+        any(item.holder == HOLDER for item in kueue),
+        workload.parked,
+        workload.changeable,
+        workload.stopped,
+        workload.finished,
+        workload.opted_out,
+        workload.holder == HOLDER,
+        workload.holder not in ("", HOLDER),
+        workload.next,
+    )
+
+
+def _state(
+    workload: WorkloadView, staged_datas: Sequence[StagedData], missing: Sequence[str], *, ready: bool
+) -> tuple[str, str, str]:
+    """State, reason and message of ``kaiwo.ai/staging``."""
+    if ready:
+        return "ready", "", ""
+    if workload.request.problem:
+        return "failed", "BadRequest", workload.request.problem
+    made = {name for name, _ in workload.request.made}
+    if absent := [item for item in missing if item not in made]:
+        return "failed", "NotFound", f"there is no StagedData {', '.join(absent)} in {workload.key[0]}"
+    for data in staged_datas:
+        speaker = data.speaker
+        if speaker is not None and speaker.reason is not None:
+            state = "failed" if data.phase is DataPhase.FAILED else "held"
+            return state, speaker.reason.value, f"{data.name}: {speaker.message}"
+    message = next(
+        (
+            staged_data.missing or (staged_data.speaker.message if staged_data.speaker else "")
+            for staged_data in staged_datas
+        ),
+        "",
+    )
+    return "held", "", message
+
+
+def _common_nodes(staged_datas: Sequence[StagedData]) -> set[str] | None:
+    """Nodes with a copy of all that lies on nodes; None where nothing does."""
+    places = [
+        set(staged_data.ready_places)
+        for staged_data in staged_datas
+        if isinstance(staged_data.spec.destination, NodeCache)
+    ]
+    return set.intersection(*places) if places else None
+
+
+def _merged(first: Object, second: Object) -> Object:
+    """Two merge patches in one."""
+    result = dict(first)
+    for key, value in second.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = _merged(result[key], value) if both else value
+    return result
+
+
+def _seconds(before: Mapping[str, Any]) -> float:
+    try:
+        return seconds(str(before.get("at")))
+    except ValueError:
+        return 0.0

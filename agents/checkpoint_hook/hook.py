@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kopt.agents.running import end_signals
-from kopt.core.saving import SaveRequest
+from kopt.agents.runtime.running import end_signals
+from kopt.core.workload.checkpoint_request import SaveRequest
 from kopt.saving.requests import ANNOTATIONS_FILE, SaveRequests
 
 _LOG = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ async def serve(settings: HookSettings, stop: asyncio.Event | None = None) -> No
 
 
 async def _run(settings: HookSettings, request: SaveRequest, ending: asyncio.Event) -> None:
-    """Once: what fails is told and not tried again, as half of it may have been done."""
+    """Once: a failure is logged and not retried, because half of it may have been done."""
     _LOG.info("%s asks to save (%s)", _word(request.by) or "somebody", _word(request.reason) or "no reason given")
     try:
         process = await asyncio.create_subprocess_exec(
@@ -76,10 +76,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _words(request: SaveRequest) -> Mapping[str, str]:
-    return {"KOPT_SAVE_AT": f"{request.at_s:.0f}", "KOPT_SAVE_UNTIL": f"{request.until_s:.0f}",
-            "KOPT_SAVE_BY": _word(request.by), "KOPT_SAVE_REASON": _word(request.reason)}  # fmt: skip
+    return {
+        "KOPT_SAVE_AT": f"{request.at_s:.0f}",
+        "KOPT_SAVE_UNTIL": f"{request.until_s:.0f}",
+        "KOPT_SAVE_BY": _word(request.by),
+        "KOPT_SAVE_REASON": _word(request.reason),
+    }
 
 
 def _word(text: str) -> str:
-    """What an environment can hold of words that anybody may have written."""
+    """Text from an annotation that anyone may have written, reduced to what an environment variable can hold."""
     return text[:_LONGEST].replace("\0", "").encode("utf-8", "replace").decode()

@@ -1,7 +1,7 @@
 """What a job's state says on its pods: annotations, written when they change, and not often.
 
-A reader sees in ``kaiwo.ai/checkpoint-observed-at`` how old it is. What is safe is said again every minute while it
-holds, so that silence means that nobody knows; what becomes unsafe is said at once.
+A reader sees in ``kaiwo.ai/checkpoint-observed-at`` how old it is. A safe state is written again every minute while it
+holds, so that an old annotation means "unknown"; a state that becomes unsafe is written at once.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kopt.cluster.api import ApiError, Conflict, Forbidden, Kube, NotFound
-from kopt.cluster.backoff import Backoff
-from kopt.cluster.resources import PODS, Key
+from kopt.cluster.client.api import ApiError, Conflict, Forbidden, Kube, NotFound
+from kopt.cluster.client.resources import PODS, Key
+from kopt.cluster.runtime.backoff import Backoff
 
 _LOG = logging.getLogger(__name__)
 STATE, SAFE = "kaiwo.ai/checkpoint-state", "kaiwo.ai/checkpoint-safe"
@@ -27,19 +27,19 @@ _AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class NoteSettings:
+class AnnotationSettings:
     """Times in seconds, for each pod."""
 
     between_s: float = 10.0
     """At least this between two writes, unless a job stops being safe."""
     urgent_between_s: float = 1.0
     refresh_s: float = 60.0
-    """What has not changed is said again after this long."""
+    """Unchanged annotations are written again after this long."""
     stale_after_s: float = 90.0
     """Without an answer of the endpoint for so long, nothing is known."""
 
 
-def annotations_of(answer: Mapping[str, Any], said_at_s: float) -> dict[str, str | None]:
+def annotations_of(answer: Mapping[str, Any], observed_at_s: float) -> dict[str, str | None]:
     """An answer of ``/v1/checkpoint`` as annotations; None takes one away."""
     safe = answer.get("safe") is True
     low, high = answer.get("work_at_risk_low"), answer.get("work_at_risk_high")
@@ -47,8 +47,8 @@ def annotations_of(answer: Mapping[str, Any], said_at_s: float) -> dict[str, str
     return {
         STATE: str(answer.get("state", "UNKNOWN")),
         SAFE: "true" if safe else "false",
-        OBSERVED_AT: rfc3339(said_at_s),
-        LAST_TIME: _moment(answer.get("last_durable_at")),
+        OBSERVED_AT: rfc3339(observed_at_s),
+        LAST_TIME: _time(answer.get("last_durable_at")),
         LAST_STEP: _whole(answer.get("last_durable_step")),
         RISK: _whole(answer.get("work_at_risk_gpu_seconds")),
         RISK_BETWEEN: f"{low:.0f}-{high:.0f}" if _is_number(low) and _is_number(high) else None,
@@ -57,10 +57,16 @@ def annotations_of(answer: Mapping[str, Any], said_at_s: float) -> dict[str, str
     }
 
 
-def unknown(said_at_s: float, why: str) -> dict[str, str | None]:
-    """Nobody knows any more; what was durable stays so."""
-    return {STATE: "UNKNOWN", SAFE: "false", OBSERVED_AT: rfc3339(said_at_s), RISK: None, RISK_BETWEEN: None,
-            REASON: why[:_LONGEST]}  # fmt: skip
+def unknown(observed_at_s: float, why: str) -> dict[str, str | None]:
+    """The state is no longer known; a durable checkpoint stays durable."""
+    return {
+        STATE: "UNKNOWN",
+        SAFE: "false",
+        OBSERVED_AT: rfc3339(observed_at_s),
+        RISK: None,
+        RISK_BETWEEN: None,
+        REASON: why[:_LONGEST],
+    }
 
 
 def rfc3339(at_s: float) -> str:
@@ -68,40 +74,47 @@ def rfc3339(at_s: float) -> str:
 
 
 class Annotator:
-    """Writes onto one pod. ``tell`` says what holds now; ``run`` writes it when it is time."""
+    """Writes onto one pod. ``update`` says what holds now; ``run`` writes it when it is time."""
 
-    def __init__(self, kube: Kube, key: Key, uid: str, settings: NoteSettings, clock: Callable[[], float],
-                 turns: asyncio.Semaphore | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        kube: Kube,
+        key: Key,
+        uid: str,
+        settings: AnnotationSettings,
+        clock: Callable[[], float],
+        turns: asyncio.Semaphore | None = None,
+    ) -> None:
         self._kube, self._key, self._uid, self._settings, self._clock = kube, key, uid, settings, clock
         self._turns = turns or asyncio.Semaphore(_AT_ONCE)
         self._wanted: dict[str, str | None] = {}
         self._written: dict[str, str | None] = {}
         self._written_at_s = float("-inf")
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
         self._step: int | None = None
         self.writes = 0
 
-    def tell(self, annotations: Mapping[str, str | None]) -> None:
+    def update(self, annotations: Mapping[str, str | None]) -> None:
         self._wanted = {**self._wanted, **annotations}
-        self._news.set()
+        self._wake.set()
 
-    def tell_step(self, step: object) -> None:
+    def update_step(self, step: object) -> None:
         """The step that the job is at. What is known first may be that of pods before this one; where it goes on from
         there, or begins again, is the first step of this pod."""
         if not isinstance(step, int) or isinstance(step, bool) or FIRST_STEP in self._wanted:
             return
         if self._step is not None and step != self._step:
-            self.tell({FIRST_STEP: str(step)})
+            self.update({FIRST_STEP: str(step)})
         self._step = step
 
     async def run(self) -> None:
         """Until the pod is gone, or may not be written to."""
         backoff = Backoff(1.0, 60.0)
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._wake.wait()
+            self._wake.clear()
             while (wait_s := self._due_in_s()) > 0:
-                if not await self._told_within(wait_s):
+                if not await self._changed_within(wait_s):
                     break
             try:
                 await self._write()
@@ -114,29 +127,29 @@ class Annotator:
             except ApiError as error:
                 _LOG.warning("pod %s/%s is not annotated yet: %s", *self._key, error)
                 await asyncio.sleep(backoff.next_s())
-                self._news.set()
+                self._wake.set()
 
-    async def _told_within(self, wait_s: float) -> bool:
-        """Something new was said before the time was over: it may be urgent."""
+    async def _changed_within(self, wait_s: float) -> bool:
+        """Whether there was a change, which may be urgent, before the time was over."""
         try:
             async with asyncio.timeout(wait_s):
-                await self._news.wait()
+                await self._wake.wait()
         except TimeoutError:
             return False
-        self._news.clear()
+        self._wake.clear()
         return True
 
-    def _changed(self) -> set[str]:
+    def _changes(self) -> set[str]:
         return {name for name in self._wanted if self._wanted[name] != self._written.get(name)} - {OBSERVED_AT}
 
     def _due_in_s(self) -> float:
-        changed = self._changed()
+        changed = self._changes()
         if SAFE in changed and self._wanted[SAFE] == "false":
             after_s = self._settings.urgent_between_s
         elif {STATE, SAFE, LAST_STEP, LAST_TIME, FIRST_STEP} & changed:
             after_s = self._settings.between_s
         else:
-            # Work at risk grows by itself: readers add the time since it was said.
+            # Work at risk grows by itself: readers add the time since it was written.
             after_s = self._settings.refresh_s
         return self._written_at_s + after_s - self._clock()
 
@@ -151,7 +164,7 @@ class Annotator:
         self.writes += 1
 
 
-def _moment(value: Any) -> str | None:
+def _time(value: Any) -> str | None:
     try:
         return rfc3339(value) if _is_number(value) else None
     except (OverflowError, ValueError, OSError):

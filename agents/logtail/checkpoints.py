@@ -15,23 +15,23 @@ def listing(folder: Path) -> list[dict[str, Any]]:
 
     ``path`` is relative to the folder. Links are not followed.
     """
-    found: list[dict[str, Any]] = []
-    waiting = [(str(folder), "", 1)]
-    while waiting:
-        place, prefix, depth = waiting.pop()
+    result: list[dict[str, Any]] = []
+    pending = [(str(folder), "", 1)]
+    while pending:
+        current, prefix, depth = pending.pop()
         try:
-            with os.scandir(place) as entries:
+            with os.scandir(current) as entries:
                 for entry in entries:
-                    one = _entry(entry, prefix)
-                    if one is None:
+                    item = _entry(entry, prefix)
+                    if item is None:
                         continue
-                    found.append(one)
-                    if one["is_folder"] and depth < _DEPTH:
-                        waiting.append((entry.path, f"{one['path']}/", depth + 1))
+                    result.append(item)
+                    if item["is_folder"] and depth < _DEPTH:
+                        pending.append((entry.path, f"{item['path']}/", depth + 1))
         except OSError:
             continue
-    found.sort(key=lambda one: (-one["modified_at"], one["path"]))
-    return found[:_MOST]
+    result.sort(key=lambda item: (-item["modified_at"], item["path"]))
+    return result[:_MOST]
 
 
 def _entry(entry: "os.DirEntry[str]", prefix: str) -> dict[str, Any] | None:
@@ -40,5 +40,9 @@ def _entry(entry: "os.DirEntry[str]", prefix: str) -> dict[str, Any] | None:
     except OSError:
         return None
     name = f"{prefix}{entry.name}".encode(errors="replace").decode()
-    return {"path": name, "bytes": status.st_size, "modified_at": round(status.st_mtime, 3),
-            "is_folder": stat.S_ISDIR(status.st_mode)}  # fmt: skip
+    return {
+        "path": name,
+        "bytes": status.st_size,
+        "modified_at": round(status.st_mtime, 3),
+        "is_folder": stat.S_ISDIR(status.st_mode),
+    }

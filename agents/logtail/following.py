@@ -1,4 +1,4 @@
-"""One log as a stream of readings, which wait for nothing but news: whoever takes them slowly is read for slowly."""
+"""One log as a stream of readings, which wait only for changes: a slow consumer slows down reading."""
 
 import asyncio
 import contextlib
@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from kopt.agents.logtail.notices import Notices
-from kopt.agents.logtail.records import ContainerLog, Decoder, PlainLog, Said
-from kopt.agents.logtail.series import container_series, plain_series
-from kopt.agents.logtail.trail import Place, Trail
+from kopt.agents.logtail.file_events import Notices
+from kopt.agents.logtail.log_reader import LogReader, Offset
+from kopt.agents.logtail.records import ContainerLog, Decoder, LogLine, PlainLog
+from kopt.agents.logtail.rotated_files import container_series, plain_series
 
 _LOG = logging.getLogger(__name__)
 CHUNK_BYTES = 64 << 10
 _JUST_NOW_S = 10.0
-"""A program's own line came now if there was nothing to read so shortly before; else nobody knows when."""
+"""A program's own line came now if there was nothing to read shortly before; otherwise its time is unknown."""
 Mark = Mapping[str, Any]
 """What a source needs to go on where it was, as JSON."""
 
@@ -30,7 +30,7 @@ class Reading:
     """
 
     first: int
-    lines: list[Said] = field(default_factory=list)
+    lines: list[LogLine] = field(default_factory=list)
     mark: Mark | None = None
     present: bool = False
 
@@ -65,20 +65,20 @@ class FileSource:
     def __init__(self, path: Path, name: str, notices: Notices, mark: Mark | None = None, *, plain: bool) -> None:
         self.name, self.key = name, str(path)
         self._path, self._notices, self._plain = path, notices, plain
-        place, number = _read_mark(mark)
+        offset, number = _read_mark(mark)
         self.fresh = number is None
-        self._trail = Trail(plain_series(path) if plain else container_series(path), place)
+        self._reader = LogReader(plain_series(path) if plain else container_series(path), offset)
         self._decoder: Decoder = PlainLog(number or 1) if plain else ContainerLog(number or 1)
-        self._news, self._finished, self._trouble = asyncio.Event(), False, ""
+        self._changed, self._finished, self._error = asyncio.Event(), False, ""
         self._present_at_s = float("-inf")
 
     async def readings(self, room: Callable[[], Awaitable[None]]) -> AsyncGenerator[Reading]:
-        self._notices.subscribe(self._path, self._news, whole=not self._plain)
+        self._notices.subscribe(self._path, self._changed, whole=not self._plain)
         try:
             while True:
                 await room()
                 # Cleared first: what comes while it is read is seen the next time.
-                self._news.clear()
+                self._changed.clear()
                 finished = self._finished
                 reading = self._read()
                 if reading is not None:
@@ -91,14 +91,14 @@ class FileSource:
                     for last in self._last():
                         yield last
                     return
-                await self._news.wait()
+                await self._changed.wait()
         finally:
-            self._notices.unsubscribe(self._path, self._news, whole=not self._plain)
-            self._trail.close()
+            self._notices.unsubscribe(self._path, self._changed, whole=not self._plain)
+            self._reader.close()
 
     def behind(self) -> float:
         with contextlib.suppress(OSError):
-            return self._trail.behind()
+            return self._reader.behind()
         return 0.0
 
     def continue_at(self, number: int) -> None:
@@ -106,29 +106,29 @@ class FileSource:
 
     def finish(self) -> None:
         self._finished = True
-        self._news.set()
+        self._changed.set()
 
     def _read(self) -> Reading | None:
         try:
-            piece = self._trail.read(CHUNK_BYTES)
+            piece = self._reader.read(CHUNK_BYTES)
         except OSError as error:
-            if str(error) != self._trouble:
+            if str(error) != self._error:
                 _LOG.warning("%s cannot be read: %s", self._path, error)
-                self._trouble = str(error)
+                self._error = str(error)
             return None
         if not piece:
             return None
-        self._trouble = ""
-        if self._trail.lost:
+        self._error = ""
+        if self._reader.lost:
             _LOG.warning("%s: the place to go on from is gone; reading what there is", self._path)
-            self._trail.lost = False
+            self._reader.lost = False
         first = self._decoder.number
-        lines = self._decoder.cut() if self._trail.cut else []
-        self._trail.cut = False
+        lines = self._decoder.cut() if self._reader.cut else []
+        self._reader.cut = False
         lines += self._decoder.feed(piece)
         now_s = time.time()
         if self._plain and now_s - self._present_at_s < _JUST_NOW_S:
-            lines = [Said(line.text, now_s) for line in lines]
+            lines = [LogLine(line.text, now_s) for line in lines]
         return Reading(first, lines, self._mark())
 
     def _last(self) -> list[Reading]:
@@ -139,15 +139,15 @@ class FileSource:
 
     def _mark(self) -> Mark | None:
         origin = self._decoder.origin
-        place = self._trail.place(self._decoder.fed - origin.position) if origin is not None else None
-        return place.to_dict() | {"number": origin.number} if place is not None and origin is not None else None
+        offset = self._reader.offset_before(self._decoder.fed - origin.position) if origin is not None else None
+        return offset.to_dict() | {"number": origin.number} if offset is not None and origin is not None else None
 
 
-def _read_mark(mark: Mark | None) -> tuple[Place | None, int | None]:
+def _read_mark(mark: Mark | None) -> tuple[Offset | None, int | None]:
     if mark is None:
         return None, None
     try:
-        place, number = Place.from_dict(mark), int(mark["number"])
+        offset, number = Offset.from_dict(mark), int(mark["number"])
     except (KeyError, TypeError, ValueError):
         return None, None
-    return (place, number) if number >= 1 and place.offset >= 0 else (None, None)
+    return (offset, number) if number >= 1 and offset.offset >= 0 else (None, None)

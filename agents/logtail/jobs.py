@@ -1,4 +1,4 @@
-"""The jobs that are followed: each with its sources, what the endpoint said last, and the pods to write that on."""
+"""The jobs that are followed: each with its sources, the last answer of the endpoint, and the pods to annotate."""
 
 import asyncio
 import contextlib
@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kopt.agents.logtail.annotator import AnnotationSettings, Annotator, annotations_of, unknown
 from kopt.agents.logtail.following import Reading, Source
-from kopt.agents.logtail.ledger import Ledger
-from kopt.agents.logtail.notes import Annotator, NoteSettings, annotations_of, unknown
-from kopt.agents.logtail.outbox import Answer, Outbox, OutboxSettings, Post, Room, Tally
-from kopt.agents.logtail.pace import Pace, PaceSettings
+from kopt.agents.logtail.offset_store import OffsetStore
+from kopt.agents.logtail.rate_limit import Pace, PaceSettings
+from kopt.agents.logtail.sender import Answer, ByteBudget, Counters, Post, Sender, SenderSettings
 
 _LOG = logging.getLogger(__name__)
 _SAVE_S = 2.0
-_TELL_SKIPPED_S = 60.0
+_REPORT_SKIPPED_S = 60.0
 _LAST_LINES = 100
-"""What a job said last is sent, even when it is in a hurry."""
+"""The last lines of a job are sent even while others are skipped."""
 
 
 @dataclass(frozen=True)
@@ -26,23 +26,23 @@ class JobSettings:
     """How much is read, sent and written."""
 
     pace: PaceSettings = field(default_factory=PaceSettings)
-    outbox: OutboxSettings = field(default_factory=OutboxSettings)
-    notes: NoteSettings = field(default_factory=NoteSettings)
+    sender: SenderSettings = field(default_factory=SenderSettings)
+    annotations: AnnotationSettings = field(default_factory=AnnotationSettings)
 
 
 class Job:
     """One job; ``answer`` is the endpoint's last one and ``answered_at_s`` when it came (Unix seconds)."""
 
-    def __init__(self, name: str, outbox: Outbox, pace: Pace) -> None:
-        self.name, self.outbox, self.pace = name, outbox, pace
+    def __init__(self, name: str, sender: Sender, pace: Pace) -> None:
+        self.name, self.sender, self.pace = name, sender, pace
         self.answer: Answer = {}
         self.answered_at_s = time.time()
         self.sources: dict[str, asyncio.Task[None]] = {}
         self.annotators: dict[str, tuple[Annotator, asyncio.Task[None]]] = {}
         self.gpus: dict[str, float] = {}
-        self.sender: asyncio.Task[None] | None = None
+        self.sending: asyncio.Task[None] | None = None
         self.skipped = 0
-        self.told_at_s = float("-inf")
+        self.reported_at_s = float("-inf")
 
     @property
     def idle(self) -> bool:
@@ -50,12 +50,12 @@ class Job:
 
 
 class Jobs:
-    """All of them. ``run`` keeps the ledger and notices when the endpoint is silent; all else goes by tasks of it."""
+    """All of them. ``run`` saves the offsets and notices a silent endpoint; tasks that it starts do the rest."""
 
-    def __init__(self, post: Post, ledger: Ledger, settings: JobSettings) -> None:
-        self._post, self.ledger, self._settings = post, ledger, settings
-        self.tally = Tally()
-        self.room = Room(settings.outbox.all_bytes)
+    def __init__(self, post: Post, offsets: OffsetStore, settings: JobSettings) -> None:
+        self._post, self.offsets, self._settings = post, offsets, settings
+        self.counters = Counters()
+        self.budget = ByteBudget(settings.sender.all_bytes)
         self.jobs: dict[str, Job] = {}
         self._group: asyncio.TaskGroup | None = None
         self._started = asyncio.Event()
@@ -68,7 +68,7 @@ class Jobs:
             try:
                 while True:
                     await asyncio.sleep(_SAVE_S)
-                    self.ledger.save()
+                    self.offsets.save()
                     self._notice_silence()
             finally:
                 self._group = None
@@ -78,63 +78,70 @@ class Jobs:
 
     def follow(self, job: str, source: Source) -> None:
         """Read the source until it ends."""
-        one = self._job(job)
-        task = self._task(self._follow(one, source))
-        one.sources[source.key] = task
-        task.add_done_callback(lambda _: self._source_ended(one, source.key))
+        item = self._job(job)
+        task = self._task(self._follow(item, source))
+        item.sources[source.key] = task
+        task.add_done_callback(lambda _: self._source_ended(item, source.key))
 
     def annotate(self, job: str, uid: str, annotator: Annotator) -> None:
         """Write what is known of the job onto a pod, from now on."""
-        one = self._job(job)
-        if uid in one.annotators:
+        item = self._job(job)
+        if uid in item.annotators:
             return
-        one.annotators[uid] = (annotator, self._task(annotator.run()))
-        if one.answer:
-            annotator.tell(annotations_of(one.answer, one.answered_at_s))
-            annotator.tell_step(one.answer.get("step"))
+        item.annotators[uid] = (annotator, self._task(annotator.run()))
+        if item.answer:
+            annotator.update(annotations_of(item.answer, item.answered_at_s))
+            annotator.update_step(item.answer.get("step"))
 
     def set_gpus(self, job: str, uid: str, gpus: float) -> None:
-        one = self._job(job)
-        one.gpus[uid] = gpus
-        one.outbox.gpus = max([sum(one.gpus.values()), *one.gpus.values()])
+        item = self._job(job)
+        item.gpus[uid] = gpus
+        item.sender.gpus = max([sum(item.gpus.values()), *item.gpus.values()])
 
     def attach(self, job: str, extra: Mapping[str, Any]) -> None:
         """Send further evidence with the job's next request."""
-        self._job(job).outbox.attach(extra)
+        self._job(job).sender.attach(extra)
 
     def leave(self, job: str, uid: str) -> None:
         """A pod is gone; its sources end by themselves."""
         self.stop_annotating(job, uid)
-        if (one := self.jobs.get(job)) is not None:
-            one.gpus.pop(uid, None)
-            self._close_idle(one)
+        if (item := self.jobs.get(job)) is not None:
+            item.gpus.pop(uid, None)
+            self._close_idle(item)
 
     def stop_annotating(self, job: str, uid: str) -> None:
         """Write nothing onto the pod any more."""
-        one = self.jobs.get(job)
-        if one is not None and (known := one.annotators.pop(uid, None)) is not None:
-            known[1].cancel()
+        item = self.jobs.get(job)
+        if item is not None and (annotator := item.annotators.pop(uid, None)) is not None:
+            annotator[1].cancel()
 
     async def drained(self) -> None:
         """Every source has ended and every line is acknowledged."""
-        for one in list(self.jobs.values()):
-            one.outbox.hurry = True
-        while tasks := [task for one in self.jobs.values() for task in one.sources.values()]:
+        for job in list(self.jobs.values()):
+            job.sender.hurry = True
+        while tasks := [task for job in self.jobs.values() for task in job.sources.values()]:
             await asyncio.wait(tasks)
             await asyncio.sleep(0)
-        for one in list(self.jobs.values()):
-            await one.outbox.drained()
+        for job in list(self.jobs.values()):
+            await job.sender.drained()
 
     def _job(self, name: str) -> Job:
-        one = self.jobs.get(name)
-        if one is None:
+        job = self.jobs.get(name)
+        if job is None:
             settings = self._settings
-            outbox = Outbox(name, self._post, self.room, settings.outbox, self.tally, keep=self.ledger.set,
-                            answered=lambda answer: self._answered(one, answer))  # fmt: skip
-            one = self.jobs[name] = Job(name, outbox, Pace(settings.pace, time.monotonic))
-            one.sender = self._task(outbox.run())
+            sender = Sender(
+                name,
+                self._post,
+                self.budget,
+                settings.sender,
+                self.counters,
+                keep=self.offsets.set,
+                answered=lambda answer: self._answered(job, answer),
+            )
+            job = self.jobs[name] = Job(name, sender, Pace(settings.pace, time.monotonic))
+            job.sending = self._task(sender.run())
             _LOG.info("%s: followed", name)
-        return one
+        return job
 
     def _task(self, work: Any) -> asyncio.Task[None]:
         assert self._group is not None
@@ -144,15 +151,20 @@ class Jobs:
         if job is None:
             return
         if answer.get("state") != job.answer.get("state") or answer.get("safe") != job.answer.get("safe"):
-            _LOG.info("%s: %s, %s (%s)", job.name, answer.get("state"), "safe" if answer.get("safe") else "not safe",
-                      answer.get("reason") or "no reason given")  # fmt: skip
+            _LOG.info(
+                "%s: %s, %s (%s)",
+                job.name,
+                answer.get("state"),
+                "safe" if answer.get("safe") else "not safe",
+                answer.get("reason") or "no reason given",
+            )
         job.answer, job.answered_at_s = answer, time.time()
-        notes = annotations_of(answer, job.answered_at_s)
+        annotations = annotations_of(answer, job.answered_at_s)
         if answer.get("fallback"):
-            notes = unknown(job.answered_at_s, str(answer.get("reason") or "a fallback answered"))
+            annotations = unknown(job.answered_at_s, str(answer.get("reason") or "a fallback answered"))
         for annotator, _ in job.annotators.values():
-            annotator.tell(notes)
-            annotator.tell_step(answer.get("step"))
+            annotator.update(annotations)
+            annotator.update_step(answer.get("step"))
 
     def _notice_silence(self) -> None:
         now_s = time.time()
@@ -161,11 +173,11 @@ class Jobs:
             if (
                 job.annotators
                 and job.answer.get("state") != "UNKNOWN"
-                and silent_s > self._settings.notes.stale_after_s
+                and silent_s > self._settings.annotations.stale_after_s
             ):
                 job.answer = {"state": "UNKNOWN"}
                 for annotator, _ in job.annotators.values():
-                    annotator.tell(unknown(now_s, "the prediction endpoint has not answered"))
+                    annotator.update(unknown(now_s, "the prediction endpoint has not answered"))
 
     def _source_ended(self, job: Job, key: str) -> None:
         job.sources.pop(key, None)
@@ -176,10 +188,10 @@ class Jobs:
             self._task(self._close(job))
 
     async def _close(self, job: Job) -> None:
-        await job.outbox.drained()
-        if job.idle and self.jobs.get(job.name) is job and job.sender is not None:
+        await job.sender.drained()
+        if job.idle and self.jobs.get(job.name) is job and job.sending is not None:
             del self.jobs[job.name]
-            job.sender.cancel()
+            job.sending.cancel()
             _LOG.info("%s: ended", job.name)
 
     async def _follow(self, job: Job, source: Source) -> None:
@@ -190,28 +202,28 @@ class Jobs:
 
     async def _feed(self, job: Job, source: Source) -> None:
         pace = Pace(self._settings.pace, time.monotonic, job.pace)
-        outbox = job.outbox
+        sender = job.sender
 
-        async def room() -> None:
-            if outbox.full:
-                await outbox.room()
+        async def wait_for_space() -> None:
+            if sender.full:
+                await sender.wait_for_space()
                 pace.anew()
 
-        async with contextlib.aclosing(source.readings(room)) as readings:
+        async with contextlib.aclosing(source.readings(wait_for_space)) as readings:
             async for reading in readings:
                 if reading.present:
                     pace.caught_up()
                     if source.fresh:
                         # Another agent, or this one before it lost its file, may have counted lines that are gone.
                         source.fresh = False
-                        source.continue_at(await outbox.next_of(source.name))
+                        source.continue_at(await sender.next_of(source.name))
                     continue
                 if pace.hurried:
                     await self._pass_over(job, source, pace, reading)
                     continue
-                await outbox.put(source.name, reading.first, reading.lines, source.key, reading.mark)
+                await sender.put(source.name, reading.first, reading.lines, source.key, reading.mark)
                 await self._wait_for_pace(pace, source, len(reading.lines))
-        await outbox.drained()
+        await sender.drained()
 
     async def _wait_for_pace(self, pace: Pace, source: Source, lines: int) -> None:
         """Lines that were read beyond the rate are followed by none for a while."""
@@ -219,28 +231,32 @@ class Jobs:
         if wait_s <= 0:
             pace.anew()
             return
-        pace.judge(source.behind)
+        pace.evaluate(source.behind)
         while wait_s > 0 and not pace.hurried:
             rest_s = min(wait_s, self._settings.pace.patience_s)
             await asyncio.sleep(rest_s)
-            pace.judge(source.behind, rest_s)
+            pace.evaluate(source.behind, rest_s)
             wait_s = pace.wait_s(0)
 
     async def _pass_over(self, job: Job, source: Source, pace: Pace, reading: Reading) -> None:
         """Send what tells of checkpoints, and at the end of what there is the last lines, whatever they tell."""
-        outbox, lines = job.outbox, reading.lines
+        sender, lines = job.sender, reading.lines
         at_end = source.behind() < 1
         kept = max(0, len(lines) - _LAST_LINES) if at_end else len(lines)
-        chosen = pace.chosen(lines[:kept])
-        for at in chosen:
-            await outbox.put(source.name, reading.first + at, [lines[at]], source.key)
-        await outbox.put(source.name, reading.first + kept, lines[kept:], source.key, reading.mark)
+        selected = pace.select(lines[:kept])
+        for at in selected:
+            await sender.put(source.name, reading.first + at, [lines[at]], source.key)
+        await sender.put(source.name, reading.first + kept, lines[kept:], source.key, reading.mark)
         if at_end:
             pace.caught_up()
-        job.skipped += kept - len(chosen)
-        self.tally.skipped += kept - len(chosen)
+        job.skipped += kept - len(selected)
+        self.counters.skipped += kept - len(selected)
         now_s = time.monotonic()
-        if now_s - job.told_at_s > _TELL_SKIPPED_S:
-            job.told_at_s = now_s
-            _LOG.warning("%s prints more than %g lines a second: %d lines passed over so far", job.name,
-                         self._settings.pace.lines_per_second, job.skipped)  # fmt: skip
+        if now_s - job.reported_at_s > _REPORT_SKIPPED_S:
+            job.reported_at_s = now_s
+            _LOG.warning(
+                "%s prints more than %g lines a second: %d lines passed over so far",
+                job.name,
+                self._settings.pace.lines_per_second,
+                job.skipped,
+            )

@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kopt.agents.logtail.annotator import AnnotationSettings, Annotator
 from kopt.agents.logtail.checkpoints import listing
+from kopt.agents.logtail.file_events import Notices
 from kopt.agents.logtail.following import FileSource, Source
 from kopt.agents.logtail.jobs import Jobs
-from kopt.agents.logtail.notes import Annotator, NoteSettings
-from kopt.agents.logtail.notices import Notices
-from kopt.agents.logtail.pods import Container, PodView, mode_of
+from kopt.agents.logtail.pods import Container, FollowedPod, mode_of
 from kopt.agents.logtail.streams import Instance, StreamSource
-from kopt.cluster.api import Kube
-from kopt.cluster.informer import Change
-from kopt.cluster.namespaces import NamespaceView
-from kopt.cluster.resources import Key
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.resources import Key
+from kopt.cluster.objects.namespace import NamespaceView
+from kopt.cluster.runtime.informer import Change
 from kopt.core.decision import Mode
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 5.0
+_SCAN_S = 5.0
 
 
 class Files:
@@ -31,35 +31,37 @@ class Files:
 
     def __init__(self, jobs: Jobs, notices: Notices, patterns: Sequence[str], job: str, source: str) -> None:
         self._jobs, self._notices, self._job, self._source = jobs, notices, job, source
-        self._patterns = [str(Path(one).absolute()) for one in patterns]
-        self._news = asyncio.Event()
+        self._patterns = [str(Path(pattern).absolute()) for pattern in patterns]
+        self._changed = asyncio.Event()
         self.sources: dict[Path, FileSource] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
         for pattern in self._patterns:
-            self._notices.subscribe(Path(pattern).parent, self._news, whole=True)
+            self._notices.subscribe(Path(pattern).parent, self._changed, whole=True)
         while True:
-            self._news.clear()
-            self._look()
-            await self._news.wait()
+            self._changed.clear()
+            self._scan()
+            await self._changed.wait()
 
     def finish(self) -> None:
         """The job has ended: read to the end."""
-        self._look()
+        self._scan()
         for source in self.sources.values():
             source.finish()
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         for pattern in self._patterns:
             for path in _matching(pattern):
                 if path in self.sources:
                     continue
-                label = self._source if len(self._patterns) == 1 and not glob.has_magic(pattern) else (
-                    f"{self._source}/{path.stem}"
-                )  # fmt: skip
+                label = (
+                    self._source
+                    if len(self._patterns) == 1 and not glob.has_magic(pattern)
+                    else (f"{self._source}/{path.stem}")
+                )
                 source = FileSource(
-                    path, printable(label), self._notices, self._jobs.ledger.mark(str(path)), plain=True
+                    path, printable(label), self._notices, self._jobs.offsets.mark(str(path)), plain=True
                 )
                 self.sources[path] = source
                 self._jobs.follow(self._job, source)
@@ -67,36 +69,36 @@ class Files:
 
 def printable(name: str) -> str:
     """As the endpoint takes names."""
-    return "".join(one if one.isprintable() else "?" for one in name)[:512]
+    return "".join(item if item.isprintable() else "?" for item in name)[:512]
 
 
 def _matching(pattern: str) -> list[Path]:
     if not glob.has_magic(pattern):
         return [Path(pattern)]
-    return sorted(one for one in Path("/").glob(pattern.lstrip("/")) if one.is_file())
+    return sorted(path for path in Path("/").glob(pattern.lstrip("/")) if path.is_file())
 
 
 async def watch_folder(jobs: Jobs, job: str, folder: Path) -> None:
     """Send what lies in a checkpoint folder whenever it has changed, until cancelled."""
     before: list[dict[str, Any]] | None = None
     while True:
-        found = await asyncio.to_thread(listing, folder)
-        if found != before:
-            jobs.attach(job, {"files": found, "files_at": time.time()})
-            before = found
-        await asyncio.sleep(_LOOK_S)
+        result = await asyncio.to_thread(listing, folder)
+        if result != before:
+            jobs.attach(job, {"files": result, "files_at": time.time()})
+            before = result
+        await asyncio.sleep(_SCAN_S)
 
 
-MakeSource = Callable[[PodView, Container, str, str], Source | None]
+MakeSource = Callable[[FollowedPod, Container, str, str], Source | None]
 """Pod, container, the source's name and its key; None while there is nothing to read yet."""
 
 
 def node_sources(root: Path, notices: Notices, jobs: Jobs) -> MakeSource:
     """Containers' logs below ``/var/log/pods``."""
 
-    def make(pod: PodView, container: Container, name: str, key: str) -> Source:
+    def make(pod: FollowedPod, container: Container, name: str, key: str) -> Source:
         folder = root / f"{pod.key[0]}_{pod.key[1]}_{pod.uid}" / container.name
-        source = FileSource(folder, name, notices, jobs.ledger.mark(key), plain=False)
+        source = FileSource(folder, name, notices, jobs.offsets.mark(key), plain=False)
         source.key = key
         return source
 
@@ -106,11 +108,11 @@ def node_sources(root: Path, notices: Notices, jobs: Jobs) -> MakeSource:
 def stream_sources(kube: Kube, jobs: Jobs) -> MakeSource:
     """Containers' logs from the API server."""
 
-    def make(pod: PodView, container: Container, name: str, key: str) -> Source | None:
+    def make(pod: FollowedPod, container: Container, name: str, key: str) -> Source | None:
         if not container.started:
             return None
         instance = Instance(*pod.key, container.name, container.restarts)
-        return StreamSource(kube, instance, name, key, time.time, jobs.ledger.mark(key))
+        return StreamSource(kube, instance, name, key, time.time, jobs.offsets.mark(key))
 
     return make
 
@@ -121,44 +123,53 @@ class PodSettings:
 
     mode: Mode = Mode.OBSERVE
     every_namespace: bool = False
+    workload_may_lower: bool | None = None
+    """As ``policies.admission.mode.effective_mode`` takes it."""
 
 
 class Pods:
     """What informers see of pods, as sources to read and pods to write on."""
 
-    def __init__(self, jobs: Jobs, make: MakeSource, kube: Kube, settings: PodSettings, notes: NoteSettings,
-                 namespaces: Callable[[str], NamespaceView]) -> None:  # fmt: skip
-        self._jobs, self._make, self._kube, self._settings, self._notes = jobs, make, kube, settings, notes
+    def __init__(
+        self,
+        jobs: Jobs,
+        make: MakeSource,
+        kube: Kube,
+        settings: PodSettings,
+        annotations: AnnotationSettings,
+        namespaces: Callable[[str], NamespaceView],
+    ) -> None:
+        self._jobs, self._make, self._kube, self._settings, self._annotations = jobs, make, kube, settings, annotations
         self._namespaces = namespaces
-        self._views: dict[Key, PodView] = {}
+        self._views: dict[Key, FollowedPod] = {}
         self._sources: dict[str, dict[str, Source]] = {}
         self._turns = asyncio.Semaphore(8)
 
-    def pod_changed(self, change: Change[PodView]) -> None:
+    def pod_changed(self, change: Change[FollowedPod]) -> None:
         """An informer's news."""
         if change.new is None:
             assert change.old is not None
             self._views.pop(change.key, None)
-            self._gone(change.old)
+            self._stop_following(change.old)
         else:
             if change.old is not None and change.old.job != change.new.job:
-                self._gone(change.old)
+                self._stop_following(change.old)
             self._views[change.key] = change.new
-            self._look_at(change.new)
+            self._observe(change.new)
 
     def namespace_changed(self, change: Change[NamespaceView]) -> None:
         """Its pods may be followed or annotated from now on, or no longer."""
-        for key, view in list(self._views.items()):
+        for key, pod in list(self._views.items()):
             if key[0] == change.key[1]:
-                self._look_at(view)
+                self._observe(pod)
 
-    def _look_at(self, pod: PodView) -> None:
+    def _observe(self, pod: FollowedPod) -> None:
         namespace = self._namespaces(pod.key[0])
         if not (pod.wanted or namespace.managed or self._settings.every_namespace):
             if pod.uid in self._sources:
-                self._gone(pod)
+                self._stop_following(pod)
             return
-        if pod.ended and pod.uid not in self._sources and not self._known(pod):
+        if pod.ended and pod.uid not in self._sources and not self._has_offset(pod):
             return
         self._follow(pod)
         if pod.uid not in self._sources:
@@ -166,13 +177,13 @@ class Pods:
         self._jobs.set_gpus(pod.job, pod.uid, pod.gpus)
         if pod.recorded:
             self._jobs.attach(pod.job, {"annotations": dict(pod.recorded)})
-        if mode_of(pod, namespace, self._settings.mode) is Mode.OBSERVE:
+        if mode_of(pod, namespace, self._settings.mode, self._settings.workload_may_lower) is Mode.OBSERVE:
             self._jobs.stop_annotating(pod.job, pod.uid)
         else:
-            annotator = Annotator(self._kube, pod.key, pod.uid, self._notes, time.monotonic, self._turns)
+            annotator = Annotator(self._kube, pod.key, pod.uid, self._annotations, time.monotonic, self._turns)
             self._jobs.annotate(pod.job, pod.uid, annotator)
 
-    def _follow(self, pod: PodView) -> None:
+    def _follow(self, pod: FollowedPod) -> None:
         for container in pod.containers:
             source = self._sources.get(pod.uid, {}).get(container.name)
             if source is None:
@@ -186,10 +197,10 @@ class Pods:
             if pod.ended:
                 source.finish()
 
-    def _known(self, pod: PodView) -> bool:
-        return any(self._jobs.ledger.mark(f"{pod.uid}/{one.name}") is not None for one in pod.containers)
+    def _has_offset(self, pod: FollowedPod) -> bool:
+        return any(self._jobs.offsets.mark(f"{pod.uid}/{container.name}") is not None for container in pod.containers)
 
-    def _gone(self, pod: PodView) -> None:
+    def _stop_following(self, pod: FollowedPod) -> None:
         for source in self._sources.pop(pod.uid, {}).values():
             source.finish()
         self._jobs.leave(pod.job, pod.uid)

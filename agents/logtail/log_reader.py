@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-from kopt.agents.logtail.series import Generation, Series
+from kopt.agents.logtail.rotated_files import Generation, Series
 
 _TAIL = 64
-"""Bytes in front of a place that are compared when it is looked for."""
+"""Bytes before an offset that are compared to find it again."""
 _GZIP_ERRORS = (OSError, EOFError, zlib.error)
 
 
 @dataclass(frozen=True)
-class Place:
+class Offset:
     """Where to go on: ``check`` is the CRC-32 of the up to 64 bytes in front of ``offset``."""
 
     inode: int
@@ -31,26 +31,26 @@ class Place:
         return {"inode": self.inode, "offset": self.offset, "check": self.check}
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> "Place":
-        """Raises KeyError, TypeError or ValueError for what is none."""
-        return cls(int(found["inode"]), int(found["offset"]), int(found["check"]))
+    def from_dict(cls, document: Mapping[str, Any]) -> "Offset":
+        """Raises KeyError, TypeError or ValueError for anything else."""
+        return cls(int(document["inode"]), int(document["offset"]), int(document["check"]))
 
 
-class Trail:
-    """``read`` gives what comes next, ``place`` where a byte lies that was read last.
+class LogReader:
+    """``read`` gives what comes next, ``offset_before`` where a byte lies that was read last.
 
     ``lost`` says that the place to go on from was not found: reading began at the oldest file there is. ``cut`` says
-    that the file was emptied under us, so that a line begun before it never ends. Whoever acts on them resets them.
+    that the file was emptied under us, so that a line begun before it never ends. The caller resets them.
     """
 
-    def __init__(self, series: Series, place: Place | None = None) -> None:
+    def __init__(self, series: Series, start: Offset | None = None) -> None:
         self._series = series
         self._file: IO[bytes] | None = None
         self._generation: Generation | None = None
         self._offset = 0
         self._buffer = b""
         """The end of what was read before the last piece, and that piece."""
-        self._sought = place
+        self._sought = start
         self.lost = self.cut = False
 
     def read(self, limit: int) -> bytes:
@@ -70,24 +70,24 @@ class Trail:
             piece = self._piece(limit)
         return piece
 
-    def place(self, back: int) -> Place | None:
+    def offset_before(self, back: int) -> Offset | None:
         """The place ``back`` bytes before where reading stands; None if it lies further back than what is known."""
         if self._generation is None or back > self._offset:
             return None
         begin, end = len(self._buffer) - back - min(_TAIL, self._offset - back), len(self._buffer) - back
         if begin < 0:
             return None
-        return Place(self._generation.inode, self._offset - back, zlib.crc32(self._buffer[begin:end]))
+        return Offset(self._generation.inode, self._offset - back, zlib.crc32(self._buffer[begin:end]))
 
     def behind(self) -> float:
         """Bytes that are there and not read yet."""
         if self._file is None or self._generation is None:
             return 0.0
         size = self._size()
-        left = 0 if self._generation.packed else max(0, size - self._offset)
-        for one in self._newer():
-            left += one.path.stat().st_size if one.path.exists() else 0
-        return float(left)
+        unread = 0 if self._generation.packed else max(0, size - self._offset)
+        for generation in self._newer():
+            unread += generation.path.stat().st_size if generation.path.exists() else 0
+        return float(unread)
 
     def close(self) -> None:
         if self._file is not None:
@@ -112,7 +112,7 @@ class Trail:
         try:
             piece = self._file.read(limit)
         except _GZIP_ERRORS:
-            # Torn by whoever packed it: what could be read has been.
+            # Truncated while it was packed: everything readable has been read.
             return b""
         self._advance(tail, piece)
         return piece
@@ -142,8 +142,8 @@ class Trail:
             return False
         if sought is None:
             self._enter(files[0], 0)
-        elif (found := self._find(files, sought)) is not None:
-            self._enter(found, sought.offset)
+        elif (generation := self._find(files, sought)) is not None:
+            self._enter(generation, sought.offset)
         else:
             self.lost = True
             self._enter(files[0], 0)
@@ -151,18 +151,20 @@ class Trail:
             self._sought, self.lost = sought, False
         return self._file is not None
 
-    def _find(self, files: list[Generation], sought: Place) -> Generation | None:
+    def _find(self, files: list[Generation], sought: Offset) -> Generation | None:
         """The file that the place lies in."""
-        for one in sorted(files, key=lambda one: one.inode != sought.inode):
-            if _check(one, sought.offset) == sought.check:
-                return one
+        for generation in sorted(files, key=lambda generation: generation.inode != sought.inode):
+            if _check(generation, sought.offset) == sought.check:
+                return generation
         return None
 
     def _search(self, other_than: int) -> Generation | None:
         """A file that goes on where we stand, under another name."""
-        here = self.place(0)
-        others = [one for one in self._series.files() if one.inode != other_than]
-        return next((one for one in others if here and _check(one, self._offset) == here.check), None)
+        here = self.offset_before(0)
+        others = [generation for generation in self._series.files() if generation.inode != other_than]
+        return next(
+            (generation for generation in others if here and _check(generation, self._offset) == here.check), None
+        )
 
     def _following(self) -> Generation | None:
         """The file to go on with, if it holds something."""
@@ -170,12 +172,12 @@ class Trail:
         if not self._series.moved_on(self._generation.inode):
             return None
         newer = self._newer()
-        return next((one for one in newer if one.packed or _holds_something(one)), None)
+        return next((generation for generation in newer if generation.packed or _holds_something(generation)), None)
 
     def _newer(self) -> list[Generation]:
         assert self._generation is not None
         files = self._series.files()
-        at = next((n for n, one in enumerate(files) if one.inode == self._generation.inode), None)
+        at = next((n for n, generation in enumerate(files) if generation.inode == self._generation.inode), None)
         if at is None and self._offset:
             # Packed by now, or gone: then all there are came after it.
             twin = self._search(self._generation.inode)
@@ -203,22 +205,22 @@ class Trail:
         return os.fstat(self._file.fileno()).st_size
 
 
-def _holds_something(one: Generation) -> bool:
+def _holds_something(generation: Generation) -> bool:
     try:
-        return one.path.stat().st_size > 0
+        return generation.path.stat().st_size > 0
     except OSError:
         return False
 
 
-def _open(one: Generation) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(one.path)) if one.packed else one.path.open("rb", 0)
+def _open(generation: Generation) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(generation.path)) if generation.packed else generation.path.open("rb", 0)
 
 
-def _check(one: Generation, offset: int) -> int | None:
-    """What ``Place.check`` would be for this file; None where it is shorter."""
+def _check(generation: Generation, offset: int) -> int | None:
+    """What ``Offset.check`` would be for this file; None where it is shorter."""
     try:
-        with _open(one) as file:
-            before = _before(file, offset, one.packed)
+        with _open(generation) as file:
+            before = _before(file, offset, generation.packed)
     except _GZIP_ERRORS:
         return None
     return zlib.crc32(before) if len(before) == min(_TAIL, offset) else None

@@ -2,36 +2,40 @@
 
 import contextlib
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from kopt.agents.logtail.jobs import Jobs
-from kopt.agents.running import metrics_server
+from kopt.agents.runtime.contained import Contained
+from kopt.agents.runtime.running import metrics_server
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
-def serve_metrics(jobs: Jobs, host: str, port: int | None) -> contextlib.AbstractContextManager[None]:
+def serve_metrics(
+    jobs: Jobs, contained: Contained, host: str, port: int | None
+) -> contextlib.AbstractAsyncContextManager[None]:
     """On ``host:port`` while the block runs; nothing where ``port`` is None."""
-    return metrics_server(lambda: _counts(jobs), host, port)
+    return metrics_server(lambda: chain(_counts(jobs), contained.metrics()), host, port)
 
 
 def _counts(jobs: Jobs) -> "Iterator[Metric]":
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    tally = jobs.tally
-    for name, words, value in (
-        ("lines_sent", "Lines that the endpoint has.", tally.sent),
-        ("lines_skipped", "Lines passed over (rate) or refused.", tally.skipped),
-        ("requests", "Requests to the endpoint.", tally.requests),
-        ("failures", "Requests without an answer.", tally.failures),
+    counters = jobs.counters
+    for name, help_text, value in (
+        ("lines_sent", "Lines that the endpoint has.", counters.sent),
+        ("lines_skipped", "Lines passed over (rate) or refused.", counters.skipped),
+        ("requests", "Requests to the endpoint.", counters.requests),
+        ("failures", "Requests without an answer.", counters.failures),
     ):
-        yield CounterMetricFamily(f"kopt_logtail_{name}", words, value=value)
+        yield CounterMetricFamily(f"kopt_logtail_{name}", help_text, value=value)
     every = list(jobs.jobs.values())
-    for name, words, size in (
+    for name, help_text, size in (
         ("jobs", "Jobs that are followed.", len(every)),
-        ("jobs_waiting", "Jobs whose lines cannot be sent now.", sum(one.outbox.down for one in every)),
-        ("sources", "Logs that are followed.", sum(len(one.sources) for one in every)),
-        ("buffered_bytes", "Memory of lines that are not acknowledged.", jobs.room.used),
+        ("jobs_waiting", "Jobs whose lines cannot be sent now.", sum(job.sender.down for job in every)),
+        ("sources", "Logs that are followed.", sum(len(job.sources) for job in every)),
+        ("buffered_bytes", "Memory of lines that are not acknowledged.", jobs.budget.used),
     ):
-        yield GaugeMetricFamily(f"kopt_logtail_{name}", words, value=size)
+        yield GaugeMetricFamily(f"kopt_logtail_{name}", help_text, value=size)

@@ -17,17 +17,17 @@ _LOG = logging.getLogger(__name__)
 _SCHEMA = "kopt-logtail/1"
 _LARGEST_BYTES = 64 << 20
 _KEPT_S = 7 * 86400.0
-"""A log that nobody read for so long is forgotten."""
+"""A log that was not read for so long is forgotten."""
 
 
-class Ledger:
+class OffsetStore:
     """Marks by the source's key. ``path`` None: nothing is kept beyond this process."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path, clock
         self._marks = {} if path is None else _load(path, clock() - _KEPT_S)
         self._dirty = False
-        self._told = ""
+        self._reported = ""
 
     def mark(self, key: str) -> Mapping[str, Any] | None:
         return self._marks.get(key)
@@ -40,7 +40,7 @@ class Ledger:
         self._dirty = self._marks.pop(key, None) is not None or self._dirty
 
     def save(self) -> None:
-        """Write what has changed. A folder that cannot be written to is told once, not raised: reading goes on."""
+        """Write what has changed. A folder that cannot be written to is logged once, not raised: reading goes on."""
         if self._path is None or not self._dirty:
             return
         body = json.dumps(self._marks, separators=(",", ":")).encode()
@@ -53,13 +53,13 @@ class Ledger:
                 os.fsync(file.fileno())
             beside.replace(self._path)
         except OSError as error:
-            if str(error) != self._told:
+            if str(error) != self._reported:
                 _LOG.warning("places cannot be kept in %s: %s", self._path, error)
-                self._told = str(error)
+                self._reported = str(error)
             with contextlib.suppress(OSError):
                 beside.unlink()
             return
-        self._dirty, self._told = False, ""
+        self._dirty, self._reported = False, ""
 
 
 def _load(path: Path, oldest_s: float) -> dict[str, dict[str, Any]]:
@@ -72,13 +72,14 @@ def _load(path: Path, oldest_s: float) -> dict[str, dict[str, Any]]:
         _LOG.warning("%s cannot be read, every log is read again: %s", path, error)
         return {}
     try:
-        said, found = json.loads(head), json.loads(body)
-        if said["schema"] != _SCHEMA or said["crc32"] != zlib.crc32(body) or not isinstance(found, dict):
+        header, result = json.loads(head), json.loads(body)
+        if header["schema"] != _SCHEMA or header["crc32"] != zlib.crc32(body) or not isinstance(result, dict):
             raise ValueError("the checksum is another")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         _LOG.warning("%s is damaged, every log is read again: %s", path, error)
         return {}
     return {
-        key: mark for key, mark in found.items()
+        key: mark
+        for key, mark in result.items()
         if isinstance(mark, dict) and isinstance(at := mark.get("at"), int | float) and at >= oldest_s
-    }  # fmt: skip
+    }

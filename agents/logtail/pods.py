@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.agents.logtail.notes import LAST_STEP, LAST_TIME, MODEL
-from kopt.cluster.namespaces import MODE_ANNOTATION, NamespaceView
-from kopt.cluster.resources import Key, Object
+from kopt.agents.logtail.annotator import LAST_STEP, LAST_TIME, MODEL
+from kopt.cluster.client.resources import Key, Object
+from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceView
 from kopt.core.decision import Mode
+from kopt.policies.admission.mode import effective_mode
 
 FOLLOW_ANNOTATION = "kaiwo.ai/checkpoint-logs"
 """``true`` follows a pod that would not be, ``false`` leaves one alone; a label of that name says the same."""
@@ -16,9 +17,14 @@ JOB_ANNOTATION = "kaiwo.ai/job"
 """The job that a pod belongs to, where its owner does not say."""
 
 _JOB_LABELS = (
-    "jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "leaderworkerset.sigs.k8s.io/name",
-    "volcano.sh/job-name", "ray.io/cluster", "batch.kubernetes.io/job-name", "job-name",
-)  # fmt: skip
+    "jobset.sigs.k8s.io/jobset-name",
+    "training.kubeflow.org/job-name",
+    "leaderworkerset.sigs.k8s.io/name",
+    "volcano.sh/job-name",
+    "ray.io/cluster",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+)
 """The outermost first: a JobSet's pods carry the names of both."""
 _SERVICES = {"ReplicaSet", "ReplicationController", "DaemonSet"}
 _GPU = re.compile(
@@ -38,7 +44,7 @@ class Container:
 
 
 @dataclass(frozen=True)
-class PodView:
+class FollowedPod:
     """A pod to follow. ``label`` names it as a source: with its uid where another may come under its name."""
 
     key: Key
@@ -46,7 +52,7 @@ class PodView:
     job: str
     label: str
     gpus: float
-    """GPUs of the job as far as this pod says: its own, times the nodes that torchrun was told of."""
+    """GPUs of the job as far as this pod says: its own, times the number of nodes in torchrun's arguments."""
     mode: str
     containers: tuple[Container, ...]
     ended: bool
@@ -56,21 +62,27 @@ class PodView:
     """Annotations by which others say what they know of its checkpoints."""
 
 
-def pod_view(document: Object) -> PodView | None:
+def followed_pod(document: Object) -> FollowedPod | None:
     """None for pods that are not followed."""
     metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    said = str(annotations.get(FOLLOW_ANNOTATION, labels.get(FOLLOW_ANNOTATION, "")))
+    follow = str(annotations.get(FOLLOW_ANNOTATION, labels.get(FOLLOW_ANNOTATION, "")))
     gpus = gpus_of(spec, annotations)
-    if said == "false" or (said != "true" and (not gpus or _owner(metadata, "kind") in _SERVICES)):
+    if follow == "false" or (follow != "true" and (not gpus or _owner(metadata, "kind") in _SERVICES)):
         return None
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata.get("uid", "")
-    return PodView(
-        (namespace, name), uid, job_of(metadata), name if metadata.get("generateName") else f"{name}@{uid[:8]}",
-        gpus * _nodes(spec), str(annotations.get(MODE_ANNOTATION, "")),
-        _containers(spec, status), status.get("phase") in _ENDED or "deletionTimestamp" in metadata, said == "true",
+    return FollowedPod(
+        (namespace, name),
+        uid,
+        job_of(metadata),
+        name if metadata.get("generateName") else f"{name}@{uid[:8]}",
+        gpus * _nodes(spec),
+        str(annotations.get(MODE_ANNOTATION, "")),
+        _containers(spec, status),
+        status.get("phase") in _ENDED or "deletionTimestamp" in metadata,
+        follow == "true",
         _recorded(annotations),
-    )  # fmt: skip
+    )
 
 
 def job_of(metadata: Mapping[str, Any]) -> str:
@@ -80,22 +92,19 @@ def job_of(metadata: Mapping[str, Any]) -> str:
     return f"{metadata['namespace']}/{named or _owner(metadata, 'name') or metadata['name']}"
 
 
-def mode_of(pod: PodView, namespace: NamespaceView, default: Mode) -> Mode:
-    """The nearest annotation that is a mode."""
-    for text in (pod.mode, namespace.mode):
-        if text in tuple(Mode):
-            return Mode(text)
-    return default
+def mode_of(pod: FollowedPod, namespace: NamespaceView, default: Mode, workload_may_lower: bool | None = None) -> Mode:
+    """As for every other component; ``workload_may_lower`` as ``policies.admission.mode.effective_mode`` takes it."""
+    return effective_mode(pod.mode, namespace.mode, default, workload_may_lower)
 
 
 def gpus_of(spec: Mapping[str, Any], annotations: Mapping[str, Any]) -> float:
     """Devices that a pod's containers ask for together; a fraction by annotation counts as one."""
-    asked = 0
+    requested = 0
     for container in (*(spec.get("containers") or ()), *_sidecars(spec)):
         resources = container.get("resources") or {}
         wanted = resources.get("limits") or resources.get("requests") or {}
-        asked += sum(_count(amount) for name, amount in wanted.items() if _GPU.fullmatch(str(name)))
-    return float(asked) or (1.0 if any(name in annotations for name in _FRACTIONS) else 0.0)
+        requested += sum(_count(amount) for name, amount in wanted.items() if _GPU.fullmatch(str(name)))
+    return float(requested) or (1.0 if any(name in annotations for name in _FRACTIONS) else 0.0)
 
 
 def _recorded(annotations: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -106,32 +115,39 @@ def _recorded(annotations: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _sidecars(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [one for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"]
+    return [
+        init_container
+        for init_container in spec.get("initContainers") or []
+        if init_container.get("restartPolicy") == "Always"
+    ]
 
 
 def _containers(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[Container, ...]:
     """Those that hold GPUs, else all: what a proxy beside the trainer prints tells nothing."""
-    states = {one["name"]: one for one in status.get("containerStatuses") or []}
+    states = {container_status["name"]: container_status for container_status in status.get("containerStatuses") or []}
     every = spec.get("containers") or []
-    training = [one for one in every if gpus_of({"containers": [one]}, {})] or every
+    training = [item for item in every if gpus_of({"containers": [item]}, {})] or every
     return tuple(
-        Container(one["name"], int(states.get(one["name"], {}).get("restartCount", 0)),
-                  bool({"running", "terminated"} & (states.get(one["name"], {}).get("state") or {}).keys()))
-        for one in training
-    )  # fmt: skip
+        Container(
+            item["name"],
+            int(states.get(item["name"], {}).get("restartCount", 0)),
+            bool({"running", "terminated"} & (states.get(item["name"], {}).get("state") or {}).keys()),
+        )
+        for item in training
+    )
 
 
 def _nodes(spec: Mapping[str, Any]) -> int:
     for container in spec.get("containers") or []:
-        for one in container.get("env") or []:
-            if one.get("name") == "PET_NNODES" and (nodes := _count(one.get("value", ""))):
+        for item in container.get("env") or []:
+            if item.get("name") == "PET_NNODES" and (nodes := _count(item.get("value", ""))):
                 return nodes
     return 1
 
 
 def _owner(metadata: Mapping[str, Any], what: str) -> str:
     owners = metadata.get("ownerReferences") or []
-    return next((str(one.get(what, "")) for one in owners if one.get("controller")), "")
+    return next((str(owner.get(what, "")) for owner in owners if owner.get("controller")), "")
 
 
 def _count(amount: Any) -> int:

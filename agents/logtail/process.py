@@ -9,22 +9,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kopt.agents.logtail.annotator import Annotator
+from kopt.agents.logtail.file_events import Notices
 from kopt.agents.logtail.jobs import Jobs, JobSettings
-from kopt.agents.logtail.ledger import Ledger
+from kopt.agents.logtail.log_paths import Files, Pods, PodSettings, node_sources, stream_sources, watch_folder
 from kopt.agents.logtail.metrics import serve_metrics
-from kopt.agents.logtail.notes import Annotator
-from kopt.agents.logtail.notices import Notices
-from kopt.agents.logtail.places import Files, Pods, PodSettings, node_sources, stream_sources, watch_folder
-from kopt.agents.logtail.pods import PodView, pod_view
-from kopt.agents.running import beside, end_signals
-from kopt.cluster.api import ApiError, Kube, KubeSettings, connect
-from kopt.cluster.informer import Informer
-from kopt.cluster.namespaces import MODE_ANNOTATION, NamespaceView, namespace_view
-from kopt.cluster.resources import NAMESPACES, PODS, Object
+from kopt.agents.logtail.offset_store import OffsetStore
+from kopt.agents.logtail.pods import FollowedPod, followed_pod
+from kopt.agents.runtime.contained import Contained
+from kopt.agents.runtime.running import beside, end_signals
+from kopt.cluster.client.api import ApiError, Kube, KubeSettings, connect
+from kopt.cluster.client.resources import NAMESPACES, PODS, Object
+from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceView, namespace_view
+from kopt.cluster.runtime.informer import Informer
 from kopt.core.decision import Mode
-from kopt.serving.client import AsyncPredictionClient
+from kopt.policies.admission.mode import effective_mode
+from kopt.serving.client.client import AsyncPredictionClient
 
 _LOG = logging.getLogger(__name__)
+_NAME = "logtail"
 _DEADLINE_S = 10.0
 _LONGEST_PAUSE_S = 5.0
 _AT_ONCE = 16
@@ -59,13 +62,14 @@ class SidecarSettings:
     checkpoints: Path | None = None
     mode: Mode = Mode.OBSERVE
     pod: tuple[str, str] | None = None
+    workload_may_lower: bool | None = None
+    """As ``policies.admission.mode.effective_mode`` takes it."""
 
 
-async def serve_sidecar(settings: ProcessSettings, sidecar: SidecarSettings,
-                        stop: asyncio.Event | None = None) -> None:  # fmt: skip
+async def serve_sidecar(settings: ProcessSettings, sidecar: SidecarSettings, stop: asyncio.Event | None = None) -> None:
     """Follow files until SIGTERM, SIGINT or ``stop``; then read and send what there is still."""
     ending = end_signals(stop)
-    async with _running(settings) as (jobs, notices), contextlib.AsyncExitStack() as stack:
+    async with _running(settings, Contained(_NAME)) as (jobs, notices), contextlib.AsyncExitStack() as stack:
         files = Files(jobs, notices, sidecar.patterns, sidecar.job, sidecar.source)
         work = [files.run()]
         if sidecar.gpus:
@@ -83,48 +87,72 @@ async def serve_sidecar(settings: ProcessSettings, sidecar: SidecarSettings,
                     await jobs.drained()
 
 
-async def serve_node(settings: ProcessSettings, pods: PodSettings, node: str, root: Path,
-                     stop: asyncio.Event | None = None) -> None:  # fmt: skip
+async def serve_node(
+    settings: ProcessSettings, pods: PodSettings, node: str, root: Path, stop: asyncio.Event | None = None
+) -> None:
     """Follow the GPU pods of one node through the files of their containers."""
-    await _serve_pods(settings, pods, f"spec.nodeName={node}", "", "", stop,
-                      lambda _, jobs, notices: node_sources(root, notices, jobs))  # fmt: skip
+    await _serve_pods(
+        settings,
+        pods,
+        f"spec.nodeName={node}",
+        "",
+        "",
+        stop,
+        lambda _, jobs, notices: node_sources(root, notices, jobs),
+    )
 
 
-async def serve_cluster(settings: ProcessSettings, pods: PodSettings, namespace: str = "", selector: str = "",
-                        stop: asyncio.Event | None = None) -> None:  # fmt: skip
+async def serve_cluster(
+    settings: ProcessSettings,
+    pods: PodSettings,
+    namespace: str = "",
+    selector: str = "",
+    stop: asyncio.Event | None = None,
+) -> None:
     """Follow GPU pods through the API server."""
-    await _serve_pods(settings, pods, "", namespace, selector, stop,
-                      lambda kube, jobs, _: stream_sources(kube, jobs))  # fmt: skip
+    await _serve_pods(settings, pods, "", namespace, selector, stop, lambda kube, jobs, _: stream_sources(kube, jobs))
 
 
 async def _serve_pods(
-    settings: ProcessSettings, wanted: PodSettings, fields: str, namespace: str, selector: str,
-    stop: asyncio.Event | None, sources: Callable[[Kube, Jobs, Notices], Any],
-) -> None:  # fmt: skip
-    ending = end_signals(stop)
-    async with connect(settings.kubeconfig, _kube_settings()) as kube, _running(settings) as (jobs, notices):
+    settings: ProcessSettings,
+    wanted: PodSettings,
+    fields: str,
+    namespace: str,
+    selector: str,
+    stop: asyncio.Event | None,
+    sources: Callable[[Kube, Jobs, Notices], Any],
+) -> None:
+    ending, contained = end_signals(stop), Contained(_NAME)
+    async with connect(settings.kubeconfig, _kube_settings()) as kube, _running(settings, contained) as (jobs, notices):
         namespaces: Informer[NamespaceView] = Informer(
             kube, NAMESPACES, keep=namespace_view, field_selector=f"metadata.name={namespace}" if namespace else ""
         )
-        found: Informer[PodView] = Informer(
-            kube, PODS, namespace=namespace or None, keep=pod_view, field_selector=fields, label_selector=selector
+        informer: Informer[FollowedPod] = Informer(
+            kube, PODS, namespace=namespace or None, keep=followed_pod, field_selector=fields, label_selector=selector
         )
-        pods = Pods(jobs, sources(kube, jobs, notices), kube, wanted, settings.jobs.notes,
-                    lambda name: namespaces.objects.get(("", name), NamespaceView()))  # fmt: skip
+        namespaces.isolation = informer.isolation = contained.isolation
+        pods = Pods(
+            jobs,
+            sources(kube, jobs, notices),
+            kube,
+            wanted,
+            settings.jobs.annotations,
+            lambda name: namespaces.objects.get(("", name), NamespaceView()),
+        )
 
         async def begin() -> None:
             # What namespaces say decides about their pods.
             await namespaces.synced.wait()
             namespaces.subscribe(pods.namespace_changed)
-            found.subscribe(pods.pod_changed)
-            await found.run()
+            informer.subscribe(pods.pod_changed)
+            await informer.run()
 
         async with beside([namespaces.run(), begin()]):
             await ending.wait()
 
 
 @contextlib.asynccontextmanager
-async def _running(settings: ProcessSettings) -> AsyncIterator[tuple[Jobs, Notices]]:
+async def _running(settings: ProcessSettings, contained: Contained) -> AsyncIterator[tuple[Jobs, Notices]]:
     """Jobs and notices at work; at the end the places are kept."""
     _raise_file_limit()
     turns = asyncio.Semaphore(_AT_ONCE)
@@ -134,18 +162,18 @@ async def _running(settings: ProcessSettings) -> AsyncIterator[tuple[Jobs, Notic
             async with turns:
                 return await client.checkpoint(request)
 
-        jobs, notices = Jobs(post, Ledger(settings.state), settings.jobs), Notices()
-        with serve_metrics(jobs, settings.host, settings.port):
+        jobs, notices = Jobs(post, OffsetStore(settings.state), settings.jobs), Notices()
+        async with serve_metrics(jobs, contained, settings.host, settings.port):
             try:
                 async with beside([jobs.run(), notices.run()]):
                     await jobs.started()
                     yield jobs, notices
             finally:
-                jobs.ledger.save()
+                jobs.offsets.save()
 
 
 async def _annotate_own(jobs: Jobs, kube: Kube, sidecar: SidecarSettings, settings: ProcessSettings) -> None:
-    """Whoever put a sidecar into a pod decides about the pod, but for an annotation on the pod itself."""
+    """The sidecar's mode applies to its pod unless the pod has an annotation of its own."""
     assert sidecar.pod is not None
     namespace, name = sidecar.pod
     try:
@@ -154,13 +182,22 @@ async def _annotate_own(jobs: Jobs, kube: Kube, sidecar: SidecarSettings, settin
         _LOG.error("pod %s/%s is not annotated: %s", namespace, name, error)
         return
     metadata = pod["metadata"]
-    said = (metadata.get("annotations") or {}).get(MODE_ANNOTATION, sidecar.mode)
-    if said == Mode.OBSERVE:
+    own = (metadata.get("annotations") or {}).get(MODE_ANNOTATION)
+    # A sidecar may read no namespaces, so that its own --mode stands for what is around the pod.
+    if effective_mode(own, "", sidecar.mode, sidecar.workload_may_lower) is Mode.OBSERVE:
         _LOG.info("pod %s/%s is not annotated: its mode is observe", namespace, name)
         return
-    jobs.annotate(sidecar.job, metadata["uid"], Annotator(
-        kube, (namespace, name), metadata["uid"], settings.jobs.notes, asyncio.get_running_loop().time,
-    ))  # fmt: skip
+    jobs.annotate(
+        sidecar.job,
+        metadata["uid"],
+        Annotator(
+            kube,
+            (namespace, name),
+            metadata["uid"],
+            settings.jobs.annotations,
+            asyncio.get_running_loop().time,
+        ),
+    )
 
 
 def _kube_settings() -> KubeSettings:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kopt.agents.logtail.records import Said
+from kopt.agents.logtail.records import LogLine
 
 _TELLING = re.compile(
     r"(?i)check.?point|ckpt|\bsav(?:e|ed|es|ing)\b|snapshot|state_dict|safetensors|writ(?:e|es|ing|ten)\b|wrote|persist"
@@ -37,7 +37,7 @@ class PaceSettings:
 
 
 class Bucket:
-    """A token bucket that may go into debt: ``take`` says how long to wait until it is paid."""
+    """A token bucket that may go into debt: ``consume`` says how long to wait until it is paid."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
@@ -50,7 +50,7 @@ class Bucket:
         self._at_s = now_s
         return self._tokens
 
-    def take(self, count: float) -> float:
+    def consume(self, count: float) -> float:
         self._tokens = self.level - count
         return max(0.0, -self._tokens / self._rate)
 
@@ -70,9 +70,9 @@ class Pace:
 
     def wait_s(self, lines: int) -> float:
         """How long the lines that were read have to be followed by none."""
-        return self._lines.take(lines)
+        return self._lines.consume(lines)
 
-    def judge(self, behind: Callable[[], float], rested_s: float = 0.0) -> None:
+    def evaluate(self, behind: Callable[[], float], rested_s: float = 0.0) -> None:
         """After lines that had to wait, and again once they have rested: does reading catch up? ``behind`` says how
         much there is to read yet, in whatever unit grows with it. Only what the rate made reading rest counts: on a
         busy machine a pause of milliseconds may last seconds, which says nothing of the job."""
@@ -82,10 +82,10 @@ class Pace:
         self._rested_s += rested_s
         if self._rested_s < self._settings.patience_s:
             return
-        left = behind()
-        gained = self._since - left
-        self.hurried = left >= 1 and (gained <= 0 or left * self._rested_s / gained > self._settings.catch_up_s)
-        self._since, self._rested_s = left, 0.0
+        unread = behind()
+        gained = self._since - unread
+        self.hurried = unread >= 1 and (gained <= 0 or unread * self._rested_s / gained > self._settings.catch_up_s)
+        self._since, self._rested_s = unread, 0.0
 
     def anew(self) -> None:
         """Reading stood still for another reason than the rate, or had not to wait: what grew so far tells nothing."""
@@ -94,11 +94,11 @@ class Pace:
     def caught_up(self) -> None:
         self.hurried, self._since = False, None
 
-    def chosen(self, lines: list[Said]) -> list[int]:
+    def select(self, lines: list[LogLine]) -> list[int]:
         """Which of the lines that are passed over are sent all the same, by their index."""
-        found = [n for n, line in enumerate(lines) if _TELLING.search(line.text)]
+        result = [n for n, line in enumerate(lines) if _TELLING.search(line.text)]
         room = max(0, int(self._telling.level))
-        if found:
-            found = found[:room]
-            self._telling.take(len(found))
-        return found
+        if result:
+            result = result[:room]
+            self._telling.consume(len(result))
+        return result

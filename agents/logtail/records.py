@@ -16,8 +16,8 @@ _LONGEST_RECORD = 1 << 18
 """Bytes without an end that are no record of a container runtime, which cuts at 16 KiB."""
 
 
-class Said(NamedTuple):
-    """One line; ``at_s`` is when the container runtime got it (Unix seconds), None where nobody knows."""
+class LogLine(NamedTuple):
+    """One line; ``at_s`` is when the container runtime got it (Unix seconds), None if unknown."""
 
     text: str
     at_s: float | None = None
@@ -31,7 +31,7 @@ class Origin(NamedTuple):
 
 
 class Decoder(Protocol):
-    """``number`` is that of the next line, from 1; ``origin`` is None while there is no place nearer than before."""
+    """``number`` is that of the next line, from 1; ``origin`` is None while the last one is still the nearest."""
 
     number: int
     origin: Origin | None
@@ -41,11 +41,11 @@ class Decoder(Protocol):
         """Bytes so far, as ``origin.position`` counts them."""
         ...
 
-    def feed(self, piece: bytes) -> list[Said]:
+    def feed(self, piece: bytes) -> list[LogLine]:
         """The lines that end in this piece."""
         ...
 
-    def cut(self) -> list[Said]:
+    def cut(self) -> list[LogLine]:
         """What was begun and will not be ended, as a line."""
         ...
 
@@ -62,16 +62,16 @@ class PlainLog:
     def fed(self) -> int:
         return self._position
 
-    def feed(self, piece: bytes) -> list[Said]:
-        found = [Said(line.text) for line in self._splitter.feed(piece)]
+    def feed(self, piece: bytes) -> list[LogLine]:
+        result = [LogLine(line.text) for line in self._splitter.feed(piece)]
         self._position += len(piece)
-        self.number += len(found)
-        # Between \r and \n nobody can begin: the \n alone would be a line.
+        self.number += len(result)
+        # Reading cannot start between \r and \n: the \n alone would be a line.
         between = piece.endswith(b"\r")
         self.origin = None if between else Origin(self._position - self._splitter.pending, self.number)
-        return found
+        return result
 
-    def cut(self) -> list[Said]:
+    def cut(self) -> list[LogLine]:
         return self.feed(b"\n")[:1] if self._splitter.pending else []
 
 
@@ -89,44 +89,44 @@ class ContainerLog:
     def fed(self) -> int:
         return self._position + len(self._rest)
 
-    def feed(self, piece: bytes) -> list[Said]:
+    def feed(self, piece: bytes) -> list[LogLine]:
         *records, self._rest = (self._rest + piece).split(b"\n")
-        found: list[Said] = []
+        result: list[LogLine] = []
         for record in records:
-            self._take(_opened(record), len(record) + 1, found)
+            self._consume(_opened(record), len(record) + 1, result)
         if len(self._rest) > _LONGEST_RECORD:
             record, self._rest = self._rest, b""
-            self._take((b"", None, record), len(record), found)
+            self._consume((b"", None, record), len(record), result)
         self.origin = min([*self._begun.values(), Origin(self._position, self.number)])
-        return found
+        return result
 
-    def cut(self) -> list[Said]:
-        found: list[Said] = []
+    def cut(self) -> list[LogLine]:
+        result: list[LogLine] = []
         for stream, splitter in self._splitters.items():
             if splitter.pending:
-                self._say(stream, b"\n", None, found)
+                self._say(stream, b"\n", None, result)
         if self._rest:
-            found += self.feed(b"\n")
-        return found
+            result += self.feed(b"\n")
+        return result
 
-    def _take(self, opened: "_Opened", size: int, found: list[Said]) -> None:
+    def _consume(self, opened: "_Opened", size: int, result: list[LogLine]) -> None:
         begins = Origin(self._position, self.number)
         self._position += size
         stream, at_s, content = opened
         before = self._splitters[stream].pending if stream in self._splitters else 0
-        self._say(stream, content, at_s, found)
+        self._say(stream, content, at_s, result)
         pending = self._splitters[stream].pending
         if not pending and not content.endswith(b"\r"):
             self._begun.pop(stream, None)
         elif not before or pending <= len(content):
             self._begun[stream] = begins
 
-    def _say(self, stream: bytes, content: bytes, at_s: float | None, found: list[Said]) -> None:
+    def _say(self, stream: bytes, content: bytes, at_s: float | None, result: list[LogLine]) -> None:
         splitter = self._splitters.setdefault(stream, LineSplitter())
         lines: Iterable[Line] = splitter.feed(content)
-        before = len(found)
-        found += [Said(line.text, at_s) for line in lines]
-        self.number += len(found) - before
+        before = len(result)
+        result += [LogLine(line.text, at_s) for line in lines]
+        self.number += len(result) - before
 
 
 _Opened = tuple[bytes, float | None, bytes]
@@ -134,22 +134,22 @@ _Opened = tuple[bytes, float | None, bytes]
 
 
 def _opened(record: bytes) -> _Opened:
-    """A record that is none is content, so that nothing is lost."""
+    """A malformed record counts as content, so that nothing is lost."""
     parts = record.split(b" ", 3)
     if len(parts) >= 3 and parts[1] in (b"stdout", b"stderr") and parts[2][:1] in (b"P", b"F"):
         content = parts[3] if len(parts) == 4 else b""
         return parts[1], read_time(parts[0]), content if parts[2][:1] == b"P" else content + b"\n"
     if record.startswith(b'{"log":'):
-        found = _docker(record)
-        if found is not None:
-            return found
+        result = _docker(record)
+        if result is not None:
+            return result
     return b"", None, record + b"\n"
 
 
 def _docker(record: bytes) -> _Opened | None:
     try:
-        found = orjson.loads(record)
-        return str(found["stream"]).encode(), read_time(str(found["time"]).encode()), str(found["log"]).encode()
+        result = orjson.loads(record)
+        return str(result["stream"]).encode(), read_time(str(result["time"]).encode()), str(result["log"]).encode()
     except (orjson.JSONDecodeError, KeyError, UnicodeEncodeError):
         return None
 

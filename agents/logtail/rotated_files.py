@@ -35,14 +35,14 @@ def plain_series(path: Path) -> Series:
     """A file that a program writes, with what rotation made of it before: ``NAME.1``, ``NAME-20260301.gz``, …"""
 
     def files() -> list[Generation]:
-        found = []
-        for one in _entries(path.parent):
-            if one.name == path.name or (
-                one.name.startswith(path.name) and _COPIES.fullmatch(one.name, len(path.name))
+        generations = []
+        for entry in _entries(path.parent):
+            if entry.name == path.name or (
+                entry.name.startswith(path.name) and _COPIES.fullmatch(entry.name, len(path.name))
             ):
-                generation = _plain(one, one.name == path.name)
-                found += [generation] if generation else []
-        return sorted(found, key=lambda one: one.order)
+                generation = _plain(entry, entry.name == path.name)
+                generations += [generation] if generation else []
+        return sorted(generations, key=lambda item: item.order)
 
     return Series(files, lambda inode: _inode(path) not in (inode, None))
 
@@ -51,17 +51,17 @@ def container_series(folder: Path) -> Series:
     """The logs of a container in ``/var/log/pods/POD/CONTAINER``: ``N.log``, where N counts restarts."""
 
     def files() -> list[Generation]:
-        found: dict[tuple[int, str], Generation] = {}
-        for one in _entries(folder):
-            name = _CONTAINER.fullmatch(one.name)
-            inode = _inode(one)
+        generations: dict[tuple[int, str], Generation] = {}
+        for entry in _entries(folder):
+            name = _CONTAINER.fullmatch(entry.name)
+            inode = _inode(entry)
             if not name or inode is None:
                 continue
             order = (int(name[1]), name[2] or _NEWEST)
             # While the kubelet packs a file, both are there for a moment.
-            if order not in found or found[order].packed:
-                found[order] = Generation(one, order, inode, bool(name[3]))
-        return [found[order] for order in sorted(found)]
+            if order not in generations or generations[order].packed:
+                generations[order] = Generation(entry, order, inode, bool(name[3]))
+        return [generations[order] for order in sorted(generations)]
 
     def moved_on(inode: int) -> bool:
         newest = files()[-1:]
@@ -72,14 +72,14 @@ def container_series(folder: Path) -> Series:
 
 def _plain(path: Path, newest: bool) -> Generation | None:
     try:
-        found = path.stat()
+        result = path.stat()
     except OSError:
         return None
-    if not stat.S_ISREG(found.st_mode):
-        # Opening a pipe would wait for whoever writes into it.
+    if not stat.S_ISREG(result.st_mode):
+        # Opening a pipe would block until a writer opens it.
         return None
-    order = (1, _NEWEST) if newest else (0, f"{found.st_mtime_ns:020d}")
-    return Generation(path, order, found.st_ino, path.suffix == ".gz")
+    order = (1, _NEWEST) if newest else (0, f"{result.st_mtime_ns:020d}")
+    return Generation(path, order, result.st_ino, path.suffix == ".gz")
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """What goes to the endpoint about one job: lines in their order, a request at a time, until it is acknowledged.
 
-Memory is bounded, for each job and for all of them: whoever puts lines in waits while there is no room.
+Memory is bounded, for each job and for all of them: ``put`` waits while there is no room.
 """
 
 import asyncio
@@ -13,9 +13,10 @@ from typing import Any
 import tenacity
 
 from kopt.agents.logtail.following import Mark
-from kopt.agents.logtail.records import Said
-from kopt.serving.answers import AnswerError
-from kopt.serving.client import EndpointFailure, RequestRefused
+from kopt.agents.logtail.records import LogLine
+from kopt.core.redaction import redact
+from kopt.serving.client.client import EndpointFailure, RequestRefused
+from kopt.serving.contract.answers import AnswerError
 
 _LOG = logging.getLogger(__name__)
 _LINE_BYTES = 160
@@ -31,7 +32,7 @@ Answer = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class OutboxSettings:
+class SenderSettings:
     """Bytes count with what Python adds to text."""
 
     job_bytes: int = 1 << 19
@@ -49,7 +50,7 @@ class OutboxSettings:
 
 
 @dataclass
-class Tally:
+class Counters:
     """Counters of the whole process; ``skipped`` are lines that were passed over or refused."""
 
     sent: int = 0
@@ -58,65 +59,75 @@ class Tally:
     failures: int = 0
 
 
-class Room:
-    """Bytes that lines take up together. Whoever waits is let in in turn, one after the other while there is room."""
+class ByteBudget:
+    """Bytes that all lines may use together. Waiting callers are admitted in order while there is room."""
 
     def __init__(self, most: int) -> None:
         self._most, self.used = most, 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._pending: deque[asyncio.Future[None]] = deque()
 
     @property
     def full(self) -> bool:
         return self.used >= self._most
 
-    def take(self, amount: int) -> None:
+    def reserve(self, amount: int) -> None:
         self.used += amount
 
-    def give(self, amount: int) -> None:
+    def release(self, amount: int) -> None:
         self.used -= amount
         self._wake()
 
     async def admitted(self) -> None:
         """Waits until there is room."""
+        queue = self._pending.append
         while self.full:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
+            queue(turn)
             await turn
+            # Where those before it have taken all the room, it is the next one again.
+            queue = self._pending.appendleft
         # The next one comes after this one has taken what it needs, or has found that it needs nothing.
         self._wake()
 
     def _wake(self) -> None:
-        while self._waiting and not self.full:
-            turn = self._waiting.popleft()
+        while self._pending and not self.full:
+            turn = self._pending.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
 
 
 @dataclass
-class _Parcel:
+class _Batch:
     source: str
     first: int
-    lines: list[Said]
+    lines: list[LogLine]
     size: int
     key: str
     mark: Mark | None
     put_at_s: float
 
 
-class Outbox:
+class Sender:
     """One job's. ``answered`` gets every answer, ``keep`` the marks of what was acknowledged."""
 
     def __init__(
-        self, job: str, post: Post, room: Room, settings: OutboxSettings, tally: Tally, *,
-        keep: Callable[[str, Mark], None], answered: Callable[[Answer], None],
-    ) -> None:  # fmt: skip
-        self.job, self._post, self._room, self._settings, self._tally = job, post, room, settings, tally
+        self,
+        job: str,
+        post: Post,
+        budget: ByteBudget,
+        settings: SenderSettings,
+        counters: Counters,
+        *,
+        keep: Callable[[str, Mark], None],
+        answered: Callable[[Answer], None],
+    ) -> None:
+        self.job, self._post, self._budget, self._settings, self._counters = job, post, budget, settings, counters
         self._keep, self._answered = keep, answered
-        self._parcels: deque[_Parcel] = deque()
-        self._own = Room(settings.job_bytes)
-        self._news, self._settled = asyncio.Event(), asyncio.Event()
-        self._asked, self._answers = False, 0
+        self._batches: deque[_Batch] = deque()
+        self._own = ByteBudget(settings.job_bytes)
+        self._changed, self._settled = asyncio.Event(), asyncio.Event()
+        self._requested, self._answers = False, 0
         self._extra: dict[str, Any] = {}
         self.expected: dict[str, int] = {}
         """The endpoint's ``next``: the number of the line that it waits for, by source."""
@@ -128,18 +139,18 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        return self._own.full or self._room.full
+        return self._own.full or self._budget.full
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Waits until there is room for more; nothing is read before that."""
         while self.full:
             await self._own.admitted()
-            await self._room.admitted()
+            await self._budget.admitted()
 
-    async def put(self, source: str, first: int, lines: list[Said], key: str = "", mark: Mark | None = None) -> None:
+    async def put(self, source: str, first: int, lines: list[LogLine], key: str = "", mark: Mark | None = None) -> None:
         """Lines that the endpoint has already are left out; the mark stays."""
-        known = min(len(lines), max(0, self.expected.get(source, 0) - first))
-        first, lines = first + known, lines[known:]
+        acknowledged = min(len(lines), max(0, self.expected.get(source, 0) - first))
+        first, lines = first + acknowledged, lines[acknowledged:]
         most = self._settings.lines
         parts = [lines[at : at + most] for at in range(0, len(lines), most)] or [[]]
         for at, part in enumerate(parts):
@@ -148,30 +159,30 @@ class Outbox:
             size = sum(len(line.text) + _LINE_BYTES for line in part)
             last = at == len(parts) - 1
             now_s = asyncio.get_running_loop().time()
-            self._parcels.append(_Parcel(source, first, part, size, key, mark if last else None, now_s))
+            self._batches.append(_Batch(source, first, part, size, key, mark if last else None, now_s))
             first += len(part)
-            self._own.take(size)
-            self._room.take(size)
-            self._news.set()
+            self._own.reserve(size)
+            self._budget.reserve(size)
+            self._changed.set()
 
     def attach(self, extra: Mapping[str, Any]) -> None:
         """Send these fields with the next request, soon."""
         self._extra.update(extra)
-        self._asked = True
-        self._news.set()
+        self._requested = True
+        self._changed.set()
 
     async def next_of(self, source: str) -> int:
         """The number of the line that the endpoint waits for, once it has all that was put in."""
-        before, self._asked = self._answers, True
-        self._news.set()
-        while self._parcels or self._answers == before:
+        before, self._requested = self._answers, True
+        self._changed.set()
+        while self._batches or self._answers == before:
             self._settled.clear()
             await self._settled.wait()
         return self.expected.get(source, 1)
 
     async def drained(self) -> None:
         """Everything is acknowledged."""
-        while self._parcels:
+        while self._batches:
             self._settled.clear()
             await self._settled.wait()
 
@@ -182,70 +193,72 @@ class Outbox:
                 await self._wait()
                 await self._send()
         finally:
-            self._room.give(self._own.used)
+            self._budget.release(self._own.used)
 
     async def _wait(self) -> None:
         """Until there is something to send, or to ask."""
-        self._news.clear()
-        if not self._parcels and not self._asked:
+        self._changed.clear()
+        if not self._batches and not self._requested:
             try:
                 async with asyncio.timeout(self._settings.ask_s):
-                    await self._news.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 return
-        if not self.hurry and sum(len(one.lines) for one in self._parcels) < self._settings.lines:
+        if not self.hurry and sum(len(item.lines) for item in self._batches) < self._settings.lines:
             now_s = asyncio.get_running_loop().time()
-            since_s = self._parcels[0].put_at_s if self._parcels else now_s
+            since_s = self._batches[0].put_at_s if self._batches else now_s
             await asyncio.sleep(since_s + self._settings.linger_s - now_s)
 
     async def _send(self) -> None:
         count, lines = self._bundle()
-        if lines or self._asked or not count:
-            self._asked = False
-            head = self._parcels[0] if lines else None
+        if lines or self._requested or not count:
+            self._requested = False
+            head = self._batches[0] if lines else None
             await self._deliver(head.source if head else "", head.first if head else 0, lines)
         self._acknowledge(count)
 
-    async def _deliver(self, source: str, first: int, lines: list[Said], parts: int = _PARTS) -> None:
+    async def _deliver(self, source: str, first: int, lines: list[LogLine], parts: int = _PARTS) -> None:
         """Send until the endpoint has the lines; of lines that it refuses as they are, at least those it takes."""
         extra, self._extra = self._extra, {}
         answer = await self._answer_to(_request(self.job, source, first, lines, self.gpus) | extra)
         if answer is not None:
-            self._heard(answer)
-            self._tally.sent += len(lines)
+            self._handle(answer)
+            self._counters.sent += len(lines)
         elif len(lines) > 1 and parts > 1:
             half = len(lines) // 2
             await self._deliver(source, first, lines[:half], parts // 2)
             await self._deliver(source, first + half, lines[half:], parts // 2)
         else:
-            self._tally.skipped += len(lines)
+            self._counters.skipped += len(lines)
 
-    def _bundle(self) -> tuple[int, list[Said]]:
+    def _bundle(self) -> tuple[int, list[LogLine]]:
         """How many parcels go into one request, and their lines: of one source, one after the other."""
-        lines: list[Said] = []
+        lines: list[LogLine] = []
         size, following = 0, 0
-        for count, one in enumerate(self._parcels):
-            goes_on = not lines or not one.lines or (one.source == self._parcels[0].source and one.first == following)
-            too_much = lines and (
-                len(lines) + len(one.lines) > self._settings.lines or size + one.size > self._settings.request_bytes
+        for count, item in enumerate(self._batches):
+            goes_on = (
+                not lines or not item.lines or (item.source == self._batches[0].source and item.first == following)
             )
-            if not goes_on or too_much or (one.lines and not lines and count):
+            too_much = lines and (
+                len(lines) + len(item.lines) > self._settings.lines or size + item.size > self._settings.request_bytes
+            )
+            if not goes_on or too_much or (item.lines and not lines and count):
                 return count, lines
-            lines = lines + one.lines if one.lines else lines
-            size += one.size
-            following = one.first + len(one.lines) if one.lines else following
-        return len(self._parcels), lines
+            lines = lines + item.lines if item.lines else lines
+            size += item.size
+            following = item.first + len(item.lines) if item.lines else following
+        return len(self._batches), lines
 
     def _acknowledge(self, count: int) -> None:
         for _ in range(count):
-            one = self._parcels.popleft()
-            self._own.give(one.size)
-            self._room.give(one.size)
-            if one.mark is not None:
-                self._keep(one.key, one.mark)
+            item = self._batches.popleft()
+            self._own.release(item.size)
+            self._budget.release(item.size)
+            if item.mark is not None:
+                self._keep(item.key, item.mark)
         self._settled.set()
 
-    def _heard(self, answer: Answer) -> None:
+    def _handle(self, answer: Answer) -> None:
         following = answer.get("next")
         if isinstance(following, Mapping):
             self.expected |= {str(name): number for name, number in following.items() if isinstance(number, int)}
@@ -255,9 +268,12 @@ class Outbox:
     async def _answer_to(self, request: Mapping[str, Any]) -> Answer | None:
         """Asks until there is an answer; None when the endpoint refuses the lines themselves."""
         attempts = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_may_pass), wait=self._pause, reraise=True, stop=_in_vain,
-            before_sleep=self._tell_failure,
-        )  # fmt: skip
+            retry=tenacity.retry_if_exception(_may_pass),
+            wait=self._pause,
+            reraise=True,
+            stop=_in_vain,
+            before_sleep=self._report_failure,
+        )
         try:
             answer: Answer = await attempts(self._once, request)
         except RequestRefused as error:
@@ -272,14 +288,14 @@ class Outbox:
         return answer
 
     async def _once(self, request: Mapping[str, Any]) -> Answer:
-        self._tally.requests += 1
+        self._counters.requests += 1
         answer = await self._post(request)
         if answer.get("fallback") and not _covers(answer, request):
             raise EndpointFailure(_NOT_READ, str(answer.get("reason") or "a fallback answered"))
         return answer
 
-    def _tell_failure(self, state: tenacity.RetryCallState) -> None:
-        self._tally.failures += 1
+    def _report_failure(self, state: tenacity.RetryCallState) -> None:
+        self._counters.failures += 1
         if not self.down and state.outcome is not None:
             _LOG.warning("%s: nothing can be sent, reading waits: %s", self.job, state.outcome.exception())
         self.down = True
@@ -309,17 +325,19 @@ def _in_vain(state: tenacity.RetryCallState) -> bool:
 def _covers(answer: Answer, request: Mapping[str, Any]) -> bool:
     """Whether the endpoint has the lines, by its own word."""
     following = answer.get("next")
-    known = following.get(request.get("source")) if isinstance(following, Mapping) else None
-    return not request["lines"] or (isinstance(known, int) and known >= request["first"] + len(request["lines"]))
+    acknowledged = following.get(request.get("source")) if isinstance(following, Mapping) else None
+    return not request["lines"] or (
+        isinstance(acknowledged, int) and acknowledged >= request["first"] + len(request["lines"])
+    )
 
 
-def _request(job: str, source: str, first: int, lines: list[Said], gpus: float) -> dict[str, Any]:
-    request: dict[str, Any] = {"job": job, "lines": [_line(one) for one in lines]}
+def _request(job: str, source: str, first: int, lines: list[LogLine], gpus: float) -> dict[str, Any]:
+    request: dict[str, Any] = {"job": job, "lines": [_line(line) for line in lines]}
     if lines:
         request |= {"source": source, "first": first}
     return request | ({"gpus": gpus} if gpus else {})
 
 
-def _line(said: Said) -> Any:
+def _line(line: LogLine) -> Any:
     # Without a time, the line's own counts; a bare text would have come just now.
-    return {"text": said.text, "at": said.at_s}
+    return {"text": redact(line.text), "at": line.at_s}

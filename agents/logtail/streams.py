@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NamedTuple
 
 from kopt.agents.logtail.following import Mark, Reading
-from kopt.agents.logtail.records import Said, read_time
-from kopt.cluster.api import ApiError, Kube, NotFound
-from kopt.cluster.backoff import Backoff
+from kopt.agents.logtail.records import LogLine, read_time
+from kopt.cluster.client.api import ApiError, Kube, NotFound
+from kopt.cluster.runtime.backoff import Backoff
 from kopt.formats.joblog import LineSplitter
 
 _LOG = logging.getLogger(__name__)
@@ -48,20 +48,20 @@ class Records:
         since_s = self.since_s
         return None if since_s is None else {"since": since_s, "number": self._begins[since_s]}
 
-    def feed(self, piece: bytes) -> list[Said]:
-        found: list[Said] = []
+    def feed(self, piece: bytes) -> list[LogLine]:
+        result: list[LogLine] = []
         *ended, rest = piece.split(b"\n")
         for part in ended:
-            self._part(part, found)
-            self._end(found)
+            self._part(part, result)
+            self._end(result)
         if rest:
-            self._part(rest, found)
-        return found
+            self._part(rest, result)
+        return result
 
     def connect(self) -> None:
         """What follows is a new stream, from ``since_s`` on."""
         if self._time and not self._drops:
-            self._cut_at, self._cut_lines = self._time, max(self._said, self._left_out)
+            self._cut_at, self._cut_lines = self._time, max(self._read, self._skipped)
         self._replayed = self._times.copy()
         self._begin()
 
@@ -70,10 +70,10 @@ class Records:
         """What may be a time yet; None behind it."""
         self._time = b""
         self._at_s: float | None = None
-        self._said, self._left_out, self._drops = 0, 0, False
+        self._read, self._skipped, self._drops = 0, 0, False
         self._splitter = LineSplitter()
 
-    def _part(self, part: bytes, found: list[Said]) -> None:
+    def _part(self, part: bytes, result: list[LogLine]) -> None:
         if self._head is not None:
             head = self._head + part
             time, space, part = head.partition(b" ")
@@ -86,7 +86,7 @@ class Records:
                 part = head
             else:
                 self._open(time, at_s)
-        self._say(part, found)
+        self._say(part, result)
 
     def _open(self, time: bytes, at_s: float) -> None:
         self._time, self._at_s = time, at_s
@@ -94,7 +94,7 @@ class Records:
         if self._replayed[time] > 0:
             self._replayed[time] -= 1
         elif time == self._cut_at:
-            self._left_out, self._cut_at = self._cut_lines, b""
+            self._skipped, self._cut_at = self._cut_lines, b""
         if self._drops:
             return
         second = int(at_s)
@@ -102,20 +102,22 @@ class Records:
         if second not in self._begins and second > max(self._begins, default=0):
             self._begins = {at: number for at, number in self._begins.items() if at >= second - 1}
             self._begins[second] = self.number
-            self._times = Counter({one: n for one, n in self._times.items() if (read_time(one) or 0) >= second - 1})
+            self._times = Counter(
+                {chunk: n for chunk, n in self._times.items() if (read_time(chunk) or 0) >= second - 1}
+            )
             self._replayed.clear()
 
-    def _say(self, part: bytes, found: list[Said]) -> None:
+    def _say(self, part: bytes, result: list[LogLine]) -> None:
         for line in self._splitter.feed(part):
-            self._said += 1
-            if not self._drops and self._said > self._left_out:
-                found.append(Said(line.text, self._at_s))
+            self._read += 1
+            if not self._drops and self._read > self._skipped:
+                result.append(LogLine(line.text, self._at_s))
                 self.number += 1
 
-    def _end(self, found: list[Said]) -> None:
+    def _end(self, result: list[LogLine]) -> None:
         if self._head is not None:
-            self._say(self._head, found)
-        self._say(b"\n", found)
+            self._say(self._head, result)
+        self._say(b"\n", result)
         if self._time and not self._drops:
             self._count()
         self._begin()
@@ -141,16 +143,17 @@ class Instance(NamedTuple):
 class StreamSource:
     """The log of one container, from the API server."""
 
-    def __init__(self, kube: Kube, instance: Instance, name: str, key: str, clock: Callable[[], float],
-                 mark: Mark | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, kube: Kube, instance: Instance, name: str, key: str, clock: Callable[[], float], mark: Mark | None = None
+    ) -> None:
         self.name, self.key = name, key
         self._kube, self._instance, self._followed, self._clock = kube, instance, instance.restarts, clock
         since_s, number = _read_mark(mark)
         self.fresh = since_s is None
         self._records = Records(number, since_s)
         self._finished = False
-        self._news = asyncio.Event()
-        self._told = ""
+        self._changed = asyncio.Event()
+        self._reported = ""
 
     def behind(self) -> float:
         return max(0.0, self._clock() - self._records.last_at_s)
@@ -160,37 +163,37 @@ class StreamSource:
 
     def finish(self) -> None:
         self._finished = True
-        self._news.set()
+        self._changed.set()
 
     def seen(self, instance: Instance) -> None:
         """What the pod says now about the container."""
         if instance != self._instance:
             self._instance = instance
-            self._news.set()
+            self._changed.set()
 
     async def readings(self, room: Callable[[], Awaitable[None]]) -> AsyncGenerator[Reading]:
         backoff = Backoff(0.2, _AGAIN_S)
         while True:
-            self._news.clear()
+            self._changed.clear()
             finished = self._finished
             try:
                 async with contextlib.aclosing(self._runs(room)) as runs:
                     async for reading in runs:
                         yield reading
                         backoff.reset()
-                self._told = ""
+                self._reported = ""
             except NotFound:
                 finished = True
             except ApiError as error:
                 # 400: there is no such log (yet); with everything else it may be there.
                 finished = finished and error.status == 400
-                self._tell(error)
+                self._report(error)
             if finished:
                 return
             yield Reading(self._records.number, present=True)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(backoff.next_s()):
-                    await self._news.wait()
+                    await self._changed.wait()
 
     async def _runs(self, room: Callable[[], Awaitable[None]]) -> AsyncGenerator[Reading]:
         """What is there of the run before, if there was one, and the present one to its end."""
@@ -210,9 +213,10 @@ class StreamSource:
 
     async def _stream(self, room: Callable[[], Awaitable[None]], *, previous: bool = False) -> AsyncGenerator[Reading]:
         self._records.connect()
-        one = self._instance
-        chunks = self._kube.follow_log(one.namespace, one.pod, one.container, since_s=self._records.since_s,
-                                       previous=previous)  # fmt: skip
+        item = self._instance
+        chunks = self._kube.follow_log(
+            item.namespace, item.pod, item.container, since_s=self._records.since_s, previous=previous
+        )
         async with contextlib.aclosing(chunks):
             while True:
                 await room()
@@ -231,11 +235,11 @@ class StreamSource:
                 lines = self._records.feed(piece)
                 yield Reading(first, lines, self._records.mark)
 
-    def _tell(self, error: ApiError) -> None:
-        if str(error) != self._told:
-            one = self._instance
-            _LOG.info("the log of %s/%s, container %s: %s", one.namespace, one.pod, one.container, error)
-            self._told = str(error)
+    def _report(self, error: ApiError) -> None:
+        if str(error) != self._reported:
+            item = self._instance
+            _LOG.info("the log of %s/%s, container %s: %s", item.namespace, item.pod, item.container, error)
+            self._reported = str(error)
 
 
 def _read_mark(mark: Mark | None) -> tuple[int | None, int]:

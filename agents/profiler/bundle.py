@@ -43,8 +43,9 @@ def install(folder: Path, runtime: Path | None = None) -> Path:
         nvml = importlib.util.find_spec("pynvml")
         if nvml is not None and nvml.origin is not None:
             shutil.copy(nvml.origin, scratch)
-        zipapp.create_archive(scratch, folder / "profile.pyz", main="kopt.agents.profiler.command:main_and_exit",
-                              compressed=True)  # fmt: skip
+        zipapp.create_archive(
+            scratch, folder / "profile.pyz", main="kopt.agents.profiler.command:main_and_exit", compressed=True
+        )
     if runtime is not None and runtime.is_dir():
         shutil.copytree(runtime, folder / "python", symlinks=True, dirs_exist_ok=True)
     script = folder / "profile"

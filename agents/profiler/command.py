@@ -17,7 +17,7 @@ from pathlib import Path
 from kopt.agents.profiler.readings import Exhausted, SourceError
 from kopt.agents.profiler.run import RunSettings, profile_command
 from kopt.agents.profiler.sources import SOURCE_VARIABLE, find_source
-from kopt.core.profile import DryRun
+from kopt.core.workload.profile import DryRun
 
 USAGE, UNAVAILABLE, NOT_STARTED = 64, 69, 127
 LARGEST_MESSAGE = 4096
@@ -36,18 +36,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = RunSettings(options.duration, options.interval, options.grace)
         source = find_source(options.source)
         with contextlib.closing(source):
-            found = profile_command(
-                options.command, source, settings, job_type=os.environ.get(JOB_TYPE_VARIABLE, ""),
+            dry_run = profile_command(
+                options.command,
+                source,
+                settings,
+                job_type=os.environ.get(JOB_TYPE_VARIABLE, ""),
                 world_size=int(os.environ.get(WORLD_SIZE_VARIABLE) or 1),
-                env={name: value for name, value in os.environ.items() if name not in own}, stopped=lambda: bool(stop),
-            )  # fmt: skip
+                env={name: value for name, value in os.environ.items() if name not in own},
+                stopped=lambda: bool(stop),
+            )
     except ValueError as error:
         return _fail(str(error), USAGE)
     except (SourceError, Exhausted) as error:
         return _fail(f"{error}", UNAVAILABLE)
     except OSError as error:
         return _fail(f"{options.command[0]}: {error.strerror or error}", NOT_STARTED)
-    _write(found, options.result)
+    _write(dry_run, options.result)
     return 0
 
 
@@ -56,11 +60,11 @@ def main_and_exit() -> None:
     sys.exit(main())
 
 
-def message_of(found: DryRun) -> str:
+def message_of(dry_run: DryRun) -> str:
     """The document in as few bytes as a termination message has."""
-    text = json.dumps(found.to_dict(), separators=(",", ":"))
+    text = json.dumps(dry_run.to_dict(), separators=(",", ":"))
     if len(text.encode()) > LARGEST_MESSAGE:
-        text = json.dumps({**found.to_dict(), "warnings": []}, separators=(",", ":"))
+        text = json.dumps({**dry_run.to_dict(), "warnings": []}, separators=(",", ":"))
     return text
 
 
@@ -72,15 +76,15 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--source", default="", help="where readings come from; default: what the machine has")
     parser.add_argument("--result", type=Path, help="file for the document; default: standard output")
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    found = parser.parse_args(list(arguments))
-    found.command = found.command[1:] if found.command[:1] == ["--"] else found.command
-    if not found.command:
+    result = parser.parse_args(list(arguments))
+    result.command = result.command[1:] if result.command[:1] == ["--"] else result.command
+    if not result.command:
         parser.exit(USAGE, "profile: a command is needed behind --\n")
-    return found
+    return result
 
 
-def _write(found: DryRun, path: Path | None) -> None:
-    text = message_of(found)
+def _write(dry_run: DryRun, path: Path | None) -> None:
+    text = message_of(dry_run)
     if path is None:
         sys.stdout.write(text + "\n")
     else:

@@ -13,8 +13,11 @@ def read_exposition(text: str, namespace: str = "", pod: str = "") -> Reading:
     if text and not text.endswith("\n"):
         raise MetricsError("the last line is cut: it has no end", text.count("\n") + 1)
     try:
-        series = [(one.name, one.labels, one.value) for family in text_string_to_metric_families(text)
-                  for one in family.samples]  # fmt: skip
+        series = [
+            (sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        ]
     except (ValueError, IndexError, KeyError) as error:
         raise MetricsError(f"not Prometheus' text format: {error}", _bad_line(text)) from error
     return Reading(time.time(), exporters.samples_of(series, namespace, pod))

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kopt.agents.profiler.readings import Reading
-from kopt.core.catalogue import UnknownGpuError, find_gpu
-from kopt.core.profile import DryRun, Spread
-from kopt.core.sizing import WorkloadProfile
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.units import MIB, Bytes, format_bytes
+from kopt.core.workload.profile import DryRun, Spread
+from kopt.core.workload.sizing import WorkloadProfile
 from kopt.formats.gpu_metrics import GpuSample
 
 _IN_USE = 16 * MIB
@@ -60,16 +60,16 @@ class Observation:
         used = self._used(reading, pids)
         for gpu, amount in used.items():
             self._peaks[gpu] = max(self._peaks.get(gpu, 0), amount)
-        mine = [one for one in reading.gpus if used.get(one.gpu)]
+        mine = [gpu_sample for gpu_sample in reading.gpus if used.get(gpu_sample.gpu)]
         if not mine and self._first_s is None:
             return
         self.samples += 1
         self._first_s = reading.at_s if self._first_s is None else self._first_s
-        self._seen |= {one.gpu: one for one in mine}
-        self._note_peak(reading.at_s)
-        self._device_peak = max([self._device_peak, *(one.used_bytes or 0 for one in mine)])
-        users = [one for one in reading.gpus if one.gpu in self._seen]
-        self._note_shares(reading.at_s, users)
+        self._seen |= {gpu_sample.gpu: gpu_sample for gpu_sample in mine}
+        self._record_peak(reading.at_s)
+        self._device_peak = max([self._device_peak, *(gpu_sample.used_bytes or 0 for gpu_sample in mine)])
+        users = [gpu_sample for gpu_sample in reading.gpus if gpu_sample.gpu in self._seen]
+        self._record_shares(reading.at_s, users)
 
     @property
     def by_process(self) -> bool:
@@ -90,51 +90,81 @@ class Observation:
         return self._last_s - self._grew_s >= needed_s and self._repeats()
 
     def result(
-        self, *, source: str, exit_status: int | None = None, out_of_memory: bool = False, job_type: str = "",
+        self,
+        *,
+        source: str,
+        exit_status: int | None = None,
+        out_of_memory: bool = False,
+        job_type: str = "",
         world_size: int = 1,
-    ) -> DryRun:  # fmt: skip
+    ) -> DryRun:
         """What was seen. A run that never touched a GPU has a peak of 0."""
         gpu, unknown = self._model()
-        total = max((one.total_bytes or 0 for one in self._seen.values()), default=0)
+        total = max((gpu_sample.total_bytes or 0 for gpu_sample in self._seen.values()), default=0)
         profile = WorkloadProfile(
-            gpu, self.peak_bytes, round(self._last_s - (self._began_s or 0.0), 3),
-            self.samples, self.steady, _mean(self._activity), _mean(self._bandwidth), None, source,
-        )  # fmt: skip
+            gpu,
+            self.peak_bytes,
+            round(self._last_s - (self._began_s or 0.0), 3),
+            self.samples,
+            self.steady,
+            _mean(self._activity),
+            _mean(self._bandwidth),
+            None,
+            source,
+        )
         capped = bool(total) and self._device_peak >= self.settings.capped_share * total
         return DryRun(
-            profile, job_type, max(1, len(self._seen)), world_size, Bytes(total) if total else None,
-            max((one.reserved_bytes for one in self._seen.values() if one.reserved_bytes is not None), default=None),
-            _spread(self._activity), _spread(self._bandwidth), capped, out_of_memory, exit_status,
+            profile,
+            job_type,
+            max(1, len(self._seen)),
+            world_size,
+            Bytes(total) if total else None,
+            max(
+                (
+                    gpu_sample.reserved_bytes
+                    for gpu_sample in self._seen.values()
+                    if gpu_sample.reserved_bytes is not None
+                ),
+                default=None,
+            ),
+            _spread(self._activity),
+            _spread(self._bandwidth),
+            capped,
+            out_of_memory,
+            exit_status,
             tuple(self._warnings(unknown, capped)),
-        )  # fmt: skip
+        )
 
     def _used(self, reading: Reading, pids: frozenset[int]) -> dict[str, int]:
         """Bytes by GPU that count as the command's; only GPUs of which it has some."""
-        own = [one for one in reading.processes or () if one.pid in pids]
-        if own and all(one.used_bytes is not None and one.gpu for one in own):
+        own = [process for process in reading.processes or () if process.pid in pids]
+        if own and all(process_sample.used_bytes is not None and process_sample.gpu for process_sample in own):
             self._matched = True
             by_gpu: dict[str, int] = {}
-            for one in own:
-                by_gpu[one.gpu] = by_gpu.get(one.gpu, 0) + (one.used_bytes or 0)
+            for process_sample in own:
+                by_gpu[process_sample.gpu] = by_gpu.get(process_sample.gpu, 0) + (process_sample.used_bytes or 0)
             return by_gpu
         if self._matched:
             # Once processes were told apart, a reading without them is one in which they held nothing.
             return {}
-        grown = {one.gpu: (one.used_bytes or 0) - self.idle.get(one.gpu, 0) for one in reading.gpus}
+        grown = {
+            gpu_sample.gpu: (gpu_sample.used_bytes or 0) - self.idle.get(gpu_sample.gpu, 0)
+            for gpu_sample in reading.gpus
+        }
         return {gpu: amount for gpu, amount in grown.items() if amount >= _IN_USE}
 
-    def _note_peak(self, at_s: float) -> None:
+    def _record_peak(self, at_s: float) -> None:
         largest = max(self._peaks.values(), default=0)
         if largest > self._held * (1 + self.settings.growth):
             self._held, self._grew_s = largest, at_s
 
-    def _note_shares(self, at_s: float, users: Sequence[GpuSample]) -> None:
-        for found, store in (
-            ([one.activity for one in users if one.activity is not None], self._activity),
-            ([one.bandwidth for one in users if one.bandwidth is not None], self._bandwidth),
+    def _record_shares(self, at_s: float, users: Sequence[GpuSample]) -> None:
+        for result, store in (
+            ([gpu_sample.activity for gpu_sample in users if gpu_sample.activity is not None], self._activity),
+            ([gpu_sample.bandwidth for gpu_sample in users if gpu_sample.bandwidth is not None], self._bandwidth),
         ):
-            if found:
-                store.append(sum(found) / len(found))
+            if result:
+                store.append(sum(result) / len(result))
         if self._activity:
             self._recent.append((at_s, self._activity[-1]))
         while self._recent and self._recent[0][0] < at_s - 2 * self.settings.window_s:
@@ -149,25 +179,25 @@ class Observation:
         return abs(sum(before) / len(before) - sum(after) / len(after)) <= self.settings.drift
 
     def _model(self) -> tuple[str, str]:
-        name = next((one.name for one in self._seen.values() if one.name), "")
+        name = next((gpu_sample.name for gpu_sample in self._seen.values() if gpu_sample.name), "")
         try:
             return (find_gpu(name).name, "") if name else ("", "")
         except UnknownGpuError:
             return name[:100], name[:100]
 
     def _warnings(self, unknown: str, capped: bool) -> list[str]:
-        found = []
+        warnings = []
         if unknown:
-            found.append(f"{unknown} is not in the catalogue of GPUs")
+            warnings.append(f"{unknown} is not in the catalogue of GPUs")
         if not self._seen:
-            found.append("no GPU was used")
+            warnings.append("no GPU was used")
         elif not self._matched:
-            found.append("the driver did not tell the command's processes apart: all use of its GPUs is counted")
+            warnings.append("the driver did not tell the command's processes apart: all use of its GPUs is counted")
         if capped:
-            found.append(
+            warnings.append(
                 f"memory of the GPU was nearly full ({format_bytes(self._device_peak)}): the need may be larger"
             )
-        return found
+        return warnings
 
 
 def _mean(shares: Sequence[float]) -> float | None:

@@ -16,14 +16,14 @@ def tree_of(root: int, known: frozenset[int] = frozenset()) -> frozenset[int]:
         if entry.isdigit() and (parent := _parent(int(entry))) is not None:
             children.setdefault(parent, []).append(int(entry))
             alive.add(int(entry))
-    found: set[int] = set()
+    result: set[int] = set()
     waiting = [root, *known]
     while waiting:
         pid = waiting.pop()
-        if pid not in found and pid in alive:
-            found.add(pid)
+        if pid not in result and pid in alive:
+            result.add(pid)
             waiting += children.get(pid, ())
-    return frozenset(found)
+    return frozenset(result)
 
 
 def end(pids: frozenset[int], signal_number: int = signal.SIGKILL) -> None:

@@ -1,5 +1,6 @@
-"""What a source of GPU metrics gives: one reading of everything at a moment."""
+"""What a source of GPU metrics gives, one reading of everything at a time, and how a collector offers one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,3 +38,11 @@ class Source(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Collector:
+    """A way to the metrics of a running machine. ``open`` raises SourceError where the machine does not have it."""
+
+    name: str
+    open: Callable[[], Source]

@@ -31,7 +31,7 @@ def _grouped(samples: Iterable[GpuSample], interval_s: float) -> Iterator[Readin
     group: list[GpuSample] = []
     count = 0
     for sample in samples:
-        if any(one.gpu == sample.gpu for one in group):
+        if any(gpu_sample.gpu == sample.gpu for gpu_sample in group):
             yield _reading(group, count * interval_s)
             group, count = [], count + 1
         group.append(sample)

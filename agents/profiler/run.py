@@ -15,12 +15,12 @@ from typing import IO
 from kopt.agents.profiler.observation import Observation, SteadySettings
 from kopt.agents.profiler.processes import end, tree_of
 from kopt.agents.profiler.readings import Exhausted, Source, SourceError
-from kopt.core.profile import DryRun, says_out_of_memory
+from kopt.core.workload.profile import DryRun, says_out_of_memory
 
 _TAIL = 4096
 _KILL_S = 5.0
 """What SIGKILL has not ended after so long hangs in a driver."""
-_TROUBLES = 5
+_MOST_ERRORS = 5
 """Readings that may fail in a row before the source is given up."""
 
 
@@ -52,29 +52,52 @@ class Watched:
 
 
 def profile_command(
-    command: Sequence[str], source: Source, settings: RunSettings, *, job_type: str = "", world_size: int = 1,
-    relay: IO[bytes] | None = None, env: dict[str, str] | None = None, stopped: Callable[[], bool] = lambda: False,
-) -> DryRun:  # fmt: skip
+    command: Sequence[str],
+    source: Source,
+    settings: RunSettings,
+    *,
+    job_type: str = "",
+    world_size: int = 1,
+    relay: IO[bytes] | None = None,
+    env: dict[str, str] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> DryRun:
     """Run the command until it ends, is steady, or the limit is reached. Its output goes to ``relay`` (stderr).
 
     Raises OSError when it cannot be started, and SourceError when the source fails before anything was seen.
     """
     seen = watch_command(command, source, settings, relay=relay, env=env, stopped=stopped)
-    return seen.observation.result(source=source.name, exit_status=seen.exit_status, out_of_memory=seen.out_of_memory,
-                                   job_type=job_type, world_size=world_size)  # fmt: skip
+    return seen.observation.result(
+        source=source.name,
+        exit_status=seen.exit_status,
+        out_of_memory=seen.out_of_memory,
+        job_type=job_type,
+        world_size=world_size,
+    )
 
 
 def watch_command(
-    command: Sequence[str], source: Source, settings: RunSettings, *, relay: IO[bytes] | None = None,
-    env: dict[str, str] | None = None, cwd: Path | None = None, stopped: Callable[[], bool] = lambda: False,
-) -> Watched:  # fmt: skip
+    command: Sequence[str],
+    source: Source,
+    settings: RunSettings,
+    *,
+    relay: IO[bytes] | None = None,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Watched:
     """The same, as it was seen. All that the command has started ends with it."""
-    idle = {one.gpu: int(one.used_bytes or 0) for one in source.read().gpus} if source.idles else {}
+    idle = {gpu.gpu: int(gpu.used_bytes or 0) for gpu in source.read().gpus} if source.idles else {}
     observation = Observation(settings.steady, idle)
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        env=env, cwd=cwd,
-    )  # fmt: skip
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=env,
+        cwd=cwd,
+    )
     output = _Output(process, relay or sys.stderr.buffer)
     pids = frozenset({process.pid})
     try:
@@ -85,25 +108,31 @@ def watch_command(
     return Watched(observation, status, output.out_of_memory)
 
 
-def _watch(process: "subprocess.Popen[bytes]", source: Source, settings: RunSettings, observation: Observation,
-           output: "_Output", stopped: Callable[[], bool]) -> frozenset[int]:  # fmt: skip
+def _watch(
+    process: "subprocess.Popen[bytes]",
+    source: Source,
+    settings: RunSettings,
+    observation: Observation,
+    output: "_Output",
+    stopped: Callable[[], bool],
+) -> frozenset[int]:
     """Take readings until there is a reason to stop; the processes that were seen last."""
     ends_s = time.monotonic() + settings.limit_s
     pids = frozenset({process.pid})
-    troubles = 0
+    errors = 0
     while process.poll() is None and time.monotonic() < ends_s and not stopped():
         due_s = time.monotonic() + settings.interval_s
         pids = tree_of(process.pid, pids)
         try:
             observation.take(source.read(), pids)
-            troubles = 0
+            errors = 0
         except Exhausted:
             break
         except SourceError:
-            troubles += 1
-            if troubles >= _TROUBLES and not observation.samples:
+            errors += 1
+            if errors >= _MOST_ERRORS and not observation.samples:
                 raise
-            if troubles >= _TROUBLES and not settings.to_the_end:
+            if errors >= _MOST_ERRORS and not settings.to_the_end:
                 break
         if observation.steady and not settings.to_the_end:
             break

@@ -9,6 +9,10 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+_MOST_CONNECTIONS = 64
+_MOST_BUFFERED_BYTES = 4 << 20
+
 
 def on_signals(event: asyncio.Event, *numbers: signal.Signals) -> asyncio.Event:
     """``event``, which these signals set."""
@@ -28,22 +32,27 @@ def end_signals(stop: asyncio.Event | None = None) -> asyncio.Event:
 async def beside(work: Sequence[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
     """The coroutines run beside the block, and end with it; what breaks one breaks the block."""
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(one) for one in work]
+        running = [group.create_task(item) for item in work]
         try:
             yield
         finally:
-            for one in running:
-                one.cancel()
+            for task in running:
+                task.cancel()
 
 
-@contextlib.contextmanager
-def metrics_server(collect: Callable[[], Iterator[Any]], host: str, port: int | None) -> Iterator[None]:
-    """The metrics that ``collect`` yields, on ``host:port`` while the block runs; nothing where ``port`` is None."""
+@contextlib.asynccontextmanager
+async def metrics_server(collect: Callable[[], Iterator[Any]], host: str, port: int | None) -> AsyncIterator[None]:
+    """The metrics that ``collect`` yields, on ``host:port`` while the block runs; nothing where ``port`` is None.
+
+    Raises OSError where that address is taken.
+    """
     if port is None:
         yield
         return
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
+
+    from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
 
     class Counts(Collector):
         def collect(self) -> Iterator[Any]:
@@ -51,12 +60,20 @@ def metrics_server(collect: Callable[[], Iterator[Any]], host: str, port: int | 
 
     registry = CollectorRegistry()
     registry.register(Counts())
-    server, thread = start_http_server(port, host, registry)
+
+    def answer(request: Request) -> Reply:
+        if request.path == "/metrics":
+            return Reply(generate_latest(registry), content_type=_METRICS)
+        return Reply.text("there is /metrics\n", 404)
+
+    # Any pod may connect: a thread for each connection would cost a node its memory.
+    limits = HttpLimits(connections=_MOST_CONNECTIONS, buffered_bytes=_MOST_BUFFERED_BYTES)
+    server = HttpServer(answer, SMALL_BODY_BYTES, limits=limits)
+    await server.start(host, port)
     try:
         yield
     finally:
-        server.shutdown()
-        thread.join()
+        await server.stop()
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
@@ -70,8 +87,12 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = {"at_s": round(record.created, 3), "level": record.levelname, "logger": record.name,
-                "message": record.getMessage()}  # fmt: skip
+        line = {
+            "at_s": round(record.created, 3),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line)

@@ -10,7 +10,7 @@ import obstore
 
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.troubles import NOT_THERE, STORE_ERRORS, changed, of_source
-from kopt.core.staging import Checksum, Entry, Source, SourceKind
+from kopt.core.staging.manifest import Checksum, Entry, Source, SourceKind
 
 _PAGE = 1000
 _LARGEST_PIECE, _SMALLEST_PIECE = 4 << 20, 64 << 10
@@ -22,12 +22,18 @@ _PREFIXES = {SourceKind.S3: "AWS", SourceKind.GCS: "GOOGLE", SourceKind.AZURE: "
 def options(settings: StageSettings, *, plain_http: bool) -> dict[str, Any]:
     """What every store of obstore is made with: its own retries, and no limit on how long a body may take."""
     return {
-        "client_options": {"allow_http": plain_http, "connect_timeout": "15s", "timeout": "7d",
-                           "read_timeout": f"{settings.stall_s:g}s"},
-        "retry_config": {"max_retries": 1000, "retry_timeout": timedelta(seconds=settings.retry_s),
-                         "backoff": {"init_backoff": timedelta(milliseconds=100), "base": 2,
-                                     "max_backoff": timedelta(seconds=15)}},
-    }  # fmt: skip
+        "client_options": {
+            "allow_http": plain_http,
+            "connect_timeout": "15s",
+            "timeout": "7d",
+            "read_timeout": f"{settings.stall_s:g}s",
+        },
+        "retry_config": {
+            "max_retries": 1000,
+            "retry_timeout": timedelta(seconds=settings.retry_s),
+            "backoff": {"init_backoff": timedelta(milliseconds=100), "base": 2, "max_backoff": timedelta(seconds=15)},
+        },
+    }
 
 
 def _may_be_plain(scheme: str) -> bool:
@@ -52,12 +58,12 @@ class Bucket:
     def __init__(self, source: Source, settings: StageSettings) -> None:
         from obstore.store import from_url
 
-        self.revision, self.notes = "", list[str]()
+        self.revision, self.remarks = "", list[str]()
         self._source, self._settings = source, settings
         scheme, _, rest = source.address.partition("://")
         bucket, _, key = rest.partition("/")
-        self._key, self._one = key.strip("/"), ""
-        """``_one`` is the key where the source is one object and no prefix."""
+        self._key, self._single_key = key.strip("/"), ""
+        """``_single_key`` is the key where the source is one object and no prefix."""
         self._folder = key.endswith("/") or not key
         try:
             self._store: Any = from_url(f"{scheme}://{bucket}", **options(settings, plain_http=_may_be_plain(scheme)))
@@ -66,20 +72,20 @@ class Bucket:
 
     async def entries(self) -> AsyncIterator[Entry]:
         try:
-            one = None if self._folder else await self._object()
-            if one is not None and (one["size"] or not await self._has_below()):
-                self._one = self._key
-                yield self._entry(one, self._key.rpartition("/")[2])
+            item = None if self._folder else await self._object()
+            if item is not None and (item["size"] or not await self._has_below()):
+                self._single_key = self._key
+                yield self._entry(item, self._key.rpartition("/")[2])
                 return
             # A prefix of the store is whole names: "a/b" never finds "a/bc".
             async for page in obstore.list(self._store, prefix=self._key or None, chunk_size=_PAGE):
-                for found in self._below(page):
-                    yield found
+                for entry in self._below(page):
+                    yield entry
         except STORE_ERRORS as error:
             raise of_source(error, str(self._source), self._source.kind) from error
 
     async def read(self, entry: Entry, begin: int, end: int) -> AsyncGenerator[bytes]:
-        key = self._one or "/".join(part for part in (self._key, entry.path) if part)
+        key = self._single_key or "/".join(part for part in (self._key, entry.path) if part)
         wanted: dict[str, Any] = {"range": (begin, end)}
         etag = entry.version.partition(" ")[0]
         # GCS knows generations in place of If-Match; what it answers is compared below.
@@ -118,16 +124,16 @@ class Bucket:
 
     def _below(self, page: Iterable[Any]) -> Iterable[Entry]:
         start = len(self._key) + 1 if self._key else 0
-        for one in page:
-            path = str(one["path"])[start:]
+        for item in page:
+            path = str(item["path"])[start:]
             # The empty object that some tools make for a folder.
             if path:
-                yield self._entry(one, path)
+                yield self._entry(item, path)
 
-    def _entry(self, one: Any, path: str) -> Entry:
-        etag = one["e_tag"] or ""
-        modified = one["last_modified"].timestamp()
+    def _entry(self, item: Any, path: str) -> Entry:
+        etag = item["e_tag"] or ""
+        modified = item["last_modified"].timestamp()
         version = etag or f" {modified:.0f}"
         match = _MD5.fullmatch(etag) if self._source.kind is SourceKind.S3 else None
         checksum = Checksum("md5", match[1]) if match else None
-        return Entry(path, int(one["size"]), version, checksum, modified)
+        return Entry(path, int(item["size"]), version, checksum, modified)

@@ -18,7 +18,7 @@ from kopt.agents.staging.pace import Pace
 from kopt.agents.staging.reporting import Counts
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.troubles import changed
-from kopt.core.staging import Checksum, Entry, Staged, StagingError, Trouble, part_count, part_ranges
+from kopt.core.staging.manifest import Checksum, Entry, Staged, StagingError, Trouble, part_count, part_ranges
 
 _AT_ONCE = 1 << 20
 P = ParamSpec("P")
@@ -47,10 +47,10 @@ class Object:
     def allocated_bytes(self) -> int:
         """Room that the file has taken beyond its finished parts: parts that were cut off are written over."""
         try:
-            taken = self.folder.partial(self.entry.path).stat().st_blocks * 512
+            on_disk = self.folder.partial(self.entry.path).stat().st_blocks * 512
         except OSError:
             return 0
-        return max(0, min(taken - (self.entry.bytes - self.missing_bytes()), self.missing_bytes()))
+        return max(0, min(on_disk - (self.entry.bytes - self.missing_bytes()), self.missing_bytes()))
 
     @property
     def single(self) -> bool:
@@ -88,126 +88,126 @@ class Fetcher:
 
     async def fetch(self, objects: list[Object]) -> set[Path]:
         """The folders in which files were put. Raises StagingError or OSError."""
-        waiting = _work(objects)
+        pending = _work(objects)
 
         async def work() -> None:
-            for one, part in waiting:
-                if part is not None and len(one.parts) == 0 and one.entry.bytes <= _AT_ONCE and one.single:
-                    await self._at_once(one)
+            for item, part in pending:
+                if part is not None and len(item.parts) == 0 and item.entry.bytes <= _AT_ONCE and item.single:
+                    await self._at_once(item)
                 elif part is not None:
-                    await self._part(one, *part)
-                if one.whole and not one.settled:
-                    await self._settle(one)
+                    await self._part(item, *part)
+                if item.whole and not item.settled:
+                    await self._settle(item)
 
         await together(work, self._parallel)
         return self._folders
 
-    async def _at_once(self, one: Object) -> None:
+    async def _at_once(self, item: Object) -> None:
         """An object of one small part, with a single way to the disk: there may be millions of them."""
-        entry, pieces, place = one.entry, list[bytes](), 0
+        entry, pieces, offset = item.entry, list[bytes](), 0
         async with contextlib.aclosing(self._origin.read(entry, 0, entry.bytes)) as coming:
             async for piece in coming:
-                await self._pace.take(len(piece))
+                await self._pace.consume(len(piece))
                 pieces.append(piece)
-                place += len(piece)
-        if place != entry.bytes:
-            raise _short(entry, place, entry.bytes)
-        self._folders.add(await _in_thread(self._write_whole, one, pieces))
+                offset += len(piece)
+        if offset != entry.bytes:
+            raise _short(entry, offset, entry.bytes)
+        self._folders.add(await _in_thread(self._write_whole, item, pieces))
         self._counts.bytes_done += entry.bytes
         self._counts.objects_done += 1
 
-    def _write_whole(self, one: Object, pieces: list[bytes]) -> Path:
-        entry, found = one.entry, hashlib.sha256()
+    def _write_whole(self, item: Object, pieces: list[bytes]) -> Path:
+        entry, result = item.entry, hashlib.sha256()
         checksum = entry.checksum
-        given = hasher(checksum.algorithm, entry.bytes) if checksum and checksum.algorithm != "sha256" else found
-        place, file = 0, _opened(self._folder.partial(entry.path))
+        checked = hasher(checksum.algorithm, entry.bytes) if checksum and checksum.algorithm != "sha256" else result
+        offset, file = 0, _opened(self._folder.partial(entry.path))
         try:
             for piece in pieces:
-                _write(file, piece, place, found)
-                place += len(piece)
-                if given is not found:
-                    given.update(piece)
+                _write(file, piece, offset, result)
+                offset += len(piece)
+                if checked is not result:
+                    checked.update(piece)
         finally:
             os.close(file)
-        if checksum and given.hexdigest() != checksum.value:
-            self._drop(one)
+        if checksum and checked.hexdigest() != checksum.value:
+            self._drop(item)
             raise _wrong(entry, checksum)
-        one.parts[0] = found.hexdigest()
-        self._journal.add(PartLine(entry.path, entry.version, entry.bytes, one.part_bytes, 0, one.parts[0]))
+        item.parts[0] = result.hexdigest()
+        self._journal.add(PartLine(entry.path, entry.version, entry.bytes, item.part_bytes, 0, item.parts[0]))
         folder = self._folder.settle(entry.path, entry.bytes, executable=entry.executable)
-        one.settled = True
+        item.settled = True
         return folder
 
-    async def _part(self, one: Object, index: int, begin: int, end: int) -> None:
-        file = await _in_thread(_opened, self._folder.partial(one.entry.path))
+    async def _part(self, item: Object, index: int, begin: int, end: int) -> None:
+        file = await _in_thread(_opened, self._folder.partial(item.entry.path))
         try:
-            digest = await self._pieces(one.entry, file, begin, end)
+            digest = await self._pieces(item.entry, file, begin, end)
         except StagingError as error:
             if error.trouble is Trouble.CHANGED:
-                self._drop(one)
+                self._drop(item)
             raise
         finally:
             os.close(file)
-        line = PartLine(one.entry.path, one.entry.version, one.entry.bytes, one.part_bytes, index, digest)
+        line = PartLine(item.entry.path, item.entry.version, item.entry.bytes, item.part_bytes, index, digest)
         self._journal.add(line)
-        one.parts[index] = digest
+        item.parts[index] = digest
 
     async def _pieces(self, entry: Entry, file: int, begin: int, end: int) -> str:
-        found, place = hashlib.sha256(), begin
+        result, offset = hashlib.sha256(), begin
         try:
             async with contextlib.aclosing(self._origin.read(entry, begin, end)) as pieces:
                 async for piece in pieces:
-                    if place + len(piece) > end:
+                    if offset + len(piece) > end:
                         raise changed(entry.path)
-                    await self._pace.take(len(piece))
-                    await _in_thread(_write, file, piece, place, found)
-                    place += len(piece)
+                    await self._pace.consume(len(piece))
+                    await _in_thread(_write, file, piece, offset, result)
+                    offset += len(piece)
                     self._counts.bytes_done += len(piece)
         except BaseException:
-            self._counts.bytes_done -= place - begin
+            self._counts.bytes_done -= offset - begin
             raise
-        if place != end:
-            self._counts.bytes_done -= place - begin
-            raise _short(entry, place - begin, end - begin)
-        return found.hexdigest()
+        if offset != end:
+            self._counts.bytes_done -= offset - begin
+            raise _short(entry, offset - begin, end - begin)
+        return result.hexdigest()
 
-    async def _settle(self, one: Object) -> None:
-        one.settled = True
-        entry = one.entry
-        if not await _in_thread(one.agrees, self._folder.partial(entry.path)):
+    async def _settle(self, item: Object) -> None:
+        item.settled = True
+        entry = item.entry
+        if not await _in_thread(item.agrees, self._folder.partial(entry.path)):
             assert entry.checksum is not None
-            self._drop(one)
+            self._drop(item)
             raise _wrong(entry, entry.checksum)
         settle = partial(self._folder.settle, entry.path, entry.bytes, executable=entry.executable)
         self._folders.add(await _in_thread(settle))
         self._counts.objects_done += 1
 
-    def _drop(self, one: Object) -> None:
-        self._journal.drop(one.entry.path)
-        one.parts.clear()
-        self._folder.partial(one.entry.path).unlink(missing_ok=True)
+    def _drop(self, item: Object) -> None:
+        self._journal.drop(item.entry.path)
+        item.parts.clear()
+        self._folder.partial(item.entry.path).unlink(missing_ok=True)
 
 
 async def _in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """As ``asyncio.to_thread``; when it is cancelled it waits, as the thread goes on and its file must stay open."""
-    going = asyncio.create_task(asyncio.to_thread(work, *arguments, **named))
+    task = asyncio.create_task(asyncio.to_thread(work, *arguments, **named))
     try:
-        return await asyncio.shield(going)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.gather(going, return_exceptions=True)
+        await asyncio.gather(task, return_exceptions=True)
         raise
 
 
 async def together(work: Callable[[], Awaitable[None]], count: int) -> None:
     """``count`` of them at a time; the first error ends all, and is raised as it is."""
 
-    async def one() -> None:
+    async def worker() -> None:
         await work()
 
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(count):
-                group.create_task(one())
+                group.create_task(worker())
     except BaseExceptionGroup as errors:
         first: BaseException = errors
         while isinstance(first, BaseExceptionGroup):
@@ -216,16 +216,16 @@ async def together(work: Callable[[], Awaitable[None]], count: int) -> None:
 
 
 def _work(objects: list[Object]) -> Iterator[tuple[Object, tuple[int, int, int] | None]]:
-    for one in objects:
-        parts = list(one.missing())
+    for item in objects:
+        parts = list(item.missing())
         for part in parts:
-            yield one, part
+            yield item, part
         if not parts:
-            yield one, None
+            yield item, None
 
 
-def _short(entry: Entry, came: int, wanted: int) -> StagingError:
-    message = f"{entry.path}: {came:,} bytes came in place of {wanted:,}; run again to go on"
+def _short(entry: Entry, received: int, wanted: int) -> StagingError:
+    message = f"{entry.path}: {received:,} bytes came in place of {wanted:,}; run again to go on"
     return StagingError(message, Trouble.UNREACHABLE)
 
 
@@ -237,17 +237,18 @@ def _wrong(entry: Entry, checksum: Checksum) -> StagingError:
     kms = hint if checksum.algorithm == "md5" else ""
     return StagingError(
         f"{entry.path}: its {checksum.algorithm} is not {checksum.value}, as it should be; its parts are dropped, "
-        f"run again, and if it stays so ask whoever gave the checksum{kms}", Trouble.CORRUPT,
-    )  # fmt: skip
+        f"run again, and if it stays so ask whoever gave the checksum{kms}",
+        Trouble.CORRUPT,
+    )
 
 
 def _opened(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
-def _write(file: int, piece: bytes, place: int, found: "hashlib._Hash") -> None:
-    view = memoryview(piece)
-    found.update(view)
-    while view:
-        written = os.pwrite(file, view, place)
-        view, place = view[written:], place + written
+def _write(file: int, piece: bytes, offset: int, result: "hashlib._Hash") -> None:
+    remaining = memoryview(piece)
+    result.update(remaining)
+    while remaining:
+        written = os.pwrite(file, remaining, offset)
+        remaining, offset = remaining[written:], offset + written

@@ -16,37 +16,37 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kopt.core.staging import MARKER, STATE_FOLDER, Manifest, StagingError, Trouble, manifest_json, manifest_of
+from kopt.core.staging.manifest import MARKER, STATE_FOLDER, Manifest, StagingError, Trouble, manifest_json, manifest_of
 from kopt.core.units import format_bytes
 
 _SPARE_BYTES = 1 << 20
-_MOMENT_S = 1.0
+_SETTLE_S = 1.0
 
 
 class Folder:
-    """One destination. Made by ``alone``, which nobody else holds at the same time."""
+    """One destination. Made by ``alone``, which locks it against other processes."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.state = place / STATE_FOLDER
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.state = root / STATE_FOLDER
         self.journal = self.state / "journal"
         self.progress = self.state / "progress.json"
         self._partial = self.state / "partial"
-        self._marker = place / MARKER
+        self._marker = root / MARKER
         self._made: set[str] = set()
         """Folders that this run made or found to be no links."""
 
     @classmethod
     @contextlib.contextmanager
-    def alone(cls, place: Path) -> Iterator["Folder"]:
+    def alone(cls, root: Path) -> Iterator["Folder"]:
         """Raises StagingError where another process stages there; its lock ends with it, however it ends."""
-        folder = cls(place)
+        folder = cls(root)
         folder.state.mkdir(parents=True, exist_ok=True)
         with (folder.state / "lock").open("a+") as lock:
             if not _locked(lock.fileno()):
                 lock.seek(0)
                 holder = lock.read(200).strip() or "unknown"
-                message = f"another process stages into {place} ({holder}); wait for it, or end it and run again"
+                message = f"another process stages into {root} ({holder}); wait for it, or end it and run again"
                 raise StagingError(message, Trouble.BUSY)
             with contextlib.suppress(OSError):
                 lock.truncate(0)
@@ -55,7 +55,7 @@ class Folder:
             yield folder
 
     def manifest(self) -> Manifest | None:
-        """Of the complete copy there is, or was before the marker; None where there is none that can be read."""
+        """The manifest of the complete copy, or of the one before the marker; None if none can be read."""
         try:
             return manifest_of((self.state / "manifest.json").read_text())
         except (FileNotFoundError, StagingError, ValueError, RecursionError):
@@ -73,19 +73,20 @@ class Folder:
         """From now on this is no copy, until ``finish``."""
         if self.begun != source:
             write_whole(self._marker, [f"{source}\n".encode()])
-            sync_folder(self.place)
+            sync_folder(self.root)
         self._partial.mkdir(exist_ok=True)
 
     def file(self, path: str) -> Path:
         """Where an object's file belongs. Raises StagingError where a link on the way leads elsewhere."""
-        target, here = self.place / path, str(self.place)
+        target, here = self.root / path, str(self.root)
         for part in path.split("/"):
             here = f"{here}/{part}"
             if here in self._made:
                 continue
             if os.path.islink(here):  # noqa: PTH114 - there may be millions
-                raise StagingError(f"{here} is a link; take it away, files are not written through links",
-                                   Trouble.DESTINATION)  # fmt: skip
+                raise StagingError(
+                    f"{here} is a link; take it away, files are not written through links", Trouble.DESTINATION
+                )
         return target
 
     def partial(self, path: str) -> Path:
@@ -100,14 +101,14 @@ class Folder:
         partial, target = self.partial(path), self.file(path)
         file = os.open(partial, os.O_RDWR | os.O_CLOEXEC | (0 if size else os.O_CREAT), 0o644)
         try:
-            found = os.fstat(file)
-            if found.st_size < size:
+            result = os.fstat(file)
+            if result.st_size < size:
                 message = f"{partial}, which is to be {path}, was cut off by somebody else; run again"
                 raise StagingError(message, Trouble.CORRUPT)
-            if found.st_size != size:
+            if result.st_size != size:
                 os.ftruncate(file, size)
-            if bool(found.st_mode & stat.S_IXUSR) != executable:
-                mode = stat.S_IMODE(found.st_mode)
+            if bool(result.st_mode & stat.S_IXUSR) != executable:
+                mode = stat.S_IMODE(result.st_mode)
                 os.fchmod(file, mode | 0o111 if executable else mode & ~0o111)
             os.fsync(file)
         finally:
@@ -130,47 +131,48 @@ class Folder:
         self.partial(path).unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             target.unlink()
-        for parent in target.relative_to(self.place).parents[:-1]:
+        for parent in target.relative_to(self.root).parents[:-1]:
             with contextlib.suppress(OSError):
-                (self.place / parent).rmdir()
+                (self.root / parent).rmdir()
 
     def room(self, wanted_bytes: int, wanted_files: int) -> None:
         """Raises StagingError where the file system has not so much free."""
-        found = os.statvfs(self.place)
-        free = found.f_bavail * found.f_frsize
+        result = os.statvfs(self.root)
+        free = result.f_bavail * result.f_frsize
         if wanted_bytes and wanted_bytes + _SPARE_BYTES > free:
             raise StagingError(
-                f"{format_bytes(wanted_bytes)} are still to come and {self.place} has {format_bytes(free)} free; "
-                "free some room or take a larger volume", Trouble.NO_ROOM,
-            )  # fmt: skip
-        if found.f_files and wanted_files > found.f_favail:
-            message = f"{wanted_files:,} files are to come and {self.place} can take {found.f_favail:,} more"
+                f"{format_bytes(wanted_bytes)} are still to come and {self.root} has {format_bytes(free)} free; "
+                "free some room or take a larger volume",
+                Trouble.NO_ROOM,
+            )
+        if result.f_files and wanted_files > result.f_favail:
+            message = f"{wanted_files:,} files are to come and {self.root} can take {result.f_favail:,} more"
             raise StagingError(message, Trouble.NO_ROOM)
 
     def finish(self, manifest: Manifest, folders: Iterable[Path]) -> None:
         """Writes the manifest, last: after it is on the disk the copy is complete."""
-        for one in sorted(self._with_parents(folders)):
-            sync_folder(one)
+        for with_parent in sorted(self._with_parents(folders)):
+            sync_folder(with_parent)
         write_whole(self.state / "manifest.json", manifest_json(manifest))
         sync_folder(self.state)
         self._marker.unlink(missing_ok=True)
-        sync_folder(self.place)
+        sync_folder(self.root)
         self.journal.unlink(missing_ok=True)
         for scratch in (self._partial, self.state / "git"):
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _with_parents(self, folders: Iterable[Path]) -> set[Path]:
-        found = {self.place}
-        for one in folders:
-            while one not in found:
-                found.add(one)
-                one = one.parent
-        return found
+        with_parents = {self.root}
+        for folder in folders:
+            while folder not in with_parents:
+                with_parents.add(folder)
+                folder = folder.parent
+        return with_parents
 
 
 def _locked(file: int) -> bool:
-    """Whether nobody else has it: who just ended may have left a process that is about to."""
-    until = time.monotonic() + _MOMENT_S
+    """Whether no other process holds it: a process that just ended may have left a child that is about to end."""
+    until = time.monotonic() + _SETTLE_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,7 +10,7 @@ from pathlib import Path
 from kopt.agents.staging.buckets import piece_bytes
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.troubles import unsecret
-from kopt.core.staging import Checksum, Entry, Source, StagingError, Trouble
+from kopt.core.staging.manifest import Checksum, Entry, Source, StagingError, Trouble
 
 _POINTER = "^version https://git-lfs.github.com/spec/"
 _DENIED = re.compile(r"Authentication failed|could not read Username|Permission denied|403|401|terminal prompts", re.I)
@@ -25,7 +25,7 @@ class Repository:
     whole = True
 
     def __init__(self, source: Source, settings: StageSettings, folder: Path) -> None:
-        self.revision, self.notes = "", list[str]()
+        self.revision, self.remarks = "", list[str]()
         self._source, self._folder, self._piece = source, folder, piece_bytes(settings)
 
     async def entries(self) -> AsyncIterator[Entry]:
@@ -44,9 +44,16 @@ class Repository:
     async def read(self, entry: Entry, begin: int, end: int) -> AsyncGenerator[bytes]:
         blob = entry.version
         process = await asyncio.create_subprocess_exec(
-            "git", "-C", str(self._folder), "cat-file", "blob", blob, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL, env=_environment(),
-        )  # fmt: skip
+            "git",
+            "-C",
+            str(self._folder),
+            "cat-file",
+            "blob",
+            blob,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=_environment(),
+        )
         assert process.stdout is not None
         try:
             while piece := await process.stdout.read(self._piece):
@@ -61,14 +68,14 @@ class Repository:
         path = name.decode(errors="surrogateescape")
         if kind != b"blob" or mode == b"120000":
             what = "a link" if kind == b"blob" else "another repository (a submodule)"
-            self.notes.append(f"{path.encode(errors='replace').decode()} is {what} and is left out")
+            self.remarks.append(f"{path.encode(errors='replace').decode()} is {what} and is left out")
             return None
         checksum = Checksum("git-sha1", blob.decode()) if len(blob) == 40 else None
         return Entry(path, int(size), blob.decode(), checksum, executable=mode == b"100755")
 
     async def _refuse_pointers(self) -> None:
-        found = await self._git("grep", "-l", "-z", "-I", "-e", _POINTER, self.revision, fine=(0, 1))
-        named = [one.decode(errors="replace").partition(":")[2] for one in found.split(b"\0") if one]
+        result = await self._git("grep", "-l", "-z", "-I", "-e", _POINTER, self.revision, fine=(0, 1))
+        named = [chunk.decode(errors="replace").partition(":")[2] for chunk in result.split(b"\0") if chunk]
         if named:
             raise StagingError(
                 f"{self._source}: {named[0]!r} ({len(named)} in all) is kept by Git LFS, which is not fetched; "
@@ -76,36 +83,46 @@ class Repository:
             )
 
     async def _git(self, *words: str, at: Path | None = Path(), fine: tuple[int, ...] = (0,)) -> bytes:
-        place = [] if at is None else ["-C", str(self._folder)]
+        options = [] if at is None else ["-C", str(self._folder)]
         try:
             process = await asyncio.create_subprocess_exec(
-                "git", *place, *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, env=_environment(),
-            )  # fmt: skip
+                "git",
+                *options,
+                *words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=_environment(),
+            )
         except FileNotFoundError as error:
             raise StagingError("git is not installed; install it, or stage from another source") from error
         try:
-            out, told = await process.communicate()
+            out, stderr = await process.communicate()
         except asyncio.CancelledError:
             process.kill()
             raise
         if process.returncode not in fine:
-            raise self._trouble(unsecret(told.decode(errors="replace")))
+            raise self._error(unsecret(stderr.decode(errors="replace")))
         return out
 
-    def _trouble(self, told: str) -> StagingError:
-        words = " ".join(told.split())[:300]
-        if "No space left" in told or "Disk quota" in told:
-            return StagingError(f"no room for the repository's pack in {self._folder}: {words}", Trouble.NO_ROOM)
-        if _DENIED.search(told):
-            message = f"{self._source} may not be read; git's own credentials are used (git credential, ssh): {words}"
+    def _error(self, stderr: str) -> StagingError:
+        summary = " ".join(stderr.split())[:300]
+        if "No space left" in stderr or "Disk quota" in stderr:
+            return StagingError(f"no room for the repository's pack in {self._folder}: {summary}", Trouble.NO_ROOM)
+        if _DENIED.search(stderr):
+            message = f"{self._source} may not be read; git's own credentials are used (git credential, ssh): {summary}"
             return StagingError(message, Trouble.DENIED)
-        if _ABSENT.search(told):
-            return StagingError(f"{self._source} is not there; check URL and ref: {words}", Trouble.NOT_FOUND)
-        return StagingError(f"{self._source} could not be fetched; run again: {words}", Trouble.UNREACHABLE)
+        if _ABSENT.search(stderr):
+            return StagingError(f"{self._source} is not there; check URL and ref: {summary}", Trouble.NOT_FOUND)
+        return StagingError(f"{self._source} could not be fetched; run again: {summary}", Trouble.UNREACHABLE)
 
 
 def _environment() -> dict[str, str]:
     """No questions, and no transports that run commands."""
-    return {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:http:ssh:file", "LC_ALL": "C",
-            "GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", "ssh -o BatchMode=yes")}  # fmt: skip
+    return {
+        **os.environ,
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ALLOW_PROTOCOL": "https:http:ssh:file",
+        "LC_ALL": "C",
+        "GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", "ssh -o BatchMode=yes"),
+    }

@@ -18,7 +18,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from kopt.agents.staging.buckets import options, piece_bytes
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.troubles import STORE_ERRORS, changed, of_source, unsecret
-from kopt.core.staging import Checksum, Entry, Source, StagingError, Trouble
+from kopt.core.staging.manifest import Checksum, Entry, Source, StagingError, Trouble
 
 _ENDPOINT = "https://huggingface.co"
 _BUSY = {429, 500, 502, 503, 504}
@@ -34,7 +34,7 @@ class Hub:
     whole = False
 
     def __init__(self, source: Source, settings: StageSettings) -> None:
-        self.revision, self.notes = "", list[str]()
+        self.revision, self.remarks = "", list[str]()
         self._source, self._settings = source, settings
         kind, owner, name, *inside = source.address.split("/")
         self._api, self._inside = f"api/{kind}/{owner}/{name}", "/".join(inside)
@@ -54,9 +54,9 @@ class Hub:
             url = f"{self._endpoint}/{self._api}/tree/{self.revision}?recursive=true&limit=1000"
             while url:
                 answer = await self._get(client, url)
-                for one in answer.json():
-                    if one.get("type") == "file" and (path := self._relative(_text(one, "path"))):
-                        yield self._entry(one, path)
+                for item in answer.json():
+                    if item.get("type") == "file" and (path := self._relative(_text(item, "path"))):
+                        yield self._entry(item, path)
                 url = _next(answer, self._endpoint)
 
     async def read(self, entry: Entry, begin: int, end: int) -> AsyncGenerator[bytes]:
@@ -85,19 +85,21 @@ class Hub:
         prefix = f"{self._inside}/" if self._inside else ""
         return path[len(prefix) :] if path.startswith(prefix) else ""
 
-    def _entry(self, one: dict[str, Any], path: str) -> Entry:
-        kept = one.get("lfs")
-        checksum = Checksum("sha256", _text(kept, "oid")) if kept else Checksum("git-sha1", _text(one, "oid"))
-        size = (kept or one).get("size")
+    def _entry(self, item: dict[str, Any], path: str) -> Entry:
+        kept = item.get("lfs")
+        checksum = Checksum("sha256", _text(kept, "oid")) if kept else Checksum("git-sha1", _text(item, "oid"))
+        size = (kept or item).get("size")
         if not isinstance(size, int):
             raise StagingError(f"the hub at {self._endpoint} tells no size of {path!r}", Trouble.UNREACHABLE)
         return Entry(path, size, str(checksum), checksum)
 
     async def _get(self, client: httpx.AsyncClient, url: str) -> httpx.Response:
         patience = AsyncRetrying(
-            retry=retry_if_exception_type((_AskLater, httpx.TransportError)), reraise=True,
-            stop=stop_after_delay(self._settings.retry_s), wait=wait_exponential_jitter(0.2, 15),
-        )  # fmt: skip
+            retry=retry_if_exception_type((_AskLater, httpx.TransportError)),
+            reraise=True,
+            stop=stop_after_delay(self._settings.retry_s),
+            wait=wait_exponential_jitter(0.2, 15),
+        )
         try:
             async for attempt in patience:
                 with attempt:
@@ -112,8 +114,9 @@ class Hub:
         if answer.status_code in (401, 403):
             raise StagingError(
                 f"{self._source} may not be read, or is not there; set HF_TOKEN to a token that may "
-                f"({answer.status_code})", Trouble.DENIED,
-            )  # fmt: skip
+                f"({answer.status_code})",
+                Trouble.DENIED,
+            )
         if answer.status_code == 404:
             message = f"{self._source} is not at {self._endpoint}; check the name and the revision"
             raise StagingError(message, Trouble.NOT_FOUND)

@@ -1,4 +1,4 @@
-"""Which parts are on the disk, told by a file that survives the process: a line per part, written as it is finished.
+"""Which parts are on the disk, in a file that survives the process: a line per part, written as it is finished.
 
 A line carries its own checksum; one that is torn or damaged counts for nothing, and its part is fetched again. What the
 journal names is read again and compared when a run goes on, so that data need not be on the disk before its line is.
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kopt.core.staging import Staged
+from kopt.core.staging.manifest import Staged
+from kopt.core.untrusted import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Journal:
         self._write(json.dumps([line.path, line.version, line.bytes, line.part_bytes, line.index, line.digest]))
 
     def drop(self, path: str) -> None:
-        """What was told of an object so far counts for nothing."""
+        """Invalidates what was recorded of an object so far."""
         self._write(json.dumps([path]))
 
     async def keep_synced(self, every_s: float = 1.0) -> None:
@@ -81,28 +82,28 @@ class Journal:
 
 def known(path: Path, staged: Iterator[Staged]) -> dict[str, Known]:
     """By the object's path: what ``staged`` (of a manifest) and the journal name, the journal's word being newer."""
-    found: dict[str, Known] = {
-        one.entry.path: Known(one.entry.version, one.entry.bytes, one.part_bytes, dict(enumerate(one.parts)))
-        for one in staged
+    knowns_by_name: dict[str, Known] = {
+        item.entry.path: Known(item.entry.version, item.entry.bytes, item.part_bytes, dict(enumerate(item.parts)))
+        for item in staged
     }
     try:
         with path.open("rb") as file:
             for line in file:
-                _enter(found, _read(line))
+                _enter(knowns_by_name, _read(line))
     except FileNotFoundError:
         pass
-    return found
+    return knowns_by_name
 
 
-def _enter(found: dict[str, Known], fields: list[Any] | None) -> None:
+def _enter(knowns_by_name: dict[str, Known], fields: list[Any] | None) -> None:
     match fields:
         case [str(path)]:
-            # Ours all the same: what an earlier version left under its name is not somebody else's.
-            found[path] = Known("", 0, 1, {})
+            # Ours all the same: what an earlier version left under its name does not belong to another source.
+            knowns_by_name[path] = Known("", 0, 1, {})
         case [str(path), str(version), int(size), int(part_bytes), int(index), str(digest)]:
-            own = found.get(path)
+            own = knowns_by_name.get(path)
             if own is None or (own.version, own.bytes, own.part_bytes) != (version, size, part_bytes):
-                own = found[path] = Known(version, size, part_bytes, {})
+                own = knowns_by_name[path] = Known(version, size, part_bytes, {})
             own.parts[index] = digest
 
 
@@ -111,7 +112,7 @@ def _read(line: bytes) -> list[Any] | None:
     try:
         if int(check, 16) != zlib.crc32(text):
             return None
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
+        fields = decode(text.decode())
+    except ValueError:
         return None
     return fields if isinstance(fields, list) else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from kopt.agents.staging.buckets import piece_bytes
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.troubles import changed
-from kopt.core.staging import MARKER, STATE_FOLDER, Entry, Source, SourceKind, StagingError, Trouble
+from kopt.core.staging.manifest import MARKER, STATE_FOLDER, Entry, Source, SourceKind, StagingError, Trouble
 
 
 class LocalFiles:
@@ -18,27 +18,27 @@ class LocalFiles:
     whole = False
 
     def __init__(self, source: Source, settings: StageSettings) -> None:
-        self.revision, self.notes = "", list[str]()
+        self.revision, self.remarks = "", list[str]()
         self._source, self._piece = source, piece_bytes(settings)
-        self._place = Path(source.address)
-        self._inside = self._place
+        self._path = Path(source.address)
+        self._inside = self._path
         if source.kind is SourceKind.CLAIM:
             claim, _, path = source.address.partition("/")
             self._inside = settings.claims / claim
-            self._place = self._inside / path
+            self._path = self._inside / path
             if not self._inside.is_dir():
                 raise StagingError(f"{source}: the claim is not mounted at {self._inside}", Trouble.NOT_FOUND)
 
     async def entries(self) -> AsyncIterator[Entry]:
         try:
-            found = await asyncio.to_thread(lambda: list(self._walk()))
+            entries = await asyncio.to_thread(lambda: list(self._walk()))
         except OSError as error:
-            raise self._trouble(error) from error
-        for one in found:
-            yield one
+            raise self._error(error) from error
+        for entry in entries:
+            yield entry
 
     async def read(self, entry: Entry, begin: int, end: int) -> AsyncGenerator[bytes]:
-        path = self._place if self._place.is_file() else self._place / entry.path
+        path = self._path if self._path.is_file() else self._path / entry.path
         try:
             file = await asyncio.to_thread(os.open, path, os.O_RDONLY)
             try:
@@ -51,39 +51,39 @@ class LocalFiles:
             finally:
                 os.close(file)
         except OSError as error:
-            raise self._trouble(error) from error
+            raise self._error(error) from error
 
     def _walk(self) -> Iterator[Entry]:
-        if self._place.is_file():
-            yield self._entry(self._place, self._place.name)
+        if self._path.is_file():
+            yield self._entry(self._path, self._path.name)
             return
-        if not self._place.is_dir():
+        if not self._path.is_dir():
             raise StagingError(f"{self._source} is not there; check the path", Trouble.NOT_FOUND)
         self._refuse_incomplete()
-        waiting = [(self._place, "")]
-        while waiting:
-            folder, prefix = waiting.pop()
-            for one in sorted(folder.iterdir()):
+        pending = [(self._path, "")]
+        while pending:
+            folder, prefix = pending.pop()
+            for path in sorted(folder.iterdir()):
                 # The state of a copy that is itself a source.
-                if not prefix and one.name == STATE_FOLDER:
+                if not prefix and path.name == STATE_FOLDER:
                     continue
-                name = f"{prefix}{one.name}"
-                if one.is_symlink():
-                    self._stays_inside(one)
-                if one.is_dir():
-                    if one.is_symlink():
-                        self.notes.append(f"{name} is a link to a folder and is left out")
+                name = f"{prefix}{path.name}"
+                if path.is_symlink():
+                    self._stays_inside(path)
+                if path.is_dir():
+                    if path.is_symlink():
+                        self.remarks.append(f"{name} is a link to a folder and is left out")
                     else:
-                        waiting.append((one, f"{name}/"))
-                elif one.is_file():
-                    yield self._entry(one, name)
+                        pending.append((path, f"{name}/"))
+                elif path.is_file():
+                    yield self._entry(path, name)
                 else:
-                    self.notes.append(f"{name} is no file and is left out")
+                    self.remarks.append(f"{name} is no file and is left out")
 
     def _refuse_incomplete(self) -> None:
         """A copy of a copy that is not complete would be complete."""
-        for place in (self._place, *self._place.parents):
-            if place.is_relative_to(self._inside) and (place / MARKER).exists():
+        for parent in (self._path, *self._path.parents):
+            if parent.is_relative_to(self._inside) and (parent / MARKER).exists():
                 message = f"{self._source} is a copy that is not complete; wait until it is, or stage it first"
                 raise StagingError(message, Trouble.BUSY)
 
@@ -99,12 +99,17 @@ class LocalFiles:
         if path.is_symlink():
             self._stays_inside(path)
         status = path.stat()
-        return Entry(name, status.st_size, _version(status), modified_at=status.st_mtime,
-                     executable=bool(status.st_mode & stat.S_IXUSR))  # fmt: skip
+        return Entry(
+            name,
+            status.st_size,
+            _version(status),
+            modified_at=status.st_mtime,
+            executable=bool(status.st_mode & stat.S_IXUSR),
+        )
 
-    def _trouble(self, error: OSError) -> StagingError:
-        trouble = Trouble.DENIED if isinstance(error, PermissionError) else Trouble.NOT_FOUND
-        return StagingError(f"{error.filename or self._place} cannot be read: {error.strerror or error}", trouble)
+    def _error(self, error: OSError) -> StagingError:
+        kind = Trouble.DENIED if isinstance(error, PermissionError) else Trouble.NOT_FOUND
+        return StagingError(f"{error.filename or self._path} cannot be read: {error.strerror or error}", kind)
 
 
 def _version(status: os.stat_result) -> str:

@@ -1,4 +1,4 @@
-"""What every source can do, whoever serves it."""
+"""What every source can do, whichever server it is on."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Protocol
 
 from kopt.agents.staging.settings import StageSettings
-from kopt.core.staging import Entry, Source, SourceKind
+from kopt.core.staging.manifest import Entry, Source, SourceKind
 
 
 class Origin(Protocol):
-    """``revision`` and ``notes`` are known once the entries are; ``whole``: no part can be had by itself."""
+    """``revision`` and ``remarks`` are known once the entries are; ``whole``: no part can be had by itself."""
 
     revision: str
-    notes: list[str]
+    remarks: list[str]
     whole: bool
 
     def entries(self) -> AsyncIterator[Entry]:

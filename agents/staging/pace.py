@@ -11,14 +11,16 @@ class Pace:
     """A token bucket of bytes, half a second deep; ``rate`` None lets everything pass."""
 
     def __init__(
-        self, rate: float | None, clock: Callable[[], float] = time.monotonic,
+        self,
+        rate: float | None,
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._rate, self._clock, self._sleep = rate, clock, sleep
         self._free_at = clock()
         """When what was taken so far has been paid."""
 
-    async def take(self, amount: int) -> None:
+    async def consume(self, amount: int) -> None:
         """Waits until ``amount`` bytes may have come."""
         if self._rate is None:
             return

@@ -1,4 +1,4 @@
-"""How far a run is: to whoever listens, and in a file that a controller reads."""
+"""The progress of a run: for a listener, and in a file that a controller reads."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kopt.agents.staging.folder import write_whole
 from kopt.agents.staging.troubles import unsecret
-from kopt.core.staging import Phase, Progress, StagingError
+from kopt.core.staging.manifest import Phase, Progress, StagingError
 
 Listener = Callable[[Progress], None]
 _SPAN_S = 10.0
@@ -39,41 +39,51 @@ class Report:
     phase: Phase = Phase.LISTING
 
     def __post_init__(self) -> None:
-        self._trail: list[tuple[float, int]] = []
+        self._samples: list[tuple[float, int]] = []
 
     def enter(self, phase: Phase) -> None:
         self.phase = phase
-        self.tell()
+        self.publish()
 
     def failed(self, error: StagingError) -> None:
-        """Told once."""
+        """Reported once."""
         if self.phase is Phase.FAILED:
             return
         self.phase = Phase.FAILED
-        self._tell(self._progress(error))
+        self._write(self._progress(error))
 
-    def tell(self) -> None:
-        self._tell(self._progress(None))
+    def publish(self) -> None:
+        self._write(self._progress(None))
 
     def _progress(self, error: StagingError | None) -> Progress:
         counts, now = self.counts, self.clock()
         speed = self._speed(now)
-        left = (counts.bytes - counts.bytes_done) / speed if speed > 0 and self.phase is Phase.FETCHING else None
+        remaining_s = (counts.bytes - counts.bytes_done) / speed if speed > 0 and self.phase is Phase.FETCHING else None
         reason, message = (error.trouble, unsecret(str(error))) if error else (None, "")
         return Progress(
-            self.phase, self.source, counts.objects, counts.objects_done, counts.bytes, counts.bytes_done,
-            counts.bytes_kept, speed, left, reason, message, now,
-        )  # fmt: skip
+            self.phase,
+            self.source,
+            counts.objects,
+            counts.objects_done,
+            counts.bytes,
+            counts.bytes_done,
+            counts.bytes_kept,
+            speed,
+            remaining_s,
+            reason,
+            message,
+            now,
+        )
 
     def _speed(self, now: float) -> float:
         fetched = self.counts.bytes_done - self.counts.bytes_kept
-        self._trail = [one for one in self._trail if now - one[0] <= _SPAN_S] + [(now, fetched)]
-        (then, before), span = self._trail[0], now - self._trail[0][0]
+        self._samples = [item for item in self._samples if now - item[0] <= _SPAN_S] + [(now, fetched)]
+        (then, before), span = self._samples[0], now - self._samples[0][0]
         return max(0.0, (fetched - before) / span) if span > 0 and then < now else 0.0
 
-    def _tell(self, progress: Progress) -> None:
+    def _write(self, progress: Progress) -> None:
         content = json.dumps(progress.to_dict()).encode()
-        for one in self.files:
+        for file in self.files:
             with contextlib.suppress(OSError):
-                write_whole(one, [content], durable=False)
+                write_whole(file, [content], durable=False)
         self.listener(progress)

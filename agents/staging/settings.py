@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kopt.core.staging import Checksum
+from kopt.core.staging.manifest import Checksum
 from kopt.core.units import MIB
 
 

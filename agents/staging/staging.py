@@ -18,38 +18,38 @@ from kopt.agents.staging.origins import Origin, opened
 from kopt.agents.staging.reporting import Listener, Report
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.troubles import of_disk
-from kopt.core.staging import Entry, Manifest, Phase, Source, StagingError, Trouble
+from kopt.core.staging.manifest import Entry, Manifest, Phase, Source, StagingError, Trouble
 
-_TELL_S = 1.0
+_REPORT_S = 1.0
 
 
 async def stage(
-    source: Source, place: Path, settings: StageSettings, listener: Listener = lambda progress: None
+    source: Source, destination: Path, settings: StageSettings, listener: Listener = lambda progress: None
 ) -> Manifest:
-    """A complete copy of ``source`` in ``place``, whatever was there of it before.
+    """A complete copy of ``source`` in ``destination``, whatever was there of it before.
 
     Raises StagingError; what was fetched is kept for the next run. The same copy again costs a listing.
     """
     files = (settings.progress,) if settings.progress else ()
     report = Report(str(source), files, listener)
-    with _told(report, place), Folder.alone(place) as folder:
+    with _reporting(report, destination), Folder.alone(destination) as folder:
         report.files += (folder.progress,)
-        # Told while nobody else may write the progress.
-        with _told(report, place):
+        # Report while this process alone may write the progress.
+        with _reporting(report, destination):
             async with _beside(_tick(report)), opened(source, settings, folder.state) as origin:
                 return await _run(origin, folder, settings, report)
 
 
 @contextlib.contextmanager
-def _told(report: Report, place: Path) -> Iterator[None]:
-    """What ends the block is told once, and is a StagingError or the cancellation."""
+def _reporting(report: Report, destination: Path) -> Iterator[None]:
+    """Reports the error that ends the block, as a StagingError or the cancellation, once."""
     try:
         yield
     except StagingError as error:
         report.failed(error)
         raise
     except OSError as error:
-        sentence = of_disk(error, place)
+        sentence = of_disk(error, destination)
         report.failed(sentence)
         raise sentence from error
     except asyncio.CancelledError:
@@ -63,7 +63,7 @@ async def _run(origin: Origin, folder: Folder, settings: StageSettings, report: 
     before = folder.manifest()
     entries = await listed(origin, report.source, settings)
     counts = report.counts
-    counts.objects, counts.bytes = len(entries), sum(one.bytes for one in entries)
+    counts.objects, counts.bytes = len(entries), sum(entry.bytes for entry in entries)
     _refuse_other_copy(folder, before, report.source, settings)
     if before and folder.begun is None and _same(before, entries) and unchanged(folder, before.entries):
         counts.objects_done, counts.bytes_done, counts.bytes_kept = counts.objects, counts.bytes, counts.bytes
@@ -72,37 +72,38 @@ async def _run(origin: Origin, folder: Folder, settings: StageSettings, report: 
     earlier = known(folder.journal, iter(before.entries if before else ()))
     _refuse_strangers(folder, entries, earlier)
     folder.begin(report.source)
-    for path in sorted(earlier.keys() - {one.path for one in entries}):
+    for path in sorted(earlier.keys() - {entry.path for entry in entries}):
         folder.remove(path)
     report.enter(Phase.CHECKING)
     objects = await _objects(entries, earlier, folder, origin, settings, report)
-    missing = [one for one in objects if not one.settled]
-    folder.room(sum(one.missing_bytes() - one.allocated_bytes() for one in missing), len(missing))
+    missing = [item for item in objects if not item.settled]
+    folder.room(sum(item.missing_bytes() - item.allocated_bytes() for item in missing), len(missing))
     report.enter(Phase.FETCHING)
     with contextlib.closing(Journal(folder.journal)) as journal:
         async with _beside(journal.keep_synced()):
             folders = await Fetcher(origin, folder, journal, settings, counts).fetch(missing)
-    manifest = Manifest(report.source, tuple(one.staged() for one in objects), time.time(), origin.revision,
-                        tuple(origin.notes))  # fmt: skip
-    await asyncio.to_thread(folder.finish, manifest, [one for one in folders if one.is_dir()])
+    manifest = Manifest(
+        report.source, tuple(item.staged() for item in objects), time.time(), origin.revision, tuple(origin.remarks)
+    )
+    await asyncio.to_thread(folder.finish, manifest, [item for item in folders if item.is_dir()])
     report.enter(Phase.COMPLETE)
     return manifest
 
 
 async def _tick(report: Report) -> None:
     while True:
-        await asyncio.sleep(_TELL_S)
-        report.tell()
+        await asyncio.sleep(_REPORT_S)
+        report.publish()
 
 
 def _same(before: Manifest, entries: list[Entry]) -> bool:
     """Whether the manifest is of these very versions; what has no version is never the same."""
-    kept = {one.entry.path: one.entry for one in before.entries}
+    kept = {entry.entry.path: entry.entry for entry in before.entries}
     return len(kept) == len(entries) and all(
-        (own := kept.get(one.path)) is not None
-        and one.version
-        and (own.version, own.bytes, own.checksum) == (one.version, one.bytes, one.checksum)
-        for one in entries
+        (own := kept.get(entry.path)) is not None
+        and entry.version
+        and (own.version, own.bytes, own.checksum) == (entry.version, entry.bytes, entry.checksum)
+        for entry in entries
     )
 
 
@@ -120,69 +121,76 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 def _refuse_other_copy(folder: Folder, before: Manifest | None, source: str, settings: StageSettings) -> None:
-    there = folder.begun or (before.source if before else source)
-    if there != source and not settings.replace:
+    previous = folder.begun or (before.source if before else source)
+    if previous != source and not settings.replace:
         raise StagingError(
-            f"{folder.place} holds a copy of {there}; choose another folder, or --replace it", Trouble.DESTINATION
+            f"{folder.root} holds a copy of {previous}; choose another folder, or --replace it", Trouble.DESTINATION
         )
 
 
 def _refuse_strangers(folder: Folder, entries: list[Entry], earlier: dict[str, Known]) -> None:
     """Files of these names that no run of ours put there are not overwritten, nor is one of ours by another of ours."""
     begun = folder.begun is not None
-    for one in entries:
-        path = folder.file(one.path)
-        if one.path not in earlier and os.path.lexists(path):
-            if begun and os.lstat(path).st_size == one.bytes:
+    for entry in entries:
+        path = folder.file(entry.path)
+        if entry.path not in earlier and os.path.lexists(path):
+            if begun and os.lstat(path).st_size == entry.bytes:
                 # Of a run that has begun; of empty files the journal tells nothing, and of others not after a crash.
                 continue
             raise StagingError(
                 f"{path} is there and was not staged; choose an empty folder, or take it away", Trouble.DESTINATION
             )
-    seen = dict[str, str]()
-    for one in entries if folder.folds_case else ():
-        other = seen.setdefault(one.path.casefold(), one.path)
-        if other != one.path:
-            raise StagingError(f"{other!r} and {one.path!r} are one file on {folder.place}, which does not tell "
-                               "capitals from small letters; take another volume", Trouble.BAD_NAME)  # fmt: skip
+    by_folded_name = dict[str, str]()
+    for entry in entries if folder.folds_case else ():
+        other = by_folded_name.setdefault(entry.path.casefold(), entry.path)
+        if other != entry.path:
+            raise StagingError(
+                f"{other!r} and {entry.path!r} are one file on {folder.root}, which does not tell "
+                "capitals from small letters; take another volume",
+                Trouble.BAD_NAME,
+            )
 
 
 async def _objects(
-    entries: list[Entry], earlier: dict[str, Known], folder: Folder, origin: Origin, settings: StageSettings,
+    entries: list[Entry],
+    earlier: dict[str, Known],
+    folder: Folder,
+    origin: Origin,
+    settings: StageSettings,
     report: Report,
-) -> list[Object]:  # fmt: skip
+) -> list[Object]:
     """Every entry with the parts that are there already, each of them read again."""
-    found: list[Object | None] = [None] * len(entries)
-    waiting: Iterator[tuple[int, Entry]] = iter(enumerate(entries))
+    objects: list[Object | None] = [None] * len(entries)
+    pending: Iterator[tuple[int, Entry]] = iter(enumerate(entries))
 
     async def work() -> None:
-        for index, entry in waiting:
+        for index, entry in pending:
             own = earlier.get(entry.path)
             part_bytes = max(entry.bytes, 1) if origin.whole else settings.part_bytes
-            one = Object(entry, part_bytes, folder)
+            item = Object(entry, part_bytes, folder)
             if own and entry.version and (own.version, own.bytes) == (entry.version, entry.bytes):
-                one = replace(one, part_bytes=own.part_bytes)
-                await asyncio.to_thread(_keep, one, own, folder)
-                kept = entry.bytes - one.missing_bytes()
+                item = replace(item, part_bytes=own.part_bytes)
+                await asyncio.to_thread(_keep, item, own, folder)
+                kept = entry.bytes - item.missing_bytes()
                 report.counts.bytes_kept += kept
                 report.counts.bytes_done += kept
-                report.counts.objects_done += one.settled
-            found[index] = one
+                report.counts.objects_done += item.settled
+            objects[index] = item
 
     await together(work, max(2, settings.parallel // 2))
-    return [one for one in found if one is not None]
+    return [item for item in objects if item is not None]
 
 
-def _keep(one: Object, own: Known, folder: Folder) -> None:
+def _keep(item: Object, own: Known, folder: Folder) -> None:
     """What is whole under its name stays there; of anything else the good parts count."""
-    entry = one.entry
+    entry = item.entry
     target, partial = folder.file(entry.path), folder.partial(entry.path)
     if not partial.exists() and target.is_file() and target.stat().st_size == entry.bytes:
-        one.parts.update(good_parts(target, entry.bytes, own.part_bytes, own.parts))
-        one.settled = one.whole and one.agrees(target)
-        if one.whole and not one.settled:
-            one.parts.clear()
-        if one.parts and not one.settled:
+        item.parts.update(good_parts(target, entry.bytes, own.part_bytes, own.parts))
+        item.settled = item.whole and item.agrees(target)
+        if item.whole and not item.settled:
+            item.parts.clear()
+        if item.parts and not item.settled:
             target.replace(partial)
     elif partial.exists():
-        one.parts.update(good_parts(partial, entry.bytes, own.part_bytes, own.parts))
+        item.parts.update(good_parts(partial, entry.bytes, own.part_bytes, own.parts))

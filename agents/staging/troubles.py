@@ -7,7 +7,7 @@ from pathlib import Path
 
 from obstore import exceptions as stores
 
-from kopt.core.staging import StagingError, Trouble, redacted
+from kopt.core.staging.manifest import StagingError, Trouble, redacted
 
 NOT_THERE = (stores.NotFoundError, FileNotFoundError)
 """Obstore raises the second for what its documentation calls the first."""
@@ -61,8 +61,9 @@ def of_source(error: BaseException, what: str, kind: str) -> StagingError:
     if status in _BUSY:
         return StagingError(
             f"{what}: the source stayed too busy for longer than was waited; run again to go on from here, with a "
-            f"--limit or fewer --parallel if it stays so: {detail}", Trouble.UNREACHABLE,
-        )  # fmt: skip
+            f"--limit or fewer --parallel if it stays so: {detail}",
+            Trouble.UNREACHABLE,
+        )
     return StagingError(
         f"{what} could not be read: {detail}; run again to go on from here, finished parts are kept",
         Trouble.UNREACHABLE,
@@ -76,13 +77,13 @@ def changed(what: str) -> StagingError:
     )
 
 
-def of_disk(error: OSError, place: Path) -> StagingError:
+def of_disk(error: OSError, path: Path) -> StagingError:
     """The sentence for what the destination refuses."""
-    where = error.filename or place
+    where = error.filename or path
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             word = "is full" if error.errno == errno.ENOSPC else "has no quota left"
-            message = f"the disk under {place} {word}; free some room or take a larger volume, then run again to go on"
+            message = f"the disk under {path} {word}; free some room or take a larger volume, then run again to go on"
             return StagingError(message, Trouble.NO_ROOM)
         case errno.EFBIG:
             message = f"{where}: larger than a file may be here (ulimit -f, or the file system's limit)"
@@ -99,7 +100,7 @@ def _status(error: BaseException) -> str:
 
 
 def unconnected(error: BaseException) -> bool:
-    """Whether nobody was there to answer, which another way of asking cannot mend."""
+    """Whether the server cannot be reached, which another kind of request cannot change."""
     return _CONNECT in str(error)
 
 
@@ -111,11 +112,13 @@ def _detail(error: BaseException) -> str:
     code, message = re.search(r"<Code>(.*?)</Code>", text), re.search(r"<Message>(.*?)</Message>", text)
     if code:
         text = f"{_status(error)} {code[1]}{f': {message[1]}' if message else ''}"
-    words = " ".join(unsecret(text.rpartition(" - ")[2]).split())[:300].rstrip(" .:")
-    return words or type(error).__name__
+    summary = " ".join(unsecret(text.rpartition(" - ")[2]).split())[:300].rstrip(" .:")
+    return summary or type(error).__name__
 
 
 def _why(debug: str) -> str:
     """The system's own words, or the names that the TLS library gives to what it met."""
-    said = re.findall(r'(?:message|error): "([^"]+)"', debug)
-    return said[-1] if said else " ".join(re.findall(r"(?:^\s+|error: )([A-Z]\w+)[(,]$", debug, re.MULTILINE)[-2:])
+    messages = re.findall(r'(?:message|error): "([^"]+)"', debug)
+    return (
+        messages[-1] if messages else " ".join(re.findall(r"(?:^\s+|error: )([A-Z]\w+)[(,]$", debug, re.MULTILINE)[-2:])
+    )

@@ -12,14 +12,14 @@ from obstore.store import HTTPStore
 from kopt.agents.staging.buckets import options, piece_bytes
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.troubles import NOT_THERE, STORE_ERRORS, changed, of_source, unconnected
-from kopt.core.staging import Entry, Source, StagingError
+from kopt.core.staging.manifest import Entry, Source, StagingError
 
 
 class WebFile:
     """The URL may hold a query, such as a signature; it is asked for by GET alone, which signatures allow."""
 
     def __init__(self, source: Source, settings: StageSettings) -> None:
-        self.revision, self.notes, self.whole = "", list[str](), False
+        self.revision, self.remarks, self.whole = "", list[str](), False
         self._source, self._settings = source, settings
         parts = urlsplit(source.address)
         self._name = unquote(parts.path.rpartition("/")[2])

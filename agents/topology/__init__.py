@@ -1,4 +1,4 @@
-"""The topology agent: what links a node's GPUs to one another and to its network cards, told to the cluster.
+"""The topology agent: reports to the cluster what links a node's GPUs to one another and to its network cards.
 
 In: the vendors' tools, sysfs, NVML, or a folder of recorded outputs; each by itself, with limits, so that one that
 hangs or fails costs only what it alone knows. Out: one ``NodeTopology`` object and labels of the node, written when

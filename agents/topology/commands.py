@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kopt.agents.topology.readings import CollectorError, Trouble
+from kopt.agents.topology.readings import CollectorError, CollectorProblem
 
-_SAID_BYTES = 2000
+_STDERR_BYTES = 2000
 _CHUNK_BYTES = 1 << 16
 _ENDING_S = 2.0
 
@@ -36,60 +36,72 @@ class Tool:
     """One command and its arguments. ``fine`` are exit statuses that come with a whole output, ``absent`` those that
     say that the hardware is not there, as does a folder ``needs`` with nothing in it."""
 
-    def __init__(self, name: str, command: Sequence[str], limits: Limits, fine: Sequence[int] = (0,),
-                 absent: Sequence[int] = (), needs: Path | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        limits: Limits,
+        fine: Sequence[int] = (0,),
+        absent: Sequence[int] = (),
+        needs: Path | None = None,
+    ) -> None:
         self.name = name
         self._command, self._limits, self._needs = tuple(command), limits, needs
         self._fine, self._absent = frozenset(fine), frozenset(absent)
-        self._left: asyncio.subprocess.Process | None = None
+        self._stuck: asyncio.subprocess.Process | None = None
 
     async def collect(self) -> str:
         """What it prints. Raises CollectorError."""
-        if self._left is not None and self._left.returncode is None:
-            raise CollectorError(Trouble.STUCK, "does not end, not even when killed; not started again")
-        self._left = None
+        if self._stuck is not None and self._stuck.returncode is None:
+            raise CollectorError(CollectorProblem.STUCK, "does not end, not even when killed; not started again")
+        self._stuck = None
         if self._needs is not None and not (self._needs.is_dir() and any(self._needs.iterdir())):
-            raise CollectorError(Trouble.ABSENT, f"nothing in {self._needs}")
+            raise CollectorError(CollectorProblem.ABSENT, f"nothing in {self._needs}")
         process = await self._start()
         try:
             async with asyncio.timeout(self._limits.time_s):
-                text, said = await asyncio.gather(self._read(process), _last_words(process))
+                text, stderr = await asyncio.gather(self._read(process), _last_words(process))
                 status = await process.wait()
         except TimeoutError as error:
-            raise CollectorError(Trouble.TIMEOUT, f"no answer within {self._limits.time_s:g} s") from error
+            raise CollectorError(CollectorProblem.TIMEOUT, f"no answer within {self._limits.time_s:g} s") from error
         finally:
             await self._end(process)
         if status not in self._fine:
-            reason = (said or text[-_SAID_BYTES:]).decode(errors="replace").strip()[-300:]
-            trouble = Trouble.ABSENT if status in self._absent else Trouble.FAILED
-            raise CollectorError(trouble, f"ended with {status}: {reason}" if reason else f"ended with {status}")
+            reason = (stderr or text[-_STDERR_BYTES:]).decode(errors="replace").strip()[-300:]
+            kind = CollectorProblem.ABSENT if status in self._absent else CollectorProblem.FAILED
+            raise CollectorError(kind, f"ended with {status}: {reason}" if reason else f"ended with {status}")
         if not text.strip():
-            raise CollectorError(Trouble.ABSENT, "prints nothing")
+            raise CollectorError(CollectorProblem.ABSENT, "prints nothing")
         return text.decode(errors="replace")
 
     async def _start(self) -> asyncio.subprocess.Process:
         search = os.pathsep.join(filter(None, (os.environ.get("PATH", os.defpath), self._limits.path)))
         path = shutil.which(self._command[0], path=search)
         if path is None:
-            raise CollectorError(Trouble.ABSENT, f"{self._command[0]} is not there")
+            raise CollectorError(CollectorProblem.ABSENT, f"{self._command[0]} is not there")
         pipe = asyncio.subprocess.PIPE
         try:
             return await asyncio.create_subprocess_exec(
-                path, *self._command[1:], stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe,
-                start_new_session=True, env={**os.environ, "PATH": search, "LC_ALL": "C", "COLUMNS": "1000"},
-            )  # fmt: skip
+                path,
+                *self._command[1:],
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=pipe,
+                stderr=pipe,
+                start_new_session=True,
+                env={**os.environ, "PATH": search, "LC_ALL": "C", "COLUMNS": "1000"},
+            )
         except OSError as error:
-            raise CollectorError(Trouble.FAILED, f"cannot be started: {error.strerror}") from error
+            raise CollectorError(CollectorProblem.FAILED, f"cannot be started: {error.strerror}") from error
 
     async def _read(self, process: asyncio.subprocess.Process) -> bytes:
         assert process.stdout is not None
-        found = bytearray()
+        result = bytearray()
         while chunk := await process.stdout.read(_CHUNK_BYTES):
-            found += chunk
-            if len(found) > self._limits.text_bytes:
+            result += chunk
+            if len(result) > self._limits.text_bytes:
                 most = self._limits.text_bytes >> 10
-                raise CollectorError(Trouble.TOO_LARGE, f"prints more than {most} KiB")
-        return bytes(found)
+                raise CollectorError(CollectorProblem.TOO_LARGE, f"prints more than {most} KiB")
+        return bytes(result)
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         """Its whole group: tools start others, which may hold the pipes open."""
@@ -101,14 +113,14 @@ class Tool:
                     await process.wait()
             await _reap(process.pid)
         except TimeoutError:
-            self._left = process
+            self._stuck = process
         finally:
             # Pipes of what does not end would stay open with it; asyncio has no public word for this.
             process._transport.close()  # type: ignore[attr-defined]
 
 
 async def _reap(group: int) -> None:
-    """Ends of what a tool had started: in a container this process inherits them, and nobody else asks for them."""
+    """Ends of what a tool had started: in a container this process inherits them, and has to reap them."""
     with contextlib.suppress(ChildProcessError, TimeoutError):
         async with asyncio.timeout(_ENDING_S):
             while True:
@@ -121,5 +133,5 @@ async def _last_words(process: asyncio.subprocess.Process) -> bytes:
     assert process.stderr is not None
     kept = b""
     while chunk := await process.stderr.read(_CHUNK_BYTES):
-        kept = (kept + chunk)[-_SAID_BYTES:]
+        kept = (kept + chunk)[-_STDERR_BYTES:]
     return kept

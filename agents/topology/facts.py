@@ -4,13 +4,13 @@ Text in, values out. What cannot be read is left out here: the same texts are he
 parsed.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kopt.agents.topology.readings import Reading
+from kopt.agents.topology.readings import LONGEST_CHARS, Reading
+from kopt.core.untrusted import UnreadableError, decode
 
 _GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 """By PCIe generation."""
@@ -20,8 +20,9 @@ _DRIVER = re.compile(r"^\s*(?:Driver Version|DRIVER version)\s*:\s*(\d[\w.]{0,30
 _SMI = re.compile(r"^\s*NVIDIA-SMI version\s*:\s*(\d[\w.]{0,30})\s*$", re.MULTILINE | re.IGNORECASE)
 _FABRIC = re.compile(
     r"^ +Fabric\s*\n +State +: Completed\s*\n(?: +Status +: .*\n)? +CliqueId +: (\d{1,10})\s*\n"
-    r" +ClusterUUID +: ([0-9a-fA-F-]{36})\s*$", re.MULTILINE,
-)  # fmt: skip
+    r" +ClusterUUID +: ([0-9a-fA-F-]{36})\s*$",
+    re.MULTILINE,
+)
 _VERSION = re.compile(r"\d[\w.+-]{0,40}")
 
 
@@ -38,7 +39,7 @@ class PcieLink:
 
 
 @dataclass(frozen=True)
-class Facts:
+class HostDetails:
     """``cards``: PCI address and NUMA node (None: not known) by the name of a network card. ``paths``: the bridges from
     the root of its bus to a device, and the device itself, by PCI address."""
 
@@ -49,40 +50,42 @@ class Facts:
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def facts_of(readings: Iterable[Reading]) -> Facts:
+def details_of(readings: Iterable[Reading]) -> HostDetails:
     """Of all texts of a scan."""
-    texts = {one.name: one.text for one in readings if one.trouble is None}
+    texts = {reading.name: reading.text for reading in readings if reading.problem is None}
     nvml = _object(texts.get("nvml", ""))
     pci = _object(texts.get("pci", ""))
     links = {link.pci: link for link in _sysfs_links(pci)} | {link.pci: link for link in _nvml_links(nvml)}
-    return Facts(
-        dict(sorted(_versions(texts, nvml))), str(nvml.get("domain") or "") or _domain(texts.get("nvidia-smi-q", "")),
-        tuple(links[address] for address in sorted(links)), dict(_cards(_object(texts.get("infiniband", "")))),
+    return HostDetails(
+        dict(sorted(_versions(texts, nvml))),
+        str(nvml.get("domain") or "") or _domain(texts.get("nvidia-smi-q", "")),
+        tuple(links[address] for address in sorted(links)),
+        dict(_cards(_object(texts.get("infiniband", "")))),
         {path.removesuffix("/path"): tuple(str(way).split("/")) for path, way in pci.items() if path.endswith("/path")},
-    )  # fmt: skip
+    )
 
 
 def _versions(texts: Mapping[str, str], nvml: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    said = [_object(texts.get("driver-versions", "")), nvml.get("versions")]
-    for document in said:
+    sources = [_object(texts.get("driver-versions", "")), nvml.get("versions")]
+    for document in sources:
         for name, text in document.items() if isinstance(document, dict) else ():
-            if found := _VERSION.match(str(text)):
-                yield str(name), found[0]
+            if match := _VERSION.match(str(text)):
+                yield str(name), match[0]
     for name, pattern in (("nvidia", _DRIVER), ("nvidia-smi", _SMI)):
         for source in ("nvidia-smi-q", "nvidia-smi-version"):
-            if found := pattern.search(texts.get(source, "")):
-                yield name, found[1]
+            if match := pattern.search(texts.get(source, "")):
+                yield name, match[1]
     tools = _json(texts.get("amd-smi-version", ""))
     for tool in tools if isinstance(tools, list) else [tools]:
         for name, key in (("amd-smi", "version"), ("rocm", "rocm_version")):
-            if isinstance(tool, dict) and (found := _VERSION.match(str(tool.get(key) or ""))):
-                yield name, found[0]
+            if isinstance(tool, dict) and (match := _VERSION.match(str(tool.get(key) or ""))):
+                yield name, match[0]
 
 
 def _domain(text: str) -> str:
     """Cluster and clique where all GPUs are in the same: nodes with the same one share NVLink."""
-    found = {f"{cluster.lower()}.{clique}" for clique, cluster in _FABRIC.findall(text) if cluster.strip("0-")}
-    return found.pop() if len(found) == 1 else ""
+    result = {f"{cluster.lower()}.{clique}" for clique, cluster in _FABRIC.findall(text) if cluster.strip("0-")}
+    return result.pop() if len(result) == 1 else ""
 
 
 def _sysfs_links(tree: Mapping[str, Any]) -> Iterator[PcieLink]:
@@ -96,18 +99,30 @@ def _sysfs_links(tree: Mapping[str, Any]) -> Iterator[PcieLink]:
             continue
         width, speed = _whole(own.get("current_link_width")), _gt_per_s(own.get("current_link_speed", ""))
         if 0 < width <= _MOST_LANES and speed:
-            yield PcieLink(address, width, speed, _whole(own.get("max_link_width")),
-                           _gt_per_s(own.get("max_link_speed", "")), idles=kind != "0x02")  # fmt: skip
+            yield PcieLink(
+                address,
+                width,
+                speed,
+                _whole(own.get("max_link_width")),
+                _gt_per_s(own.get("max_link_speed", "")),
+                idles=kind != "0x02",
+            )
 
 
 def _nvml_links(nvml: Mapping[str, Any]) -> Iterator[PcieLink]:
-    found = nvml.get("pcie")
-    told = found.items() if isinstance(found, dict) else ()
-    for address, one in ((address, one) for address, one in told if isinstance(one, dict)):
-        width, generation = _whole(one.get("width")), _whole(one.get("generation"))
+    result = nvml.get("pcie")
+    items = result.items() if isinstance(result, dict) else ()
+    for address, item in ((address, item) for address, item in items if isinstance(item, dict)):
+        width, generation = _whole(item.get("width")), _whole(item.get("generation"))
         if 0 < width <= _MOST_LANES and generation in _GT_PER_S:
-            yield PcieLink(str(address), width, _GT_PER_S[generation], _whole(one.get("max_width")),
-                           _GT_PER_S.get(_whole(one.get("max_generation")), 0.0), not one.get("fast"))  # fmt: skip
+            yield PcieLink(
+                str(address),
+                width,
+                _GT_PER_S[generation],
+                _whole(item.get("max_width")),
+                _GT_PER_S.get(_whole(item.get("max_generation")), 0.0),
+                not item.get("fast"),
+            )
 
 
 def _cards(tree: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, int | None]]]:
@@ -119,14 +134,14 @@ def _cards(tree: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, int | None
 
 
 def _object(text: str) -> dict[str, Any]:
-    found = _json(text)
-    return found if isinstance(found, dict) else {}
+    result = _json(text)
+    return result if isinstance(result, dict) else {}
 
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text) if text else None
-    except (ValueError, RecursionError):
+        return decode(text, longest_chars=LONGEST_CHARS) if text else None
+    except UnreadableError:
         return None
 
 
@@ -136,5 +151,5 @@ def _whole(value: Any) -> int:
 
 
 def _gt_per_s(text: str) -> float:
-    found = _SPEED.match(text)
-    return float(found[1]) if found else 0.0
+    match = _SPEED.match(text)
+    return float(match[1]) if match else 0.0

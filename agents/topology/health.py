@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kopt.agents.topology.facts import Facts
-from kopt.core.topology import NodeTopology, TopologyGpu
+from kopt.agents.topology.facts import HostDetails
+from kopt.core.hardware.node_topology import NodeTopology, TopologyGpu
 
 MOST_PARTS = 1024
 """Links of 16 GPUs in one mesh, and what else is there, are well below; more would be partitions of GPUs."""
@@ -36,34 +36,41 @@ class Health:
     degraded: tuple[Degraded, ...] = ()
 
 
-def measure(topology: NodeTopology, facts: Facts) -> dict[str, float]:
+def measure(topology: NodeTopology, details: HostDetails) -> dict[str, float]:
     """What there is of each part now; more is better. Parts begin with gpu, link (their number, or GB/s where no tool
     counts them), ports, port-speed (GB/s), lanes, pcie-speed (GT/s) or nic (Gbit/s)."""
-    return dict(_measured(topology, facts))
+    return dict(_measured(topology, details))
 
 
-def judge(now: Mapping[str, float], boards: Mapping[str, str], before: Health | None, at_s: float,
-          healthy_since: Mapping[str, float], recover_s: float) -> Health:  # fmt: skip
+def evaluate(
+    now: Mapping[str, float],
+    boards: Mapping[str, str],
+    before: Health | None,
+    at_s: float,
+    healthy_since: Mapping[str, float],
+    recover_s: float,
+) -> Health:
     """The health after a reading. ``healthy_since``: when a part that is listed was first seen healthy again."""
     before = before or Health({}, {})
     changed = {board for board, what in before.boards.items() if _is_another(what, boards.get(board, ""))}
     best = {part: value for part, value in before.best.items() if not changed & _names(part)}
-    gone = set(before.boards) - set(boards)
-    listed = {one.part: one for one in before.degraded}
+    removed = set(before.boards) - set(boards)
+    listed = {item.part: item for item in before.degraded}
     degraded = []
     for part, most in best.items():
-        value, entry = _value_now(part, now, gone), listed.get(part)
+        value, entry = _value_now(part, now, removed), listed.get(part)
         if value is None:
-            # Not told this time: it neither fell nor recovered. Of a GPU that is gone its absence says enough.
-            degraded += [entry] if entry is not None and not gone & _names(part) else []
+            # Not reported this time: neither worse nor recovered. A GPU that is gone is reported as such.
+            degraded += [entry] if entry is not None and not removed & _names(part) else []
         elif is_less(value, most):
             degraded.append(_fallen(part, value, most, entry, at_s))
         elif entry is not None and at_s - healthy_since.get(part, at_s) < recover_s:
             degraded.append(replace(entry, now=value))
     most_seen = {part: max(best.get(part, 0.0), now.get(part, 0.0)) for part in {**best, **now}}
     kept = [(part, value) for part, value in most_seen.items() if value]
-    return Health(dict(kept[:MOST_PARTS]), {**before.boards, **boards},
-                  tuple(sorted(degraded, key=lambda one: one.part)))  # fmt: skip
+    return Health(
+        dict(kept[:MOST_PARTS]), {**before.boards, **boards}, tuple(sorted(degraded, key=lambda item: item.part))
+    )
 
 
 def is_less(value: float, than: float) -> bool:
@@ -71,11 +78,11 @@ def is_less(value: float, than: float) -> bool:
     return value < than and not math.isclose(value, than, rel_tol=0.01)
 
 
-def _value_now(part: str, now: Mapping[str, float], gone: set[str]) -> float | None:
-    """What there is of a part; None where nothing is said of it."""
+def _value_now(part: str, now: Mapping[str, float], removed: set[str]) -> float | None:
+    """The current value of a part; None if it is not reported."""
     if part.startswith("gpu "):
         return now.get(part, 0.0)
-    return None if gone & _names(part) else now.get(part)
+    return None if removed & _names(part) else now.get(part)
 
 
 def _fallen(part: str, value: float, most: float, entry: Degraded | None, at_s: float) -> Degraded:
@@ -95,17 +102,17 @@ def boards_of(topology: NodeTopology) -> dict[str, str]:
 
 
 def _is_another(before: str, now: str) -> bool:
-    """Only what both readings tell is compared."""
-    pairs = zip(before.split("|"), now.split("|"), strict=False)
-    return any(one and other and one != other for one, other in pairs)
+    """Compares only what both readings report."""
+    changes = zip(before.split("|"), now.split("|"), strict=False)
+    return any(name and other and name != other for name, other in changes)
 
 
 def name_of(gpu: TopologyGpu) -> str:
-    """Its PCI address; its number where a tool tells no address."""
+    """Its PCI address; its number if no tool reports an address."""
     return gpu.pci or f"GPU{gpu.index}"
 
 
-def _measured(topology: NodeTopology, facts: Facts) -> Iterator[tuple[str, float]]:
+def _measured(topology: NodeTopology, details: HostDetails) -> Iterator[tuple[str, float]]:
     names = {gpu.index: name_of(gpu) for gpu in topology.gpus}
     for gpu in topology.gpus:
         name = names[gpu.index]
@@ -118,9 +125,9 @@ def _measured(topology: NodeTopology, facts: Facts) -> Iterator[tuple[str, float
         # Of a link that is down tools show the way around it: then there is nothing of it.
         count = link.count or link.gigabytes_per_s or 1.0
         yield f"link {names[link.a]} {names[link.b]}", float(count) if link.type.direct else 0.0
-    told = set(names.values()) | {nic.pci for nic in topology.nics}
-    for pcie in facts.pcie:
-        if pcie.pci in told:
+    addresses = set(names.values()) | {nic.pci for nic in topology.nics}
+    for pcie in details.pcie:
+        if pcie.pci in addresses:
             yield f"lanes {pcie.pci}", float(pcie.width)
             if not pcie.idles:
                 yield f"pcie-speed {pcie.pci}", pcie.gt_per_s

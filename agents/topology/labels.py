@@ -7,15 +7,15 @@
     kaiwo.ai/topology-rack     nodes below the same first switch
 
 Below them is ``kubernetes.io/hostname``. Blocks and racks come from labels that a cloud or another tool has written,
-else from a description of the fabric; what nobody knows is not written.
+else from a description of the fabric; unknown values are not written.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kopt.core.fabric import Fabric
-from kopt.core.topology import LinkType, NodeTopology
+from kopt.core.hardware.fabric import Fabric
+from kopt.core.hardware.node_topology import LinkType, NodeTopology
 
 LINK, SHAPE, DOMAIN = "kaiwo.ai/gpu-link", "kaiwo.ai/gpu-link-shape", "kaiwo.ai/nvlink-domain"
 BLOCK, RACK = "kaiwo.ai/topology-block", "kaiwo.ai/topology-rack"
@@ -45,35 +45,41 @@ class LabelSettings:
     levels: Sequence[tuple[str, str]] = ()
 
 
-def labels_of(topology: NodeTopology | None, domain: str, fabric: Fabric | None, node: str,
-              there: Mapping[str, str], settings: LabelSettings) -> dict[str, str]:  # fmt: skip
-    """What the node's labels should say; ``there`` are those it has. Empty where labels are not to be written."""
+def labels_of(
+    topology: NodeTopology | None,
+    domain: str,
+    fabric: Fabric | None,
+    node: str,
+    labels: Mapping[str, str],
+    settings: LabelSettings,
+) -> dict[str, str]:
+    """What the node's labels should say; ``labels`` are those it has. Empty where labels are not to be written."""
     if not settings.write:
         return {}
-    found = dict(_of_links(topology)) if topology is not None else {}
-    block, rack = _levels(there, settings.levels)
+    result = dict(_of_links(topology)) if topology is not None else {}
+    block, rack = _levels(labels, settings.levels)
     fabric_block, fabric_rack, fabric_domain = _of_fabric(fabric, node) if fabric is not None else ("", "", "")
-    known = next((there[name] for name in DOMAIN_LABELS if there.get(name)), "")
-    found |= {DOMAIN: domain or known or fabric_domain, BLOCK: block or fabric_block, RACK: rack or fabric_rack}
-    cleaned = {name: _value(text) for name, text in found.items()}
+    existing = next((labels[name] for name in DOMAIN_LABELS if labels.get(name)), "")
+    result |= {DOMAIN: domain or existing or fabric_domain, BLOCK: block or fabric_block, RACK: rack or fabric_rack}
+    cleaned = {name: _value(text) for name, text in result.items()}
     return {name: text for name, text in cleaned.items() if text}
 
 
 def _of_links(topology: NodeTopology) -> Mapping[str, str]:
     count = len(topology.gpus)
-    pairs = count * (count - 1) // 2
-    if not pairs:
+    expected = count * (count - 1) // 2
+    if not expected:
         return {}
     direct = [link for link in topology.links if link.type.direct]
     fastest = next((kind for kind in _SPEED if any(link.type is kind for link in direct)), None)
-    shape = "full" if len(direct) == pairs else "partial" if direct else "none"
+    shape = "full" if len(direct) == expected else "partial" if direct else "none"
     return {LINK: fastest.value.lower() if fastest else "pcie", SHAPE: shape}
 
 
-def _levels(there: Mapping[str, str], own: Sequence[tuple[str, str]]) -> tuple[str, str]:
+def _levels(labels: Mapping[str, str], own: Sequence[tuple[str, str]]) -> tuple[str, str]:
     for block, rack in (*own, *LEVELS):
-        if there.get(block) or there.get(rack):
-            return there.get(block, ""), there.get(rack, "")
+        if labels.get(block) or labels.get(rack):
+            return labels.get(block, ""), labels.get(rack, "")
     return "", ""
 
 
@@ -86,10 +92,10 @@ def _of_fabric(fabric: Fabric, node: str) -> tuple[str, str, str]:
     for cable in fabric.cables:
         beside.setdefault(cable.a, set()).add(cable.b)
         beside.setdefault(cable.b, set()).add(cable.a)
-    racks = {one for host in hosts for one in beside.get(host, ()) if one in names}
-    blocks = {one for rack in racks for one in beside.get(rack, ()) if one in names and not beside[one] & every}
+    racks = {name for host in hosts for name in beside.get(host, ()) if name in names}
+    blocks = {name for rack in racks for name in beside.get(rack, ()) if name in names and not beside[name] & every}
     domains = {host.domain for host in fabric.hosts if host.node == node and host.domain}
-    return _only([names[one] for one in blocks]), _only([names[one] for one in racks]), _only(list(domains))
+    return _only([names[block] for block in blocks]), _only([names[name] for name in racks]), _only(list(domains))
 
 
 def _only(names: Sequence[str]) -> str:

@@ -1,19 +1,36 @@
 """The collectors' texts as parts of one topology, in the order in which they are trusted."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kopt.agents.topology.facts import Facts
+from kopt.agents.topology.facts import HostDetails
+from kopt.agents.topology.readings import LONGEST_CHARS
 from kopt.agents.topology.ways import with_affinity
-from kopt.core.fabric import Fabric
-from kopt.core.topology import NodeTopology, TopologyError
+from kopt.core.hardware.fabric import Fabric
+from kopt.core.hardware.node_topology import NodeTopology, TopologyError
+from kopt.core.untrusted import decode_mapping
 from kopt.formats.topology import FormatError, merged, parse
+from kopt.formats.yaml_text import YamlError, load_yaml
 
-ORDER = ("nvidia-smi-topo", "nvml", "nvidia-smi-p2p", "nvidia-smi-nvlink", "nvidia-smi-list", "nvidia-smi-q",
-         "amd-smi-topology", "rocm-smi-topology", "kfd", "amd-smi-list", "infiniband", "ibv-devinfo", "ibdev2netdev",
-         "rdma-link", "pci", "lspci")  # fmt: skip
+ORDER = (
+    "nvidia-smi-topo",
+    "nvml",
+    "nvidia-smi-p2p",
+    "nvidia-smi-nvlink",
+    "nvidia-smi-list",
+    "nvidia-smi-q",
+    "amd-smi-topology",
+    "rocm-smi-topology",
+    "kfd",
+    "amd-smi-list",
+    "infiniband",
+    "ibv-devinfo",
+    "ibdev2netdev",
+    "rdma-link",
+    "pci",
+    "lspci",
+)
 """What tells of links first, as where two contradict each other the earlier one is kept."""
 _NO_TOPOLOGY = ("nvidia-smi-version", "amd-smi-version", "driver-versions")
 _SUPPLEMENT = ("pci", "lspci")
@@ -33,39 +50,30 @@ def read(name: str, text: str) -> NodeTopology | Fabric | None:
         return None
     if name == "nvml":
         try:
-            document = json.loads(text, parse_constant=_refuse)
-            if not isinstance(document, dict):
-                raise ValueError("it is no object")
-            return NodeTopology.from_dict(document)
-        except (ValueError, OverflowError, RecursionError) as error:
+            return NodeTopology.from_dict(decode_mapping(text, longest_chars=LONGEST_CHARS))
+        except ValueError as error:
             raise FormatError(f"not a topology: {error}") from error
-    found = parse(text, _load_yaml)
-    if not isinstance(found, NodeTopology | Fabric):
-        raise FormatError(f"this is a {type(found).__name__}, not the topology of a node")
-    return found
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no figure")
+    result = parse(text, _load_yaml)
+    if not isinstance(result, NodeTopology | Fabric):
+        raise FormatError(f"this is a {type(result).__name__}, not the topology of a node")
+    return result
 
 
 def _load_yaml(text: str) -> Any:
-    import yaml
-
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return load_yaml(text)
+    except YamlError as error:
         raise FormatError(f"not YAML: {error}") from error
 
 
-def merge(parts: Sequence[tuple[str, NodeTopology | Fabric]], facts: Facts) -> Merged:
-    """One topology. A part that contradicts those before it is left out, and told."""
+def merge(parts: Sequence[tuple[str, NodeTopology | Fabric]], details: HostDetails) -> Merged:
+    """One topology. A part that contradicts those before it is left out, with a warning."""
     by_name: dict[str, NodeTopology] = {name: part for name, part in parts if isinstance(part, NodeTopology)}
     fabric = next((part for _, part in parts if isinstance(part, Fabric)), None)
     whole: NodeTopology | None = None
     warnings: list[str] = []
-    for name in [*(one for one in ORDER if one in by_name), *(one for one in by_name if one not in ORDER)]:
-        part = _with_addresses(by_name[name], facts.cards)
+    for name in [*(item for item in ORDER if item in by_name), *(item for item in by_name if item not in ORDER)]:
+        part = _with_addresses(by_name[name], details.cards)
         if name in _SUPPLEMENT:
             part = _known_only(part, whole)
         try:
@@ -75,7 +83,7 @@ def merge(parts: Sequence[tuple[str, NodeTopology | Fabric]], facts: Facts) -> M
     if whole is None or not whole.gpus:
         return Merged(None, tuple(warnings), fabric)
     warnings = [*whole.warnings, *warnings]
-    whole = with_affinity(replace(whole, tool=_first_tool(by_name), warnings=()), facts.paths)
+    whole = with_affinity(replace(whole, tool=_first_tool(by_name), warnings=()), details.paths)
     return Merged(whole, tuple(dict.fromkeys(warnings)), fabric)
 
 
@@ -94,8 +102,8 @@ def _with_addresses(part: NodeTopology, cards: Mapping[str, tuple[str, int | Non
 
 def _known_only(part: NodeTopology, whole: NodeTopology | None) -> NodeTopology:
     """A list of PCI devices without those that nothing else knows."""
-    known = {gpu.pci for gpu in whole.gpus} if whole is not None else set()
+    addresses = {gpu.pci for gpu in whole.gpus} if whole is not None else set()
     cards = {nic.pci for nic in whole.nics} if whole is not None else set()
-    gpus = tuple(replace(gpu, name="") for gpu in part.gpus if gpu.pci in known)
+    gpus = tuple(replace(gpu, name="") for gpu in part.gpus if gpu.pci in addresses)
     nics = tuple(nic for nic in part.nics if nic.pci in cards)
     return replace(part, gpus=gpus, links=(), nics=nics, nic_affinity=(), switches=(), peers=())

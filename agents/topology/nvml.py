@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.agents.topology.sysfs import NothingThere
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 from kopt.core.units import Bytes
 
 _WAYS = {10: LinkType.PIX, 20: LinkType.PXB, 30: LinkType.PHB, 40: LinkType.NODE, 50: LinkType.SYS}
@@ -43,12 +43,12 @@ def read(nvml: Any) -> dict[str, Any]:
         raise NothingThere("NVML sees no GPU")
     devices = [_device(nvml, index) for index in range(count)]
     links = [link for a, b in itertools.combinations(devices, 2) if (link := _link(nvml, a, b)) is not None]
-    topology = NodeTopology("", tuple(one.gpu for one in devices), tuple(links), tool="nvml", vendor="nvidia")
-    domains = {_domain(nvml, one.handle) for one in devices}
+    topology = NodeTopology("", tuple(device.gpu for device in devices), tuple(links), tool="nvml", vendor="nvidia")
+    domains = {_domain(nvml, device.handle) for device in devices}
     return topology.to_dict() | {
         "versions": {"nvidia": _text(nvml.nvmlSystemGetDriverVersion())},
         "domain": domains.pop() if len(domains) == 1 else "",
-        "pcie": {one.gpu.pci: _pcie(nvml, one.handle) for one in devices},
+        "pcie": {device.gpu.pci: _pcie(nvml, device.handle) for device in devices},
     }
 
 
@@ -66,16 +66,22 @@ def _device(nvml: Any, index: int) -> _Device:
             if remote is not None:
                 peers[_address(remote.busId)] += 1
     if links:
-        found = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])[0]
-        speed = found.value.uiVal if found.nvmlReturn == 0 else 0
+        result = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])[0]
+        speed = result.value.uiVal if result.nvmlReturn == 0 else 0
     memory = _ask(nvml, "MemoryInfo", handle)
     mig = _ask(nvml, "MigMode", handle)
     gpu = TopologyGpu(
-        index, _text(nvml.nvmlDeviceGetName(handle)), _address(nvml.nvmlDeviceGetPciInfo(handle).busId),
-        _ask(nvml, "NumaNodeId", handle), Bytes(memory.total if memory is not None else 0),
-        "MIG" if mig and mig[0] else "", _text(nvml.nvmlDeviceGetUUID(handle)), (), len(links) or None,
+        index,
+        _text(nvml.nvmlDeviceGetName(handle)),
+        _address(nvml.nvmlDeviceGetPciInfo(handle).busId),
+        _ask(nvml, "NumaNodeId", handle),
+        Bytes(memory.total if memory is not None else 0),
+        "MIG" if mig and mig[0] else "",
+        _text(nvml.nvmlDeviceGetUUID(handle)),
+        (),
+        len(links) or None,
         speed / 1000 if speed else None,
-    )  # fmt: skip
+    )
     return _Device(gpu, handle, peers, switched)
 
 
@@ -91,11 +97,12 @@ def _link(nvml: Any, a: _Device, b: _Device) -> TopologyLink | None:
 
 def _pcie(nvml: Any, handle: Any) -> dict[str, Any]:
     return {
-        "width": _ask(nvml, "CurrPcieLinkWidth", handle), "max_width": _ask(nvml, "MaxPcieLinkWidth", handle),
+        "width": _ask(nvml, "CurrPcieLinkWidth", handle),
+        "max_width": _ask(nvml, "MaxPcieLinkWidth", handle),
         "generation": _ask(nvml, "CurrPcieLinkGeneration", handle),
         "max_generation": _ask(nvml, "MaxPcieLinkGeneration", handle),
         "fast": _ask(nvml, "PerformanceState", handle) == 0,
-    }  # fmt: skip
+    }
 
 
 def _domain(nvml: Any, handle: Any) -> str:

@@ -8,16 +8,17 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kopt.agents.running import beside, end_signals, on_signals
+from kopt.agents.runtime.contained import Contained
+from kopt.agents.runtime.running import beside, end_signals, on_signals
 from kopt.agents.topology.labels import LabelSettings
-from kopt.agents.topology.metrics import Tally, serve_metrics
-from kopt.agents.topology.publishing import NodeView, Publisher, PublishSettings, node_view
-from kopt.agents.topology.readings import Trouble
-from kopt.agents.topology.scanning import Found, Scanner
+from kopt.agents.topology.metrics import ScanCounters, serve_metrics
+from kopt.agents.topology.publishing import PublishedNode, Publisher, PublishSettings, published_node
+from kopt.agents.topology.readings import CollectorProblem
+from kopt.agents.topology.scanning import Scanner, ScanResult
 from kopt.agents.topology.sources import Sources
-from kopt.cluster.api import KubeSettings, connect
-from kopt.cluster.informer import Informer
-from kopt.cluster.resources import NODE_TOPOLOGIES, NODES, Object
+from kopt.cluster.client.api import KubeSettings, connect
+from kopt.cluster.client.resources import NODE_TOPOLOGIES, NODES, Object
+from kopt.cluster.runtime.informer import Informer
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,34 +48,46 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
     ending, again = end_signals(stop), on_signals(asyncio.Event(), signal.SIGHUP)
     scanner = Scanner(settings.sources.collectors(), settings.keep_s)
     async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-topology", connections=0)) as kube:
-        publisher, tally = Publisher(kube, settings.node, settings.labels, settings.publish), Tally()
+        contained, counters = Contained("topology"), ScanCounters()
+        publisher = Publisher(kube, settings.node, settings.labels, settings.publish, isolation=contained.isolation)
         own = f"metadata.name={settings.node}"
-        nodes: Informer[NodeView] = Informer(kube, NODES, keep=node_view, field_selector=own)
+        nodes: Informer[PublishedNode] = Informer(kube, NODES, keep=published_node, field_selector=own)
         objects: Informer[Object] = Informer(kube, NODE_TOPOLOGIES, field_selector=own)
+        nodes.isolation = objects.isolation = contained.isolation
         nodes.subscribe(publisher.node_changed)
         objects.subscribe(publisher.object_changed)
-        with serve_metrics(tally, publisher, settings.host, settings.port):
-            work = [nodes.run(), objects.run(), publisher.run(),
-                    _look(settings, scanner, publisher, tally, objects, again)]  # fmt: skip
+        async with serve_metrics(counters, publisher, contained, settings.host, settings.port):
+            work = [
+                nodes.run(),
+                objects.run(),
+                publisher.run(),
+                _scan(settings, scanner, publisher, counters, objects, again),
+            ]
             async with beside(work):
                 await ending.wait()
 
 
-async def _look(settings: ProcessSettings, scanner: Scanner, publisher: Publisher, tally: Tally,
-                objects: Informer[Object], again: asyncio.Event) -> None:  # fmt: skip
+async def _scan(
+    settings: ProcessSettings,
+    scanner: Scanner,
+    publisher: Publisher,
+    counters: ScanCounters,
+    objects: Informer[Object],
+    again: asyncio.Event,
+) -> None:
     """Scan after scan. What the object says is known before the first is published: it may say more."""
     limit_s: float | None = settings.first_s
     while True:
         again.clear()
-        found = await scanner.scan(limit_s)
+        result = await scanner.scan(limit_s)
         await objects.synced.wait()
-        tally.scanned(found)
-        late = limit_s is not None and any(one.trouble is Trouble.TIMEOUT for one in found.readings)
+        counters.scanned(result)
+        late = limit_s is not None and any(reading.problem is CollectorProblem.TIMEOUT for reading in result.readings)
         limit_s = None
         if late and publisher.live is not None:
             continue
-        publisher.found(found)
-        _LOG.info("%s", _summary(found))
+        publisher.scanned(result)
+        _LOG.info("%s", _summary(result))
         if late:
             continue
         with contextlib.suppress(TimeoutError):
@@ -82,9 +95,9 @@ async def _look(settings: ProcessSettings, scanner: Scanner, publisher: Publishe
                 await again.wait()
 
 
-def _summary(found: Found) -> str:
-    read = ", ".join(one.name for one in found.readings if one.trouble is None) or "nothing"
-    if found.topology is None:
+def _summary(result: ScanResult) -> str:
+    read = ", ".join(reading.name for reading in result.readings if reading.problem is None) or "nothing"
+    if result.topology is None:
         return f"no GPU found; read: {read}"
-    topology = found.topology
+    topology = result.topology
     return f"{len(topology.gpus)} GPUs, {len(topology.links)} links, {len(topology.nics)} network ports; read: {read}"

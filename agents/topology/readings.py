@@ -1,12 +1,15 @@
-"""What a collector brings: a tool's text, or why there is none."""
+"""The result of a collector: a tool's text, or why there is none."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+LONGEST_CHARS = 16 << 20
+"""Of one text; tools are read to two MiB."""
 
-class Trouble(StrEnum):
-    """Why a collector brought nothing that is of use. ABSENT: the tool or the hardware is not on this node."""
+
+class CollectorProblem(StrEnum):
+    """Why a collector has no usable result. ABSENT: the tool or the hardware is not on this node."""
 
     ABSENT = "absent"
     FAILED = "failed"
@@ -17,20 +20,20 @@ class Trouble(StrEnum):
 
 
 class CollectorError(Exception):
-    """A collector has no text to give; ``trouble`` says of what kind the message is."""
+    """A collector has no text; ``problem`` is the kind of the message."""
 
-    def __init__(self, trouble: Trouble, message: str) -> None:
+    def __init__(self, problem: CollectorProblem, message: str) -> None:
         super().__init__(message)
-        self.trouble = trouble
+        self.problem = problem
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One collector's part of a scan; ``trouble`` is None where ``text`` is what a tool printed."""
+    """One collector's part of a scan; ``problem`` is None where ``text`` is what a tool printed."""
 
     name: str
     text: str = ""
-    trouble: Trouble | None = None
+    problem: CollectorProblem | None = None
     message: str = ""
     seconds: float = 0.0
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kopt.agents.topology.commands import Limits, Tool
-from kopt.agents.topology.readings import Collector, CollectorError, Trouble
+from kopt.agents.topology.readings import Collector, CollectorError, CollectorProblem
 
 TOOLS: dict[str, tuple[str, ...]] = {
     "nvidia-smi-topo": ("nvidia-smi", "topo", "-m"),
@@ -85,16 +85,18 @@ class Recorded:
         return await asyncio.to_thread(self._read)
 
     def _read(self) -> str:
-        found = sorted(path for path in self._pattern.parent.glob(self._pattern.name) if path.is_file())
-        if not found:
-            raise CollectorError(Trouble.ABSENT, f"no {self._pattern.name} in {self._pattern.parent}")
-        if len(found) > 1:
-            raise CollectorError(Trouble.FAILED, f"{found[0].name} and {found[1].name}: which of them?")
+        paths = sorted(path for path in self._pattern.parent.glob(self._pattern.name) if path.is_file())
+        if not paths:
+            raise CollectorError(CollectorProblem.ABSENT, f"no {self._pattern.name} in {self._pattern.parent}")
+        if len(paths) > 1:
+            raise CollectorError(CollectorProblem.FAILED, f"{paths[0].name} and {paths[1].name}: which of them?")
         try:
-            with found[0].open("rb") as file:
+            with paths[0].open("rb") as file:
                 text = file.read(self._most_bytes + 1)
         except OSError as error:
-            raise CollectorError(Trouble.FAILED, f"{found[0].name}: {error.strerror}") from error
+            raise CollectorError(CollectorProblem.FAILED, f"{paths[0].name}: {error.strerror}") from error
         if len(text) > self._most_bytes:
-            raise CollectorError(Trouble.TOO_LARGE, f"{found[0].name} has more than {self._most_bytes >> 10} KiB")
+            raise CollectorError(
+                CollectorProblem.TOO_LARGE, f"{paths[0].name} has more than {self._most_bytes >> 10} KiB"
+            )
         return text.decode(errors="replace")

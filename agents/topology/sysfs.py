@@ -15,8 +15,16 @@ _LONGEST_FILE_BYTES = 64 << 10
 _MOST_FILES = 50_000
 _PCI_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200", "0x0680", "0x0200", "0x0207", "0x0604")
 """Display and processing controllers, NVSwitches (other bridges), network controllers, PCI bridges."""
-_PCI_FILES = ("class", "vendor", "device", "numa_node", "current_link_width", "max_link_width", "current_link_speed",
-              "max_link_speed")  # fmt: skip
+_PCI_FILES = (
+    "class",
+    "vendor",
+    "device",
+    "numa_node",
+    "current_link_width",
+    "max_link_width",
+    "current_link_speed",
+    "max_link_speed",
+)
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 MODULES = ("nvidia", "amdgpu", "mlx5_core")
 _Files = Iterator[tuple[str, str]]
@@ -29,8 +37,13 @@ class NothingThere(Exception):
 def kfd(root: Path) -> _Files:
     """AMD's compute nodes, their links and memories."""
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
-    for pattern in ("*/properties", "*/gpu_id", "*/io_links/*/properties", "*/p2p_links/*/properties",
-                    "*/mem_banks/*/properties"):  # fmt: skip
+    for pattern in (
+        "*/properties",
+        "*/gpu_id",
+        "*/io_links/*/properties",
+        "*/p2p_links/*/properties",
+        "*/mem_banks/*/properties",
+    ):
         yield from _read(nodes, nodes.glob(pattern), "nodes/")
 
 
@@ -68,10 +81,10 @@ PARTS: dict[str, Callable[[Path], _Files]] = {"kfd": kfd, "infiniband": infiniba
 
 def read_part(name: str, root: Path) -> str:
     """JSON. Raises NothingThere."""
-    found = dict(itertools.islice(PARTS[name](root), _MOST_FILES))
-    if not found:
+    result = dict(itertools.islice(PARTS[name](root), _MOST_FILES))
+    if not result:
         raise NothingThere(f"{name}: nothing below {root}")
-    return json.dumps(found, indent=0, sort_keys=True)
+    return json.dumps(result, indent=0, sort_keys=True)
 
 
 def _read(folder: Path, paths: Iterable[Path], prefix: str = "") -> _Files:

@@ -16,7 +16,7 @@ class Range:
         return self.first <= numbers[: len(self.first)] and numbers[: len(self.last)] <= self.last
 
     def __str__(self) -> str:
-        return " to ".join(".".join(map(str, one)) for one in (self.first, self.last))
+        return " to ".join(".".join(map(str, item)) for item in (self.first, self.last))
 
 
 KNOWN: Mapping[str, Range] = {

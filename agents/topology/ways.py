@@ -3,18 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kopt.core.topology import LinkType, NicAffinity, NodeTopology, TopologyGpu, TopologyNic
+from kopt.core.hardware.node_topology import LinkType, NicAffinity, NodeTopology, TopologyGpu, TopologyNic
 
 
 def with_affinity(topology: NodeTopology, paths: Mapping[str, tuple[str, ...]]) -> NodeTopology:
-    """The same where a tool told of it already, or where nothing is known of the bridges."""
+    """Unchanged if a tool reported it already, or if the bridges are unknown."""
     if topology.nic_affinity:
         return topology
-    found = [
+    nic_affinities = [
         NicAffinity(gpu.index, nic.name, way_between(gpu, nic, paths))
-        for gpu in topology.gpus for nic in topology.nics if gpu.pci in paths and nic.pci in paths
-    ]  # fmt: skip
-    return replace(topology, nic_affinity=tuple(found))
+        for gpu in topology.gpus
+        for nic in topology.nics
+        if gpu.pci in paths and nic.pci in paths
+    ]
+    return replace(topology, nic_affinity=tuple(nic_affinities))
 
 
 def way_between(gpu: TopologyGpu, nic: TopologyNic, paths: Mapping[str, tuple[str, ...]]) -> LinkType:
@@ -31,12 +33,12 @@ def way_between(gpu: TopologyGpu, nic: TopologyNic, paths: Mapping[str, tuple[st
 
 
 def _common(a: tuple[str, ...], b: tuple[str, ...]) -> list[str]:
-    found = []
-    for one, other in zip(a, b, strict=False):
-        if one != other:
+    result = []
+    for name, other in zip(a, b, strict=False):
+        if name != other:
             break
-        found.append(one)
-    return found
+        result.append(name)
+    return result
 
 
 def _bus(address: str) -> str:

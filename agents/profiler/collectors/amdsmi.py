@@ -4,7 +4,7 @@ import importlib
 import time
 from typing import Any
 
-from kopt.agents.profiler.readings import Reading, SourceError
+from kopt.agents.profiler.readings import Collector, Reading, SourceError
 from kopt.core.units import MIB, Bytes
 from kopt.formats.gpu_metrics import GpuSample, ProcessSample
 
@@ -33,7 +33,9 @@ class AmdSmiLibrary:
     def read(self) -> Reading:
         try:
             gpus = tuple([self._gpu(index, handle) for index, handle in self._handles])
-            processes = tuple([one for index, handle in self._handles for one in self._processes(index, handle)])
+            processes = tuple(
+                [process for index, handle in self._handles for process in self._processes(index, handle)]
+            )
         except self._smi.AmdSmiException as error:
             raise SourceError(f"amdsmi does not answer any more: {error}") from error
         return Reading(time.monotonic(), gpus, processes)
@@ -51,21 +53,28 @@ class AmdSmiLibrary:
         activity = self._smi.amdsmi_get_gpu_activity(handle)
         name, driver = self._static[index]
         return GpuSample(
-            index, name, Bytes(int(memory["vram_used"]) * MIB), Bytes(int(memory["vram_total"]) * MIB),
-            activity=_share(activity.get("gfx_activity")), bandwidth=_share(activity.get("umc_activity")),
+            index,
+            name,
+            Bytes(int(memory["vram_used"]) * MIB),
+            Bytes(int(memory["vram_total"]) * MIB),
+            activity=_share(activity.get("gfx_activity")),
+            bandwidth=_share(activity.get("umc_activity")),
             driver=driver,
-        )  # fmt: skip
+        )
 
     def _processes(self, index: str, handle: Any) -> list[ProcessSample]:
-        found = []
-        for one in self._smi.amdsmi_get_gpu_process_list(handle):
+        processes = []
+        for item in self._smi.amdsmi_get_gpu_process_list(handle):
             # Until ROCm 6.0 the list held handles, which a second call made into this.
-            info = one if isinstance(one, dict) else self._smi.amdsmi_get_gpu_process_info(handle, one)
+            info = item if isinstance(item, dict) else self._smi.amdsmi_get_gpu_process_info(handle, item)
             used = info.get("memory_usage", {}).get("vram_mem", info.get("mem"))
-            found.append(ProcessSample(int(info["pid"]), index, Bytes(used) if isinstance(used, int) else None))
-        return found
+            processes.append(ProcessSample(int(info["pid"]), index, Bytes(used) if isinstance(used, int) else None))
+        return processes
 
 
 def _share(percent: Any) -> float | None:
     """Partitions (CPX and the like) have no activity of their own: N/A, or all bits set."""
     return percent / 100 if isinstance(percent, int | float) and 0 <= percent <= 100 else None
+
+
+COLLECTOR = Collector("amdsmi", AmdSmiLibrary)

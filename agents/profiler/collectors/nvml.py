@@ -8,7 +8,7 @@ import importlib
 import time
 from typing import Any
 
-from kopt.agents.profiler.readings import Reading, SourceError
+from kopt.agents.profiler.readings import Collector, Reading, SourceError
 from kopt.core.units import Bytes
 from kopt.formats.gpu_metrics import GpuSample, ProcessSample
 
@@ -39,7 +39,7 @@ class NvmlSource:
     def read(self) -> Reading:
         try:
             gpus = tuple([device.sample() for device in self._devices])
-            processes = tuple([one for device in self._devices for one in device.processes()])
+            processes = tuple([process for device in self._devices for process in device.processes()])
         except self._nvml.NVMLError as error:
             raise SourceError(f"NVML does not answer any more: {error}") from error
         return Reading(time.monotonic(), gpus, processes)
@@ -64,18 +64,23 @@ class _Device:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         activity, bandwidth = self._gpm() if self.measures else self._coarse()
         return GpuSample(
-            self._uuid, self._name, Bytes(memory.used), Bytes(memory.total), activity=activity, bandwidth=bandwidth,
+            self._uuid,
+            self._name,
+            Bytes(memory.used),
+            Bytes(memory.total),
+            activity=activity,
+            bandwidth=bandwidth,
             driver=self._driver,
-        )  # fmt: skip
+        )
 
     def processes(self) -> list[ProcessSample]:
         try:
-            found = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+            result = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except self._nvml.NVMLError_NotSupported:
             return []
         return [
-            ProcessSample(one.pid, self._uuid, None if one.usedGpuMemory is None else Bytes(one.usedGpuMemory))
-            for one in found
+            ProcessSample(item.pid, self._uuid, None if item.usedGpuMemory is None else Bytes(item.usedGpuMemory))
+            for item in result
         ]
 
     def close(self) -> None:
@@ -85,10 +90,10 @@ class _Device:
 
     def _coarse(self) -> tuple[float | None, float | None]:
         try:
-            found = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
+            result = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
         except self._nvml.NVMLError_NotSupported:
             return None, None
-        return min(found.gpu, 100) / 100, min(found.memory, 100) / 100
+        return min(result.gpu, 100) / 100, min(result.memory, 100) / 100
 
     def _has_gpm(self) -> bool:
         try:
@@ -98,27 +103,27 @@ class _Device:
 
     def _gpm_sample(self) -> Any:
         """None where the driver knows GPM but does not let it be used, as in a partition."""
-        taken = self._nvml.nvmlGpmSampleAlloc()
+        sample = self._nvml.nvmlGpmSampleAlloc()
         try:
-            self._nvml.nvmlGpmSampleGet(self._handle, taken)
+            self._nvml.nvmlGpmSampleGet(self._handle, sample)
         except self._nvml.NVMLError:
-            self._nvml.nvmlGpmSampleFree(taken)
+            self._nvml.nvmlGpmSampleFree(sample)
             return None
-        return taken
+        return sample
 
     def _gpm(self) -> tuple[float | None, float | None]:
         now = self._gpm_sample()
         if now is None:
             return None, None
-        asked = self._nvml.c_nvmlGpmMetricsGet_t()
-        asked.version, asked.numMetrics = self._nvml.NVML_GPM_METRICS_GET_VERSION, 2
-        asked.sample1, asked.sample2 = self._before, now
-        asked.metrics[0].metricId = self._nvml.NVML_GPM_METRIC_SM_UTIL
-        asked.metrics[1].metricId = self._nvml.NVML_GPM_METRIC_DRAM_BW_UTIL
-        self._nvml.nvmlGpmMetricsGet(asked)
+        request = self._nvml.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = self._nvml.NVML_GPM_METRICS_GET_VERSION, 2
+        request.sample1, request.sample2 = self._before, now
+        request.metrics[0].metricId = self._nvml.NVML_GPM_METRIC_SM_UTIL
+        request.metrics[1].metricId = self._nvml.NVML_GPM_METRIC_DRAM_BW_UTIL
+        self._nvml.nvmlGpmMetricsGet(request)
         self._nvml.nvmlGpmSampleFree(self._before)
         self._before = now
-        busy, moving = (_share(asked.metrics[n]) for n in (0, 1))
+        busy, moving = (_share(request.metrics[n]) for n in (0, 1))
         return busy, moving
 
 
@@ -131,3 +136,6 @@ def _share(metric: Any) -> float | None:
 
 def _text(name: Any) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
+
+
+COLLECTOR = Collector("nvml", NvmlSource)

@@ -1,0 +1,1 @@
+"""Sources of GPU metrics of a running machine, one module each."""

@@ -1,0 +1,1 @@
+"""What every agent's process is made of."""

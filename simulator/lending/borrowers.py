@@ -65,11 +65,11 @@ def borrow(kept: Ints, moments: Ints, step_s: int, lead_steps: int, borrowing: B
 
 
 def _gapless(kept: Ints, moments: Ints) -> Ints:
-    """What is lent at every bucket from the first to the last; nothing new where nobody observed the service."""
+    """What is lent at every bucket from the first to the last; unchanged while the service was not observed."""
     lent = np.full(int(moments[-1] - moments[0]) + 1, -1, dtype=np.int64)
     lent[moments - moments[0]] = GPUS - kept
-    for place in np.flatnonzero(lent < 0):
-        lent[place] = lent[place - 1]
+    for bucket in np.flatnonzero(lent < 0):
+        lent[bucket] = lent[bucket - 1]
     return lent
 
 
@@ -84,24 +84,24 @@ class _Replay:
         self.rival: Rival = (
             Ours(borrowing.sight, borrowing.settings, max(0.0, notice_s - 60.0)) if borrowing.ours else newest_first
         )
-        self.now_s, self.place, self.used = 0.0, 0, 0
+        self.now_s, self.bucket, self.used = 0.0, 0, 0
         self.running: dict[int, Run] = {}
-        self.left: dict[int, tuple[float, tuple[float, ...]]] = {}
-        self.waiting: dict[int, list[int]] = {}
+        self.unfinished: dict[int, tuple[float, tuple[float, ...]]] = {}
+        self.queued: dict[int, list[int]] = {}
         self.next_job = 0
         self.ends: list[tuple[float, int]] = []
-        self.asks: list[tuple[float, int]] = []
-        self.asked: dict[int, float] = {}
+        self.ask_times: list[tuple[float, int]] = []
+        self.asked_at_s: dict[int, float] = {}
         self.used_s = self.lost_s = 0.0
         self.started = self.evictions = self.native = self.torn = 0
         self.order = np.random.default_rng(0).random(len(borrowing.jobs))
 
     def run(self) -> Gains:
-        for place in range(len(self.lent)):
-            self._events_until(place * self.step_s)
-            self.place = place
+        for bucket in range(len(self.lent)):
+            self._events_until(bucket * self.step_s)
+            self.bucket = bucket
             self._submit()
-            self._look_ahead()
+            self._ask_ahead()
             self._native()
             self._start()
         self._events_until(len(self.lent) * self.step_s)
@@ -114,19 +114,19 @@ class _Replay:
     def _submit(self) -> None:
         jobs = self.by.jobs
         while self.next_job < len(jobs) and jobs[self.next_job].submitted_s <= self.now_s:
-            heapq.heappush(self.waiting.setdefault(jobs[self.next_job].gpus, []), self.next_job)
+            heapq.heappush(self.queued.setdefault(jobs[self.next_job].gpus, []), self.next_job)
             self.next_job += 1
 
     def _events_until(self, until_s: float) -> None:
         while True:
-            end, ask = (queue[0][0] if queue else float("inf") for queue in (self.ends, self.asks))
+            end, ask = (queue[0][0] if queue else float("inf") for queue in (self.ends, self.ask_times))
             if min(end, ask) > until_s:
                 break
             self.now_s = min(end, ask)
             if end <= ask:
                 self._end(heapq.heappop(self.ends)[1])
             else:
-                self._ask(heapq.heappop(self.asks)[1])
+                self._ask(heapq.heappop(self.ask_times)[1])
         self.now_s = until_s
 
     def _end(self, index: int) -> None:
@@ -142,32 +142,34 @@ class _Replay:
         self.used -= run.job.gpus
         self.used_s += run.job.gpus * (self.now_s - run.started_s)
 
-    def _look_ahead(self) -> None:
-        """Ask for room where the notice of a moment begins at which fewer GPUs are lent than are in use."""
-        ahead = self.lent[self.place : self.place + self.notice + 1]
-        for place in np.flatnonzero(ahead < self.used) + self.place:
-            if place > self.place and int(place) not in self.asked:
-                self.asked[int(place)] = self.now_s
-                self._ask(int(place))
+    def _ask_ahead(self) -> None:
+        """Request room as soon as fewer GPUs will be lent, within the lead time, than are in use."""
+        ahead = self.lent[self.bucket : self.bucket + self.notice + 1]
+        for bucket in np.flatnonzero(ahead < self.used) + self.bucket:
+            if bucket > self.bucket and int(bucket) not in self.asked_at_s:
+                self.asked_at_s[int(bucket)] = self.now_s
+                self._ask(int(bucket))
                 break
 
-    def _ask(self, place: int) -> None:
-        """Room for what the service keeps from ``place`` on."""
-        missing = self.used - int(self.lent[place])
-        at_s = place * self.step_s
+    def _ask(self, bucket: int) -> None:
+        """Room for what the service keeps from ``bucket`` on."""
+        missing = self.used - int(self.lent[bucket])
+        at_s = bucket * self.step_s
         if missing <= 0 or self.now_s >= at_s or not self.by.ours:
             return
         pool = list(self.running.values())
-        told = self.rival(Ask(f"{place}", self.now_s, self.asked[place], missing, pool, dict(enumerate(self.order))))
-        for run in told.victims:
+        answer = self.rival(
+            Ask(f"{bucket}", self.now_s, self.asked_at_s[bucket], missing, pool, dict(enumerate(self.order)))
+        )
+        for run in answer.victims:
             self.evictions += 1
             self.torn += run.writing(self.now_s)
             self._evict(run)
-        if told.until_s is not None and told.until_s < at_s:
-            heapq.heappush(self.asks, (max(told.until_s, self.now_s + 1.0), place))
+        if answer.until_s is not None and answer.until_s < at_s:
+            heapq.heappush(self.ask_times, (max(answer.until_s, self.now_s + 1.0), bucket))
 
     def _native(self) -> None:
-        missing = self.used - int(self.lent[self.place])
+        missing = self.used - int(self.lent[self.bucket])
         if missing <= 0:
             return
         pool = list(self.running.values())
@@ -179,24 +181,24 @@ class _Replay:
         self._leaves(run)
         lost_s = run.lost_s(self.now_s) - run.habits.restart_s + (run.ready_s - run.started_s)
         self.lost_s += run.job.gpus * min(lost_s, self.now_s - run.started_s + run.done_s)
-        self.left[run.index] = (run.durable_work_s(self.now_s), (*run.killed_s, self.now_s))
-        heapq.heappush(self.waiting.setdefault(run.job.gpus, []), run.index)
+        self.unfinished[run.index] = (run.durable_work_s(self.now_s), (*run.killed_s, self.now_s))
+        heapq.heappush(self.queued.setdefault(run.job.gpus, []), run.index)
 
     def _room(self) -> int:
         """GPUs that are lent as far as is known, and have been for the time of the hold."""
-        held = round(self.by.hold_s / self.step_s)
-        span = self.lent[max(0, self.place - held) : self.place + self.lead + 1]
+        hold_steps = round(self.by.hold_s / self.step_s)
+        span = self.lent[max(0, self.bucket - hold_steps) : self.bucket + self.lead + 1]
         return int(span.min()) - self.used
 
     def _start(self) -> None:
         while True:
             room = self._room()
-            fitting = [(queue[0], gpus) for gpus, queue in self.waiting.items() if queue and gpus <= room]
+            fitting = [(queue[0], gpus) for gpus, queue in self.queued.items() if queue and gpus <= room]
             if not fitting:
                 return
             index, gpus = min(fitting)
-            heapq.heappop(self.waiting[gpus])
-            done_s, killed_s = self.left.get(index, (0.0, ()))
+            heapq.heappop(self.queued[gpus])
+            done_s, killed_s = self.unfinished.get(index, (0.0, ()))
             run = Run(index, self.by.jobs[index], self.by.habits[index], self.now_s, done_s, len(killed_s), killed_s)
             self.running[index] = run
             self.used += gpus

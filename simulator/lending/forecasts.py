@@ -24,25 +24,30 @@ def read_forecasts(
             f"{path} is no Parquet file ({error}); `kopt demand backtest --out` writes one"
         ) from error
     names = sorted(
-        (one for one in frame.columns if one.startswith("q") and one[1:].isdigit()), key=lambda q: int(q[1:])
+        (column for column in frame.columns if column.startswith("q") and column[1:].isdigit()),
+        key=lambda q: int(q[1:]),
     )
     if not {"series", "t", "h"} <= set(frame.columns) or not names:
         raise DemandDataError(f"{path} is no backtest: it needs the columns series, t, h and quantiles such as q99")
-    if absent := {one // 60 for one in horizons_s} - set(frame["h"].unique().tolist()):
+    if absent := {number // 60 for number in horizons_s} - set(frame["h"].unique().tolist()):
         raise DemandDataError(f"{path} has no forecasts {min(absent)} minutes ahead")
-    quantiles = tuple(int(one[1:]) / 100 for one in names)
+    quantiles = tuple(int(name[1:]) / 100 for name in names)
     grouped = dict(tuple(frame.groupby("series", sort=False)))
-    found = {}
-    for one in series:
-        if one.name in grouped:
-            values = _by_horizon(grouped[one.name], names, horizons_s)
-            origins = np.round((values[0].index.to_numpy(float) - own_start_s[one.name]) / one.step_s).astype(np.int64)
+    forecasts_by_name = {}
+    for demand_series in series:
+        if demand_series.name in grouped:
+            values = _by_horizon(grouped[demand_series.name], names, horizons_s)
+            origins = np.round(
+                (values[0].index.to_numpy(float) - own_start_s[demand_series.name]) / demand_series.step_s
+            ).astype(np.int64)
             stacked = np.stack([each.reindex(values[0].index).to_numpy(float) for each in values], 1)
             try:
-                found[one.name] = Forecasts(one.name, origins, tuple(horizons_s), quantiles, stacked)
+                forecasts_by_name[demand_series.name] = Forecasts(
+                    demand_series.name, origins, tuple(horizons_s), quantiles, stacked
+                )
             except ValueError as error:
                 raise DemandDataError(f"{path}: {error}") from error
-    return found
+    return forecasts_by_name
 
 
 def _by_horizon(rows: pd.DataFrame, names: Sequence[str], horizons_s: Sequence[int]) -> list[pd.DataFrame]:

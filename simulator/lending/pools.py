@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from kopt.data.demand.rolling import GPUS, SIZING_QUANTILE, Forecasts, window_start
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import fill_gaps, steps_ahead
-from kopt.policies.lending import LendingSettings, LendingState, Pool, ServiceDemand, decide, gpus_for, observe
-from kopt.policies.lending_caution import CautionSettings
+from kopt.policies.lending.caution import CautionSettings
+from kopt.policies.lending.policy import LendingSettings, LendingState, Pool, ServiceDemand, decide, gpus_for, observe
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -41,13 +41,13 @@ class LendingPool:
 def pool_of(series: DemandSeries, forecasts: Forecasts, horizon_s: int) -> LendingPool | None:
     """None where the demand never changes or nothing was observed. Raises ValueError where forecasts are missing."""
     value = fill_gaps(series.value)
-    seen = np.isfinite(series.value)
-    per_gpu = float(np.nanquantile(series.value, SIZING_QUANTILE)) / GPUS if seen.any() else 0.0
+    finite = np.isfinite(series.value)
+    per_gpu = float(np.nanquantile(series.value, SIZING_QUANTILE)) / GPUS if finite.any() else 0.0
     if not per_gpu > 0:
         return None
     lead = steps_ahead(horizon_s, series.step_s)
     origins = np.arange(max(0, window_start(len(value), series.step_s) - lead), len(value) - lead)
-    origins = origins[seen[origins] & seen[origins + lead]]
+    origins = origins[finite[origins] & finite[origins + lead]]
     rows = np.searchsorted(forecasts.origins, origins)
     if not len(origins):
         return None
@@ -58,31 +58,43 @@ def pool_of(series: DemandSeries, forecasts: Forecasts, horizon_s: int) -> Lendi
     recent = np.lib.stride_tricks.sliding_window_view(padded, width).max(1)[origins]
     need = np.minimum(np.ceil(value[origins + lead] / per_gpu), GPUS).astype(np.int64)
     column = forecasts.horizons_s.index(horizon_s)
-    return LendingPool(series.name, series.step_s, lead, (origins + lead).astype(np.int64), need, recent / per_gpu,
-                       forecasts.quantiles, forecasts.value[rows, column] / per_gpu)  # fmt: skip
+    return LendingPool(
+        series.name,
+        series.step_s,
+        lead,
+        (origins + lead).astype(np.int64),
+        need,
+        recent / per_gpu,
+        forecasts.quantiles,
+        forecasts.value[rows, column] / per_gpu,
+    )
 
 
 def forecast_rule(pool: LendingPool, caution: CautionSettings | None = None) -> Ints:
-    """Ours, as ``policies.lending`` decides at every origin; GPUs kept at every moment."""
+    """Ours, as ``policies.lending.policy`` decides at every origin; GPUs kept at every moment."""
     settings = LendingSettings(reactive_margin=1.0, hold_s=0.0, caution=caution or CautionSettings())
     lead_s = float(pool.lead_steps * pool.step_s)
-    state, kept, known = LendingState(), np.empty(len(pool.need), dtype=np.int64), 0
-    for place, moment in enumerate(pool.moments):
+    state, kept, observed = LendingState(), np.empty(len(pool.need), dtype=np.int64), 0
+    for row, bucket in enumerate(pool.moments):
         # What was needed until this one's origin is known.
-        while known < place and pool.moments[known] <= moment - pool.lead_steps:
-            state = observe(state, float(pool.moments[known] * pool.step_s), int(pool.need[known]), settings)
-            known += 1
-        demand = ServiceDemand(pool.name, float(pool.recent[place]), 1.0,
-                               dict(zip(pool.probabilities, pool.quantiles[place].tolist(), strict=True)))  # fmt: skip
-        at_s = float(moment * pool.step_s) - lead_s
+        while observed < row and pool.moments[observed] <= bucket - pool.lead_steps:
+            state = observe(state, float(pool.moments[observed] * pool.step_s), int(pool.need[observed]), settings)
+            observed += 1
+        demand = ServiceDemand(
+            pool.name,
+            float(pool.recent[row]),
+            1.0,
+            dict(zip(pool.probabilities, pool.quantiles[row].tolist(), strict=True)),
+        )
+        at_s = float(bucket * pool.step_s) - lead_s
         _, state = decide(Pool(pool.name, GPUS, {lead_s: [demand]}), state, at_s, settings)
-        kept[place] = GPUS - state.lent_gpus
+        kept[row] = GPUS - state.lent_gpus
     return kept
 
 
 def reactive_rule(pool: LendingPool, factor: float) -> Ints:
     """The largest demand of the half hour before, times a factor."""
-    return np.array([_whole(factor * one) for one in pool.recent], dtype=np.int64)
+    return np.array([_whole(factor * item) for item in pool.recent], dtype=np.int64)
 
 
 def oracle_rule(pool: LendingPool) -> Ints:

@@ -11,7 +11,7 @@ import numpy as np
 from kopt.data.demand.rolling import GPUS, TEST_DAYS, Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.data.jobs.training import TraceJob
-from kopt.policies.lending_caution import CautionSettings
+from kopt.policies.lending.caution import CautionSettings
 from kopt.simulator.lending.borrowers import Borrowing, Gains, borrow
 from kopt.simulator.lending.pools import (
     Ints,
@@ -65,21 +65,28 @@ class LendingOutcome:
 
 
 def study(
-    setup: LendingSetup, series: Sequence[DemandSeries], forecasts: Sequence[Forecasts], leads_s: Sequence[int],
-    workers: int | None = None, progress: Advance | None = None,
-) -> tuple[LendingOutcome, ...]:  # fmt: skip
+    setup: LendingSetup,
+    series: Sequence[DemandSeries],
+    forecasts: Sequence[Forecasts],
+    leads_s: Sequence[int],
+    workers: int | None = None,
+    progress: Advance | None = None,
+) -> tuple[LendingOutcome, ...]:
     """Every rule for every series and lead time, in that order; series that never change are left out."""
-    cases = [(number, one, told, lead_s) for number, (one, told) in enumerate(zip(series, forecasts, strict=True))
-             for lead_s in leads_s]  # fmt: skip
+    cases = [
+        (number, demand_series, forecast, lead_s)
+        for number, (demand_series, forecast) in enumerate(zip(series, forecasts, strict=True))
+        for lead_s in leads_s
+    ]
     workers = min(workers or os.cpu_count() or 1, len(cases))
-    found: list[LendingOutcome] = []
+    lending_outcomes: list[LendingOutcome] = []
     with ProcessPoolExecutor(workers) as processes:
         each = map if workers == 1 else processes.map
         for done, outcomes in enumerate(each(partial(_case, setup), cases), 1):
-            found += outcomes
+            lending_outcomes += outcomes
             if progress:
                 progress(done, len(cases))
-    return tuple(found)
+    return tuple(lending_outcomes)
 
 
 def _case(setup: LendingSetup, case: tuple[int, DemandSeries, Forecasts, int]) -> tuple[LendingOutcome, ...]:
@@ -90,16 +97,22 @@ def _case(setup: LendingSetup, case: tuple[int, DemandSeries, Forecasts, int]) -
     borrowing = _borrowing(setup, number)
     ours = forecast_rule(pool, setup.caution)
     natively = replace(borrowing, ours=False)
-    rules = zip(RULES, (
-        (ours, borrowing), (matched_reactive(pool, _violation(pool, ours)), natively),
-        (reactive_rule(pool, 1.2), natively), (oracle_rule(pool), borrowing),
-    ), strict=True)  # fmt: skip
+    rules = zip(
+        RULES,
+        (
+            (ours, borrowing),
+            (matched_reactive(pool, _violation(pool, ours)), natively),
+            (reactive_rule(pool, 1.2), natively),
+            (oracle_rule(pool), borrowing),
+        ),
+        strict=True,
+    )
     return tuple(_outcome(pool, lead_s, rule, kept, by) for rule, (kept, by) in rules)
 
 
 def _outcome(pool: LendingPool, lead_s: int, rule: str, kept: Ints, borrowing: Borrowing) -> LendingOutcome:
     gains = borrow(kept, pool.moments, pool.step_s, pool.lead_steps, borrowing)
-    lent, free = (float((GPUS - one).mean()) / GPUS for one in (kept, pool.need))
+    lent, free = (float((GPUS - array).mean()) / GPUS for array in (kept, pool.need))
     return LendingOutcome(pool.name, lead_s, rule, _violation(pool, kept), lent, free, gains)
 
 
@@ -114,8 +127,9 @@ def _borrowing(setup: LendingSetup, number: int) -> Borrowing:
     first_s = setup.jobs[0].submitted_s if setup.jobs else 0.0
     from_s = first_s + _QUEUED_S + chance.random() * max(0.0, last_s - first_s - _QUEUED_S - TEST_DAYS * _DAY_S)
     jobs = [
-        replace(job, submitted_s=job.submitted_s - from_s) for job in setup.jobs
+        replace(job, submitted_s=job.submitted_s - from_s)
+        for job in setup.jobs
         if job.gpus <= GPUS and from_s - _QUEUED_S <= job.submitted_s < from_s + TEST_DAYS * _DAY_S
-    ]  # fmt: skip
+    ]
     habits = [sample(chance, setup.manners, Scales(), setup.sight.observable, setup.sight.delay_s) for _ in jobs]
     return Borrowing(jobs, habits, setup.sight, hold_s=setup.hold_s, notice_s=setup.notice_s)

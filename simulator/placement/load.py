@@ -7,8 +7,8 @@ trace asks for more than that already, random pods removed. CPU-only pods take p
 import random
 from collections.abc import Iterable, Sequence
 
-from kopt.core.cluster import Node
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.cluster import Node
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU
 from kopt.data.jobs.openb import TracePod
 

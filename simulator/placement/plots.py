@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kopt.simulator.placement import Replay
+from kopt.simulator.placement.replay import Replay
 
 SUFFIXES = (".png", ".svg", ".pdf")
 _GRID = 200
@@ -25,12 +25,12 @@ def write_plot(path: Path, replays: Sequence[Replay], title: str) -> None:
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     allocated, fragmented = figure.subplots(1, 2)
-    for number, policy in enumerate(dict.fromkeys(one.policy for one in replays)):
-        mine = [one for one in replays if one.policy == policy]
-        ends = f"{policy}, {100 * np.mean([one.allocated for one in mine]):.1f} %"
-        _line(allocated, mine, [one.allocation for one in mine], ends, f"C{number}")
-        _line(fragmented, mine, [one.fragmented for one in mine], policy, f"C{number}")
-    most = max(float(one.asked[-1]) for one in replays)
+    for number, policy in enumerate(dict.fromkeys(replay.policy for replay in replays)):
+        mine = [replay for replay in replays if replay.policy == policy]
+        ends = f"{policy}, {100 * np.mean([replay.allocated for replay in mine]):.1f} %"
+        _line(allocated, mine, [replay.allocation for replay in mine], ends, f"C{number}")
+        _line(fragmented, mine, [replay.fragmented for replay in mine], policy, f"C{number}")
+    most = max(float(replay.asked[-1]) for replay in replays)
     allocated.plot(
         [0, 100 * min(1.0, most)], [0, 100 * min(1.0, most)], ":", color="gray", label="all that was asked for"
     )
@@ -47,8 +47,10 @@ def write_plot(path: Path, replays: Sequence[Replay], title: str) -> None:
 
 
 def _line(axes: Any, replays: Sequence[Replay], curves: Sequence[Any], label: str, color: str) -> None:
-    grid = np.linspace(0, min(float(one.asked[-1]) for one in replays), _GRID)
-    values = 100 * np.array([np.interp(grid, one.asked, curve) for one, curve in zip(replays, curves, strict=True)])
+    grid = np.linspace(0, min(float(replay.asked[-1]) for replay in replays), _GRID)
+    values = 100 * np.array(
+        [np.interp(grid, replay.asked, curve) for replay, curve in zip(replays, curves, strict=True)]
+    )
     axes.plot(100 * grid, values.mean(0), color=color, label=label, linewidth=1.6)
     axes.fill_between(100 * grid, values.min(0), values.max(0), color=color, alpha=0.15, linewidth=0)
 

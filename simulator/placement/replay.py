@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.cluster import Node
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.cluster import Node
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU, Bytes
 from kopt.policies.placement.fragmentation import UsableTables, fragmented
 from kopt.policies.placement.policies import POLICIES
@@ -44,11 +44,15 @@ def fleet(nodes: Sequence[Node]) -> FleetState:
     """The state of nodes with nothing on them."""
     return FleetState(
         FleetNode(
-            node.name, node.cpu_free_milli, Bytes(node.memory_free_bytes), len(node.gpus),
-            node.gpus[0].model if node.gpus else "", node.gpus[0].memory_bytes if node.gpus else Bytes(0),
+            node.name,
+            node.cpu_free_milli,
+            Bytes(node.memory_free_bytes),
+            len(node.gpus),
+            node.gpus[0].model if node.gpus else "",
+            node.gpus[0].memory_bytes if node.gpus else Bytes(0),
         )
         for node in nodes
-    )  # fmt: skip
+    )
 
 
 def replay(
@@ -60,17 +64,17 @@ def replay(
 ) -> Replay:
     """Place ``requests`` one after another. Raises KeyError for a policy that is not in ``POLICIES``."""
     state = fleet(nodes)
-    chosen = POLICIES[policy](expected, np.random.default_rng(seed))
+    placer = POLICIES[policy](expected, np.random.default_rng(seed))
     capacity = int(state.gpu_count.sum()) * WHOLE_GPU
     measure = UsableTables.build(TypicalPods.learn(requests), state.models, state.slots)
     looks = set(np.linspace(0, len(requests), POINTS).astype(int).tolist())
     asked = allocated = placed = 0
     curve = [(0.0, 0.0, 0.0)]
     for number, request in enumerate(requests, start=1):
-        found = chosen.place(state, request)
+        result = placer.place(state, request)
         asked += request.gpus.total
-        if found is not None:
-            place(state, *found, request)
+        if result is not None:
+            place(state, *result, request)
             allocated += request.gpus.total
             placed += 1
         if number in looks:

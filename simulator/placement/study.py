@@ -6,12 +6,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kopt.core.cluster import Node
+from kopt.core.scheduling.cluster import Node
 from kopt.data.jobs.openb import TracePod
 from kopt.policies.placement.policies import LEARNS
 from kopt.policies.placement.typical import TypicalPods
-from kopt.simulator.placement import Replay, replay
-from kopt.simulator.placement_load import arrivals, capacity_milli
+from kopt.simulator.placement.load import arrivals, capacity_milli
+from kopt.simulator.placement.replay import Replay, replay
 
 Advance = Callable[[int, int], None]
 
@@ -47,8 +47,8 @@ def simulate(scenario: Scenario, run: Run) -> Replay:
     """One replay. Raises KeyError for an unknown policy, ValueError for a load that the trace cannot make."""
     requests = arrivals(scenario.pods, capacity_milli(scenario.nodes), scenario.load, run.seed)
     expects = run.expects or (Expectation.ARRIVALS if run.policy in LEARNS else Expectation.TRACE)
-    known = TypicalPods.learn(pod.request for pod in scenario.pods) if expects is Expectation.TRACE else None
-    return replay(scenario.nodes, requests, run.policy, run.seed, known)
+    typical = TypicalPods.learn(pod.request for pod in scenario.pods) if expects is Expectation.TRACE else None
+    return replay(scenario.nodes, requests, run.policy, run.seed, typical)
 
 
 def study(
@@ -56,19 +56,19 @@ def study(
 ) -> tuple[Replay, ...]:
     """All replays, in the order of ``runs``, in so many processes (default: one per core)."""
     workers = min(workers or os.cpu_count() or 1, len(runs))
-    found: dict[int, Replay] = {}
-    for place, done in _each(scenario, runs, workers):
-        found[place] = done
+    replays_by_index: dict[int, Replay] = {}
+    for index, done in _each(scenario, runs, workers):
+        replays_by_index[index] = done
         if progress:
-            progress(len(found), len(runs))
-    return tuple(found[place] for place in range(len(runs)))
+            progress(len(replays_by_index), len(runs))
+    return tuple(replays_by_index[index] for index in range(len(runs)))
 
 
 def _each(scenario: Scenario, runs: Sequence[Run], workers: int) -> Iterator[tuple[int, Replay]]:
     if workers <= 1:
-        yield from ((place, simulate(scenario, run)) for place, run in enumerate(runs))
+        yield from ((index, simulate(scenario, run)) for index, run in enumerate(runs))
         return
     with ProcessPoolExecutor(workers) as pool:
-        jobs = {pool.submit(simulate, scenario, run): place for place, run in enumerate(runs)}
+        jobs = {pool.submit(simulate, scenario, run): index for index, run in enumerate(runs)}
         for job in as_completed(jobs):
             yield jobs[job], job.result()

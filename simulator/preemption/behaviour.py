@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-_ONE_CHECKPOINT = 0.3
+_SINGLE_CHECKPOINT = 0.3
 _GOES_ON = 0.4
 _DRAWS = 64
 
@@ -62,16 +62,16 @@ class Habits:
 
     def draw(self, *numbers: int) -> float:
         """A number in [0, 1) that is always the same for the same numbers."""
-        return self.draws[sum((place + 1) * 13 * number for place, number in enumerate(numbers)) % len(self.draws)]
+        return self.draws[sum((index + 1) * 13 * number for index, number in enumerate(numbers)) % len(self.draws)]
 
 
 def read_manners(path: Path) -> tuple[Manner, ...]:
     """Of every log in the corpus' ``records.jsonl`` with at least three checkpoints. Raises OSError, ValueError."""
     with path.open(encoding="utf-8") as file:
-        found = tuple(manner for line in file if line.strip() and (manner := _manner(json.loads(line))))
-    if not found:
+        manners = tuple(manner for line in file if line.strip() and (manner := _manner(json.loads(line))))
+    if not manners:
         raise ValueError(f"{path}: no record has three checkpoints")
-    return found
+    return manners
 
 
 def _manner(record: dict[str, Any]) -> Manner | None:
@@ -85,15 +85,15 @@ def _manner(record: dict[str, Any]) -> Manner | None:
 
 def _merged(writes: Sequence[dict[str, float]]) -> Iterator[tuple[float, float]]:
     """Files written one right after the other are one checkpoint."""
-    spans = sorted((one["start_s"], one["end_s"]) for one in writes)
-    apart = _ONE_CHECKPOINT * (spans[-1][0] - spans[0][0]) / max(1, len(spans) - 1) if spans else 0.0
+    spans = sorted((write["start_s"], write["end_s"]) for write in writes)
+    apart = _SINGLE_CHECKPOINT * (spans[-1][0] - spans[0][0]) / max(1, len(spans) - 1) if spans else 0.0
     start, end = spans[0] if spans else (0.0, 0.0)
-    for one in spans[1:]:
-        if one[0] - start > apart:
+    for span in spans[1:]:
+        if span[0] - start > apart:
             yield start, end
-            start, end = one
+            start, end = span
         else:
-            end = max(end, one[1])
+            end = max(end, span[1])
     if spans:
         yield start, end
 
@@ -115,8 +115,9 @@ def _goes_on(record: dict[str, Any], spans: Sequence[tuple[float, float]]) -> bo
     return inside / inside_s >= _GOES_ON * (len(between) - inside) / outside_s
 
 
-def sample(chance: np.random.Generator, manners: Sequence[Manner], scales: Scales, observable: float,
-           delay_s: float) -> Habits:  # fmt: skip
+def sample(
+    chance: np.random.Generator, manners: Sequence[Manner], scales: Scales, observable: float, delay_s: float
+) -> Habits:
     """One job's habits. ``observable``: the share whose logs or files tell of checkpoints; delays are exponential."""
     return Habits(
         interval_s=_between(chance, scales.interval_s),

@@ -9,7 +9,7 @@ from kopt.simulator.preemption.study import Figures
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def write_plot(path: Path, found: Sequence[Figures], title: str) -> None:
+def write_plot(path: Path, result: Sequence[Figures], title: str) -> None:
     """Draw all figures into one picture. Raises ValueError for a suffix that is none of ``SUFFIXES``, OSError."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{path}: a picture ends in {', '.join(SUFFIXES)}")
@@ -19,15 +19,21 @@ def write_plot(path: Path, found: Sequence[Figures], title: str) -> None:
     figure = Figure(figsize=(13, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     lost, per_ask, waits = figure.subplots(1, 3)
-    for number, policy in enumerate(dict.fromkeys(one.policy for one in found)):
-        mine = sorted((one for one in found if one.policy == policy), key=lambda one: one.pool)
+    for number, policy in enumerate(dict.fromkeys(figures.policy for figures in result)):
+        mine = sorted((figures for figures in result if figures.policy == policy), key=lambda figures: figures.pool)
         color = f"C{number}"
-        _line(lost, mine, policy, color, lambda one: one.lost_mean)
-        lost.fill_between([one.pool for one in mine], [one.lost_low for one in mine], [one.lost_high for one in mine],
-                          color=color, alpha=0.15, linewidth=0)  # fmt: skip
-        _line(per_ask, mine, policy, color, lambda one: one.lost_per_ask)
-        _line(waits, mine, f"{policy}, mean", color, lambda one: one.wait_mean_s)
-        waits.plot([one.pool for one in mine], [one.wait_p95_s for one in mine], ":", color=color)
+        _line(lost, mine, policy, color, lambda figures: figures.lost_mean)
+        lost.fill_between(
+            [figures.pool for figures in mine],
+            [figures.lost_low for figures in mine],
+            [figures.lost_high for figures in mine],
+            color=color,
+            alpha=0.15,
+            linewidth=0,
+        )
+        _line(per_ask, mine, policy, color, lambda figures: figures.lost_per_ask)
+        _line(waits, mine, f"{policy}, mean", color, lambda figures: figures.wait_mean_s)
+        waits.plot([figures.pool for figures in mine], [figures.wait_p95_s for figures in mine], ":", color=color)
     _describe(lost, "Lost per pre-emption", "GPU-hours")
     _describe(per_ask, "Lost per urgent job without room", "GPU-hours")
     _describe(waits, "Added wait (dotted: 95 % of them)", "seconds")
@@ -37,7 +43,14 @@ def write_plot(path: Path, found: Sequence[Figures], title: str) -> None:
 
 
 def _line(axes: Any, mine: Sequence[Figures], label: str, color: str, value: Callable[[Figures], float]) -> None:
-    axes.plot([one.pool for one in mine], [value(one) for one in mine], "o-", color=color, label=label, markersize=3.5)
+    axes.plot(
+        [figures.pool for figures in mine],
+        [value(figures) for figures in mine],
+        "o-",
+        color=color,
+        label=label,
+        markersize=3.5,
+    )
 
 
 def _describe(axes: Any, title: str, y: str) -> None:

@@ -1,7 +1,7 @@
 """A cluster that runs a trace: jobs queue for GPUs, urgent ones take the room of others by a policy's choice.
 
 Every job needs so many GPUs of a pool; which node they are on is left out. Jobs start in the order of submission, those
-that do not fit are passed over. Urgent jobs come first and are not pre-emptible; while one waits, nobody else starts.
+that do not fit are passed over. Urgent jobs come first and are not pre-emptible; while one waits, no other job starts.
 """
 
 import heapq
@@ -35,7 +35,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Room:
-    """Room that was made for one urgent job. ``native``: our policy had nobody, the scheduler's own rule chose."""
+    """Room that was made for one urgent job. ``native``: our policy had no victims, the scheduler's own rule chose."""
 
     waited_s: float
     lost_gpu_s: float
@@ -80,7 +80,7 @@ class _Cluster:
         self.events: list[tuple[float, int, int, int]] = []
         self.count = 0
         self.running: dict[int, Run] = {}
-        self.left: dict[int, tuple[float, tuple[float, ...]]] = {}
+        self.unfinished: dict[int, tuple[float, tuple[float, ...]]] = {}
         self.queues: dict[int, list[int]] = {}
         self.urgents: dict[int, _Urgent] = {}
         self.outcome = Outcome()
@@ -107,7 +107,7 @@ class _Cluster:
         job = self.scenario.jobs[index]
         if index not in self.scenario.urgent or job.submitted_s < self.scenario.warm_s:
             heapq.heappush(self.queues.setdefault(job.gpus, []), index)
-            self._start_waiting()
+            self._start_pending()
         elif job.gpus <= self.free and not self.urgents:
             self._start(index)
         elif pool := self._pool(index):
@@ -119,10 +119,10 @@ class _Cluster:
     def _pool(self, index: int) -> tuple[tuple[int, ...], dict[int, float]] | None:
         """Candidates for an urgent job; None where even all of them together do not free enough."""
         chance = np.random.default_rng((self.scenario.seed, index)).random(len(self.scenario.jobs))
-        order = {one: float(chance[one]) for one in self.running if one not in self.scenario.urgent}
+        order = {number: float(chance[number]) for number in self.running if number not in self.scenario.urgent}
         pool = tuple(sorted(order, key=order.__getitem__)[: self.scenario.pool])
-        enough = sum(self.running[one].job.gpus for one in pool) >= self.scenario.jobs[index].gpus
-        return (pool, {one: order[one] for one in pool}) if enough else None
+        enough = sum(self.running[number].job.gpus for number in pool) >= self.scenario.jobs[index].gpus
+        return (pool, {number: order[number] for number in pool}) if enough else None
 
     def _ask(self, urgent: _Urgent) -> None:
         first = next(iter(self.urgents)) == urgent.index
@@ -130,18 +130,18 @@ class _Cluster:
         if missing <= 0:
             self._serve()
             return
-        pool = [self.running[one] for one in urgent.pool if one in self.running]
+        pool = [self.running[number] for number in urgent.pool if number in self.running]
         ask = Ask(str(urgent.index), self.now_s, urgent.since_s, missing, pool, urgent.order)
-        told = self.rival(ask)
-        if told.until_s is not None:
-            self._push(max(told.until_s, self.now_s + 0.001), _ASK, urgent.index)
+        answer = self.rival(ask)
+        if answer.until_s is not None:
+            self._push(max(answer.until_s, self.now_s + 0.001), _ASK, urgent.index)
             return
-        native = not told.victims
+        native = not answer.victims
         if native:
-            left = [run for run in pool if run.index not in told.guarded]
-            told = newest_first(Ask(ask.name, ask.now_s, ask.since_s, missing, left, urgent.order))
-        if told.victims:
-            self._make_room(urgent, told.victims, native)
+            candidates = [run for run in pool if run.index not in answer.guarded]
+            answer = newest_first(Ask(ask.name, ask.now_s, ask.since_s, missing, candidates, urgent.order))
+        if answer.victims:
+            self._make_room(urgent, answer.victims, native)
         else:
             self._push(self.now_s + 60.0, _ASK, urgent.index)
 
@@ -155,17 +155,17 @@ class _Cluster:
         self.outcome.rooms.append(Room(waited_s, lost, len(victims), torn, native))
         self.outcome.waits_s.append(waited_s)
         self._start(urgent.index)
-        self._start_waiting()
+        self._start_pending()
 
     def _kill(self, run: Run) -> None:
-        self.left[run.index] = (run.durable_work_s(self.now_s), (*run.killed_s, self.now_s))
+        self.unfinished[run.index] = (run.durable_work_s(self.now_s), (*run.killed_s, self.now_s))
         del self.running[run.index]
         self.free += run.job.gpus
         heapq.heappush(self.queues.setdefault(run.job.gpus, []), run.index)
 
     def _start(self, index: int) -> None:
         job = self.scenario.jobs[index]
-        done_s, killed_s = self.left.get(index, (0.0, ()))
+        done_s, killed_s = self.unfinished.get(index, (0.0, ()))
         run = Run(index, job, self.scenario.habits[index], self.now_s, done_s, len(killed_s), killed_s)
         self.running[index] = run
         self.free -= job.gpus
@@ -189,9 +189,9 @@ class _Cluster:
             del self.urgents[urgent.index]
             self.outcome.waits_s.append(self.now_s - urgent.since_s)
             self._start(urgent.index)
-        self._start_waiting()
+        self._start_pending()
 
-    def _start_waiting(self) -> None:
+    def _start_pending(self) -> None:
         while not self.urgents:
             fitting = [(queue[0], gpus) for gpus, queue in self.queues.items() if queue and gpus <= self.free]
             if not fitting:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kopt.core.units import WHOLE_GPU, MilliGpu
-from kopt.policies.preemption import PreemptionSettings, PreemptionState, Scene, Verdict, Waiting, decide
-from kopt.policies.preemption.search import Found, Need, Option, cheapest
+from kopt.policies.preemption import PreemptionAction, PreemptionSettings, PreemptionState, Preemptor, Snapshot, decide
+from kopt.policies.preemption.search import Need, Option, VictimSet, cheapest
 from kopt.simulator.preemption.runs import Run
 from kopt.simulator.preemption.sight import Sight, gang, rhythm
 
@@ -26,41 +26,41 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Told:
-    """Who makes room now; or nobody, and when to ask again; or neither: left to the native scheduler."""
+class Answer:
+    """The victims now; or none, and when to ask again; or neither: left to the native scheduler."""
 
     victims: tuple[Run, ...] = ()
     until_s: float | None = None
     guarded: frozenset[int] = frozenset()
 
 
-Rival = Callable[[Ask], Told]
+Rival = Callable[[Ask], Answer]
 
 
-def in_order(ask: Ask, key: Callable[[Run], float]) -> Told:
+def in_order(ask: Ask, key: Callable[[Run], float]) -> Answer:
     """As Kueue does it: candidates in order until they suffice, then those that are not needed after all are spared."""
-    chosen: list[Run] = []
+    victims: list[Run] = []
     freed = 0
     for run in sorted(ask.pool, key=lambda run: (key(run), ask.order[run.index])):
         if freed >= ask.missing:
             break
-        chosen.append(run)
+        victims.append(run)
         freed += run.job.gpus
     if freed < ask.missing:
-        return Told()
-    for run in tuple(chosen[:-1]):
+        return Answer()
+    for run in tuple(victims[:-1]):
         if freed - run.job.gpus >= ask.missing:
-            chosen.remove(run)
+            victims.remove(run)
             freed -= run.job.gpus
-    return Told(tuple(chosen))
+    return Answer(tuple(victims))
 
 
-def priority_only(ask: Ask) -> Told:
+def priority_only(ask: Ask) -> Answer:
     """All have the same lower priority: an arbitrary order."""
     return in_order(ask, lambda run: ask.order[run.index])
 
 
-def newest_first(ask: Ask) -> Told:
+def newest_first(ask: Ask) -> Answer:
     return in_order(ask, lambda run: -run.started_s)
 
 
@@ -68,7 +68,7 @@ def newest_first(ask: Ask) -> Told:
 class Foresight:
     """Knows the truth, about the future too: the cheapest set at the best moment within the budget; the floor.
 
-    ``promised``: as kopt promises, it takes nobody whose log is silent or who has no checkpoint yet, and leaves it to
+    ``promised``: as kopt promises, it preempts no job with a silent log or without a checkpoint, and leaves it to
     the newest-first rule where that loses less now.
     """
 
@@ -76,27 +76,30 @@ class Foresight:
     promised: bool = False
     moments: dict[str, float] = field(default_factory=dict)
 
-    def __call__(self, ask: Ask) -> Told:
+    def __call__(self, ask: Ask) -> Answer:
         ends_s = ask.since_s + self.budget_s
         if ask.name not in self.moments:
             later = (run.next_durable_s(ask.now_s) + 0.001 for run in ask.pool)
             tried = [ask.now_s, *(at for at in later if at <= ends_s)]
-            costs = [(found.cost, at) for at in tried if (found := self._cheapest(ask, at))]
+            costs = [(result.cost, at) for at in tried if (result := self._cheapest(ask, at))]
             self.moments[ask.name] = min([*costs, *self._aside(ask)], default=(0, ends_s))[1]
         if ask.now_s < self.moments[ask.name]:
-            return Told(until_s=self.moments[ask.name])
-        found, aside = self._cheapest(ask, ask.now_s), self._aside(ask)
-        if found is None or (aside and aside[0][0] < found.cost):
-            return Told()
-        return Told(tuple(run for run in ask.pool if str(run.index) in found.names))
+            return Answer(until_s=self.moments[ask.name])
+        result, aside = self._cheapest(ask, ask.now_s), self._aside(ask)
+        if result is None or (aside and aside[0][0] < result.cost):
+            return Answer()
+        return Answer(tuple(run for run in ask.pool if str(run.index) in result.names))
 
     def _aside(self, ask: Ask) -> list[tuple[int, float]]:
-        taken = newest_first(ask).victims if self.promised else ()
-        return [(sum(round(1000 * run.lost_gpu_s(ask.now_s)) for run in taken), ask.now_s)] if taken else []
+        newest = newest_first(ask).victims if self.promised else ()
+        return [(sum(round(1000 * run.lost_gpu_s(ask.now_s)) for run in newest), ask.now_s)] if newest else []
 
-    def _cheapest(self, ask: Ask, at_s: float) -> Found | None:
-        options = [Option(str(run.index), round(1000 * run.lost_gpu_s(at_s)), run.job.gpus, (("", run.job.gpus),))
-                   for run in ask.pool if run.finishes_s > at_s and self._may(run, at_s)]  # fmt: skip
+    def _cheapest(self, ask: Ask, at_s: float) -> VictimSet | None:
+        options = [
+            Option(str(run.index), round(1000 * run.lost_gpu_s(at_s)), run.job.gpus, (("", run.job.gpus),))
+            for run in ask.pool
+            if run.finishes_s > at_s and self._may(run, at_s)
+        ]
         return cheapest(options, Need(1, ask.missing), 20_000)
 
     def _may(self, run: Run, at_s: float) -> bool:
@@ -113,15 +116,15 @@ class Ours:
     budget_s: float
     state: PreemptionState = field(default_factory=PreemptionState)
 
-    def __call__(self, ask: Ask) -> Told:
+    def __call__(self, ask: Ask) -> Answer:
         gangs = tuple(gang(run, ask.now_s, self.sight) for run in ask.pool)
-        rhythms = tuple(sorted((rhythm(run, ask.now_s, self.sight) for run in ask.pool), key=lambda one: one.gang))
-        waiting = Waiting(ask.name, "", 1, MilliGpu(ask.missing * WHOLE_GPU), ask.since_s, self.budget_s)
+        rhythms = tuple(sorted((rhythm(run, ask.now_s, self.sight) for run in ask.pool), key=lambda item: item.gang))
+        preemptor = Preemptor(ask.name, "", 1, MilliGpu(ask.missing * WHOLE_GPU), ask.since_s, self.budget_s)
         before = PreemptionState(rhythms, self.state.evictions)
-        said, after = decide(Scene(waiting, gangs, ask.now_s), before, self.settings)
+        decision, after = decide(Snapshot(preemptor, gangs, ask.now_s), before, self.settings)
         self.state = PreemptionState(evictions=after.evictions)
-        by_name = {one.name: run for one, run in zip(gangs, ask.pool, strict=True)}
-        guarded = frozenset(by_name[name].index for name in said.guarded)
-        if said.verdict is Verdict.PREEMPT:
-            return Told(tuple(by_name[name] for name in said.victims))
-        return Told((), said.until_s if said.verdict is Verdict.WAIT else None, guarded)
+        by_name = {running_gang.name: run for running_gang, run in zip(gangs, ask.pool, strict=True)}
+        guarded = frozenset(by_name[name].index for name in decision.guarded)
+        if decision.action is PreemptionAction.PREEMPT:
+            return Answer(tuple(by_name[name] for name in decision.victims))
+        return Answer((), decision.until_s if decision.action is PreemptionAction.WAIT else None, guarded)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from kopt.core.checkpoint import Estimate, JobState, JobStatus
 from kopt.core.units import WHOLE_GPU, MilliGpu
+from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.policies.preemption.model import Member, RunningGang
 from kopt.policies.preemption.state import Rhythm
-from kopt.policies.preemption.words import Member, RunningGang
 from kopt.simulator.preemption.runs import Run
 
 DAY_S = 86_400.0
@@ -32,7 +32,7 @@ class Sight:
     Measured as "completions seen within a line"."""
     false_done: float = 0.08
     """Share of writes after which a checkpoint is believed in that was not made. Measured as "ends that were none", of
-    all told; nine in ten writes are told, so per write it is a little less."""
+    all reported; nine in ten writes are reported, so per write it is a little less."""
     held: float = 0.04
     """Share of time in which a job is wrongly taken to be writing. Measured as "other lines wrongly held"."""
     safe_in_write: float = 0.0
@@ -42,7 +42,7 @@ class Sight:
     """Relative error of the restart cost, at most. Assumed."""
 
 
-def look(run: Run, now_s: float, sight: Sight) -> Member:
+def observe(run: Run, now_s: float, sight: Sight) -> Member:
     """The status of a run as it is known at ``now_s``."""
     gpus = MilliGpu(run.job.gpus * WHOLE_GPU)
     if not run.habits.observable:
@@ -60,11 +60,15 @@ def look(run: Run, now_s: float, sight: Sight) -> Member:
 def _writing(run: Run, number: int, at_s: float, sight: Sight) -> JobStatus:
     left_s = max(1.0, (run.ends_s[number] - at_s) * (0.7 + 0.6 * run.habits.draw(4, run.number, number)))
     believed = believed_durables(run, at_s, sight)
-    return JobStatus(JobState.CKPT_WRITING, evidence=bool(believed), confidence=0.9,
-                     seconds_since_durable=at_s - believed[-1] if believed else None,
-                     work_at_risk_gpu_seconds=_risk(run, at_s - believed[-1], sight) if believed else None,
-                     next_safe_seconds=Estimate(left_s, left_s / 2, 2 * left_s),
-                     next_checkpoint_seconds=next_checkpoint(believed, at_s))  # fmt: skip
+    return JobStatus(
+        JobState.CKPT_WRITING,
+        evidence=bool(believed),
+        confidence=0.9,
+        seconds_since_durable=at_s - believed[-1] if believed else None,
+        work_at_risk_gpu_seconds=_risk(run, at_s - believed[-1], sight) if believed else None,
+        next_safe_seconds=Estimate(left_s, left_s / 2, 2 * left_s),
+        next_checkpoint_seconds=next_checkpoint(believed, at_s),
+    )
 
 
 def _training(run: Run, number: int, at_s: float, sight: Sight) -> JobStatus:
@@ -72,11 +76,16 @@ def _training(run: Run, number: int, at_s: float, sight: Sight) -> JobStatus:
     if not believed:
         return JobStatus(JobState.TRAIN, confidence=0.9, reason="no checkpoint seen yet")
     safe = number < 0 or _understood(run, number, sight) or believed[-1] > run.ends_s[number]
-    return JobStatus(JobState.TRAIN, safe=safe, evidence=True, confidence=0.9,
-                     seconds_since_durable=at_s - believed[-1],
-                     work_at_risk_gpu_seconds=_risk(run, at_s - believed[-1], sight),
-                     next_checkpoint_seconds=next_checkpoint(believed, at_s),
-                     reason="" if safe else "the end of a write was not seen")  # fmt: skip
+    return JobStatus(
+        JobState.TRAIN,
+        safe=safe,
+        evidence=True,
+        confidence=0.9,
+        seconds_since_durable=at_s - believed[-1],
+        work_at_risk_gpu_seconds=_risk(run, at_s - believed[-1], sight),
+        next_checkpoint_seconds=next_checkpoint(believed, at_s),
+        reason="" if safe else "the end of a write was not seen",
+    )
 
 
 def _risk(run: Run, since_s: float, sight: Sight) -> Estimate:
@@ -86,7 +95,7 @@ def _risk(run: Run, since_s: float, sight: Sight) -> Estimate:
 
 
 def next_checkpoint(believed_s: Sequence[float], at_s: float) -> Estimate | None:
-    """Until the next checkpoint as the predictor reckons it (``models/checkpoint/judgement.py``), not as it will be.
+    """Until the next checkpoint as the predictor reckons it (``models/checkpoint/kill_safety.py``), not as it will be.
 
     From the gaps between those it believes in, which spread as the recorded corpus' do and are torn by its mistakes.
     """
@@ -104,28 +113,28 @@ def _understood(run: Run, number: int, sight: Sight) -> bool:
 def believed_durables(run: Run, at_s: float, sight: Sight) -> list[float]:
     """When checkpoints became durable, as far as it is known at ``at_s``; some of them are mistakes. Oldest first."""
     last = run.last_begun(at_s)
-    found = [run.ready_s] if run.number and at_s >= run.ready_s else []
+    result = [run.ready_s] if run.number and at_s >= run.ready_s else []
     for number in range(max(0, last - _LOOKS_BACK), last + 1):
         end_s = run.ends_s[number]
         if end_s <= at_s and _understood(run, number, sight):
-            found.append(end_s)
+            result.append(end_s)
         if run.habits.draw(2, run.number, number) < sight.false_done:
             wrong_s = end_s + run.habits.draw(7, run.number, number) * 0.8 * run.habits.interval_s
-            found += [wrong_s] if wrong_s <= at_s else []
-    return sorted(found)
+            result += [wrong_s] if wrong_s <= at_s else []
+    return sorted(result)
 
 
 def gang(run: Run, now_s: float, sight: Sight) -> RunningGang:
     """A run as the policy sees it."""
     killed = sum(now_s - at_s < DAY_S for at_s in run.killed_s)
-    return RunningGang(name(run), "", 0, (look(run, now_s, sight),), run.started_s, preemptions=killed)
+    return RunningGang(name(run), "", 0, (observe(run, now_s, sight),), run.started_s, preemptions=killed)
 
 
 def rhythm(run: Run, now_s: float, sight: Sight) -> Rhythm:
     """What `observe` would have learned of a run, had it been called all along."""
-    seen = believed_durables(run, now_s - run.habits.delay_s, sight) if run.habits.observable else []
-    spans = [after - before for before, after in pairwise(seen)]
-    last = seen[-1] if seen else None
+    durables = believed_durables(run, now_s - run.habits.delay_s, sight) if run.habits.observable else []
+    spans = [after - before for before, after in pairwise(durables)]
+    last = durables[-1] if durables else None
     return Rhythm(name(run), run.started_s, now_s, last, tuple(spans[-9:]), last)
 
 

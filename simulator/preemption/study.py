@@ -62,7 +62,7 @@ class Figures:
     """One policy with one pool size, over all seeds. GPU-hours; waits in seconds.
 
     ``lost_*`` is per pre-emption (room made for one urgent job), with the interval of 95 % of bootstrap samples;
-    ``lost_per_ask`` divides by the urgent jobs that found no room at once instead, whether somebody made room for them
+    ``lost_per_ask`` divides by the urgent jobs that found no room at once instead, whether room was made for them
     or it came free while they waited.
     """
 
@@ -95,57 +95,79 @@ def _drawn(setup: Setup, seed: int) -> Scenario:
     habits = [sample(chance, setup.manners, setup.scales, setup.sight.observable, setup.sight.delay_s) for _ in jobs]
     drawn = chance.random(len(jobs))
     urgent = frozenset(
-        index for index, job in enumerate(jobs)
+        index
+        for index, job in enumerate(jobs)
         if drawn[index] < setup.urgent and job.gpus <= setup.largest_urgent and job.submitted_s >= setup.warm_s
-    )  # fmt: skip
+    )
     return Scenario(jobs, habits, urgent, setup.gpus, 0, setup.warm_s, setup.ends_s, seed)
 
 
 def study(
-    setup: Setup, policies: Sequence[str], pools: Sequence[int], seeds: Sequence[int], workers: int | None = None,
+    setup: Setup,
+    policies: Sequence[str],
+    pools: Sequence[int],
+    seeds: Sequence[int],
+    workers: int | None = None,
     progress: Advance | None = None,
-) -> tuple[Figures, ...]:  # fmt: skip
+) -> tuple[Figures, ...]:
     """Figures by pool size and policy, in that order. Raises KeyError for a policy that is not in ``RIVALS``."""
-    return tuple(figures(policy, pool, found) for policy, pool, found in
-                 outcomes(setup, policies, pools, seeds, workers, progress))  # fmt: skip
+    return tuple(
+        figures(policy, pool, result)
+        for policy, pool, result in outcomes(setup, policies, pools, seeds, workers, progress)
+    )
 
 
 def outcomes(
-    setup: Setup, policies: Sequence[str], pools: Sequence[int], seeds: Sequence[int], workers: int | None = None,
+    setup: Setup,
+    policies: Sequence[str],
+    pools: Sequence[int],
+    seeds: Sequence[int],
+    workers: int | None = None,
     progress: Advance | None = None,
-) -> list[tuple[str, int, list[Outcome]]]:  # fmt: skip
+) -> list[tuple[str, int, list[Outcome]]]:
     """The replays behind `study`: policy, pool size, one outcome per seed."""
     cases = [(policy, pool, seed) for pool in pools for policy in policies for seed in seeds]
     workers = min(workers or os.cpu_count() or 1, len(cases))
     done: list[Outcome] = []
     with ProcessPoolExecutor(workers) as pool_of_processes:
-        found = map if workers == 1 else pool_of_processes.map
-        for outcome in found(partial(_one, setup), cases):
+        result = map if workers == 1 else pool_of_processes.map
+        for outcome in result(partial(_outcome, setup), cases):
             done.append(outcome)
             if progress:
                 progress(len(done), len(cases))
-    return [(*cases[place][:2], done[place : place + len(seeds)]) for place in range(0, len(cases), len(seeds))]
+    return [(*cases[start][:2], done[start : start + len(seeds)]) for start in range(0, len(cases), len(seeds))]
 
 
-def _one(setup: Setup, case: tuple[str, int, int]) -> Outcome:
+def _outcome(setup: Setup, case: tuple[str, int, int]) -> Outcome:
     policy, pool, seed = case
     return replay(scenario(setup, pool, seed), RIVALS[policy](setup))
 
 
-def figures(policy: str, pool: int, found: Sequence[Outcome]) -> Figures:
+def figures(policy: str, pool: int, result: Sequence[Outcome]) -> Figures:
     """Of one policy's replays. Values that nothing stands behind are NaN."""
-    rooms = [room for outcome in found for room in outcome.rooms]
-    waits = np.array([wait for outcome in found for wait in outcome.waits_s] or [np.nan])
+    rooms = [room for outcome in result for room in outcome.rooms]
+    waits = np.array([wait for outcome in result for wait in outcome.waits_s] or [np.nan])
     lost = np.array([room.lost_gpu_s for room in rooms] or [np.nan]) / HOUR_S
-    asks = sum(len(outcome.waits_s) for outcome in found)
+    requests = sum(len(outcome.waits_s) for outcome in result)
     low, high = np.quantile(_means(lost), (0.025, 0.975))
-    started = sum(outcome.started for outcome in found)
+    started = sum(outcome.started for outcome in result)
     return Figures(
-        policy, pool, asks, len(rooms), float(lost.mean()), float(low), float(high), float(np.median(lost)),
-        float(lost.sum()) / asks if asks and rooms else 0.0, sum(room.victims for room in rooms) / max(1, started),
-        sum(room.torn for room in rooms if not room.native), sum(room.native for room in rooms),
-        sum(room.torn for room in rooms if room.native), float(waits.mean()), float(np.quantile(waits, 0.95)),
-    )  # fmt: skip
+        policy,
+        pool,
+        requests,
+        len(rooms),
+        float(lost.mean()),
+        float(low),
+        float(high),
+        float(np.median(lost)),
+        float(lost.sum()) / requests if requests and rooms else 0.0,
+        sum(room.victims for room in rooms) / max(1, started),
+        sum(room.torn for room in rooms if not room.native),
+        sum(room.native for room in rooms),
+        sum(room.torn for room in rooms if room.native),
+        float(waits.mean()),
+        float(np.quantile(waits, 0.95)),
+    )
 
 
 def _means(values: np.ndarray) -> np.ndarray:

@@ -7,23 +7,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kopt.core.bandwidth import BandwidthError
+from kopt import topology as policies
+from kopt.core.hardware.bandwidth import BandwidthError
 from kopt.core.settings import Settings
 from kopt.models import bandwidth as models
-from kopt.models.artefact import ModelCard, TrainedOn, library_versions
 from kopt.models.bandwidth.features import NAMES
 from kopt.models.bandwidth.predictor import BandwidthPredictor, settings_of
 from kopt.models.bandwidth.residual import KernelSettings
 from kopt.models.bandwidth.rows import MeasuredRow, read_measured
 from kopt.models.base import Predictor
-from kopt.policies import bandwidth as policies
-from kopt.training.bandwidth_scoring import BandwidthScoring, MachineRun, machine_run, summary
-from kopt.training.recipe import Part
+from kopt.models.registry.artifact import ModelCard, TrainedOn, library_versions
+from kopt.training.bandwidth.scoring import BandwidthScoring, MachineRun, machine_run, summary
+from kopt.training.pipeline.protocols import Part
 
 LICENCES: Mapping[str, str] = {
-    "ai-dynamo/aiconfigurator": "Apache-2.0", "xxrjun/nccl-tests-cluster": "Apache-2.0",
-    "ROCm/system-acceptance-docs": "MIT", "microsoft/superbenchmark": "MIT",
-}  # fmt: skip
+    "ai-dynamo/aiconfigurator": "Apache-2.0",
+    "xxrjun/nccl-tests-cluster": "Apache-2.0",
+    "ROCm/system-acceptance-docs": "MIT",
+    "microsoft/superbenchmark": "MIT",
+}
 """Repositories that measurements come from, as far as their licence is known."""
 _ODD = "anomal"
 _LEAST_ROWS = 3
@@ -39,26 +41,26 @@ class BandwidthDataset:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted({one.machine for one in self.rows}))
+        return tuple(sorted({row.machine for row in self.rows}))
 
     @property
     def digest(self) -> str:
         """sha256 over all rows."""
-        found = hashlib.sha256()
-        for one in sorted(repr(row) for row in self.rows):
-            found.update(one.encode())
-        return found.hexdigest()
+        result = hashlib.sha256()
+        for name in sorted(repr(row) for row in self.rows):
+            result.update(name.encode())
+        return result.hexdigest()
 
     def group(self, name: str) -> str:
-        return next(one.machine_class for one in self.rows if one.machine == name)
+        return next(row.machine_class for row in self.rows if row.machine == name)
 
     def size(self, name: str) -> int:
         """Questions of a machine, not their rows: one cluster must not outweigh all others."""
-        return len({(one.asked.collective, one.asked.hardware) for one in self.rows if one.machine == name})
+        return len({(row.asked.collective, row.asked.hardware) for row in self.rows if row.machine == name})
 
     def of(self, names: Sequence[str]) -> tuple[MeasuredRow, ...]:
         wanted = set(names)
-        return tuple(one for one in self.rows if one.machine in wanted)
+        return tuple(row for row in self.rows if row.machine in wanted)
 
 
 @dataclass(frozen=True)
@@ -71,24 +73,26 @@ class BandwidthTables:
         """Raises BandwidthError where nothing can be learned from."""
         files = [self.folder] if self.folder.is_file() else sorted(self.folder.glob("bandwidth*.csv*"))
         rows = [row for path in files for row in read_measured(path)]
-        plain = [one for one in rows if _ODD not in one.asked.hardware.condition]
-        odd = [one.machine for one in rows if _ODD in one.asked.hardware.condition]
+        plain = [measured_row for measured_row in rows if _ODD not in measured_row.asked.hardware.condition]
+        odd = [measured_row.machine for measured_row in rows if _ODD in measured_row.asked.hardware.condition]
         left_out = dict.fromkeys(odd, "its source calls the measurements anomalous")
         counts: dict[str, int] = {}
-        for one in plain:
-            counts[one.machine] = counts.get(one.machine, 0) + 1
-        kept = tuple(one for one in plain if counts[one.machine] >= _LEAST_ROWS)
+        for measured_row in plain:
+            counts[measured_row.machine] = counts.get(measured_row.machine, 0) + 1
+        kept = tuple(measured_row for measured_row in plain if counts[measured_row.machine] >= _LEAST_ROWS)
         left_out |= {name: f"only {n} rows" for name, n in counts.items() if n < _LEAST_ROWS}
         if not kept:
             raise BandwidthError(f"no measured collective in {self.folder}; files are named bandwidth*.csv")
         return BandwidthDataset(self.folder.name, kept, left_out)
 
 
-def licensed_rows(found: BandwidthDataset) -> BandwidthDataset:
+def licensed_rows(bandwidth_dataset: BandwidthDataset) -> BandwidthDataset:
     """The rows that may be learned from for everybody's default model; the others go to ``left_out``."""
-    kept = tuple(one for one in found.rows if repository_of(one.source) in LICENCES)
-    gone = {repository_of(one.source) for one in found.rows} - set(LICENCES)
-    return BandwidthDataset(found.name, kept, {**found.left_out, **dict.fromkeys(sorted(gone), "licence not known")})
+    kept = tuple(row for row in bandwidth_dataset.rows if repository_of(row.source) in LICENCES)
+    gone = {repository_of(row.source) for row in bandwidth_dataset.rows} - set(LICENCES)
+    return BandwidthDataset(
+        bandwidth_dataset.name, kept, {**bandwidth_dataset.left_out, **dict.fromkeys(sorted(gone), "licence not known")}
+    )
 
 
 def repository_of(source: str) -> str:
@@ -120,14 +124,20 @@ class BandwidthRecipe:
     ) -> float:
         """The median error on machines that were left out."""
         out = set(held_out)
-        model = BandwidthPredictor(settings_of(parameters)).fit([one for one in table if one.machine not in out])
-        rows = [one for one in table if one.machine in out]
+        model = BandwidthPredictor(settings_of(parameters)).fit(
+            [measured_row for measured_row in table if measured_row.machine not in out]
+        )
+        rows = [measured_row for measured_row in table if measured_row.machine in out]
         return summary("all", [run_of(model, name, rows) for name in sorted(out)]).median_error
 
     def fit(
-        self, dataset: BandwidthDataset, table: Sequence[MeasuredRow], part: Part | None,
-        parameters: Mapping[str, Any], threads: int,
-    ) -> Predictor:  # fmt: skip
+        self,
+        dataset: BandwidthDataset,
+        table: Sequence[MeasuredRow],
+        part: Part | None,
+        parameters: Mapping[str, Any],
+        threads: int,
+    ) -> Predictor:
         rows = table if part is None else dataset.of(part.fit)
         return BandwidthPredictor(settings_of(parameters)).fit(rows)
 
@@ -144,12 +154,18 @@ class BandwidthRecipe:
         return ModelCard("bandwidth", dict(parameters), NAMES, seen, library_versions())
 
 
+RECIPE = BandwidthRecipe()
+
+
 def _digest(rows: Sequence[MeasuredRow]) -> str:
     return hashlib.sha256(repr(sorted(map(repr, rows))).encode()).hexdigest()
 
 
 def run_of(predictor: BandwidthPredictor, name: str, rows: Sequence[MeasuredRow]) -> MachineRun:
     """A machine's scores."""
-    mine = [one for one in rows if one.machine == name]
-    said = [predictor.estimate_set(one.asked.gpus(), one.asked.collective, one.asked.bytes) for one in mine]
+    mine = [row for row in rows if row.machine == name]
+    said = [
+        predictor.estimate_set(measured_row.asked.gpus(), measured_row.asked.collective, measured_row.asked.bytes)
+        for measured_row in mine
+    ]
     return machine_run(name, mine, said)

@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from kopt.core.bandwidth import BandwidthEstimate
+from kopt.core.hardware.bandwidth import BandwidthEstimate
 from kopt.core.reason import Reason
 from kopt.models.bandwidth.intervals import Regime, regime
 from kopt.models.bandwidth.rows import MeasuredRow
-from kopt.training.gate import GateRules, Verdict, refuse
-from kopt.training.judging import Champion
-from kopt.training.recipe import KNOWN, Part
-from kopt.training.work import Backtest
+from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateRules, Part, Verdict, refuse
 
 _FIRST_LIMIT = 0.5
 """Median error from 64 MiB on that is accepted of a first model."""
@@ -48,10 +45,18 @@ def machine_run(name: str, rows: Sequence[MeasuredRow], said: Sequence[Bandwidth
         cell = (hardware.gpus_per_node, hardware.n_nodes, row.asked.collective)
         parts[where.value, cell].append((error, inside))
     cells = tuple(
-        (where, float(np.median([e for e, _ in part])), float(np.quantile([e for e, _ in part], 0.9)), len(part),
-         sum(i for _, i in part)) for (where, _), part in parts.items()
-    )  # fmt: skip
-    return MachineRun(name, rows[0].machine_class, max(one.asked.hardware.n_nodes for one in rows), cells)
+        (
+            where,
+            float(np.median([e for e, _ in part])),
+            float(np.quantile([e for e, _ in part], 0.9)),
+            len(part),
+            sum(i for _, i in part),
+        )
+        for (where, _), part in parts.items()
+    )
+    return MachineRun(
+        name, rows[0].machine_class, max(measured_row.asked.hardware.n_nodes for measured_row in rows), cells
+    )
 
 
 @dataclass(frozen=True)
@@ -74,15 +79,15 @@ def summary(label: str, runs: Sequence[MachineRun]) -> BandwidthSummary:
     """Machines weigh alike; a figure that no machine has is 0. Raises ValueError without any."""
     if not runs:
         raise ValueError(f"no machine in {label!r}")
-    large = [[one for one in run.cells if one[0] == Regime.LARGE.value] for run in runs]
-    small = [[one for one in run.cells if one[0] == Regime.LATENCY.value] for run in runs]
+    large = [[cell for cell in run.cells if cell[0] == Regime.LARGE.value] for run in runs]
+    small = [[cell for cell in run.cells if cell[0] == Regime.LATENCY.value] for run in runs]
     every = [run.cells for run in runs if run.cells]
 
     def of(parts: Sequence[Sequence[Any]], at: int) -> float:
-        found = [float(np.median([one[at] for one in part])) for part in parts if part]
-        return float(np.median(found)) if found else 0.0
+        result = [float(np.median([item[at] for item in part])) for part in parts if part]
+        return float(np.median(result)) if result else 0.0
 
-    inside = [float(np.mean([one[4] / one[3] for one in part])) for part in every]
+    inside = [float(np.mean([item[4] / item[3] for item in part])) for part in every]
     return BandwidthSummary(label, len(runs), of(large, 1), of(large, 2), float(np.mean(inside)), of(small, 1))
 
 
@@ -106,28 +111,34 @@ class BandwidthScoring:
         """Of unseen classes only."""
         told = [part for part in parts if part.regime != KNOWN] or list(parts)
         return tuple(
-            MachineScore(one, (part.regime, "one node" if one.nodes == 1 else "several nodes"))
-            for part in told for one in backtests[part.name].forecasts
-        )  # fmt: skip
+            MachineScore(forecast, (part.regime, "one node" if forecast.nodes == 1 else "several nodes"))
+            for part in told
+            for forecast in backtests[part.name].forecasts
+        )
 
     def summarise(self, scores: Sequence[MachineScore]) -> tuple[BandwidthSummary, ...]:
         groups: dict[str, list[MachineRun]] = {}
-        for one in scores:
-            for label in ("all", *one.slices):
-                groups.setdefault(label, []).append(one.run)
+        for score in scores:
+            for label in ("all", *score.slices):
+                groups.setdefault(label, []).append(score.run)
         return tuple(summary(label, runs) for label, runs in sorted(groups.items()))
 
     def metrics(self, summaries: Sequence[BandwidthSummary]) -> Mapping[str, float]:
-        return {f"{one.slice}/{key}": value for one in summaries for key, value in one.metrics().items()}
+        return {f"{summary.slice}/{key}": value for summary in summaries for key, value in summary.metrics().items()}
 
     def verdict(
-        self, dataset: Any, parts: Sequence[Part], challenger: Sequence[MachineScore],
-        backtests: Mapping[str, Backtest], champion: Champion | None, rules: GateRules,
-    ) -> Verdict:  # fmt: skip
+        self,
+        dataset: Any,
+        parts: Sequence[Part],
+        challenger: Sequence[MachineScore],
+        backtests: Mapping[str, Backtest],
+        champion: Champion | None,
+        rules: GateRules,
+    ) -> Verdict:
         """Not worse than the champion beyond noise, on machines that neither has seen."""
         if not challenger:
             return refuse("TOO_LITTLE_DATA", "There is no unseen machine to test the model on.")
-        mine = summary("all", [one.run for one in challenger])
+        mine = summary("all", [machine_score.run for machine_score in challenger])
         if champion is None:
             if mine.median_error > _FIRST_LIMIT:
                 text = (
@@ -136,44 +147,57 @@ class BandwidthScoring:
                 return refuse("INACCURATE", text, median_error=mine.median_error)
             text = f"First model; median error {mine.median_error:.0%} on unseen machines."
             return Verdict(True, (Reason("BETTER", text, mine.metrics()),))
-        seen = {one.name for one in champion.card.training_data}
-        theirs = {key: one for key, one in champion.forecasts.items() if key not in seen}
-        return _compared([(one.run, theirs[one.run.series]) for one in challenger if one.run.series in theirs], rules)
+        seen = {trained_on.name for trained_on in champion.card.training_data}
+        theirs = {key: item for key, item in champion.forecasts.items() if key not in seen}
+        return _compared(
+            [
+                (machine_score.run, theirs[machine_score.run.series])
+                for machine_score in challenger
+                if machine_score.run.series in theirs
+            ],
+            rules,
+        )
 
     def draw(
-        self, folder: Path, dataset: Any, parts: Sequence[Part], scores: Sequence[MachineScore],
+        self,
+        folder: Path,
+        dataset: Any,
+        parts: Sequence[Part],
+        scores: Sequence[MachineScore],
         backtests: Mapping[str, Backtest],
-    ) -> Sequence[Path]:  # fmt: skip
+    ) -> Sequence[Path]:
         """Median errors of machines, as plotly bars beside their script."""
         import plotly.graph_objects as go
         from plotly.offline import get_plotlyjs
 
         script = folder / "plotly.min.js"
         script.write_text(get_plotlyjs(), encoding="utf-8")
-        runs = sorted((one.run for one in scores), key=lambda run: run.series)
-        figure = go.Figure([
-            go.Bar(name=where, x=[run.series for run in runs], y=[_error_of(run, where) for run in runs])
-            for where in (Regime.LARGE.value, Regime.LATENCY.value)
-        ])  # fmt: skip
+        runs = sorted((score.run for score in scores), key=lambda run: run.series)
+        figure = go.Figure(
+            [
+                go.Bar(name=where, x=[run.series for run in runs], y=[_error_of(run, where) for run in runs])
+                for where in (Regime.LARGE.value, Regime.LATENCY.value)
+            ]
+        )
         figure.update_layout(title="Median error on unseen machines", template="plotly_white", height=560)
         page = folder / "bandwidth.html"
         figure.write_html(page, include_plotlyjs="directory", full_html=True, div_id="bandwidth")
         return (script, page)
 
     def write(self, forecasts: Sequence[MachineRun], path: Path) -> None:
-        path.write_text(json.dumps([asdict(one) for one in forecasts]), encoding="utf-8")
+        path.write_text(json.dumps([asdict(machine_run) for machine_run in forecasts]), encoding="utf-8")
 
     def read(self, path: Path) -> tuple[MachineRun, ...]:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return tuple(MachineRun(**{**one, "cells": tuple(map(tuple, one["cells"]))}) for one in found)
+            result = json.loads(path.read_text(encoding="utf-8"))
+            return tuple(MachineRun(**{**item, "cells": tuple(map(tuple, item["cells"]))}) for item in result)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def _error_of(run: MachineRun, where: str) -> float:
-    found = [one[1] for one in run.cells if one[0] == where]
-    return float(np.median(found)) if found else 0.0
+    result = [cell[1] for cell in run.cells if cell[0] == where]
+    return float(np.median(result)) if result else 0.0
 
 
 def _compared(pairs: Sequence[tuple[MachineRun, MachineRun]], rules: GateRules) -> Verdict:
@@ -181,7 +205,7 @@ def _compared(pairs: Sequence[tuple[MachineRun, MachineRun]], rules: GateRules) 
         text = "The champion was trained on every machine there is here. Train again when others were measured."
         return refuse("TOO_LITTLE_DATA", text, machines=len(pairs))
     rng = np.random.default_rng(rules.seed)
-    gains = [np.log((_whole(other) + 0.01) / (_whole(one) + 0.01)) for one, other in pairs]
+    gains = [np.log((_whole(other) + 0.01) / (_whole(machine_run) + 0.01)) for machine_run, other in pairs]
     drawn = [float(np.mean(rng.choice(gains, len(gains)))) for _ in range(rules.resamples)]
     low, high = float(np.quantile(drawn, rules.level / 2)), float(np.quantile(drawn, 1 - rules.level / 2))
     gain = float(np.mean(gains))
@@ -194,4 +218,4 @@ def _compared(pairs: Sequence[tuple[MachineRun, MachineRun]], rules: GateRules) 
 
 
 def _whole(run: MachineRun) -> float:
-    return float(np.mean([one[1] for one in run.cells])) if run.cells else 0.0
+    return float(np.mean([cell[1] for cell in run.cells])) if run.cells else 0.0

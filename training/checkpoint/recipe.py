@@ -11,13 +11,13 @@ from kopt.core.settings import Settings
 from kopt.data import joblogs
 from kopt.data.joblogs.labelled import LabelledLog, LogDataError, family_of, read_logs
 from kopt.models import checkpoint as models
-from kopt.models.artefact import ModelCard, TrainedOn, library_versions
 from kopt.models.base import Predictor
+from kopt.models.checkpoint.classifier.settings import FitSettings
+from kopt.models.checkpoint.classifier.table import LogTable
 from kopt.models.checkpoint.predictor import CheckpointPredictor
-from kopt.models.checkpoint.settings import FitSettings
-from kopt.models.checkpoint.table import LogTable
-from kopt.training.checkpoint_scoring import Answer, CheckpointScoring, LogRun, score_log, summary
-from kopt.training.recipe import Part
+from kopt.models.registry.artifact import ModelCard, TrainedOn, library_versions
+from kopt.training.checkpoint.scoring import Answer, CheckpointScoring, LogRun, score_log, summary
+from kopt.training.pipeline.protocols import Part
 
 MADE_JOBS = 1500
 
@@ -32,26 +32,26 @@ class LogDataset:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self.logs)
+        return tuple(log.name for log in self.logs)
 
     @property
     def digest(self) -> str:
         """sha256 over lines and labels."""
-        found = hashlib.sha256()
-        for one in sorted(self.logs, key=lambda log: log.name):
-            found.update(digest_of(one).encode())
-        return found.hexdigest()
+        result = hashlib.sha256()
+        for labelled_log in sorted(self.logs, key=lambda log: log.name):
+            result.update(digest_of(labelled_log).encode())
+        return result.hexdigest()
 
     def group(self, name: str) -> str:
         """Logs of frameworks that say the same things are left out together."""
-        return next(family_of(one.framework) for one in self.logs if one.name == name)
+        return next(family_of(log.framework) for log in self.logs if log.name == name)
 
     def size(self, name: str) -> int:
-        return next(len(one.labels) for one in self.logs if one.name == name)
+        return next(len(log.labels) for log in self.logs if log.name == name)
 
     def of(self, names: Sequence[str]) -> tuple[LabelledLog, ...]:
         wanted = set(names)
-        return tuple(one for one in self.logs if one.name in wanted)
+        return tuple(log for log in self.logs if log.name in wanted)
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,19 @@ class LogFolders:
 
     def read(self) -> LogDataset:
         """Raises LogDataError where nothing can be learned from."""
-        found: dict[str, LabelledLog] = {}
+        labelled_logs_by_name: dict[str, LabelledLog] = {}
         left_out = {}
         for folder in _labelled(self.folders):
-            for one in read_logs(folder):
-                if not one.labels:
-                    left_out[one.name] = "no line of it is labelled"
-                elif one.name in found:
-                    left_out[one.name] = "another log has its name"
+            for log in read_logs(folder):
+                if not log.labels:
+                    left_out[log.name] = "no line of it is labelled"
+                elif log.name in labelled_logs_by_name:
+                    left_out[log.name] = "another log has its name"
                 else:
-                    found[one.name] = one
-        if not found:
+                    labelled_logs_by_name[log.name] = log
+        if not labelled_logs_by_name:
             raise LogDataError(f"no labelled log in {', '.join(map(str, self.folders))}")
-        return LogDataset(self.folders[0].name, tuple(found.values()), left_out)
+        return LogDataset(self.folders[0].name, tuple(labelled_logs_by_name.values()), left_out)
 
 
 def _labelled(folders: Sequence[Path]) -> list[Path]:
@@ -82,9 +82,10 @@ def _labelled(folders: Sequence[Path]) -> list[Path]:
         return (folder / "labels.jsonl").exists() or (folder / "records.jsonl").exists()
 
     return [
-        one for folder in folders
-        for one in ([folder] if holds(folder) else sorted(filter(holds, folder.iterdir())) or [folder])
-    ]  # fmt: skip
+        path
+        for folder in folders
+        for path in ([folder] if holds(folder) else sorted(filter(holds, folder.iterdir())) or [folder])
+    ]
 
 
 def digest_of(log: LabelledLog) -> str:
@@ -116,9 +117,9 @@ class CheckpointRecipe:
     def loss(self, table: LogTable, held_out: Sequence[str], parameters: Mapping[str, Any], threads: int) -> float:
         """What macro-F1 lacks on held-out logs."""
         out = set(held_out)
-        rest = replace(table, logs=tuple(one for one in table.logs if one.name not in out))
+        rest = replace(table, logs=tuple(log for log in table.logs if log.name not in out))
         model = CheckpointPredictor(FitSettings(**parameters)).fit(rest)
-        return 1.0 - summary("all", [run_of(model, one) for one in table.logs if one.name in out]).macro_f1
+        return 1.0 - summary("all", [run_of(model, log) for log in table.logs if log.name in out]).macro_f1
 
     def fit(
         self, dataset: LogDataset, table: LogTable, part: Part | None, parameters: Mapping[str, Any], threads: int
@@ -128,7 +129,7 @@ class CheckpointRecipe:
 
     def backtests(self, predictor: Predictor, dataset: LogDataset, names: Sequence[str]) -> list[LogRun]:
         assert isinstance(predictor, CheckpointPredictor)
-        return [run_of(predictor, one) for one in dataset.of(names)]
+        return [run_of(predictor, labelled_log) for labelled_log in dataset.of(names)]
 
     def peeks(self, predictor: Predictor, dataset: LogDataset, name: str, forecasts: LogRun) -> float:
         """The share of lines whose answer changes when the rest of the log is cut off."""
@@ -136,11 +137,17 @@ class CheckpointRecipe:
         (log,) = dataset.of([name])
         half = len(log.lines) // 2
         whole, cut = answers_of(predictor, log)[:half], answers_of(predictor, log, most=half)
-        return sum(one != other for one, other in zip(whole, cut, strict=True)) / max(1, half)
+        return sum(item != other for item, other in zip(whole, cut, strict=True)) / max(1, half)
 
     def card(self, dataset: LogDataset, parameters: Mapping[str, Any]) -> ModelCard:
-        seen = tuple(TrainedOn(one.name, digest_of(one)) for one in sorted(dataset.logs, key=lambda log: log.name))
+        seen = tuple(
+            TrainedOn(labelled_log.name, digest_of(labelled_log))
+            for labelled_log in sorted(dataset.logs, key=lambda log: log.name)
+        )
         return ModelCard("checkpoint", dict(parameters), ("words", "pairs", "context"), seen, library_versions())
+
+
+RECIPE = CheckpointRecipe()
 
 
 def answers_of(predictor: CheckpointPredictor, log: LabelledLog, *, most: int | None = None) -> list[Answer]:

@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from kopt.core.checkpoint import JobState, LineLabel
 from kopt.core.reason import Reason
+from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.data.joblogs.labelled import LabelledLog
-from kopt.training.gate import GateRules, Verdict, refuse
-from kopt.training.judging import Champion
-from kopt.training.recipe import KNOWN, Part
-from kopt.training.work import Backtest
+from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateRules, Part, Verdict, refuse
 
 Answer = tuple[LineLabel, JobState, bool]
 """Of one line: what it says, the job's state after it, and whether the job may be killed then."""
@@ -71,20 +68,34 @@ def score_log(log: LabelledLog, answers: Sequence[Answer]) -> LogRun:
     outside = [n for n in log.labels if n not in writing]
     completions = log.completions
     done = [
-        n for n in range(1, len(answers) + 1)
+        n
+        for n in range(1, len(answers) + 1)
         if answers[n - 1][1] is JobState.CKPT_DONE and (n == 1 or answers[n - 2][1] is not JobState.CKPT_DONE)
-    ]  # fmt: skip
+    ]
     first = _first_durable(log)
     after = [n for n in log.labels if n > first and n not in writing]
     silent = not log.spans and not completions and not log.writes
     steps = [n for n, label in log.labels.items() if label is LineLabel.TRAIN_STEP]
     return LogRun(
-        log.name, log.framework, dict(sorted(labels.items())), len(answers), len(log.spans), unsafe_spans, len(writing),
-        unguarded, len(outside), sum(answers[n - 1][1] is JobState.CKPT_WRITING for n in outside), len(completions),
-        sum(any(_done(answers, m) for m in (n - 1, n, n + 1)) for n in completions), len(done),
-        sum(not any(abs(n - m) <= 1 for m in completions) for n in done), len(after),
-        sum(answers[n - 1][2] for n in after), silent, silent and any(answers[n - 1][2] for n in steps),
-    )  # fmt: skip
+        log.name,
+        log.framework,
+        dict(sorted(labels.items())),
+        len(answers),
+        len(log.spans),
+        unsafe_spans,
+        len(writing),
+        unguarded,
+        len(outside),
+        sum(answers[n - 1][1] is JobState.CKPT_WRITING for n in outside),
+        len(completions),
+        sum(any(_done(answers, m) for m in (n - 1, n, n + 1)) for n in completions),
+        len(done),
+        sum(not any(abs(n - m) <= 1 for m in completions) for n in done),
+        len(after),
+        sum(answers[n - 1][2] for n in after),
+        silent,
+        silent and any(answers[n - 1][2] for n in steps),
+    )
 
 
 def _merged(label: LineLabel) -> str:
@@ -97,7 +108,7 @@ def _done(answers: Sequence[Answer], number: int) -> bool:
 
 def _first_durable(log: LabelledLog) -> int:
     """The line by which the log's first checkpoint was durable."""
-    ends = [one.end_s for one in log.writes if one.complete]
+    ends = [write.end_s for write in log.writes if write.complete]
     if log.arrivals_s and ends:
         return sum(at <= min(ends) for at in log.arrivals_s)
     return min(log.completions, default=len(log.lines))
@@ -131,17 +142,26 @@ def summary(label: str, runs: Sequence[LogRun]) -> LogSummary:
         raise ValueError(f"no log in {label!r}")
 
     def total(name: str) -> int:
-        return sum(getattr(one, name) for one in runs)
+        return sum(getattr(run, name) for run in runs)
 
     def share(part: str, whole: str) -> float:
         return total(part) / max(1, total(whole))
 
     f1 = f1_by_label(runs)
     return LogSummary(
-        label, len(runs), float(np.mean(list(f1.values()))) if f1 else 0.0, total("spans"), total("spans_unsafe"),
-        share("unguarded", "inside"), share("held", "outside"), share("completions_seen", "completions"),
-        share("done_false", "done"), share("killable", "after"), total("silent_safe"), f1,
-    )  # fmt: skip
+        label,
+        len(runs),
+        float(np.mean(list(f1.values()))) if f1 else 0.0,
+        total("spans"),
+        total("spans_unsafe"),
+        share("unguarded", "inside"),
+        share("held", "outside"),
+        share("completions_seen", "completions"),
+        share("done_false", "done"),
+        share("killable", "after"),
+        total("silent_safe"),
+        f1,
+    )
 
 
 def f1_by_label(runs: Iterable[LogRun]) -> dict[str, float]:
@@ -156,8 +176,8 @@ def f1_by_label(runs: Iterable[LogRun]) -> dict[str, float]:
                 lost[wanted] += lines
                 extra[said] += lines
     return {
-        one: 2 * hit[one] / max(1, 2 * hit[one] + extra[one] + lost[one]) for one in sorted(set(hit) | set(lost))
-    }  # fmt: skip
+        name: 2 * hit[name] / max(1, 2 * hit[name] + extra[name] + lost[name]) for name in sorted(set(hit) | set(lost))
+    }
 
 
 @dataclass(frozen=True)
@@ -178,28 +198,34 @@ class CheckpointScoring:
         """Of unseen frameworks only."""
         told = [part for part in parts if part.regime != KNOWN] or list(parts)
         return tuple(
-            LogScore(one, (part.regime, f"framework {one.framework}"))
-            for part in told for one in backtests[part.name].forecasts
-        )  # fmt: skip
+            LogScore(forecast, (part.regime, f"framework {forecast.framework}"))
+            for part in told
+            for forecast in backtests[part.name].forecasts
+        )
 
     def summarise(self, scores: Sequence[LogScore]) -> tuple[LogSummary, ...]:
         groups: dict[str, list[LogRun]] = {}
-        for one in scores:
-            for label in ("all", *one.slices):
-                groups.setdefault(label, []).append(one.run)
+        for score in scores:
+            for label in ("all", *score.slices):
+                groups.setdefault(label, []).append(score.run)
         return tuple(summary(label, runs) for label, runs in sorted(groups.items()))
 
     def metrics(self, summaries: Sequence[LogSummary]) -> Mapping[str, float]:
-        return {f"{one.slice}/{key}": value for one in summaries for key, value in one.metrics().items()}
+        return {f"{summary.slice}/{key}": value for summary in summaries for key, value in summary.metrics().items()}
 
     def verdict(
-        self, dataset: Any, parts: Sequence[Part], challenger: Sequence[LogScore],
-        backtests: Mapping[str, Backtest], champion: Champion | None, rules: GateRules,
-    ) -> Verdict:  # fmt: skip
+        self,
+        dataset: Any,
+        parts: Sequence[Part],
+        challenger: Sequence[LogScore],
+        backtests: Mapping[str, Backtest],
+        champion: Champion | None,
+        rules: GateRules,
+    ) -> Verdict:
         """No write more with a safe line, and labels better beyond noise."""
         if not challenger:
             return refuse("TOO_LITTLE_DATA", "There is no log of an unseen framework to test the model on.")
-        mine = summary("all", [one.run for one in challenger])
+        mine = summary("all", [log_score.run for log_score in challenger])
         if champion is None:
             if mine.spans_unsafe > _UNSAFE_LIMIT * mine.spans:
                 text = (
@@ -209,14 +235,25 @@ class CheckpointScoring:
                 return refuse("UNSAFE", text, spans_unsafe=mine.spans_unsafe)
             text = f"First model; macro-F1 {mine.macro_f1:.2f}, killable {mine.killable:.0%} of the time."
             return Verdict(True, (Reason("BETTER", text, mine.metrics()),))
-        seen = {one.name for one in champion.card.training_data}
-        theirs = {key: one for key, one in champion.forecasts.items() if key not in seen}
-        return _compared([(one.run, theirs[one.run.series]) for one in challenger if one.run.series in theirs], rules)
+        seen = {trained_on.name for trained_on in champion.card.training_data}
+        theirs = {key: item for key, item in champion.forecasts.items() if key not in seen}
+        return _compared(
+            [
+                (log_score.run, theirs[log_score.run.series])
+                for log_score in challenger
+                if log_score.run.series in theirs
+            ],
+            rules,
+        )
 
     def draw(
-        self, folder: Path, dataset: Any, parts: Sequence[Part], scores: Sequence[LogScore],
+        self,
+        folder: Path,
+        dataset: Any,
+        parts: Sequence[Part],
+        scores: Sequence[LogScore],
         backtests: Mapping[str, Backtest],
-    ) -> Sequence[Path]:  # fmt: skip
+    ) -> Sequence[Path]:
         """What was said of what, as a plotly heat map beside its script."""
         import plotly.graph_objects as go
         from plotly.offline import get_plotlyjs
@@ -224,8 +261,8 @@ class CheckpointScoring:
         script = folder / "plotly.min.js"
         script.write_text(get_plotlyjs(), encoding="utf-8")
         pairs = Counter[str]()
-        for one in scores:
-            pairs.update(one.run.labels)
+        for score in scores:
+            pairs.update(score.run.labels)
         names = sorted({name for pair in pairs for name in pair.split(">")})
         cells = np.array([[pairs[f"{wanted}>{said}"] for said in names] for wanted in names], float)
         shares = cells / np.maximum(1, cells.sum(axis=1, keepdims=True))
@@ -240,11 +277,11 @@ class CheckpointScoring:
         return (script, page)
 
     def write(self, forecasts: Sequence[LogRun], path: Path) -> None:
-        path.write_text(json.dumps([asdict(one) for one in forecasts]), encoding="utf-8")
+        path.write_text(json.dumps([asdict(log_run) for log_run in forecasts]), encoding="utf-8")
 
     def read(self, path: Path) -> tuple[LogRun, ...]:
         try:
-            return tuple(LogRun(**one) for one in json.loads(path.read_text(encoding="utf-8")))
+            return tuple(LogRun(**load) for load in json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
 
@@ -253,7 +290,7 @@ def _compared(pairs: Sequence[tuple[LogRun, LogRun]], rules: GateRules) -> Verdi
     if len(pairs) < 2:
         text = "The champion was trained on every log there is here. Train again when there are logs of new frameworks."
         return refuse("TOO_LITTLE_DATA", text, logs=len(pairs))
-    mine, theirs = summary("all", [one for one, _ in pairs]), summary("all", [one for _, one in pairs])
+    mine, theirs = summary("all", [log_run for log_run, _ in pairs]), summary("all", [log_run for _, log_run in pairs])
     if mine.spans_unsafe > theirs.spans_unsafe:
         text = f"Safe lines in {mine.spans_unsafe} writes, the champion's in {theirs.spans_unsafe}."
         return refuse("UNSAFE", text, spans_unsafe=mine.spans_unsafe)
@@ -273,9 +310,9 @@ def _gain(pairs: Sequence[tuple[LogRun, LogRun]], rules: GateRules) -> tuple[flo
     for pair in pairs:
         groups.setdefault(pair[0].framework, []).append(pair)
     names, rng = sorted(groups), np.random.default_rng(rules.seed)
-    found = []
+    result = []
     for _ in range(min(rules.resamples, 400)):
         drawn = [pair for n in rng.integers(len(names), size=len(names)) for pair in groups[names[n]]]
-        ours, others = f1_by_label(one for one, _ in drawn), f1_by_label(one for _, one in drawn)
-        found.append(float(np.mean(list(ours.values())) - np.mean(list(others.values()))))
-    return float(np.quantile(found, rules.level / 2)), float(np.quantile(found, 1 - rules.level / 2))
+        ours, others = f1_by_label(log_run for log_run, _ in drawn), f1_by_label(log_run for _, log_run in drawn)
+        result.append(float(np.mean(list(ours.values())) - np.mean(list(others.values()))))
+    return float(np.quantile(result, rules.level / 2)), float(np.quantile(result, 1 - rules.level / 2))

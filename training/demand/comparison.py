@@ -1,29 +1,17 @@
 """From backtests to scores and a verdict: both models on rows that neither was trained on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from kopt.core.reason import Reason
 from kopt.data.demand.rolling import Forecasts
-from kopt.models.artefact import ModelCard
-from kopt.models.seen import seen_until
-from kopt.training.evaluate import Score, score
-from kopt.training.gate import GateRules, Verdict, judge, refuse
-from kopt.training.recipe import Part
-from kopt.training.sources import DemandDataset
-from kopt.training.work import Backtest
+from kopt.models.demand.training_overlap import seen_until
+from kopt.training.demand.evaluate import Score, score
+from kopt.training.demand.gate import judge
+from kopt.training.demand.sources import DemandDataset
+from kopt.training.pipeline.protocols import Backtest, Champion, GateRules, Part, Verdict, refuse
 
 LEAK_TOLERANCE = 1e-3
 """Relative change of a forecast that rounding may cause when the future is cut off."""
-
-
-@dataclass(frozen=True)
-class Champion:
-    """The champion's forecasts by series, and its card, which tells what it has seen."""
-
-    forecasts: Mapping[str, Any]
-    card: ModelCard
 
 
 def scores(
@@ -34,20 +22,24 @@ def scores(
     unseen_from: Mapping[str, int] | None = None,
 ) -> tuple[Score, ...]:
     """The challenger's scores: each series as a new service (its group left out) and as a known one (later rows)."""
-    forecasts = {(part.name, one.series): one for part in parts for one in backtests[part.name].forecasts}
+    forecasts = {
+        (part.name, forecast.series): forecast for part in parts for forecast in backtests[part.name].forecasts
+    }
     return _scores(dataset, parts, forecasts, unseen_from or {})
 
 
 def _scores(
-    dataset: DemandDataset, parts: Sequence[Part], forecasts: Mapping[tuple[str, str], Forecasts],
+    dataset: DemandDataset,
+    parts: Sequence[Part],
+    forecasts: Mapping[tuple[str, str], Forecasts],
     unseen_from: Mapping[str, int],
-) -> tuple[Score, ...]:  # fmt: skip
-    series = {one.name: one for one in dataset.series}
+) -> tuple[Score, ...]:
+    series = {demand_series.name: demand_series for demand_series in dataset.series}
     return tuple(
-        one
+        item
         for part in parts
         for name in part.test
-        for one in score(
+        for item in score(
             series[name],
             forecasts[part.name, name],
             slices=(part.regime, *dataset.slices(name)),
@@ -68,7 +60,7 @@ def verdict(
 
     A challenger whose forecasts change when the future is cut off is refused outright: it has seen what it predicts.
     """
-    peeked = max((one.peeked for one in backtests.values()), default=0.0)
+    peeked = max((backtest.peeked for backtest in backtests.values()), default=0.0)
     if peeked > LEAK_TOLERANCE:
         return refuse(
             "LEAK",
@@ -78,7 +70,7 @@ def verdict(
         )
     if champion is None:
         return _beats_last_value(challenger)
-    unseen = {one.name: seen_until(champion.card, one) for one in dataset.series}
+    unseen = {demand_series.name: seen_until(champion.card, demand_series) for demand_series in dataset.series}
     mine = scores(dataset, parts, backtests, unseen_from=unseen)
     theirs = {(part.name, name): champion.forecasts[name] for part in parts for name in part.test}
     return judge(_scores(dataset, parts, theirs, unseen), mine, rules)
@@ -87,7 +79,7 @@ def verdict(
 def _beats_last_value(challenger: Sequence[Score]) -> Verdict:
     if not challenger:
         return refuse("TOO_LITTLE_DATA", "There is no moment to test the model on; it needs series of at least 2 days.")
-    error, last = sum(one.mase for one in challenger), sum(one.mase_last for one in challenger)
+    error, last = sum(score.mase for score in challenger), sum(score.mase_last for score in challenger)
     if error < last:
         return Verdict(True, (Reason("BETTER", f"First model; its error is {error / last:.1%} of the last value's."),))
     return refuse("NO_BETTER", f"Its error is {error / last:.1%} of the last value's.", ratio=error / last)

@@ -99,8 +99,8 @@ def score(
     judge = _Judge.of(series)
     if judge is None:
         return ()
-    found = (judge.score(forecasts, column, slices, unseen_from) for column in range(len(forecasts.horizons_s)))
-    return tuple(one for one in found if one is not None)
+    result = (judge.score(forecasts, column, slices, unseen_from) for column in range(len(forecasts.horizons_s)))
+    return tuple(score for score in result if score is not None)
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ def _trailing_max(value: Array, window: int) -> Array:
 
 def _rows_of(forecasts: Forecasts, origins: Index) -> Index:
     place = np.searchsorted(forecasts.origins, origins)
-    found = forecasts.origins[np.minimum(place, len(forecasts.origins) - 1)] if len(forecasts.origins) else place - 1
-    absent = origins[found != origins]
+    array = forecasts.origins[np.minimum(place, len(forecasts.origins) - 1)] if len(forecasts.origins) else place - 1
+    absent = origins[array != origins]
     if len(absent):
         raise ValueError(f"{forecasts.series}: no forecast at {len(absent)} origins, first {int(absent[0])}")
     return place
@@ -234,9 +234,9 @@ class Summary:
 def summarise(scores: Sequence[Score]) -> tuple[Summary, ...]:
     """One summary for all services and one for every slice they carry, at every horizon."""
     groups: dict[tuple[str, int], list[Score]] = {}
-    for one in scores:
-        for label in ("all", *one.slices):
-            groups.setdefault((label, one.horizon_s), []).append(one)
+    for item in scores:
+        for label in ("all", *item.slices):
+            groups.setdefault((label, item.horizon_s), []).append(item)
     return tuple(_summary(label, horizon_s, members) for (label, horizon_s), members in sorted(groups.items()))
 
 

@@ -12,18 +12,18 @@ from kopt.data.demand.rolling import Forecasts
 
 def write_forecasts(forecasts: Sequence[Forecasts], path: Path) -> None:
     """Columns ``series, origin, h`` (seconds) and one per quantile."""
-    pq.write_table(pa.concat_tables([_rows(one) for one in forecasts]), path, compression="zstd")
+    pq.write_table(pa.concat_tables([_rows(forecast) for forecast in forecasts]), path, compression="zstd")
 
 
-def _rows(one: Forecasts) -> pa.Table:
-    origins, horizons = len(one.origins), len(one.horizons_s)
+def _rows(forecasts: Forecasts) -> pa.Table:
+    origins, horizons = len(forecasts.origins), len(forecasts.horizons_s)
     columns = {
-        "series": pa.array([one.series]).take(pa.array(np.zeros(origins * horizons, np.int64))),
-        "origin": np.repeat(one.origins, horizons),
-        "h": np.tile(np.array(one.horizons_s), origins),
+        "series": pa.array([forecasts.series]).take(pa.array(np.zeros(origins * horizons, np.int64))),
+        "origin": np.repeat(forecasts.origins, horizons),
+        "h": np.tile(np.array(forecasts.horizons_s), origins),
     }
-    flat = one.value.reshape(-1, len(one.quantiles))
-    return pa.table(columns | {f"q{q:g}": flat[:, i] for i, q in enumerate(one.quantiles)})
+    flat = forecasts.value.reshape(-1, len(forecasts.quantiles))
+    return pa.table(columns | {f"q{q:g}": flat[:, i] for i, q in enumerate(forecasts.quantiles)})
 
 
 def read_forecasts(path: Path) -> tuple[Forecasts, ...]:
@@ -36,10 +36,10 @@ def read_forecasts(path: Path) -> tuple[Forecasts, ...]:
     names = table.column("series").to_numpy(zero_copy_only=False)
     origin, horizon = table.column("origin").to_numpy(), table.column("h").to_numpy()
     value = np.column_stack([table.column(f"q{q:g}").to_numpy() for q in quantiles])
-    found = []
+    forecasts = []
     for name in dict.fromkeys(names):
         mine = names == name
         horizons = tuple(int(h) for h in dict.fromkeys(horizon[mine]))
         shaped = value[mine].reshape(-1, len(horizons), len(quantiles))
-        found.append(Forecasts(str(name), origin[mine][:: len(horizons)], horizons, quantiles, shaped))
-    return tuple(found)
+        forecasts.append(Forecasts(str(name), origin[mine][:: len(horizons)], horizons, quantiles, shaped))
+    return tuple(forecasts)

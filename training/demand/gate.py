@@ -7,74 +7,12 @@ worse beyond noise nowhere.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from kopt.core.reason import Reason
 from kopt.core.units import counted
-from kopt.training.evaluate import BLOCK_S, Score
-from kopt.training.resampling import ACCURACY, LENDING, SAFETY, Draws, Pair
-
-_SHOWN = 3
-
-
-@dataclass(frozen=True)
-class GateRules:
-    """When a difference counts."""
-
-    accuracy_tolerance: float = 0.03
-    """A slice may lose this share of its accuracy (relative growth of the error) before noise is even asked."""
-    lending_tolerance: float = 0.01
-    """… and this much of the oracle's lending, at 1 % violation."""
-    violation_limit: float = 0.015
-    """Violations of the p99 up to here need no comparison with the champion's."""
-    level: float = 0.05
-    """Chance of an error that is accepted for the whole set of comparisons."""
-    resamples: int = 300
-    minimum_days: int = 2
-    """Days (over all services) in which neither model has seen anything; with fewer there is no verdict."""
-    minimum_rows: int = 200
-    clustered_from: int = 5
-    """Services from which on they are resampled too."""
-    minimum_blocks: int = 12
-    """A slice with fewer blocks of four hours is not judged by itself."""
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One metric of one slice at one horizon. ``change`` is positive where the challenger is better; ``low`` and
-    ``high`` bound it at the level that several comparisons together call for. Accuracy changes are relative."""
-
-    slice: str
-    horizon_s: int
-    metric: str
-    champion: float
-    challenger: float
-    change: float
-    low: float
-    high: float
-    services: int
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Passed or refused, why, and every comparison behind it."""
-
-    passed: bool
-    reasons: tuple[Reason, ...]
-    comparisons: tuple[Comparison, ...] = ()
-
-    @property
-    def summary(self) -> str:
-        """The three weightiest reasons in words."""
-        more = len(self.reasons) - _SHOWN
-        told = [reason.message for reason in self.reasons[:_SHOWN]] + [f"And {more} more."] * (more > 0)
-        return " ".join(told)
-
-
-def refuse(code: str, message: str, **numbers: float | int | str) -> Verdict:
-    """A refusal that rests on something else than a comparison."""
-    return Verdict(False, (Reason(code, message, numbers),))
+from kopt.training.demand.evaluate import BLOCK_S, Score
+from kopt.training.demand.resampling import ACCURACY, LENDING, SAFETY, Draws, Pair
+from kopt.training.pipeline.protocols import Comparison, GateRules, Verdict, refuse
 
 
 def judge(champion: Sequence[Score], challenger: Sequence[Score], rules: GateRules | None = None) -> Verdict:
@@ -90,13 +28,13 @@ def judge(champion: Sequence[Score], challenger: Sequence[Score], rules: GateRul
     slices = sorted({label for pair in pairs for label in pair.champion.slices})
     horizons = sorted({pair.champion.horizon_s for pair in pairs})
     level = rules.level / max(1, 3 * len(horizons) * len(slices))
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for label in ("all", *slices):
         for horizon_s in horizons:
             members = [p for p in pairs if p.horizon_s == horizon_s and label in ("all", *p.champion.slices)]
             if sum(pair.units for pair in members) >= rules.minimum_blocks:
-                found += _compare(label, horizon_s, members, rules, level)
-    return _decide(tuple(found), _overall(pairs, rules), rules)
+                comparisons += _compare(label, horizon_s, members, rules, level)
+    return _decide(tuple(comparisons), _overall(pairs, rules), rules)
 
 
 def _pairs(champion: Sequence[Score], challenger: Sequence[Score], rules: GateRules) -> list[Pair]:
@@ -125,12 +63,12 @@ def _too_little(pairs: Sequence[Pair], rules: GateRules) -> Verdict | None:
 
 def _compare(label: str, horizon_s: int, pairs: Sequence[Pair], rules: GateRules, level: float) -> list[Comparison]:
     draws = _draws(pairs, rules)
-    found = []
+    comparisons = []
     for metric, change in draws.changes().items():
         low, high = draws.interval(change, level)
         sides = draws.levels(metric)
-        found.append(Comparison(label, horizon_s, metric, *sides, float(change[0]), low, high, len(pairs)))
-    return found
+        comparisons.append(Comparison(label, horizon_s, metric, *sides, float(change[0]), low, high, len(pairs)))
+    return comparisons
 
 
 def _draws(pairs: Sequence[Pair], rules: GateRules) -> Draws:
@@ -144,17 +82,17 @@ def _overall(pairs: Sequence[Pair], rules: GateRules) -> Mapping[str, tuple[floa
 
 
 def _decide(
-    found: tuple[Comparison, ...], overall: Mapping[str, tuple[float, float, float]], rules: GateRules
+    comparisons: tuple[Comparison, ...], overall: Mapping[str, tuple[float, float, float]], rules: GateRules
 ) -> Verdict:
     tolerance = {ACCURACY: rules.accuracy_tolerance, LENDING: rules.lending_tolerance, SAFETY: 0.0}
-    worse = [c for c in found if c.high < 0 and -c.change > tolerance[c.metric]]
+    worse = [c for c in comparisons if c.high < 0 and -c.change > tolerance[c.metric]]
     if worse:
         worst = sorted(worse, key=lambda c: c.change / max(tolerance[c.metric], 0.01))
-        return Verdict(False, tuple(_worse(c) for c in worst), found)
+        return Verdict(False, tuple(_worse(c) for c in worst), comparisons)
     better = [metric for metric in (ACCURACY, LENDING) if overall[metric][1] > 0]
     if not better:
-        return Verdict(False, (_no_better(overall),), found)
-    return Verdict(True, (_better(overall, better),), found)
+        return Verdict(False, (_no_better(overall),), comparisons)
+    return Verdict(True, (_better(overall, better),), comparisons)
 
 
 _WORDS = {
@@ -171,9 +109,15 @@ def _worse(c: Comparison) -> Reason:
         f"{counted(c.services, 'service')}, change between {c.low:+.1%} and {c.high:+.1%})."
     )
     numbers: dict[str, float | int | str] = {
-        "slice": c.slice, "horizon_s": c.horizon_s, "metric": c.metric, "champion": c.champion,
-        "challenger": c.challenger, "change": c.change, "low": c.low, "high": c.high,
-    }  # fmt: skip
+        "slice": c.slice,
+        "horizon_s": c.horizon_s,
+        "metric": c.metric,
+        "champion": c.champion,
+        "challenger": c.challenger,
+        "change": c.change,
+        "low": c.low,
+        "high": c.high,
+    }
     return Reason(f"WORSE_{c.metric.upper()}", text, numbers)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from kopt.data.demand.rolling import GPUS, Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import steps_ahead
-from kopt.training.evaluate import Score
+from kopt.training.demand.evaluate import Score
 
 _FAN_DAYS = 2
 _FANS = 6
@@ -26,10 +26,10 @@ def write_plots(
     """Write every picture into ``folder``; returns the files."""
     from plotly.offline import get_plotlyjs
 
-    by_name = {one.name: one for one in series}
+    by_name = {demand_series.name: demand_series for demand_series in series}
     figures = {"calibration": calibration(scores), "lending_frontier": lending_frontier(scores)}
-    for one in _most_telling(forecasts):
-        figures[f"fan_{''.join(c if c.isalnum() else '_' for c in one.series)}"] = fan(by_name[one.series], one)
+    for item in _most_telling(forecasts):
+        figures[f"fan_{''.join(c if c.isalnum() else '_' for c in item.series)}"] = fan(by_name[item.series], item)
     written = [folder / "plotly.min.js"]
     written[0].write_text(get_plotlyjs(), encoding="utf-8")
     for name, figure in figures.items():
@@ -43,10 +43,10 @@ def calibration(scores: Sequence[Score]) -> Any:
     """How often demand stayed at or below each quantile, by horizon; on the diagonal is right."""
     figure = _figure("Calibration", "promised probability", "observed share of moments")
     figure.add_scatter(x=[0.4, 1], y=[0.4, 1], mode="lines", name="perfect", line={"dash": "dot", "color": "gray"})
-    for horizon_s in sorted({one.horizon_s for one in scores}):
-        mine = [one for one in scores if one.horizon_s == horizon_s]
+    for horizon_s in sorted({score.horizon_s for score in scores}):
+        mine = [score for score in scores if score.horizon_s == horizon_s]
         levels = sorted(mine[0].below)
-        observed = [float(np.mean([one.below[q].sum() / one.rows.sum() for one in mine])) for q in levels]
+        observed = [float(np.mean([score.below[q].sum() / score.rows.sum() for score in mine])) for q in levels]
         figure.add_scatter(x=levels, y=observed, mode="lines+markers", name=f"{horizon_s // 60} min")
     return figure
 
@@ -54,8 +54,8 @@ def calibration(scores: Sequence[Score]) -> Any:
 def lending_frontier(scores: Sequence[Score]) -> Any:
     """Share of 64 GPUs lent against violation, as the q95 forecast is scaled up and down; higher and left is better."""
     figure = _figure("Lending frontier", "moments with too few GPUs", "share of GPUs lent")
-    for horizon_s in sorted({one.horizon_s for one in scores}):
-        mine = [one.moments for one in scores if one.horizon_s == horizon_s]
+    for horizon_s in sorted({score.horizon_s for score in scores}):
+        mine = [score.moments for score in scores if score.horizon_s == horizon_s]
         points = []
         for factor in _FACTORS:
             gpus = [np.clip(np.ceil(m.forecast * factor - 1e-9), 1, GPUS) for m in mine]
@@ -92,7 +92,7 @@ def fan(series: DemandSeries, forecasts: Forecasts) -> Any:
 
 def _most_telling(forecasts: Sequence[Forecasts]) -> list[Forecasts]:
     """The services with the most demand."""
-    return sorted(forecasts, key=lambda one: -float(one.value[:, 0, 0].mean()))[:_FANS]
+    return sorted(forecasts, key=lambda forecast: -float(forecast.value[:, 0, 0].mean()))[:_FANS]
 
 
 def _figure(title: str, x: str, y: str) -> Any:

@@ -16,17 +16,17 @@ from kopt.features import demand as features
 from kopt.features.demand import DAY_S, FEATURES, HORIZONS_S
 from kopt.features.store import DemandFeatureStore
 from kopt.models import demand as models
-from kopt.models.artefact import ModelCard, library_versions
 from kopt.models.base import Predictor
 from kopt.models.demand.global_model import GlobalSettings
 from kopt.models.demand.predictor import DemandPredictor
 from kopt.models.demand.table import TrainingTable
-from kopt.models.seen import fingerprint
-from kopt.training import evaluate
-from kopt.training.demand_scoring import DemandScoring
-from kopt.training.evaluate import Index, scored_origins
-from kopt.training.recipe import Part
-from kopt.training.sources import DemandDataset
+from kopt.models.demand.training_overlap import fingerprint
+from kopt.models.registry.artifact import ModelCard, library_versions
+from kopt.training.demand import evaluate
+from kopt.training.demand.evaluate import Index, scored_origins
+from kopt.training.demand.scoring import DemandScoring
+from kopt.training.demand.sources import DemandDataset
+from kopt.training.pipeline.protocols import Part
 
 MAX_ROWS = 500_000
 """Rows of a training table (0.3 GiB); with more data each series gives fewer origins."""
@@ -52,8 +52,8 @@ class DemandRecipe:
         """Rows from the offline feature store as of each origin, point-in-time joined."""
         store = DemandFeatureStore(settings)
         store.write(dataset.series)
-        share = _share([len(one) for one in dataset.series])
-        origins = {one.name: _origins(one, share) for one in dataset.series}
+        share = _share([len(demand_series) for demand_series in dataset.series])
+        origins = {demand_series.name: _origins(demand_series, share) for demand_series in dataset.series}
         joined = store.training_table(dataset.series, HORIZONS_S, origins)
         groups = np.array([dataset.group(name) for name in joined.series.tolist()])
         table = TrainingTable(joined.features, joined.targets, joined.series, groups, joined.origins_s)
@@ -94,21 +94,23 @@ class DemandRecipe:
 
     def backtests(self, predictor: Predictor, dataset: DemandDataset, names: Sequence[str]) -> list[Forecasts]:
         assert isinstance(predictor, DemandPredictor)
-        found: list[Forecasts] = []
+        backtests: list[Forecasts] = []
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
-            series = [next(one for one in dataset.series if one.name == name) for name in some]
-            origins = [scored_origins(one, HORIZONS_S) for one in series]
-            tested = predictor.backtests(series, origins, DEFAULT_QUANTILES)
-            found += [
-                Forecasts(one.name, at, HORIZONS_S, DEFAULT_QUANTILES, test.values)
-                for one, at, test in zip(series, origins, tested, strict=True)
+            series = [
+                next(demand_series for demand_series in dataset.series if demand_series.name == name) for name in some
             ]
-        return found
+            origins = [scored_origins(demand_series, HORIZONS_S) for demand_series in series]
+            tested = predictor.backtests(series, origins, DEFAULT_QUANTILES)
+            backtests += [
+                Forecasts(demand_series.name, at, HORIZONS_S, DEFAULT_QUANTILES, test.values)
+                for demand_series, at, test in zip(series, origins, tested, strict=True)
+            ]
+        return backtests
 
     def peeks(self, predictor: Predictor, dataset: DemandDataset, name: str, forecasts: Forecasts) -> float:
         assert isinstance(predictor, DemandPredictor)
-        series = next(one for one in dataset.series if one.name == name)
+        series = next(demand_series for demand_series in dataset.series if demand_series.name == name)
         chosen = np.linspace(0, len(forecasts.origins) - 2, _PROBES).astype(int)
         origins = [forecasts.origins[place : place + 1] for place in chosen]
         again = predictor.backtests([series.upto(int(origin[0])) for origin in origins], origins, DEFAULT_QUANTILES)
@@ -117,8 +119,14 @@ class DemandRecipe:
         return float((changes / (np.abs(before).max((1, 2)) + 1e-12)).max())
 
     def card(self, dataset: DemandDataset, parameters: Mapping[str, Any]) -> ModelCard:
-        seen = tuple(fingerprint(one) for one in sorted(dataset.series, key=lambda one: one.name))
+        seen = tuple(
+            fingerprint(demand_series)
+            for demand_series in sorted(dataset.series, key=lambda demand_series: demand_series.name)
+        )
         return ModelCard("demand", dict(parameters), FEATURES, seen, library_versions())
+
+
+RECIPE = DemandRecipe()
 
 
 def _settings(parameters: Mapping[str, Any], threads: int) -> GlobalSettings:
@@ -149,7 +157,9 @@ def _rows_of(dataset: DemandDataset, table: TrainingTable, part: Part) -> Any:
     rows = np.isin(table.series, part.fit)
     if not part.before_window:
         return rows
-    for one in dataset.series:
-        ends_s = one.start_s + window_start(len(one), one.step_s) * one.step_s
-        rows &= (table.series != one.name) | (table.origins_s + one.step_s + HORIZONS_S[-1] <= ends_s)
+    for demand_series in dataset.series:
+        ends_s = demand_series.start_s + window_start(len(demand_series), demand_series.step_s) * demand_series.step_s
+        rows &= (table.series != demand_series.name) | (
+            table.origins_s + demand_series.step_s + HORIZONS_S[-1] <= ends_s
+        )
     return rows

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.data.demand.rolling import GPUS
-from kopt.training.evaluate import MATCHED_VIOLATION, Score
+from kopt.training.demand.evaluate import MATCHED_VIOLATION, Score
 
 Array = NDArray[np.float64]
 
@@ -63,14 +63,14 @@ def _lending(score: Score, weight: Array) -> Array:
     moments, need = score.moments, score.moments.need()
     ratio = moments.truth / moments.forecast
     order = np.argsort(ratio)
-    found = np.empty(len(weight))
+    array = np.empty(len(weight))
     for i, drawn in enumerate(weight):
         each = drawn[moments.block]
         reached = np.cumsum(each[order])
         factor = ratio[order][np.searchsorted(reached, (1 - MATCHED_VIOLATION) * reached[-1])]
         lent = GPUS - np.clip(np.ceil(moments.forecast * factor - 1e-9), 1, GPUS)
-        found[i] = (each @ lent) / max(float(each @ (GPUS - need)), 1.0)
-    return found
+        array[i] = (each @ lent) / max(float(each @ (GPUS - need)), 1.0)
+    return array
 
 
 def _ratio(upper: Array, lower: Array) -> Array:
@@ -123,7 +123,7 @@ class Draws:
     def _columns(self, metric: str) -> tuple[Array, Array]:
         """Both models' metric, (R+1, services) each."""
         both = [pair.drawn[metric] for pair in self.pairs]
-        return np.column_stack([one for one, _ in both]), np.column_stack([other for _, other in both])
+        return np.column_stack([array for array, _ in both]), np.column_stack([other for _, other in both])
 
     def _mean(self, values: Array) -> Array:
         mean: Array = (values * self.weight).sum(1) / self.weight.sum(1)

@@ -31,19 +31,20 @@ class DemandDataset:
     @property
     def digest(self) -> str:
         """sha256 over names, times, units and values of the series."""
-        found = hashlib.sha256()
-        for one in sorted(self.series, key=lambda one: one.name):
-            head = f"{one.name}\0{one.start_s}\0{one.step_s}\0{one.unit}\0{self.group(one.name)}\0"
-            found.update(head.encode() + np.ascontiguousarray(one.value, dtype="<f8").tobytes())
-        return found.hexdigest()
+        result = hashlib.sha256()
+        for demand_series in sorted(self.series, key=lambda demand_series: demand_series.name):
+            head = (demand_series.name, demand_series.start_s, demand_series.step_s, demand_series.unit)
+            result.update("".join(f"{part}\0" for part in (*head, self.group(demand_series.name))).encode())
+            result.update(np.ascontiguousarray(demand_series.value, dtype="<f8").tobytes())
+        return result.hexdigest()
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self.series)
+        return tuple(demand_series.name for demand_series in self.series)
 
     def size(self, name: str) -> int:
         """Buckets of a series."""
-        return next(len(one) for one in self.series if one.name == name)
+        return next(len(demand_series) for demand_series in self.series if demand_series.name == name)
 
     def group(self, name: str) -> str:
         """What a series is left out together with when unseen services are imitated."""
@@ -52,7 +53,7 @@ class DemandDataset:
     def slices(self, name: str) -> tuple[str, ...]:
         """Labels that evaluation groups the series by."""
         info = self.info.get(name)
-        step = next(one.step_s for one in self.series if one.name == name)
+        step = next(demand_series.step_s for demand_series in self.series if demand_series.name == name)
         labels = [f"group {self.group(name)}"] if info is not None and info.source else []
         labels += [f"kind {info.kind}"] if info is not None and info.kind else []
         return (*labels, f"step {step // 60} min")
@@ -81,8 +82,8 @@ class PrometheusSource:
     def read(self) -> DemandDataset:
         from kopt.data.demand.prometheus import read_demand
 
-        found = read_demand(self.url, self.query, self.since_s, self.step_s, label=self.label)
-        return dataset("prometheus", found)
+        demand_series = read_demand(self.url, self.query, self.since_s, self.step_s, label=self.label)
+        return dataset("prometheus", demand_series)
 
 
 @dataclass(frozen=True)
@@ -103,16 +104,18 @@ def dataset(name: str, series: Sequence[DemandSeries], info: Mapping[str, Series
     Raises DemandDataError when none is long and lively enough, saying why of each.
     """
     kept, left_out = [], {}
-    for one in series:
-        reason = _unusable(one)
+    for demand_series in series:
+        reason = _unusable(demand_series)
         if reason:
-            left_out[one.name] = reason
+            left_out[demand_series.name] = reason
         else:
-            kept.append(one.resampled(GRID_S))
+            kept.append(demand_series.resampled(GRID_S))
     if not kept:
         reasons = "; ".join(f"{key}: {value}" for key, value in list(left_out.items())[:5])
         raise DemandDataError(f"no series can be learned from ({reasons or 'there is none'})")
-    doubled = {one.name for one in kept if sum(other.name == one.name for other in kept) > 1}
+    doubled = {
+        demand_series.name for demand_series in kept if sum(other.name == demand_series.name for other in kept) > 1
+    }
     if doubled:
         raise DemandDataError("two series have this name", series=min(doubled))
     return DemandDataset(name, tuple(kept), dict(info or {}), left_out)

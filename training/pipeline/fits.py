@@ -9,15 +9,15 @@ from types import TracebackType
 from typing import Any
 
 from kopt.core.settings import Settings
-from kopt.models.artefact import check_files, read_card
-from kopt.models.registry import RegisteredModel, Registry
-from kopt.models.signing import sign_folder, signing_key
-from kopt.training.judging import Champion
-from kopt.training.progress import Event, Progress
-from kopt.training.recipe import Dataset, Part, Recipe, restore_files, saved_files
-from kopt.training.steps import RunFolder, TrainingError, digest_of
-from kopt.training.tasks import RayTasks, Tasks
-from kopt.training.work import FINAL, Backtest, Carried, Shared, fit_item, replay, try_parameters
+from kopt.models.registry.artifact import check_files, read_card
+from kopt.models.registry.registry import RegisteredModel, Registry
+from kopt.models.registry.signing import sign_folder, signing_key
+from kopt.training.pipeline.progress import Event, Progress
+from kopt.training.pipeline.protocols import Backtest, Champion, Dataset, Part, Recipe
+from kopt.training.pipeline.recipe import restore_files, saved_files
+from kopt.training.pipeline.steps import RunFolder, TrainingError, digest_of
+from kopt.training.pipeline.tasks import RayTasks, Tasks
+from kopt.training.pipeline.worker import FINAL, Carried, Shared, fit_item, replay, try_parameters
 
 _FORECASTS = "forecasts.parquet"
 _REPLAY_CHUNKS = 4
@@ -27,9 +27,14 @@ class Fits:
     """Computes what is missing and reads what is there; starts Ray and computes features only when needed."""
 
     def __init__(
-        self, recipe: Recipe, dataset: Dataset, settings: Settings, run: RunFolder, progress: Progress,
+        self,
+        recipe: Recipe,
+        dataset: Dataset,
+        settings: Settings,
+        run: RunFolder,
+        progress: Progress,
         tasks: Tasks | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.recipe, self.dataset, self.settings, self.run, self.progress = recipe, dataset, settings, run, progress
         self._given = tasks
         self._ray: RayTasks | None = None
@@ -128,8 +133,8 @@ class Fits:
                 self._keep(missing[chunk], result)
                 done += 1
                 self.progress(Event("champion", done, len(chunks)))
-        found = [one for step in chunks for one in self._stored(step).forecasts]
-        return Champion({self.recipe.scoring.key(one): one for one in found}, read_card(folder))
+        matches = [forecast for step in chunks for forecast in self._stored(step).forecasts]
+        return Champion({self.recipe.scoring.key(item): item for item in matches}, read_card(folder))
 
     def _keep(self, name: str, backtest: Backtest) -> None:
         def work(folder: Path) -> Mapping[str, Any]:

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kopt.models.registry import Registry
-from kopt.models.tracking import explained
-from kopt.training.evaluate import Summary
-from kopt.training.gate import Verdict
-from kopt.training.recipe import Dataset
+from kopt.core.redaction import redact, redact_document
+from kopt.models.registry.mlflow import explained
+from kopt.models.registry.registry import Registry
+from kopt.training.pipeline.protocols import Dataset, Verdict
 
 _BATCH = 500
 
@@ -40,11 +39,14 @@ class Logbook:
         from mlflow.entities import Param, RunTag
 
         logged = {**parameters, "series": len(dataset.names), "dataset": dataset.name}
-        tags = {"dataset_digest": dataset.digest, "left_out": json.dumps(dict(dataset.left_out))[:4000]}
+        tags = {
+            "dataset_digest": dataset.digest,
+            "left_out": json.dumps(redact_document(dict(dataset.left_out)))[:4000],
+        }
         with explained("logging parameters"):
             self._registry.client.log_batch(
                 self.run_id,
-                params=[Param(key, str(value)) for key, value in sorted(logged.items())],
+                params=[Param(key, redact(str(value))) for key, value in sorted(redact_document(logged).items())],
                 tags=[RunTag(key, value) for key, value in tags.items()],
             )
 
@@ -76,19 +78,6 @@ class Logbook:
         """``FINISHED``, ``FAILED`` or ``KILLED``."""
         with explained("closing the run"):
             self._registry.client.set_terminated(self.run_id, status)
-
-
-def metric_names(summaries: Iterable[Summary]) -> dict[str, float]:
-    """``<slice>/<figure>_<minutes>min`` → value; characters MLflow does not take become dashes."""
-    return {
-        f"{_plain(one.slice)}/{figure}_{one.horizon_s // 60}min": value
-        for one in summaries
-        for figure, value in one.metrics().items()
-    }
-
-
-def _plain(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "_-. " else "-" for c in text)[:120]
 
 
 def _exists(client: Any, run_id: str) -> bool:

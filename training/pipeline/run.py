@@ -12,16 +12,16 @@ from typing import Any
 
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
-from kopt.models.artefact import library_versions
-from kopt.models.registry import RegisteredModel, Registry
-from kopt.training.fits import Fits
-from kopt.training.gate import GateRules, Verdict
-from kopt.training.logbook import Logbook
-from kopt.training.progress import Event, Progress, silent
-from kopt.training.recipe import Dataset, Part, Recipe, Source, folds, recipe_of
-from kopt.training.steps import RunFolder, TrainingError, code_digest, digest_of
-from kopt.training.tasks import Tasks
-from kopt.training.work import UnusableModelError
+from kopt.models.registry.artifact import library_versions
+from kopt.models.registry.registry import RegisteredModel, Registry
+from kopt.training.pipeline.fits import Fits
+from kopt.training.pipeline.mlflow_run import Logbook
+from kopt.training.pipeline.progress import Event, Progress, silent
+from kopt.training.pipeline.protocols import Dataset, GateRules, Part, Recipe, Source, Verdict
+from kopt.training.pipeline.recipe import folds, recipe_of
+from kopt.training.pipeline.steps import RunFolder, TrainingError, code_digest, digest_of
+from kopt.training.pipeline.tasks import Tasks
+from kopt.training.pipeline.worker import UnusableModelError
 
 __all__ = ["TrainOptions", "TrainingError", "TrainingOutcome", "train"]
 
@@ -89,8 +89,9 @@ def train(
 def run_digest(recipe: Recipe, dataset: Dataset, parameters: Mapping[str, Any], options: TrainOptions) -> str:
     """Names everything that the results of a run depend on, but the champion it is compared with."""
     code = code_digest(recipe.modules())
-    return digest_of(recipe.predictor, dataset.digest, dict(parameters), options.folds, options.trials, code,
-                     library_versions())  # fmt: skip
+    return digest_of(
+        recipe.predictor, dataset.digest, dict(parameters), options.folds, options.trials, code, library_versions()
+    )
 
 
 @dataclass
@@ -151,10 +152,10 @@ class _Run:
             note = (Reason("CHAMPION_UNUSABLE", text),)
         self.progress(Event("gate", 0, 1))
         rules, backtests = self.options.rules, fits.backtests(parts)
-        found = self.recipe.scoring.verdict(self.dataset, parts, challenger, backtests, current, rules)
-        found = replace(found, reasons=(*found.reasons, *note))
-        self.progress(Event("gate", 1, 1, found.summary))
-        return found
+        result = self.recipe.scoring.verdict(self.dataset, parts, challenger, backtests, current, rules)
+        result = replace(result, reasons=(*result.reasons, *note))
+        self.progress(Event("gate", 1, 1, result.summary))
+        return result
 
     def _open_log(self) -> Logbook:
         known = self.run.note("mlflow")["run_id"] if self.run.has("mlflow") else None
@@ -188,18 +189,30 @@ class _Run:
         self.run.compute("plots", draw)
 
     def _decide(
-        self, fits: Fits, model: RegisteredModel, champion: RegisteredModel | None, verdict: Verdict,
+        self,
+        fits: Fits,
+        model: RegisteredModel,
+        champion: RegisteredModel | None,
+        verdict: Verdict,
         summaries: tuple[Any, ...],
-    ) -> TrainingOutcome:  # fmt: skip
+    ) -> TrainingOutcome:
         name, against = model.name, "" if champion is None else champion.version
         if against != model.version:
-            self.registry.judge(name, model.version, passed=verdict.passed, against=against, summary=verdict.summary)
+            self.registry.record_decision(
+                name, model.version, passed=verdict.passed, against=against, summary=verdict.summary
+            )
             # What somebody rolled back does not come back by itself.
             if verdict.passed and self.options.promote and "rolled_back_s" not in model.tags:
                 champion = self.registry.promote(name, model.version)
             else:
                 self.registry.challenge(name, model.version)
         return TrainingOutcome(
-            self.run.digest, self.registry.get(name, model.version), champion, verdict, summaries, fits.computed,
-            fits.kept, time.monotonic() - self.began,
-        )  # fmt: skip
+            self.run.digest,
+            self.registry.get(name, model.version),
+            champion,
+            verdict,
+            summaries,
+            fits.computed,
+            fits.kept,
+            time.monotonic() - self.began,
+        )

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kopt.models.locks import exclusive
+from kopt.models.registry.locks import exclusive
 
 _DONE = "done.json"
 
@@ -31,13 +31,13 @@ def digest_of(*parts: object) -> str:
 
 def code_digest(modules: Iterable[ModuleType]) -> str:
     """sha256 of the modules' source: results of other code are not results of this code."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for module in sorted(modules, key=lambda module: module.__name__):
         path = Path(str(module.__file__))
         files = sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else [path]
         for file in files:
-            found.update(f"{module.__name__}/{file.name}\n".encode() + file.read_bytes())
-    return found.hexdigest()
+            result.update(f"{module.__name__}/{file.name}\n".encode() + file.read_bytes())
+    return result.hexdigest()
 
 
 class RunFolder:

@@ -5,19 +5,14 @@ as they are ready. Interrupting the loop cancels what is running.
 """
 
 import os
-import shutil
-import signal
-import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kopt.core.settings import Settings
-from kopt.training.steps import TrainingError
+from kopt.serving.runtime import local_ray
+from kopt.serving.runtime.scratch import make_scratch, remove_scratch
+from kopt.training.pipeline.steps import TrainingError
 
-_ATTEMPTS = 3
-"""Starts of a local Ray: on a busy machine the first may take longer than it waits."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -56,13 +51,13 @@ class RayTasks:
     cpus = 1
 
     def __init__(self, settings: Settings, *, store_bytes: int = 768 * 2**20, cpus: int | None = None) -> None:
-        # Ray's socket names must stay below 107 characters, so its folder cannot lie below any home.
-        self._scratch = tempfile.mkdtemp(prefix="kopt-ray-")
+        self._scratch = make_scratch()
+        options = {"num_cpus": cpus or os.cpu_count() or 1, "object_store_memory": store_bytes}
         try:
-            self._own = start_ray(settings, Path(self._scratch), store_bytes=store_bytes, cpus=cpus)
-        except TrainingError:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            raise
+            self._own = local_ray.start(settings, self._scratch, **options)
+        except local_ray.RayError as error:
+            remove_scratch(self._scratch)
+            raise TrainingError(str(error)) from error
 
     def map(
         self, function: Callable[[Any, Item, int], Result], shared: Any, items: Sequence[Item]
@@ -88,7 +83,7 @@ class RayTasks:
 
         if self._own:
             ray.shutdown()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        remove_scratch(self._scratch)
 
     def __enter__(self) -> "RayTasks":
         return self
@@ -111,45 +106,3 @@ def _result(ready: Any) -> Any:
 
 def _call(function: Callable[[Any, Item, int], Result], shared: Any, item: Item, cpus: int) -> Result:
     return function(shared, item, cpus)
-
-
-def start_ray(settings: Settings, scratch: Path, *, store_bytes: int, cpus: int | None = None) -> bool:
-    """Join the cluster of the settings, or start a local one on loopback; False when this process has one already."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token" if settings.ray_address else "disabled")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-
-    if ray.is_initialized():
-        return False
-    ours = signal.getsignal(signal.SIGTERM)
-    if settings.ray_address:
-        ray.init(address=settings.ray_address, log_to_driver=False, logging_level="error")
-    else:
-        _start_local(scratch, store_bytes, cpus or os.cpu_count() or 1)
-    # Ray's own handler aborts the process, before a run is closed and temporary folders are gone.
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, ours)
-    return True
-
-
-def _start_local(scratch: Path, store_bytes: int, cpus: int) -> None:
-    import ray
-
-    for attempt in range(_ATTEMPTS):
-        try:
-            ray.init(
-                address="local",
-                num_cpus=cpus,
-                object_store_memory=store_bytes,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="error",
-                _node_ip_address="127.0.0.1",
-                _temp_dir=str(scratch / str(attempt)),
-            )
-        except Exception as error:  # noqa: BLE001  Ray gives up after 30 s with a bare Exception
-            ray.shutdown()
-            failure = error
-        else:
-            return
-    raise TrainingError(f"Ray did not start ({failure}); the machine may be too busy or short of memory, train again")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kopt.models.artefact import save_model
-from kopt.models.catalogue import predictor_class
-from kopt.training.recipe import Part, recipe_of, restore_files, saved_files
+from kopt.models.predictors import predictor_class
+from kopt.models.registry.artifact import save_model
+from kopt.training.pipeline.protocols import Backtest, Part
+from kopt.training.pipeline.recipe import recipe_of, restore_files, saved_files
 
 FINAL = "final"
 _PROBES_PER_PART = 2
@@ -38,15 +39,7 @@ class Carried:
     files: Mapping[str, bytes]
 
 
-@dataclass(frozen=True)
-class Backtest:
-    """Forecasts of the recipe's own type, and how far they changed where what comes later was cut off."""
-
-    forecasts: tuple[Any, ...]
-    peeked: float
-
-
-def fit_item(shared: Shared, item: Part | str, threads: int) -> "Backtest | dict[str, bytes]":
+def fit_item(shared: Shared, item: Part | str, threads: int) -> Backtest | dict[str, bytes]:
     """A part's backtest, or for ``FINAL`` the files of the model that is fitted on everything."""
     return fit_part(shared, item, threads) if isinstance(item, Part) else fit_all(shared, threads)
 
@@ -92,7 +85,7 @@ def try_parameters(shared: Shared, trial: tuple[Mapping[str, Any], tuple[str, ..
 def _backtest(recipe: Any, predictor: Any, dataset: Any, names: Sequence[str]) -> Backtest:
     forecasts = tuple(recipe.backtests(predictor, dataset, names))
     probed = sorted(forecasts, key=len)[:_PROBES_PER_PART]
-    peeked = max((recipe.peeks(predictor, dataset, one.series, one) for one in probed), default=0.0)
+    peeked = max((recipe.peeks(predictor, dataset, item.series, item) for item in probed), default=0.0)
     return Backtest(forecasts, peeked)
 
 

@@ -14,15 +14,15 @@ from kopt.core.settings import Settings
 from kopt.data import memory as data_memory
 from kopt.data.memory import MemoryRun, read_memory_runs
 from kopt.models import sizing as models
-from kopt.models.artefact import ModelCard, TrainedOn, library_versions
 from kopt.models.base import Predictor
+from kopt.models.registry.artifact import ModelCard, TrainedOn, library_versions
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.residual import ResidualSettings
 from kopt.models.sizing.table import INPUTS, MeasuredQuestion, SizingTable, sizing_table
-from kopt.models.sizing.tracing import TraceCache
-from kopt.training.recipe import Part
-from kopt.training.sizing_runs import ImageTracer, measured_questions, sample_images
-from kopt.training.sizing_scoring import SizedRun, SizingScoring
+from kopt.tracing.trace import TraceCache
+from kopt.training.pipeline.protocols import Part
+from kopt.training.sizing.runs import ImageTracer, measured_questions, sample_images
+from kopt.training.sizing.scoring import SizedRun, SizingScoring
 
 PYTHON_VARIABLE = "KOPT_TRAINER_PYTHON"
 """Names the interpreter that has torch, timm and torchvision, in which image models are run abstractly."""
@@ -39,7 +39,7 @@ class SizingDataset:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name_of(one) for one in self.runs))
+        return tuple(dict.fromkeys(name_of(measured_question) for measured_question in self.runs))
 
     @property
     def digest(self) -> str:
@@ -51,12 +51,12 @@ class SizingDataset:
         return name
 
     def size(self, name: str) -> int:
-        return sum(name_of(one) == name for one in self.runs)
+        return sum(name_of(measured_question) == name for measured_question in self.runs)
 
     def of(self, names: Sequence[str]) -> list[MeasuredQuestion]:
         """The runs of some groups."""
         wanted = set(names)
-        return [one for one in self.runs if name_of(one) in wanted]
+        return [measured_question for measured_question in self.runs if name_of(measured_question) in wanted]
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class MemoryRuns:
         """Raises MemoryDataError, ValueError where no run can be learned from."""
         table = read_memory_runs(self.folder).where(self.keep)
         sampled = set(map(id, sample_images(table.runs, self.images)))
-        chosen = [one for one in table.runs if not one.published or id(one) in sampled]
+        chosen = [run for run in table.runs if not run.published or id(run) in sampled]
         python = self.python or os.environ.get(PYTHON_VARIABLE)
         cache = TraceCache(self.settings.home / "traces", most=5000)
         tracer = ImageTracer(python, self.settings.home, cache) if python else None
         runs, left_out = measured_questions(chosen, tracer)
         if not runs:
             raise ValueError(f"no run in {self.folder} can be learned from: {'; '.join(list(left_out)[:3])}")
-        licences = {one.source: one.licence for one in table.runs}
+        licences = {run.source: run.licence for run in table.runs}
         return SizingDataset(
             self.folder.name, tuple(runs), {why: f"{count} runs" for why, count in left_out.items()}, licences
         )
@@ -118,7 +118,7 @@ class SizingRecipe:
         model, tested = SizingPredictor(_settings(parameters, threads)).fit(table.where(~outside)), table.where(outside)
         centre = model.intervals(tested.questions)[:, 0]
         missed = np.abs(np.log(tested.measured / centre))
-        return float(np.mean([missed[keys[outside] == one].mean() for one in np.unique(keys[outside])]))
+        return float(np.mean([missed[keys[outside] == key].mean() for key in np.unique(keys[outside])]))
 
     def fit(
         self, dataset: SizingDataset, table: SizingTable, part: Part | None, parameters: Mapping[str, Any], threads: int
@@ -128,13 +128,17 @@ class SizingRecipe:
 
     def backtests(self, predictor: Predictor, dataset: SizingDataset, names: Sequence[str]) -> list[SizedRun]:
         assert isinstance(predictor, SizingPredictor)
-        found = []
-        for one in dataset.of(names):
-            (said,) = predictor.predict(one.question)
+        backtests = []
+        for measured_question in dataset.of(names):
+            (said,) = predictor.predict(measured_question.question)
             if said.value is not None and said.low is not None and said.high is not None:
-                sized = (float(one.measured), said.value, said.low, said.high)
-                found.append(SizedRun(name_of(one), one.name, one.question.group, *sized))
-        return found
+                sized = (float(measured_question.measured), said.value, said.low, said.high)
+                backtests.append(
+                    SizedRun(
+                        name_of(measured_question), measured_question.name, measured_question.question.group, *sized
+                    )
+                )
+        return backtests
 
     def peeks(self, predictor: Predictor, dataset: SizingDataset, name: str, forecasts: SizedRun) -> float:
         """A size is told from the code alone: there is nothing later to cut off."""
@@ -143,6 +147,9 @@ class SizingRecipe:
     def card(self, dataset: SizingDataset, parameters: Mapping[str, Any]) -> ModelCard:
         seen = tuple(TrainedOn(name, _digest(dataset.of([name]))) for name in sorted(dataset.names))
         return ModelCard("sizing", dict(parameters), INPUTS, seen, library_versions())
+
+
+RECIPE = SizingRecipe()
 
 
 def name_of(run: MeasuredQuestion) -> str:
@@ -155,9 +162,19 @@ def _settings(parameters: Mapping[str, Any], threads: int) -> ResidualSettings:
 
 
 def _digest(runs: Sequence[MeasuredQuestion]) -> str:
-    found = hashlib.sha256()
-    for one in sorted(runs, key=lambda one: (one.source, one.name, one.measured)):
-        question = one.question
-        facts = (one.source, one.name, question.gpu, question.metric.value, int(one.measured), int(question.amount))
-        found.update(repr(facts).encode())
-    return found.hexdigest()
+    result = hashlib.sha256()
+    for measured_question in sorted(
+        runs,
+        key=lambda measured_question: (measured_question.source, measured_question.name, measured_question.measured),
+    ):
+        question = measured_question.question
+        facts = (
+            measured_question.source,
+            measured_question.name,
+            question.gpu,
+            question.metric.value,
+            int(measured_question.measured),
+            int(question.amount),
+        )
+        result.update(repr(facts).encode())
+    return result.hexdigest()

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kopt.core.catalogue import UnknownGpuError, find_gpu
-from kopt.core.sizing import TraceCoverage
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+from kopt.core.workload.sizing import TraceCoverage
 from kopt.data.memory.table import MemoryRun
 from kopt.models.sizing.analytic.recorded import formula_of_run
 from kopt.models.sizing.code import CodeEstimate, from_trace
 from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.table import MeasuredQuestion, SizingQuestion
-from kopt.models.sizing.tracing import ConfinementError, Limits, ScriptCall, TraceCache, call_digest, trace_script
-from kopt.training import reference
+from kopt.tracing.trace import ConfinementError, Limits, ScriptCall, TraceCache, call_digest, trace_script
+from kopt.training.sizing import reference
 
 SCRIPTS = Path(str(reference.__file__)).resolve().parent
 _IMAGE_SOURCES = {"itu-rad/GPUMemNet": "timm", "hadeelalbahar/SchedTune": "torchvision"}
@@ -67,10 +67,10 @@ def code_of(run: MemoryRun, tracer: ImageTracer | None) -> CodeEstimate:
             raise NotAnswerable("no environment with timm and torchvision was given (KOPT_TRAINER_PYTHON)")
         batch = int(float(run.arguments["batch_size"]))
         return tracer.code(str(run.arguments["model"]), batch, _IMAGE_SOURCES[run.source])
-    found = formula_of_run(run)
-    if found is None:
+    result = formula_of_run(run)
+    if result is None:
         raise NotAnswerable("no formula reads this run, or it does not tell enough")
-    plan, breakdown = found
+    plan, breakdown = result
     return from_plan(plan, measured=breakdown)
 
 
@@ -91,23 +91,23 @@ def measured_questions(
     runs: Sequence[MemoryRun], tracer: ImageTracer | None, progress: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[list[MeasuredQuestion], dict[str, int]]:
     """All that can be answered, and why others cannot, with how many."""
-    found, left_out = [], dict[str, int]()
+    questions, left_out = [], dict[str, int]()
     for n, run in enumerate(runs, 1):
         try:
-            found.append(measured_question(run, tracer))
+            questions.append(measured_question(run, tracer))
         except NotAnswerable as error:
             reason = f"{run.source}: {str(error)[:160]}"
             left_out[reason] = left_out.get(reason, 0) + 1
         progress(n, len(runs))
-    return found, left_out
+    return questions, left_out
 
 
 def sample_images(runs: Sequence[MemoryRun], count: int) -> list[MemoryRun]:
     """``count`` runs of timm models, one batch size per model, dealt in turn from the families; always the same."""
     by_model: dict[str, list[MemoryRun]] = {}
-    for one in runs:
-        if one.published and "model" in one.arguments and not one.crashed and not one.censored:
-            by_model.setdefault(str(one.arguments["model"]), []).append(one)
+    for run in runs:
+        if run.published and "model" in run.arguments and not run.crashed and not run.censored:
+            by_model.setdefault(str(run.arguments["model"]), []).append(run)
     models = sorted(by_model)
     random.Random(7).shuffle(models)
     families: dict[str, list[str]] = {}

@@ -12,10 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kopt.core.reason import Reason
-from kopt.training.gate import GateRules, Verdict, refuse
-from kopt.training.judging import Champion
-from kopt.training.recipe import KNOWN, Part
-from kopt.training.work import Backtest
+from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateRules, Part, Verdict, refuse
 
 Array = NDArray[np.float64]
 
@@ -93,29 +90,40 @@ class SizingScoring:
         """Of unseen families only: a known run's own measurement says nothing about the next."""
         told = [part for part in parts if part.regime != KNOWN] or list(parts)
         return tuple(
-            SizeScore(one, (part.regime, f"kind {one.kind}", f"source {one.series.rpartition('/')[0]}"))
-            for part in told for one in backtests[part.name].forecasts
-        )  # fmt: skip
+            SizeScore(forecast, (part.regime, f"kind {forecast.kind}", f"source {forecast.series.rpartition('/')[0]}"))
+            for part in told
+            for forecast in backtests[part.name].forecasts
+        )
 
     def summarise(self, scores: Sequence[SizeScore]) -> tuple[SizeSummary, ...]:
         groups: dict[str, list[SizedRun]] = {}
-        for one in scores:
-            for label in ("all", *one.slices):
-                groups.setdefault(label, []).append(one.run)
+        for score in scores:
+            for label in ("all", *score.slices):
+                groups.setdefault(label, []).append(score.run)
         return tuple(summary(label, runs) for label, runs in sorted(groups.items()))
 
     def metrics(self, summaries: Sequence[SizeSummary]) -> Mapping[str, float]:
-        plain = {one.slice: "".join(c if c.isalnum() or c in "_-. " else "-" for c in one.slice) for one in summaries}
-        return {f"{plain[one.slice]}/{key}": value for one in summaries for key, value in one.metrics().items()}
+        plain = {
+            summary.slice: "".join(c if c.isalnum() or c in "_-. " else "-" for c in summary.slice)
+            for summary in summaries
+        }
+        return {
+            f"{plain[summary.slice]}/{key}": value for summary in summaries for key, value in summary.metrics().items()
+        }
 
     def verdict(
-        self, dataset: Any, parts: Sequence[Part], challenger: Sequence[SizeScore],
-        backtests: Mapping[str, Backtest], champion: Champion | None, rules: GateRules,
-    ) -> Verdict:  # fmt: skip
+        self,
+        dataset: Any,
+        parts: Sequence[Part],
+        challenger: Sequence[SizeScore],
+        backtests: Mapping[str, Backtest],
+        champion: Champion | None,
+        rules: GateRules,
+    ) -> Verdict:
         """Better beyond noise in the error of the centre or the cost of the upper end, and worse in neither."""
         if not challenger:
             return refuse("TOO_LITTLE_DATA", "There is no run of an unseen family to test the model on.")
-        mine = summary("all", [one.run for one in challenger])
+        mine = summary("all", [size_score.run for size_score in challenger])
         if champion is None:
             if mine.p_under <= _UNDER_LIMIT or len(challenger) < 1 / _UNDER_LIMIT:
                 text = f"First model; median error {mine.median_error:.1%}, {mine.p_under:.1%} above the upper end."
@@ -125,9 +133,13 @@ class SizingScoring:
         return _compared(challenger, _shared(dataset, champion), rules)
 
     def draw(
-        self, folder: Path, dataset: Any, parts: Sequence[Part], scores: Sequence[SizeScore],
+        self,
+        folder: Path,
+        dataset: Any,
+        parts: Sequence[Part],
+        scores: Sequence[SizeScore],
         backtests: Mapping[str, Backtest],
-    ) -> Sequence[Path]:  # fmt: skip
+    ) -> Sequence[Path]:
         """Predicted against measured, with intervals, as a plotly page beside its script."""
         import plotly.graph_objects as go
         from plotly.offline import get_plotlyjs
@@ -135,14 +147,23 @@ class SizingScoring:
         script = folder / "plotly.min.js"
         script.write_text(get_plotlyjs(), encoding="utf-8")
         figure = go.Figure()
-        for kind in sorted({one.run.kind for one in scores}):
-            runs = [one.run for one in scores if one.run.kind == kind]
-            bars = {"type": "data", "symmetric": False, "array": [(one.high - one.centre) / 2**30 for one in runs],
-                    "arrayminus": [(one.centre - one.low) / 2**30 for one in runs], "thickness": 0.6}  # fmt: skip
+        for kind in sorted({score.run.kind for score in scores}):
+            runs = [score.run for score in scores if score.run.kind == kind]
+            bars = {
+                "type": "data",
+                "symmetric": False,
+                "array": [(run.high - run.centre) / 2**30 for run in runs],
+                "arrayminus": [(run.centre - run.low) / 2**30 for run in runs],
+                "thickness": 0.6,
+            }
             figure.add_scatter(
-                x=[one.measured / 2**30 for one in runs], y=[one.centre / 2**30 for one in runs], error_y=bars,
-                mode="markers", name=kind, text=[one.run for one in runs],
-            )  # fmt: skip
+                x=[run.measured / 2**30 for run in runs],
+                y=[run.centre / 2**30 for run in runs],
+                error_y=bars,
+                mode="markers",
+                name=kind,
+                text=[run.run for run in runs],
+            )
         figure.update_layout(title="Sizes of unseen families", template="plotly_white", height=560)
         figure.update_xaxes(title="measured, GiB", type="log")
         figure.update_yaxes(title="predicted, GiB", type="log")
@@ -151,7 +172,7 @@ class SizingScoring:
         return (script, page)
 
     def write(self, forecasts: Sequence[SizedRun], path: Path) -> None:
-        pq.write_table(pa.Table.from_pylist([asdict(one) for one in forecasts], schema=_SCHEMA), path)
+        pq.write_table(pa.Table.from_pylist([asdict(sized_run) for sized_run in forecasts], schema=_SCHEMA), path)
 
     def read(self, path: Path) -> tuple[SizedRun, ...]:
         try:
@@ -170,12 +191,17 @@ def summary(label: str, runs: Sequence[SizedRun]) -> SizeSummary:
     """Figures of some runs. Raises ValueError without any."""
     if not runs:
         raise ValueError(f"no run in {label!r}")
-    errors = np.array([one.error for one in runs])
-    inside = np.mean([one.low <= one.measured <= one.high for one in runs])
+    errors = np.array([run.error for run in runs])
+    inside = np.mean([run.low <= run.measured <= run.high for run in runs])
     return SizeSummary(
-        label, len(runs), float(np.median(errors)), float(np.quantile(errors, 0.9)),
-        float(np.mean([one.under for one in runs])), float(np.mean([one.slack for one in runs])), float(inside),
-    )  # fmt: skip
+        label,
+        len(runs),
+        float(np.median(errors)),
+        float(np.quantile(errors, 0.9)),
+        float(np.mean([run.under for run in runs])),
+        float(np.mean([run.slack for run in runs])),
+        float(inside),
+    )
 
 
 def _key(run: SizedRun) -> str:
@@ -184,31 +210,33 @@ def _key(run: SizedRun) -> str:
 
 def _shared(dataset: Any, champion: Champion) -> Mapping[str, SizedRun]:
     """The champion's forecasts of families that it was not trained on."""
-    from kopt.training.sizing import SizingDataset
+    from kopt.training.sizing.recipe import SizingDataset
 
     assert isinstance(dataset, SizingDataset)
-    seen = {one.name for one in champion.card.training_data}
-    return {key: one for key, one in champion.forecasts.items() if one.series not in seen}
+    seen = {trained_on.name for trained_on in champion.card.training_data}
+    return {key: item for key, item in champion.forecasts.items() if item.series not in seen}
 
 
 def _compared(challenger: Sequence[SizeScore], theirs: Mapping[str, SizedRun], rules: GateRules) -> Verdict:
-    pairs = [(one.run, theirs[_key(one.run)]) for one in challenger if _key(one.run) in theirs]
+    pairs = [
+        (size_score.run, theirs[_key(size_score.run)]) for size_score in challenger if _key(size_score.run) in theirs
+    ]
     if len(pairs) < 2:
         text = (
             "The champion was trained on every family there is here, so no run is left to compare them on fairly. "
             "Train again when there are runs of new families."
         )
         return refuse("TOO_LITTLE_DATA", text, runs=len(pairs))
-    found = {
+    result = {
         "error": _change([(mine.error, other.error, mine.series) for mine, other in pairs], rules),
         "cost": _change([(mine.pinball, other.pinball, mine.series) for mine, other in pairs], rules),
     }
-    worse = [name for name, (_, low, high) in found.items() if high < 0 and low < -rules.accuracy_tolerance]
-    better = [name for name, (_, low, _) in found.items() if low > 0]
+    worse = [name for name, (_, low, high) in result.items() if high < 0 and low < -rules.accuracy_tolerance]
+    better = [name for name, (_, low, _) in result.items() if low > 0]
     said = ", ".join(
-        f"{name} {mid:+.1%} (between {low:+.1%} and {high:+.1%})" for name, (mid, low, high) in found.items()
+        f"{name} {mid:+.1%} (between {low:+.1%} and {high:+.1%})" for name, (mid, low, high) in result.items()
     )
-    numbers = {name: mid for name, (mid, _, _) in found.items()}
+    numbers = {name: mid for name, (mid, _, _) in result.items()}
     if worse:
         return refuse("WORSE", f"Worse than the champion in {' and '.join(worse)}: {said}.", **numbers)
     if not better:
@@ -218,8 +246,8 @@ def _compared(challenger: Sequence[SizeScore], theirs: Mapping[str, SizedRun], r
 
 def _change(rows: Sequence[tuple[float, float, str]], rules: GateRules) -> tuple[float, float, float]:
     """Relative gain over the champion and its bounds, by resampling families (positive is better)."""
-    mine, other = np.array([one[0] for one in rows]), np.array([one[1] for one in rows])
-    families, place = np.unique([one[2] for one in rows], return_inverse=True)
+    mine, other = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    families, place = np.unique([row[2] for row in rows], return_inverse=True)
     sums = np.array([[mine[place == n].sum(), other[place == n].sum()] for n in range(len(families))])
     rng = np.random.default_rng([rules.seed, zlib.crc32("".join(families).encode())])
     drawn = rng.multinomial(len(families), np.full(len(families), 1 / len(families)), size=rules.resamples)

@@ -1,0 +1,1 @@
+"""How the bandwidth predictor is trained and scored."""

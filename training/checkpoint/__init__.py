@@ -1,0 +1,1 @@
+"""How the checkpoint predictor is trained and scored."""

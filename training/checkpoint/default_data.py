@@ -1,0 +1,29 @@
+"""The labelled logs that the default checkpoint model is fitted on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from kopt.core.settings import Settings
+from kopt.training.checkpoint.recipe import LogDataset, LogFolders
+from kopt.training.pipeline.default_data import DefaultData, licence_of
+
+RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "checkpoint_corpus" / "logs"
+"""Logs recorded in this repository (ADR 15)."""
+
+
+def licensed_logs(dataset: LogDataset) -> LogDataset:
+    """The logs that may be learned from for everybody's default model; the others go to ``left_out``."""
+    kept = tuple(log for log in dataset.logs if licence_of(log.licence) is not None)
+    reasons = {log.name: f"licence {log.licence!r}" for log in dataset.logs if licence_of(log.licence) is None}
+    return replace(dataset, logs=kept, left_out={**dataset.left_out, **reasons})
+
+
+def _read(folder: Path, settings: Settings) -> LogDataset:
+    return licensed_logs(LogFolders((folder, RECORDED)).read())
+
+
+def _sources(dataset: LogDataset) -> list[dict[str, str | None]]:
+    return [{"source": log.name, "licence": licence_of(log.licence)} for log in dataset.logs]
+
+
+DEFAULT_DATA = DefaultData("logs", _read, _sources)

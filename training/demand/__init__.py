@@ -1,0 +1,1 @@
+"""How the demand predictor is trained and scored."""

@@ -1,0 +1,72 @@
+"""Scores of demand forecasts, as the pipeline asks for them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from kopt.data.demand.rolling import Forecasts
+from kopt.training.demand import comparison as judging
+from kopt.training.demand.evaluate import Score, Summary, summarise
+from kopt.training.demand.forecast_io import read_forecasts, write_forecasts
+from kopt.training.demand.plots import write_plots
+from kopt.training.demand.sources import DemandDataset
+from kopt.training.pipeline.protocols import Backtest, Champion, GateRules, Part, Verdict
+
+
+class DemandScoring:
+    """See ``Scoring``: MASE, violations and lending by block of four hours."""
+
+    def key(self, forecast: Forecasts) -> str:
+        return forecast.series
+
+    def scores(
+        self, dataset: DemandDataset, parts: Sequence[Part], backtests: Mapping[str, Backtest]
+    ) -> tuple[Score, ...]:
+        return judging.scores(dataset, parts, backtests)
+
+    def summarise(self, scores: Sequence[Score]) -> tuple[Summary, ...]:
+        return summarise(scores)
+
+    def metrics(self, summaries: Sequence[Summary]) -> Mapping[str, float]:
+        return metric_names(summaries)
+
+    def verdict(
+        self,
+        dataset: DemandDataset,
+        parts: Sequence[Part],
+        challenger: Sequence[Score],
+        backtests: Mapping[str, Backtest],
+        champion: Champion | None,
+        rules: GateRules,
+    ) -> Verdict:
+        return judging.verdict(dataset, parts, challenger, backtests, champion, rules)
+
+    def draw(
+        self,
+        folder: Path,
+        dataset: DemandDataset,
+        parts: Sequence[Part],
+        scores: Sequence[Score],
+        backtests: Mapping[str, Backtest],
+    ) -> Sequence[Path]:
+        regime = parts[-1].regime
+        shown = [forecast for part in parts if part.regime == regime for forecast in backtests[part.name].forecasts]
+        return write_plots(folder, [score for score in scores if regime in score.slices], dataset.series, shown)
+
+    def write(self, forecasts: Sequence[Forecasts], path: Path) -> None:
+        write_forecasts(forecasts, path)
+
+    def read(self, path: Path) -> tuple[Forecasts, ...]:
+        return read_forecasts(path)
+
+
+def metric_names(summaries: Iterable[Summary]) -> dict[str, float]:
+    """``<slice>/<figure>_<minutes>min`` → value; characters MLflow does not take become dashes."""
+    return {
+        f"{_plain(summary.slice)}/{figure}_{summary.horizon_s // 60}min": value
+        for summary in summaries
+        for figure, value in summary.metrics().items()
+    }
+
+
+def _plain(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "_-. " else "-" for c in text)[:120]

@@ -1,0 +1,1 @@
+"""How the sizing predictor is trained and scored."""

@@ -14,14 +14,15 @@ from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from kopt.core.settings import Settings
-from kopt.dashboard.bandwidth_model import BandwidthModel
-from kopt.dashboard.guard import Guard, PageMetrics, allowed_hosts
-from kopt.dashboard.histories import FolderHistories
+from kopt.dashboard.data.feed import Source
+from kopt.dashboard.data.histories import FolderHistories
+from kopt.dashboard.data.sources import Cluster
+from kopt.dashboard.heads import ImpatientProtocol
 from kopt.dashboard.live import UNWELL_REFRESH_S, LiveSource
-from kopt.dashboard.pages import Pages
-from kopt.dashboard.sources import Cluster, Source
-from kopt.models.registry import Registry
-from kopt.serving.client import AsyncPredictionClient
+from kopt.dashboard.routes import Routes
+from kopt.dashboard.security import Guard, PageMetrics, allowed_hosts
+from kopt.models.registry.registry import Registry
+from kopt.serving.client.client import AsyncPredictionClient
 
 REFRESH_S = 15.0
 CLIENT_DEADLINE_S = 5.0
@@ -36,9 +37,13 @@ def pages_client(url: str, **options: Any) -> AsyncPredictionClient:
 
 
 def create_app(
-    settings: Settings, *, source: Source | None = None, hosts: Sequence[str] = (), refresh_s: float = REFRESH_S,
+    settings: Settings,
+    *,
+    source: Source | None = None,
+    hosts: Sequence[str] = (),
+    refresh_s: float = REFRESH_S,
     cluster: Cluster | None = None,
-) -> FastAPI:  # fmt: skip
+) -> FastAPI:
     """The pages over ``source``; by default over the endpoint, registry and home that ``settings`` name.
 
     ``hosts`` are further names under which the pages may be opened; ``cluster`` reads nodes and controllers.
@@ -46,16 +51,22 @@ def create_app(
     background: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
     if source is None:
         client = pages_client(settings.endpoint)
-        live = LiveSource(FolderHistories(settings.home / "demand"), client, Registry(settings),
-                          url=settings.endpoint, home=settings.home, cluster=cluster)  # fmt: skip
+        live = LiveSource(
+            FolderHistories(settings.home / "demand"),
+            client,
+            Registry(settings),
+            url=settings.endpoint,
+            home=settings.home,
+            cluster=cluster,
+        )
         source = live
 
         @contextlib.asynccontextmanager
         async def background() -> AsyncIterator[None]:
-            async with client, contextlib.AsyncExitStack() as leaving:
+            async with client, contextlib.AsyncExitStack() as stack:
                 if cluster is not None:
-                    leaving.push_async_callback(cluster.close)
-                    await leaving.enter_async_context(beside(cluster.run()))
+                    stack.push_async_callback(cluster.close)
+                    await stack.enter_async_context(beside(cluster.run()))
                 async with refreshing(live, refresh_s):
                     yield
 
@@ -67,7 +78,7 @@ def create_app(
     # FastAPI's own documentation pages load scripts from a CDN.
     app = FastAPI(title="kopt pages", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
     metrics = PageMetrics()
-    Pages(source, refresh_s, BandwidthModel(settings)).add_to(app)
+    Routes(source, refresh_s, settings).add_to(app)
     app.add_api_route("/metrics", _reading(metrics), methods=["GET"])
     app.add_middleware(Guard, hosts=allowed_hosts(settings.api_host, hosts), metrics=metrics)
     return app
@@ -107,6 +118,7 @@ def serve(
         port=settings.pages_port if port is None else port,
         log_level="warning",
         server_header=False,
+        http=ImpatientProtocol,
         # Open pages ask again by themselves; nobody waits for them at the end.
         timeout_graceful_shutdown=3,
     )

@@ -15,16 +15,24 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kopt.core.prediction import Prediction
-from kopt.dashboard.sources import PastForecast, Service
-from kopt.dashboard.wording import amount, horizon, quantile, shortened
+from kopt.dashboard.data.sources import PastForecast, Service
+from kopt.dashboard.formatting import amount, horizon, quantile, shortened
 from kopt.data.demand.table import Array
-from kopt.policies.lending import CurvePoint
+from kopt.policies.lending.policy import CurvePoint
 
 # Okabe and Ito's palette, told apart by every kind of colour vision.
 COLOURS: Mapping[str, str] = {
-    "actual": "#1d2a33", "median": "#0072b2", "band": "#0072b2", "limit": "#d55e00", "lend": "#009e73",
-    "keep": "#0072b2", "held": "#6b7780", "ideal": "#6b7780", "champion": "#0072b2", "challenger": "#d55e00",
-}  # fmt: skip
+    "actual": "#1d2a33",
+    "median": "#0072b2",
+    "band": "#0072b2",
+    "limit": "#d55e00",
+    "lend": "#009e73",
+    "keep": "#0072b2",
+    "held": "#6b7780",
+    "ideal": "#6b7780",
+    "champion": "#0072b2",
+    "challenger": "#d55e00",
+}
 BAND_OPACITY = (0.44, 0.32, 0.21, 0.13)
 
 
@@ -72,10 +80,16 @@ def _line(name: str, role: str, x: Sequence[Any], y: Sequence[Any], **style: Any
 def _band(name: str, x: Sequence[float], low: Sequence[float | None], high: Sequence[float | None], depth: int) -> Any:
     """An area between two lines as one closed outline; ``depth`` 0 is the darkest."""
     return go.Scatter(
-        name=name, x=[*x, *reversed(x)], y=[*high, *reversed(low)], mode="lines", line={"width": 0}, fill="toself",
-        fillcolor=faded(COLOURS["band"], BAND_OPACITY[min(depth, 3)]), hoverinfo="skip",
+        name=name,
+        x=[*x, *reversed(x)],
+        y=[*high, *reversed(low)],
+        mode="lines",
+        line={"width": 0},
+        fill="toself",
+        fillcolor=faded(COLOURS["band"], BAND_OPACITY[min(depth, 3)]),
+        hoverinfo="skip",
         meta={"role": "band", "opacity": BAND_OPACITY[min(depth, 3)]},
-    )  # fmt: skip
+    )
 
 
 def faded(colour: str, opacity: float) -> str:
@@ -106,13 +120,18 @@ def fan(service: Service, hours: float) -> go.Figure:
     if service.capacity.per_gpu:
         # An axis is only drawn when something lies on it.
         ends = [axis.at(float(recent.times_s[0])), axis.at(_end_s(service))]
-        traces.append(go.Scatter(x=ends, y=[None, None], yaxis="y2", showlegend=False, hoverinfo="skip",
-                                 meta={"role": "none"}))  # fmt: skip
+        traces.append(
+            go.Scatter(x=ends, y=[None, None], yaxis="y2", showlegend=False, hoverinfo="skip", meta={"role": "none"})
+        )
         layout["yaxis2"] = {
-            "title": {"text": "GPUs"}, "overlaying": "y", "side": "right", "fixedrange": True, "showgrid": False,
+            "title": {"text": "GPUs"},
+            "overlaying": "y",
+            "side": "right",
+            "fixedrange": True,
+            "showgrid": False,
             "tickmode": "auto",
             "range": [0, highest / service.capacity.per_gpu],
-        }  # fmt: skip
+        }
         layout["margin"] = {"l": 64, "r": 56, "t": 8, "b": 48}
     return _figure(traces, layout)
 
@@ -134,12 +153,12 @@ def _end_s(service: Service) -> float:
 def _fan_traces(service: Service, axis: Axis, predictions: Sequence[Prediction]) -> list[Any]:
     """Median and nested bands, fanning out of the newest value."""
     start_s = float(service.series.times_s[-1])
-    known = service.series.value[np.isfinite(service.series.value)]
-    if not predictions or not len(known):
+    finite = service.series.value[np.isfinite(service.series.value)]
+    if not predictions or not len(finite):
         return []
     x = [axis.at(start_s)] + [axis.at(start_s + (p.horizon_s or 0.0)) for p in predictions]
     shared = sorted(set.intersection(*(set(p.quantiles) for p in predictions)) - {0.5})
-    root = float(known[-1])
+    root = float(finite[-1])
     median: list[float | None] = [root, *(p.quantiles.get(0.5, p.value) for p in predictions)]
     rows: dict[float, list[float | None]] = {q: [root, *(p.quantiles[q] for p in predictions)] for q in shared}
     uppers = [q for q in shared if q > 0.5]
@@ -150,8 +169,17 @@ def _fan_traces(service: Service, axis: Axis, predictions: Sequence[Prediction])
         traces.append(_band(f"{low_name}–{high_name}", x, below, rows[q], depth))
         below = rows[q]
     hover = [_fan_hover(p) for p in predictions]
-    traces.append(_line("median (p50)", "median", x, median, mode="lines+markers", text=["newest value", *hover],
-                        hovertemplate="%{text}<extra></extra>"))  # fmt: skip
+    traces.append(
+        _line(
+            "median (p50)",
+            "median",
+            x,
+            median,
+            mode="lines+markers",
+            text=["newest value", *hover],
+            hovertemplate="%{text}<extra></extra>",
+        )
+    )
     return traces
 
 
@@ -179,8 +207,8 @@ def _limits(service: Service, axis: Axis, ends: Sequence[float], top: float) -> 
 def tail_cap(service: Service) -> float | None:
     """Twice the largest demand of the last seven days: no quantile goes beyond."""
     recent = service.series.tail(max(1, 7 * 86_400 // service.series.step_s)).value
-    known = recent[np.isfinite(recent)]
-    return 2 * float(known.max()) if len(known) and known.max() > 0 else None
+    finite = recent[np.isfinite(recent)]
+    return 2 * float(finite.max()) if len(finite) and finite.max() > 0 else None
 
 
 def _per_bucket(service: Service) -> str:
@@ -189,8 +217,15 @@ def _per_bucket(service: Service) -> str:
 
 
 def _now_line(x: float) -> dict[str, Any]:
-    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper",
-            "line": {"color": COLOURS["held"], "width": 1, "dash": "dot"}}  # fmt: skip
+    return {
+        "type": "line",
+        "x0": x,
+        "x1": x,
+        "y0": 0,
+        "y1": 1,
+        "yref": "paper",
+        "line": {"color": COLOURS["held"], "width": 1, "dash": "dot"},
+    }
 
 
 def past(service: Service, forecasts: Sequence[PastForecast]) -> go.Figure:
@@ -222,16 +257,26 @@ def calibration(lines: Mapping[str, Sequence[tuple[float, float]]]) -> go.Figure
     for role, points in lines.items():
         x, y = ([100 * pair[i] for pair in sorted(points)] for i in (0, 1))
         traces.append(
-            _line(role, role, x, y, mode="lines+markers",
-                  hovertemplate=f"{role}: of p%{{x:g}}, %{{y:.1f}} %<extra></extra>")
-        )  # fmt: skip
+            _line(
+                role,
+                role,
+                x,
+                y,
+                mode="lines+markers",
+                hovertemplate=f"{role}: of p%{{x:g}}, %{{y:.1f}} %<extra></extra>",
+            )
+        )
     low = min([40.0] + [100 * observed - 5 for points in lines.values() for _, observed in points])
     layout = {
         "hovermode": "closest",
-        "xaxis": {"title": {"text": "promised: demand stays at or under it (%)"}, "range": [48, 101],
-                  "fixedrange": True, "showgrid": False},
+        "xaxis": {
+            "title": {"text": "promised: demand stays at or under it (%)"},
+            "range": [48, 101],
+            "fixedrange": True,
+            "showgrid": False,
+        },
         "yaxis": {"title": {"text": "observed (%)"}, "range": [max(0.0, low), 101], "fixedrange": True},
-    }  # fmt: skip
+    }
     return _figure(traces, layout)
 
 
@@ -241,14 +286,24 @@ def lending(curve: Sequence[CurvePoint], held_gpus: int) -> go.Figure:
     keep = [min(point.provision / 1000, held_gpus) for point in curve]
     lend = [point.lendable / 1000 for point in curve]
     bars = [
-        go.Bar(name=name, x=names, y=values, meta={"role": role}, marker={"color": COLOURS[role]},
-               text=[f"{value:.0f}" for value in values], textposition="inside", textangle=0, insidetextanchor="middle",
-               hovertemplate=f"{name}: %{{y:.0f}} GPUs<extra></extra>")
+        go.Bar(
+            name=name,
+            x=names,
+            y=values,
+            meta={"role": role},
+            marker={"color": COLOURS[role]},
+            text=[f"{value:.0f}" for value in values],
+            textposition="inside",
+            textangle=0,
+            insidetextanchor="middle",
+            hovertemplate=f"{name}: %{{y:.0f}} GPUs<extra></extra>",
+        )
         for name, role, values in (("keep", "keep", keep), ("lend", "lend", lend))
-    ]  # fmt: skip
+    ]
     layout = {
-        "barmode": "stack", "bargap": 0.4,
+        "barmode": "stack",
+        "bargap": 0.4,
         "xaxis": {"type": "category", "title": {"text": "loan lasts"}, "fixedrange": True},
         "yaxis": {"title": {"text": "GPUs"}, "range": [0, max(held_gpus, 1) * 1.02], "fixedrange": True},
-    }  # fmt: skip
+    }
     return _figure(bars, layout)

@@ -1,6 +1,7 @@
 """Templates: everything is escaped, numbers and times are worded by ``wording``."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,30 +10,42 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from kopt.core.units import format_bytes
-from kopt.dashboard import assets, wording
-from kopt.dashboard.overview import data_url, service_url
-from kopt.serving.health import PSI_NOTICE
+from kopt.dashboard import assets
+from kopt.dashboard import formatting as wording
+from kopt.dashboard.pages.page import Page
+from kopt.dashboard.pages.services.view import data_url, service_url
+from kopt.serving.demand.health import PSI_NOTICE
 
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
-def environment() -> Environment:
-    """The pages' templates. An undefined name is an error, not an empty string."""
+def environment(navigation: Sequence[Page] = ()) -> Environment:
+    """The pages' templates, which lead to those of ``navigation``. An undefined name is an error, no empty string."""
+    folder = Path(__file__).parent
     env = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        # What pages share, and beside each page's view what it has of its own: ``jobs/template.html``.
+        loader=FileSystemLoader([folder / "templates", folder / "pages"]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    words = (
-        wording.amount, wording.decimal, wording.share, wording.span, wording.horizon, wording.quantile, wording.iso,
-        wording.clock, wording.shortened,
-    )  # fmt: skip
-    env.filters.update({word.__name__: word for word in words})
+    filters = (
+        wording.amount,
+        wording.decimal,
+        wording.share,
+        wording.span,
+        wording.horizon,
+        wording.quantile,
+        wording.iso,
+        wording.clock,
+        wording.shortened,
+    )
+    env.filters.update({filter_.__name__: filter_ for filter_ in filters})
     env.filters |= {"pretty": pretty, "figure_json": figure_json, "service_url": service_url, "data_url": data_url}
     env.globals |= {
         "asset": assets.addresses(),
+        "navigation": navigation,
         "word_bytes": format_bytes,
         "word_hours": lambda hours: f"{hours} h" if hours < 48 else f"{hours // 24} days",
         "psi_notice": PSI_NOTICE,
@@ -54,7 +67,7 @@ def pretty(document: Any) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and value - value != 0 else value

@@ -42,13 +42,16 @@ class PageMetrics:
 
     def __post_init__(self) -> None:
         made = {
-            "requests": Counter("kopt_pages_requests_total", "Answers by route and status.", ["route", "status"],
-                                registry=self.registry),
-            "seconds": Histogram("kopt_pages_request_seconds", "Time to answer, by route.", ["route"],
-                                 registry=self.registry),
-            "errors": Counter("kopt_pages_errors_total", "Requests that ended in an unforeseen error.",
-                              registry=self.registry),
-        }  # fmt: skip
+            "requests": Counter(
+                "kopt_pages_requests_total", "Answers by route and status.", ["route", "status"], registry=self.registry
+            ),
+            "seconds": Histogram(
+                "kopt_pages_request_seconds", "Time to answer, by route.", ["route"], registry=self.registry
+            ),
+            "errors": Counter(
+                "kopt_pages_errors_total", "Requests that ended in an unforeseen error.", registry=self.registry
+            ),
+        }
         for name, metric in made.items():
             object.__setattr__(self, name, metric)
 

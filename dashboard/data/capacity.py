@@ -47,8 +47,8 @@ class Capacity:
 def assumed_capacity(series: DemandSeries) -> Capacity:
     """The convention; without a capacity for a service that has had no demand."""
     recent = series.value[-max(1, _WINDOW_S // series.step_s) :]
-    known = recent[np.isfinite(recent)]
-    peak = float(np.quantile(known, ASSUMED_QUANTILE)) if len(known) else 0.0
+    finite = recent[np.isfinite(recent)]
+    peak = float(np.quantile(finite, ASSUMED_QUANTILE)) if len(finite) else 0.0
     return Capacity(per_gpu=peak / ASSUMED_GPUS if peak > 0 else None)
 
 
@@ -58,25 +58,27 @@ def read_capacities(path: Path) -> Mapping[str, Capacity]:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CapacityError(f"{path}: {error}") from error
     return {name: _capacity(f"{path}, [{name[:80]}]", entry) for name, entry in table.items()}
 
 
-def _capacity(place: str, entry: object) -> Capacity:
+def _capacity(location: str, entry: object) -> Capacity:
     if not isinstance(entry, dict) or (unknown := set(entry) - {"gpus", "per_gpu", "minimum", "pool"}):
         what = f"unknown key {min(unknown)!r}" if isinstance(entry, dict) else "not a table"
-        raise CapacityError(f"{place}: {what}; known are gpus, per_gpu, minimum, pool")
-    gpus, minimum = (_count(place, key, entry.get(key, default)) for key, default in (("gpus", None), ("minimum", 1)))
+        raise CapacityError(f"{location}: {what}; known are gpus, per_gpu, minimum, pool")
+    gpus, minimum = (
+        _count(location, key, entry.get(key, default)) for key, default in (("gpus", None), ("minimum", 1))
+    )
     per_gpu, pool = entry.get("per_gpu"), entry.get("pool", "")
     if isinstance(per_gpu, bool) or not isinstance(per_gpu, int | float) or not 0 < per_gpu < math.inf:
-        raise CapacityError(f"{place}: per_gpu is {per_gpu!r}; expected a positive number")
+        raise CapacityError(f"{location}: per_gpu is {per_gpu!r}; expected a positive number")
     if not isinstance(pool, str) or len(pool) > 253 or not (pool == "" or pool.isprintable()):
-        raise CapacityError(f"{place}: pool is {str(pool)[:40]!r}; expected a printable name")
+        raise CapacityError(f"{location}: pool is {str(pool)[:40]!r}; expected a printable name")
     return Capacity(gpus, float(per_gpu), minimum, pool, assumed=False)
 
 
-def _count(place: str, key: str, value: object) -> int:
+def _count(location: str, key: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_GPUS:
-        raise CapacityError(f"{place}: {key} is {value!r}; expected a whole number of GPUs")
+        raise CapacityError(f"{location}: {key} is {value!r}; expected a whole number of GPUs")
     return value

@@ -6,9 +6,9 @@ from typing import Protocol
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.data.demand.table import DemandSeries
-from kopt.policies.lending import LendingSettings
-from kopt.serving.answers import DemandForecast, DemandQuery, History, SeriesForecast
-from kopt.serving.client import RequestRefused, fallback_answer
+from kopt.policies.lending.policy import LendingSettings
+from kopt.serving.client.client import RequestRefused, fallback_answer
+from kopt.serving.contract.answers import DemandForecast, DemandQuery, History, SeriesForecast
 
 BATCH_SERIES, BATCH_POINTS = 8, 60_000
 """Series and buckets per request: at most 3 MiB of JSON, and time enough for an endpoint that knows none of them."""
@@ -21,7 +21,7 @@ DEADLINE_S = 30.0
 Key = tuple[float, int, str]
 
 
-class Asks(Protocol):
+class DemandClient(Protocol):
     """The part of ``AsyncPredictionClient`` that forecasting needs."""
 
     async def demand(self, query: DemandQuery, *, deadline_s: float | None = None) -> DemandForecast: ...
@@ -30,17 +30,17 @@ class Asks(Protocol):
 class Forecasts:
     """The newest forecast of every service. ``model_version`` in the key makes a promotion ask again."""
 
-    def __init__(self, client: Asks) -> None:
+    def __init__(self, client: DemandClient) -> None:
         self._client = client
         self._held: dict[str, tuple[Key, SeriesForecast]] = {}
 
     def of(self, name: str) -> SeriesForecast | None:
-        found = self._held.get(name)
-        return found[1] if found else None
+        result = self._held.get(name)
+        return result[1] if result else None
 
-    def forget_troubles(self) -> None:
+    def forget_errors(self) -> None:
         """Drop what was said in place of an endpoint that answers again: it is no longer true, and asked anew next."""
-        self._held = {name: held for name, held in self._held.items() if not _trouble(held[1])}
+        self._held = {name: held for name, held in self._held.items() if not _endpoint_problem(held[1])}
 
     async def refresh(
         self,
@@ -53,14 +53,14 @@ class Forecasts:
         present = {series.name for series in all_series}
         self._held = {name: held for name, held in self._held.items() if name in present}
         due = [series for series in all_series if self._is_due(series, model)]
-        trouble = ""
+        problem = ""
         for batch in batches(due):
             answer = await self._ask(batch, clock_s)
             for series, forecast in zip(batch, answer.series, strict=True):
                 self._held[series.name] = (_key(series, model), forecast)
-            trouble = next((_trouble(f) for f in answer.series if _trouble(f)), trouble)
+            problem = next((_endpoint_problem(f) for f in answer.series if _endpoint_problem(f)), problem)
             after_batch()
-        return trouble
+        return problem
 
     def _is_due(self, series: DemandSeries, model: ModelVersion | None) -> bool:
         held = self._held.get(series.name)
@@ -69,8 +69,9 @@ class Forecasts:
     async def _ask(self, batch: Sequence[DemandSeries], clock_s: float | None) -> DemandForecast:
         # All of a batch share the calendar or none of it does, so one clock fits.
         now_s = clock_s if batch[0].start_known else None
-        query = DemandQuery([history_of(series) for series in batch], unit=batch[0].unit, quantiles=QUANTILES,
-                            now_s=now_s)  # fmt: skip
+        query = DemandQuery(
+            [history_of(series) for series in batch], unit=batch[0].unit, quantiles=QUANTILES, now_s=now_s
+        )
         try:
             return await self._client.demand(query, deadline_s=DEADLINE_S)
         except RequestRefused as error:
@@ -83,7 +84,7 @@ class Forecasts:
         return DemandForecast(answers[0].series + answers[1].series, answers[0].model)
 
 
-def _trouble(forecast: SeriesForecast) -> str:
+def _endpoint_problem(forecast: SeriesForecast) -> str:
     """Why the endpoint could not be used, when that is why the model did not answer."""
     codes = ("ENDPOINT_UNREACHABLE", "CIRCUIT_OPEN", "DEADLINE", "OVERLOADED", "ENDPOINT_ERROR", "NOT_READY")
     reasons = (h.demand.reasons[0] for h in forecast.horizons if h.demand.fallback and h.demand.reasons)

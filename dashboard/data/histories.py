@@ -63,5 +63,5 @@ def _aligned_to_end(series: DemandSeries) -> DemandSeries:
 
 def last_value_s(series: DemandSeries) -> float | None:
     """End of the newest bucket with a value."""
-    known = np.flatnonzero(np.isfinite(series.value))
-    return float(series.times_s[known[-1]] + series.step_s) if len(known) else None
+    filled = np.flatnonzero(np.isfinite(series.value))
+    return float(series.times_s[filled[-1]] + series.step_s) if len(filled) else None

@@ -6,10 +6,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kopt.core.reason import Reason
-from kopt.dashboard.sources import Service
-from kopt.dashboard.wording import horizon
-from kopt.policies.lending import CurvePoint, LendingSettings, LendingState, Pool, ServiceDemand, decide, lendable_curve
-from kopt.serving.wire import DEFAULT_HORIZONS_S
+from kopt.dashboard.data.sources import Service
+from kopt.dashboard.formatting import horizon
+from kopt.policies.lending.policy import (
+    CurvePoint,
+    LendingSettings,
+    LendingState,
+    Pool,
+    ServiceDemand,
+    decide,
+    lendable_curve,
+)
+from kopt.serving.contract.common import DEFAULT_HORIZONS_S
 
 RISKS = (0.001, 0.01, 0.05)
 """Shares of the time under-provisioned that a reader may choose from."""
@@ -56,34 +64,34 @@ def pools(services: Sequence[Service], risk: float = DEFAULT_RISK, *, shared: bo
     groups: dict[str, list[Service]] = {}
     for service in services:
         groups.setdefault(ONE_POOL if shared else service.capacity.pool or service.name, []).append(service)
-    found = [_view(name, members, settings_for(risk)) for name, members in groups.items()]
-    return tuple(sorted(found, key=lambda pool: (-(pool.lendable or (-1,))[-1], pool.name)))
+    result = [_view(name, members, settings_for(risk)) for name, members in groups.items()]
+    return tuple(sorted(result, key=lambda pool: (-(pool.lendable or (-1,))[-1], pool.name)))
 
 
 def _view(name: str, members: Sequence[Service], settings: LendingSettings) -> PoolView:
-    known = tuple(service for service in members if service.capacity.per_gpu)
+    measured = tuple(service for service in members if service.capacity.per_gpu)
     missing = tuple(service.name for service in members if not service.capacity.per_gpu)
-    gpus = sum(service.capacity.gpus for service in known)
-    if not known:
+    gpus = sum(service.capacity.gpus for service in measured)
+    if not measured:
         why = "No demand has been measured and services.toml names no capacity, so nothing is lent."
         return PoolView(name, tuple(members), gpus, (), (Reason("NO_CAPACITY", why),), missing)
-    pool = Pool(name, gpus, {h: [demand_of(service, h) for service in known] for h in DEFAULT_HORIZONS_S})
+    pool = Pool(name, gpus, {h: [demand_of(service, h) for service in measured] for h in DEFAULT_HORIZONS_S})
     decision, _ = decide(pool, LendingState(), 0.0, settings)
-    return PoolView(name, known, gpus, lendable_curve(pool, settings), decision.reasons, missing)
+    return PoolView(name, measured, gpus, lendable_curve(pool, settings), decision.reasons, missing)
 
 
 def demand_of(service: Service, horizon_s: int) -> ServiceDemand:
     """What the policy wants to know; a refused or absent forecast leaves only the reactive rule."""
     capacity = service.capacity
     horizons = service.forecast.horizons if service.forecast else ()
-    known = next((h.demand for h in horizons if h.horizon_s == horizon_s and not h.demand.refused), None)
+    forecast = next((h.demand for h in horizons if h.horizon_s == horizon_s and not h.demand.refused), None)
     return ServiceDemand(
         service.name,
         recent_max(service),
         capacity.per_gpu or 1.0,
-        dict(known.quantiles) if known else {},
+        dict(forecast.quantiles) if forecast else {},
         capacity.minimum,
-        known.model if known else None,
+        forecast.model if forecast else None,
     )
 
 
@@ -91,9 +99,9 @@ def recent_max(service: Service) -> float:
     """Largest demand of the last half hour; of all there is where that half hour is one gap."""
     values = service.series.value
     for part in (values[-max(1, _RECENT_S // service.series.step_s) :], values):
-        known = part[np.isfinite(part)]
-        if len(known):
-            return float(known.max())
+        finite = part[np.isfinite(part)]
+        if len(finite):
+            return float(finite.max())
     return 0.0
 
 

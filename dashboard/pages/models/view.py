@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kopt.core.prediction import ModelVersion
-from kopt.dashboard.sources import Models
-from kopt.models.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel
-from kopt.serving.answers import ModelHealth, SeriesHealth
+from kopt.dashboard.pages.models.data import Models
+from kopt.models.registry.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel
+from kopt.serving.contract.answers import ModelHealth, SeriesHealth
 
 HORIZON = re.compile(r"(.+)_(\d{1,5})min")
 
@@ -30,7 +30,7 @@ FIGURES: Mapping[str, Figure] = {
     "eff99": Figure("lent, of the oracle's", False),
     "eff99_last": Figure("lent by the last value", None),
 }
-"""Metrics of training runs (``training.evaluate.Summary.metrics``); others are shown by their name."""
+"""Metrics of training runs (``training.demand.evaluate.Summary.metrics``); others are shown by their name."""
 
 
 @dataclass(frozen=True)
@@ -92,22 +92,33 @@ class ModelPage:
 def model_page(models: Models) -> ModelPage:
     """Puts the page together."""
     by_alias = {alias: model for model in models.versions for alias in model.aliases}
-    registered = {(one.name, one.version) for one in (*models.versions, *models.others)}
+    registered = {
+        (registered_model.name, registered_model.version) for registered_model in (*models.versions, *models.others)
+    }
     health = models.health
     series = health.series if health else ()
-    found = slices(models.metrics, models.compared)
+    result = slices(models.metrics, models.compared)
     return ModelPage(
         champion=by_alias.get(CHAMPION),
         challenger=by_alias.get(CHALLENGER),
         versions=(*models.versions, *models.others),
-        serving=frozenset((one.name, one.version) for one in models.serving),
-        unregistered=tuple(one for one in models.serving if (one.name, one.version) not in registered),
-        slices=found,
-        minutes=tuple(sorted({minutes for one in found for line in one.lines for minutes in line.pairs})),
+        serving=frozenset((model_version.name, model_version.version) for model_version in models.serving),
+        unregistered=tuple(
+            model_version
+            for model_version in models.serving
+            if (model_version.name, model_version.version) not in registered
+        ),
+        slices=result,
+        minutes=tuple(sorted({minutes for item in result for line in item.lines for minutes in line.pairs})),
         coverage=live_coverage(health) if health else (),
-        series=tuple(sorted(series, key=lambda one: (not one.alarm, -(one.drift or 0.0), one.name))),
+        series=tuple(
+            sorted(
+                series,
+                key=lambda series_health: (not series_health.alarm, -(series_health.drift or 0.0), series_health.name),
+            )
+        ),
         shadow=health.shadow if health else (),
-        alarms=sum(one.alarm for one in series),
+        alarms=sum(series_health.alarm for series_health in series),
     )
 
 
@@ -120,7 +131,7 @@ def slices(rows: Sequence[MetricRow], compared: Sequence[RegisteredModel]) -> tu
         match = HORIZON.fullmatch(name)
         metric, minutes = (match[1], int(match[2])) if match else (name, 0)
         values = dict(zip(roles, row.values, strict=False))
-        pair = judged(metric, values.get(CHAMPION), values.get(CHALLENGER))
+        pair = compared_pair(metric, values.get(CHAMPION), values.get(CHALLENGER))
         groups.setdefault(prefix, {}).setdefault(metric, {})[minutes] = pair
     order = [*FIGURES]
     return tuple(
@@ -137,7 +148,7 @@ def slices(rows: Sequence[MetricRow], compared: Sequence[RegisteredModel]) -> tu
     )
 
 
-def judged(metric: str, champion: float | None, challenger: float | None) -> Pair:
+def compared_pair(metric: str, champion: float | None, challenger: float | None) -> Pair:
     """Marks the better side where the direction of the metric is known and the difference can be seen."""
     less = FIGURES[metric].less_is_better if metric in FIGURES else None
     if champion is None or challenger is None or less is None or math.isclose(champion, challenger, rel_tol=1e-3):
@@ -149,9 +160,12 @@ def live_coverage(health: ModelHealth) -> tuple[CoverageLine, ...]:
     """Observed against nominal per role and quantile."""
     sums: dict[tuple[str, float], tuple[float, int]] = {}
     for role, entries in ((CHAMPION, health.series), (CHALLENGER, health.shadow)):
-        for one in entries:
-            if one.coverage is None or not one.matched:
+        for series_health in entries:
+            if series_health.coverage is None or not series_health.matched:
                 continue
-            covered, matched = sums.get((role, one.quantile), (0.0, 0))
-            sums[role, one.quantile] = covered + one.coverage * one.matched, matched + one.matched
+            covered, matched = sums.get((role, series_health.quantile), (0.0, 0))
+            sums[role, series_health.quantile] = (
+                covered + series_health.coverage * series_health.matched,
+                matched + series_health.matched,
+            )
     return tuple(CoverageLine(role, q, covered / n, n) for (role, q), (covered, n) in sorted(sums.items()))

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.core.reason import Reason
-from kopt.dashboard.lending import PoolView, own_pool
-from kopt.dashboard.overview import Row, row_of
-from kopt.dashboard.sources import Past, PastForecast, Service
-from kopt.serving.answers import ModelHealth, SeriesHealth
+from kopt.dashboard.data.sources import PastForecast, Service
+from kopt.dashboard.pages.lending.view import PoolView, own_pool
+from kopt.dashboard.pages.services.replay import Past
+from kopt.dashboard.pages.services.view import Row, row_of
+from kopt.serving.contract.answers import ModelHealth, SeriesHealth
 
 SPANS_H = (3, 6, 12, 24, 72, 168)
 DEFAULT_SPAN_H = 6
@@ -62,7 +63,9 @@ def detail(service: Service, past: Past, health: ModelHealth | None, horizon_s: 
         reasons=grouped_reasons(service),
         track=track(past.forecasts, horizon_s),
         past=past,
-        health=next((one for one in health.series if one.name == service.name), None) if health else None,
+        health=next((series_health for series_health in health.series if series_health.name == service.name), None)
+        if health
+        else None,
         document=document(service),
     )
 
@@ -82,15 +85,16 @@ def grouped_reasons(service: Service) -> tuple[HorizonReasons, ...]:
 
 def track(forecasts: Sequence[PastForecast], horizon_s: int) -> Track:
     """The record of one horizon."""
-    chosen = tuple(f for f in forecasts if f.horizon_s == horizon_s)
-    judged = [(f, f.actual) for f in chosen if f.actual is not None]
-    shared = sorted(set.intersection(*(set(f.quantiles) for f, _ in judged))) if judged else []
+    of_horizon = tuple(f for f in forecasts if f.horizon_s == horizon_s)
+    with_actual = [(f, f.actual) for f in of_horizon if f.actual is not None]
+    shared = sorted(set.intersection(*(set(f.quantiles) for f, _ in with_actual))) if with_actual else []
     coverage = tuple(
-        Coverage(q, sum(actual <= f.quantiles[q] for f, actual in judged) / len(judged), len(judged)) for q in shared
+        Coverage(q, sum(actual <= f.quantiles[q] for f, actual in with_actual) / len(with_actual), len(with_actual))
+        for q in shared
     )
-    total = sum(actual for _, actual in judged)
-    missed = sum(abs(actual - f.quantiles[0.5]) for f, actual in judged) if 0.5 in shared else 0.0
-    return Track(horizon_s, chosen, coverage, missed / total if total > 0 and 0.5 in shared else None)
+    total = sum(actual for _, actual in with_actual)
+    missed = sum(abs(actual - f.quantiles[0.5]) for f, actual in with_actual) if 0.5 in shared else 0.0
+    return Track(horizon_s, of_horizon, coverage, missed / total if total > 0 and 0.5 in shared else None)
 
 
 def document(service: Service) -> Mapping[str, Any]:
@@ -99,6 +103,11 @@ def document(service: Service) -> Mapping[str, Any]:
     return {
         "schema": "kopt/v1",
         "series": service.forecast.to_dict() if service.forecast else None,
-        "capacity": {"gpus": capacity.gpus, "per_gpu": capacity.per_gpu, "minimum_gpus": capacity.minimum,
-                     "pool": capacity.pool or service.name, "assumed": capacity.assumed},
-    }  # fmt: skip
+        "capacity": {
+            "gpus": capacity.gpus,
+            "per_gpu": capacity.per_gpu,
+            "minimum_gpus": capacity.minimum,
+            "pool": capacity.pool or service.name,
+            "assumed": capacity.assumed,
+        },
+    }

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kopt.core.prediction import ModelVersion
-from kopt.dashboard.forecasting import Asks, history_of
-from kopt.dashboard.sources import Past, PastForecast
+from kopt.dashboard.data.forecasting import DemandClient, history_of
+from kopt.dashboard.data.sources import PastForecast
 from kopt.data.demand.table import DemandSeries
-from kopt.serving.answers import DemandQuery, SeriesForecast
-from kopt.serving.client import RequestRefused
+from kopt.serving.client.client import RequestRefused
+from kopt.serving.contract.answers import DemandQuery, SeriesForecast
 
 SPAN_S = 2 * 86_400
 EVERY_S = 1800
@@ -24,8 +24,19 @@ DEADLINE_S = 15.0
 PAST_KEPT = 256
 
 
+@dataclass(frozen=True)
+class Past:
+    """Earlier forecasts of a service. ``replayed``: today's model asked again about moments that have passed."""
+
+    forecasts: tuple[PastForecast, ...] = ()
+    replayed: bool = False
+    problem: str = ""
+    pending: bool = False
+    """Being asked for right now; there will be more in a moment."""
+
+
 @dataclass
-class _Asked:
+class _Replay:
     """What was answered for one service by one model, by the time it was asked about."""
 
     model: ModelVersion | None
@@ -37,39 +48,41 @@ class Replays:
     """Replayed forecasts of services. Origins are asked once, in the order of time and under one name: the endpoint
     remembers a series between requests and then only learns what is new."""
 
-    def __init__(self, client: Asks) -> None:
+    def __init__(self, client: DemandClient) -> None:
         self._client = client
-        self._asked: dict[str, _Asked] = {}
+        self._replays: dict[str, _Replay] = {}
 
     async def of(self, series: DemandSeries, model: ModelVersion | None) -> Past:
         """The forecasts of the last two days. ``problem`` says why there are none."""
         origins = origins_of(series)
         if not origins:
             return Past(problem="The history is too short to look back on.")
-        asked = self._asked_for(series.name, model)
+        replay = self._replay_of(series.name, model)
         problem = ""
         for i in origins:
             made_s = float(series.times_s[i])
-            if asked.answers and made_s <= max(asked.answers):
+            if replay.answers and made_s <= max(replay.answers):
                 continue
-            answer = await self._ask(series.upto(i), asked.name)
+            answer = await self._ask(series.upto(i), replay.name)
             if isinstance(answer, str):
                 problem = answer
                 break
-            asked.answers[made_s] = answer
-        asked.answers = {t: a for t, a in asked.answers.items() if t >= float(series.times_s[-1]) - SPAN_S}
-        found = [forecast for made_s, answer in asked.answers.items() for forecast in matched(series, made_s, answer)]
-        return Past(tuple(found), replayed=True, problem=problem)
+            replay.answers[made_s] = answer
+        replay.answers = {t: a for t, a in replay.answers.items() if t >= float(series.times_s[-1]) - SPAN_S}
+        past_forecasts = [
+            forecast for made_s, answer in replay.answers.items() for forecast in matched(series, made_s, answer)
+        ]
+        return Past(tuple(past_forecasts), replayed=True, problem=problem)
 
-    def _asked_for(self, name: str, model: ModelVersion | None) -> _Asked:
-        held = self._asked.pop(name, None)
+    def _replay_of(self, name: str, model: ModelVersion | None) -> _Replay:
+        held = self._replays.pop(name, None)
         if held is None or held.model != model:
             # A name of its own each time: the endpoint's memory of an earlier replay is ahead of this one.
             digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-            held = _Asked(model, f"replay {digest} {secrets.token_hex(4)}")
-        self._asked[name] = held
-        while len(self._asked) > PAST_KEPT:
-            self._asked.pop(next(iter(self._asked)))
+            held = _Replay(model, f"replay {digest} {secrets.token_hex(4)}")
+        self._replays[name] = held
+        while len(self._replays) > PAST_KEPT:
+            self._replays.pop(next(iter(self._replays)))
         return held
 
     async def _ask(self, series: DemandSeries, name: str) -> SeriesForecast | str:
@@ -94,7 +107,7 @@ def origins_of(series: DemandSeries) -> Sequence[int]:
 
 def matched(series: DemandSeries, made_s: float, answer: SeriesForecast) -> list[PastForecast]:
     """The answered horizons whose bucket has come; none for horizons between two buckets."""
-    found = []
+    past_forecasts = []
     origin = round((made_s - series.start_s) / series.step_s)
     for horizon in answer.horizons:
         ahead, rest = divmod(horizon.horizon_s, series.step_s)
@@ -102,5 +115,5 @@ def matched(series: DemandSeries, made_s: float, answer: SeriesForecast) -> list
             continue
         value = float(series.value[origin + ahead])
         actual = value if np.isfinite(value) else None
-        found.append(PastForecast(made_s, horizon.horizon_s, horizon.demand.quantiles, actual))
-    return found
+        past_forecasts.append(PastForecast(made_s, horizon.horizon_s, horizon.demand.quantiles, actual))
+    return past_forecasts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kopt.core.prediction import Prediction
-from kopt.dashboard.sources import Service
+from kopt.dashboard.data.sources import Service
 
 WIDTH, HEIGHT, AHEAD = 132, 32, 22
 HOURS = 24
@@ -27,17 +27,17 @@ def sparkline(service: Service) -> Sparkline:
     recent = service.series.tail(max(2, HOURS * 3600 // service.series.step_s)).value
     blocks = np.array_split(recent, min(_POINTS, len(recent)))
     values = [float(np.nanmean(block)) if np.isfinite(block).any() else None for block in blocks]
-    known = [value for value in values if value is not None]
-    if not known:
+    finite = [value for value in values if value is not None]
+    if not finite:
         return Sparkline()
     answered = [h.demand for h in service.forecast.horizons if not h.demand.refused] if service.forecast else []
     uppers = [max(p.quantiles.values(), default=p.high or 0.0) for p in answered]
     # A wild tail must not flatten the day that is drawn before it.
-    top = min(max([*known, *uppers]), 2.5 * max(known)) or 1.0
+    top = min(max([*finite, *uppers]), 2.5 * max(finite)) or 1.0
     begin = WIDTH - AHEAD
     step = begin / max(1, len(values) - 1)
     line = _path([(i * step, value) for i, value in enumerate(values)], top)
-    root = known[-1]
+    root = finite[-1]
     if not answered:
         return Sparkline(line)
     median = [(begin, root), *_ahead(answered, [p.value or 0.0 for p in answered])]

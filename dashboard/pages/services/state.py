@@ -6,8 +6,8 @@ from enum import StrEnum
 import numpy as np
 
 from kopt.core.reason import Reason
-from kopt.dashboard.sources import Service
-from kopt.dashboard.wording import span
+from kopt.dashboard.data.sources import Service
+from kopt.dashboard.formatting import span
 
 STALE_BUCKETS = 3
 STALE_AFTER_S = 900.0
@@ -38,8 +38,8 @@ class Condition:
 
 def newest_s(service: Service) -> float | None:
     """End of the newest bucket that holds a value, on the clock of the series; None without any."""
-    known = np.flatnonzero(np.isfinite(service.series.value))
-    return None if not len(known) else float(service.series.times_s[known[-1]] + service.series.step_s)
+    filled = np.flatnonzero(np.isfinite(service.series.value))
+    return None if not len(filled) else float(service.series.times_s[filled[-1]] + service.series.step_s)
 
 
 def age_s(service: Service) -> float | None:
@@ -59,8 +59,8 @@ def condition(service: Service) -> Condition:
     if refused is not None:
         return Condition(State.REFUSED, refused.reasons[0].message)
     if forecast.fallback:
-        asked = next(h.demand for h in forecast.horizons if h.demand.fallback)
-        return Condition(State.FALLBACK, _first(asked.reasons, "Answered without the model."))
+        fallback = next(h.demand for h in forecast.horizons if h.demand.fallback)
+        return Condition(State.FALLBACK, _first(fallback.reasons, "Answered without the model."))
     return Condition(State.OK, "Forecast by the model on fresh data.")
 
 

@@ -8,13 +8,13 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from kopt.core.units import WHOLE_GPU
-from kopt.dashboard.lending import own_pool
-from kopt.dashboard.sources import Service, Snapshot
-from kopt.dashboard.sparkline import Sparkline, sparkline
-from kopt.dashboard.state import Condition, State, condition
-from kopt.dashboard.wording import amount
-from kopt.policies.lending import CurvePoint, gpus_for
-from kopt.serving.wire import DEFAULT_HORIZONS_S
+from kopt.dashboard.data.sources import Service, Snapshot
+from kopt.dashboard.formatting import amount
+from kopt.dashboard.pages.lending.view import own_pool
+from kopt.dashboard.pages.services.sparkline import Sparkline, sparkline
+from kopt.dashboard.pages.services.state import Condition, State, condition
+from kopt.policies.lending.policy import CurvePoint, gpus_for
+from kopt.serving.contract.common import DEFAULT_HORIZONS_S
 
 PAGE_SIZE = 50
 HORIZONS_S = DEFAULT_HORIZONS_S
@@ -136,20 +136,20 @@ def _order(sort: str) -> Callable[[Row], tuple[bool, float | str]]:
     if sort == "state":
         return lambda row: (False, row.condition.state.rank)
     if sort in ("now", "lend"):
-        return lambda row: _known(row.now if sort == "now" else row.lendable)
+        return lambda row: _none_last(row.now if sort == "now" else row.lendable)
     level, minutes = sort[1:].split("_")
     at = HORIZONS_S.index(int(minutes) * 60)
-    return lambda row: _known(row.ahead[at].p50 if level == "50" else row.ahead[at].p99)
+    return lambda row: _none_last(row.ahead[at].p50 if level == "50" else row.ahead[at].p99)
 
 
-def _known(value: float | None) -> tuple[bool, float]:
+def _none_last(value: float | None) -> tuple[bool, float]:
     return value is None, value or 0.0
 
 
 def row_of(service: Service) -> Row:
     """The row of one service."""
-    known = service.series.value[np.isfinite(service.series.value)]
-    now = float(known[-1]) if len(known) else None
+    finite = service.series.value[np.isfinite(service.series.value)]
+    now = float(finite[-1]) if len(finite) else None
     pool = own_pool(service)
     return Row(
         service=service,

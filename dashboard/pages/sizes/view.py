@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from kopt.core.units import format_bytes
+from kopt.dashboard.pages.sizes.data import Sizes
 from kopt.dashboard.rendering import pretty
-from kopt.dashboard.sources import Sizes
-from kopt.serving.size_advice import SizeAdvice
+from kopt.serving.contract.size_advice import SizeAdvice
 
 SHOWN = 48
 BAR_WIDTH = 300.0
@@ -53,40 +53,48 @@ class Recommendations:
 def recommendations(sizes: Sizes, text: str = "") -> Recommendations:
     """What the page shows of the job types whose name or command holds ``text``."""
     wanted = text.casefold()
-    found = [one for one in sizes.found if wanted in one.name.casefold() or wanted in one.script.casefold()]
-    saved = sum(max(0, one.saved_milli_gpu or 0) for one in found)
-    cards = tuple(_card(one) for one in found[:SHOWN])
-    return Recommendations(cards, len(found), len(sizes.found), _gpus(saved), sizes.problem)
+    size_advices = [
+        size_advice
+        for size_advice in sizes.found
+        if wanted in size_advice.name.casefold() or wanted in size_advice.script.casefold()
+    ]
+    saved = sum(max(0, size_advice.saved_milli_gpu or 0) for size_advice in size_advices)
+    cards = tuple(_card(size_advice) for size_advice in size_advices[:SHOWN])
+    return Recommendations(cards, len(size_advices), len(sizes.found), _gpus(saved), sizes.problem)
 
 
-def _card(one: SizeAdvice) -> Card:
-    asked, saved, patch = one.asked_milli_gpu, one.saved_milli_gpu, one.patch()
-    scale = BAR_WIDTH / max(1, one.high_bytes or 1)
+def _card(size_advice: SizeAdvice) -> Card:
+    asked, saved, patch = size_advice.asked_milli_gpu, size_advice.saved_milli_gpu, size_advice.patch()
+    scale = BAR_WIDTH / max(1, size_advice.high_bytes or 1)
     return Card(
-        one,
+        size_advice,
         "nothing said" if asked is None else _gpus(asked),
-        one.advised, "" if one.peak_bytes is None else format_bytes(one.peak_bytes),
-        f"{format_bytes(one.low_bytes)} to {format_bytes(one.high_bytes)}"
-        if one.low_bytes is not None and one.high_bytes is not None else "not known",
+        size_advice.advised,
+        "" if size_advice.peak_bytes is None else format_bytes(size_advice.peak_bytes),
+        f"{format_bytes(size_advice.low_bytes)} to {format_bytes(size_advice.high_bytes)}"
+        if size_advice.low_bytes is not None and size_advice.high_bytes is not None
+        else "not known",
         "" if saved is None else _saving(saved),
-        _parts(one, scale), (one.low_bytes or 0) * scale, (one.high_bytes or 0) * scale,
+        _parts(size_advice, scale),
+        (size_advice.low_bytes or 0) * scale,
+        (size_advice.high_bytes or 0) * scale,
         "" if patch is None else pretty(patch),
         "the container with the GPU" if patch is not None and "resources" in patch else "the pod template",
-    )  # fmt: skip
+    )
 
 
-def _parts(one: SizeAdvice, scale: float) -> tuple[Part, ...]:
+def _parts(size_advice: SizeAdvice, scale: float) -> tuple[Part, ...]:
     """Roles at the peak, largest roles as they are listed; the code's parts may pass the corrected peak slightly."""
-    if one.peak_bytes is None:
+    if size_advice.peak_bytes is None:
         return ()
-    found, x = [], 0.0
-    shrink = min(1.0, one.peak_bytes / max(1, sum(one.breakdown.values())))
-    for name, amount in one.breakdown.items():
+    parts, x = [], 0.0
+    shrink = min(1.0, size_advice.peak_bytes / max(1, sum(size_advice.breakdown.values())))
+    for name, amount in size_advice.breakdown.items():
         width = amount * shrink * scale
         if amount > 0:
-            found.append(Part(name, format_bytes(amount), round(x, 2), round(width, 2)))
+            parts.append(Part(name, format_bytes(amount), round(x, 2), round(width, 2)))
         x += width
-    return tuple(found)
+    return tuple(parts)
 
 
 def _saving(milli: int) -> str:

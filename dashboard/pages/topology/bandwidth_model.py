@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 from kopt.core.settings import Settings
-from kopt.models.artefact import ArtefactError
-from kopt.models.bandwidth import ask
+from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor
-from kopt.models.registry import RegistryError
+from kopt.models.registry.artifact import ArtefactError
+from kopt.models.registry.registry import RegistryError
 
 LOG = logging.getLogger(__name__)
 LASTS_S = 300.0
@@ -20,19 +20,21 @@ class BandwidthModel:
     """The champion, else the model in the package; kept for ``LASTS_S``. May be asked from several threads."""
 
     def __init__(
-        self, settings: Settings, load: Callable[[str, Settings], BandwidthPredictor] = ask.load,
+        self,
+        settings: Settings,
+        load: Callable[[str, Settings], BandwidthPredictor] = load_bandwidth,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._settings, self._load, self._clock = settings, load, clock
         self._lock = threading.Lock()
-        self._known: tuple[float, BandwidthPredictor | str] | None = None
+        self._current: tuple[float, BandwidthPredictor | str] | None = None
 
     def current(self) -> BandwidthPredictor | str:
         """The model; a sentence where none can be loaded."""
         with self._lock:
-            if self._known is None or self._clock() - self._known[0] > LASTS_S:
-                self._known = (self._clock(), self._loaded())
-            return self._known[1]
+            if self._current is None or self._clock() - self._current[0] > LASTS_S:
+                self._current = (self._clock(), self._loaded())
+            return self._current[1]
 
     def _loaded(self) -> BandwidthPredictor | str:
         try:

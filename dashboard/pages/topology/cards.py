@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kopt.core.topology import LinkType, NodeTopology, TopologyNic
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyNic
 
 _NEAR = (LinkType.C2C, LinkType.PIX, LinkType.PXB, LinkType.PHB, LinkType.NODE)
 BEHIND_SWITCH = (LinkType.PIX, LinkType.PXB)
@@ -30,10 +30,13 @@ class Cards:
     notes: tuple[str, ...]
 
 
-def place_cards(
-    node: NodeTopology, at: Mapping[int, float], numas: Mapping[int, tuple[float, float]],
-    homes: Mapping[int, tuple[int, int]], switches: Mapping[int, tuple[float, float]],
-) -> Cards:  # fmt: skip
+def lay_out_cards(
+    node: NodeTopology,
+    at: Mapping[int, float],
+    numas: Mapping[int, tuple[float, float]],
+    homes: Mapping[int, tuple[int, int]],
+    switches: Mapping[int, tuple[float, float]],
+) -> Cards:
     """Cards of which no place is told are named in the notes."""
     wanted: dict[int, list[Beside]] = {}
     lost = []
@@ -48,8 +51,8 @@ def place_cards(
         foot = None
         if near and kind in BEHIND_SWITCH:
             foot = switches.get(homes[near[0]][1], (turn, turn))
-        wanted.setdefault(numa, []).append(Beside(nic.name, nic.pci, turn, foot, _words(nic, near, kind)))
-    placed = [one for numa, cards in wanted.items() for one in _spread(cards, *numas[numa])]
+        wanted.setdefault(numa, []).append(Beside(nic.name, nic.pci, turn, foot, _card_text(nic, near, kind)))
+    placed = [beside for numa, cards in wanted.items() for beside in _spread(cards, *numas[numa])]
     more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
     notes = (f"cards beside no GPU that is known: {', '.join(lost[:_MOST_NAMED])}{more}",) if lost else ()
     return Cards(tuple(placed), notes)
@@ -57,12 +60,16 @@ def place_cards(
 
 def nearest(node: NodeTopology, nic: str) -> tuple[list[int], LinkType | None]:
     """The GPUs that reach the card best, and how; none where all go through the processors' link."""
-    ways = [(_NEAR.index(one.type), one.gpu) for one in node.nic_affinity if one.nic == nic and one.type in _NEAR]
+    ways = [
+        (_NEAR.index(nic_affinity.type), nic_affinity.gpu)
+        for nic_affinity in node.nic_affinity
+        if nic_affinity.nic == nic and nic_affinity.type in _NEAR
+    ]
     best = min((way for way, _ in ways), default=None)
     return ([], None) if best is None else ([gpu for way, gpu in ways if way == best], _NEAR[best])
 
 
-def _words(nic: TopologyNic, near: list[int], kind: LinkType | None) -> str:
+def _card_text(nic: TopologyNic, near: list[int], kind: LinkType | None) -> str:
     speed = f"{nic.gbit_per_s:g} Gbit/s" if nic.gbit_per_s else ""
     way = f"{kind} from GPU {', '.join(map(str, near))}" if kind else ""
     return ", ".join(filter(None, [nic.name, speed, nic.state, nic.link_layer, way, nic.pci]))
@@ -70,21 +77,21 @@ def _words(nic: TopologyNic, near: list[int], kind: LinkType | None) -> str:
 
 def _spread(cards: list[Beside], start: float, end: float) -> list[Beside]:
     """Apart from one another, as near to where they belong as that allows."""
-    cards = sorted(cards, key=lambda one: (one.turn, one.name))
+    cards = sorted(cards, key=lambda beside: (beside.turn, beside.name))
     apart = min(_APART, 0.96 * (end - start) / max(1, len(cards) - 1))
     # Equal wishes share the place evenly around it.
-    turns = [one.turn + apart * _offset(cards, number) for number, one in enumerate(cards)]
+    turns = [beside.turn + apart * _offset(cards, number) for number, beside in enumerate(cards)]
     for number in range(1, len(turns)):
         turns[number] = max(turns[number], turns[number - 1] + apart)
     last = end
     for number in reversed(range(len(turns))):
         turns[number] = min(turns[number], last)
         last = turns[number] - apart
-    return [replace(one, turn=turn) for one, turn in zip(cards, turns, strict=True)]
+    return [replace(beside, turn=turn) for beside, turn in zip(cards, turns, strict=True)]
 
 
 def _offset(cards: list[Beside], number: int) -> float:
-    same = [n for n, one in enumerate(cards) if abs(one.turn - cards[number].turn) < 1e-9]
+    same = [n for n, beside in enumerate(cards) if abs(beside.turn - cards[number].turn) < 1e-9]
     # None of them stands on the way of its GPUs to the host.
     aside = 0.6 if len(same) % 2 and cards[number].foot is not None else 0.0
     return number - same[0] - (len(same) - 1) / 2 + aside

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kopt.dashboard.topology_picture import Picture
-from kopt.dashboard.topology_style import BOX_OPACITY, COLOURS, INK, PAPER, QUIET, bundles, looks
+from kopt.dashboard.pages.topology.picture import Picture
+from kopt.dashboard.pages.topology.style import BOX_OPACITY, COLOURS, INK, PAPER, QUIET, bundles, by_style
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -47,25 +47,64 @@ def _fill(axes: "Axes", picture: Picture) -> None:
     for number, bundle in enumerate(bundles(picture)):
         for wire in bundle.wires:
             x, y = zip(*wire.points, strict=True)
-            drawn = axes.plot(x, y, color=COLOURS[bundle.role], lw=bundle.width * _POINTS_PER_PIXEL,
-                              ls=_DASHES[bundle.dash], zorder=2 + number / 100, solid_capstyle="butt")  # fmt: skip
+            drawn = axes.plot(
+                x,
+                y,
+                color=COLOURS[bundle.role],
+                lw=bundle.width * _POINTS_PER_PIXEL,
+                ls=_DASHES[bundle.dash],
+                zorder=2 + number / 100,
+                solid_capstyle="butt",
+            )
         if bundle.name:
             drawn[0].set_label(bundle.name)
             handles.append(drawn[0])
-    for look, marks in looks(picture.marks).items():
+    for style, marks in by_style(picture.marks).items():
         x, y = zip(*(mark.at for mark in marks), strict=True)
-        points = axes.scatter(x, y, s=(look.size * _POINTS_PER_PIXEL) ** 2, marker=_MARKERS[look.symbol],
-                              color=COLOURS[look.role], zorder=4, lw=0)  # fmt: skip
-        if look.name:
-            points.set_label(look.name)
+        points = axes.scatter(
+            x,
+            y,
+            s=(style.size * _POINTS_PER_PIXEL) ** 2,
+            marker=_MARKERS[style.symbol],
+            color=COLOURS[style.role],
+            zorder=4,
+            lw=0,
+        )
+        if style.name:
+            points.set_label(style.name)
             handles.append(points)
         for mark in marks:
             most = 8 if mark.kind == "switch" else 11
-            axes.annotate(mark.text, mark.at, ha="center", va="center_baseline", color=COLOURS[look.text_role],
-                          fontsize=max(6, min(most, look.size * 0.38)), parse_math=False, zorder=5)  # fmt: skip
+            axes.annotate(
+                mark.text,
+                mark.at,
+                ha="center",
+                va="center_baseline",
+                color=COLOURS[style.text_role],
+                fontsize=max(6, min(most, style.size * 0.38)),
+                parse_math=False,
+                zorder=5,
+            )
     for label in picture.labels:
-        axes.annotate(label.text, label.at, ha="left" if label.at[0] >= 0 else "right", va="center", color=QUIET,
-                      fontsize=8, parse_math=False)  # fmt: skip
-    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, frameon=False, fontsize=8,
-                title="GB/s per direction", title_fontsize=8, labelcolor=INK,
-                markerscale=0.55, handlelength=3)  # fmt: skip
+        axes.annotate(
+            label.text,
+            label.at,
+            ha="left" if label.at[0] >= 0 else "right",
+            va="center",
+            color=QUIET,
+            fontsize=8,
+            parse_math=False,
+        )
+    axes.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        ncols=4,
+        frameon=False,
+        fontsize=8,
+        title="GB/s per direction",
+        title_fontsize=8,
+        labelcolor=INK,
+        markerscale=0.55,
+        handlelength=3,
+    )

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
-from kopt.core.bandwidth import Collective
+from kopt.core.hardware.bandwidth import Collective
 from kopt.core.units import GIB, KIB, MIB
 
 SIZES = (64 * KIB, MIB, 64 * MIB, GIB)
@@ -73,13 +73,20 @@ def _read(fields: Mapping[str, Sequence[str]]) -> Asked:
     text = said("text")
     if len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
         return Asked(problem=_TOO_MUCH)
-    kinds = {one.value: one for one in Collective}
-    sizes = {str(one): one for one in SIZES}
+    kinds = {collective.value: collective for collective in Collective}
+    sizes = {str(siz): siz for siz in SIZES}
     return Asked(
-        text, said("node")[:_MAX_NAME], frozenset(map(_number, fields.get("gpus", [])[:_MAX_FIELDS])) - {-1},
-        said("gpu").strip()[:60], kinds.get(said("collective"), Collective.ALL_REDUCE), sizes.get(said("bytes"), GIB),
-        max(2, _number(said("count") or "4")), bool(said("best")), said("cluster")[:_MAX_NAME], said("pairs")[:60],
-    )  # fmt: skip
+        text,
+        said("node")[:_MAX_NAME],
+        frozenset(map(_number, fields.get("gpus", [])[:_MAX_FIELDS])) - {-1},
+        said("gpu").strip()[:60],
+        kinds.get(said("collective"), Collective.ALL_REDUCE),
+        sizes.get(said("bytes"), GIB),
+        max(2, _number(said("count") or "4")),
+        bool(said("best")),
+        said("cluster")[:_MAX_NAME],
+        said("pairs")[:60],
+    )
 
 
 def _number(text: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from kopt.dashboard.topology_style import COLOURS, PAPER
+from kopt.dashboard.pages.topology.style import COLOURS, PAPER
 
 TO = 1.25
 """The share at which colours end."""
@@ -44,8 +44,10 @@ class Cell:
 Node = tuple[str, tuple[str, ...]]
 """Name and domains."""
 _MARKS = (
-    (State.SLOW, "triangle-down", "actual"), (State.FAILED, "x", "actual"), (State.UNMEASURED, "line-ne-open", "held"),
-)  # fmt: skip
+    (State.SLOW, "triangle-down", "actual"),
+    (State.FAILED, "x", "actual"),
+    (State.UNMEASURED, "line-ne-open", "held"),
+)
 Grid = Sequence[Sequence[Cell | None]]
 
 
@@ -57,22 +59,46 @@ def pair_map(nodes: Sequence[Node], cells: Mapping[tuple[str, str], Cell]) -> go
     # Below the figure, where cells have one.
     below = 0.27 if count <= _WRITTEN else 0.0
     for state, symbol, role in _MARKS:
-        here = [(x, y) for y, row in enumerate(grid) for x, one in enumerate(row) if one and one.state is state]
-        traces.append(go.Scatter(
-            name=state.value, x=[x for x, _ in here], y=[y + below for _, y in here], mode="markers", hoverinfo="skip",
-            showlegend=bool(here),
-            marker={"symbol": symbol, "size": 8, "color": COLOURS[role], "line": {"width": 1.2},
-                    "opacity": 0.6 if state is State.UNMEASURED else 1},
-            meta={"role": role, "cells": count},
-        ))  # fmt: skip
+        here = [(x, y) for y, row in enumerate(grid) for x, cell in enumerate(row) if cell and cell.state is state]
+        traces.append(
+            go.Scatter(
+                name=state.value,
+                x=[x for x, _ in here],
+                y=[y + below for _, y in here],
+                mode="markers",
+                hoverinfo="skip",
+                showlegend=bool(here),
+                marker={
+                    "symbol": symbol,
+                    "size": 8,
+                    "color": COLOURS[role],
+                    "line": {"width": 1.2},
+                    "opacity": 0.6 if state is State.UNMEASURED else 1,
+                },
+                meta={"role": role, "cells": count},
+            )
+        )
     places, names = _ticks(nodes)
-    axis = {"fixedrange": True, "showgrid": False, "zeroline": False, "tickvals": places, "ticktext": names,
-            "range": [-0.5, count - 0.5]}  # fmt: skip
-    return go.Figure(traces, {
-        "template": "none", "margin": {"l": 64, "r": 8, "t": 8, "b": 48}, "shapes": list(_borders(nodes)),
-        "hovermode": "closest", "xaxis": axis, "yaxis": axis | {"range": [count - 0.5, -0.5], "tickangle": 0},
-        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.01, "yanchor": "bottom"},
-    })  # fmt: skip
+    axis = {
+        "fixedrange": True,
+        "showgrid": False,
+        "zeroline": False,
+        "tickvals": places,
+        "ticktext": names,
+        "range": [-0.5, count - 0.5],
+    }
+    return go.Figure(
+        traces,
+        {
+            "template": "none",
+            "margin": {"l": 64, "r": 8, "t": 8, "b": 48},
+            "shapes": list(_borders(nodes)),
+            "hovermode": "closest",
+            "xaxis": axis,
+            "yaxis": axis | {"range": [count - 0.5, -0.5], "tickangle": 0},
+            "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.01, "yanchor": "bottom"},
+        },
+    )
 
 
 def _of(cells: Mapping[tuple[str, str], Cell], a: str, b: str) -> Cell | None:
@@ -81,34 +107,56 @@ def _of(cells: Mapping[tuple[str, str], Cell], a: str, b: str) -> Cell | None:
 
 def _shares(grid: Grid) -> Any:
     """Pairs that were measured and of which something is predicted."""
-    z = [[None if one is None or one.share is None else round(one.share, 3) for one in row] for row in grid]
+    z = [[None if cell is None or cell.share is None else round(cell.share, 3) for cell in row] for row in grid]
     ticks = [0, 0.25, 0.5, 0.75, 1, TO]
     return go.Heatmap(
-        z=z, x=list(range(len(grid))), y=list(range(len(grid))), zmin=0, zmax=TO, xgap=_gap(grid), ygap=_gap(grid),
-        **_written(grid, measured=True), hovertext=_words(grid), hoverinfo="text",
+        z=z,
+        x=list(range(len(grid))),
+        y=list(range(len(grid))),
+        zmin=0,
+        zmax=TO,
+        xgap=_gap(grid),
+        ygap=_gap(grid),
+        **_written(grid, measured=True),
+        hovertext=_cell_text(grid),
+        hoverinfo="text",
         colorscale=[[0, COLOURS["limit"]], [0.6, PAPER], [0.8, COLOURS["keep"]], [1, COLOURS["median"]]],
-        colorbar={"title": {"text": "of predicted", "side": "right"}, "thickness": 12, "tickvals": ticks,
-                  "ticktext": [f"{one:.0%}" for one in ticks]},
+        colorbar={
+            "title": {"text": "of predicted", "side": "right"},
+            "thickness": 12,
+            "tickvals": ticks,
+            "ticktext": [f"{tick:.0%}" for tick in ticks],
+        },
         meta={"role": "share"},
-    )  # fmt: skip
+    )
 
 
 def _others(grid: Grid) -> Any:
     """The other pairs, pale."""
-    z = [[1 if one is not None and one.share is None else None for one in row] for row in grid]
+    z = [[1 if cell is not None and cell.share is None else None for cell in row] for row in grid]
     return go.Heatmap(
-        z=z, x=list(range(len(grid))), y=list(range(len(grid))), zmin=0, zmax=1, xgap=_gap(grid), ygap=_gap(grid),
-        showscale=False, **_written(grid, measured=False), hovertext=_words(grid), hoverinfo="text",
-        colorscale=[[0, PAPER], [1, PAPER]], meta={"role": "pale"},
-    )  # fmt: skip
+        z=z,
+        x=list(range(len(grid))),
+        y=list(range(len(grid))),
+        zmin=0,
+        zmax=1,
+        xgap=_gap(grid),
+        ygap=_gap(grid),
+        showscale=False,
+        **_written(grid, measured=False),
+        hovertext=_cell_text(grid),
+        hoverinfo="text",
+        colorscale=[[0, PAPER], [1, PAPER]],
+        meta={"role": "pale"},
+    )
 
 
 def _gap(grid: Sequence[object]) -> float:
     return 1 if len(grid) <= 48 else 0.4
 
 
-def _words(grid: Grid) -> list[list[str]]:
-    return [["" if one is None else escape(one.words).replace("\n", "<br>") for one in row] for row in grid]
+def _cell_text(grid: Grid) -> list[list[str]]:
+    return [["" if cell is None else escape(cell.words).replace("\n", "<br>") for cell in row] for row in grid]
 
 
 def _written(grid: Grid, *, measured: bool) -> dict[str, Any]:
@@ -117,9 +165,12 @@ def _written(grid: Grid, *, measured: bool) -> dict[str, Any]:
         return {}
     form = "{:.3g}" if measured else "({:.3g})"
     text = [
-        [form.format(one.gbps) if one is not None and one.gbps and (one.share is not None) == measured else ""
-         for one in row] for row in grid
-    ]  # fmt: skip
+        [
+            form.format(cell.gbps) if cell is not None and cell.gbps and (cell.share is not None) == measured else ""
+            for cell in row
+        ]
+        for row in grid
+    ]
     return {"text": text, "texttemplate": "%{text}"}
 
 
@@ -130,7 +181,7 @@ def _ticks(nodes: Sequence[Node]) -> tuple[list[float], list[str]]:
     groups = _groups(nodes)
     if 1 < len(groups) <= _NAMED:
         domains = [(nodes[start][1] or ("no domain",))[-1][:_LONGEST] for start, _ in groups]
-        return [(start + end - 1) / 2 for start, end in groups], [escape(one) for one in domains]
+        return [(start + end - 1) / 2 for start, end in groups], [escape(domain) for domain in domains]
     step = math.ceil(len(nodes) / 12)
     return [float(n) for n in range(0, len(nodes), step)], names[::step]
 
@@ -155,4 +206,4 @@ def _short(names: Sequence[str]) -> list[str]:
     """Without what all have in common behind their first dot; of long ones the end, which tells them apart."""
     tails = {name.partition(".")[2] for name in names}
     cut = [name.partition(".")[0] if len(tails) == 1 else name for name in names]
-    return [escape(one if len(one) <= _LONGEST else f"…{one[-_LONGEST + 1 :]}") for one in cut]
+    return [escape(item if len(item) <= _LONGEST else f"…{item[-_LONGEST + 1 :]}") for item in cut]

@@ -8,9 +8,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from kopt.core.topology import DegradedPart, NodeTopology
-from kopt.dashboard.topology_cards import BEHIND_SWITCH, Beside, nearest, place_cards
-from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, Edge
+from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
+from kopt.dashboard.pages.topology.cards import BEHIND_SWITCH, Beside, lay_out_cards, nearest
+from kopt.topology.graph import Device, DeviceGraph, DeviceKind, Edge
 
 Point = tuple[float, float]
 Homes = Mapping[int, tuple[int, int]]
@@ -18,7 +18,7 @@ Homes = Mapping[int, tuple[int, int]]
 GPU_R, SWITCH_R, CARD_R, EDGE_R, LABEL_R = 1.0, 1.2, 1.34, 1.46, 1.54
 INNER_R = 0.84
 _SWITCH_GAP, _NUMA_GAP = 0.35, 0.7
-_SWITCH_WORDS = {"NVLINK": "NVSwitch", "XGMI": "XGMI switch"}
+_SWITCH_NAMES = {"NVLINK": "NVSwitch", "XGMI": "XGMI switch"}
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ def picture(
     homes = _homes(graph, node)
     ring = _ring(homes)
     worn = _Worn(node, degraded)
-    cards = place_cards(node, ring.at, ring.numas, homes, ring.switches)
+    cards = lay_out_cards(node, ring.at, ring.numas, homes, ring.switches)
     wires = [*_pcie(graph, ring, homes), *_direct(graph, ring, frozenset(chosen), worn), *_card_wires(cards.beside)]
     marks = [*_gpus(node, ring, frozenset(chosen), worn), *_cards(cards.beside, worn), *_hub(graph, node)]
     labels = [*_card_labels(cards.beside), *_numa_labels(node, ring)]
-    boxes = tuple(Box(_sector(*span), _numa_words(node, numa)) for numa, span in ring.numas.items())
+    boxes = tuple(Box(_sector(*span), _numa_text(node, numa)) for numa, span in ring.numas.items())
     return Picture(boxes, tuple(wires), tuple(marks), tuple(labels), (*cards.notes, *worn.notes()))
 
 
@@ -111,38 +111,38 @@ class _Worn:
         self.gpus: dict[int, str] = {}
         self.pairs: dict[tuple[int, int], DegradedPart] = {}
         self.cards: dict[str, str] = {}
-        for one in degraded:
-            known = [gpus[name] for name in one.names if name in gpus]
-            if one.kind == "link" and len(known) == 2:
-                self.pairs[min(known), max(known)] = one
-            elif known:
-                self.gpus[known[0]] = told(one)
-            elif one.names:
-                self.cards[one.names[0]] = told(one)
+        for degraded_part in degraded:
+            indexes = [gpus[name] for name in degraded_part.names if name in gpus]
+            if degraded_part.kind == "link" and len(indexes) == 2:
+                self.pairs[min(indexes), max(indexes)] = degraded_part
+            elif indexes:
+                self.gpus[indexes[0]] = degradation_text(degraded_part)
+            elif degraded_part.names:
+                self.cards[degraded_part.names[0]] = degradation_text(degraded_part)
 
     def notes(self) -> list[str]:
-        return [f"degraded: {told(one)}" for one in self.parts]
+        return [f"degraded: {degradation_text(part)}" for part in self.parts]
 
 
-def told(part: DegradedPart) -> str:
+def degradation_text(part: DegradedPart) -> str:
     """``link A B: 1 of 2``."""
     return f"{part.part}: {part.now:g} of {part.was:g}"
 
 
 def _homes(graph: DeviceGraph, node: NodeTopology) -> Homes:
-    found = {}
+    homes = {}
     for gpu in graph.gpus:
         way = graph.way_up(Device(DeviceKind.GPU, gpu))
-        switch = next((one.index for one in way if one.kind is DeviceKind.PCIE_SWITCH), -1)
-        found[gpu] = (way[-1].index if way[-1].kind is DeviceKind.NUMA else -1, switch)
+        switch = next((device.index for device in way if device.kind is DeviceKind.PCIE_SWITCH), -1)
+        homes[gpu] = (way[-1].index if way[-1].kind is DeviceKind.NUMA else -1, switch)
     # Where tools show NVLink between two GPUs in place of the way through PCIe, a card that both are beside tells it.
     for nic in node.nics:
         near, kind = nearest(node, nic.name)
-        alike = {found[gpu] for gpu in near}
+        alike = {homes[gpu] for gpu in near}
         if kind in BEHIND_SWITCH and len(near) > 1 and len(alike) == 1:
             numa, switch = alike.pop()
-            found |= {gpu: (numa, min(near) if switch < 0 else switch) for gpu in near}
-    return found
+            homes |= {gpu: (numa, min(near) if switch < 0 else switch) for gpu in near}
+    return homes
 
 
 def _ring(homes: Homes) -> _Ring:
@@ -158,7 +158,7 @@ def _ring(homes: Homes) -> _Ring:
     whole = at + 1 + (_NUMA_GAP if several else 0.0)
     # The first gap is at the top, halved.
     first = (_NUMA_GAP if several else 0.0) / 2 + 0.5
-    turns = {gpu: (place + first) / whole for gpu, place in places.items()}
+    turns = {gpu: (position + first) / whole for gpu, position in places.items()}
 
     def spans(which: int, reach: float) -> dict[int, tuple[float, float]]:
         groups: dict[int, list[float]] = {}
@@ -180,7 +180,7 @@ def _sector(start: float, end: float) -> tuple[Point, ...]:
     return (*outer, *_arc(end, start, INNER_R), outer[0])
 
 
-def _numa_words(node: NodeTopology, numa: int) -> str:
+def _numa_text(node: NodeTopology, numa: int) -> str:
     return f"NUMA node {numa}" if any(gpu.numa is not None for gpu in node.gpus) else "NUMA node not told"
 
 
@@ -192,7 +192,7 @@ def _numa_labels(node: NodeTopology, ring: _Ring) -> list[Label]:
 
 def _pcie(graph: DeviceGraph, ring: _Ring, homes: Homes) -> list[Wire]:
     """From GPUs to their PCIe switch, or to the edge of the box, which is the host."""
-    found = []
+    wires = []
     speeds: dict[int, float] = {}
     for gpu, turn in ring.at.items():
         edge = graph.parents.get(Device(DeviceKind.GPU, gpu))
@@ -200,70 +200,85 @@ def _pcie(graph: DeviceGraph, ring: _Ring, homes: Homes) -> list[Wire]:
         top, where = (SWITCH_R, "its PCIe switch") if switch in ring.switches else (EDGE_R, "the host")
         speeds[switch] = max(gbps, speeds.get(switch, 0.0))
         words = f"GPU {gpu} to {where}: {gbps:.3g} GB/s"
-        found.append(Wire("PCIe", gbps, (polar(turn, GPU_R), polar(turn, top)), words, direct=False))
+        wires.append(Wire("PCIe", gbps, (polar(turn, GPU_R), polar(turn, top)), words, direct=False))
     for switch, (start, end) in ring.switches.items():
         middle, gbps = (start + end) / 2, speeds[switch]
         words = f"PCIe switch to the host: {gbps:.3g} GB/s"
-        found += [
+        wires += [
             Wire("PCIe", gbps, _arc(start, end, SWITCH_R), "PCIe switch", direct=False),
             Wire("PCIe", gbps, (polar(middle, SWITCH_R), polar(middle, EDGE_R)), words, direct=False),
         ]
-    return found
+    return wires
 
 
 def _direct(graph: DeviceGraph, ring: _Ring, chosen: frozenset[int], worn: _Worn) -> list[Wire]:
-    found, seen = [], set()
+    wires, drawn_pairs = [], set()
     for edge in graph.edges:
         if not edge.kind.direct:
             continue
-        ends = [one.index for one in (edge.a, edge.b) if one.kind is DeviceKind.GPU]
+        ends = [device.index for device in (edge.a, edge.b) if device.kind is DeviceKind.GPU]
         pair = (min(ends), max(ends))
-        seen.add(pair)
+        drawn_pairs.add(pair)
         part = worn.pairs.get(pair) if len(ends) == 2 else None
-        found.append(_wire(edge, ends, ring, chosen, part))
+        wires.append(_wire(edge, ends, ring, chosen, part))
     # A link that is down leaves no edge: where it was is shown all the same.
     for (a, b), part in worn.pairs.items():
-        if (a, b) not in seen and a in ring.at and b in ring.at and not graph.switched:
+        if (a, b) not in drawn_pairs and a in ring.at and b in ring.at and not graph.switched:
             points = (polar(ring.at[a], GPU_R), polar(ring.at[b], GPU_R))
-            found.append(Wire("link that is down", 0.0, points, told(part), degraded=True))
-    return found
+            wires.append(Wire("link that is down", 0.0, points, degradation_text(part), degraded=True))
+    return wires
 
 
 def _wire(edge: Edge, ends: list[int], ring: _Ring, chosen: frozenset[int], part: DegradedPart | None) -> Wire:
     points = tuple(polar(ring.at[gpu], GPU_R) for gpu in ends)
     between = f"GPU {ends[0]} to GPU {ends[-1]}" if len(ends) == 2 else f"GPU {ends[0]} to the switches"
-    words = f"{between}: {edge.kind.value} {edge.total_gbps:.4g} GB/s" + (f", degraded: {told(part)}" if part else "")
+    words = f"{between}: {edge.kind.value} {edge.total_gbps:.4g} GB/s" + (
+        f", degraded: {degradation_text(part)}" if part else ""
+    )
     whole = points if len(ends) == 2 else (*points, (0.0, 0.0))
     return Wire(edge.kind.value, edge.total_gbps, whole, words, True, chosen >= set(ends), part is not None)
 
 
 def _card_wires(cards: Sequence[Beside]) -> list[Wire]:
     """A card hangs at the PCIe switch of its GPUs, or at the host."""
-    found = []
-    for one in cards:
-        end = polar(one.turn, EDGE_R)
-        if one.foot is not None:
-            end = polar(min(max(one.turn, one.foot[0]), one.foot[1]), SWITCH_R)
-        found.append(Wire("PCIe", 0.0, (polar(one.turn, CARD_R), end), one.words, direct=False))
-    return found
+    card_wires = []
+    for beside in cards:
+        end = polar(beside.turn, EDGE_R)
+        if beside.foot is not None:
+            end = polar(min(max(beside.turn, beside.foot[0]), beside.foot[1]), SWITCH_R)
+        card_wires.append(Wire("PCIe", 0.0, (polar(beside.turn, CARD_R), end), beside.words, direct=False))
+    return card_wires
 
 
 def _gpus(node: NodeTopology, ring: _Ring, chosen: frozenset[int], worn: _Worn) -> list[Mark]:
-    found = []
+    gpus = []
     for gpu in node.gpus:
-        facts = [f"GPU {gpu.index}", gpu.name, gpu.pci, gpu.partition, worn.gpus.get(gpu.index, "")]
-        words = ", ".join(filter(None, facts))
-        found.append(Mark("gpu", polar(ring.at[gpu.index], GPU_R), str(gpu.index), words, gpu.index in chosen,
-                          gpu.index in worn.gpus))  # fmt: skip
-    return found
+        details = [f"GPU {gpu.index}", gpu.name, gpu.pci, gpu.partition, worn.gpus.get(gpu.index, "")]
+        words = ", ".join(filter(None, details))
+        gpus.append(
+            Mark(
+                "gpu",
+                polar(ring.at[gpu.index], GPU_R),
+                str(gpu.index),
+                words,
+                gpu.index in chosen,
+                gpu.index in worn.gpus,
+            )
+        )
+    return gpus
 
 
 def _cards(cards: Sequence[Beside], worn: _Worn) -> list[Mark]:
     return [
-        Mark("card", polar(one.turn, CARD_R), "", ", ".join(filter(None, [one.words, _worn_card(one, worn)])),
-             degraded=bool(_worn_card(one, worn)))
-        for one in cards
-    ]  # fmt: skip
+        Mark(
+            "card",
+            polar(beside.turn, CARD_R),
+            "",
+            ", ".join(filter(None, [beside.words, _worn_card(beside, worn)])),
+            degraded=bool(_worn_card(beside, worn)),
+        )
+        for beside in cards
+    ]
 
 
 def _worn_card(card: Beside, worn: _Worn) -> str:
@@ -274,10 +289,10 @@ def _hub(graph: DeviceGraph, node: NodeTopology) -> list[Mark]:
     if not graph.switched:
         return []
     kind = next(edge.kind.value for edge in graph.edges if edge.kind.direct)
-    many = sum(one.kind == "switch" for one in node.devices)
-    name = _SWITCH_WORDS.get(kind, "switch")
+    many = sum(device.kind == "switch" for device in node.devices)
+    name = _SWITCH_NAMES.get(kind, "switch")
     return [Mark("switch", (0.0, 0.0), f"{many}× {name}" if many > 1 else name, f"{name}: every GPU to every other")]
 
 
 def _card_labels(cards: Sequence[Beside]) -> list[Label]:
-    return [Label(polar(one.turn, LABEL_R), one.name) for one in cards]
+    return [Label(polar(beside.turn, LABEL_R), beside.name) for beside in cards]

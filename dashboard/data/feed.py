@@ -1,0 +1,123 @@
+"""How pages get their data: a feed is refreshed in the background, and a page reads what came last at once.
+
+A page brings its own feeds (``Page.feeds``); ``live.LiveSource`` runs those of all pages.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from kopt.dashboard.data.histories import Histories
+from kopt.dashboard.data.served import Served
+from kopt.dashboard.data.sources import Cluster
+from kopt.models.registry.registry import MetricRow, RegisteredModel
+from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, RequestRefused
+from kopt.serving.contract.answers import AnswerError
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+FAILURES = (EndpointFailure, AnswerError, RequestRefused)
+"""What an endpoint that is away, or broken, raises."""
+
+
+class Versions(Protocol):
+    """The part of ``models.registry.Registry`` that the pages use; every method may block."""
+
+    def list(self, name: str) -> tuple[RegisteredModel, ...]: ...
+
+    def compare(self, name: str, versions: Sequence[str] = ...) -> tuple[MetricRow, ...]: ...
+
+
+@dataclass(frozen=True)
+class Connections:
+    """Where feeds get their data. ``patience_s`` is how long a page may wait for an answer that it asked for itself."""
+
+    histories: Histories
+    client: AsyncPredictionClient
+    registry: Versions | None
+    cluster: Cluster | None
+    served: Served
+    url: str
+    home: Path
+    clock: Callable[[], float]
+    patience_s: float
+
+
+class Reader(Protocol[T_co]):
+    """A feed at work."""
+
+    async def refresh(self) -> None:
+        """Fetch what is new. What is unreachable is a problem in the data, not an exception."""
+
+    async def latest(self) -> T_co:
+        """What came last; never waits for the network."""
+
+
+@dataclass(frozen=True)
+class Feed(Generic[T]):
+    """One kind of data. ``empty`` is what pages show while there is none, and where it is of no use to them."""
+
+    name: str
+    empty: Callable[[], T]
+    open: Callable[[Connections], Reader[T]]
+
+
+class Source(Protocol):
+    """Where the pages get their content. It raises nothing for a platform that is down: the data says so."""
+
+    async def latest(self, feed: Feed[T]) -> T:
+        """What came last; immediate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Data with a sentence for the page's banner where it could not be refreshed."""
+
+    problem: str = ""
+
+
+A = TypeVar("A", bound=Answer)
+
+
+class Polled(Generic[A]):
+    """Asks at most every ``every_s``; what came before stays, with the problem, where there is no answer."""
+
+    def __init__(
+        self, empty: A, ask: Callable[[], Awaitable[A]], clock: Callable[[], float], every_s: float = 0.0
+    ) -> None:
+        self._latest, self._ask, self._clock, self._every_s = empty, ask, clock, every_s
+        self.due_s = 0.0
+
+    async def refresh(self) -> None:
+        if self._clock() < self.due_s:
+            return
+        try:
+            self._latest = await self._ask()
+            self.due_s = self._clock() + self._every_s
+        except FAILURES as error:
+            self._latest = replace(self._latest, problem=sentence(error))
+
+    async def latest(self) -> A:
+        return self._latest
+
+
+class Fixed(Generic[T]):
+    """Data that needs no refresh, computed anew for each page where ``value`` does so."""
+
+    def __init__(self, value: Callable[[], T]) -> None:
+        self._value = value
+
+    async def refresh(self) -> None:
+        pass
+
+    async def latest(self) -> T:
+        return self._value()
+
+
+def sentence(error: Exception) -> str:
+    """What a failure says to a reader of the pages."""
+    return error.reason.message if isinstance(error, EndpointFailure) else f"{error}"
+
+
+AnyFeed = Feed[Any]

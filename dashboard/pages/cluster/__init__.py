@@ -1,0 +1,1 @@
+"""What the controllers do in the cluster: lending, evictions, staged data."""

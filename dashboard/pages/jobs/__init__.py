@@ -1,0 +1,1 @@
+"""The page of jobs whose logs are followed."""

@@ -1,0 +1,25 @@
+"""The jobs whose logs the endpoint follows."""
+
+from dataclasses import dataclass
+
+from kopt.dashboard.data.feed import Answer, Connections, Feed, Polled
+from kopt.serving.contract.checkpoint_answers import FollowedJobView
+
+
+@dataclass(frozen=True)
+class Jobs(Answer):
+    """The jobs whose logs are followed, heard of last first, as of ``now_s``; or what kept them away."""
+
+    found: tuple[FollowedJobView, ...] = ()
+    now_s: float = 0.0
+
+
+def _open(connections: Connections) -> Polled[Jobs]:
+    async def ask() -> Jobs:
+        answer = await connections.client.jobs()
+        return Jobs(answer.jobs, answer.now_s)
+
+    return Polled(Jobs(), ask, connections.clock)
+
+
+JOBS: Feed[Jobs] = Feed("jobs", Jobs, _open)

@@ -1,0 +1,177 @@
+"""The page of jobs: how their states followed each other, may they be killed now, and what that would cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kopt.core.workload.checkpoint import Estimate, JobState
+from kopt.dashboard.formatting import amount, clock, span
+from kopt.dashboard.pages.jobs.data import Jobs
+from kopt.serving.contract.checkpoint_answers import FollowedJobView, StateChange
+
+SHOWN = 60
+CHANGES_SHOWN = 12
+SPANS_H = (1, 6, 24, 168)
+DEFAULT_SPAN_H = 6
+WIDTH = 1000.0
+_NARROWEST = 2.5
+"""Of a write or a failure, in the picture's units: what lasts seconds must be seen in a picture of days."""
+WORDS = {
+    JobState.STARTING: "starting",
+    JobState.DATA: "reading data",
+    JobState.LOADING: "loading a checkpoint",
+    JobState.TRAIN: "training",
+    JobState.EVAL: "evaluating",
+    JobState.CKPT_WRITING: "writing a checkpoint",
+    JobState.CKPT_DONE: "checkpoint done",
+    JobState.CKPT_FAILED: "checkpoint failed",
+    JobState.FINISHED: "finished",
+    JobState.CRASHED: "crashed",
+    JobState.OOM: "out of memory",
+    JobState.STALLED: "silent",
+    JobState.UNKNOWN: "not known",
+}
+LEGEND = (
+    (JobState.TRAIN, "training"),
+    (JobState.EVAL, "evaluating"),
+    (JobState.CKPT_WRITING, "writing a checkpoint"),
+    (JobState.CKPT_DONE, "checkpoint done"),
+    (JobState.STARTING, "starting, loading, data"),
+    (JobState.CRASHED, "failed"),
+    (JobState.STALLED, "silent"),
+    (JobState.FINISHED, "finished"),
+)
+_SHORT = frozenset({JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAILED, JobState.CRASHED, JobState.OOM})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A state's part of the timeline, in its units; ``words`` are told when it is pointed at."""
+
+    state: str
+    x: float
+    width: float
+    safe: bool
+    words: str
+
+
+@dataclass(frozen=True)
+class JobCard:
+    """One job in words. ``pieces`` run from ``from_s`` to ``to_s`` (Unix seconds); the newest ``changes`` first."""
+
+    view: FollowedJobView
+    state: str
+    risk: str
+    durable: str
+    coming: str
+    pieces: tuple[Piece, ...]
+    from_s: float
+    to_s: float
+    changes: tuple[StateChange, ...]
+
+
+@dataclass(frozen=True)
+class JobsPage:
+    """``cards`` of the ``found`` among the ``known``; ``safe`` may be killed now; ``risk`` of all of them together."""
+
+    cards: tuple[JobCard, ...]
+    found: int
+    known: int
+    safe: int
+    risk: str
+    problem: str = ""
+
+
+def jobs_page(jobs: Jobs, text: str = "", hours: float = DEFAULT_SPAN_H) -> JobsPage:
+    """What the page shows of the jobs whose name holds ``text``, over the last ``hours``."""
+    followed_jobs = [followed_job for followed_job in jobs.found if text.casefold() in followed_job.job.casefold()]
+    cards = tuple(_card(followed_job, jobs.now_s, hours) for followed_job in followed_jobs[:SHOWN])
+    risks = [followed_job.status.work_at_risk_gpu_seconds for followed_job in followed_jobs]
+    total = sum(estimate.value for estimate in risks if estimate is not None)
+    safe = sum(followed_job.status.safe for followed_job in followed_jobs)
+    return JobsPage(cards, len(followed_jobs), len(jobs.found), safe, _gpu_time(total), jobs.problem)
+
+
+def _card(followed_job: FollowedJobView, now_s: float, hours: float) -> JobCard:
+    status = followed_job.status
+    risk = status.work_at_risk_gpu_seconds
+    begun_s = max(followed_job.changes[0].at_s if followed_job.changes else now_s, now_s - hours * 3600)
+    return JobCard(
+        followed_job,
+        WORDS[status.state],
+        "not known: nothing tells the time" if risk is None else _between(risk),
+        _durable(followed_job),
+        _coming(followed_job),
+        _pieces(followed_job.changes, begun_s, now_s),
+        begun_s,
+        now_s,
+        followed_job.changes[: -CHANGES_SHOWN - 1 : -1],
+    )
+
+
+def _durable(followed_job: FollowedJobView) -> str:
+    status = followed_job.status
+    if not status.evidence:
+        return "none seen"
+    step = "of an unknown step" if status.last_durable_step is None else f"of step {status.last_durable_step:,}"
+    if status.last_durable_claimed:
+        step += " (claimed by the job's pods, not seen in its log)"
+    ago = status.seconds_since_durable
+    return step if ago is None else f"{step}, {span(ago)} ago"
+
+
+def _coming(followed_job: FollowedJobView) -> str:
+    estimate = followed_job.status.next_checkpoint_seconds
+    if estimate is None:
+        return ""
+    if estimate.value <= 0:
+        return "any moment"
+    return f"in about {span(estimate.value)} ({span(estimate.low)} to {span(estimate.high)})"
+
+
+def _pieces(changes: Sequence[StateChange], begun_s: float, now_s: float) -> tuple[Piece, ...]:
+    """States between ``begun_s`` and now; drawn in this order, so that short ones stand above the long."""
+    scale = WIDTH / max(now_s - begun_s, 1e-6)
+    ends = [change.at_s for change in changes[1:]] + [now_s] * bool(changes)
+    pieces = []
+    for state_change, end_s in zip(changes, ends, strict=True):
+        start_s, end_s = max(state_change.at_s, begun_s), min(max(end_s, state_change.at_s), now_s)
+        if end_s < begun_s or start_s > now_s:
+            continue
+        least = _NARROWEST if state_change.state in _SHORT else 0.0
+        width = max((end_s - start_s) * scale, least)
+        x = min((start_s - begun_s) * scale, WIDTH - width)
+        if width > 0:
+            pieces.append(
+                Piece(
+                    state_change.state.value,
+                    round(x, 2),
+                    round(width, 2),
+                    state_change.safe,
+                    _words(state_change, end_s),
+                )
+            )
+    return tuple(sorted(pieces, key=lambda piece: -piece.width))
+
+
+def _words(state_change: StateChange, end_s: float) -> str:
+    safe = "safe to kill" if state_change.safe else "not safe to kill"
+    line = "" if state_change.line is None else f"\nline {state_change.line:,}: {state_change.text}"
+    lasted = span(max(0.0, end_s - state_change.at_s))
+    return f"{WORDS[state_change.state]}, {safe}\n{clock(state_change.at_s)}, {lasted}{line}"
+
+
+def _between(estimate: Estimate) -> str:
+    size, word = _scale(estimate.value)
+    return f"{amount(estimate.value / size)} {word} ({amount(estimate.low / size)} to {amount(estimate.high / size)})"
+
+
+def _gpu_time(gpu_seconds: float) -> str:
+    size, word = _scale(gpu_seconds)
+    return f"{amount(gpu_seconds / size)} {word}"
+
+
+def _scale(gpu_seconds: float) -> tuple[float, str]:
+    for size, word in ((3600.0, "GPU-hours"), (60.0, "GPU-minutes")):
+        if gpu_seconds >= 2 * size:
+            return size, word
+    return 1.0, "GPU-seconds"

@@ -1,0 +1,1 @@
+"""The page of GPUs that services could lend."""

@@ -1,0 +1,21 @@
+"""The pages: a new one is a folder of its own and a line here. Their order is that of the navigation."""
+
+from kopt.dashboard.pages.cluster import page as cluster
+from kopt.dashboard.pages.jobs import page as jobs
+from kopt.dashboard.pages.lending import page as lending
+from kopt.dashboard.pages.models import page as models
+from kopt.dashboard.pages.page import Page
+from kopt.dashboard.pages.services import page as services
+from kopt.dashboard.pages.sizes import page as sizes
+from kopt.dashboard.pages.topology import page as topology
+
+PAGES: tuple[Page, ...] = (
+    services.PAGE,
+    services.SERVICE,
+    lending.PAGE,
+    sizes.PAGE,
+    jobs.PAGE,
+    topology.PAGE,
+    cluster.PAGE,
+    models.PAGE,
+)

@@ -1,0 +1,1 @@
+"""The table of services, and the page of one service."""

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kopt.cli.edge import Refused
+from kopt.cli.errors import Refused
 from kopt.cli.output import printable
+from kopt.core.redaction import redact, redact_words
 from kopt.core.settings import Settings
 
 if TYPE_CHECKING:
-    from kopt.serving.client import PredictionClient
+    from kopt.serving.client.client import PredictionClient
 
 DEADLINE_S = 30.0
 _MAX_SCRIPT_BYTES = 2 << 20
@@ -21,7 +22,7 @@ _LONGEST_NAME = 253
 @contextlib.contextmanager
 def endpoint(settings: Settings) -> "Iterator[PredictionClient]":
     """A client of the endpoint; an endpoint that does not answer is Refused with what to do."""
-    from kopt.serving.client import EndpointFailure, PredictionClient
+    from kopt.serving.client.client import EndpointFailure, PredictionClient
 
     try:
         with PredictionClient(settings.endpoint, deadline_s=DEADLINE_S) as client:
@@ -47,26 +48,27 @@ def sizing_question(
     """
     from kopt.formats.entrypoint import EntrypointError, Kind, what_runs
 
-    known = {key: value for key, value in (("gpu", gpu), ("world_size", world_size)) if value is not None}
+    options = {key: value for key, value in (("gpu", gpu), ("world_size", world_size)) if value is not None}
     if isinstance(command, Mapping):
         metadata = command.get("metadata")
         named = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, Mapping) else None
         # YAML knows moments of time, which JSON writes as text.
         plain = json.loads(json.dumps(command, default=str))
-        return known | {"workload": plain, "name": str(named or "workload")[:_LONGEST_NAME]}
-    words = command if isinstance(command, str) else list(command)
-    name = printable(words if isinstance(words, str) else " ".join(words))[:_LONGEST_NAME]
+        return options | {"workload": plain, "name": str(named or "workload")[:_LONGEST_NAME]}
+    command_line = command if isinstance(command, str) else list(command)
+    redacted = redact(command_line) if isinstance(command_line, str) else " ".join(redact_words(command_line))
+    name = printable(redacted)[:_LONGEST_NAME]
     try:
-        found = what_runs(words, lambda _: None)
+        entrypoint = what_runs(command_line, lambda _: None)
     except EntrypointError:
-        return known | {"workload": words, "name": name}
-    path = Path(found.script)
-    if found.kind is not Kind.SCRIPT or path.suffix != ".py" or not _is_small_file(path):
-        return known | {"workload": words, "name": name}
+        return options | {"workload": command_line, "name": name}
+    path = Path(entrypoint.script)
+    if entrypoint.kind is not Kind.SCRIPT or path.suffix != ".py" or not _is_small_file(path):
+        return options | {"workload": command_line, "name": name}
     text = path.read_text(encoding="utf-8", errors="replace")
-    script = {"script": text, "arguments": list(found.arguments), "name": printable(path.name)}
-    told = {} if found.world_size is None else {"world_size": found.world_size}
-    return told | known | {"workload": script, "name": printable(path.name)[:_LONGEST_NAME]}
+    script = {"script": text, "arguments": list(entrypoint.arguments), "name": printable(path.name)}
+    launched = {} if entrypoint.world_size is None else {"world_size": entrypoint.world_size}
+    return launched | options | {"workload": script, "name": printable(path.name)[:_LONGEST_NAME]}
 
 
 def _is_small_file(path: Path) -> bool:

@@ -13,15 +13,34 @@ import typer
 from typer.core import TyperGroup
 
 from kopt.cli.output import printable
+from kopt.core.redaction import redact
 
 EXTRAS = {
-    "ray": "serving", "mlflow": "serving", "feast": "serving", "lightgbm": "serving", "fastapi": "serving",
-    "cryptography": "serving", "jinja2": "serving", "matplotlib": "serving", "plotly": "serving", "psutil": "serving",
-    "safetensors": "serving", "pandas": "data", "pyarrow": "data", "numpy": "data",
-    "prometheus_api_client": "data", "torch": "training", "sklearn": "training", "statsforecast": "training",
-    "optuna": "training", "aiohttp": "controllers", "orjson": "controllers", "uvloop": "controllers",
-    "prometheus_client": "agents", "obstore": "staging",
-}  # fmt: skip
+    "ray": "serving",
+    "mlflow": "serving",
+    "feast": "serving",
+    "lightgbm": "serving",
+    "fastapi": "serving",
+    "cryptography": "serving",
+    "jinja2": "serving",
+    "matplotlib": "serving",
+    "plotly": "serving",
+    "psutil": "serving",
+    "safetensors": "serving",
+    "pandas": "data",
+    "pyarrow": "data",
+    "numpy": "data",
+    "prometheus_api_client": "data",
+    "torch": "training",
+    "sklearn": "training",
+    "statsforecast": "training",
+    "optuna": "training",
+    "aiohttp": "controllers",
+    "orjson": "controllers",
+    "uvloop": "controllers",
+    "prometheus_client": "agents",
+    "obstore": "staging",
+}
 
 
 class Refused(Exception):
@@ -51,10 +70,10 @@ class Edge(TyperGroup):
     """The root command; turns whatever the verbs raise into a line and a status."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        found = super().get_command(ctx, cmd_name)
-        if found is not None:
-            _flow(found)
-        return found
+        result = super().get_command(ctx, cmd_name)
+        if result is not None:
+            _flow(result)
+        return result
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -64,14 +83,14 @@ class Edge(TyperGroup):
         except Exception as error:  # the process edge: nothing is left to handle it
             if debugging():
                 raise
-            tell(error)
+            report(error)
             raise typer.Exit(1) from error
 
 
 def _flow(command: Any) -> None:
     """Lines of a paragraph in the help run on, as wide as the terminal is; examples keep theirs."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-    flowing = (one if one.startswith(" ") else " ".join(one.split("\n")) for one in paragraphs)
+    flowing = (paragraph if paragraph.startswith(" ") else " ".join(paragraph.split("\n")) for paragraph in paragraphs)
     command.help = "\n\n".join(flowing)
     for inner in getattr(command, "commands", {}).values():
         _flow(inner)
@@ -81,13 +100,18 @@ def debugging() -> bool:
     return os.environ.get("KOPT_DEBUG", "") not in ("", "0")
 
 
-def tell(error: Exception) -> None:
+def report(error: Exception) -> None:
     """One line on stderr."""
     typer.echo(f"kopt: {explain(error)}", err=True)
 
 
 def explain(error: Exception) -> str:
-    """The sentence for an error: ours as they stand, foreign ones with their type and how to see more."""
+    """The sentence for an error, without secrets: ours as they stand, foreign ones with their type and how to see
+    more."""
+    return redact(_sentence(error))
+
+
+def _sentence(error: Exception) -> str:
     text = printable(" ".join(str(error).split()))
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
         return f"this needs the package {error.name!r}, which is not installed: pip install 'kaiwo-optimizer[{extra}]'"

@@ -2,32 +2,19 @@
 
 import typer
 
-from kopt.cli import (
-    agent,
-    bandwidth,
-    controller,
-    demand,
-    doctor,
-    estimate,
-    evictions,
-    extender,
-    logs,
-    models,
-    off,
-    profile,
-    queue,
-    recommend,
-    simulate,
-    sizes,
-    stage,
-    topology,
-    train,
-    up,
-    webhook,
-    why,
-)
-from kopt.cli.edge import Edge
-from kopt.cli.scripts import ScriptCommand
+from kopt.cli.bandwidth import commands as bandwidth
+from kopt.cli.cluster import agent, controller, evictions, extender, off, queue, webhook, why
+from kopt.cli.demand import commands as demand
+from kopt.cli.errors import Edge
+from kopt.cli.local import doctor, up
+from kopt.cli.logs import commands as logs
+from kopt.cli.script_arguments import ScriptCommand
+from kopt.cli.simulate import commands as simulate
+from kopt.cli.sizing import estimate, profile, recommend
+from kopt.cli.sizing import explain as sizes
+from kopt.cli.staging import commands as stage
+from kopt.cli.topology import commands as topology
+from kopt.cli.training import mlflow, models, train
 
 app = typer.Typer(
     cls=Edge,
@@ -47,6 +34,7 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("status")(up.status)
 app.command("down")(up.down)
+app.command("mlflow")(mlflow.mlflow)
 app.command("off")(off.off)
 app.command("version")(doctor.version)
 app.command("doctor")(doctor.doctor)

@@ -2,15 +2,16 @@
 
 import re
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kopt.cli.edge import usage_error
+from kopt.cli.errors import usage_error
 from kopt.cli.output import Format
 
 
-class Shown(StrEnum):
+class PatchFormat(StrEnum):
     """Formats of ``-o``, with ``patch``: what to change in a workload, as YAML documents."""
 
     TABLE = "table"
@@ -20,6 +21,9 @@ class Shown(StrEnum):
     PATCH = "patch"
 
 
+Kubeconfig = Annotated[
+    Path | None, typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube.")
+]
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the answer.", show_choices=True)]
 Since = Annotated[
     str, typer.Option("--since", metavar="SPAN", help="How much history to read from Prometheus: 30d, 12h, 90m.")
@@ -32,7 +36,8 @@ Label = Annotated[
 ]
 Step = Annotated[str, typer.Option("--step", metavar="SPAN", help="With a Prometheus address: length of a bucket.")]
 Unit = Annotated[
-    str | None, typer.Option("--unit", metavar="UNIT", help="What is counted (requests, tokens, …); told by the data.")
+    str | None,
+    typer.Option("--unit", metavar="UNIT", help="What is counted (requests, tokens, …); default: as the data says."),
 ]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -47,6 +52,14 @@ def seconds(text: str, option: str) -> int:
     return int(amount)
 
 
+def span_text(span_s: float) -> str:
+    """A text that ``seconds`` reads as this span, in its largest whole unit: 30d, 12h, 90s."""
+    for unit in "dhm":
+        if span_s and span_s % _SECONDS[unit] == 0:
+            return f"{span_s / _SECONDS[unit]:g}{unit}"
+    return f"{span_s:g}s"
+
+
 def several_seconds(text: str, option: str) -> tuple[int, ...]:
     """Spans separated by commas, ascending and without repeats."""
     return tuple(sorted({seconds(part, option) for part in text.split(",")}))
@@ -55,9 +68,9 @@ def several_seconds(text: str, option: str) -> tuple[int, ...]:
 def probabilities(text: str, option: str) -> tuple[float, ...]:
     """Probabilities in (0, 1) separated by commas, ascending and without repeats."""
     try:
-        found = tuple(sorted({float(part) for part in text.split(",")}))
+        result = tuple(sorted({float(part) for part in text.split(",")}))
     except ValueError:
-        found = ()
-    if not found or not all(0 < value < 1 for value in found):
+        result = ()
+    if not result or not all(0 < value < 1 for value in result):
         usage_error(f"{text!r} are not probabilities; write them like 0.5,0.9,0.99", option)
-    return found
+    return result

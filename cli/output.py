@@ -38,20 +38,20 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows under the key ``name`` in documents, ``facts`` beside them, ``notes`` for people only.
+    """Rows under the key ``name`` in documents, ``header`` beside them, ``remarks`` for people only.
 
-    ``facts`` are shown above the table as ``key: value``. ``document`` replaces facts and rows in JSON and YAML where
-    an object has a document of its own; ``hidden_facts`` keeps facts, which the notes tell better, off the terminal.
+    ``header`` is shown above the table as ``key: value``. ``document`` replaces header and rows in JSON and YAML where
+    an object has a document of its own; ``hide_header`` keeps the header, where remarks say it better, off terminals.
     """
 
     name: str
     rows: Sequence["DataclassInstance"]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    header: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
-    notes: Sequence[str] = ()
+    remarks: Sequence[str] = ()
     empty: str = "nothing to show"
     document: Mapping[str, Any] | None = None
-    hidden_facts: bool = False
+    hide_header: bool = False
 
 
 def column(title: str, *, show: Callable[[Any], str] | None = None, wide: bool = False) -> Any:
@@ -107,7 +107,7 @@ def document(answer: Answer) -> dict[str, Any]:
     """The answer as one object with its schema, the same for JSON and YAML."""
     if answer.document is not None:
         return {"schema": SCHEMA, **plain(answer.document)}
-    return {"schema": SCHEMA, **plain(answer.facts), answer.name: plain(list(answer.rows))}
+    return {"schema": SCHEMA, **plain(answer.header), answer.name: plain(list(answer.rows))}
 
 
 @formatter(Format.JSON)
@@ -155,7 +155,7 @@ def as_table(answer: Answer) -> str:
     # A pipe has no width: wide enough for every column, so that grep finds whole cells.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     with console.capture() as capture:
-        for key, value in () if answer.hidden_facts else answer.facts.items():
+        for key, value in () if answer.hide_header else answer.header.items():
             console.print(Text(f"{key.replace('_', ' ')}: {_for_people(value)}", style="dim"))
         if answer.rows:
             columns = [f for f in dataclasses.fields(answer.rows[0]) if not f.metadata.get("wide")]
@@ -164,11 +164,11 @@ def as_table(answer: Answer) -> str:
                 numeric = all(_is_number(getattr(row, each.name)) for row in answer.rows)
                 table.add_column(each.metadata.get("title", each.name), justify="right" if numeric else "left")
             for row in answer.rows:
-                table.add_row(*(Text(_shown(each, getattr(row, each.name))) for each in columns))
+                table.add_row(*(Text(_text_of(each, getattr(row, each.name))) for each in columns))
             console.print(table)
         else:
             console.print(Text(answer.empty))
-        for note in answer.notes:
+        for note in answer.remarks:
             console.print(Text(printable(note)))
     return capture.get()
 
@@ -177,7 +177,7 @@ def _is_number(value: Any) -> bool:
     return value is None or (not isinstance(value, bool) and isinstance(plain(value), int | float | None))
 
 
-def _shown(spec: "dataclasses.Field[Any]", value: Any) -> str:
+def _text_of(spec: "dataclasses.Field[Any]", value: Any) -> str:
     render = spec.metadata.get("show")
     return printable(render(value)) if render and value is not None else _for_people(value)
 

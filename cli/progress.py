@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import typer
 
-from kopt.cli.edge import is_terminal
+from kopt.cli.errors import is_terminal
 
 Advance = Callable[[int, int], None]
 
@@ -54,7 +54,7 @@ class _Step:
 
 
 class Steps:
-    """Steps of a longer start: each is told when it ends, with its seconds; the running ones show on a terminal."""
+    """Steps of a longer start: each is printed when it ends, with its seconds; the running ones show on a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -84,16 +84,16 @@ class Steps:
             self._draw()
 
     def end(self, key: str, outcome: str = "", *, failed: bool = False) -> None:
-        """The step is over; ``outcome`` is told after its name."""
+        """The step is over; ``outcome`` is printed after its name."""
         step = self._running.pop(key, None) or _Step(key, time.monotonic(), key)
         self.seconds[key] = round(time.monotonic() - step.begun, 1)
-        mark, colour = ("✗", "red") if failed else ("✓", "green")
-        self._line(f"{mark} {step.what}{': ' if outcome else ''}{outcome}", self.seconds[key], colour)
+        symbol, colour = ("✗", "red") if failed else ("✓", "green")
+        self._line(f"{symbol} {step.what}{': ' if outcome else ''}{outcome}", self.seconds[key], colour)
         self._draw()
 
     @contextlib.contextmanager
     def following(self) -> "Iterator[Callable[[str], None]]":
-        """For work that only tells what it begins: each step ends the one before."""
+        """For work that only reports what it begins: each step ends the one before."""
         running: list[str] = []
 
         def progress(what: str) -> None:
@@ -118,7 +118,7 @@ class Steps:
         line.stylize(colour, 0, 1)
         self._console.print(line.append(f"  {seconds:.1f} s", "dim"), soft_wrap=True)
 
-    def tell(self, text: str) -> None:
+    def sentence(self, text: str) -> None:
         """A sentence between the steps."""
         from rich.text import Text
 

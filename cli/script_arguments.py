@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from kopt.cli.edge import Refused
+from kopt.cli.errors import Refused
+from kopt.formats.yaml_text import load_all_yaml
 
 MANIFESTS = (".yaml", ".yml", ".json")
 _SCRIPTS = (".py", ".ipynb")
@@ -16,11 +17,16 @@ _MAX_MANIFEST_BYTES, _MAX_SCRIPT_BYTES = 4 << 20, 16 << 20
 Arguments = Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="What the script is given.")]
 Gpu = Annotated[
     str | None,
-    typer.Option("--gpu", metavar="GPU", help="The GPU it is meant for: a100-40gb, mi300x, …; by default the one that "
-                 "a manifest selects, else a100-80gb."),
-]  # fmt: skip
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        help="The GPU it is meant for: a100-40gb, mi300x, …; by default the one that "
+        "a manifest selects, else a100-80gb.",
+    ),
+]
 WorldSize = Annotated[
-    int | None, typer.Option("--world-size", min=1, max=65536, help="Processes; told by the launcher if it says.")
+    int | None,
+    typer.Option("--world-size", min=1, max=65536, help="Number of processes; default: as the launcher says."),
 ]
 Timeout = Annotated[
     float, typer.Option("--timeout", min=1, max=86400, help="Seconds that the script may take on the fake device.")
@@ -41,31 +47,33 @@ class ScriptCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own, words = self._split(args)
-        return super().parse_args(ctx, [*own, "--", *words])
+        own, tokens = self._split(args)
+        return super().parse_args(ctx, [*own, "--", *tokens])
 
     def _split(self, args: list[str]) -> tuple[list[str], list[str]]:
         if "--" in args:
             at = args.index("--")
             return args[:at], args[at + 1 :]
-        takes = {name: not getattr(one, "is_flag", False) for one in self.params for name in one.opts if name[0] == "-"}
+        takes = {
+            name: not getattr(param, "is_flag", False) for param in self.params for name in param.opts if name[0] == "-"
+        }
         takes |= dict.fromkeys(("-h", "--help"), False)
         own: list[str] = []
-        words: list[str] = []
+        tokens: list[str] = []
         rest = iter(args)
         for word in rest:
             name, equals, _ = word.partition("=")
             if name not in takes:
-                words.append(word)
+                tokens.append(word)
                 continue
             own.append(word)
             if takes[name] and not equals:
                 own += _next(rest)
-        return own, words
+        return own, tokens
 
 
-def _next(words: Iterator[str]) -> list[str]:
-    following = next(words, None)
+def _next(tokens: Iterator[str]) -> list[str]:
+    following = next(tokens, None)
     return [] if following is None else [following]
 
 
@@ -100,24 +108,22 @@ def _check_file(path: Path) -> None:
 
 def read_manifest(path: Path) -> Mapping[str, Any]:
     """The object in a manifest's file; of several the first with a specification. Raises Refused."""
-    import yaml
-
     _check_file(path)
     try:
-        documents = [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if isinstance(one, dict)]
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        documents = [item for item in load_all_yaml(path.read_text(encoding="utf-8")) if isinstance(item, dict)]
+    except ValueError as error:
         raise Refused(f"{path}: not YAML or JSON ({' '.join(str(error).split())[:200]})") from error
     if not documents:
         raise Refused(f"{path}: holds no object; give a Pod, a Job or another kind with a pod template")
-    return next((one for one in documents if isinstance(one.get("spec"), dict)), documents[0])
+    return next((document for document in documents if isinstance(document.get("spec"), dict)), documents[0])
 
 
-def gpu_of(command: Any, asked: str | None) -> str:
+def gpu_of(command: Any, requested: str | None) -> str:
     """The GPU that is asked for, else the one that a manifest selects, else the default."""
     from kopt.models.sizing.estimate import DEFAULT_GPU
 
-    if asked is not None or not isinstance(command, Mapping):
-        return asked or DEFAULT_GPU
-    from kopt.serving.workloads import gpu_selected
+    if requested is not None or not isinstance(command, Mapping):
+        return requested or DEFAULT_GPU
+    from kopt.serving.sizing.workload import gpu_selected
 
     return gpu_selected(command) or DEFAULT_GPU

@@ -9,21 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kopt.cli.bandwidth_pairs import pairs_command
-from kopt.cli.edge import Refused, usage_error
-from kopt.cli.options import Output
+from kopt.cli.bandwidth.pairs import pairs_command
+from kopt.cli.errors import Refused, usage_error
+from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, format_number, show
 from kopt.cli.progress import say
-from kopt.core.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, BandwidthKind, Collective, collective
-from kopt.core.topology import NodeTopology
+from kopt.core.hardware.bandwidth import (
+    MAX_BYTES,
+    BandwidthError,
+    BandwidthEstimate,
+    BandwidthKind,
+    Collective,
+    collective,
+)
+from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.units import format_bytes, parse_bytes
-from kopt.serving.environment import load_settings
+from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
-    from kopt.cli.bandwidth_place import Asked
+    from kopt.cli.bandwidth.place import SetRequest
 
 app = typer.Typer(no_args_is_help=True, help="Latency and bandwidth of collectives on a set of GPUs.")
-_COLLECTIVES = ", ".join(one.value for one in Collective)
+_COLLECTIVES = ", ".join(collective.value for collective in Collective)
 
 Files = Annotated[
     list[str],
@@ -58,9 +65,16 @@ class KindRow:
 @app.command()
 def estimate(
     files: Files,
-    gpus: Gpus = "", kind: Kind = "all_reduce", size: Size = "1GiB", nodes: Nodes = 1, gpu: Gpu = "", nics: Nics = "",
-    software: Software = "", model: Model = "champion", output: Output = Format.TABLE,
-) -> None:  # fmt: skip
+    gpus: Gpus = "",
+    kind: Kind = "all_reduce",
+    size: Size = "1GiB",
+    nodes: Nodes = 1,
+    gpu: Gpu = "",
+    nics: Nics = "",
+    software: Software = "",
+    model: Model = "champion",
+    output: Output = Format.TABLE,
+) -> None:
     """What a set of GPUs reaches together in one collective: time, algorithm and bus bandwidth with 90 % intervals.
 
     Without --gpus all of the node's GPUs. Link speeds come from the tools, else from the GPU model; where neither is
@@ -74,14 +88,24 @@ def estimate(
 
         kopt bandwidth estimate topo.txt --nodes 16 --nics '8x NDR400 IB' -o json
     """
-    from kopt.models.bandwidth import ask
+    from kopt.models.bandwidth.loading import load_bandwidth
+    from kopt.sdk import bandwidth as ask
 
-    asked, size_bytes = asked_collective(kind), asked_bytes(size)
+    operation, size_bytes = collective_of(kind), bytes_of(size)
     node = _node(files)
-    chosen = indexes(gpus) if gpus else tuple(sorted(one.index for one in node.gpus))
-    found = ask.bandwidth(node, chosen, asked, size_bytes, nodes=nodes, gpu=gpu, nics=nics, software=software,
-                          model=ask.load(model, load_settings()))  # fmt: skip
-    show(_answer(found), output)
+    selection = indexes(gpus) if gpus else tuple(sorted(topology_gpu.index for topology_gpu in node.gpus))
+    bandwidth_estimate = ask.bandwidth(
+        node,
+        selection,
+        operation,
+        size_bytes,
+        nodes=nodes,
+        gpu=gpu,
+        nics=nics,
+        software=software,
+        model=load_bandwidth(model, load_settings()),
+    )
+    show(_answer(bandwidth_estimate), output)
 
 
 @app.command()
@@ -102,18 +126,18 @@ def predict(
 
         kopt bandwidth predict questions.csv --out answers.csv
     """
-    from kopt.models.bandwidth.ask import load
+    from kopt.models.bandwidth.loading import load_bandwidth
     from kopt.models.bandwidth.rows import read_asked
 
     rows = read_asked(table)
     if out.resolve() == table.resolve():
         usage_error("--out would overwrite the table itself", "--out")
-    predictor = load(model, load_settings())
-    said = [predictor.estimate_set(one.gpus(), one.collective, one.bytes) for one in rows]
-    _write(out, said)
-    unknown = sum(one.unknown for one in said)
-    told = f", {unknown} of them of unknown topology" if unknown else ""
-    say(f"{len(said)} answers in {out}{told}")
+    predictor = load_bandwidth(model, load_settings())
+    estimates = [predictor.estimate_set(row.gpus(), row.collective, row.bytes) for row in rows]
+    _write(out, estimates)
+    unknown = sum(bandwidth_estimate.unknown for bandwidth_estimate in estimates)
+    remark = f", {unknown} of them of unknown topology" if unknown else ""
+    say(f"{len(estimates)} answers in {out}{remark}")
 
 
 @app.command()
@@ -123,13 +147,15 @@ def place(
         list[str] | None, typer.Argument(metavar="[FILE...]", help="Tools' outputs of one node, or a node in each.")
     ] = None,
     free: Annotated[str, typer.Option("--free", metavar="LIST", help="Those that are free; without it, all.")] = "",
-    kind: Kind = "all_reduce", size: Size = "1GiB", gpu: Gpu = "",
+    kind: Kind = "all_reduce",
+    size: Size = "1GiB",
+    gpu: Gpu = "",
     minimum: Annotated[float, typer.Option("--minimum", min=0.0, metavar="GB/s", help="Refuse sets below it.")] = 0.0,
     of: Annotated[BandwidthKind, typer.Option("--of", help="The bandwidth that --minimum means.")] = BandwidthKind.BUS,
     cluster: Annotated[bool, typer.Option("--cluster", help="On the cluster's nodes, by what is free now.")] = False,
-    kubeconfig: Annotated[Path | None, typer.Option("--kubeconfig", help="Of the cluster, if not the usual.")] = None,
+    kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
-) -> None:  # fmt: skip
+) -> None:
     """The best set of free GPUs, of a node or across nodes: fastest together, and leaving a fast set for the next job.
 
     By what the wires and algorithms are known to carry; sets that are alike are compared once. --minimum is held
@@ -149,59 +175,77 @@ def place(
 
         kopt bandwidth place --cluster --count 32 --minimum 100
     """
-    asked, size_bytes = asked_collective(kind), asked_bytes(size)
+    operation, size_bytes = collective_of(kind), bytes_of(size)
     if cluster == bool(files):
         usage_error("name files, or read the cluster with --cluster", "FILE")
-    from kopt.cli import bandwidth_place as across
-    from kopt.cli.topology import nodes_in
+    from kopt.cli.bandwidth import place as across
+    from kopt.cli.topology.commands import nodes_in
 
     nodes = [] if cluster else nodes_in(files or [])
     if len(nodes) == 1:
-        _place_on_one(nodes[0], across.Asked(count, asked, size_bytes, minimum, of), free, gpu, output)
+        _place_on_node(nodes[0], across.SetRequest(count, operation, size_bytes, minimum, of), free, gpu, output)
         return
     if free:
         usage_error("indexes are of one node; with --cluster it is known what is free", "--free")
     places = across.of_cluster(kubeconfig) if cluster else across.of_files(nodes, gpu)
-    across.place_on(places, across.Asked(count, asked, size_bytes, minimum, of), output)
+    across.place_on(places, across.SetRequest(count, operation, size_bytes, minimum, of), output)
 
 
-def _place_on_one(node: NodeTopology, question: "Asked", free: str, gpu: str, output: Format) -> None:
-    asked, size_bytes, count, minimum, of = (
-        question.collective, question.bytes, question.count, question.minimum, question.of
-    )  # fmt: skip
-    from kopt.policies.bandwidth.topology import machine_from
-    from kopt.policies.topology.within import choose_gpus, link_gbps
+def _place_on_node(node: NodeTopology, question: "SetRequest", free: str, gpu: str, output: Format) -> None:
+    operation, size_bytes, count, minimum, of = (
+        question.collective,
+        question.bytes,
+        question.count,
+        question.minimum,
+        question.of,
+    )
+    from kopt.topology.from_node import machine_from
+    from kopt.topology.sets.within_node import choose_gpus, link_gbps
 
-    there = tuple(sorted(one.index for one in node.gpus))
+    there = tuple(sorted(topology_gpu.index for topology_gpu in node.gpus))
     open_ = indexes(free) if free else there
     missing = sorted(set(open_) - set(there))
     if missing:
         usage_error(f"GPU {missing[0]} is not there; the node has {', '.join(map(str, there)) or 'none'}", "--free")
     machine = machine_from(node, gpu=gpu)
-    found = choose_gpus(machine, open_, count, asked, size_bytes)
-    if found is None:
+    set_choice = choose_gpus(machine, open_, count, operation, size_bytes)
+    if set_choice is None:
         raise Refused(f"{count} GPUs are asked for, and {len(set(open_))} are free")
     ranks = max(2, count)
-    reached = {BandwidthKind.BUS: found.gbps, BandwidthKind.ALGORITHM: found.gbps / asked.bus_factor(ranks),
-               BandwidthKind.LINK: link_gbps(machine, found.gpus)}  # fmt: skip
+    reached = {
+        BandwidthKind.BUS: set_choice.gbps,
+        BandwidthKind.ALGORITHM: set_choice.gbps / operation.bus_factor(ranks),
+        BandwidthKind.LINK: link_gbps(machine, set_choice.gpus),
+    }
     if reached[of] < minimum:
         raise Refused(f"the best set reaches {reached[of]:.3g} GB/s of {of} bandwidth, {minimum:.3g} are asked for")
-    rows = [KindRow(one.value, reached[one], None, None, _KINDS[one.value]) for one in reached]
-    reason = found.reason(len(set(open_)))
-    document = {"schema": "kopt/v1", "gpus": list(found.gpus), "collective": asked.value, "bytes": size_bytes,
-                **{f"{one.value}_gigabytes_per_s": reached[one] for one in reached},
-                "worst_gigabytes_per_s": found.slowest_gbps, "rest_gigabytes_per_s": found.rest_gbps,
-                "considered": found.considered, "exact": found.exact, "unknown": list(machine.node.unknown),
-                "reasons": [reason.to_dict()]}  # fmt: skip
-    title = f"GPUs {','.join(map(str, found.gpus))}"
-    notes = [reason.message, *(f"unknown: {one}" for one in machine.node.unknown)]
-    show(Answer("placement", rows, title=title, notes=notes, document=document), output)
+    rows = [
+        KindRow(bandwidth_kind.value, reached[bandwidth_kind], None, None, _KINDS[bandwidth_kind.value])
+        for bandwidth_kind in reached
+    ]
+    reason = set_choice.reason(len(set(open_)))
+    document = {
+        "schema": "kopt/v1",
+        "gpus": list(set_choice.gpus),
+        "collective": operation.value,
+        "bytes": size_bytes,
+        **{f"{bandwidth_kind.value}_gigabytes_per_s": reached[bandwidth_kind] for bandwidth_kind in reached},
+        "worst_gigabytes_per_s": set_choice.slowest_gbps,
+        "rest_gigabytes_per_s": set_choice.rest_gbps,
+        "considered": set_choice.considered,
+        "exact": set_choice.exact,
+        "unknown": list(machine.node.unknown),
+        "reasons": [reason.to_dict()],
+    }
+    title = f"GPUs {','.join(map(str, set_choice.gpus))}"
+    remarks = [reason.message, *(f"unknown: {name}" for name in machine.node.unknown)]
+    show(Answer("placement", rows, title=title, remarks=remarks, document=document), output)
 
 
 app.command("pairs")(pairs_command)
 
 
-def _write(path: Path, said: list[BandwidthEstimate]) -> None:
+def _write(path: Path, estimates: list[BandwidthEstimate]) -> None:
     """Whole or not at all."""
     if not path.parent.is_dir():
         raise Refused(f"{path.parent}: there is no such folder")
@@ -210,11 +254,17 @@ def _write(path: Path, said: list[BandwidthEstimate]) -> None:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(("row", "latency_us", "algbw_GBps", "busbw_GBps", "low", "high"))
-            for number, one in enumerate(said):
-                small = one.bytes <= 65536
-                low = one.latency_low_us if small else one.bus_low_gigabytes_per_s
-                high = one.latency_high_us if small else one.bus_high_gigabytes_per_s
-                figures = (one.latency_us, one.algorithm_gigabytes_per_s, one.bus_gigabytes_per_s, low, high)
+            for number, bandwidth_estimate in enumerate(estimates):
+                small = bandwidth_estimate.bytes <= 65536
+                low = bandwidth_estimate.latency_low_us if small else bandwidth_estimate.bus_low_gigabytes_per_s
+                high = bandwidth_estimate.latency_high_us if small else bandwidth_estimate.bus_high_gigabytes_per_s
+                figures = (
+                    bandwidth_estimate.latency_us,
+                    bandwidth_estimate.algorithm_gigabytes_per_s,
+                    bandwidth_estimate.bus_gigabytes_per_s,
+                    low,
+                    high,
+                )
                 writer.writerow((number, *(f"{value:.6g}" for value in figures)))
         Path(name).chmod(0o644)
         Path(name).replace(path)
@@ -224,22 +274,22 @@ def _write(path: Path, said: list[BandwidthEstimate]) -> None:
 
 
 def _node(files: list[str]) -> NodeTopology:
-    from kopt.cli.topology import parsed
+    from kopt.cli.topology.commands import parsed
 
-    found = parsed(files)
-    if not isinstance(found, NodeTopology):
-        raise Refused("this tells of a fabric or of measurements; give the output of a tool that shows one node")
-    return found
+    result = parsed(files)
+    if not isinstance(result, NodeTopology):
+        raise Refused("this describes a fabric or measurements; give the output of a tool that shows one node")
+    return result
 
 
-def asked_collective(name: str) -> Collective:
+def collective_of(name: str) -> Collective:
     try:
         return collective(name)
     except BandwidthError as error:
         usage_error(str(error), "--collective")
 
 
-def asked_bytes(text: str) -> int:
+def bytes_of(text: str) -> int:
     try:
         size_bytes = int(parse_bytes(text))
     except ValueError as error:
@@ -251,27 +301,37 @@ def asked_bytes(text: str) -> int:
 
 def indexes(text: str) -> tuple[int, ...]:
     """``0,1,2,3`` or ``0-3,6``."""
-    found: list[int] = []
+    result: list[int] = []
     for part in text.replace(" ", "").split(","):
         first, _, last = part.partition("-")
         if not first.isdigit() or (last and not last.isdigit()) or len(first) > 4 or len(last) > 4:
             usage_error(f"{text!r} is no list of GPUs; write 0,1,2,3 or 0-7", "--gpus")
-        found.extend(range(int(first), int(last or first) + 1))
-    return tuple(found)
+        result.extend(range(int(first), int(last or first) + 1))
+    return tuple(result)
 
 
-def _answer(found: BandwidthEstimate) -> Answer:
-    spread = found.bus_high_gigabytes_per_s / found.bus_gigabytes_per_s
-    algorithm = found.algorithm_gigabytes_per_s
+def _answer(bandwidth_estimate: BandwidthEstimate) -> Answer:
+    spread = bandwidth_estimate.bus_high_gigabytes_per_s / bandwidth_estimate.bus_gigabytes_per_s
+    algorithm = bandwidth_estimate.algorithm_gigabytes_per_s
     rows = [
         KindRow("algorithm", algorithm, algorithm / spread, algorithm * spread, _KINDS["algorithm"]),
-        KindRow("bus", found.bus_gigabytes_per_s, found.bus_low_gigabytes_per_s, found.bus_high_gigabytes_per_s,
-                _KINDS["bus"]),
-        KindRow("link", found.link_gigabytes_per_s, None, None, _KINDS["link"]),
-    ]  # fmt: skip
-    where = f"GPUs {', '.join(map(str, found.gpus))}" + (f" of each of {found.nodes} nodes" if found.nodes > 1 else "")
-    title = f"{found.collective} of {format_bytes(found.bytes)} on {where}"
-    time = f"{format_number(found.latency_us)} µs ({format_number(found.latency_low_us)} to "
-    notes = [f"takes {time}{format_number(found.latency_high_us)} µs)", *(one.message for one in found.reasons)]
-    document: dict[str, Any] = found.to_dict()
-    return Answer("bandwidths", rows, title=title, notes=notes, document=document)
+        KindRow(
+            "bus",
+            bandwidth_estimate.bus_gigabytes_per_s,
+            bandwidth_estimate.bus_low_gigabytes_per_s,
+            bandwidth_estimate.bus_high_gigabytes_per_s,
+            _KINDS["bus"],
+        ),
+        KindRow("link", bandwidth_estimate.link_gigabytes_per_s, None, None, _KINDS["link"]),
+    ]
+    where = f"GPUs {', '.join(map(str, bandwidth_estimate.gpus))}" + (
+        f" of each of {bandwidth_estimate.nodes} nodes" if bandwidth_estimate.nodes > 1 else ""
+    )
+    title = f"{bandwidth_estimate.collective} of {format_bytes(bandwidth_estimate.bytes)} on {where}"
+    time = f"{format_number(bandwidth_estimate.latency_us)} µs ({format_number(bandwidth_estimate.latency_low_us)} to "
+    remarks = [
+        f"takes {time}{format_number(bandwidth_estimate.latency_high_us)} µs)",
+        *(reason.message for reason in bandwidth_estimate.reasons),
+    ]
+    document: dict[str, Any] = bandwidth_estimate.to_dict()
+    return Answer("bandwidths", rows, title=title, remarks=remarks, document=document)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli import agent_logtail, agent_save, agent_topology
+from kopt.cli.cluster import agent_logtail, agent_save, agent_topology
 
 app = typer.Typer(no_args_is_help=True, help="What runs on nodes and inside pods.")
 app.add_typer(agent_logtail.app, name="logtail")

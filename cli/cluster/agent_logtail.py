@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.cluster.workload_mode import WorkloadMode, may_lower_of
+from kopt.cli.errors import Refused, usage_error
+from kopt.cli.options import Kubeconfig
+from kopt.core.decision import Mode
 
 if TYPE_CHECKING:
     from kopt.agents.logtail.process import ProcessSettings
-    from kopt.core.decision import Mode
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,14 +37,11 @@ Url = Annotated[str, typer.Option("--predictions", envvar="KOPT_URL", help="The 
 State = Annotated[
     Path | None, typer.Option("--state", metavar="FILE", help="Keeps what was read; else all is read after a restart.")
 ]
-Kubeconfig = Annotated[
-    Path | None, typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube.")
-]
 Rate = Annotated[float, typer.Option("--lines-per-second", help="Of one job; a job that prints more is thinned out.")]
 Port = Annotated[int | None, typer.Option(help="Port of metrics; default: none.")]
 Host = Annotated[str, typer.Option(help="Interface of metrics.")]
-ModeText = Annotated[
-    str, typer.Option("--mode", help="observe, annotate or enforce (as annotate); kaiwo.ai/mode of a pod is nearer.")
+ModeOption = Annotated[
+    Mode, typer.Option("--mode", help="enforce is the same as annotate; kaiwo.ai/mode of a pod takes precedence.")
 ]
 All = Annotated[bool, typer.Option("--all", help="Namespaces without kaiwo.ai/managed=true, too.")]
 
@@ -62,7 +61,8 @@ def sidecar(
     checkpoints: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The folder of the job's checkpoints.")
     ] = None,
-    mode: ModeText = "observe",
+    mode: ModeOption = Mode.OBSERVE,
+    workload_mode: WorkloadMode = "",
     state: State = None,
     kubeconfig: Kubeconfig = None,
     lines_per_second: Rate = 2000,
@@ -87,15 +87,15 @@ def sidecar(
     job = job or "/".join(pod or ())
     if job.count("/") != 1 or not all(job.split("/")):
         usage_error("name the job as NAMESPACE/NAME, or set POD_NAMESPACE and POD_NAME", "--job")
-    chosen = _mode(mode)
-    if chosen != "observe" and pod is None:
+    if mode is not Mode.OBSERVE and pod is None:
         usage_error("set POD_NAMESPACE and POD_NAME: which pod is to be annotated?", "--mode")
     if gpus < 0:
         usage_error("a number of GPUs is not negative", "--gpus")
     uid = os.environ.get("POD_UID", "")[:8]
     label = source or (f"{name}@{uid}" if uid else name) or job.split("/")[1]
     settings = _settings(predictions, state, kubeconfig, host, port, lines_per_second)
-    asyncio.run(serve_sidecar(settings, SidecarSettings(files, job, label, gpus, checkpoints, chosen, pod)))
+    may_lower = may_lower_of(workload_mode)
+    asyncio.run(serve_sidecar(settings, SidecarSettings(files, job, label, gpus, checkpoints, mode, pod, may_lower)))
 
 
 @app.command("node")
@@ -103,7 +103,8 @@ def node(
     node: Annotated[str, typer.Option(envvar="NODE_NAME", help="The node's name in the cluster.")],
     predictions: Url = "http://127.0.0.1:8700",
     root: Annotated[Path, typer.Option(metavar="DIR", help="Where the kubelet keeps logs.")] = Path("/var/log/pods"),
-    mode: ModeText = "observe",
+    mode: ModeOption = Mode.OBSERVE,
+    workload_mode: WorkloadMode = "",
     every: All = False,
     state: State = None,
     kubeconfig: Kubeconfig = None,
@@ -123,13 +124,13 @@ def node(
 
         kopt agent logtail node --node gpu-7 --mode annotate --predictions http://kopt-predictions:8000
     """
-    from kopt.agents.logtail.places import PodSettings
+    from kopt.agents.logtail.log_paths import PodSettings
     from kopt.agents.logtail.process import serve_node
 
     if not root.is_dir():
         raise Refused(f"{root} is no folder; on a node the kubelet keeps logs in /var/log/pods")
     settings = _settings(predictions, state, kubeconfig, host, port, lines_per_second)
-    asyncio.run(serve_node(settings, PodSettings(_mode(mode), every), node, root))
+    asyncio.run(serve_node(settings, PodSettings(mode, every, may_lower_of(workload_mode)), node, root))
 
 
 @app.command("cluster")
@@ -137,7 +138,8 @@ def cluster(
     predictions: Url = "http://127.0.0.1:8700",
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this one; default: all.")] = "",
     selector: Annotated[str, typer.Option("-l", "--selector", help="Only pods with these labels.")] = "",
-    mode: ModeText = "observe",
+    mode: ModeOption = Mode.OBSERVE,
+    workload_mode: WorkloadMode = "",
     every: All = False,
     state: State = None,
     kubeconfig: Kubeconfig = None,
@@ -156,20 +158,20 @@ def cluster(
 
         kopt agent logtail cluster -l team=nlp --mode annotate --state /var/lib/kopt/logtail.json
     """
-    from kopt.agents.logtail.places import PodSettings
+    from kopt.agents.logtail.log_paths import PodSettings
     from kopt.agents.logtail.process import serve_cluster
 
     settings = _settings(predictions, state, kubeconfig, host, port, lines_per_second)
-    asyncio.run(serve_cluster(settings, PodSettings(_mode(mode), every), namespace, selector))
+    asyncio.run(serve_cluster(settings, PodSettings(mode, every, may_lower_of(workload_mode)), namespace, selector))
 
 
 def _settings(
     url: str, state: Path | None, kubeconfig: Path | None, host: str, port: int | None, rate: float
 ) -> "ProcessSettings":
     from kopt.agents.logtail.jobs import JobSettings
-    from kopt.agents.logtail.pace import PaceSettings
     from kopt.agents.logtail.process import ProcessSettings
-    from kopt.agents.running import log_to_stderr
+    from kopt.agents.logtail.rate_limit import PaceSettings
+    from kopt.agents.runtime.running import log_to_stderr
 
     if not url.startswith(("http://", "https://")):
         usage_error(f"{url!r} is no address; write it like http://HOST:PORT", "--predictions")
@@ -180,11 +182,3 @@ def _settings(
     log_to_stderr()
     pace = PaceSettings(lines_per_second=rate, burst=5 * rate)
     return ProcessSettings(url, state, kubeconfig, host, port, jobs=JobSettings(pace))
-
-
-def _mode(text: str) -> "Mode":
-    from kopt.core.decision import Mode
-
-    if text not in tuple(Mode):
-        usage_error(f"{text!r} is not a mode; there are {', '.join(Mode)}", "--mode")
-    return Mode(text)

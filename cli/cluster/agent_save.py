@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli.edge import usage_error
+from kopt.cli.errors import usage_error
 
 
 def save_hook(
@@ -30,8 +30,8 @@ def save_hook(
 
         kopt agent save-hook --file /etc/podinfo/annotations -- sh -c 'kill -USR1 "$(cat /tmp/train.pid)"'
     """
-    from kopt.agents.running import log_to_stderr
-    from kopt.agents.saving.hook import HookSettings, serve
+    from kopt.agents.checkpoint_hook.hook import HookSettings, serve
+    from kopt.agents.runtime.running import log_to_stderr
 
     if not (every > 0 and timeout > 0):
         usage_error("spans of time are positive", "--every" if not every > 0 else "--timeout")

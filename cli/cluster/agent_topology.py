@@ -1,4 +1,4 @@
-"""``kopt agent topology``: tells the cluster what links a node's GPUs."""
+"""``kopt agent topology``: reports to the cluster what links a node's GPUs."""
 
 import asyncio
 import os
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.errors import Refused, usage_error
+from kopt.cli.options import Kubeconfig
 
 
 def topology(
@@ -25,17 +26,15 @@ def topology(
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="The longest that one tool may take.")] = 20,
     labels: Annotated[bool, typer.Option(help="Label the node; without, labels written before are taken away.")] = True,
     levels: Annotated[str, typer.Option(metavar="BLOCK,RACK", help="Labels that name the node's block and rack.")] = "",
-    kubeconfig: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube.")
-    ] = None,
+    kubeconfig: Kubeconfig = None,
     host: Annotated[str, typer.Option(help="Interface of metrics.")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(help="Port of metrics; default: none.")] = None,
 ) -> None:
     """Discover what links this node's GPUs to one another and to network cards, and publish it as its NodeTopology.
 
-    Asks nvidia-smi, amd-smi, rocm-smi, NVML, ibv_devinfo, rdma, lspci and /sys, whichever are there; one that fails or
-    hangs is told in the object's status and stops no other. Writes when something changed: the object, and labels for
-    Kueue's and KAI's Topology and Volcano's HyperNodes (kaiwo.ai/gpu-link, gpu-link-shape, nvlink-domain,
+    Runs nvidia-smi, amd-smi, rocm-smi, NVML, ibv_devinfo, rdma, lspci and /sys, where they exist; one that fails or
+    hangs is reported in the object's status and does not affect the others. Writes only changes: the object, and labels
+    for Kueue's and KAI's Topology and Volcano's HyperNodes (kaiwo.ai/gpu-link, gpu-link-shape, nvlink-domain,
     topology-block, topology-rack). Needs list and watch of nodes and nodetopologies, and patch of its own.
 
     Examples:
@@ -44,7 +43,7 @@ def topology(
 
         kopt agent topology --node gpu-7 --replay ./support-case --interval 60
     """
-    from kopt.agents.running import log_to_stderr
+    from kopt.agents.runtime.running import log_to_stderr
     from kopt.agents.topology.commands import Limits
     from kopt.agents.topology.labels import LabelSettings
     from kopt.agents.topology.process import ProcessSettings, serve
@@ -68,7 +67,12 @@ def topology(
         usage_error(str(error), "--only")
     log_to_stderr()
     settings = ProcessSettings(
-        node, sources, LabelSettings(labels, ((pair[0], pair[1]),) if pair else ()), interval_s=interval,
-        kubeconfig=kubeconfig, host=host, port=port,
-    )  # fmt: skip
+        node,
+        sources,
+        LabelSettings(labels, ((pair[0], pair[1]),) if pair else ()),
+        interval_s=interval,
+        kubeconfig=kubeconfig,
+        host=host,
+        port=port,
+    )
     asyncio.run(serve(settings))

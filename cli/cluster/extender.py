@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.edge import usage_error
+from kopt.cli.cluster.workload_mode import WorkloadMode, may_lower_of
+from kopt.cli.errors import usage_error
+from kopt.cli.options import Kubeconfig
+from kopt.core.decision import Mode
 
 if TYPE_CHECKING:
     from kopt.controllers.extender.settings import ExtenderSettings
@@ -21,15 +24,8 @@ class Document(StrEnum):
     FENCE = "fence"
 
 
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube."),
-]  # fmt: skip
-ModeOption = Annotated[str, typer.Option(help="observe records what it would choose; enforce chooses.")]
+ModeOption = Annotated[Mode, typer.Option(help="observe records what it would choose; enforce chooses.")]
 Rollout = Annotated[int, typer.Option(help="Percentage of pods to choose for; the others are observed.")]
-WorkloadMode = Annotated[
-    str, typer.Option(help="NotLower keeps a pod's annotation from asking for less than its namespace's.")
-]
 Shortlist = Annotated[int, typer.Option(help="Nodes that are left to the scheduler, the chosen one first.")]
 Reserve = Annotated[float, typer.Option(help="Seconds for which a node that was named is kept for its pod.")]
 Joint = Annotated[int, typer.Option(help="Waiting pods to plan together; 0 plans each by itself.")]
@@ -48,18 +44,30 @@ Pod = Annotated[str, typer.Option(envvar="POD_NAME", help="This replica's pod, l
 Identity = Annotated[str, typer.Option(help="This replica's name in the Lease; else the pod's.")]
 Print = Annotated[
     Document | None,
-    typer.Option("--print", help="Print a kube-scheduler's configuration, or the admission policy that fences "
-                 "replicas, and end."),
-]  # fmt: skip
+    typer.Option(
+        "--print", help="Print a kube-scheduler's configuration, or the admission policy that fences replicas, and end."
+    ),
+]
 
 
 def extender(
-    kubeconfig: Kubeconfig = None, mode: ModeOption = "observe", rollout: Rollout = 100,
-    workload_mode: WorkloadMode = "Any", shortlist: Shortlist = 1, reserve: Reserve = 60.0, joint: Joint = 0,
-    host: Host = "127.0.0.1", port: Port = 9445, probe_port: ProbePort = None, tls: Tls = None,
-    lease: Elect = True, namespace: Namespace = "kopt-system", pod: Pod = "", identity: Identity = "",
+    kubeconfig: Kubeconfig = None,
+    mode: ModeOption = Mode.OBSERVE,
+    rollout: Rollout = 100,
+    workload_mode: WorkloadMode = "",
+    shortlist: Shortlist = 1,
+    reserve: Reserve = 60.0,
+    joint: Joint = 0,
+    host: Host = "127.0.0.1",
+    port: Port = 9445,
+    probe_port: ProbePort = None,
+    tls: Tls = None,
+    lease: Elect = True,
+    namespace: Namespace = "kopt-system",
+    pod: Pod = "",
+    identity: Identity = "",
     print_document: Print = None,
-) -> None:  # fmt: skip
+) -> None:
     """Tell a kube-scheduler which node, and which GPUs, each GPU pod should get.
 
     Answers filter, prioritize and bind; /explain?pod=NAMESPACE/NAME says why. When it does not run, or does not answer
@@ -78,38 +86,37 @@ def extender(
         return
     import uvloop
 
-    from kopt.cluster.lease import LeaseSettings
-    from kopt.controllers.extender.leading import LeadershipSettings
-    from kopt.controllers.extender.process import ProcessSettings, serve
-    from kopt.controllers.extender.server import ServerSettings
-    from kopt.controllers.extender.tls import TlsError
-    from kopt.controllers.logs import log_to_stderr
+    from kopt.cluster.runtime.json_logs import log_to_stderr
+    from kopt.cluster.runtime.lease import LeaseSettings
+    from kopt.controllers.extender.calls.server import ServerSettings
+    from kopt.controllers.extender.calls.tls import TlsError
+    from kopt.controllers.extender.leadership import LeadershipSettings
+    from kopt.controllers.extender.main import ProcessSettings, serve
 
-    chosen = _settings(mode, rollout, workload_mode, shortlist, reserve, joint)
+    extender_settings = _settings(mode, rollout, workload_mode, shortlist, reserve, joint)
     log_to_stderr()
     leadership = LeadershipSettings(
-        LeaseSettings(6.0, 4.0, 1.0) if lease else None, namespace,
-        identity or pod or f"{socket.gethostname()}-{os.getpid()}", pod,
-    )  # fmt: skip
+        LeaseSettings(6.0, 4.0, 1.0) if lease else None,
+        namespace,
+        identity or pod or f"{socket.gethostname()}-{os.getpid()}",
+        pod,
+    )
     server = ServerSettings(host, port, probe_port=probe_port, tls=tls)
     try:
-        uvloop.run(serve(ProcessSettings(chosen, server, leadership, kubeconfig)))
+        uvloop.run(serve(ProcessSettings(extender_settings, server, leadership, kubeconfig)))
     except TlsError as error:
         usage_error(str(error), "--tls")
 
 
-def _settings(mode: str, rollout: int, workload_mode: str, shortlist: int, reserve: float,
-              joint: int) -> "ExtenderSettings":  # fmt: skip
+def _settings(
+    mode: Mode, rollout: int, workload_mode: str, shortlist: int, reserve: float, joint: int
+) -> "ExtenderSettings":
     from kopt.controllers.extender.settings import ExtenderSettings
-    from kopt.core.decision import Mode
 
-    if mode not in tuple(Mode):
-        usage_error(f"{mode!r} is not a mode; there are {', '.join(Mode)}", "--mode")
-    if workload_mode not in ("Any", "NotLower"):
-        usage_error(f"{workload_mode!r} is neither Any nor NotLower", "--workload-mode")
     try:
-        return ExtenderSettings(Mode(mode), rollout, shortlist, reserve, joint=joint,
-                                workload_may_lower=workload_mode == "Any")  # fmt: skip
+        return ExtenderSettings(
+            mode, rollout, shortlist, reserve, joint=joint, workload_may_lower=may_lower_of(workload_mode)
+        )
     except ValueError as error:
         usage_error(str(error))
 
@@ -117,9 +124,9 @@ def _settings(mode: str, rollout: int, workload_mode: str, shortlist: int, reser
 def _print(what: Document, url: str, namespace: str, joint: int) -> None:
     import yaml
 
-    from kopt.controllers.extender.binding import fence
+    from kopt.controllers.extender.binding.request import fence
     from kopt.controllers.extender.configuration import scheduler_configuration
-    from kopt.controllers.extender.leading import LEASE
+    from kopt.controllers.extender.leadership import LEASE
 
     documents = (
         fence(namespace, LEASE) if what is Document.FENCE else (scheduler_configuration(url, joint=bool(joint)),)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli.edge import Refused
-from kopt.cli.options import Output, seconds
+from kopt.cli.errors import Refused
+from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -28,10 +28,7 @@ class OffRow:
 
 
 def off(
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube."),
-    ] = None,
+    kubeconfig: Kubeconfig = None,
     namespace: Annotated[
         str, typer.Option("-n", "--namespace", help="Where our Deployments are; default: all, in a pod its own.")
     ] = "",
@@ -60,23 +57,35 @@ def off(
     rows = asyncio.run(_off(kubeconfig, namespace, dry_run, wait_s))
     failed = [row for row in rows if row.error]
     empty = "nothing of ours acts in this cluster"
-    show(Answer("steps", rows, facts={"dry_run": dry_run, "off": not failed and not dry_run}, empty=empty), output)
+    show(Answer("steps", rows, header={"dry_run": dry_run, "off": not failed and not dry_run}, empty=empty), output)
     if failed:
         raise typer.Exit(1)
 
 
 async def _off(kubeconfig: Path | None, namespace: str, dry_run: bool, wait_s: float) -> list[OffRow]:
-    from kopt.cluster.api import ApiError, connect
-    from kopt.cluster.switch import Outcome, switch_off
+    from kopt.cluster.client.api import ApiError, connect
+    from kopt.cluster.holds.hold import HELD_KINDS
+    from kopt.cluster.teardown import Outcome, switch_off
+    from kopt.controllers.specs import held_kinds
+
+    named = held_kinds()
+    held = [kind for kind in HELD_KINDS if kind.full_name in named]
 
     def row(outcome: Outcome) -> OffRow:
         step = outcome.step
-        return OffRow(step.action, step.resource.kind, step.namespace, step.name, step.detail,
-                      not dry_run and not outcome.error, outcome.error)  # fmt: skip
+        return OffRow(
+            step.action,
+            step.resource.kind,
+            step.namespace,
+            step.name,
+            step.detail,
+            not dry_run and not outcome.error,
+            outcome.error,
+        )
 
     try:
         async with connect(kubeconfig) as kube:
-            outcomes = switch_off(kube, namespace=namespace, dry_run=dry_run, wait_s=wait_s)
+            outcomes = switch_off(kube, held_kinds=held, namespace=namespace, dry_run=dry_run, wait_s=wait_s)
             return [row(outcome) async for outcome in outcomes]
     except ApiError as error:
         raise Refused(f"the cluster cannot be switched off from here: {error}") from error

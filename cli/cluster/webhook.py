@@ -7,15 +7,11 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli.edge import Refused
-from kopt.cli.options import Output
+from kopt.cli.errors import Refused, usage_error
+from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import format_gpus
 
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube."),
-]
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -31,7 +27,11 @@ def webhook(
     register: Annotated[bool, typer.Option(help="Write the webhook configurations into the cluster.")] = True,
     audit: Annotated[bool, typer.Option(help="Count the GPUs that bypass the queues (kopt_rogue_gpus).")] = True,
     sizing: Annotated[str, typer.Option(help="Prediction endpoint for size recommendations; empty: none.")] = "",
-    drain: Annotated[float, typer.Option(help="Seconds between being told to end and closing.")] = 5.0,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option("--client-ca", metavar="FILE", help="Only callers with a certificate of this CA; else all."),
+    ] = None,
+    drain: Annotated[float, typer.Option(help="Seconds between the signal to end and closing.")] = 5.0,
     reuse_port: Annotated[bool, typer.Option(help="Several processes on one port.")] = False,
 ) -> None:
     """Serve the admission webhooks: queue labels, scheduler names, recommendations.
@@ -46,19 +46,32 @@ def webhook(
     """
     import uvloop
 
-    from kopt.controllers.logs import log_to_stderr
-    from kopt.controllers.webhook.process import WebhookSettings, serve
-    from kopt.controllers.webhook.registration import Address
-    from kopt.controllers.webhook.server import ServerSettings
+    from kopt.cluster.admission.address import Address
+    from kopt.cluster.client.client_authority import ClientAuthorityError
+    from kopt.cluster.runtime.json_logs import log_to_stderr
+    from kopt.controllers.admission.main import WebhookSettings, serve
+    from kopt.controllers.admission.server import ServerSettings
 
     host, port = _host_and_port(listen)
-    place = namespace or _own_namespace()
-    address = Address(place, service, url=url)
-    names = (f"{service}.{place}.svc", f"{service}.{place}.svc.cluster.local", *_host_of(url))
+    own_namespace = namespace or _own_namespace()
+    address = Address(own_namespace, service, url=url)
+    names = (f"{service}.{own_namespace}.svc", f"{service}.{own_namespace}.svc.cluster.local", *_host_of(url))
     server = ServerSettings(host, port, probes, reuse_port, drain)
     log_to_stderr()
-    uvloop.run(serve(WebhookSettings(address, names, server, kubeconfig=kubeconfig, registers=register, audits=audit,
-                                     sizing_url=sizing)))  # fmt: skip
+    settings = WebhookSettings(
+        address,
+        names,
+        server,
+        kubeconfig=kubeconfig,
+        registers=register,
+        audits=audit,
+        sizing_url=sizing,
+        client_ca=client_ca,
+    )
+    try:
+        uvloop.run(serve(settings))
+    except ClientAuthorityError as error:
+        usage_error(str(error), "--client-ca")
 
 
 @dataclass(frozen=True)
@@ -94,24 +107,37 @@ def audit(
     """
     rows = asyncio.run(_audit(kubeconfig, namespace))
     gpus = sum(row.milli_gpus for row in rows if not row.opted_out)
-    notes = [row.command for row in rows if not row.opted_out]
-    show(Answer("rogue", rows, facts={"rogue_gpus": gpus / 1000}, notes=notes,
-                empty="every GPU workload is in a queue"), output)  # fmt: skip
+    remarks = [row.command for row in rows if not row.opted_out]
+    show(
+        Answer(
+            "rogue", rows, header={"rogue_gpus": gpus / 1000}, remarks=remarks, empty="every GPU workload is in a queue"
+        ),
+        output,
+    )
 
 
 async def _audit(kubeconfig: Path | None, namespace: str) -> list[RogueRow]:
-    from kopt.cluster.api import ApiError, connect
-    from kopt.controllers.audit import audit
-    from kopt.controllers.webhook.live import read_once
+    from kopt.cluster.client.api import ApiError, connect
+    from kopt.controllers.admission.audit import audit
+    from kopt.controllers.admission.state import read_once
 
     try:
         async with connect(kubeconfig) as kube:
-            view = await read_once(kube)
+            cluster_view = await read_once(kube)
             return [
-                RogueRow(one.namespace, one.resource.kind, one.name, one.gpus, one.queue, one.opted_out, one.reason,
-                         [dict(operation) for operation in one.patch], one.command)
-                async for one in audit(kube, view, namespace)
-            ]  # fmt: skip
+                RogueRow(
+                    finding.namespace,
+                    finding.resource.kind,
+                    finding.name,
+                    finding.gpus,
+                    finding.queue,
+                    finding.opted_out,
+                    finding.reason,
+                    [dict(operation) for operation in finding.patch],
+                    finding.command,
+                )
+                async for finding in audit(kube, cluster_view, namespace)
+            ]
     except ApiError as error:
         raise Refused(f"the cluster cannot be audited: {error}") from error
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.edge import Refused, usage_error
-from kopt.cli.options import Output
+from kopt.cli.errors import Refused, usage_error
+from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 
 if TYPE_CHECKING:
-    from kopt.controllers.overview.facts import Facts
-    from kopt.controllers.overview.gather import Wanted
+    from kopt.controllers.overview.collect import Wanted
+    from kopt.controllers.overview.job import JobSnapshot
     from kopt.controllers.overview.why import Why
 
 
@@ -26,21 +26,19 @@ class FindingRow:
     about: str = column("about")
     since_s: float | None = column("since")
     next: str = column("next")
+    source: str = column("source")
 
 
 def why(
     job: Annotated[str, typer.Argument(metavar="JOB", help="NAMESPACE/NAME, NAME, or KIND/NAME (pod/x, rayjob/y).")],
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Of the job; default: where its name is.")] = "",
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube."),
-    ] = None,
+    kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Why a job does not run, was evicted, moved or resized, and what to do.
 
-    Collected from its objects: place in the queue and quota, who holds it and since when (profiling, staging,
-    pre-emption, lending), staged data, evictions and what they cost, the schedulers' own words, sizes and placement.
+    Collected from its objects: position in the queue and quota, what holds it and since when (sizing, staging,
+    preemption, lending), staged data, evictions and their cost, messages of the schedulers, sizes and placement.
     The most important comes first. A Job, a Pod, a Kueue Workload or any other kind; read with your own rights.
 
     Examples:
@@ -52,51 +50,58 @@ def why(
         kopt why rayjob/sweep
     """
     wanted = wanted_of(job, namespace)
-    facts, answer = asyncio.run(_read(kubeconfig, wanted))
-    rows = [FindingRow(one.code, one.message, one.about, one.since_s, one.next) for one in answer.findings]
+    collected, answer = asyncio.run(_read(kubeconfig, wanted))
+    rows = [
+        FindingRow(finding.code, finding.message, finding.about, finding.since_s, finding.next, finding.source or "")
+        for finding in answer.findings
+    ]
     if output is Format.TABLE:
-        show(Answer("findings", [], empty=answer.summary, notes=_sentences(answer)), output)
+        show(Answer("findings", [], empty=answer.summary, remarks=_sentences(answer)), output)
         return
-    root, target = facts.root, facts.target
+    root, target = collected.root, collected.target
     document = {
         "job": {"kind": root.resource.kind, "namespace": root.key[0], "name": root.key[1], "uid": root.uid},
         "asked": {"kind": target.resource.kind, "namespace": target.key[0], "name": target.key[1]},
-        "state": answer.now.name.lower(), "summary": answer.summary, "findings": rows, "next": answer.next,
-        "unread": list(facts.unread), "at_s": facts.now_s,
-    }  # fmt: skip
+        "state": answer.now.name.lower(),
+        "summary": answer.summary,
+        "findings": rows,
+        "next": answer.next,
+        "unread": list(collected.unread),
+        "at_s": collected.now_s,
+    }
     show(Answer("findings", rows, document=document), output)
 
 
 def wanted_of(job: str, namespace: str) -> "Wanted":
     """What was named. ``a/b`` is KIND/NAME where ``a`` is a kind, else NAMESPACE/NAME; wrong usage ends the process."""
-    from kopt.controllers.overview.gather import Wanted, is_kind
+    from kopt.controllers.overview.collect import Wanted, is_kind
 
     parts = job.split("/")
     is_whole = all(parts)
     kind = parts.pop(0) if len(parts) == 3 or (len(parts) == 2 and is_kind(parts[0])) else ""
-    place = parts.pop(0) if len(parts) == 2 else ""
+    space = parts.pop(0) if len(parts) == 2 else ""
     if not is_whole or len(parts) != 1 or (kind and not is_kind(kind)):
         usage_error(f"{job!r} names no job; write NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME", "JOB")
-    if place and namespace and place != namespace:
-        usage_error(f"{job!r} is in namespace {place}, and -n says {namespace}", "--namespace")
-    return Wanted(parts[0], place or namespace, kind)
+    if space and namespace and space != namespace:
+        usage_error(f"{job!r} is in namespace {space}, and -n says {namespace}", "--namespace")
+    return Wanted(parts[0], space or namespace, kind)
 
 
 def _sentences(answer: "Why") -> list[str]:
-    found = [f"• {one.message}" for one in answer.findings]
-    return [*found, f"Next: {answer.next}"] if answer.next else found
+    result = [f"• {finding.message}" for finding in answer.findings]
+    return [*result, f"Next: {answer.next}"] if answer.next else result
 
 
-async def _read(kubeconfig: Path | None, wanted: "Wanted") -> "tuple[Facts, Why]":
-    from kopt.cluster.api import ApiError, connect
-    from kopt.controllers.overview.gather import Unknown, gather
+async def _read(kubeconfig: Path | None, wanted: "Wanted") -> "tuple[JobSnapshot, Why]":
+    from kopt.cluster.client.api import ApiError, connect
+    from kopt.controllers.overview.collect import Unknown, gather
     from kopt.controllers.overview.why import why as answered
 
     try:
         async with connect(kubeconfig) as kube:
-            facts = await gather(kube, wanted)
+            collected = await gather(kube, wanted)
     except Unknown as error:
         raise Refused(error.message) from error
     except ApiError as error:
         raise Refused(f"the cluster cannot be read: {error}") from error
-    return facts, answered(facts)
+    return collected, answered(collected)

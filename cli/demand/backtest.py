@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kopt.cli.edge import Refused
+from kopt.cli.errors import Refused
 from kopt.cli.output import column
 from kopt.cli.progress import bar, say, step
 from kopt.core.settings import Settings
@@ -19,7 +19,7 @@ from kopt.core.settings import Settings
 if TYPE_CHECKING:
     from kopt.data.demand.rolling import Forecasts
     from kopt.data.demand.table import DemandSeries
-    from kopt.training.sources import DemandDataset
+    from kopt.training.demand.sources import DemandDataset
 
 GROUPINGS = ("source",)
 
@@ -43,61 +43,66 @@ class BacktestRow:
 def read_dataset(path: Path, series: "Sequence[DemandSeries]") -> "DemandDataset":
     """The series that can be scored, with what SERIES.csv says of them; the others are named on stderr."""
     from kopt.data.demand.catalogue import read_catalogue
-    from kopt.training.sources import dataset
+    from kopt.training.demand.sources import dataset
 
-    found = dataset(path.name, series, read_catalogue(path))
-    for name, why in found.left_out.items():
+    demand_dataset = dataset(path.name, series, read_catalogue(path))
+    for name, why in demand_dataset.left_out.items():
         say(f"left out: {name}, {why}")
-    return found
+    return demand_dataset
 
 
 def with_model(data: "DemandDataset", model: str, settings: Settings) -> "Iterator[Forecasts]":
     """Forecasts of a registered model. Raises Refused when it has seen a series of the input."""
-    from kopt.models import api
-    from kopt.training.recipe import recipe_of
+    from kopt.sdk import forecast as api
+    from kopt.training.pipeline.recipe import recipe_of
 
-    refuse_seen(data, model, settings)
+    refuse_trained_on(data, model, settings)
     with step("loading the model"):
         predictor, recipe = api.load_model(model, settings), recipe_of("demand")
     with bar("forecasting") as advance:
-        names = [one.name for one in data.series]
+        names = [demand_series.name for demand_series in data.series]
         for start in range(0, len(names), _AT_ONCE):
             yield from recipe.backtests(predictor, data, names[start : start + _AT_ONCE])
             advance(min(start + _AT_ONCE, len(names)), len(names))
 
 
-def refuse_seen(data: "DemandDataset", model: str, settings: Settings) -> None:
+def refuse_trained_on(data: "DemandDataset", model: str, settings: Settings) -> None:
     """Raises Refused naming series that the model was trained on; its answers there would prove nothing."""
-    from kopt.models import api
-    from kopt.models.seen import seen_until
+    from kopt.models.demand.training_overlap import seen_until
+    from kopt.sdk import forecast as api
 
     card = api.load_card(model, settings)
-    seen = [one.name for one in data.series if seen_until(card, one)]
-    if seen:
-        names = ", ".join(seen[:5]) + (f" and {len(seen) - 5} more" if len(seen) > 5 else "")
+    overlapping = [demand_series.name for demand_series in data.series if seen_until(card, demand_series)]
+    if overlapping:
+        names = ", ".join(overlapping[:5]) + (f" and {len(overlapping) - 5} more" if len(overlapping) > 5 else "")
         raise Refused(
-            f"model {model} was trained on {len(seen)} of {len(data.series)} series of the input ({names}); "
+            f"model {model} was trained on {len(overlapping)} of {len(data.series)} series of the input ({names}); "
             "--group-cv source fits models that have not seen what they forecast"
         )
 
 
 def with_group_cv(data: "DemandDataset", settings: Settings) -> "Iterator[Forecasts]":
     """Zero-shot forecasts: every group by a model fitted on all the others. Groups are fitted in parallel by Ray."""
-    from kopt.training.recipe import NEW, Part
-    from kopt.training.tasks import RayTasks
-    from kopt.training.work import Shared, fit_part
+    from kopt.training.pipeline.protocols import NEW, Part
+    from kopt.training.pipeline.tasks import RayTasks
+    from kopt.training.pipeline.worker import Shared, fit_part
 
-    names = [one.name for one in data.series]
+    names = [demand_series.name for demand_series in data.series]
     groups = sorted({data.group(name) for name in names})
     if len(groups) < 2:
-        raise Refused(f"the input has one group only ({groups[0]}); cross-validation needs two, told by SERIES.csv")
+        raise Refused(f"the input has one group only ({groups[0]}); cross-validation needs two; SERIES.csv names them")
     with step("computing features"):
         shared = Shared("demand", data, _table(data), _parameters())
     parts = [
-        Part(group, NEW, tuple(n for n in names if data.group(n) != group),
-             tuple(n for n in names if data.group(n) == group), before_window=False)
+        Part(
+            group,
+            NEW,
+            tuple(n for n in names if data.group(n) != group),
+            tuple(n for n in names if data.group(n) == group),
+            before_window=False,
+        )
         for group in groups
-    ]  # fmt: skip
+    ]
     with step("starting Ray"):
         tasks = RayTasks(settings)
     with tasks, bar("fitting and forecasting groups") as advance:
@@ -109,11 +114,13 @@ def with_group_cv(data: "DemandDataset", settings: Settings) -> "Iterator[Foreca
 def _table(data: "DemandDataset") -> Any:
     from kopt.models.demand.table import training_table
 
-    return training_table(data.series, {one.name: data.group(one.name) for one in data.series})
+    return training_table(
+        data.series, {demand_series.name: data.group(demand_series.name) for demand_series in data.series}
+    )
 
 
 def _parameters() -> Mapping[str, Any]:
-    from kopt.training.recipe import recipe_of
+    from kopt.training.pipeline.recipe import recipe_of
 
     return recipe_of("demand").defaults
 
@@ -124,14 +131,14 @@ def write(path: Path, data: "DemandDataset", forecasts: "Sequence[Forecasts]", o
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    steps = {one.name: one.step_s for one in data.series}
+    steps = {demand_series.name: demand_series.step_s for demand_series in data.series}
     parts = []
-    for one, (place, horizon_s) in itertools.chain.from_iterable(
+    for item, (position, horizon_s) in itertools.chain.from_iterable(
         zip(itertools.repeat(each), enumerate(each.horizons_s)) for each in forecasts
     ):
-        t = own_start_s[one.series] + one.origins * steps[one.series]
-        fields = {"series": [one.series] * len(t), "t": t.astype(np.int64), "h": np.full(len(t), horizon_s // 60)}
-        values = {f"q{round(100 * q)}": one.value[:, place, k] for k, q in enumerate(one.quantiles)}
+        t = own_start_s[item.series] + item.origins * steps[item.series]
+        fields = {"series": [item.series] * len(t), "t": t.astype(np.int64), "h": np.full(len(t), horizon_s // 60)}
+        values = {f"q{round(100 * q)}": item.value[:, position, k] for k, q in enumerate(item.quantiles)}
         parts.append(pa.table(fields | values))
     table = pa.concat_tables(parts)
     draft = path.with_name(f".{path.name}.draft")
@@ -157,17 +164,21 @@ def own_starts(path: Path) -> dict[str, float]:
 
 def rows(data: "DemandDataset", forecasts: "Sequence[Forecasts]") -> list[BacktestRow]:
     """A summary per series, for people; the file is what counts."""
-    return [_row(data, one) for one in sorted(forecasts, key=lambda one: one.series)]
+    return [_row(data, forecast) for forecast in sorted(forecasts, key=lambda forecast: forecast.series)]
 
 
 def _row(data: "DemandDataset", forecasts: "Forecasts") -> BacktestRow:
-    from kopt.training.evaluate import score
+    from kopt.training.demand.evaluate import score
 
-    series = next(one for one in data.series if one.name == forecasts.series)
-    scores = {one.horizon_s: one for one in score(series, forecasts)}
+    series = next(demand_series for demand_series in data.series if demand_series.name == forecasts.series)
+    scores = {item.horizon_s: item for item in score(series, forecasts)}
     near, far = scores.get(300), scores.get(3600)
     return BacktestRow(
-        forecasts.series, data.group(forecasts.series), len(forecasts.origins),
-        near.mase if near else None, far.mase if far else None,
-        far.mase / far.mase_last if far and far.mase_last else None, far.violation(0.99) if far else None,
-    )  # fmt: skip
+        forecasts.series,
+        data.group(forecasts.series),
+        len(forecasts.origins),
+        near.mase if near else None,
+        far.mase if far else None,
+        far.mase / far.mase_last if far and far.mase_last else None,
+        far.violation(0.99) if far else None,
+    )

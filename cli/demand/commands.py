@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli import inputs
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.demand import inputs
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Label, Output, Query, Since, Step, Unit, probabilities, seconds, several_seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar, step
 from kopt.core.prediction import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES
-from kopt.serving.environment import load_settings
+from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.core.prediction import Prediction
     from kopt.data.demand.table import DemandSeries
-    from kopt.models.api import Forecast
+    from kopt.sdk.forecast import Forecast
 
 app = typer.Typer(no_args_is_help=True, help="Forecast inference demand and what can be lent of its GPUs.")
 
@@ -87,44 +87,57 @@ def forecast(
     """
     ahead, wanted = several_seconds(horizons, "--horizons"), probabilities(quantiles, "--quantiles")
     source = inputs.Source(where, query, label, since, step_, unit)
-    found = choose(inputs.read(source), series)
-    answer = _answer(found, model, ahead, wanted, now or source.is_prometheus)
+    demand_series = choose(inputs.read(source), series)
+    answer = _answer(demand_series, model, ahead, wanted, now or source.is_prometheus)
     rows = [_row(service.name, prediction) for service in answer for prediction in service.predictions]
-    facts = {"model": answer.model.to_dict()}
-    notes = ["kopt demand explain INPUT --series NAME says why"]
-    show(Answer("forecasts", rows, facts, title="demand forecast", notes=notes, document=answer.to_dict()), output)
+    header = {"model": answer.model.to_dict()}
+    remarks = ["kopt demand explain INPUT --series NAME says why"]
+    show(Answer("forecasts", rows, header, title="demand forecast", remarks=remarks, document=answer.to_dict()), output)
 
 
 def _answer(
-    found: "list[DemandSeries]", model: str, ahead: tuple[int, ...], wanted: tuple[float, ...], live: bool
+    demand_series: "list[DemandSeries]", model: str, ahead: tuple[int, ...], wanted: tuple[float, ...], live: bool
 ) -> "Forecast":
-    from kopt.models import api
+    from kopt.models.registry.lightgbm_io import import_lightgbm_alone
+    from kopt.sdk import forecast as api
 
+    import_lightgbm_alone()
     with step("loading the model"):
         predictor = api.load_model(model, load_settings())
     now_s = time.time() if live else None
     with bar("forecasting") as advance:
-        return api.forecast(found, horizons_s=ahead, quantiles=wanted, model=predictor, now_s=now_s, progress=advance)
+        return api.forecast(
+            demand_series, horizons_s=ahead, quantiles=wanted, model=predictor, now_s=now_s, progress=advance
+        )
 
 
-def choose(found: "list[DemandSeries]", names: list[str] | None) -> "list[DemandSeries]":
+def choose(series: "list[DemandSeries]", names: list[str] | None) -> "list[DemandSeries]":
     """The series of these names, all without names. Raises Refused for a name that is not there."""
     if not names:
-        return found
-    if absent := sorted(set(names) - {one.name for one in found}):
-        there = ", ".join(sorted(one.name for one in found)[:8])
+        return series
+    if absent := sorted(set(names) - {demand_series.name for demand_series in series}):
+        there = ", ".join(sorted(demand_series.name for demand_series in series)[:8])
         raise Refused(f"no series {absent[0]!r} in the input; it has {there}")
-    return [one for one in found if one.name in names]
+    return [demand_series for demand_series in series if demand_series.name in names]
 
 
 def _row(name: str, prediction: "Prediction") -> ForecastRow:
     q = prediction.quantiles
     why = prediction.reasons[0].message if prediction.reasons else ""
     return ForecastRow(
-        name, prediction.horizon_s or 0.0, prediction.unit, q.get(0.5), q.get(0.9), q.get(0.95), q.get(0.99),
-        prediction.confidence, prediction.refused, prediction.fallback, why,
+        name,
+        prediction.horizon_s or 0.0,
+        prediction.unit,
+        q.get(0.5),
+        q.get(0.9),
+        q.get(0.95),
+        q.get(0.99),
+        prediction.confidence,
+        prediction.refused,
+        prediction.fallback,
+        why,
         why if prediction.refused or prediction.fallback else "",
-    )  # fmt: skip
+    )
 
 
 @app.command()
@@ -153,12 +166,12 @@ def backtest(
 
         kopt demand backtest mine.parquet --out pred.parquet --model champion
     """
-    from kopt.cli import backtest as tester
+    from kopt.cli.demand import backtest as tester
 
     if (model is None) == (group_cv is None):
         usage_error("give either --model or --group-cv", "--model")
     if group_cv is not None and group_cv not in tester.GROUPINGS:
-        usage_error(f"{group_cv!r} is none of {', '.join(tester.GROUPINGS)}", "--group-cv")
+        usage_error(f"unknown grouping {group_cv!r}; expected one of {', '.join(tester.GROUPINGS)}", "--group-cv")
     source = inputs.Source(where, unit=unit)
     if source.is_prometheus:
         usage_error("a back test reads files, so that it can be repeated", "INPUT")
@@ -169,8 +182,8 @@ def backtest(
     made = tester.with_model(data, model, settings) if model else tester.with_group_cv(data, settings)
     forecasts = list(made)
     written = tester.write(out, data, forecasts, tester.own_starts(path))
-    facts = {"file": str(out), "rows": written, "model": model or f"one per {group_cv}"}
-    show(Answer("series", tester.rows(data, forecasts), facts), output)
+    header = {"file": str(out), "rows": written, "model": model or f"one per {group_cv}"}
+    show(Answer("series", tester.rows(data, forecasts), header), output)
 
 
 @dataclass(frozen=True)
@@ -214,22 +227,31 @@ def lend(
 
         kopt demand lend demand.parquet --one-pool --risk 0.05 -o csv
     """
-    from kopt.cli.lending import lendable_pools
+    from kopt.cli.demand.lending import lendable_pools
 
     source = inputs.Source(where, query, label, since, step_, unit)
-    found = choose(inputs.read(source), series)
-    answer = _answer(found, model, DEFAULT_HORIZONS_S, (*DEFAULT_QUANTILES, 1 - risk), source.is_prometheus)
-    pools = lendable_pools(found, answer, load_settings(), risk, shared=shared)
+    demand_series = choose(inputs.read(source), series)
+    answer = _answer(demand_series, model, DEFAULT_HORIZONS_S, (*DEFAULT_QUANTILES, 1 - risk), source.is_prometheus)
+    pools = lendable_pools(demand_series, answer, load_settings(), risk, shared=shared)
     rows = [
-        LendRow(pool.name, pool.gpus, point.horizon_s, point.provision // 1000, point.lendable // 1000,
-                len(pool.services), pool.assumed, pool.reasons[0].message)
-        for pool in pools for point in pool.curve
-    ]  # fmt: skip
-    notes = [f"{pool.name}: {reason.message}" for pool in pools if not pool.curve for reason in pool.reasons]
+        LendRow(
+            pool.name,
+            pool.gpus,
+            point.horizon_s,
+            point.provision // 1000,
+            point.lendable // 1000,
+            len(pool.services),
+            pool.assumed,
+            pool.reasons[0].message,
+        )
+        for pool in pools
+        for point in pool.curve
+    ]
+    remarks = [f"{pool.name}: {reason.message}" for pool in pools if not pool.curve for reason in pool.reasons]
     if any(pool.assumed for pool in pools):
-        notes.append("capacity is assumed where services.toml names none: 64 GPUs that serve the 99.9th percentile")
-    facts = {"model": answer.model.to_dict(), "risk": risk}
-    show(Answer("pools", rows, facts, title="lendable GPUs", notes=notes, empty="nothing can be lent"), output)
+        remarks.append("capacity is assumed where services.toml names none: 64 GPUs that serve the 99.9th percentile")
+    header = {"model": answer.model.to_dict(), "risk": risk}
+    show(Answer("pools", rows, header, title="lendable GPUs", remarks=remarks, empty="nothing can be lent"), output)
 
 
 @dataclass(frozen=True)
@@ -262,13 +284,15 @@ def explain(
         kopt demand explain demand.parquet --series chat --horizon 30m
     """
     ahead = seconds(horizon, "--horizon")
-    (found,) = choose(inputs.read(inputs.Source(where, query, label, since, step_, unit)), [series])
-    from kopt.models import api
+    (demand_series,) = choose(inputs.read(inputs.Source(where, query, label, since, step_, unit)), [series])
     from kopt.models.demand.predictor import DemandRequest
+    from kopt.models.registry.lightgbm_io import import_lightgbm_alone
+    from kopt.sdk import forecast as api
 
+    import_lightgbm_alone()
     with step("loading the model"):
         predictor = api.load_model(model, load_settings())
-    reasons = predictor.explain(DemandRequest(found, (float(ahead),)))
+    reasons = predictor.explain(DemandRequest(demand_series, (float(ahead),)))
     rows = [ReasonRow(series, reason.code, reason.message, dict(reason.numbers)) for reason in reasons]
-    facts = {"series": series, "horizon_s": ahead, "model": predictor.version.to_dict()}
-    show(Answer("reasons", rows, facts), output)
+    header = {"series": series, "horizon_s": ahead, "model": predictor.version.to_dict()}
+    show(Answer("reasons", rows, header), output)

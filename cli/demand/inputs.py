@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import seconds
 from kopt.cli.progress import bar, step
 
@@ -68,6 +68,11 @@ def _from_prometheus(source: Source) -> "list[DemandSeries]":
 
     with bar("asking Prometheus") as advance:
         return read_demand(
-            source.where, source.query, since_s, step_s,
-            label=source.label, unit=source.unit or "requests", progress=advance,
-        )  # fmt: skip
+            source.where,
+            source.query,
+            since_s,
+            step_s,
+            label=source.label,
+            unit=source.unit or "requests",
+            progress=advance,
+        )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from kopt.core.settings import Settings
 
 if TYPE_CHECKING:
-    from kopt.dashboard.lending import PoolView
+    from kopt.dashboard.pages.lending.view import PoolView
     from kopt.data.demand.table import DemandSeries
-    from kopt.models.api import Forecast
+    from kopt.sdk.forecast import Forecast
 
 
 def lendable_pools(
@@ -18,18 +18,18 @@ def lendable_pools(
 
     Raises CapacityError for a services.toml that cannot be read.
     """
-    from kopt.dashboard.capacity import FILE, assumed_capacity, read_capacities
-    from kopt.dashboard.lending import pools
-    from kopt.dashboard.sources import Service
+    from kopt.dashboard.data.capacity import FILE, assumed_capacity, read_capacities
+    from kopt.dashboard.data.sources import Service
+    from kopt.dashboard.pages.lending.view import pools
     from kopt.data.demand.table import GRID_S
-    from kopt.serving.answers import HorizonForecast, SeriesForecast
+    from kopt.serving.contract.answers import HorizonForecast, SeriesForecast
 
     capacities = read_capacities(settings.home / FILE)
     services = []
-    for one, found in zip(series, forecast, strict=True):
-        grid = one.resampled(GRID_S)
-        horizons = tuple(HorizonForecast(int(p.horizon_s or 0), p) for p in found.predictions)
-        answer = SeriesForecast(found.name, grid.unit, found.step_s, horizons)
-        capacity = capacities.get(one.name) or assumed_capacity(grid)
+    for demand_series, service_forecast in zip(series, forecast, strict=True):
+        grid = demand_series.resampled(GRID_S)
+        horizons = tuple(HorizonForecast(int(p.horizon_s or 0), p) for p in service_forecast.predictions)
+        answer = SeriesForecast(service_forecast.name, grid.unit, service_forecast.step_s, horizons)
+        capacity = capacities.get(demand_series.name) or assumed_capacity(grid)
         services.append(Service(grid, answer, capacity, grid.start_s + len(grid) * grid.step_s))
     return pools(services, risk, shared=shared)

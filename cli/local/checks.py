@@ -18,7 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from kopt.cli import state
+from kopt.cli.local import state
+from kopt.cli.local.listening import Listener, describe, listeners, rays_of_ours
 from kopt.cli.output import column
 from kopt.core.settings import Settings
 from kopt.core.units import GIB, format_bytes
@@ -30,10 +31,10 @@ SERVING = ("ray", "mlflow", "feast", "lightgbm", "fastapi", "cryptography", "jin
 TRAINING = ("torch", "statsforecast", "sklearn", "optuna")
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     OK = "ok"
     NOTE = "note"
-    """Works, but somebody should know."""
+    """Works, but the user should know."""
     BROKEN = "broken"
 
 
@@ -42,7 +43,7 @@ class Finding:
     """One check's outcome; ``fix`` says what to do when it is not ok."""
 
     check: str = column("check")
-    verdict: Verdict = column("verdict", show=str)
+    verdict: Severity = column("verdict", show=str)
     detail: str = column("detail")
     fix: str = column("what to do")
 
@@ -58,14 +59,14 @@ def check(function: Check) -> Check:
     return function
 
 
-def _finding(name: str, detail: str, fix: str = "", verdict: Verdict | None = None) -> Finding:
-    return Finding(name, verdict or (Verdict.BROKEN if fix else Verdict.OK), detail, fix)
+def _finding(name: str, detail: str, fix: str = "", verdict: Severity | None = None) -> Finding:
+    return Finding(name, verdict or (Severity.BROKEN if fix else Severity.OK), detail, fix)
 
 
 @check
 def python(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    found = ".".join(map(str, sys.version_info[:3]))
-    return _finding("python", found, "" if sys.version_info >= (3, 11) else "install Python 3.11 or newer")
+    result = ".".join(map(str, sys.version_info[:3]))
+    return _finding("python", result, "" if sys.version_info >= (3, 11) else "install Python 3.11 or newer")
 
 
 @check
@@ -79,13 +80,18 @@ def packages(settings: Settings, environ: Mapping[str, str]) -> Finding:
 
 @check
 def home(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    place = settings.home
-    existing = next(path for path in (place, *place.parents) if path.exists())
+    home = settings.home
+    existing = next(path for path in (home, *home.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        return _finding("home", f"{place} cannot be written", "make it writable, or set KOPT_HOME to a folder of yours")
-    if place.exists() and stat.S_IMODE(place.stat().st_mode) & 0o022:
-        return _finding("home", f"{place} can be written by others", f"chmod go-w {place}")
-    return _finding("home", str(place) if place.exists() else f"{place} (made by the first kopt up)")
+        return _finding("home", f"{home} cannot be written", "make it writable, or set KOPT_HOME to a folder of yours")
+    if home.exists() and stat.S_IMODE(home.stat().st_mode) & 0o022:
+        return _finding("home", f"{home} can be written by others", f"chmod go-w {home}")
+    if home.exists() and home.stat().st_uid not in (0, os.geteuid()):
+        return _finding("home", f"{home} belongs to user {home.stat().st_uid}", "set KOPT_HOME to a folder of yours")
+    if home.exists() and stat.S_IMODE(home.stat().st_mode) & 0o077:
+        fix = f"chmod go-rwx {home}; kopt up does that, too"
+        return _finding("home", f"{home} can be read by others", fix, Severity.NOTE)
+    return _finding("home", str(home) if home.exists() else f"{home} (made by the first kopt up)")
 
 
 @check
@@ -103,7 +109,7 @@ def memory(settings: Settings, environ: Mapping[str, str]) -> Finding:
         return _finding("memory", "unknown on this system")
     short = free < NEEDED_MEMORY_BYTES
     fix = f"the platform needs about {format_bytes(NEEDED_MEMORY_BYTES)}; close something" if short else ""
-    return _finding("memory", f"{format_bytes(free)} available", fix, Verdict.NOTE if short else None)
+    return _finding("memory", f"{format_bytes(free)} available", fix, Severity.NOTE if short else None)
 
 
 @check
@@ -114,17 +120,17 @@ def shared_memory(settings: Settings, environ: Mapping[str, str]) -> Finding:
         return _finding("shared memory", "no /dev/shm; Ray uses files")
     free = shutil.disk_usage(shm).free
     fix = "" if free >= GIB // 2 else "give the container more, for example docker run --shm-size 1g"
-    return _finding("shared memory", f"{format_bytes(free)} in /dev/shm", fix, Verdict.NOTE if fix else None)
+    return _finding("shared memory", f"{format_bytes(free)} in /dev/shm", fix, Severity.NOTE if fix else None)
 
 
 @check
 def environment(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    known = {f"KOPT_{each.name.upper()}" for each in fields(Settings)} | OTHER_NAMES
-    unknown = sorted(name for name in environ if name.startswith("KOPT_") and name not in known)
+    settings_names = {f"KOPT_{each.name.upper()}" for each in fields(Settings)} | OTHER_NAMES
+    unknown = sorted(name for name in environ if name.startswith("KOPT_") and name not in settings_names)
     if not unknown:
         return _finding("environment", "every KOPT_ name is known")
-    near = get_close_matches(unknown[0], known, n=1)
-    fix = f"did you mean {near[0]}?" if near else f"unset {unknown[0]}; known are {', '.join(sorted(known))}"
+    near = get_close_matches(unknown[0], settings_names, n=1)
+    fix = f"did you mean {near[0]}?" if near else f"unset {unknown[0]}; known are {', '.join(sorted(settings_names))}"
     return _finding("environment", f"unknown: {', '.join(unknown)}", fix)
 
 
@@ -141,12 +147,39 @@ def ports(settings: Settings, environ: Mapping[str, str]) -> Finding:
     return _finding("ports", ", ".join(f"{name} {port or 'any'}" for name, port in wanted.items()))
 
 
+def _running(settings: Settings) -> tuple[list[Listener] | None, Mapping[str, str]]:
+    """What our processes listen on (None where none runs), and the addresses that have a name."""
+    running = state.read(settings.home) if settings.home.exists() else None
+    addresses = running.addresses if running is not None else {}
+    pids = ([running.pid] if running is not None else []) + sorted(rays_of_ours())
+    return (listeners(pids, addresses) if pids else None), addresses
+
+
+@check
+def listening(settings: Settings, environ: Mapping[str, str]) -> Finding:
+    """What the running platform and trainings really listen on, Ray's ports included."""
+    ports, addresses = _running(settings)
+    if ports is None:
+        return _finding("listening", "nothing of this home runs; Ray would listen on loopback and ask for a token")
+    beyond = [port for port in ports if not port.is_loopback and port.what not in addresses]
+    open_ray = [port for port in ports if port.what == "ray" and not port.secret]
+    fix = "run kopt down, install what requirements.lock names, and run kopt up" if beyond or open_ray else ""
+    return _finding("listening", describe(ports) or "nothing", fix)
+
+
 @check
 def exposure(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    if settings.api_host in ("127.0.0.1", "localhost", "::1"):
-        return _finding("exposure", "servers listen on loopback only")
     fix = "put authentication in front of it, or set KOPT_API_HOST=127.0.0.1"
-    return _finding("exposure", f"servers listen on {settings.api_host}", fix, Verdict.NOTE)
+    ports, addresses = _running(settings)
+    if addresses:
+        # What runs was started with other settings, maybe, than those of this shell.
+        beyond = [port for port in ports or () if not port.is_loopback and port.what in addresses]
+        if not beyond:
+            return _finding("exposure", "servers listen on loopback only")
+        return _finding("exposure", f"beyond this machine: {describe(beyond)}", fix, Severity.NOTE)
+    if settings.api_host in ("127.0.0.1", "localhost", "::1"):
+        return _finding("exposure", "servers would listen on loopback only")
+    return _finding("exposure", f"servers would listen on {settings.api_host}", fix, Severity.NOTE)
 
 
 @check
@@ -155,12 +188,20 @@ def ray_authentication(settings: Settings, environ: Mapping[str, str]) -> Findin
     if settings.ray_address and mode != "token":
         fix = "set RAY_AUTH_MODE=token for a Ray cluster beyond this machine"
         return _finding("ray", f"joins {settings.ray_address} with RAY_AUTH_MODE={mode or 'unset'}", fix)
-    return _finding("ray", f"joins {settings.ray_address}" if settings.ray_address else "started on this machine")
+    if settings.ray_address:
+        return _finding("ray", f"joins {settings.ray_address}")
+    ports = [port for port in _running(settings)[0] or () if port.what == "ray"]
+    if not ports:
+        return _finding("ray", "none runs; kopt up and kopt train start it on loopback and with a token")
+    if unasked := [port for port in ports if not port.secret]:
+        fix = "end it (kopt down, or the training): any user of this machine may run code as you"
+        return _finding("ray", f"{len(unasked)} of its {len(ports)} ports ask for no token", fix)
+    return _finding("ray", f"all of its {len(ports)} ports ask for a token")
 
 
 @check
 def keys(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    """Whoever can read the signing key can sign a model that serving accepts."""
+    """A user who can read the signing key can sign a model that serving accepts."""
     for path in sorted(settings.keys.glob("*.key")) if settings.keys.is_dir() else ():
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             return _finding("keys", f"{path} can be read by others", f"chmod 600 {path}")
@@ -186,10 +227,10 @@ def registry(settings: Settings, environ: Mapping[str, str]) -> Finding:
 
 @check
 def champion(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    from kopt.cli.edge import explain
-    from kopt.models.api import has_registry
-    from kopt.models.registry import NotRegisteredError, Registry
-    from kopt.models.shipped import verified_shipped
+    from kopt.cli.errors import explain
+    from kopt.models.registry.registry import NotRegisteredError, Registry
+    from kopt.models.registry.shipped import verified_shipped
+    from kopt.sdk.forecast import has_registry
 
     try:
         if not has_registry(settings):
@@ -249,14 +290,14 @@ def free_port(host: str, taken: Collection[int] = ()) -> int:
 def _reachable(name: str, url: str, default_port: int) -> Finding:
     """Can a connection be made? The address is shown without user and password."""
     parts = urlsplit(url)
-    shown = f"{parts.scheme}://{parts.hostname or ''}:{parts.port or default_port}"
+    address = f"{parts.scheme}://{parts.hostname or ''}:{parts.port or default_port}"
     if not parts.hostname:
         return _finding(name, parts.scheme or "no address")
     try:
         socket.create_connection((parts.hostname, parts.port or default_port), timeout=2).close()
     except OSError as error:
-        return _finding(name, f"{shown}: {error.strerror or error}", "start it, or correct the address")
-    return _finding(name, f"{shown} answers")
+        return _finding(name, f"{address}: {error.strerror or error}", "start it, or correct the address")
+    return _finding(name, f"{address} answers")
 
 
 def _available_memory_bytes() -> int | None:

@@ -1,4 +1,4 @@
-"""``python -P -m kopt.cli.guard NICE CMD…``: runs a command that cannot outlive whoever started it.
+"""``python -P -m kopt.cli.local.child_guard NICE CMD…``: runs a command that cannot outlive whoever started it.
 
 Standard input is a pipe whose other end the starter keeps; when it closes (the starter ended, in whatever way) the
 command gets SIGTERM and, after a grace, SIGKILL. On Linux the guard adopts everything the command leaves behind
@@ -63,9 +63,9 @@ def _sweep() -> None:
     """End all descendants that are left: politely, then by force."""
     deadline = time.monotonic() + SWEEP_S
     polite = set[int]()
-    while left := _descendants(os.getpid()):
+    while remaining := _descendants(os.getpid()):
         forced = time.monotonic() > deadline
-        for pid in left:
+        for pid in remaining:
             if forced or pid not in polite:
                 polite.add(pid)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -81,10 +81,10 @@ def _reap() -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
+    descendants: list[int] = []
     for child in _children(pid):
-        found += [child, *_descendants(child)]
-    return found
+        descendants += [child, *_descendants(child)]
+    return descendants
 
 
 def _children(pid: int) -> list[int]:

@@ -8,7 +8,7 @@ import typer
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import step
-from kopt.serving.environment import load_settings
+from kopt.serving.runtime.environment import load_settings
 
 
 def doctor(output: Output = Format.TABLE) -> None:
@@ -22,16 +22,16 @@ def doctor(output: Output = Format.TABLE) -> None:
 
         kopt doctor -o json | jq '.findings[] | select(.verdict == "broken")'
     """
-    from kopt.cli.checks import CHECKS, Finding, Verdict
+    from kopt.cli.local.checks import CHECKS, Finding, Severity
 
     settings = load_settings()
     findings: list[Finding] = []
     for check in CHECKS:
         with step(f"looking at {check.__name__.replace('_', ' ')}"):
             findings.append(check(settings, os.environ))
-    broken = [finding for finding in findings if finding.verdict == Verdict.BROKEN]
-    verdict = f"{len(broken)} broken" if broken else "all is well"
-    show(Answer("findings", findings, facts={"healthy": not broken}, notes=[verdict]), output)
+    broken = [finding for finding in findings if finding.verdict == Severity.BROKEN]
+    summary = f"{len(broken)} broken" if broken else "all is well"
+    show(Answer("findings", findings, header={"healthy": not broken}, remarks=[summary]), output)
     if broken:
         raise typer.Exit(1)
 

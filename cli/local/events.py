@@ -1,4 +1,4 @@
-"""How the platform's process tells ``kopt up`` what it does: one JSON object per line on its standard output.
+"""How the platform's process reports to ``kopt up`` what it does: one JSON object per line on its standard output.
 
 Whatever libraries print goes to standard error, which is the process's log, so the lines stay clean.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import IO
 
-from kopt.cli.edge import explain
+from kopt.cli.errors import explain
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Events:
 
     @contextlib.contextmanager
     def step(self, key: str, text: str) -> Iterator[Callable[[str], None]]:
-        """A step; what is yielded sets its outcome. A failure is told and goes on as an exception."""
+        """A step; what is yielded sets its outcome. A failure is reported and raised again."""
         outcome: list[str] = []
         self.send("begin", key, text)
         try:
@@ -51,7 +51,7 @@ class Events:
         self.send("note", key, text)
 
 
-def take_standard_output() -> Events:
+def claim_standard_output() -> Events:
     """The sender on today's standard output; from now on everything printed goes to standard error."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""``python -m kopt.cli.pages``: the web pages as a process of their own, until SIGTERM.
+"""``python -m kopt.cli.local.pages``: the web pages as a process of their own, until SIGTERM.
 
 With ``KUBECONFIG``, or in a pod, the pages show the nodes of the cluster and what controllers say there;
 ``~/.kube/config`` alone is not taken, as pages ask for as long as they run.
@@ -8,13 +8,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from kopt.cli.pages_cluster import ClusterWatch
-from kopt.cluster.access import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
-from kopt.cluster.api import Kube, KubeSettings
-from kopt.core.overview import Overview
+from kopt.cli.local.pages_cluster import ClusterWatch
+from kopt.cluster.client.api import Kube, KubeSettings
+from kopt.cluster.client.credentials import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
+from kopt.core.scheduling.overview import Overview
 from kopt.dashboard.app import serve
-from kopt.dashboard.sources import Nodes
-from kopt.serving.environment import load_settings
+from kopt.dashboard.data.sources import Nodes
+from kopt.serving.runtime.environment import load_settings
 
 
 class ClusterNodes:

@@ -1,7 +1,7 @@
 """The platform's own process, started by ``kopt up``: prepares the home, trains what is missing, serves.
 
-``python -P -m kopt.cli.platform [--no-train]`` runs until SIGTERM. Its steps are told as ``events``; a step that has
-nothing to do costs nothing, so that a second start is quick. A training that fails is told and does not keep the
+``python -P -m kopt.cli.local.platform [--no-train]`` runs until SIGTERM. Its steps are reported as ``events``; a step
+without work costs nothing, so that a second start is quick. A training that fails is reported and does not keep the
 champion from serving.
 """
 
@@ -13,17 +13,17 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kopt.cli.edge import Refused, Terminated, leave_on_sigterm
-from kopt.cli.events import Events, take_standard_output
-from kopt.cli.supervisor import TRY_AGAIN
+from kopt.cli.errors import Refused, Terminated, leave_on_sigterm
+from kopt.cli.local.events import Events, claim_standard_output
+from kopt.cli.local.supervisor import TRY_AGAIN
 from kopt.core.settings import Settings
-from kopt.models.catalogue import PREDICTORS
-from kopt.serving.environment import load_settings
+from kopt.models.predictors import predictor_names
+from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
-    from kopt.models.registry import Registry
-    from kopt.training.progress import Event
-    from kopt.training.tasks import RayTasks
+    from kopt.models.registry.registry import Registry
+    from kopt.training.pipeline.progress import Event
+    from kopt.training.pipeline.tasks import RayTasks
 
 PREDICTOR = "demand"
 OBJECT_STORE_BYTES = 512 << 20
@@ -35,7 +35,7 @@ SERVICES, DAYS = 8, 10.0
 
 def main(arguments: list[str]) -> int:
     """Run until a signal ends it."""
-    events, settings = take_standard_output(), load_settings()
+    events, settings = claim_standard_output(), load_settings()
     leave_on_sigterm()
     try:
         _run(events, settings, train="--no-train" not in arguments)
@@ -53,7 +53,7 @@ class _RayIsSlow(Refused):
 def _run(events: Events, settings: Settings, *, train: bool) -> None:
     with events.step("home", "prepare the home") as outcome:
         outcome(prepare_home(settings))
-    from kopt.serving import deploy
+    from kopt.serving.runtime import deploy
 
     # Serve reads its switches once, in every process of Ray: they are set before Ray starts.
     deploy.prepare_environment(settings)
@@ -73,7 +73,7 @@ def _run(events: Events, settings: Settings, *, train: bool) -> None:
 
 def _register(events: Events, settings: Settings) -> "Registry":
     with events.step("champion", "register the shipped models") as outcome:
-        from kopt.models.registry import Registry
+        from kopt.models.registry.registry import Registry
 
         registry = Registry(settings)
         outcome(ensure_champions(registry))
@@ -82,7 +82,7 @@ def _register(events: Events, settings: Settings) -> "Registry":
 
 def _start_ray(settings: Settings) -> "RayTasks":
     """Ray for training and serving alike; closing what is returned ends it if it was started here."""
-    from kopt.training.tasks import RayTasks
+    from kopt.training.pipeline.tasks import RayTasks
 
     try:
         tasks = RayTasks(settings, store_bytes=OBJECT_STORE_BYTES)
@@ -116,11 +116,11 @@ def demand_folder(settings: Settings) -> Path:
 
 def ensure_champions(registry: "Registry") -> str:
     """Every predictor's champion, or its shipped model as the first one."""
-    return "; ".join(_champion(registry, name) for name in PREDICTORS)
+    return "; ".join(_champion(registry, name) for name in predictor_names())
 
 
 def _champion(registry: "Registry", predictor: str) -> str:
-    from kopt.models.registry import RegistryError
+    from kopt.models.registry.registry import RegistryError
 
     try:
         champion = registry.ensure_champion(predictor)
@@ -159,25 +159,29 @@ def ensure_challenger(events: Events, settings: Settings, registry: "Registry", 
         return
     with contextlib.suppress(Exception), events.step("training", "train a challenger") as outcome:
         # Told by the step; the champion serves without a challenger.
-        from kopt.training.pipeline import TrainOptions, train
-        from kopt.training.sources import FileSource
+        from kopt.training.demand.sources import FileSource
+        from kopt.training.pipeline.run import TrainOptions, train
 
         done = train(
-            PREDICTOR, source=FileSource(demand_folder(settings)), settings=settings, tasks=tasks, registry=registry,
+            PREDICTOR,
+            source=FileSource(demand_folder(settings)),
+            settings=settings,
+            tasks=tasks,
+            registry=registry,
             options=TrainOptions(folds=2, parameters=QUICK),
-            progress=lambda event: events.note("training", f"train a challenger: {_words(event)}"),
-        )  # fmt: skip
-        verdict = "passed" if done.verdict.passed else "refused"
+            progress=lambda event: events.note("training", f"train a challenger: {_progress_text(event)}"),
+        )
+        result = "passed" if done.verdict.passed else "refused"
         champion = f"champion is version {done.champion.version}" if done.champion else "there is no champion"
-        outcome(f"the gate {verdict} version {done.model.version}; {champion}")
+        outcome(f"the gate {result} version {done.model.version}; {champion}")
 
 
-def _words(event: "Event") -> str:
+def _progress_text(event: "Event") -> str:
     return f"{event.step} {event.done} of {event.total}" if event.total > 1 else event.step
 
 
 def _serve(events: Events, settings: Settings) -> None:
-    from kopt.serving import deploy
+    from kopt.serving.runtime import deploy
 
     with events.step("serving", "start the prediction endpoint") as outcome:
         running = deploy.start(settings, progress=lambda text: events.note("serving", text))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kopt.cli.edge import Refused
+from kopt.cli.errors import Refused
 
 LOCK, STATE = "run.lock", "run.json"
 

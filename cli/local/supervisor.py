@@ -1,7 +1,7 @@
 """Starts the platform's processes, waits until they answer, starts them again when they end, stops them all.
 
-Every process runs under `kopt.cli.guard`, in a session of its own: a terminal's Ctrl-C reaches only the supervisor,
-which then ends the others in order, and none outlives it.
+Every process runs under `kopt.cli.local.child_guard`, in a session of its own: a terminal's Ctrl-C reaches only the
+supervisor, which then ends the others in order, and none outlives it.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from kopt.cli.edge import Refused
+from kopt.cli.errors import Refused
 
 LOG_LIMIT_BYTES = 20 << 20
 TRY_AGAIN = 75
@@ -56,7 +56,7 @@ class BackOff:
 
 
 class Supervisor:
-    """Keeps services running. ``tell`` gets one sentence for people about every unplanned event."""
+    """Keeps services running. ``tell`` gets a sentence for people about every unplanned event."""
 
     def __init__(
         self, services: Sequence[Service], tell: Callable[[str], None], back_off: BackOff | None = None
@@ -169,7 +169,7 @@ def _raise_first(done: Iterable[asyncio.Task[None]]) -> None:
 async def _spawn(service: Service, command: Sequence[str]) -> asyncio.subprocess.Process:
     with _open_log(service.log) as log:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "kopt.cli.guard", str(service.nice), *command),
+            *(sys.executable, "-P", "-m", "kopt.cli.local.child_guard", str(service.nice), *command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE if service.on_line else log,
             stderr=log,

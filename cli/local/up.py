@@ -13,18 +13,21 @@ from typing import Annotated, Any
 
 import typer
 
-from kopt.cli import events, state
-from kopt.cli.edge import Refused
+from kopt.cli.errors import Refused
+from kopt.cli.home import make_home
+from kopt.cli.local import events, state
+from kopt.cli.local.supervisor import Service, Supervisor, answers
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import Steps, say
-from kopt.cli.supervisor import Service, Supervisor, answers
 from kopt.core.settings import Settings
-from kopt.serving.environment import load_settings
+from kopt.serving.runtime.environment import load_settings
 
 SAYS_SO_WITHIN_S = 10.0
 STOPS_WITHIN_S = 60.0
 PORTS = {"api": "prediction endpoint", "pages": "web pages", "mlflow": "MLflow"}
+
+MLFLOW_NOTE = "MLflow asks for a secret: kopt mlflow shows a link with it"
 
 
 @dataclass(frozen=True)
@@ -58,30 +61,20 @@ def up(
         asyncio.run(_Platform(with_ports(settings), train=train, browser=browser, output=output).run())
 
 
-def make_home(home: Path) -> None:
-    """The state folder, private to its owner. Raises Refused where it cannot be made."""
-    try:
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise Refused(f"{home} cannot be made ({error.strerror}); set KOPT_HOME to a folder of yours") from error
-    if not os.access(home, os.W_OK | os.X_OK):
-        raise Refused(f"{home} cannot be written; make it writable, or set KOPT_HOME to a folder of yours")
-
-
 def with_ports(settings: Settings) -> Settings:
     """The settings with a free port wherever they say 0. Raises Refused for a port that is taken."""
-    from kopt.cli.checks import free_port, is_free
+    from kopt.cli.local.checks import free_port, is_free
 
-    chosen: dict[str, int] = {}
+    ports: dict[str, int] = {}
     for name, what in PORTS.items():
         port = getattr(settings, f"{name}_port")
-        if port and port in chosen.values():
+        if port and port in ports.values():
             raise Refused(f"port {port} is meant for two servers; change KOPT_{name.upper()}_PORT")
         if port and not is_free(settings.api_host, port):
             advice = f"stop what listens there, or set KOPT_{name.upper()}_PORT to another one (0 takes a free one)"
             raise Refused(f"port {port} for the {what} is taken; {advice}")
-        chosen[name] = port or free_port(settings.api_host, taken=set(chosen.values()))
-    return replace(settings, api_port=chosen["api"], pages_port=chosen["pages"], mlflow_port=chosen["mlflow"], url="")
+        ports[name] = port or free_port(settings.api_host, taken=set(ports.values()))
+    return replace(settings, api_port=ports["api"], pages_port=ports["pages"], mlflow_port=ports["mlflow"], url="")
 
 
 class _Platform:
@@ -94,11 +87,11 @@ class _Platform:
             os.getpid(), where["api"], where["pages"], where["mlflow"], started_at_s=time.time()
         )
         self._steps = Steps()
-        self._supervisor = Supervisor(services(settings, train=train, on_line=self._on_line), tell=self._steps.tell)
+        self._supervisor = Supervisor(services(settings, train=train, on_line=self._on_line), tell=self._steps.sentence)
         self._started, self._serving = time.monotonic(), asyncio.Event()
 
     async def run(self) -> None:
-        """Start, tell the addresses, keep running until a signal, stop."""
+        """Start, print the addresses, keep running until a signal, stop."""
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -107,7 +100,7 @@ class _Platform:
         ended = asyncio.create_task(stopped.wait())
         try:
             if await _first(ended, self._start()):
-                self._tell()
+                self._announce()
                 await _first(ended, self._supervisor.watch())
         finally:
             say("stopping …")
@@ -144,7 +137,7 @@ class _Platform:
         else:
             self._steps.end(event.key, event.text, failed=event.kind == "failed")
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         seconds = {**self._steps.seconds, "total": round(time.monotonic() - self._started, 1)}
         self._running = replace(self._running, ready=True, seconds=seconds)
         self._write()
@@ -153,7 +146,7 @@ class _Platform:
         else:
             rows = [AddressRow(PORTS[name], url, True) for name, url in self._running.addresses.items()]
             note = f"ready after {seconds['total']:.1f} s; Ctrl-C stops everything, logs: {self._settings.home}/logs"
-            show(Answer("addresses", rows, notes=[note]), self._output)
+            show(Answer("addresses", rows, remarks=[note, MLFLOW_NOTE]), self._output)
         sys.stdout.flush()
         if self._browser and self._output == Format.TABLE and has_display(os.environ, sys.stdout.isatty()):
             import webbrowser
@@ -194,25 +187,30 @@ def services(settings: Settings, *, train: bool, on_line: Callable[[str], None])
     """The three processes, with everything they need in their environment."""
     logs, where, python = settings.home / "logs", addresses(settings), (sys.executable, "-P", "-m")
     environ = {
-        "KOPT_HOME": str(settings.home), "KOPT_API_PORT": str(settings.api_port),
-        "KOPT_PAGES_PORT": str(settings.pages_port), "KOPT_MLFLOW_PORT": str(settings.mlflow_port),
+        "KOPT_HOME": str(settings.home),
+        "KOPT_API_PORT": str(settings.api_port),
+        "KOPT_PAGES_PORT": str(settings.pages_port),
+        "KOPT_MLFLOW_PORT": str(settings.mlflow_port),
         "KOPT_URL": where["api"],
-        "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token" if settings.ray_address else "disabled"),
-        "RAY_USAGE_STATS_ENABLED": "0", "MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1",
-        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+        "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
-    }  # fmt: skip
-    mlflow = (
-        *python, "mlflow", "server", "--backend-store-uri", settings.tracking_uri, "--default-artifact-root",
-        settings.artifacts.as_uri(), "--no-serve-artifacts", "--host", settings.api_host,
-        "--port", str(settings.mlflow_port), "--workers", "1",
-    )  # fmt: skip
-    again = (*python, "kopt.cli.platform", "--no-train")
-    platform = (*python, "kopt.cli.platform") if train else again
+    }
+    again = (*python, "kopt.cli.local.platform", "--no-train")
+    platform = (*python, "kopt.cli.local.platform") if train else again
     return [
         Service("platform", platform, f"{where['api']}/healthz", logs / "platform.log", environ, 900.0, on_line, again),
-        Service("pages", (*python, "kopt.cli.pages"), f"{where['pages']}/healthz", logs / "pages.log", environ),
-        Service("mlflow", mlflow, f"{where['mlflow']}/health", logs / "mlflow.log", environ, nice=10, held=True),
+        Service("pages", (*python, "kopt.cli.local.pages"), f"{where['pages']}/healthz", logs / "pages.log", environ),
+        Service(
+            "mlflow",
+            (*python, "kopt.cli.training.tracking"),
+            f"{where['mlflow']}/health",
+            logs / "mlflow.log",
+            environ,
+            nice=10,
+            held=True,
+        ),
     ]
 
 
@@ -229,12 +227,12 @@ def status(output: Output = Format.TABLE) -> None:
     async def probe() -> list[bool]:
         return list(await asyncio.gather(*(answers(running.addresses[name] + path) for name, path in probes.items())))
 
-    found = asyncio.run(probe())
-    rows = [AddressRow(PORTS[name], running.addresses[name], ok) for name, ok in zip(probes, found, strict=True)]
+    result = asyncio.run(probe())
+    rows = [AddressRow(PORTS[name], running.addresses[name], ok) for name, ok in zip(probes, result, strict=True)]
     up_s = max(0, int(time.time() - running.started_at_s))
-    facts = {"pid": running.pid, "ready": running.ready and all(found), "seconds_up": up_s, **running.addresses}
-    show(Answer("addresses", rows, facts if output != Format.TABLE else {"process": running.pid}), output)
-    if not all(found):
+    header = {"pid": running.pid, "ready": running.ready and all(result), "seconds_up": up_s, **running.addresses}
+    show(Answer("addresses", rows, header if output != Format.TABLE else {"process": running.pid}), output)
+    if not all(result):
         say("not everything answers" + ("" if running.ready else " yet: it is still starting"))
         raise typer.Exit(1)
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Format
 from kopt.cli.progress import say
 from kopt.formats.joblog import LineSplitter
-from kopt.serving.environment import load_settings
+from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
-    from kopt.cli.logs_view import View
+    from kopt.cli.logs.view import LogPrinter
     from kopt.models.checkpoint.session import Session
 
 app = typer.Typer(no_args_is_help=True, help="Read training logs: may the job be killed now, what would be lost?")
@@ -40,9 +40,13 @@ def logs() -> None:
 
 @app.command()
 def classify(
-    files: Files, follow: Follow = False, gpus: Gpus = 1, every: Every = False, model: Model = "champion",
+    files: Files,
+    follow: Follow = False,
+    gpus: Gpus = 1,
+    every: Every = False,
+    model: Model = "champion",
     output: Output = Format.TABLE,
-) -> None:  # fmt: skip
+) -> None:
     """Where a training job is, line by line of its log: training, writing a checkpoint, safe to kill.
 
     The table shows changes of state and ends with what would be lost now; -o json prints one object per line of the
@@ -59,22 +63,26 @@ def classify(
         kopt logs classify -o json run-*.log.gz | jq 'select(.state == "CKPT_DONE") | .last_durable_step'
     """
     _check(files, follow)
-    from kopt.cli.logs_follow import followed
-    from kopt.cli.logs_view import View
-    from kopt.models.logs import load
+    from kopt.cli.logs.follow import followed
+    from kopt.cli.logs.view import LogPrinter
+    from kopt.sdk.classify_log import load
 
     predictor = load(model, load_settings())
-    view = View(output, every=every, several=len(files) > 1)
+    printer = LogPrinter(output, every=every, several=len(files) > 1)
     sessions = [predictor.session(gpus) for _ in files]
-    with view:
+    with printer:
         if follow:
-            followed([(_named(one), Path(one)) for one in files if one != _STDIN], sessions, view,
-                     standard_input=_STDIN in files)  # fmt: skip
+            followed(
+                [(_named(file), Path(file)) for file in files if file != _STDIN],
+                sessions,
+                printer,
+                standard_input=_STDIN in files,
+            )
             return
         for name, session in zip(files, sessions, strict=True):
-            view.begin(_named(name), name)
-            _read_whole(name, session, view)
-            view.end(session.status())
+            printer.begin(_named(name), name)
+            _read_whole(name, session, printer)
+            printer.end(session.status())
 
 
 def _check(files: list[str], follow: bool) -> None:
@@ -101,30 +109,30 @@ def _named(name: str) -> str:
     return _STDIN if name == _STDIN else Path(name).name
 
 
-def _read_whole(name: str, session: "Session", view: "View") -> None:
-    """All lines of one log, in batches; what comes through a pipe is told as it comes."""
-    from kopt.models.logs import BATCH, read
+def _read_whole(name: str, session: "Session", printer: "LogPrinter") -> None:
+    """All lines of one log, in batches; what comes through a pipe is printed as it comes."""
+    from kopt.sdk.classify_log import BATCH, read
 
-    splitter, waiting = LineSplitter(), list[str]()
+    splitter, pending = LineSplitter(), list[str]()
 
     def flush(least: int) -> None:
-        while len(waiting) >= least and waiting:
-            batch, waiting[:] = waiting[:BATCH], waiting[BATCH:]
-            view.show(read(session, batch, changes=view.changes))
+        while len(pending) >= least and pending:
+            batch, pending[:] = pending[:BATCH], pending[BATCH:]
+            printer.show(read(session, batch, changes=printer.changes))
 
     for piece in _pieces(name):
-        waiting += (line.text for line in splitter.feed(piece))
+        pending += (line.text for line in splitter.feed(piece))
         flush(1 if name == _STDIN else BATCH)
         if name == _STDIN:
-            view.flush()
-    waiting += (line.text for line in splitter.close())
+            printer.flush()
+    pending += (line.text for line in splitter.close())
     flush(1)
     if not session.lines:
         say(f"kopt: {_named(name)} is empty")
 
 
 def _pieces(name: str) -> Iterator[bytes]:
-    from kopt.models.logs import pieces
+    from kopt.sdk.classify_log import pieces
 
     if name == _STDIN:
         while piece := os.read(sys.stdin.fileno(), _PIECE):

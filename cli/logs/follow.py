@@ -13,10 +13,10 @@ from kopt.cli.progress import say
 from kopt.formats.joblog import LineSplitter
 
 if TYPE_CHECKING:
-    from kopt.cli.logs_view import View
+    from kopt.cli.logs.view import LogPrinter
     from kopt.models.checkpoint.session import Session
 
-LOOK_EVERY_S = 0.25
+POLL_EVERY_S = 0.25
 _PIECE = 1 << 18
 _QUARTER_S = 900.0
 _ZONES_S = 15 * 3600.0
@@ -82,9 +82,9 @@ class Tail:
         return (now.st_dev, now.st_ino) != (held.st_dev, held.st_ino)
 
     def _ended(self) -> list[str]:
-        found = [line.text for line in self._splitter.close()]
+        result = [line.text for line in self._splitter.close()]
         self._splitter = LineSplitter()
-        return found
+        return result
 
 
 @dataclass
@@ -113,67 +113,72 @@ class _Job:
 
 
 def followed(
-    files: Sequence[tuple[str, Path]], sessions: "Sequence[Session]", view: "View", *, standard_input: bool = False,
-    clock: Callable[[], float] = time.time, going: Callable[[], bool] = lambda: True,
-) -> None:  # fmt: skip
+    files: Sequence[tuple[str, Path]],
+    sessions: "Sequence[Session]",
+    printer: "LogPrinter",
+    *,
+    standard_input: bool = False,
+    clock: Callable[[], float] = time.time,
+    keep_going: Callable[[], bool] = lambda: True,
+) -> None:
     """Until Ctrl-C, the end of standard input, or ``going`` is false; then what holds at the end."""
     if standard_input:
-        _standard_input(sessions[0], view, clock)
+        _standard_input(sessions[0], printer, clock)
         return
     jobs = [_Job(name, Tail(path), session) for (name, path), session in zip(files, sessions, strict=True)]
     try:
-        while going():
-            news = [_look(job, view, clock) for job in jobs]
+        while keep_going():
+            news = [_poll(job, printer, clock) for job in jobs]
             if not any(news):
-                view.flush()
-                time.sleep(LOOK_EVERY_S)
+                printer.flush()
+                time.sleep(POLL_EVERY_S)
     except KeyboardInterrupt:
         pass
     for job in jobs:
-        _show(job, view, job.tail.close(), clock)
-        view.begin(job.name, str(job.tail.path))
-        view.end(job.session.status(job.now_s(clock) if job.session.live else None))
+        _show(job, printer, job.tail.close(), clock)
+        printer.begin(job.name, str(job.tail.path))
+        printer.end(job.session.status(job.now_s(clock) if job.session.live else None))
 
 
-def _look(job: _Job, view: "View", clock: Callable[[], float]) -> bool:
+def _poll(job: _Job, printer: "LogPrinter", clock: Callable[[], float]) -> bool:
     """Whether there was something new."""
     texts = job.tail.read()
-    _show(job, view, texts, clock)
+    _show(job, printer, texts, clock)
     if job.tail.complete and not job.live:
         job.go_live(clock)
     if not texts and job.session.live:
-        view.begin(job.name, str(job.tail.path))
-        view.passed(job.session.status(job.now_s(clock)))
+        printer.begin(job.name, str(job.tail.path))
+        printer.passed(job.session.status(job.now_s(clock)))
     return bool(texts)
 
 
-def _show(job: _Job, view: "View", texts: Sequence[str], clock: Callable[[], float]) -> None:
-    from kopt.models.logs import read
+def _show(job: _Job, printer: "LogPrinter", texts: Sequence[str], clock: Callable[[], float]) -> None:
+    from kopt.sdk.classify_log import read
 
     if not texts:
         return
-    view.begin(job.name, str(job.tail.path))
+    printer.begin(job.name, str(job.tail.path))
     now_s = job.now_s(clock)
     arrivals_s = [now_s] * len(texts) if job.live else None
-    view.show(read(job.session, texts, arrivals_s, changes=view.changes))
+    printer.show(read(job.session, texts, arrivals_s, changes=printer.changes))
 
 
-def _standard_input(session: "Session", view: "View", clock: Callable[[], float]) -> None:
-    from kopt.models.logs import read
+def _standard_input(session: "Session", printer: "LogPrinter", clock: Callable[[], float]) -> None:
+    from kopt.sdk.classify_log import read
 
     splitter, source = LineSplitter(), sys.stdin.fileno()
-    view.begin("-", "-")
+    printer.begin("-", "-")
     try:
         while True:
             if not select.select([source], [], [], 1.0)[0]:
-                view.passed(session.status(clock()))
+                printer.passed(session.status(clock()))
                 continue
             piece = os.read(source, _PIECE)
             texts = [line.text for line in (splitter.feed(piece) if piece else splitter.close())]
-            view.show(read(session, texts, [clock()] * len(texts), changes=view.changes))
-            view.flush()
+            printer.show(read(session, texts, [clock()] * len(texts), changes=printer.changes))
+            printer.flush()
             if not piece:
                 break
     except KeyboardInterrupt:
         pass
-    view.end(session.status(clock() if session.lines else None))
+    printer.end(session.status(clock() if session.lines else None))

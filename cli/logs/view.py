@@ -12,18 +12,26 @@ from rich.console import Console
 from rich.text import Text
 
 from kopt.cli.output import NOTHING, PIPE_WIDTH, Format, _cell, format_number, printable
-from kopt.core.checkpoint import JobState, JobStatus
-from kopt.models.logs import LogLine
+from kopt.core.redaction import redact
+from kopt.core.workload.checkpoint import JobState, JobStatus
+from kopt.sdk.classify_log import LogLine
 
 STYLES = {
-    JobState.TRAIN: "green", JobState.EVAL: "cyan", JobState.LOADING: "cyan", JobState.FINISHED: "blue",
-    JobState.CKPT_WRITING: "bold yellow", JobState.CKPT_DONE: "bold green", JobState.CKPT_FAILED: "bold red",
-    JobState.CRASHED: "bold red", JobState.OOM: "bold red", JobState.STALLED: "magenta",
-}  # fmt: skip
+    JobState.TRAIN: "green",
+    JobState.EVAL: "cyan",
+    JobState.LOADING: "cyan",
+    JobState.FINISHED: "blue",
+    JobState.CKPT_WRITING: "bold yellow",
+    JobState.CKPT_DONE: "bold green",
+    JobState.CKPT_FAILED: "bold red",
+    JobState.CRASHED: "bold red",
+    JobState.OOM: "bold red",
+    JobState.STALLED: "magenta",
+}
 _HEAD = ("line", "time", "state", "safe", "step", "says")
 
 
-class View:
+class LogPrinter:
     """Prints on standard output; use as a context manager. ``every`` line, or only ``changes``, in the table."""
 
     def __init__(self, output: Format, *, every: bool = False, several: bool = False) -> None:
@@ -40,8 +48,9 @@ class View:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None,
-                 _trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         self.flush()
 
     def flush(self) -> None:
@@ -53,15 +62,15 @@ class View:
 
     def show(self, lines: Iterable[LogLine]) -> None:
         if self._table:
-            for one in lines:
-                self._row(one)
+            for line in lines:
+                self._row(line)
             return
         write = {Format.JSON: self._json, Format.YAML: self._yaml, Format.CSV: self._comma}[self._output]
-        for one in lines:
-            write({"file": self._name, "path": self._path, **one.to_dict()})
+        for line in lines:
+            write({"file": self._name, "path": self._path, **line.to_dict()})
 
     def passed(self, status: JobStatus) -> None:
-        """Time has passed without a line: told where it changes the state."""
+        """Time has passed without a line: printed where it changes the state."""
         now = (status.state, status.safe)
         if self._table and self._path in self._last and self._last[self._path] != now:
             self._last[self._path] = now
@@ -77,19 +86,21 @@ class View:
         at = "" if status.step is None else f" at step {status.step:,}"
         self._console.print()
         self._console.print(Text.assemble("state            ", state, at))
-        self._console.print(Text.assemble("safe to kill     ", kill, f"  {printable(status.reason)}"), soft_wrap=True)
+        self._console.print(
+            Text.assemble("safe to kill     ", kill, f"  {printable(redact(status.reason))}"), soft_wrap=True
+        )
         self._console.print(Text(f"last checkpoint  {_durable(status)}"))
         self._console.print(Text(f"work at risk     {_risk(status)}"))
         if status.evidence_line:
-            said = printable(status.evidence_text)[: self._console.width - 30]
-            self._console.print(Text(f"evidence         line {status.evidence_line:,}: {said}", "dim"))
+            evidence = printable(redact(status.evidence_text))[: self._console.width - 30]
+            self._console.print(Text(f"evidence         line {status.evidence_line:,}: {evidence}", "dim"))
 
-    def _row(self, one: LogLine) -> None:
-        now = (one.status.state, one.status.safe)
+    def _row(self, log_line: LogLine) -> None:
+        now = (log_line.status.state, log_line.status.safe)
         if not self._every and self._last.get(self._path) == now:
             return
         self._last[self._path] = now
-        self._print(f"{one.number:,}", one.at_s, one.status, one.text)
+        self._print(f"{log_line.number:,}", log_line.at_s, log_line.status, log_line.text)
 
     def _print(self, number: str, at_s: float | None, status: JobStatus, text: str) -> None:
         self._title()
@@ -99,8 +110,8 @@ class View:
         line.append(f"{status.state.value:<12}  ", STYLES.get(status.state, ""))
         line.append(f"{safe[0]:<4}  ", safe[1]).append(f"{step:>9}  ")
         room = max(20, self._console.width - line.cell_len)
-        shown = printable(text.strip())
-        line.append(shown if len(shown) <= room else f"{shown[: room - 1]}…")
+        visible = printable(redact(text.strip()))
+        line.append(visible if len(visible) <= room else f"{visible[: room - 1]}…")
         self._console.print(line, no_wrap=True, overflow="ellipsis", crop=False)
 
     def _title(self) -> None:
@@ -140,6 +151,8 @@ def _durable(status: JobStatus) -> str:
     if not status.evidence:
         return "none seen"
     step = "of an unknown step" if status.last_durable_step is None else f"of step {status.last_durable_step:,}"
+    if status.last_durable_claimed:
+        step += " (claimed by the job's pods, not seen in its log)"
     ago = status.seconds_since_durable
     return step + ("" if ago is None else f", {_span(ago)} ago")
 
@@ -147,7 +160,7 @@ def _durable(status: JobStatus) -> str:
 def _risk(status: JobStatus) -> str:
     risk = status.work_at_risk_gpu_seconds
     if risk is None:
-        return "not known: no line tells the time"
+        return "unknown: no line has a time"
     low, high = format_number(round(risk.low)), format_number(round(risk.high))
     return f"{format_number(round(risk.value))} GPU-seconds ({low} to {high}), with the start again"
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar
-from kopt.cli.simulate_lending import lending
-from kopt.cli.simulate_preemption import preemption
+from kopt.cli.simulate.lending import lending
+from kopt.cli.simulate.preemption import preemption
 
 if TYPE_CHECKING:
-    from kopt.simulator.placement import Replay
-    from kopt.simulator.placement_study import Expectation
+    from kopt.simulator.placement.replay import Replay
+    from kopt.simulator.placement.study import Expectation
 
 MOST_SEEDS = 1000
 MOST_LOAD = 10.0
@@ -88,8 +88,8 @@ def placement(
     the load; nothing leaves. A policy never sees the pods to come.
     """
     from kopt.data.jobs.openb import read_nodes, read_pods
-    from kopt.simulator.placement_plots import SUFFIXES, write_plot
-    from kopt.simulator.placement_study import Run, Scenario, study
+    from kopt.simulator.placement.plots import SUFFIXES, write_plot
+    from kopt.simulator.placement.study import Run, Scenario, study
 
     names, numbers = _policies(policy), _seeds(seeds)
     if not 0 < load <= MOST_LOAD:
@@ -105,7 +105,7 @@ def placement(
         replays = study(scenario, runs, workers, advance)
     if plot:
         write_plot(plot, replays, f"{pods.stem}: {load:.0%} load, {len(numbers)} order(s) of arrival")
-    rows = [_row(name, expects, [one for one in replays if one.policy == name]) for name in names]
+    rows = [_row(name, expects, [replay for replay in replays if replay.policy == name]) for name in names]
     show(Answer("policies", rows, {"load": load}, document=_document(rows)), output)
 
 
@@ -114,11 +114,17 @@ def _row(policy: str, expects: "Expectation | None", replays: "list[Replay]") ->
     from kopt.policies.placement.policies import LEARNS
 
     knows = "–" if policy in BASELINES else expects.value if expects else "arrivals" if policy in LEARNS else "trace"
-    shares = [one.allocated for one in replays]
+    shares = [replay.allocated for replay in replays]
     return PolicyRow(
-        policy, knows, [one.seed for one in replays], shares, sum(shares) / len(shares), min(shares), max(shares),
-        sum(one.refused for one in replays) / len(replays),
-    )  # fmt: skip
+        policy,
+        knows,
+        [replay.seed for replay in replays],
+        shares,
+        sum(shares) / len(shares),
+        min(shares),
+        max(shares),
+        sum(replay.refused for replay in replays) / len(replays),
+    )
 
 
 def _document(rows: list[PolicyRow]) -> Any:
@@ -141,23 +147,23 @@ def _policies(wanted: list[str] | None) -> list[str]:
 
 
 def _seeds(text: str) -> list[int]:
-    found: list[int] = []
+    result: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not match or last < first or last - first >= MOST_SEEDS:
             usage_error(f"{text!r} are not seeds; write them like 42-51 or 1,2,7, {MOST_SEEDS} at most", "--seeds")
-        found += range(first, last + 1)
-    if len(found) > MOST_SEEDS:
-        usage_error(f"{len(found)} seeds are more than {MOST_SEEDS}", "--seeds")
-    return list(dict.fromkeys(found))
+        result += range(first, last + 1)
+    if len(result) > MOST_SEEDS:
+        usage_error(f"{len(result)} seeds are more than {MOST_SEEDS}", "--seeds")
+    return list(dict.fromkeys(result))
 
 
 def _expectation(text: str | None) -> "Expectation | None":
-    from kopt.simulator.placement_study import Expectation
+    from kopt.simulator.placement.study import Expectation
 
     if text is None:
         return None
-    if text not in {one.value for one in Expectation}:
+    if text not in {expectation.value for expectation in Expectation}:
         usage_error(f"{text!r} is neither arrivals nor trace", "--expect")
     return Expectation(text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, plain, show
 from kopt.cli.progress import bar, say
@@ -88,7 +88,7 @@ def lending(
         kopt simulate lending --demand data/demand/demand.parquet --forecasts pred.parquet --jobs jobs.csv.gz
     """
     from kopt.data.jobs.training import read_jobs
-    from kopt.policies.lending_caution import CautionSettings
+    from kopt.policies.lending.caution import CautionSettings
     from kopt.simulator.lending.plots import SUFFIXES, write_plot
     from kopt.simulator.lending.study import LendingSetup, study
     from kopt.simulator.preemption.behaviour import STEADY, read_manners
@@ -100,63 +100,83 @@ def lending(
         usage_error(f"{violation:g} is not a share between 0 and 1", "--violation")
     if not hold >= 0:
         usage_error("minutes are not negative", "--hold")
-    series, told = _inputs(demand, forecasts, leads_s)
+    series, predictions = _inputs(demand, forecasts, leads_s)
     manners = read_manners(behaviour) if behaviour else STEADY
     setup = LendingSetup(read_jobs(jobs), manners, caution=CautionSettings(violation), hold_s=60 * hold, seed=seed)
     with bar("replaying") as advance:
-        found = study(setup, series, told, leads_s, workers, advance)
-    if not found:
+        lending_outcomes = study(setup, series, predictions, leads_s, workers, advance)
+    if not lending_outcomes:
         raise Refused(f"{demand}: the demand of none of the series changes")
     if plot:
-        write_plot(plot, found, f"{demand.stem}, {jobs.stem}: a pool of 64 GPUs per service")
-    rows = [_row(found, lead_s, rule) for lead_s in leads_s for rule in dict.fromkeys(one.rule for one in found)]
+        write_plot(plot, lending_outcomes, f"{demand.stem}, {jobs.stem}: a pool of 64 GPUs per service")
+    rows = [
+        _row(lending_outcomes, lead_s, rule)
+        for lead_s in leads_s
+        for rule in dict.fromkeys(lending_outcome.rule for lending_outcome in lending_outcomes)
+    ]
     show(Answer("rules", rows, {"violation_target": violation, "hold_minutes": hold}, document=_document(rows)), output)
 
 
 def _leads(text: str) -> tuple[int, ...]:
     try:
-        minutes = tuple(dict.fromkeys(int(one) for one in text.split(",")))
+        minutes = tuple(dict.fromkeys(int(name) for name in text.split(",")))
     except ValueError:
         minutes = ()
     if not minutes or min(minutes) < 1:
         usage_error(f"{text!r} are no lead times; write minutes such as 5,30,60", "--lead")
-    return tuple(60 * one for one in minutes)
+    return tuple(60 * minute for minute in minutes)
 
 
 def _inputs(demand: Path, forecasts: Path, leads_s: Sequence[int]) -> "tuple[list[DemandSeries], list[Any]]":
     """The series that have forecasts, on their grid."""
-    from kopt.cli.backtest import own_starts
+    from kopt.cli.demand.backtest import own_starts
     from kopt.data.demand.files import read_catalogue, read_demand
     from kopt.data.demand.table import GRID_S
     from kopt.simulator.lending.forecasts import read_forecasts
 
-    series = [one.resampled(GRID_S) for one in read_demand(demand)]
-    told = read_forecasts(forecasts, series, own_starts(demand), leads_s)
+    series = [demand_series.resampled(GRID_S) for demand_series in read_demand(demand)]
+    predictions = read_forecasts(forecasts, series, own_starts(demand), leads_s)
     kinds = {name: info.kind for name, info in read_catalogue(demand).items()}
-    long = [one for one in series if one.name in told and len(one) * one.step_s >= _SHORTEST_DAYS * 86_400
-            and kinds.get(one.name) != _GPUS_HELD]  # fmt: skip
-    if left := sorted(set(told) - {one.name for one in long}):
-        say(f"left out, shorter than {_SHORTEST_DAYS:g} days or GPUs that are held, no demand: {', '.join(left)}")
+    long = [
+        demand_series
+        for demand_series in series
+        if demand_series.name in predictions
+        and len(demand_series) * demand_series.step_s >= _SHORTEST_DAYS * 86_400
+        and kinds.get(demand_series.name) != _GPUS_HELD
+    ]
+    if missing := sorted(set(predictions) - {demand_series.name for demand_series in long}):
+        say(f"left out, shorter than {_SHORTEST_DAYS:g} days or GPUs that are held, no demand: {', '.join(missing)}")
     if not long:
         raise Refused(f"{forecasts} has forecasts of none of the longer series in {demand}")
-    return long, [told[one.name] for one in long]
+    return long, [predictions[demand_series.name] for demand_series in long]
 
 
-def _row(found: "Sequence[LendingOutcome]", lead_s: int, rule: str) -> LendingRow:
-    mine = [one for one in found if (one.lead_s, one.rule) == (lead_s, rule)]
+def _row(lending_outcomes: "Sequence[LendingOutcome]", lead_s: int, rule: str) -> LendingRow:
+    mine = [
+        lending_outcome
+        for lending_outcome in lending_outcomes
+        if (lending_outcome.lead_s, lending_outcome.rule) == (lead_s, rule)
+    ]
 
     def mean(values: "list[float]") -> float:
         return sum(values) / len(values)
 
     return LendingRow(
-        lead_s // 60, rule, mean([one.lent for one in mine]), mean([one.share_of_oracle for one in mine]),
-        mean([one.violation for one in mine]), mean([one.gains.gained for one in mine]),
-        mean([one.gains.lost for one in mine]), mean([one.gains.evictions for one in mine]),
-        mean([one.gains.native for one in mine]), mean([one.gains.torn for one in mine]), len(mine),
-    )  # fmt: skip
+        lead_s // 60,
+        rule,
+        mean([lending_outcome.lent for lending_outcome in mine]),
+        mean([lending_outcome.share_of_oracle for lending_outcome in mine]),
+        mean([lending_outcome.violation for lending_outcome in mine]),
+        mean([lending_outcome.gains.gained for lending_outcome in mine]),
+        mean([lending_outcome.gains.lost for lending_outcome in mine]),
+        mean([lending_outcome.gains.evictions for lending_outcome in mine]),
+        mean([lending_outcome.gains.native for lending_outcome in mine]),
+        mean([lending_outcome.gains.torn for lending_outcome in mine]),
+        len(mine),
+    )
 
 
 def _document(rows: Sequence[LendingRow]) -> dict[str, Any]:
     """Ours by lead time, and every rule beside it."""
-    ours = {str(one.lead_minutes): plain(one) for one in rows if one.rule == "kopt"}
-    return {"leads": ours, "rules": [plain(one) for one in rows]}
+    ours = {str(row.lead_minutes): plain(row) for row in rows if row.rule == "kopt"}
+    return {"leads": ours, "rules": [plain(row) for row in rows]}

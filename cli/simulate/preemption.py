@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import NOTHING, Answer, Format, column, show
 from kopt.cli.progress import bar
@@ -36,13 +36,13 @@ class PreemptionRow:
 
     candidates: int = column("candidates")
     policy: str = column("policy")
-    lost_gpu_hours_mean: float = column("lost per pre-emption", show=_hours)
+    lost_gpu_hours_mean: float = column("lost per preemption", show=_hours)
     lost_gpu_hours_low: float = column("low", show=_hours, wide=True)
     lost_gpu_hours_high: float = column("high", show=_hours, wide=True)
     lost_gpu_hours_median: float = column("median", show=_hours)
     lost_gpu_hours_per_ask: float = column("per urgent job", show=_hours)
     of_newest_first: float | None = column("of newest-first", show=_percent)
-    preemptions: int = column("pre-emptions")
+    preemptions: int = column("preemptions")
     preempted_share: float = column("of jobs started", show=_percent)
     torn: int = column("torn")
     native: int = column("left to the scheduler")
@@ -62,7 +62,7 @@ def preemption(
         typer.Option("--policy", metavar="NAME", help="kopt, newest-first, …; several times, default all."),
     ] = None,
     pool: Annotated[
-        list[int] | None, typer.Option("--pool", metavar="N", help="Candidates per pre-emption; several times.")
+        list[int] | None, typer.Option("--pool", metavar="N", help="Candidates per preemption; may be repeated.")
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, max=MOST_SEEDS, help="So many draws of behaviours.")] = 1,
     warm: Annotated[float, typer.Option("--warm", metavar="DAYS", help="Of the trace, before urgent jobs come.")] = 1.0,
@@ -70,7 +70,7 @@ def preemption(
     urgent: Annotated[float, typer.Option("--urgent", metavar="SHARE", help="Of the jobs.")] = 0.04,
     budget: Annotated[float, typer.Option("--budget", metavar="SECONDS", help="That an urgent job may wait.")] = 300.0,
     observable: Annotated[
-        float, typer.Option("--observable", metavar="SHARE", help="Of the jobs whose logs tell of checkpoints.")
+        float, typer.Option("--observable", metavar="SHARE", help="Of the jobs whose logs show checkpoints.")
     ] = 0.7,
     behaviour: Annotated[
         Path | None,
@@ -85,7 +85,7 @@ def preemption(
     """Urgent jobs take the room of running ones: how many GPU-hours of work does each policy lose?
 
     The trace's jobs run on a cluster of so many GPUs and write checkpoints by behaviours drawn at random. kopt sees of
-    them what logs would tell, late and with mistakes; the oracles see the truth and are there for scale.
+    them what logs would show, late and with mistakes; the oracles see the truth and are there for scale.
     """
     from kopt.data.jobs.training import read_jobs
     from kopt.simulator.preemption.behaviour import STEADY, read_manners
@@ -99,32 +99,53 @@ def preemption(
     for share, option in ((urgent, "--urgent"), (observable, "--observable")):
         if not 0 <= share <= 1:
             usage_error(f"{share:g} is not a share", option)
-    if not all(0 < one <= MOST_CANDIDATES for one in pools):
+    if not all(0 < number <= MOST_CANDIDATES for number in pools):
         usage_error(f"a pool has 1 to {MOST_CANDIDATES} candidates", "--pool")
     if not (warm >= 0 and days > 0 and budget >= 0):
         usage_error("days and budget must be positive numbers", "--days")
     manners = read_manners(behaviour) if behaviour else STEADY
-    setup = Setup(read_jobs(jobs), gpus, warm * DAY_S, (warm + days) * DAY_S, manners,
-                  sight=Sight(observable=observable), budget_s=budget, urgent=urgent)  # fmt: skip
+    setup = Setup(
+        read_jobs(jobs),
+        gpus,
+        warm * DAY_S,
+        (warm + days) * DAY_S,
+        manners,
+        sight=Sight(observable=observable),
+        budget_s=budget,
+        urgent=urgent,
+    )
     with bar("replaying") as advance:
-        found = study(setup, names, pools, range(seeds), workers, advance)
-    if not any(one.asks for one in found):
+        result = study(setup, names, pools, range(seeds), workers, advance)
+    if not any(figures.asks for figures in result):
         raise Refused(f"{jobs}: no urgent job found the {gpus} GPUs full; take fewer GPUs or more days")
     if plot:
-        write_plot(plot, found, f"{jobs.stem}: {gpus} GPUs, {urgent:.0%} urgent, {observable:.0%} observable")
-    facts = {"gpus": gpus, "urgent": urgent, "observable": observable, "budget_s": budget, "seeds": seeds}
-    show(Answer("policies", [_row(one, found) for one in found], facts), output)
+        write_plot(plot, result, f"{jobs.stem}: {gpus} GPUs, {urgent:.0%} urgent, {observable:.0%} observable")
+    header = {"gpus": gpus, "urgent": urgent, "observable": observable, "budget_s": budget, "seeds": seeds}
+    show(Answer("policies", [_row(figures, result) for figures in result], header), output)
 
 
-def _row(one: "Figures", found: "tuple[Figures, ...]") -> PreemptionRow:
+def _row(figures: "Figures", result: "tuple[Figures, ...]") -> PreemptionRow:
     from kopt.simulator.preemption.study import BASELINE
 
-    base = next((other for other in found if other.policy == BASELINE and other.pool == one.pool), None)
-    share = one.lost_per_ask / base.lost_per_ask if base and base.lost_per_ask else None
+    base = next((other for other in result if other.policy == BASELINE and other.pool == figures.pool), None)
+    share = figures.lost_per_ask / base.lost_per_ask if base and base.lost_per_ask else None
     return PreemptionRow(
-        one.pool, one.policy, one.lost_mean, one.lost_low, one.lost_high, one.lost_median, one.lost_per_ask, share,
-        one.rooms, one.preempted_share, one.torn, one.native, one.torn_native, one.wait_mean_s, one.wait_p95_s,
-    )  # fmt: skip
+        figures.pool,
+        figures.policy,
+        figures.lost_mean,
+        figures.lost_low,
+        figures.lost_high,
+        figures.lost_median,
+        figures.lost_per_ask,
+        share,
+        figures.rooms,
+        figures.preempted_share,
+        figures.torn,
+        figures.native,
+        figures.torn_native,
+        figures.wait_mean_s,
+        figures.wait_p95_s,
+    )
 
 
 def _policies(wanted: list[str] | None) -> list[str]:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kopt.cli import inputs
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.demand import inputs
 from kopt.cli.endpoint import endpoint, sizing_question
-from kopt.cli.estimate_view import answer
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Format, show
 from kopt.cli.progress import Steps, say
-from kopt.cli.scripts import Arguments, Gpu, Python, Timeout, Trainer, WorldSize, command_of, gpu_of
-from kopt.serving.environment import load_settings
+from kopt.cli.script_arguments import Arguments, Gpu, Python, Timeout, Trainer, WorldSize, command_of, gpu_of
+from kopt.cli.sizing.estimate_view import answer
+from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
-    from kopt.core.sizing import SizingEstimate, WorkloadProfile
-    from kopt.models.sizing.estimate import EstimateOptions, Found
+    from kopt.core.workload.sizing import SizingEstimate, WorkloadProfile
+    from kopt.models.sizing.estimate import CodeResult, EstimateOptions
 
 _ALWAYS_THERE = ("champion", "shipped")
 _PICTURES = (".png", ".svg", ".pdf")
@@ -35,13 +35,19 @@ Model = Annotated[
 ]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Run the script again even if it has not changed.")]
 Publish = Annotated[
-    bool, typer.Option("--publish", help="Tell the endpoint (KOPT_URL), for the page Sizes and the admission webhook.")
+    bool,
+    typer.Option("--publish", help="Send the result to the endpoint (KOPT_URL), for the page Sizes and the webhook."),
 ]
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", metavar="NAMESPACE", help="With --publish: whose jobs it is told of, "
-                             "where the endpoint authenticates; you need the right to patch its Jobs. The "
-                             "manifest's, if it names one.")
-]  # fmt: skip
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NAMESPACE",
+        help="With --publish, where the endpoint authenticates: the namespace of the jobs. You need the right to patch "
+        "its Jobs. Default: the manifest's.",
+    ),
+]
 
 
 def estimate(
@@ -49,16 +55,25 @@ def estimate(
         str,
         typer.Argument(metavar="SCRIPT", help="A .py or .ipynb, a shell line in quotes, or a pod manifest (.yaml)."),
     ],
-    arguments: Arguments = None, gpu: Gpu = None, world_size: WorldSize = None, timeout: Timeout = 60,
-    trainer: Trainer = "auto", python: Python = None, plot: Plot = None, profile: Profile = None,
-    model: Model = "champion", fresh: Rerun = False, publish: Publish = False, namespace: Namespace = None,
+    arguments: Arguments = None,
+    gpu: Gpu = None,
+    world_size: WorldSize = None,
+    timeout: Timeout = 60,
+    trainer: Trainer = "auto",
+    python: Python = None,
+    plot: Plot = None,
+    profile: Profile = None,
+    model: Model = "champion",
+    fresh: Rerun = False,
+    publish: Publish = False,
+    namespace: Namespace = None,
     output: Output = Format.TABLE,
-) -> None:  # fmt: skip
+) -> None:
     """GPU memory and compute need of a training script, without a GPU.
 
     The unmodified script runs on a fake device in its own Python environment, confined: no network, nothing written,
     ended in time. Trainers that cannot run that way are read by their arguments. Options of the script that are called
-    like one of kopt's go behind [bold]--[/bold]. Status 1 when no size can be told.
+    like one of kopt's go behind [bold]--[/bold]. Status 1 when there is no size.
 
     Examples:
 
@@ -73,19 +88,20 @@ def estimate(
     from kopt.models.sizing.estimate import EstimateOptions, refusal
 
     _check_plot(plot)
-    seen = None if profile is None else read_profile(profile)
+    measured = None if profile is None else read_profile(profile)
     command = command_of(script, arguments or [])
-    options = EstimateOptions(gpu_of(command, gpu), world_size, timeout, trainer, python, profile=seen,
-                              keep_traces=not fresh)  # fmt: skip
-    found, code = _made(command, model, options)
+    options = EstimateOptions(
+        gpu_of(command, gpu), world_size, timeout, trainer, python, profile=measured, keep_traces=not fresh
+    )
+    sizing_estimate, code = _made(command, model, options)
     if plot is not None:
-        _draw(found, code, plot)
-    show(answer(found, plot, output), output)
+        _draw(sizing_estimate, code, plot)
+    show(answer(sizing_estimate, plot, output), output)
     if publish:
         question = sizing_question(command, gpu, world_size)
         of = namespace or _namespace_of(command)
         _publish(question | ({"namespace": of} if of else {}), code, options)
-    if refusal(found) is not None:
+    if refusal(sizing_estimate) is not None:
         raise typer.Exit(1)
 
 
@@ -102,58 +118,60 @@ def read_profile(path: Path) -> "WorkloadProfile":
     import json
     from dataclasses import fields
 
-    from kopt.core.sizing import WorkloadProfile
+    from kopt.core.workload.sizing import WorkloadProfile
 
     text = inputs.readable(path).read_text(encoding="utf-8", errors="replace")
     try:
         document = json.loads(text)
         document = document.get("profile", document)
-        known = {one.name for one in fields(WorkloadProfile)}
-        return WorkloadProfile(**{key: value for key, value in document.items() if key in known})
+        names = {field.name for field in fields(WorkloadProfile)}
+        return WorkloadProfile(**{key: value for key, value in document.items() if key in names})
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Refused(f"{path}: not a dry run's profile ({error})") from error
 
 
-def _made(command: Any, model: str, options: "EstimateOptions") -> "tuple[SizingEstimate, Found]":
+def _made(command: Any, model: str, options: "EstimateOptions") -> "tuple[SizingEstimate, CodeResult]":
+    from kopt.models.registry.lightgbm_io import import_lightgbm_alone
     from kopt.models.sizing.estimate import estimate_and_code, load_sizing
-    from kopt.models.trees import import_lightgbm_alone
 
     settings = load_settings()
     # While the script runs in a process of its own.
     threading.Thread(target=import_lightgbm_alone, daemon=True).start()
     with Steps() as steps, steps.following() as progress:
-        chosen: Any = model
+        predictor: Any = model
         if model not in _ALWAYS_THERE:
             # A version that is not there is better known before the script has run.
             progress(f"loading the model {model}")
-            chosen = load_sizing(model, settings)
-        return estimate_and_code(command, model=chosen, settings=settings, options=options, progress=progress)
+            predictor = load_sizing(model, settings)
+        return estimate_and_code(command, model=predictor, settings=settings, options=options, progress=progress)
 
 
-def _draw(found: "SizingEstimate", code: "Found", path: Path) -> None:
+def _draw(sizing_estimate: "SizingEstimate", code: "CodeResult", path: Path) -> None:
     if code.timeline is None:
         raise Refused("there is no timeline to draw: the script did not run on the fake device")
     from kopt.models.sizing.plot import draw
 
-    draw(found, code.timeline, path)
+    draw(sizing_estimate, code.timeline, path)
 
 
 def _namespace_of(command: Any) -> str | None:
     """The namespace that a manifest names."""
     metadata = command.get("metadata") if isinstance(command, Mapping) else None
-    found = metadata.get("namespace") if isinstance(metadata, Mapping) else None
-    return found if isinstance(found, str) and found else None
+    result = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+    return result if isinstance(result, str) and result else None
 
 
-def _publish(question: dict[str, Any], code: "Found", options: "EstimateOptions") -> None:
-    """What the code said and a dry run showed, for whoever asks the endpoint about the same job type."""
-    from kopt.models.sizing.summary import summary
+def _publish(question: dict[str, Any], code: "CodeResult", options: "EstimateOptions") -> None:
+    """What the code said and a dry run showed, for later questions to the endpoint about the same job type."""
+    from kopt.models.sizing.trace_summary import summary
 
     settings = load_settings()
     if not code.code.allocated_bytes:
         say("kopt: not published: nothing is known of its size")
         return
-    told = {"trace": summary(code.code)} | ({} if options.profile is None else {"profile": options.profile.to_dict()})
+    details = {"trace": summary(code.code)} | (
+        {} if options.profile is None else {"profile": options.profile.to_dict()}
+    )
     with endpoint(settings) as client:
-        client.sizing(question | told)
+        client.sizing(question | details)
     say(f"published as {question['name']} to {settings.endpoint}")

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kopt.cli import running
-from kopt.cli.edge import Refused, usage_error
 from kopt.cli.endpoint import endpoint
-from kopt.cli.options import Output, Shown
+from kopt.cli.errors import Refused, usage_error
+from kopt.cli.options import Kubeconfig, Output, PatchFormat
 from kopt.cli.output import Answer, Format, column, printable, show
 from kopt.cli.progress import step
-from kopt.cli.running import Kubeconfig, Namespace, Sized
-from kopt.cli.scripts import MANIFESTS
+from kopt.cli.script_arguments import MANIFESTS
+from kopt.cli.sizing import running_workloads as running
+from kopt.cli.sizing.running_workloads import Namespace, Sized
 from kopt.core.units import format_bytes, format_gpus
-from kopt.serving.environment import load_settings
+from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
-    from kopt.controllers.running import Change
-    from kopt.serving.size_advice import SizeAdvice
+    from kopt.controllers.overview.running_workloads import Change
+    from kopt.serving.contract.size_advice import SizeAdvice
 
 Workload = Annotated[
     str | None, typer.Argument(metavar="[WORKLOAD]", help="KIND/NAME or a manifest's file; none: all that run.")
@@ -73,9 +73,9 @@ def explain(
         show(_remembered(workload, settings), output)
         return
     with step("asking what it needs"):
-        found = running.sized(settings, workload, kubeconfig, namespace)
-    _only_one(workload, found)
-    answers = [(one, _decided(one, kubeconfig)) for one in found]
+        sizeds = running.sized(settings, workload, kubeconfig, namespace)
+    _check_single(workload, sizeds)
+    answers = [(sized, _decided(sized, kubeconfig)) for sized in sizeds]
     show(_explained(answers), output)
 
 
@@ -84,8 +84,8 @@ def diff(
     kubeconfig: Kubeconfig = None,
     namespace: Namespace = "",
     output: Annotated[
-        Shown, typer.Option("-o", "--output", help="How to print the answer.", show_choices=True)
-    ] = Shown.TABLE,
+        PatchFormat, typer.Option("-o", "--output", help="How to print the answer.", show_choices=True)
+    ] = PatchFormat.TABLE,
 ) -> None:
     """What would change in workloads if they asked for what they need.
 
@@ -97,16 +97,16 @@ def diff(
 
         kopt diff job.yaml
     """
-    found = _asked(workload, kubeconfig, namespace)
-    changes = [one.change for one in found if one.change is not None]
-    if output is Shown.PATCH:
-        typer.echo(running.patches(found), nl=False)
-    elif output is Shown.TABLE:
+    sizeds = _sized(workload, kubeconfig, namespace)
+    changes = [sized.change for sized in sizeds if sized.change is not None]
+    if output is PatchFormat.PATCH:
+        typer.echo(running.patches(sizeds), nl=False)
+    elif output is PatchFormat.TABLE:
         typer.echo("".join(map(_unified, changes)), nl=False)
-        typer.echo(_summary(found), err=True)
+        typer.echo(_summary(sizeds), err=True)
     else:
-        rows = [_row(one) for one in found if one.change is not None]
-        documents = [running.document(one) for one in found]
+        rows = [_row(sized) for sized in sizeds if sized.change is not None]
+        documents = [running.document(sized) for sized in sizeds]
         show(Answer("changes", rows, document={"changes": documents}), Format(output.value))
 
 
@@ -129,94 +129,119 @@ def apply(
         kopt apply --dry-run deployment/chat -o json | jq -r '.changes[].command'
     """
     if not dry_run:
-        usage_error("kopt changes no workload from here; with --dry-run it asks the API server whether it would "
-                    "accept, and `kopt diff -o patch` gives the kubectl lines", "--dry-run")  # fmt: skip
+        usage_error(
+            "kopt changes no workload from here; with --dry-run it asks the API server whether it would "
+            "accept, and `kopt diff -o patch` gives the kubectl lines",
+            "--dry-run",
+        )
     if workload is not None and workload.endswith(MANIFESTS):
         usage_error("a file is not in the cluster: name a workload as KIND/NAME", "WORKLOAD")
-    found = [one for one in _asked(workload, kubeconfig, namespace) if one.change is not None]
-    said = asyncio.run(running.tried(kubeconfig, found)) if found else []
-    rows = [_row(one, answer) for one, answer in zip(found, said, strict=True)]
-    refused = sum(1 for answer in said if answer)
-    facts = {"dry_run": True, "accepted": len(said) - refused, "refused": refused}
-    show(Answer("changes", rows, facts, empty="nothing to change", hidden_facts=True,
-                notes=[row.command for row in rows if row.accepted]), output)  # fmt: skip
+    sizeds = [sized for sized in _sized(workload, kubeconfig, namespace) if sized.change is not None]
+    answers = asyncio.run(running.tried(kubeconfig, sizeds)) if sizeds else []
+    rows = [_row(sized, answer) for sized, answer in zip(sizeds, answers, strict=True)]
+    refused = sum(1 for answer in answers if answer)
+    header = {"dry_run": True, "accepted": len(answers) - refused, "refused": refused}
+    show(
+        Answer(
+            "changes",
+            rows,
+            header,
+            empty="nothing to change",
+            hide_header=True,
+            remarks=[row.command for row in rows if row.accepted],
+        ),
+        output,
+    )
     if refused:
         raise typer.Exit(1)
 
 
-def _asked(workload: str | None, kubeconfig: Any, namespace: str) -> list[Sized]:
+def _sized(workload: str | None, kubeconfig: Any, namespace: str) -> list[Sized]:
     with step("asking what workloads need"):
         return running.sized(load_settings(), workload, kubeconfig, namespace)
 
 
-def _only_one(workload: str, found: Sequence[Sized]) -> None:
-    places = sorted({one.pods.workload.namespace for one in found})
+def _check_single(workload: str, sizeds: Sequence[Sized]) -> None:
+    places = sorted({sized.pods.workload.namespace for sized in sizeds})
     if len(places) > 1:
         raise Refused(f"there is a {workload} in the namespaces {', '.join(places)}: say which with -n")
 
 
-def _decided(one: Sized, kubeconfig: Any) -> list[tuple[str, str]]:
-    return asyncio.run(running.decisions(kubeconfig, one.pods))
+def _decided(sized: Sized, kubeconfig: Any) -> list[tuple[str, str]]:
+    return asyncio.run(running.decisions(kubeconfig, sized.pods))
 
 
-def _explained(found: Sequence[tuple[Sized, list[tuple[str, str]]]]) -> Answer:
-    rows = [row for one, decided in found for row in _reasons(one, decided)]
+def _explained(result: Sequence[tuple[Sized, list[tuple[str, str]]]]) -> Answer:
+    rows = [row for sized, decided in result for row in _reasons(sized, decided)]
     documents = [
-        {**running.document(one), "estimate": one.answer, "decisions": [{"what": w, "text": t} for w, t in decided]}
-        for one, decided in found
+        {**running.document(sized), "estimate": sized.answer, "decisions": [{"what": w, "text": t} for w, t in decided]}
+        for sized, decided in result
     ]
-    facts = {} if len(found) != 1 or found[0][0].advice is None else _facts(found[0][0].advice)
-    return Answer("explanations", rows, facts, document={"explanations": documents})
+    header = {} if len(result) != 1 or result[0][0].advice is None else _header(result[0][0].advice)
+    return Answer("explanations", rows, header, document={"explanations": documents})
 
 
-def _facts(advice: "SizeAdvice") -> dict[str, str]:
+def _header(advice: "SizeAdvice") -> dict[str, str]:
     low, high = advice.low_bytes, advice.high_bytes
-    asked = advice.asked_milli_gpu
+    requested = advice.asked_milli_gpu
     needs = "not known" if low is None or high is None else f"{format_bytes(low)} to {format_bytes(high)}"
     return {
-        "runs": advice.script, "GPU": advice.gpu, "asks for": "–" if asked is None else f"{format_gpus(asked)} GPU",
-        "needs": f"{needs} ({advice.method}, confidence {advice.confidence:.0%})", "advised": advice.advised,
-    }  # fmt: skip
+        "runs": advice.script,
+        "GPU": advice.gpu,
+        "asks for": "–" if requested is None else f"{format_gpus(requested)} GPU",
+        "needs": f"{needs} ({advice.method}, confidence {advice.confidence:.0%})",
+        "advised": advice.advised,
+    }
 
 
-def _reasons(one: Sized, decided: Sequence[tuple[str, str]]) -> Iterator[ReasonRow]:
-    answer: Any = one.answer or {}
-    if one.advice is not None:
-        parts = [f"{name} {format_bytes(amount)}" for name, amount in one.advice.breakdown.items() if amount]
+def _reasons(sized: Sized, decided: Sequence[tuple[str, str]]) -> Iterator[ReasonRow]:
+    answer: Any = sized.answer or {}
+    if sized.advice is not None:
+        parts = [f"{name} {format_bytes(amount)}" for name, amount in sized.advice.breakdown.items() if amount]
         if parts:
             yield ReasonRow("at the peak", ", ".join(parts))
-        yield from (ReasonRow(reason.code, reason.message) for reason in one.advice.reasons)
+        yield from (ReasonRow(reason.code, reason.message) for reason in sized.advice.reasons)
     yield from (ReasonRow("assumed", str(text)) for text in answer.get("assumptions", ()))
     yield from (ReasonRow("warning", str(text)) for text in answer.get("warnings", ()))
     if model := answer.get("model"):
         yield ReasonRow("model", f"{model['name']} {model['version']}")
-    if one.why:
-        yield ReasonRow("no change", one.why)
+    if sized.why:
+        yield ReasonRow("no change", sized.why)
     yield from (ReasonRow(f"decided: {what}", text) for what, text in decided)
 
 
 def _remembered(name: str, settings: Any) -> Answer:
     """What the endpoint keeps about a name of ``kopt recommend``."""
     with endpoint(settings) as client:
-        known = client.sizes()
-    found = [one for one in known if one.name == name]
-    if not found:
+        advices = client.sizes()
+    size_advices = [size_advice for size_advice in advices if size_advice.name == name]
+    if not size_advices:
         raise Refused(f"nothing is known of {name!r}; `kopt recommend` lists what is, KIND/NAME names a workload")
-    one = found[0]
-    rows = [ReasonRow(reason.code, reason.message) for reason in one.reasons]
-    parts = ", ".join(f"{part} {format_bytes(amount)}" for part, amount in one.breakdown.items() if amount)
+    size_advice = size_advices[0]
+    rows = [ReasonRow(reason.code, reason.message) for reason in size_advice.reasons]
+    parts = ", ".join(f"{part} {format_bytes(amount)}" for part, amount in size_advice.breakdown.items() if amount)
     if parts:
         rows.insert(0, ReasonRow("at the peak", parts))
-    return Answer("explanations", rows, _facts(one), document={"explanations": [{**asdict(one), "patch": one.patch()}]})
+    return Answer(
+        "explanations",
+        rows,
+        _header(size_advice),
+        document={"explanations": [{**asdict(size_advice), "patch": size_advice.patch()}]},
+    )
 
 
-def _row(one: Sized, answer: str | None = None) -> ChangeRow:
-    assert one.change is not None
-    assert one.advice is not None
+def _row(sized: Sized, answer: str | None = None) -> ChangeRow:
+    assert sized.change is not None
+    assert sized.advice is not None
     return ChangeRow(
-        one.pods.workload.namespace, one.pods.label, one.advice.advised, one.saved_milli_gpu,
-        None if answer is None else not answer, answer or "", one.change.command,
-    )  # fmt: skip
+        sized.pods.workload.namespace,
+        sized.pods.label,
+        sized.advice.advised,
+        sized.saved_milli_gpu,
+        None if answer is None else not answer,
+        answer or "",
+        sized.change.command,
+    )
 
 
 def _unified(change: "Change") -> str:
@@ -225,16 +250,16 @@ def _unified(change: "Change") -> str:
 
     of = change.of
     before, after = (
-        yaml.safe_dump(running.plain(one), sort_keys=False).splitlines(keepends=True)
-        for one in (change.before, change.after)
+        yaml.safe_dump(running.plain(item), sort_keys=False).splitlines(keepends=True)
+        for item in (change.before, change.after)
     )
     name = printable(f"{of.workload.namespace}/{of.label}")
     return "".join(difflib.unified_diff(before, after, f"now/{name}", f"advised/{name}", n=_CONTEXT_LINES))
 
 
-def _summary(found: Sequence[Sized]) -> str:
-    saved = sum(one.saved_milli_gpu or 0 for one in found if one.change is not None)
-    changed = sum(one.change is not None for one in found)
-    kept = [f"{one.pods.label}: {one.why}" for one in found if one.change is None]
-    lines = [f"{changed} of {len(found)} workloads would change, giving back {saved / 1000:g} GPUs"]
+def _summary(sizeds: Sequence[Sized]) -> str:
+    saved = sum(sized.saved_milli_gpu or 0 for sized in sizeds if sized.change is not None)
+    changed = sum(sized.change is not None for sized in sizeds)
+    kept = [f"{sized.pods.label}: {sized.why}" for sized in sizeds if sized.change is None]
+    lines = [f"{changed} of {len(sizeds)} workloads would change, giving back {saved / 1000:g} GPUs"]
     return "\n".join(printable(line) for line in [*lines, *kept[:20]])

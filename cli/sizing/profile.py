@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import format_bytes
 
 if TYPE_CHECKING:
     from kopt.agents.profiler.readings import Reading
-    from kopt.core.profile import DryRun
+    from kopt.core.workload.profile import DryRun
 
 _QUERY = (
     '{{__name__=~"DCGM_FI_DEV_FB_(USED|FREE|RESERVED|TOTAL)|DCGM_FI_DEV_(GPU|MEM_COPY)_UTIL|DCGM_FI_PROF_(SM|DRAM)_ACTIVE'
@@ -61,16 +61,18 @@ def profile(
 
         kopt profile --prometheus http://prometheus:9090 --pod research/train-0
     """
-    given = [bool(command), from_csv is not None, bool(prometheus)]
-    if sum(given) != 1:
+    sources = [bool(command), from_csv is not None, bool(prometheus)]
+    if sum(sources) != 1:
         usage_error("give one of: a command behind --, --from-csv FILE, or --prometheus URL with --pod")
     if prometheus:
-        found = _from_prometheus(prometheus, pod, seconds(since, "--since"))
+        dry_run = _from_prometheus(prometheus, pod, seconds(since, "--since"))
     elif from_csv is not None:
-        found = _from_csv(from_csv)
+        dry_run = _from_csv(from_csv)
     else:
-        found = _from_run(command or [], source, seconds(duration, "--duration"), interval, let_run)
-    show(Answer("profile", _rows(found), document=found.to_dict(), notes=found.warnings, title="dry run"), output)
+        dry_run = _from_run(command or [], source, seconds(duration, "--duration"), interval, let_run)
+    show(
+        Answer("profile", _rows(dry_run), document=dry_run.to_dict(), remarks=dry_run.warnings, title="dry run"), output
+    )
 
 
 def _from_run(command: list[str], source: str, limit_s: int, interval_s: float, to_the_end: bool) -> "DryRun":
@@ -79,15 +81,15 @@ def _from_run(command: list[str], source: str, limit_s: int, interval_s: float, 
     from kopt.agents.profiler.readings import SourceError
     from kopt.agents.profiler.run import RunSettings, profile_command
     from kopt.agents.profiler.sources import find_source
-    from kopt.core.profile import JobType
+    from kopt.core.workload.profile import JobType
 
     try:
         settings = RunSettings(float(limit_s), interval_s, to_the_end=to_the_end)
     except ValueError as error:
         usage_error(str(error), "--interval")
     try:
-        with contextlib.closing(find_source(source)) as chosen:
-            return profile_command(command, chosen, settings, job_type=JobType("", tuple(command)).digest)
+        with contextlib.closing(find_source(source)) as measurements:
+            return profile_command(command, measurements, settings, job_type=JobType("", tuple(command)).digest)
     except SourceError as error:
         raise Refused(f"{error}; without a GPU, `kopt estimate` predicts from the code") from error
 
@@ -117,22 +119,22 @@ def _from_prometheus(url: str, pod: str, since_s: int) -> "DryRun":
     # A scrape's own labels win over the exporter's, which then are called exported_….
     for labels in (f'namespace="{namespace}",pod="{name}"', f'exported_namespace="{namespace}",exported_pod="{name}"'):
         with Server(url) as server:
-            found = server.query_range(_QUERY.format(labels=labels), now_s - since_s, now_s, _STEP_S)
-        if found:
-            return _observed(_readings(found, namespace, name), "prometheus")
+            result = server.query_range(_QUERY.format(labels=labels), now_s - since_s, now_s, _STEP_S)
+        if result:
+            return _observed(_readings(result, namespace, name), "prometheus")
     raise Refused(f"no series of dcgm-exporter or AMD's exporter for pod {pod} in the last {since_s} s; is it scraped?")
 
 
 def _readings(matrix: list[dict[str, Any]], namespace: str, pod: str) -> "tuple[Reading, ...]":
-    """What a range query answered, by time. Raises Refused for an answer that is none."""
+    """What a range query answered, by time. Raises Refused for a malformed answer."""
     from kopt.agents.profiler.readings import Reading
     from kopt.formats.gpu_metrics import MetricsError, exporters
 
     by_time: dict[float, list[exporters.Series]] = {}
     try:
-        for one in matrix:
-            labels = {str(key): str(value) for key, value in one["metric"].items()}
-            for at_s, value in one["values"]:
+        for item in matrix:
+            labels = {str(key): str(value) for key, value in item["metric"].items()}
+            for at_s, value in item["values"]:
                 by_time.setdefault(float(at_s), []).append((labels["__name__"], labels, float(value)))
         return tuple(
             Reading(at_s, exporters.samples_of(series, namespace, pod)) for at_s, series in sorted(by_time.items())
@@ -146,20 +148,22 @@ def _observed(readings: "tuple[Reading, ...]", source: str) -> "DryRun":
     from kopt.agents.profiler.observation import Observation
 
     observation = Observation()
-    for one in readings:
-        observation.take(one)
+    for reading in readings:
+        observation.take(reading)
     return observation.result(source=source)
 
 
-def _rows(found: "DryRun") -> list[ProfileRow]:
-    profile, unknown = found.profile, "–"
-    shares = {"activity of SMs or CUs": (profile.activity, found.activity),
-              "memory bandwidth": (profile.bandwidth, found.bandwidth)}  # fmt: skip
+def _rows(dry_run: "DryRun") -> list[ProfileRow]:
+    profile, unknown = dry_run.profile, "–"
+    shares = {
+        "activity of SMs or CUs": (profile.activity, dry_run.activity),
+        "memory bandwidth": (profile.bandwidth, dry_run.bandwidth),
+    }
     rows = [
         ProfileRow("GPU", profile.gpu or unknown),
         ProfileRow("peak per GPU", format_bytes(profile.peak_bytes)),
-        ProfileRow("memory of the GPU", format_bytes(found.total_bytes) if found.total_bytes else unknown),
-        ProfileRow("GPUs used", str(found.gpus)),
+        ProfileRow("memory of the GPU", format_bytes(dry_run.total_bytes) if dry_run.total_bytes else unknown),
+        ProfileRow("GPUs used", str(dry_run.gpus)),
         ProfileRow("seen for", f"{profile.duration_s:.0f} s, {profile.samples} readings"),
         ProfileRow("steady", "yes" if profile.steady else "no: later phases may need more"),
     ]
@@ -168,8 +172,8 @@ def _rows(found: "DryRun") -> list[ProfileRow]:
             unknown if mean is None else f"{mean:.0%}" + (f" (95 % of the time ≤ {spread.p95:.0%})" if spread else "")
         )
         rows.append(ProfileRow(name, text))
-    if found.out_of_memory or found.capped:
-        rows.append(ProfileRow("limit", "ran out of memory" if found.out_of_memory else "ran at the GPU's limit"))
-    if found.exit_status is not None:
-        rows.append(ProfileRow("exit status of CMD", str(found.exit_status)))
+    if dry_run.out_of_memory or dry_run.capped:
+        rows.append(ProfileRow("limit", "ran out of memory" if dry_run.out_of_memory else "ran at the GPU's limit"))
+    if dry_run.exit_status is not None:
+        rows.append(ProfileRow("exit status of CMD", str(dry_run.exit_status)))
     return rows

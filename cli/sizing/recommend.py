@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kopt.cli import running
-from kopt.cli.edge import usage_error
 from kopt.cli.endpoint import endpoint, sizing_question
-from kopt.cli.options import Shown
+from kopt.cli.errors import usage_error
+from kopt.cli.options import Kubeconfig, PatchFormat
 from kopt.cli.output import Answer, Format, column, printable, show
 from kopt.cli.progress import Steps, step
-from kopt.cli.running import Kubeconfig, Namespace, Sized
-from kopt.cli.scripts import Arguments, Gpu, Python, Timeout, command_of
+from kopt.cli.script_arguments import Arguments, Gpu, Python, Timeout, command_of
+from kopt.cli.sizing import running_workloads as running
+from kopt.cli.sizing.running_workloads import Namespace, Sized
 from kopt.core.units import format_bytes, format_gpus
-from kopt.serving.environment import load_settings
+from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
-    from kopt.serving.client import PredictionClient
-    from kopt.serving.size_advice import SizeAdvice
+    from kopt.serving.client.client import PredictionClient
+    from kopt.serving.contract.size_advice import SizeAdvice
 
-ShownOutput = Annotated[Shown, typer.Option("-o", "--output", help="How to print the answer.", show_choices=True)]
+PatchOutput = Annotated[PatchFormat, typer.Option("-o", "--output", help="How to print the answer.", show_choices=True)]
 Running = Annotated[bool, typer.Option("--running", help="The GPU workloads that run in a cluster now.")]
 
 
@@ -70,10 +70,15 @@ def recommend(
             help="A script, a shell line in quotes or a pod manifest to run on a fake device here; none: all known.",
         ),
     ] = None,
-    arguments: Arguments = None, gpu: Gpu = None, timeout: Timeout = 60, python: Python = None,
-    cluster: Running = False, kubeconfig: Kubeconfig = None, namespace: Namespace = "",
-    output: ShownOutput = Shown.TABLE,
-) -> None:  # fmt: skip
+    arguments: Arguments = None,
+    gpu: Gpu = None,
+    timeout: Timeout = 60,
+    python: Python = None,
+    cluster: Running = False,
+    kubeconfig: Kubeconfig = None,
+    namespace: Namespace = "",
+    output: PatchOutput = PatchFormat.TABLE,
+) -> None:
     """What workloads ask for, what they need, and the patch that says so.
 
     Without WORKLOAD: all job types that the endpoint (KOPT_URL) was asked about. With one: the script runs on a fake
@@ -96,95 +101,126 @@ def recommend(
     settings = load_settings()
     with endpoint(settings) as client:
         if workload is None:
-            found: Sequence[SizeAdvice] = client.sizes()
+            size_advices: Sequence[SizeAdvice] = client.sizes()
         else:
-            name = _told(client, command_of(workload, arguments or []), gpu, timeout, python)
-            found = [one for one in client.sizes() if one.name == name][:1]
-    if output is Shown.PATCH:
-        typer.echo(_patches(found), nl=False)
+            name = _submit(client, command_of(workload, arguments or []), gpu, timeout, python)
+            size_advices = [size_advice for size_advice in client.sizes() if size_advice.name == name][:1]
+    if output is PatchFormat.PATCH:
+        typer.echo(_patches(size_advices), nl=False)
     else:
-        show(_answer(found), Format(output.value))
+        show(_answer(size_advices), Format(output.value))
 
 
-def _running(kubeconfig: Any, namespace: str, output: Shown) -> None:
+def _running(kubeconfig: Any, namespace: str, output: PatchFormat) -> None:
     with step("asking what workloads need"):
-        found = running.sized(load_settings(), None, kubeconfig, namespace)
-    if output is Shown.PATCH:
-        typer.echo(running.patches(found), nl=False)
+        sizeds = running.sized(load_settings(), None, kubeconfig, namespace)
+    if output is PatchFormat.PATCH:
+        typer.echo(running.patches(sizeds), nl=False)
         return
-    saved = sum(max(0, one.saved_milli_gpu or 0) for one in found)
-    notes = [f"Together they could give back {saved / 1000:g} GPUs: kopt diff"] if saved else []
-    notes += [f"{one.pods.label}: {one.why}" for one in found if one.advice is None]
-    show(Answer("recommendations", [_running_row(one) for one in found], notes=notes,
-                document={"recommendations": [running.document(one) for one in found]},
-                empty="no workload that asks for GPUs runs here"), Format(output.value))  # fmt: skip
+    saved = sum(max(0, sized.saved_milli_gpu or 0) for sized in sizeds)
+    remarks = [f"Together they could give back {saved / 1000:g} GPUs: kopt diff"] if saved else []
+    remarks += [f"{sized.pods.label}: {sized.why}" for sized in sizeds if sized.advice is None]
+    show(
+        Answer(
+            "recommendations",
+            [_running_row(sized) for sized in sizeds],
+            remarks=remarks,
+            document={"recommendations": [running.document(sized) for sized in sizeds]},
+            empty="no workload that asks for GPUs runs here",
+        ),
+        Format(output.value),
+    )
 
 
-def _running_row(one: Sized) -> RunningRow:
-    pods, advice = one.pods, one.advice
-    place = (pods.workload.namespace, pods.label, pods.pods.pods)
+def _running_row(sized: Sized) -> RunningRow:
+    pods, advice = sized.pods, sized.advice
+    columns = (pods.workload.namespace, pods.label, pods.pods.pods)
     if advice is None:
-        return RunningRow(*place, pods.gpu, pods.pods.gpus, None, None, None, "", None, None, "", one.why)
+        return RunningRow(*columns, pods.gpu, pods.pods.gpus, None, None, None, "", None, None, "", sized.why)
     return RunningRow(
-        *place, advice.gpu, advice.asked_milli_gpu, advice.peak_bytes, advice.low_bytes, advice.high_bytes,
-        advice.advised, one.saved_milli_gpu, advice.confidence, advice.method,
+        *columns,
+        advice.gpu,
+        advice.asked_milli_gpu,
+        advice.peak_bytes,
+        advice.low_bytes,
+        advice.high_bytes,
+        advice.advised,
+        sized.saved_milli_gpu,
+        advice.confidence,
+        advice.method,
         " ".join(reason.message for reason in advice.reasons[:3]),
-    )  # fmt: skip
+    )
 
 
-def _told(client: "PredictionClient", command: Any, gpu: str | None, timeout_s: float, python: str | None) -> str:
+def _submit(client: "PredictionClient", command: Any, gpu: str | None, timeout_s: float, python: str | None) -> str:
     """Run the workload on a fake device and send what it said; returns the name that its advice has."""
     from kopt.models.sizing.estimate import EstimateOptions, code_of
-    from kopt.models.sizing.summary import summary
+    from kopt.models.sizing.trace_summary import summary
 
     question = sizing_question(command, gpu)
     with Steps() as steps, steps.following() as progress:
         progress("asking what is known")
         # The endpoint knows which GPU a manifest selects: the fake one has to be the same.
-        told = client.sizing(question)
+        submitted = client.sizing(question)
         progress("running it on a fake device")
-        options = EstimateOptions(told["gpu"], timeout_s=timeout_s, python=python)
+        options = EstimateOptions(submitted["gpu"], timeout_s=timeout_s, python=python)
         code = code_of(command, settings=load_settings(), options=options)
         if code.reserved_bytes:
             client.sizing({**question, "trace": summary(code)})
     return str(question["name"])
 
 
-def _answer(found: "Sequence[SizeAdvice]") -> Answer:
+def _answer(size_advices: "Sequence[SizeAdvice]") -> Answer:
     documents = [
-        {**asdict(one), "asked_milli_gpu": one.asked_milli_gpu, "saved_milli_gpu": one.saved_milli_gpu,
-         "patch": one.patch()}
-        for one in found
-    ]  # fmt: skip
+        {
+            **asdict(size_advice),
+            "asked_milli_gpu": size_advice.asked_milli_gpu,
+            "saved_milli_gpu": size_advice.saved_milli_gpu,
+            "patch": size_advice.patch(),
+        }
+        for size_advice in size_advices
+    ]
     return Answer(
-        "recommendations", [_row(one) for one in found], document={"recommendations": documents},
-        notes=_notes(found), empty="no workload was asked about yet: kopt recommend SCRIPT, or let the webhook ask",
-    )  # fmt: skip
+        "recommendations",
+        [_row(size_advice) for size_advice in size_advices],
+        document={"recommendations": documents},
+        remarks=_remarks(size_advices),
+        empty="no workload was asked about yet: kopt recommend SCRIPT, or let the webhook ask",
+    )
 
 
-def _row(one: "SizeAdvice") -> AdviceRow:
+def _row(size_advice: "SizeAdvice") -> AdviceRow:
     return AdviceRow(
-        one.name, one.gpu, one.asked_milli_gpu, one.peak_bytes, one.low_bytes, one.high_bytes, one.advised,
-        one.saved_milli_gpu, one.confidence, one.method, " ".join(reason.message for reason in one.reasons[:3]),
-    )  # fmt: skip
+        size_advice.name,
+        size_advice.gpu,
+        size_advice.asked_milli_gpu,
+        size_advice.peak_bytes,
+        size_advice.low_bytes,
+        size_advice.high_bytes,
+        size_advice.advised,
+        size_advice.saved_milli_gpu,
+        size_advice.confidence,
+        size_advice.method,
+        " ".join(reason.message for reason in size_advice.reasons[:3]),
+    )
 
 
-def _notes(found: "Sequence[SizeAdvice]") -> list[str]:
-    saved = sum(one.saved_milli_gpu or 0 for one in found)
+def _remarks(size_advices: "Sequence[SizeAdvice]") -> list[str]:
+    saved = sum(size_advice.saved_milli_gpu or 0 for size_advice in size_advices)
     return [f"Together they could give back {saved / 1000:g} GPUs."] if saved > 0 else []
 
 
-def _patches(found: "Sequence[SizeAdvice]") -> str:
+def _patches(size_advices: "Sequence[SizeAdvice]") -> str:
     """YAML documents; a comment names the workload, or says why there is nothing to patch."""
     import yaml
 
     parts = []
-    for one in found:
-        patch = one.patch()
+    for size_advice in size_advices:
+        patch = size_advice.patch()
         if patch is None:
-            parts.append(f"# {printable(one.name)}: no patch, its size is not known\n")
+            parts.append(f"# {printable(size_advice.name)}: no patch, its size is not known\n")
         else:
             # By way of JSON, so that nothing but plain values can stand in a patch.
             body = yaml.safe_dump(json.loads(json.dumps(patch)), sort_keys=False)
-            parts.append(f"# {printable(one.name)}: {one.advised}\n{body}")
+            parts.append(f"# {printable(size_advice.name)}: {size_advice.advised}\n{body}")
     return "---\n".join(parts)

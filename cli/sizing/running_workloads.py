@@ -10,25 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kopt.cli.edge import Refused
 from kopt.cli.endpoint import DEADLINE_S, unanswered
+from kopt.cli.errors import Refused
 from kopt.cli.output import printable
-from kopt.cli.scripts import MANIFESTS, read_manifest
+from kopt.cli.script_arguments import MANIFESTS, read_manifest
 from kopt.core.settings import Settings
 
 if TYPE_CHECKING:
-    from kopt.cluster.api import Kube
-    from kopt.controllers.running import Change, PodKind
-    from kopt.serving.client import AsyncPredictionClient
-    from kopt.serving.size_advice import SizeAdvice
+    from kopt.cluster.client.api import Kube
+    from kopt.controllers.overview.running_workloads import Change, PodKind
+    from kopt.serving.client.client import AsyncPredictionClient
+    from kopt.serving.contract.size_advice import SizeAdvice
 
 _AT_ONCE = 8
 _OURS = "kaiwo.ai/"
 
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube."),
-]
 Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace; default: all.")]
 
 
@@ -59,42 +55,42 @@ def sized(settings: Settings, workload: str | None, kubeconfig: Path | None, nam
 
 
 async def _sized(settings: Settings, workload: str | None, kubeconfig: Path | None, namespace: str) -> list[Sized]:
-    from kopt.serving.client import AsyncPredictionClient, EndpointFailure
+    from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure
 
-    found = [one async for one in _chosen(workload, kubeconfig, namespace)]
+    pod_kinds = [pod_kind async for pod_kind in _select(workload, kubeconfig, namespace)]
     try:
         async with AsyncPredictionClient(settings.endpoint, deadline_s=DEADLINE_S) as client:
-            return await _ask_all(client, found)
+            return await _ask_all(client, pod_kinds)
     except EndpointFailure as error:
         raise Refused(unanswered(settings, str(error))) from error
 
 
-async def _chosen(workload: str | None, kubeconfig: Path | None, namespace: str) -> "AsyncIterator[PodKind]":
+async def _select(workload: str | None, kubeconfig: Path | None, namespace: str) -> "AsyncIterator[PodKind]":
     if workload is not None and (path := Path(workload)).suffix in MANIFESTS:
-        for one in _in_manifest(path):
-            yield one
+        for pod_kind in _in_manifest(path):
+            yield pod_kind
         return
-    from kopt.cluster.api import ApiError, connect
-    from kopt.controllers.running import running
+    from kopt.cluster.client.api import ApiError, connect
+    from kopt.controllers.overview.running_workloads import running
 
     kind, name = ("", "") if workload is None else _named(workload)
-    found = False
+    result = False
     try:
         async with connect(kubeconfig) as kube:
-            async for one in running(kube, namespace):
-                if workload is None or (one.workload.name == name and _is_kind(one, kind)):
-                    found = True
-                    yield one
+            async for pod_kind in running(kube, namespace):
+                if workload is None or (pod_kind.workload.name == name and _is_kind(pod_kind, kind)):
+                    result = True
+                    yield pod_kind
     except ApiError as error:
         raise Refused(f"the cluster cannot be read: {error}") from error
-    if workload is not None and not found:
-        place = f"namespace {namespace}" if namespace else "any namespace"
-        raise Refused(f"no {kind} {name} that asks for GPUs runs in {place}; `kopt recommend --running` lists them")
+    if workload is not None and not result:
+        location = f"namespace {namespace}" if namespace else "any namespace"
+        raise Refused(f"no {kind} {name} that asks for GPUs runs in {location}; `kopt recommend --running` lists them")
 
 
 def _in_manifest(path: Path) -> "list[PodKind]":
-    from kopt.controllers.running import pods_of
-    from kopt.controllers.webhook.kinds import BY_KEY
+    from kopt.cluster.workloads.kinds import BY_KEY
+    from kopt.controllers.overview.running_workloads import pods_of
 
     document = dict(read_manifest(path))
     metadata = document.get("metadata")
@@ -106,10 +102,10 @@ def _in_manifest(path: Path) -> "list[PodKind]":
     }
     group = str(document.get("apiVersion", "v1")).rpartition("/")[0]
     kind = BY_KEY.get((group, str(document.get("kind", ""))))
-    found = [] if kind is None else list(pods_of(document, kind, kind.resource))
-    if not found:
+    pod_kinds = [] if kind is None else list(pods_of(document, kind, kind.resource))
+    if not pod_kinds:
         raise Refused(f"{path}: holds no workload that asks for GPUs")
-    return found
+    return pod_kinds
 
 
 def _named(workload: str) -> tuple[str, str]:
@@ -119,63 +115,73 @@ def _named(workload: str) -> tuple[str, str]:
     return kind.lower(), name
 
 
-def _is_kind(one: "PodKind", kind: str) -> bool:
-    return kind in (one.resource.kind.lower(), one.resource.plural, f"{one.resource.plural}.{one.resource.group}")
+def _is_kind(pod_kind: "PodKind", kind: str) -> bool:
+    return kind in (
+        pod_kind.resource.kind.lower(),
+        pod_kind.resource.plural,
+        f"{pod_kind.resource.plural}.{pod_kind.resource.group}",
+    )
 
 
-async def _ask_all(client: "AsyncPredictionClient", found: "Sequence[PodKind]") -> list[Sized]:
+async def _ask_all(client: "AsyncPredictionClient", pod_kinds: "Sequence[PodKind]") -> list[Sized]:
     """A few questions at a time: pods of a thousand workloads are no reason to crowd others out."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(one: "PodKind") -> Sized:
+    async def ask(pod_kind: "PodKind") -> Sized:
         async with turns:
-            return await _ask(client, one)
+            return await _ask(client, pod_kind)
 
-    return list(await asyncio.gather(*(ask(one) for one in found)))
+    return list(await asyncio.gather(*(ask(pod_kind) for pod_kind in pod_kinds)))
 
 
-async def _ask(client: "AsyncPredictionClient", one: "PodKind") -> Sized:
-    from kopt.serving.client import RequestRefused
+async def _ask(client: "AsyncPredictionClient", pod_kind: "PodKind") -> Sized:
+    from kopt.serving.client.client import RequestRefused
 
-    question = one.question
+    question = pod_kind.question
     if question is None:
-        return Sized(one, why="its pods are made from a template that is not in the object")
+        return Sized(pod_kind, why="its pods are made from a template that is not in the object")
     try:
         answer = await client.sizing(question)
     except RequestRefused as error:
-        return Sized(one, why=str(error))
-    advice = one.advice(answer, time.time())
-    change = None if answer.get("fallback") else one.patch(advice)
-    return Sized(one, advice, change, answer, "" if change is not None else _unchanged(one, advice))
+        return Sized(pod_kind, why=str(error))
+    advice = pod_kind.advice(answer, time.time())
+    change = None if answer.get("fallback") else pod_kind.patch(advice)
+    return Sized(pod_kind, advice, change, answer, "" if change is not None else _unchanged(pod_kind, advice))
 
 
-def _unchanged(one: "PodKind", advice: "SizeAdvice") -> str:
+def _unchanged(pod_kind: "PodKind", advice: "SizeAdvice") -> str:
     """Why there is nothing to change."""
-    if one.workload.opts_out:
+    if pod_kind.workload.opts_out:
         return "it opts out"
     if not advice.known:
         return "its size is not known"
     return "as advised already" if advice.to_gpu == advice.gpu else f"it needs a larger GPU: {advice.to_gpu}"
 
 
-async def tried(kubeconfig: Path | None, found: Sequence[Sized]) -> list[str]:
+async def tried(kubeconfig: Path | None, sizeds: Sequence[Sized]) -> list[str]:
     """Each change sent to the API server as a dry run: empty where it is accepted, else what the server says."""
-    from kopt.cluster.api import ApiError, connect
+    from kopt.cluster.client.api import ApiError, connect
 
     try:
         async with connect(kubeconfig) as kube:
-            return [await _tried(kube, one.change) for one in found if one.change is not None]
+            return [await _tried(kube, sized.change) for sized in sizeds if sized.change is not None]
     except ApiError as error:
         raise Refused(f"the cluster cannot be asked: {error}") from error
 
 
 async def _tried(kube: "Kube", change: "Change") -> str:
-    from kopt.cluster.api import ApiError, Invalid, Patch
+    from kopt.cluster.client.api import ApiError, Invalid, Patch
 
     of = change.of
     try:
-        await kube.patch(of.resource, of.workload.name, list(map(dict, change.operations)), of.workload.namespace,
-                         kind=Patch.JSON, dry_run=True)  # fmt: skip
+        await kube.patch(
+            of.resource,
+            of.workload.name,
+            list(map(dict, change.operations)),
+            of.workload.namespace,
+            kind=Patch.JSON,
+            dry_run=True,
+        )
     except Invalid as error:
         # The message quotes the whole template.
         short = str(error).partition(" Invalid value:")[0].rstrip(":")
@@ -186,61 +192,71 @@ async def _tried(kube: "Kube", change: "Change") -> str:
     return ""
 
 
-async def decisions(kubeconfig: Path | None, one: "PodKind") -> list[tuple[str, str]]:
+async def decisions(kubeconfig: Path | None, pod_kind: "PodKind") -> list[tuple[str, str]]:
     """What components of ours have written on the workload and said about it: (where, what), oldest last."""
-    from kopt.cluster.api import ApiError, connect
-    from kopt.cluster.resources import EVENTS
+    from kopt.cluster.client.api import ApiError, connect
+    from kopt.cluster.client.resources import EVENTS
 
-    document = one.workload.document
-    places = [("metadata",), *((one.pods.metadata,) if one.pods.metadata is not None else ())]
+    document = pod_kind.workload.document
+    places = [("metadata",), *((pod_kind.pods.metadata,) if pod_kind.pods.metadata is not None else ())]
     written = {
-        name: str(value) for place in places for part in ("annotations", "labels")
-        for name, value in _at(document, (*place, part)).items() if name.startswith("kaiwo.ai/")
-    }  # fmt: skip
-    found = sorted(written.items())
+        name: str(value)
+        for location in places
+        for part in ("annotations", "labels")
+        for name, value in _at(document, (*location, part)).items()
+        if name.startswith("kaiwo.ai/")
+    }
+    result = sorted(written.items())
     uid = str(_at(document, ("metadata",)).get("uid", ""))
     if not uid:
-        return found
+        return result
     try:
         async with connect(kubeconfig) as kube:
-            listing = await kube.list(EVENTS, one.workload.namespace, field_selector=f"regarding.uid={uid}")
+            listing = await kube.list(EVENTS, pod_kind.workload.namespace, field_selector=f"regarding.uid={uid}")
     except ApiError:
-        return found
+        return result
     ours = [event for event in listing.items if str(event.get("reportingController", "")).startswith(_OURS)]
     ours.sort(key=lambda event: str(event.get("eventTime") or ""), reverse=True)
-    return found + [(str(event.get("reason", "")), str(event.get("note", ""))) for event in ours]
+    return result + [(str(event.get("reason", "")), str(event.get("note", ""))) for event in ours]
 
 
 def _at(document: Any, path: Sequence[str | int]) -> Mapping[str, Any]:
-    from kopt.controllers.webhook.objects import mapping
+    from kopt.cluster.objects.fields import mapping
 
     return mapping(document, *path)
 
 
-def document(one: Sized) -> dict[str, Any]:
+def document(item: Sized) -> dict[str, Any]:
     """For programs: also workloads that stay as they are, with the reason."""
-    change, advice = one.change, one.advice
-    told = {} if advice is None else asdict(advice) | {"asked_milli_gpu": advice.asked_milli_gpu,
-                                                       "advised": advice.advised}  # fmt: skip
-    return told | {
-        "namespace": one.pods.workload.namespace, "workload": one.pods.label, "pods": one.pods.pods.pods,
-        "saved_milli_gpu": one.saved_milli_gpu, "patch": None if change is None else list(change.operations),
-        "command": None if change is None else change.command, "why": one.why,
-    }  # fmt: skip
+    change, advice = item.change, item.advice
+    reported = (
+        {}
+        if advice is None
+        else asdict(advice) | {"asked_milli_gpu": advice.asked_milli_gpu, "advised": advice.advised}
+    )
+    return reported | {
+        "namespace": item.pods.workload.namespace,
+        "workload": item.pods.label,
+        "pods": item.pods.pods.pods,
+        "saved_milli_gpu": item.saved_milli_gpu,
+        "patch": None if change is None else list(change.operations),
+        "command": None if change is None else change.command,
+        "why": item.why,
+    }
 
 
-def patches(found: Sequence[Sized]) -> str:
+def patches(sizeds: Sequence[Sized]) -> str:
     """YAML documents of operations, each under a comment with the kubectl line, or why there is none."""
     import yaml
 
     parts = []
-    for one in found:
-        name = printable(f"{one.pods.label} in {one.pods.workload.namespace}")
-        if one.change is None:
-            parts.append(f"# {name}: no patch, {printable(one.why)}\n")
+    for item in sizeds:
+        name = printable(f"{item.pods.label} in {item.pods.workload.namespace}")
+        if item.change is None:
+            parts.append(f"# {name}: no patch, {printable(item.why)}\n")
         else:
-            body = yaml.safe_dump(plain(one.change.operations), sort_keys=False)
-            parts.append(f"# {name}: {printable(one.change.command)}\n{body}")
+            body = yaml.safe_dump(plain(item.change.operations), sort_keys=False)
+            parts.append(f"# {name}: {printable(item.change.command)}\n{body}")
     return "---\n".join(parts)
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.edge import Refused, explain, usage_error
+from kopt.cli.errors import Refused, explain, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar, say
-from kopt.cli.stage_view import Listener, listening
-from kopt.core.staged_data import StageResult
-from kopt.core.staging import Checksum, Manifest, Progress, Source, StagingError, Trouble
+from kopt.cli.staging.view import Listener, listening
+from kopt.core.staging.manifest import Checksum, Manifest, Progress, Source, StagingError, Trouble
+from kopt.core.staging.staged_data import StageResult
 from kopt.core.units import UnitError, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def stage(
         Path | None, typer.Option("--result", metavar="FILE", help="Write what came of it there, as JSON.")
     ] = None,
     output: Output = Format.TABLE,
-) -> None:  # fmt: skip
+) -> None:
     """Copy data into a folder: in parallel parts, with checksums, and without fetching a part twice if it is killed.
 
     The folder is complete once it has a manifest (.kopt-staging/manifest.json) and no .kopt-incomplete; the same
@@ -92,16 +92,24 @@ def stage(
     from kopt.agents.staging.settings import StageSettings
 
     began = time.monotonic()
-    with _told(result):
-        given = {_one_name(source): _sha256(sha256, "--sha256")} if sha256 else {}
-        known = given | (_listed(checksums) if checksums else {})
+    with _reported(result):
+        typed = {_single_name(source): _sha256(sha256, "--sha256")} if sha256 else {}
+        checksums_by_name = typed | (_listed(checksums) if checksums else {})
         settings = StageSettings(
-            parallel, _size(part, "--part"), _rate(limit), retry_s=retry, most_objects=most, checksums=known,
-            check_source=source_checksums, replace=replace, progress=progress, claims=claims,
-        )  # fmt: skip
+            parallel,
+            _size(part, "--part"),
+            _rate(limit),
+            retry_s=retry,
+            most_objects=most,
+            checksums=checksums_by_name,
+            check_source=source_checksums,
+            replace=replace,
+            progress=progress,
+            claims=claims,
+        )
         with listening(output, retry) as listener:
             manifest, last = asyncio.run(_staged(Source.parse(source), destination, settings, listener))
-    _tell(result, StageResult.of(manifest))
+    _report(result, StageResult.of(manifest))
     if output is not Format.JSON:
         show(_answer(manifest, last, destination, time.monotonic() - began), output)
 
@@ -109,13 +117,13 @@ def stage(
 async def _staged(
     source: Source, destination: Path, settings: "StageSettings", listener: Listener
 ) -> tuple[Manifest, Progress]:
-    from kopt.agents.running import end_signals
+    from kopt.agents.runtime.running import end_signals
     from kopt.agents.staging.staging import stage as run
 
-    told: list[Progress] = []
+    latest: list[Progress] = []
 
     def listen(progress: Progress) -> None:
-        told[:] = [progress]
+        latest[:] = [progress]
         listener(progress)
 
     stop = end_signals()
@@ -128,38 +136,38 @@ async def _staged(
             await work
         raise Refused("stopped; run again to go on from here, finished parts are kept")
     stopped.cancel()
-    return await work, told[0]
+    return await work, latest[0]
 
 
 @contextlib.contextmanager
-def _told(result: Path | None) -> Iterator[None]:
+def _reported(result: Path | None) -> Iterator[None]:
     """What ends the block is written to ``result`` as well."""
     from kopt.agents.staging.troubles import unsecret
 
     try:
         yield
     except Exception as error:
-        # Whatever it is: of a pod, this is all that anybody is told.
-        trouble = error.trouble if isinstance(error, StagingError) else Trouble.STOPPED
-        trouble = Trouble.BAD_REQUEST if isinstance(error, typer.BadParameter) else trouble
-        _tell(result, StageResult.failed(StagingError(unsecret(explain(error)), trouble)))
+        # Whatever it is: of a pod, this is all that is reported.
+        cause = error.trouble if isinstance(error, StagingError) else Trouble.STOPPED
+        cause = Trouble.BAD_REQUEST if isinstance(error, typer.BadParameter) else cause
+        _report(result, StageResult.failed(StagingError(unsecret(explain(error)), cause)))
         raise
 
 
-def _tell(result: Path | None, found: StageResult) -> None:
+def _report(result: Path | None, stage_result: StageResult) -> None:
     """In place: a container's termination message is a file that cannot be replaced."""
     if result is not None:
-        result.write_text(found.to_json(), encoding="utf-8")
+        result.write_text(stage_result.to_json(), encoding="utf-8")
 
 
-def _remove(place: Path, result: Path | None, output: Format) -> None:
+def _remove(copy_folder: Path, result: Path | None, output: Format) -> None:
     from kopt.agents.staging.removing import remove
 
-    with _told(result):
-        files = remove(place)
-    _tell(result, StageResult(True, objects=files))
+    with _reported(result):
+        files = remove(copy_folder)
+    _report(result, StageResult(True, objects=files))
     if output is not Format.JSON:
-        say(f"{files:,} files of the copy in {place} are gone")
+        say(f"{files:,} files of the copy in {copy_folder} are gone")
 
 
 @dataclass(frozen=True)
@@ -174,9 +182,16 @@ class _Copy:
 
 
 def _answer(manifest: Manifest, last: Progress, destination: Path, seconds: float) -> Answer:
-    row = _Copy(str(destination), manifest.source, len(manifest.entries), manifest.bytes, last.bytes_kept,
-                round(seconds, 2), manifest.revision)  # fmt: skip
-    return Answer("copies", [row], notes=manifest.notes)
+    row = _Copy(
+        str(destination),
+        manifest.source,
+        len(manifest.entries),
+        manifest.bytes,
+        last.bytes_kept,
+        round(seconds, 2),
+        manifest.revision,
+    )
+    return Answer("copies", [row], remarks=manifest.notes)
 
 
 @dataclass(frozen=True)
@@ -185,10 +200,10 @@ class _Bad:
     problem: str = column("problem")
 
 
-def _verify(place: Path, parallel: int, output: Format) -> None:
+def _verify(copy_folder: Path, parallel: int, output: Format) -> None:
     from kopt.agents.staging.checking import complete, distrust, verify
 
-    manifest = complete(place)
+    manifest = complete(copy_folder)
     done = 0
     with bar("reading (MiB)") as advance:
 
@@ -197,18 +212,18 @@ def _verify(place: Path, parallel: int, output: Format) -> None:
             done += amount
             advance(done // _MIB, max(1, manifest.bytes // _MIB))
 
-        damages: list[Damage] = asyncio.run(verify(place, parallel, count))
-    facts = {"source": manifest.source, "files": len(manifest.entries), "bytes": manifest.bytes, "good": not damages}
-    rows = [_Bad(one.path, one.problem) for one in damages]
-    show(Answer("damages", rows, facts, empty="every file is as it was fetched"), output)
+        damages: list[Damage] = asyncio.run(verify(copy_folder, parallel, count))
+    header = {"source": manifest.source, "files": len(manifest.entries), "bytes": manifest.bytes, "good": not damages}
+    rows = [_Bad(damage.path, damage.problem) for damage in damages]
+    show(Answer("damages", rows, header, empty="every file is as it was fetched"), output)
     if damages:
-        distrust(place, manifest)
+        distrust(copy_folder, manifest)
         raise Refused(
             f"{len(damages)} of {len(manifest.entries)} files are damaged; run kopt stage again to fetch them"
         )
 
 
-def _one_name(source: str) -> str:
+def _single_name(source: str) -> str:
     """What a source of one file calls it."""
     return source.partition("?")[0].rstrip("/").rpartition("/")[2]
 
@@ -221,12 +236,14 @@ def _sha256(text: str, option: str) -> Checksum:
 
 
 def _listed(path: Path) -> dict[str, Checksum]:
-    found: dict[str, Checksum] = {}
+    checksums_by_name: dict[str, Checksum] = {}
     for line in path.read_text().splitlines():
         value, _, name = line.partition(" ")
         if line.strip():
-            found[name.removeprefix(" ").removeprefix("*").removeprefix("./")] = _sha256(value, "--checksums")
-    return found
+            checksums_by_name[name.removeprefix(" ").removeprefix("*").removeprefix("./")] = _sha256(
+                value, "--checksums"
+            )
+    return checksums_by_name
 
 
 def _size(text: str, option: str) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import typer
 
-from kopt.cli.edge import is_terminal
+from kopt.cli.errors import is_terminal
 from kopt.cli.output import Format
 from kopt.cli.progress import say
-from kopt.core.staging import Phase, Progress
+from kopt.core.staging.manifest import Phase, Progress
 from kopt.core.units import format_bytes
 
 SAY_S = 10.0
@@ -19,14 +19,14 @@ Listener = Callable[[Progress], None]
 
 @contextlib.contextmanager
 def listening(output: Format, retry_s: float) -> Iterator[Listener]:
-    """Shows what it is told while the block runs; ``retry_s`` is for how long a silent source is asked again."""
+    """Shows what is reported while the block runs; ``retry_s`` is for how long a silent source is asked again."""
     if output is Format.JSON:
         yield lambda progress: typer.echo(json.dumps(progress.to_dict()))
     elif is_terminal():
         with _drawn(Silence(retry_s)) as listener:
             yield listener
     else:
-        yield Said(Silence(retry_s)).listen
+        yield TextView(Silence(retry_s)).listen
 
 
 class Silence:
@@ -34,37 +34,37 @@ class Silence:
 
     def __init__(self, retry_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._retry_s, self._clock = retry_s, clock
-        self._seen: tuple[object, ...] = ()
+        self._last: tuple[object, ...] = ()
         self._since_s = clock()
 
-    def words(self, progress: Progress) -> str:
+    def describe(self, progress: Progress) -> str:
         """For the end of a sentence; "" unless it has been silent for longer than sources are at times."""
-        seen = (progress.phase, progress.bytes_done, progress.objects_done)
-        if seen != self._seen:
-            self._seen, self._since_s = seen, self._clock()
+        state = (progress.phase, progress.bytes_done, progress.objects_done)
+        if state != self._last:
+            self._last, self._since_s = state, self._clock()
         silent_s = self._clock() - self._since_s
         if silent_s < SAY_S or progress.phase not in (Phase.LISTING, Phase.FETCHING):
             return ""
         return f"; nothing has come for {silent_s:.0f} s, asked again for {self._retry_s:g} s"
 
 
-class Said:
+class TextView:
     """Sentences for a log: one when fetching begins, and one every ten seconds."""
 
     def __init__(
-        self, silence: Silence, tell: Callable[[str], None] = say, clock: Callable[[], float] = time.monotonic
+        self, silence: Silence, emit: Callable[[str], None] = say, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._silence, self._tell, self._clock = silence, tell, clock
+        self._silence, self._emit, self._clock = silence, emit, clock
         self._next_s = clock() + SAY_S
         self._phase = Phase.LISTING
 
     def listen(self, progress: Progress) -> None:
-        silent, now_s = self._silence.words(progress), self._clock()
+        silent, now_s = self._silence.describe(progress), self._clock()
         begins = progress.phase is Phase.FETCHING is not self._phase
         self._phase = progress.phase
         if progress.phase in _DOING and (begins or now_s >= self._next_s):
             self._next_s = now_s + SAY_S
-            self._tell(_sentence(progress) + silent)
+            self._emit(_sentence(progress) + silent)
 
 
 _DOING = {Phase.LISTING: "listing", Phase.CHECKING: "checking what is there", Phase.FETCHING: "fetching"}
@@ -73,10 +73,10 @@ _DOING = {Phase.LISTING: "listing", Phase.CHECKING: "checking what is there", Ph
 def _sentence(progress: Progress) -> str:
     if progress.phase is not Phase.FETCHING:
         return f"{_DOING[progress.phase]} {progress.source if progress.phase is Phase.LISTING else ''}".rstrip()
-    left = "" if progress.seconds_left is None else f", {progress.seconds_left:,.0f} s left"
+    remaining = "" if progress.seconds_left is None else f", {progress.seconds_left:,.0f} s left"
     return (
         f"{format_bytes(progress.bytes_done)} of {format_bytes(progress.bytes)}, {progress.objects_done:,} of "
-        f"{progress.objects:,} files, {format_bytes(int(progress.bytes_per_second))}/s{left}"
+        f"{progress.objects:,} files, {format_bytes(int(progress.bytes_per_second))}/s{remaining}"
     )
 
 
@@ -93,7 +93,11 @@ def _drawn(silence: Silence) -> Iterator[Listener]:
         def listen(progress: Progress) -> None:
             if progress.phase in _DOING:
                 total = progress.bytes if progress.phase is Phase.FETCHING else None
-                bars.update(task, description=_sentence(progress) + silence.words(progress),
-                            completed=progress.bytes_done, total=total)  # fmt: skip
+                bars.update(
+                    task,
+                    description=_sentence(progress) + silence.describe(progress),
+                    completed=progress.bytes_done,
+                    total=total,
+                )
 
         yield listen

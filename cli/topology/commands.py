@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kopt.cli.edge import Refused, usage_error
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Format, show
 from kopt.cli.progress import say
-from kopt.cli.topology_show import show_command
+from kopt.cli.topology.show import show_command
 
 if TYPE_CHECKING:
-    from kopt.core.topology import NodeTopology
+    from kopt.core.hardware.node_topology import NodeTopology
     from kopt.formats.topology import Parsed
 
 app = typer.Typer(no_args_is_help=True, help="What links a node's GPUs to one another and to its network cards.")
@@ -54,7 +54,7 @@ def parse_command(files: Files, output: Output = Format.TABLE) -> None:
         kopt topology parse /sys/class/kfd/kfd/topology
     """
     whole = parsed(files)
-    from kopt.cli.topology_view import answer
+    from kopt.cli.topology.view import answer
 
     if output is not Format.TABLE:
         for warning in whole.warnings:
@@ -69,28 +69,32 @@ def parsed(files: list[str]) -> "Parsed":
     """The files as one node, or as whatever the only one shows. Raises Refused with the name of the file."""
     if files.count(_STDIN) > 1:
         usage_error("standard input (-) can be read only once", "FILE")
-    found = [(_named(name), _parsed(name)) for name in files]
-    return found[0][1] if len(found) == 1 else _merged(found)
+    result = [(_named(name), _parsed(name)) for name in files]
+    return result[0][1] if len(result) == 1 else _merged(result)
 
 
 def nodes_in(files: list[str]) -> "list[NodeTopology]":
-    """The nodes that files tell of: each one's where all name different ones or were published (what ``kubectl get
+    """The nodes that files describe: each one's where all name different ones or were published (what ``kubectl get
     nodetopologies -o json`` prints), else the one that they are about together. Raises Refused."""
-    from kopt.core.topology import NodeTopology
+    from kopt.core.hardware.node_topology import NodeTopology
 
     if files.count(_STDIN) > 1:
         usage_error("standard input (-) can be read only once", "FILE")
     texts = {name: _text(name) for name in files if name == _STDIN or not Path(name).is_dir()}
-    published = [one for name in files for one in _published(name, texts.get(name, ""))]
+    published = [node_topology for name in files for node_topology in _published(name, texts.get(name, ""))]
     if published:
         return published
-    found = [(_named(name), _parsed(name, texts.get(name))) for name in files]
-    names = {one.node for _, one in found if isinstance(one, NodeTopology) and one.node}
-    if 1 < len(found) == len(names):
-        return [one for _, one in found if isinstance(one, NodeTopology)]
-    whole = found[0][1] if len(found) == 1 else _merged(found)
+    result = [(_named(name), _parsed(name, texts.get(name))) for name in files]
+    names = {
+        node_topology.node
+        for _, node_topology in result
+        if isinstance(node_topology, NodeTopology) and node_topology.node
+    }
+    if 1 < len(result) == len(names):
+        return [node_topology for _, node_topology in result if isinstance(node_topology, NodeTopology)]
+    whole = result[0][1] if len(result) == 1 else _merged(result)
     if not isinstance(whole, NodeTopology):
-        raise Refused("this tells of a fabric or of measurements; give the output of a tool that shows one node")
+        raise Refused("this describes a fabric or measurements; give the output of a tool that shows one node")
     return [whole]
 
 
@@ -100,12 +104,12 @@ def _published(name: str, text: str) -> "list[NodeTopology]":
         return []
     import json
 
-    from kopt.cluster.node_topologies import topology_of
+    from kopt.cluster.objects.node_topology import topology_of
 
     try:
         document = json.loads(text)
         items = document["items"] if str(document.get("kind")).endswith("List") else [document]
-        return [topology_of(one) for one in items if one.get("kind", "NodeTopology") == "NodeTopology"]
+        return [topology_of(item) for item in items if item.get("kind", "NodeTopology") == "NodeTopology"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Refused(f"{_named(name)}: no NodeTopology objects as kubectl prints them ({error})") from error
 
@@ -133,7 +137,7 @@ def _read_before(text: str) -> "Parsed | None":
         return None
     import json
 
-    from kopt.core.topology import NodeTopology
+    from kopt.core.hardware.node_topology import NodeTopology
 
     try:
         document = json.loads(text)
@@ -143,15 +147,15 @@ def _read_before(text: str) -> "Parsed | None":
     return NodeTopology.from_dict(document) if ours else None
 
 
-def _merged(found: "list[tuple[str, Parsed]]") -> "Parsed":
-    from kopt.core.topology import NodeTopology, TopologyError
+def _merged(result: "list[tuple[str, Parsed]]") -> "Parsed":
+    from kopt.core.hardware.node_topology import NodeTopology, TopologyError
     from kopt.formats.topology import merged
 
     nodes = []
-    for name, one in found:
-        if not isinstance(one, NodeTopology):
+    for name, item in result:
+        if not isinstance(item, NodeTopology):
             raise Refused(f"{name}: only what tools say of one node can be put together; give this file alone")
-        nodes.append(one)
+        nodes.append(item)
     try:
         return merged(nodes)
     except TopologyError as error:
@@ -176,12 +180,12 @@ def _text(name: str) -> str:
 
 
 def _tree(folder: Path) -> dict[str, str]:
-    from kopt.cli.topology_tree import read
+    from kopt.cli.topology.tree import read
 
     return read(folder)
 
 
 def _yaml(text: str) -> Any:
-    from kopt.cli.topology_tree import load_yaml
+    from kopt.cli.topology.tree import load_yaml
 
     return load_yaml(text)

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from kopt.cli.edge import Refused
-from kopt.formats.topology.sysfs import IB_FILE, KFD_FILE, PCI_FILE
+from kopt.cli.errors import Refused
+from kopt.formats.topology.linux.sysfs import IB_FILE, KFD_FILE, PCI_FILE
 
 _MOST_FILES = 20_000
 _LARGEST_FILE = 64 << 10
@@ -16,13 +16,13 @@ _DEEPEST = 8
 
 
 def read(folder: Path) -> dict[str, str]:
-    """The files of a folder that tell of KFD, InfiniBand or PCI, by their paths below it. Raises Refused.
+    """The files of a folder that describe KFD, InfiniBand or PCI, by their paths below it. Raises Refused.
 
     Links to folders are followed one level down from ``folder``, as ``/sys/class`` and ``/sys/bus`` consist of them.
     """
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for path in _files(folder, 0, folder.name):
-        if len(found) >= _MOST_FILES:
+        if len(result) >= _MOST_FILES:
             raise Refused(f"{folder} holds more than {_MOST_FILES} files of hardware; name a folder further down")
         name, file = path
         try:
@@ -33,20 +33,20 @@ def read(folder: Path) -> dict[str, str]:
             continue
         if len(data) > _LARGEST_FILE:
             raise Refused(f"{file} is too large for a file of /sys")
-        found[name] = data.decode("utf-8", errors="replace")
-    return found
+        result[name] = data.decode("utf-8", errors="replace")
+    return result
 
 
 def _files(folder: Path, depth: int, name: str) -> "list[tuple[str, Path]]":
-    found: list[tuple[str, Path]] = []
+    files: list[tuple[str, Path]] = []
     with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda one: one.name):
+        for entry in sorted(entries, key=lambda item: item.name):
             below = f"{name}/{entry.name}"
             if entry.is_dir(follow_symlinks=depth == 0) and depth < _DEEPEST:
-                found += _files(Path(entry.path), depth + 1, below)
+                files += _files(Path(entry.path), depth + 1, below)
             elif entry.is_file() and any(pattern.match(below) for pattern in (KFD_FILE, IB_FILE, PCI_FILE)):
-                found.append((below, Path(entry.path)))
-    return found
+                files.append((below, Path(entry.path)))
+    return files
 
 
 class _Strict(yaml.SafeLoader):
@@ -61,7 +61,7 @@ class _Strict(yaml.SafeLoader):
         keys = [str(key.value) for key, _ in node.value]
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise Refused(f"line {node.start_mark.line + 1}: the key {twice!r} stands twice")
+            raise Refused(f"line {node.start_mark.line + 1}: duplicate key {twice!r}")
         return super().construct_mapping(node, deep)
 
 
@@ -77,8 +77,8 @@ def load_yaml(text: str) -> Any:
         # A date that there is not, a number without digits: YAML reads what looks like one.
         raise Refused(f"not YAML ({error})") from error
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        position = getattr(error, "problem_mark", None)
+        where = f"line {position.line + 1}, column {position.column + 1}: " if position else ""
         raise Refused(f"{where}not YAML ({getattr(error, 'problem', error)})") from error
     except RecursionError as error:
         raise Refused("YAML that is nested too deeply") from error

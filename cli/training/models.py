@@ -8,10 +8,10 @@ import typer
 
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
-from kopt.serving.environment import load_settings
+from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
-    from kopt.models.registry import MetricRow, RegisteredModel, Registry
+    from kopt.models.registry.registry import MetricRow, RegisteredModel, Registry
 
 app = typer.Typer(no_args_is_help=True, help="List, compare, promote and roll back registered models.")
 
@@ -56,12 +56,16 @@ def list_models(
 
         kopt models list -p sizing -o json | jq '.models[0].version'
     """
-    from kopt.models.api import has_registry
-    from kopt.models.catalogue import PREDICTORS
+    from kopt.models.predictors import predictor_names
+    from kopt.sdk.forecast import has_registry
 
-    names = [predictor] if predictor else list(PREDICTORS)
+    names = [predictor] if predictor else list(predictor_names())
     registry = _registry(names[0])
-    rows = [_row(one) for name in names for one in registry.list(name)] if has_registry(registry.settings) else []
+    rows = (
+        [_row(registered_model) for name in names for registered_model in registry.list(name)]
+        if has_registry(registry.settings)
+        else []
+    )
     missing = "no model is registered yet; `kopt up` registers the shipped ones, `kopt train` makes more"
     show(Answer("models", rows, title=f"{predictor} models".strip(), empty=missing), output)
 
@@ -85,7 +89,7 @@ def compare(
     names = {"first": first, "second": second}
     rows = [_compared(row) for row in registry.compare(predictor, (first, second))]
     note = f"first is {first}, second is {second}"
-    show(Answer("metrics", rows, facts={"compared": names}, notes=[note], empty="neither run has metrics"), output)
+    show(Answer("metrics", rows, header={"compared": names}, remarks=[note], empty="neither run has metrics"), output)
 
 
 @app.command()
@@ -108,7 +112,7 @@ def promote(
     """
     if force and not reason.strip():
         raise typer.BadParameter("--force needs a reason, which is stored with the version", param_hint="--reason")
-    _shown(_registry(predictor).promote(predictor, version, force=force, reason=reason), "is champion now", output)
+    _show_model(_registry(predictor).promote(predictor, version, force=force, reason=reason), "is champion now", output)
 
 
 @app.command()
@@ -119,20 +123,23 @@ def rollback(predictor: PredictorName = "demand", output: Output = Format.TABLE)
 
         kopt models rollback
     """
-    _shown(_registry(predictor).rollback(predictor), "is champion again", output)
+    _show_model(_registry(predictor).rollback(predictor), "is champion again", output)
 
 
 def _registry(predictor: str) -> "Registry":
-    from kopt.models.catalogue import PREDICTORS
-    from kopt.models.registry import Registry
+    from kopt.models.predictors import predictor_names
+    from kopt.models.registry.registry import Registry
 
-    if predictor not in PREDICTORS:
-        raise typer.BadParameter(f"{predictor!r} is none of {', '.join(PREDICTORS)}", param_hint="--predictor")
+    if predictor not in predictor_names():
+        expected = ", ".join(predictor_names())
+        raise typer.BadParameter(
+            f"unknown predictor {predictor!r}; expected one of {expected}", param_hint="--predictor"
+        )
     return Registry(load_settings())
 
 
-def _shown(model: "RegisteredModel", what: str, output: Format) -> None:
-    show(Answer("models", [_row(model)], notes=[f"{model.name} version {model.version} {what}"]), output)
+def _show_model(model: "RegisteredModel", what: str, output: Format) -> None:
+    show(Answer("models", [_row(model)], remarks=[f"{model.name} version {model.version} {what}"]), output)
 
 
 def _row(model: "RegisteredModel") -> ModelRow:

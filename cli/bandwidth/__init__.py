@@ -1,0 +1,1 @@
+"""``kopt bandwidth``: what sets of GPUs and pairs of nodes reach."""

@@ -1,0 +1,1 @@
+"""Commands of a cluster: its processes, and what they are asked."""

@@ -1,0 +1,199 @@
+"""``kopt queue``: GPU workloads that wait and run, queue by queue, in the order in which they are taken."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kopt.cli.cluster.evictions import span, whose
+from kopt.cli.errors import Refused
+from kopt.cli.options import Kubeconfig, Output
+from kopt.cli.output import Answer, Format, column, show
+
+if TYPE_CHECKING:
+    from kopt.cluster.client.api import Kube
+    from kopt.controllers.overview.queues import Queued
+
+    Report = Callable[[list[Queued], tuple[str, ...], float], None]
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """A workload. Times are Unix seconds; ``lost_gpu_seconds`` is the work that an eviction now would lose,
+    by the word of ``source``: ``agent``, or ``claim`` of the pods' owner."""
+
+    queue: str = column("queue")
+    position: int | None = column("#")
+    workload: str = column("workload")
+    gpus: float = column("GPUs", show=lambda gpus: f"{gpus:g}")
+    priority: int | None = column("priority", show=str)
+    state: str = column("state")
+    for_s: float | None = column("for", show=span)
+    lost_gpu_seconds: float | None = column("at risk", show=lambda gpu_s: f"{gpu_s / 3600:.2f} GPU-h")
+    gpus_of: str = column("GPUs of")
+    kind: str = column("kind", wide=True)
+    system: str = column("system", wide=True)
+    local_queue: str = column("local queue", wide=True)
+    holder: str = column("held by", wide=True)
+    since_s: float | None = column("since", wide=True)
+    created_s: float = column("created", wide=True)
+    message: str = column("message", wide=True)
+    source: str = column("at risk by", show=whose)
+
+
+def queue(
+    kubeconfig: Kubeconfig = None,
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Of the workloads; default: all.")] = "",
+    name: Annotated[str, typer.Option("--queue", metavar="NAME", help="Only this ClusterQueue or LocalQueue.")] = "",
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only what does not run.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, and print it anew whenever it changes.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """List GPU workloads that wait and run, by queue, in the order in which they are admitted.
+
+    Running workloads come first, then waiting ones with their position, then those that are held and by which
+    controller: Kueue's Workloads, and gangs and pods of KAI, of Volcano and outside of queues. "GPUs of" names the
+    LendingPool whose GPUs a workload runs on. `kopt why` explains a single one.
+
+    Examples:
+
+        kopt queue
+
+        kopt queue --queue research --waiting
+
+        kopt queue -n team --watch
+    """
+
+    def report(queueds: "list[Queued]", unread: tuple[str, ...], now_s: float) -> None:
+        show(answer(queueds, unread, now_s, namespace=namespace, name=name, waiting=waiting), output)
+
+    if watch:
+        asyncio.run(_watched(kubeconfig, namespace, report))
+        return
+    now_s = time.time()
+    report(*asyncio.run(_read(kubeconfig, namespace, now_s)), now_s)
+
+
+def answer(
+    queueds: "list[Queued]",
+    unread: tuple[str, ...],
+    now_s: float,
+    *,
+    namespace: str = "",
+    name: str = "",
+    waiting: bool = False,
+) -> Answer:
+    """Positions are those among all, whatever is shown."""
+    listed = [
+        queued
+        for queued in queueds
+        if (not namespace or queued.namespace == namespace)
+        and name in ("", queued.queue, queued.local_queue)
+        and not (waiting and queued.state in _HAVE_GPUS)
+    ]
+    remarks = [_summary(listed)] if listed else []
+    remarks += [f"You may not read {', '.join(unread)}: lines may be missing."] if unread else []
+    empty = "nothing waits" if waiting else "no GPU workload waits or runs"
+    return Answer("workloads", [_row(queued, now_s) for queued in listed], remarks=remarks, empty=empty)
+
+
+_HAVE_GPUS = ("running", "starting", "leaving")
+_ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
+_BETWEEN_S = 1.0
+_CLEARED = "\033[H\033[2J"
+
+
+async def _read(kubeconfig: Path | None, namespace: str, now_s: float) -> "tuple[list[Queued], tuple[str, ...]]":
+    from kopt.cluster.client.api import ApiError, connect
+
+    try:
+        async with connect(kubeconfig) as kube:
+            return await read(kube, namespace, now_s)
+    except ApiError as error:
+        raise Refused(f"the cluster cannot be read: {error}") from error
+
+
+async def _watched(kubeconfig: Path | None, namespace: str, report: "Report") -> None:
+    """Prints until it is interrupted; changes arrive by watches, and are printed at most once a second."""
+    from kopt.cluster.client.api import ApiError, connect
+    from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS
+    from kopt.cluster.runtime.informer import Informer
+
+    changed = asyncio.Event()
+    changed.set()
+    try:
+        async with connect(kubeconfig) as kube, asyncio.TaskGroup() as tasks:
+            for resource, fields in ((KUEUE_WORKLOADS, ""), (PODS, _ALIVE)):
+                informer: Informer[str] = Informer(
+                    kube,
+                    resource,
+                    namespace=namespace or None,
+                    field_selector=fields,
+                    keep=lambda document: document["metadata"]["uid"],
+                )
+                informer.subscribe(lambda _: changed.set())
+                tasks.create_task(informer.run())
+            while True:
+                await changed.wait()
+                changed.clear()
+                now_s = time.time()
+                result = await read(kube, namespace, now_s)
+                if sys.stdout.isatty():
+                    typer.echo(_CLEARED, nl=False)
+                report(*result, now_s)
+                await asyncio.sleep(_BETWEEN_S)
+    except* ApiError as errors:
+        raise Refused(f"the cluster cannot be read: {errors.exceptions[0]}") from None
+
+
+async def read(kube: "Kube", namespace: str, now_s: float) -> "tuple[list[Queued], tuple[str, ...]]":
+    """Every line, and what may not be read. ``namespace`` is read alone where that is all that may be."""
+    from kopt.cluster.client.resources import PODS
+    from kopt.controllers.overview.collect import Reader
+    from kopt.controllers.overview.queues import unqueued
+
+    reader = Reader(kube)
+    queue_state, pods = await asyncio.gather(
+        reader.lines(namespace),
+        reader.listed(PODS, fields=_ALIVE, narrow=namespace),
+    )
+    others = unqueued(pods, now_s, queue_state.owners)
+    return queue_state.queued(pods, others, now_s), tuple(reader.unread)
+
+
+def _row(queued: "Queued", now_s: float) -> QueueRow:
+    state = queued.state.value + (f" by {queued.holder}" if queued.state == "held" and queued.holder else "")
+    has_gpus = queued.state in _HAVE_GPUS
+    return QueueRow(
+        queued.queue,
+        queued.position,
+        queued.full_name,
+        queued.gpus / 1000,
+        queued.priority,
+        state,
+        None if queued.since_s is None else max(0.0, now_s - queued.since_s),
+        queued.risk_gpu_s,
+        queued.pool or ("own" if has_gpus else ""),
+        queued.kind,
+        queued.system.value,
+        queued.local_queue,
+        queued.holder,
+        queued.since_s,
+        queued.created_s,
+        queued.message,
+        queued.risk_source or "",
+    )
+
+
+def _summary(queueds: "list[Queued]") -> str:
+    run = [queued for queued in queueds if queued.state in _HAVE_GPUS]
+    wait = [queued for queued in queueds if queued.state not in _HAVE_GPUS]
+    lent = sum(queued.gpus for queued in run if queued.pool)
+    sentence = f"{len(run)} run on {sum(queued.gpus for queued in run) / 1000:g} GPUs"
+    sentence += f" ({lent / 1000:g} of them lent)" if lent else ""
+    return f"{sentence}; {len(wait)} wait for {sum(queued.gpus for queued in wait) / 1000:g}."

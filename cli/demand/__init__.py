@@ -1,0 +1,1 @@
+"""``kopt demand``: forecasts, back tests and what can be lent."""

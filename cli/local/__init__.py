@@ -1,0 +1,1 @@
+"""``kopt up`` and what it starts on one machine."""

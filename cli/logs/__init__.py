@@ -1,0 +1,1 @@
+"""``kopt logs``: what training logs say."""

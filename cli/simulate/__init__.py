@@ -1,0 +1,1 @@
+"""``kopt simulate``: traces replayed through the policies."""

@@ -1,0 +1,1 @@
+"""``kopt estimate``, ``profile``, ``recommend``, ``explain``, ``diff`` and ``apply``."""

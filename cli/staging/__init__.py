@@ -1,0 +1,1 @@
+"""``kopt stage``: data onto a disk, whole or not at all."""

@@ -1,0 +1,1 @@
+"""``kopt topology``: what links GPUs."""

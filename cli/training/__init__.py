@@ -1,0 +1,1 @@
+"""``kopt train``, ``models`` and ``mlflow``."""

@@ -1,72 +1,77 @@
-{{/* Validations of changes to pods by those who may take scheduling gates away. */}}
-{{- define "kopt.imagesAndGates" -}}
-- expression: >-
-    object.spec.containers.map(c, c.image) == oldObject.spec.containers.map(c, c.image) &&
-    object.spec.?initContainers.orValue([]).map(c, c.image) ==
-    oldObject.spec.?initContainers.orValue([]).map(c, c.image)
-  message: no other image
-# Others have theirs for reasons of their own: a queue's keeps a pod from nodes that it has no quota for.
-- expression: >-
-    oldObject.spec.?schedulingGates.orValue([]).all(g, g.name.startsWith('kaiwo.ai/') ||
-    object.spec.?schedulingGates.orValue([]).exists(n, n.name == g.name))
-  message: no gate of others
-{{- end }}
+{{/*
+RBAC says whose objects a component may change, and no rule of it says which fields. Each right over objects of others
+therefore has a fence, an admission policy for this one account that lets exactly those fields change that the component
+changes. One template per kind of right: `_fences.tpl` has what all share, `fences/` the rights.
+*/}}
 
-{{/* Who may patch pods could give them other images: rules of RBAC cannot say that labels and annotations of ours are meant
-and, for those who hold pods back, gates of ours. Takes (list $ component gates). */}}
-{{- define "kopt.podFence" -}}
-{{- $ := index . 0 }}{{ $component := index . 1 }}{{ $gates := index . 2 -}}
+{{/*
+A policy and its binding; call with a list of the root, a dictionary and the validations as YAML. The dictionary has
+`name` and `component`, `rules` ({groups, resources, operations}), `variables` (name, expression; optional), `namespace`
+of the account where it is another than the release's.
+*/}}
+{{- define "kopt.fence" -}}
+{{- $ := index . 0 }}{{ $fence := index . 1 }}{{ $validations := index . 2 -}}
+{{- $account := printf "system:serviceaccount:%s:kopt-%s" ($fence.namespace | default $.Release.Namespace) $fence.component -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
-  name: kopt-{{ $component }}-pods
-  labels: {{- include "kopt.labels" (list $ $component) | nindent 4 }}
+  name: {{ $fence.name }}
+  labels: {{- include "kopt.labels" (list $ $fence.component) | nindent 4 }}
 spec:
   failurePolicy: Fail
   matchConstraints:
     resourceRules:
-      - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [pods]}
+      {{- range $fence.rules }}
+      - apiGroups: {{ toJson .groups }}
+        apiVersions: ["*"]
+        operations: {{ toJson .operations }}
+        resources: {{ toJson .resources }}
+      {{- end }}
   matchConditions:
-    - name: by-us
-      expression: request.userInfo.username == 'system:serviceaccount:{{ $.Release.Namespace }}:kopt-{{ $component }}'
-  variables:
-    - {name: notesBefore, expression: "oldObject.metadata.?annotations.orValue({})"}
-    - {name: notesAfter, expression: "object.metadata.?annotations.orValue({})"}
-    - {name: labelsBefore, expression: "oldObject.metadata.?labels.orValue({})"}
-    - {name: labelsAfter, expression: "object.metadata.?labels.orValue({})"}
-  validations:
-    {{- if $gates }}
-    # What the API server lets anybody change in a pod that is there, but gates.
-    - expression: >-
-        object.spec.?activeDeadlineSeconds == oldObject.spec.?activeDeadlineSeconds &&
-        object.spec.?terminationGracePeriodSeconds == oldObject.spec.?terminationGracePeriodSeconds &&
-        object.spec.?tolerations == oldObject.spec.?tolerations &&
-        object.spec.?nodeSelector == oldObject.spec.?nodeSelector && object.spec.?affinity == oldObject.spec.?affinity
-      message: only labels, annotations and gates
-    {{- include "kopt.imagesAndGates" . | nindent 4 }}
-    {{- else }}
-    - expression: object.spec == oldObject.spec
-      message: only labels and annotations
-    {{- end }}
-    - expression: >-
-        object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences &&
-        object.metadata.?finalizers == oldObject.metadata.?finalizers
-      message: only labels and annotations
-    - expression: >-
-        variables.notesAfter.all(name, name.startsWith('kaiwo.ai/') ||
-        name in variables.notesBefore && variables.notesBefore[name] == variables.notesAfter[name]) &&
-        variables.notesBefore.all(name, name.startsWith('kaiwo.ai/') || name in variables.notesAfter) &&
-        variables.labelsAfter.all(name, name.startsWith('kaiwo.ai/') ||
-        name in variables.labelsBefore && variables.labelsBefore[name] == variables.labelsAfter[name]) &&
-        variables.labelsBefore.all(name, name.startsWith('kaiwo.ai/') || name in variables.labelsAfter)
-      message: only labels and annotations of ours
+    - {name: by-us, expression: "request.userInfo.username == '{{ $account }}'"}
+  {{- with $fence.variables }}
+  variables: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  validations: {{- $validations | trim | nindent 4 }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
-  name: kopt-{{ $component }}-pods
-  labels: {{- include "kopt.labels" (list $ $component) | nindent 4 }}
+  name: {{ $fence.name }}
+  labels: {{- include "kopt.labels" (list $ $fence.component) | nindent 4 }}
 spec:
-  policyName: kopt-{{ $component }}-pods
+  policyName: {{ $fence.name }}
   validationActions: [Deny]
+{{- end }}
+
+{{/* CEL: two mappings are equal but for these keys; call with a list of the two and the keys, as CEL. */}}
+{{- define "kopt.sameBut" -}}
+{{- $now := index . 0 }}{{ $before := index . 1 }}{{ $open := index . 2 -}}
+({{ $now }}.all(k, k in {{ $open }} || k in {{ $before }} && {{ $now }}[k] == {{ $before }}[k]) && {{ $before }}.all(k, k in {{ $open }} || k in {{ $now }}))
+{{- end }}
+
+{{/* CEL: of two mappings of strings only keys of ours differ, and those for which the third expression holds. */}}
+{{- define "kopt.onlyOurs" -}}
+{{- $now := index . 0 }}{{ $before := index . 1 }}{{ $but := index . 2 | default "false" -}}
+({{ $now }}.all(name, name.startsWith('kaiwo.ai/') || name in {{ $before }} && {{ $before }}[name] == {{ $now }}[name] || {{ $but }}) && {{ $before }}.all(name, name.startsWith('kaiwo.ai/') || name in {{ $now }} || {{ $but }}))
+{{- end }}
+
+{{/* The variables that the validations of metadata read. */}}
+{{- define "kopt.metadataVariables" -}}
+- {name: notesBefore, expression: "oldObject.metadata.?annotations.orValue({})"}
+- {name: notesAfter, expression: "object.metadata.?annotations.orValue({})"}
+- {name: labelsBefore, expression: "oldObject.metadata.?labels.orValue({})"}
+- {name: labelsAfter, expression: "object.metadata.?labels.orValue({})"}
+{{- end }}
+
+{{/* Validations: of the metadata only labels and annotations of ours change; call with the label, as CEL, that may too. */}}
+{{- define "kopt.ourMetadata" -}}
+- expression: >-
+    object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences &&
+    object.metadata.?finalizers == oldObject.metadata.?finalizers
+  message: only labels and annotations
+- expression: >-
+    {{ include "kopt.onlyOurs" (list "variables.notesAfter" "variables.notesBefore" "") }} &&
+    {{ include "kopt.onlyOurs" (list "variables.labelsAfter" "variables.labelsBefore" .) }}
+  message: only labels and annotations of ours
 {{- end }}

@@ -43,3 +43,36 @@ app.kubernetes.io/component: {{ . | quote }}
 http://kopt-predictions-serve-svc.{{ .Release.Namespace }}.svc:8000
 {{- end -}}
 {{- end }}
+
+{{/* JSON: earlier keys of values, and what they are called now. */}}
+{{- define "kopt.earlierKeys" -}}
+{{- dict "ledger" "evictions" "pairs" "pairwise" "reallocation" "lending" | toJson -}}
+{{- end }}
+
+{{/*
+Puts values under earlier keys where the templates read them; templates that read a renamed key include it first. A
+component is on if either key says so: with `--reuse-values` the earlier one has the defaults of the release before.
+*/}}
+{{- define "kopt.renamed" -}}
+{{- range $earlier, $key := include "kopt.earlierKeys" . | fromJson -}}
+{{- with get $.Values $earlier -}}
+{{- $now := get $.Values $key | deepCopy -}}
+{{- $enabled := or $now.enabled .enabled -}}
+{{- include "kopt.overlay" (list $now .) -}}
+{{- $_ := set $now "enabled" $enabled -}}
+{{- $_ := set $.Values $key $now -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Sets in the first mapping what the second has, key by key. Sprig's merge would take false and 0 for unset. */}}
+{{- define "kopt.overlay" -}}
+{{- $target := index . 0 -}}
+{{- range $key, $value := index . 1 -}}
+{{- if and (kindIs "map" $value) (kindIs "map" (get $target $key)) -}}
+{{- include "kopt.overlay" (list (get $target $key) $value) -}}
+{{- else -}}
+{{- $_ := set $target $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- end }}

@@ -46,11 +46,15 @@ topologySpreadConstraints:
 - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
 - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
 - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-{{- with $root.Values.tracing.endpoint }}
-- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
-{{- end }}
 {{- range $name, $value := (index . 1).env }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
+{{- end }}
+{{- end }}
+
+{{/* Where those who trace send it. */}}
+{{- define "kopt.tracing" -}}
+{{- with .Values.tracing.endpoint }}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
 {{- end }}
 {{- end }}
 
@@ -72,4 +76,9 @@ at the API server. The kubelet renews it; the client reads the file for every ca
     sources:
       - serviceAccountToken: {path: token, audience: {{ .Values.predictions.audience | quote }}, expirationSeconds: 3600}
 {{- end }}
+{{- end }}
+
+{{/* Whether the annotation of a workload may ask for less than its namespace's: one rule for all components. */}}
+{{- define "kopt.workloadMode" -}}
+- {{ printf "--workload-mode=%s" (.Values.policy.spec.workloadMode | default "") | quote }}
 {{- end }}

@@ -61,4 +61,8 @@ rules:
   - apiGroups: [""]
     resources: [pods]
     verbs: [get, patch]
+  # With guard.enabled: what a program beside the trainer says of its checkpoints is its user's word.
+  - apiGroups: [kaiwo.ai]
+    resources: [evictions]
+    verbs: [annotate]
 {{- end }}

@@ -3,10 +3,9 @@
 import importlib
 import sys
 
-BENCHMARKS = {
-    "bandwidth": "benchmarks.bandwidth",
-    "checkpoint": "benchmarks.checkpoint_states",
-    "demand": "benchmarks.demand_accuracy",
+from kopt.models.predictors import predictor_names
+
+BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "lending": "benchmarks.lending",
     "serving": "benchmarks.serving_latency",
     "extender": "benchmarks.extender",
@@ -17,13 +16,13 @@ BENCHMARKS = {
     "preemption": "benchmarks.preemption",
     "reactions": "benchmarks.reactions",
     "reclaims": "benchmarks.reclaims",
-    "sizing": "benchmarks.sizing",
     "suite": "benchmarks.suite_estimates",
     "staging": "benchmarks.staging",
     "staging-controller": "benchmarks.staging_controller",
     "topology": "benchmarks.topology_placement",
     "webhook": "benchmarks.webhook",
 }
+"""Every predictor has one of its own name."""
 
 
 def main(names: list[str]) -> int:

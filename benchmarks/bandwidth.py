@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from benchmarks.bandwidth_answers import Answer, error, inside, quantile, weights
 from benchmarks.bandwidth_probes import tell
 from benchmarks.tables import markdown
-from kopt.core.bandwidth import Collective
+from kopt.core.hardware.bandwidth import Collective
 from kopt.models.bandwidth.calibration import Calibration
 from kopt.models.bandwidth.curves import Point, answer, curves, held_out, points
 from kopt.models.bandwidth.intervals import Regime, Score, regime, widths_of
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion, spread_of
 from kopt.models.bandwidth.residual import KernelSettings, Residual
 from kopt.models.bandwidth.rows import MeasuredRow, read_measured
-from kopt.policies.bandwidth.analytic import analytic
-from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
+from kopt.topology.collective_cost import analytic
+from kopt.topology.hardware import HardwareRow, machine_of
 
 KEPT = frozenset({"Azure-ND_H100_v5", "GCP-A3Mega-H100", "H800-80GB-x8", "DGX-A100", "RTX4090-x8", "MI350X-8"})
 MINIMA_OF_LINK = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -39,9 +39,10 @@ MINIMA_OF_LINK = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 _PROBES = 48
 """The most that a cluster's pairs give one machine."""
 _GOALS = {
-    ("known", Regime.LARGE): "5 / 12 %", ("unseen, one node", Regime.LARGE): "12 / 25 %",
+    ("known", Regime.LARGE): "5 / 12 %",
+    ("unseen, one node", Regime.LARGE): "12 / 25 %",
     ("unseen, several nodes", Regime.LARGE): "20 / 40 %",
-}  # fmt: skip
+}
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -89,8 +90,10 @@ def _with_deviations(fitted_on: Sequence[Point], rows: Sequence[Point], answers:
 
 def _by_nodes(answers: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
     several = [one.point.gpus.nodes > 1 for one in answers]
-    return ([one for one, many in zip(answers, several, strict=True) if not many],
-            [one for one, many in zip(answers, several, strict=True) if many])  # fmt: skip
+    return (
+        [one for one, many in zip(answers, several, strict=True) if not many],
+        [one for one, many in zip(answers, several, strict=True) if many],
+    )
 
 
 def _answers(found: Sequence[Point], of: Callable[[Point], str]) -> list[Answer]:
@@ -110,10 +113,15 @@ def _answers(found: Sequence[Point], of: Callable[[Point], str]) -> list[Answer]
         group: widths_of([one for one in scores if one.machine != group]) for group in {s.machine for s in scores}
     }
     return [
-        Answer(a.point, a.lacking, a.deviation, a.near,
-               spread_of(a.deviation, widths[a.point.group].at(a.point.bytes, a.near), a.point.gpus))
+        Answer(
+            a.point,
+            a.lacking,
+            a.deviation,
+            a.near,
+            spread_of(a.deviation, widths[a.point.group].at(a.point.bytes, a.near), a.point.gpus),
+        )
         for a in answers
-    ]  # fmt: skip
+    ]
 
 
 def _asked(residual: Residual, rows: Sequence[Point]) -> Iterator[Answer]:
@@ -176,8 +184,15 @@ def _row(name: str, where: Regime, rows: Sequence[Answer], goal: str, *, interva
     held = np.array([inside(one) for one in rows])
     covered = f"{float(each @ held):.0%}" if intervals else "–"
     met = "" if where is Regime.LATENCY else f"{_meets(rows, each):.1%}"
-    return (name, _SIZES[where], f"{quantile(errors, each, 0.5):.1%}", f"{quantile(errors, each, 0.9):.1%}",
-            goal, covered, met)  # fmt: skip
+    return (
+        name,
+        _SIZES[where],
+        f"{quantile(errors, each, 0.5):.1%}",
+        f"{quantile(errors, each, 0.9):.1%}",
+        goal,
+        covered,
+        met,
+    )
 
 
 def _meets(rows: Sequence[Answer], weights: NDArray[np.float64]) -> float:
@@ -209,9 +224,11 @@ def _baselines(rows: Sequence[Answer], fitted_on: Sequence[Point]) -> Iterator[t
     )
     groups = {a.point.group for a in rows}
     others = {
-        group: _lines([p for p in fitted_on if p.group != group and regime(p.bytes) is regime(rows[0].point.bytes)],
-                      _kin) for group in groups
-    }  # fmt: skip
+        group: _lines(
+            [p for p in fitted_on if p.group != group and regime(p.bytes) is regime(rows[0].point.bytes)], _kin
+        )
+        for group in groups
+    }
     yield (
         "α-β of like hardware",
         [_against(a, others[a.point.group].get(_kin(a.point), np.array([20.0, 1.25])) @ _ab(a.point)) for a in rows],

@@ -40,9 +40,9 @@ def weights(rows: Sequence[Answer]) -> NDArray[np.float64]:
     cells: dict[str, dict[object, int]] = defaultdict(lambda: defaultdict(int))
     for one in rows:
         cells[one.point.cell[0]][one.point.cell] += 1
-    return np.array([
-        1 / (len(cells) * len(cells[one.point.cell[0]]) * cells[one.point.cell[0]][one.point.cell]) for one in rows
-    ])  # fmt: skip
+    return np.array(
+        [1 / (len(cells) * len(cells[one.point.cell[0]]) * cells[one.point.cell[0]][one.point.cell]) for one in rows]
+    )
 
 
 def quantile(values: NDArray[np.float64], weights: NDArray[np.float64], probability: float) -> float:

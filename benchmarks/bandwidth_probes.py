@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.bandwidth_answers import Answer, error, inside, quantile, weights
 from benchmarks.tables import markdown
-from kopt.core.bandwidth import Collective
+from kopt.core.hardware.bandwidth import Collective
 from kopt.models.bandwidth.calibration import Calibration, Probe
 from kopt.models.bandwidth.intervals import Regime, regime
 

@@ -1,6 +1,6 @@
 """Whether jobs can be killed, told from their logs: frameworks never seen, beside regular expressions, in one run.
 
-    python -m benchmarks.checkpoint_states [--folds 6] [--out FILE]
+    python -m benchmarks.checkpoint [--folds 6] [--out FILE]
 
 Excerpts of real logs (KOPT_DATA_DIR/logs, labelled by readers) and the recorded corpus (labelled by the file system)
 are dealt into folds of whole families of frameworks; each log is followed by a model that saw none of its family's.
@@ -22,16 +22,17 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tables import markdown
-from kopt.core.checkpoint import JobState, LineLabel
+from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.data.joblogs.labelled import LabelledLog, family_of, read_logs
-from kopt.models.checkpoint import facts, words
-from kopt.models.checkpoint.lines import LineClassifier
+from kopt.models.checkpoint import line_facts as facts
+from kopt.models.checkpoint.classifier import tokens as words
+from kopt.models.checkpoint.classifier.lines import LineClassifier
+from kopt.models.checkpoint.classifier.table import LogTable
 from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.checkpoint.session import Session
-from kopt.models.checkpoint.table import LogTable
-from kopt.training.checkpoint import MADE_JOBS, answers_of
-from kopt.training.checkpoint_scoring import Answer, LogRun, score_log, summary
-from kopt.training.default_models import RECORDED
+from kopt.training.checkpoint.default_data import RECORDED
+from kopt.training.checkpoint.recipe import MADE_JOBS, answers_of
+from kopt.training.checkpoint.scoring import Answer, LogRun, score_log, summary
 
 _QUERY_S = 0.02
 _REPEATS, _SINGLE_LINES = 5, 5000
@@ -109,16 +110,29 @@ def _unseen(logs: Sequence[LabelledLog], folds: int) -> Iterator[Followed]:
 def _row(name: str, runs: Sequence[LogRun]) -> tuple[str, ...]:
     found = summary(name, runs)
     return (
-        name, f"{found.macro_f1:.3f}", f"{found.spans_unsafe} of {found.spans}", f"{1 - found.unguarded:.1%}",
-        f"{found.held:.1%}", f"{found.completions_seen:.1%}", f"{found.done_false:.1%}", f"{found.killable:.1%}",
+        name,
+        f"{found.macro_f1:.3f}",
+        f"{found.spans_unsafe} of {found.spans}",
+        f"{1 - found.unguarded:.1%}",
+        f"{found.held:.1%}",
+        f"{found.completions_seen:.1%}",
+        f"{found.done_false:.1%}",
+        f"{found.killable:.1%}",
         str(found.silent_safe),
-    )  # fmt: skip
+    )
 
 
 _HEAD = (
-    "states by", "macro-F1", "writes with a safe line", "guarded", "wrongly held", "completions seen", "false ends",
-    "killable", "silent logs ever safe",
-)  # fmt: skip
+    "states by",
+    "macro-F1",
+    "writes with a safe line",
+    "guarded",
+    "wrongly held",
+    "completions seen",
+    "false ends",
+    "killable",
+    "silent logs ever safe",
+)
 
 
 def _tell_excerpts(names: set[str], unseen: Sequence[Followed]) -> None:
@@ -252,8 +266,14 @@ def _write(path: Path, names: set[str], unseen: Sequence[Followed]) -> None:
             session = model.session()
             for number, label in enumerate(session.read(log.lines) if log.name in names else (), 1):
                 durable = session.machine.durable
-                row = {"file": log.name, "line": number, "label": label, "state": session.machine.state,
-                       "safe": session.safe, "last_durable_step": durable.step if durable else None}  # fmt: skip
+                row = {
+                    "file": log.name,
+                    "line": number,
+                    "label": label,
+                    "state": session.machine.state,
+                    "safe": session.safe,
+                    "last_durable_step": durable.step if durable else None,
+                }
                 file.write(json.dumps(row) + "\n")
 
 

@@ -4,7 +4,7 @@ Group-wise cross-validation: every service is forecast by a model fitted without
 model, for ServeGen, totals beside their clients). Out-of-fold forecasts and the baselines' fits are kept under
 ``KOPT_HOME/bench`` by the digest of code and data, so a second run takes a minute.
 
-    python -m benchmarks.demand_accuracy [--fresh] [--predictions PRED.parquet]
+    python -m benchmarks.demand [--fresh] [--predictions PRED.parquet]
 """
 
 import argparse
@@ -35,7 +35,7 @@ from kopt.models.demand.calibration import Calibration, between
 from kopt.models.demand.global_model import GlobalSettings
 from kopt.models.demand.predictor import DemandPredictor
 from kopt.models.demand.table import TrainingTable, training_table
-from kopt.training.evaluate import Summary, score, scored_origins, summarise
+from kopt.training.demand.evaluate import Summary, score, scored_origins, summarise
 
 Array = NDArray[np.float64]
 SCORED_DAYS, SCORED_KINDS = 6.5, ("llm", "web")
@@ -117,13 +117,21 @@ def against_targets(services: Services, ours: Mapping[str, Array]) -> str:
     for place, one in enumerate(summaries(services, ours)):
         minutes = f"{one.horizon_s // 60} min"
         for label, value, text, held in (
-            ("MASE ratio to the last value", one.mase_ratio, f"≤ {TARGETS['mase_ratio'][place]:.2f}",
-             one.mase_ratio <= TARGETS["mase_ratio"][place]),
-            ("share of the oracle's lending", one.eff99, f"≥ {TARGETS['eff99'][place]:.2f}",
-             one.eff99 >= TARGETS["eff99"][place]),
+            (
+                "MASE ratio to the last value",
+                one.mase_ratio,
+                f"≤ {TARGETS['mase_ratio'][place]:.2f}",
+                one.mase_ratio <= TARGETS["mase_ratio"][place],
+            ),
+            (
+                "share of the oracle's lending",
+                one.eff99,
+                f"≥ {TARGETS['eff99'][place]:.2f}",
+                one.eff99 >= TARGETS["eff99"][place],
+            ),
             ("violation of the p99", one.violation_q99, ".005-.015", 0.005 <= one.violation_q99 <= 0.015),
             ("services within 1.5 %", one.calm_share, "≥ .85", one.calm_share >= 0.85),
-        ):  # fmt: skip
+        ):
             rows.append((label, minutes, f"{value:.4f}", text, "yes" if held else "NO"))
     return _markdown(("figure", "ahead", "measured", "target", "held"), sorted(rows, key=lambda row: row[0]))
 
@@ -156,8 +164,15 @@ def pooled(services: Services, ours: Mapping[str, Array]) -> str:
             origins = np.arange(first, buckets - ahead)
             origins = origins[np.isfinite(demand[origins + ahead]) & np.isfinite(quantiles[origins, column])]
             short, lent, share = _pool_lending(demand, quantiles[:, column], origins, ahead, len(members))
-            rows.append((f"{len(members)} services of {step_s // 60} min", f"{horizon // 60} min",
-                         f"{short:.4f}", f"{lent:.3f}", f"{share:.3f}"))  # fmt: skip
+            rows.append(
+                (
+                    f"{len(members)} services of {step_s // 60} min",
+                    f"{horizon // 60} min",
+                    f"{short:.4f}",
+                    f"{lent:.3f}",
+                    f"{share:.3f}",
+                )
+            )
     return _markdown(("pool", "ahead", "q99 violation", "lent", "share of the oracle's"), rows)
 
 

@@ -64,16 +64,31 @@ class Row:
 def main() -> int:
     """Print the table; 0 when every target is reached."""
     rows = [measure(case) for case in CASES]
-    columns = ("GPUs", "TLS", "decision P50 / P99 ms", "target P99", "filter", "prioritize", "bind",
-               "Binding (apart)", "CPU ms", "MiB", "new connection ms", "its CPU ms", "reached")  # fmt: skip
+    columns = (
+        "GPUs",
+        "TLS",
+        "decision P50 / P99 ms",
+        "target P99",
+        "filter",
+        "prioritize",
+        "bind",
+        "Binding (apart)",
+        "CPU ms",
+        "MiB",
+        "new connection ms",
+        "its CPU ms",
+        "reached",
+    )
     print(f"| {' | '.join(columns)} |")
     print("|---" * len(columns) + "|")
     for row in rows:
         calls = " | ".join(_pair(row.calls_ms[verb]) for verb in ("filter", "prioritize", "bind"))
         verdict = "yes" if row.reached else "no"
-        print(f"| {row.case.nodes * GPUS:,} | {'yes' if row.case.tls else 'no'} | {_pair(row.decision_ms)} | "
-              f"{row.case.target_p99_ms:g} | {calls} | {_pair(row.binding_ms)} | {row.cpu_ms:.2f} | {row.memory_mib} | "
-              f"{_pair(row.connection_ms)} | {row.connection_cpu_ms:.2f} | {verdict} |")  # fmt: skip
+        print(
+            f"| {row.case.nodes * GPUS:,} | {'yes' if row.case.tls else 'no'} | {_pair(row.decision_ms)} | "
+            f"{row.case.target_p99_ms:g} | {calls} | {_pair(row.binding_ms)} | {row.cpu_ms:.2f} | {row.memory_mib} | "
+            f"{_pair(row.connection_ms)} | {row.connection_cpu_ms:.2f} | {verdict} |"
+        )
     return 0 if all(row.reached for row in rows) else 1
 
 
@@ -105,8 +120,17 @@ def measure(case: Case) -> Row:
     decision = table[:, :3].sum(axis=1)
     two = lambda column: (float(np.quantile(column, 0.5)), float(np.quantile(column, 0.99)))  # noqa: E731
     calls = {verb: two(table[:, place]) for place, verb in enumerate(("filter", "prioritize", "bind"))}
-    return Row(case, two(decision), calls, two(table[:, 3]), refused, cpu_ms, memory, two(1000 * np.array(made_s)),
-               connection_cpu_ms)  # fmt: skip
+    return Row(
+        case,
+        two(decision),
+        calls,
+        two(table[:, 3]),
+        refused,
+        cpu_ms,
+        memory,
+        two(1000 * np.array(made_s)),
+        connection_cpu_ms,
+    )
 
 
 def _certificates(folder: Path) -> ssl.SSLContext:
@@ -186,8 +210,13 @@ def pod_manifest(number: int, chance: random.Random) -> dict[str, Any]:
     )
     annotations = {} if share == 1000 else {"kaiwo.ai/gpu-fraction": f"{share / 1000:g}"}
     environment = [{"name": f"SETTING_{one}", "value": "x" * 40} for one in range(16)]
-    container = {"name": "main", "image": "registry.local/train:1", "command": ["python", "train.py"],
-                 "env": environment, "resources": {"limits": limits, "requests": limits}}  # fmt: skip
+    container = {
+        "name": "main",
+        "image": "registry.local/train:1",
+        "command": ["python", "train.py"],
+        "env": environment,
+        "resources": {"limits": limits, "requests": limits},
+    }
     metadata = {"name": f"pod-{number}", "namespace": "bench", "uid": f"{number:032x}", "annotations": annotations}
     return {"metadata": metadata, "spec": {"containers": [container], "schedulerName": "kopt-scheduler"}, "status": {}}
 
@@ -198,25 +227,30 @@ def _pair(two: tuple[float, float]) -> str:
 
 async def serve(nodes: int, tls: Path | None) -> None:
     """The extender's server over a fleet of that many nodes; prints its port. As each pod is bound, another ends."""
-    from kopt.cluster.api import connect
-    from kopt.cluster.informer import Change, ChangeKind
-    from kopt.controllers.extender.binding import Binder
-    from kopt.controllers.extender.fleet import Fleet
+    from kopt.cluster.client.api import connect
+    from kopt.cluster.runtime.informer import Change, ChangeKind
+    from kopt.cluster.runtime.signals import settle_memory
+    from kopt.controllers.extender.binding.request import Binder
+    from kopt.controllers.extender.books.fleet import Fleet
+    from kopt.controllers.extender.books.views import PodState
+    from kopt.controllers.extender.calls.server import ExtenderServer, ServerSettings
+    from kopt.controllers.extender.calls.service import Extender
+    from kopt.controllers.extender.calls.tls import TlsFiles
     from kopt.controllers.extender.metrics import ExtenderMetrics
-    from kopt.controllers.extender.server import ExtenderServer, ServerSettings
-    from kopt.controllers.extender.service import Extender
     from kopt.controllers.extender.settings import ExtenderSettings
-    from kopt.controllers.extender.tls import TlsFiles
-    from kopt.controllers.extender.views import PodView
-    from kopt.controllers.lifetime import settle_memory
     from kopt.core.decision import Mode
 
     chance = random.Random(11)
     with tempfile.TemporaryDirectory() as folder:
         async with connect(await _accepts_everything(Path(folder))) as kube:
             metrics = ExtenderMetrics()
-            extender = Extender(Fleet(), Binder(kube, None), ExtenderSettings(Mode.ENFORCE), metrics,
-                                announce=lambda decision: loop.call_soon(seen_bound, decision.pod))  # fmt: skip
+            extender = Extender(
+                Fleet(),
+                Binder(kube, None),
+                ExtenderSettings(Mode.ENFORCE),
+                metrics,
+                announce=lambda decision: loop.call_soon(seen_bound, decision.pod),
+            )
             loop = asyncio.get_running_loop()
             running = await _fill(extender, nodes, chance)
 
@@ -224,7 +258,7 @@ async def serve(nodes: int, tls: Path | None) -> None:
                 decision = extender.log.find(pod)
                 assert decision is not None
                 waiting = extender.pods[decision.uid]
-                view = PodView(waiting.uid, pod, decision.node, False, waiting.ask, decision.gpus, "", "", "")
+                view = PodState(waiting.uid, pod, decision.node, False, waiting.ask, decision.gpus, "", "", "")
                 extender.pod_changed(Change(ChangeKind.UPDATED, pod, waiting, view))
                 running.append(view)
                 place = chance.randrange(len(running))
@@ -244,7 +278,7 @@ async def serve(nodes: int, tls: Path | None) -> None:
 
 async def _fill(extender: Any, nodes: int, chance: random.Random) -> list[Any]:
     """Nodes, and running pods on 70 % of their GPUs, scattered as a default scheduler leaves them."""
-    from kopt.cluster.informer import Change, ChangeKind
+    from kopt.cluster.runtime.informer import Change, ChangeKind
     from kopt.core.units import GIB, Bytes
     from kopt.policies.placement.state import FleetNode
 
@@ -259,12 +293,12 @@ async def _fill(extender: Any, nodes: int, chance: random.Random) -> list[Any]:
     while taken < wanted:
         number += 1
         document = pod_manifest(10**9 + number, chance)
-        asked = extender.view_of(document).ask.request.gpus
+        asked = extender.pod_state(document).ask.request.gpus
         name = names[chance.randrange(nodes)]
         if (state.gpu_free_milli[state.index[name]] >= asked.share).sum() < asked.count:
             continue
         document["spec"]["nodeName"] = name
-        view = extender.view_of(document)
+        view = extender.pod_state(document)
         extender.pod_changed(Change(ChangeKind.ADDED, view.key, None, view))
         views.append(view)
         taken += asked.total
@@ -286,9 +320,14 @@ async def _accepts_everything(folder: Path) -> Path:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     address = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    config = {"apiVersion": "v1", "kind": "Config", "current-context": "one",
-              "clusters": [{"name": "one", "cluster": {"server": address}}], "users": [{"name": "one", "user": {}}],
-              "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}]}  # fmt: skip
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "one",
+        "clusters": [{"name": "one", "cluster": {"server": address}}],
+        "users": [{"name": "one", "user": {}}],
+        "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
+    }
     path = folder / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
     return path

@@ -31,7 +31,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kopt.cluster.api import Kube
+    from kopt.cluster.client.api import Kube
 
 NODES, MORE_NODES, GPUS = 1_000, 250, 8
 PODS, ROUNDS = 1_500, 3
@@ -82,12 +82,18 @@ def _measure(plane: Any, kwok: Any) -> int:
     share, cpu_share = ours.running_per_s / plain.running_per_s, total_ms["plain"] / total_ms["kopt"]
     print(f"{PODS:,} pods with one GPU each on {NODES:,} nodes with {GPUS}, {ROUNDS} rounds\n")
     print("| | default scheduler | with the extender | | target |\n|---|---|---|---|---|")
-    print(f"| pods/s, first Binding to last pod running | {plain.running_per_s:.0f} | {ours.running_per_s:.0f} | "
-          f"{share:.0%} | ≥ {TARGET_SHARE:.0%} |")  # fmt: skip
-    print(f"| CPU per pod of all processes, ms | {total_ms['plain']:.2f} | {total_ms['kopt']:.2f} | {cpu_share:.0%} | "
-          f"≥ {TARGET_SHARE:.0%} |")  # fmt: skip
-    print(f"| pods/s, first to last Binding | {plain.bound_per_s:.0f} | {ours.bound_per_s:.0f} | "
-          f"{ours.bound_per_s / plain.bound_per_s:.0%} | |")  # fmt: skip
+    print(
+        f"| pods/s, first Binding to last pod running | {plain.running_per_s:.0f} | {ours.running_per_s:.0f} | "
+        f"{share:.0%} | ≥ {TARGET_SHARE:.0%} |"
+    )
+    print(
+        f"| CPU per pod of all processes, ms | {total_ms['plain']:.2f} | {total_ms['kopt']:.2f} | {cpu_share:.0%} | "
+        f"≥ {TARGET_SHARE:.0%} |"
+    )
+    print(
+        f"| pods/s, first to last Binding | {plain.bound_per_s:.0f} | {ours.bound_per_s:.0f} | "
+        f"{ours.bound_per_s / plain.bound_per_s:.0%} | |"
+    )
     print(f"| CPU in the extender per pod, ms | | {used_ms:.2f} | | ≤ {TARGET_CPU_MS:g} |", flush=True)
     kwok.nodes(MORE_NODES, gpus=GPUS)
     with _extender(plane) as url:
@@ -107,8 +113,12 @@ def _measure(plane: Any, kwok: Any) -> int:
 def _medians(runs: list[Run]) -> Run:
     names = set.union(*(set(run.cpu_ms) for run in runs))
     cpu_ms = {name: statistics.median(run.cpu_ms.get(name, 0.0) for run in runs) for name in names}
-    return Run(runs[0].scheduler, statistics.median(run.bound_per_s for run in runs),
-               statistics.median(run.running_per_s for run in runs), cpu_ms)  # fmt: skip
+    return Run(
+        runs[0].scheduler,
+        statistics.median(run.bound_per_s for run in runs),
+        statistics.median(run.running_per_s for run in runs),
+        cpu_ms,
+    )
 
 
 @contextlib.contextmanager
@@ -118,8 +128,15 @@ def _extender(plane: Any) -> Iterator[str]:
     from controlplane.processes import free_port
 
     port = free_port()
-    command = [Path(sys.executable).with_name("kopt"), "extender", "--kubeconfig", plane.kubeconfig, "--mode=enforce",
-               f"--port={port}", f"--namespace={SYSTEM}"]  # fmt: skip
+    command = [
+        Path(sys.executable).with_name("kopt"),
+        "extender",
+        "--kubeconfig",
+        plane.kubeconfig,
+        "--mode=enforce",
+        f"--port={port}",
+        f"--namespace={SYSTEM}",
+    ]
     server = plane.start_server("extender", command)
     url = f"http://127.0.0.1:{port}"
     server.wait_until(lambda: httpx.get(f"{url}/leads", trust_env=False).is_success)
@@ -203,14 +220,14 @@ def _wait(plane: Any, fields: str) -> None:
 
 @contextlib.asynccontextmanager
 async def _connected(plane: Any) -> AsyncIterator["Kube"]:
-    from kopt.cluster.api import connect
+    from kopt.cluster.client.api import connect
 
     async with connect(plane.kubeconfig) as kube:
         yield kube
 
 
 async def _create_all(plane: Any, prefix: str, scheduler: str) -> None:
-    from kopt.cluster.resources import PODS as PODS_RESOURCE
+    from kopt.cluster.client.resources import PODS as PODS_RESOURCE
 
     async with _connected(plane) as kube:
         at_once = asyncio.Semaphore(16)
@@ -224,7 +241,7 @@ async def _create_all(plane: Any, prefix: str, scheduler: str) -> None:
 
 async def _latency(plane: Any, url: str) -> list[float]:
     """Seconds from a request to the node's name, pod by pod."""
-    from kopt.cluster.resources import PODS as PODS_RESOURCE
+    from kopt.cluster.client.resources import PODS as PODS_RESOURCE
 
     created: dict[str, float] = {}
     seconds: list[float] = []

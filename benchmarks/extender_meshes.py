@@ -15,17 +15,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.tables import markdown
-from kopt.core.cluster import GpuRequest
-from kopt.core.placement import PodRequest, TopologyPreference
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.scheduling.cluster import GpuRequest
+from kopt.core.scheduling.placement import PodRequest, TopologyPreference
 from kopt.core.units import GIB, Bytes
-from kopt.policies.bandwidth.hardware import CUBE_MESH
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import choose
 from kopt.policies.placement.links import links_of
 from kopt.policies.placement.state import FleetNode, FleetState
 from kopt.policies.placement.topology import Topologies
 from kopt.policies.placement.typical import TypicalPods
+from kopt.topology.hardware import CUBE_MESH
 
 NODES, GPUS, TAKEN, WARM = 1_250, 8, 0.7, 100
 COUNTS = (2, 3, 4, 6, 8)
@@ -56,7 +56,7 @@ def _one(makes: int, chance: random.Random, nodes: int = NODES) -> list[tuple[in
     state = FleetState(
         FleetNode(f"n{n:05d}", 96_000, Bytes(1024 * GIB), GPUS, "V100-SXM2-32GB", memory, topology=f"make-{n % makes}")
         for n in range(nodes)
-    )  # fmt: skip
+    )
     for row in range(nodes):
         for slot in range(GPUS):
             if chance.random() < TAKEN:

@@ -14,10 +14,10 @@ from itertools import combinations
 import numpy as np
 
 from benchmarks.link_capacity import ring_capacity_gbps
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
-from kopt.policies.bandwidth.graph import DeviceGraph
-from kopt.policies.bandwidth.topology import machine_from
-from kopt.policies.topology.within import choose_gpus
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.topology.from_node import machine_from
+from kopt.topology.graph import DeviceGraph
+from kopt.topology.sets.within_node import choose_gpus
 
 _GOAL_MS = 200
 _SIZES = (2, 3, 4, 6, 8, 12, 16, 32)

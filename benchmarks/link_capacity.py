@@ -12,7 +12,7 @@ from itertools import pairwise, permutations
 import numpy as np
 from scipy.optimize import linprog
 
-from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind
+from kopt.topology.graph import Device, DeviceGraph, DeviceKind
 
 _SOCKET_GBPS = 16.0
 """Between two NUMA nodes where the graph names no such wire."""

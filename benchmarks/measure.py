@@ -125,10 +125,14 @@ def environment(entry: SuiteEntry, settings: Settings) -> dict[str, str]:
     steps = entry.long if settings.long else entry.steps
     kept = {name: value for name, value in os.environ.items() if name not in _ALLOCATOR}
     kept |= {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(settings.gpu), "PYTHONUNBUFFERED": "1",
-        "HIP_VISIBLE_DEVICES": str(settings.gpu), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "4",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": str(settings.gpu),
+        "PYTHONUNBUFFERED": "1",
+        "HIP_VISIBLE_DEVICES": str(settings.gpu),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "4",
         "PYTHONPATH": str(entry.folder) if entry.launcher == "module" else "",
-    }  # fmt: skip
+    }
     if settings.allocator_configuration:
         kept |= dict.fromkeys(_ALLOCATOR[:2], settings.allocator_configuration)
     return kept | entry.environment_for(steps)
@@ -157,8 +161,14 @@ def run_entry(entry: SuiteEntry, python: str, gpu: MeasuredGpu, settings: Settin
         report, output = folder / "report.json", folder / "output.txt"
         started = time.monotonic()
         with output.open("wb") as stream:
-            seen = watch_command(command_line(entry, python, report, settings), gpu, watching, relay=stream,
-                                 env=environment(entry, settings), cwd=folder)  # fmt: skip
+            seen = watch_command(
+                command_line(entry, python, report, settings),
+                gpu,
+                watching,
+                relay=stream,
+                env=environment(entry, settings),
+                cwd=folder,
+            )
         seconds = time.monotonic() - started
         found: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):
@@ -167,8 +177,9 @@ def run_entry(entry: SuiteEntry, python: str, gpu: MeasuredGpu, settings: Settin
     return Ran(found, seconds, seen, tuple(gpu.readings), tail)
 
 
-def summarise(entry: SuiteEntry, ran: Ran, gpu: MeasuredGpu, interpreter: Interpreter,
-              settings: Settings) -> Measurement:  # fmt: skip
+def summarise(
+    entry: SuiteEntry, ran: Ran, gpu: MeasuredGpu, interpreter: Interpreter, settings: Settings
+) -> Measurement:
     report, used = ran.report, ran.seen.observation
     times = report.get("step_times", [])
     gaps = [later - earlier for earlier, later in pairwise(times[1:])]
@@ -179,19 +190,40 @@ def summarise(entry: SuiteEntry, ran: Ran, gpu: MeasuredGpu, interpreter: Interp
     if ending is Ending.FINISHED and not used_gpu:
         ending, error = Ending.FAILED, "it ended without using the GPU"
     return Measurement(
-        name=entry.name, digest=entry.digest, category=entry.category, family=entry.family, framework=entry.framework,
-        precision=entry.precision, optimizer=entry.optimizer, batch=entry.batch, ending=ending, gpu=gpu.identity.name,
-        driver=gpu.identity.driver, capacity=capacity_of(gpu.identity, settings), torch=interpreter.torch,
-        cuda=report.get("cuda"), hip=report.get("hip"), allocator_configuration=settings.allocator_configuration,
-        at=datetime.now(UTC).isoformat(timespec="seconds"), seconds=round(ran.seconds, 2), steps=len(times),
-        allocated=report.get("allocated_bytes"), reserved=report.get("reserved_bytes"),
-        process=used.peak_bytes, process_scope="process" if used.by_process else "device",
+        name=entry.name,
+        digest=entry.digest,
+        category=entry.category,
+        family=entry.family,
+        framework=entry.framework,
+        precision=entry.precision,
+        optimizer=entry.optimizer,
+        batch=entry.batch,
+        ending=ending,
+        gpu=gpu.identity.name,
+        driver=gpu.identity.driver,
+        capacity=capacity_of(gpu.identity, settings),
+        torch=interpreter.torch,
+        cuda=report.get("cuda"),
+        hip=report.get("hip"),
+        allocator_configuration=settings.allocator_configuration,
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=round(ran.seconds, 2),
+        steps=len(times),
+        allocated=report.get("allocated_bytes"),
+        reserved=report.get("reserved_bytes"),
+        process=used.peak_bytes,
+        process_scope="process" if used.by_process else "device",
         out_of_memory_events=report.get("out_of_memory_events", 0),
-        allocation_retries=report.get("allocation_retries", 0), activity=activity, bandwidth=bandwidth,
-        activity_kind=gpu.activity_kind if activity is not None else "", readings=readings,
-        seconds_per_step=round(statistics.median(gaps), 5) if gaps else None, error=error, tool=gpu.name,
+        allocation_retries=report.get("allocation_retries", 0),
+        activity=activity,
+        bandwidth=bandwidth,
+        activity_kind=gpu.activity_kind if activity is not None else "",
+        readings=readings,
+        seconds_per_step=round(statistics.median(gaps), 5) if gaps else None,
+        error=error,
+        tool=gpu.name,
         packages={name: interpreter.packages[name] for name in entry.packages},
-    )  # fmt: skip
+    )
 
 
 def capacity_of(gpu: GpuIdentity, settings: Settings) -> Bytes:
@@ -220,8 +252,14 @@ def _ending(ran: Ran) -> Ending:
     return Ending.TIMEOUT if ran.seen.exit_status is None else Ending.FAILED
 
 
-def measure(entries: Sequence[SuiteEntry], interpreter: Interpreter, gpu: MeasuredGpu, settings: Settings,
-            folder: Path, budget_s: float) -> int:  # fmt: skip
+def measure(
+    entries: Sequence[SuiteEntry],
+    interpreter: Interpreter,
+    gpu: MeasuredGpu,
+    settings: Settings,
+    folder: Path,
+    budget_s: float,
+) -> int:
     """Measures what has not been measured yet; progress to standard error. Returns how many failed.
 
     Raises SourceError when the GPU cannot be observed any more; what was measured is kept.

@@ -12,8 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from kopt.core.sizing import AllocationKind
 from kopt.core.units import Bytes
+from kopt.core.workload.sizing import AllocationKind
 from kopt.data.memory.families import image_family
 from kopt.data.memory.table import MAX_BYTES, Category, MemoryRun
 
@@ -21,10 +21,16 @@ MEASUREMENTS = Path(__file__).resolve().parent / "measurements"
 SOURCE = "kaiwo-optimizer suite"
 _IMAGES = ("cnn", "transformer")
 _CATEGORIES = {
-    "segmentation": Category.DETECTION, "reinforcement": Category.MLP, "recommender": Category.MLP,
-    "gnn": Category.MLP, "rnn": Category.MLP, "speech": Category.TRANSFORMER, "diffusion": Category.CNN,
-    "generative": Category.CNN, "contrastive": Category.CNN,
-}  # fmt: skip
+    "segmentation": Category.DETECTION,
+    "reinforcement": Category.MLP,
+    "recommender": Category.MLP,
+    "gnn": Category.MLP,
+    "rnn": Category.MLP,
+    "speech": Category.TRANSFORMER,
+    "diffusion": Category.CNN,
+    "generative": Category.CNN,
+    "contrastive": Category.CNN,
+}
 """The suite's finer kinds → the kinds that errors are reported by."""
 
 
@@ -163,10 +169,14 @@ def _lines(path: Path) -> Iterator[Measurement]:
 def _runs(one: Measurement) -> Iterator[MemoryRun]:
     family = image_family(one.family) if one.category in _IMAGES else one.family
     about: dict[str, Any] = {
-        "name": one.name, "family": family, "source": SOURCE, "licence": "MIT", "gpu": one.gpu,
+        "name": one.name,
+        "family": family,
+        "source": SOURCE,
+        "licence": "MIT",
+        "gpu": one.gpu,
         "category": _CATEGORIES[one.category] if one.category in _CATEGORIES else Category(one.category),
         "arguments": {"framework": one.framework, "precision": one.precision, "batch": one.batch, "torch": one.torch},
-    }  # fmt: skip
+    }
     if one.ending is Ending.OUT_OF_MEMORY:
         yield MemoryRun(metric=None, measured=None, out_of_memory=True, **about)
     elif one.ending is Ending.FINISHED:

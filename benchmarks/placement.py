@@ -22,17 +22,17 @@ import numpy as np
 
 import kopt.data.jobs.openb
 import kopt.policies.placement
-import kopt.simulator.placement
-import kopt.simulator.placement_load
-from kopt.core.cluster import GpuRequest
-from kopt.core.placement import PodRequest
+import kopt.simulator.placement.load
+import kopt.simulator.placement.replay
+from kopt.core.scheduling.cluster import GpuRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import GIB, Bytes, MilliGpu
 from kopt.data.jobs.openb import read_nodes, read_pods
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import choose
 from kopt.policies.placement.state import FleetNode, FleetState, place, release
 from kopt.policies.placement.typical import TypicalPods
-from kopt.simulator.placement_study import Expectation, Run, Scenario, study
+from kopt.simulator.placement.study import Expectation, Run, Scenario, study
 
 LOAD, FIRST_SEED, SEEDS, WORKERS = 1.3, 42, 10, 2
 TARGETS = {"default": 95.6, "cpu250": 93.41, "gpushare100": 86.90, "gpuspec33": 94.55, "multigpu50": 97.18}
@@ -112,10 +112,16 @@ def latency() -> str:
                 release(state, *placed.pop(0))
         wall, cpu_ms = np.array(warm).T
         target = "≤ 2 ms" if count == FLEETS[0] else "≤ 12 ms"
-        rows.append((
-            f"{8 * count:,} GPUs", f"{np.percentile(wall, 50):.2f}", f"{np.percentile(wall, 99):.2f}",
-            f"{np.percentile(cpu_ms, 99):.2f}", target, f"{np.percentile(cold, 50):.1f}",
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"{8 * count:,} GPUs",
+                f"{np.percentile(wall, 50):.2f}",
+                f"{np.percentile(wall, 99):.2f}",
+                f"{np.percentile(cpu_ms, 99):.2f}",
+                target,
+                f"{np.percentile(cold, 50):.1f}",
+            )
+        )
     head = ("fleet", "P50 ms", "P99 ms", "P99 ms of CPU", "aim for P99", "first of a kind, P50 ms")
     return _markdown(head, rows)
 
@@ -156,7 +162,7 @@ def _digest(file: Path) -> str:
     found = hashlib.sha256(file.read_bytes())
     found.update((file.parent / "openb_node_list_gpu_node.csv").read_bytes())
     packages = Path(str(kopt.policies.placement.__file__)).parent.glob("*.py")
-    modules = (kopt.data.jobs.openb, kopt.simulator.placement, kopt.simulator.placement_load)
+    modules = (kopt.data.jobs.openb, kopt.simulator.placement.replay, kopt.simulator.placement.load)
     for code in (*sorted(packages), *(Path(str(module.__file__)) for module in modules)):
         found.update(code.read_bytes())
     return found.hexdigest()

@@ -8,15 +8,15 @@ import subprocess
 import sys
 
 MODULES = {
-    "client of the endpoint": "kopt.serving.client",
+    "client of the endpoint": "kopt.serving.client.client",
     "command line": "kopt.cli.main",
     "controllers": "kopt.controllers",
     "agents": "kopt.agents",
-    "policies": "kopt.policies.lending",
+    "policies": "kopt.policies.lending.policy",
     "pages": "kopt.dashboard.app",
     "demand predictor": "kopt.models.demand.predictor",
-    "serving application": "kopt.serving.app",
-    "training pipeline": "kopt.training.pipeline",
+    "serving application": "kopt.serving.http.app",
+    "training pipeline": "kopt.training.pipeline.run",
 }
 _RUNS = 3
 _PROBE = """

@@ -48,8 +48,10 @@ class Trace:
 
     def halves(self) -> "dict[str, Trace]":
         half = self.days / 2
-        return {"first, tuned on": replace(self, days=half),
-                "second, held out": replace(self, warm_days=self.warm_days + half, days=half)}  # fmt: skip
+        return {
+            "first, tuned on": replace(self, days=half),
+            "second, held out": replace(self, warm_days=self.warm_days + half, days=half),
+        }
 
 
 TRACES = (
@@ -60,25 +62,46 @@ TRACES = (
 
 def setup_of(trace: Trace, folder: Path) -> Setup:
     return Setup(
-        read_jobs(folder / trace.file), trace.gpus, trace.warm_days * DAY_S, (trace.warm_days + trace.days) * DAY_S,
+        read_jobs(folder / trace.file),
+        trace.gpus,
+        trace.warm_days * DAY_S,
+        (trace.warm_days + trace.days) * DAY_S,
         read_manners(RECORDS),
-    )  # fmt: skip
+    )
 
 
 def by_pool(found: Sequence[Figures]) -> str:
-    head = ("candidates", "policy", "lost per urgent job", "of newest first", "lost per pre-emption (95 %)", "median",
-            "pre-emptions", "of jobs started", "torn", "left to the scheduler (torn)", "wait: mean, p95 s")  # fmt: skip
+    head = (
+        "candidates",
+        "policy",
+        "lost per urgent job",
+        "of newest first",
+        "lost per pre-emption (95 %)",
+        "median",
+        "pre-emptions",
+        "of jobs started",
+        "torn",
+        "left to the scheduler (torn)",
+        "wait: mean, p95 s",
+    )
     return markdown(head, [_row(one, found) for one in found])
 
 
 def _row(one: Figures, found: Sequence[Figures]) -> tuple[str, ...]:
     base = next(other for other in found if other.pool == one.pool and other.policy == BASELINE)
     return (
-        str(one.pool), one.policy, f"{one.lost_per_ask:.3f}", f"{one.lost_per_ask / base.lost_per_ask:.2f}",
-        f"{one.lost_mean:.3f} ({one.lost_low:.3f}-{one.lost_high:.3f})", f"{one.lost_median:.3f}", str(one.rooms),
-        f"{100 * one.preempted_share:.1f} %", str(one.torn), f"{one.native} ({one.torn_native})",
+        str(one.pool),
+        one.policy,
+        f"{one.lost_per_ask:.3f}",
+        f"{one.lost_per_ask / base.lost_per_ask:.2f}",
+        f"{one.lost_mean:.3f} ({one.lost_low:.3f}-{one.lost_high:.3f})",
+        f"{one.lost_median:.3f}",
+        str(one.rooms),
+        f"{100 * one.preempted_share:.1f} %",
+        str(one.torn),
+        f"{one.native} ({one.torn_native})",
         f"{one.wait_mean_s:.0f}, {one.wait_p95_s:.0f}",
-    )  # fmt: skip
+    )
 
 
 def sensitivity(setup: Setup, seeds: Sequence[int], workers: int) -> str:
@@ -99,12 +122,24 @@ def sensitivity(setup: Setup, seeds: Sequence[int], workers: int) -> str:
     rows = []
     for name, case in cases:
         base, ours = study(case, (BASELINE, "kopt"), (AT,), seeds, workers)
-        rows.append((
-            name, f"{ours.lost_per_ask / base.lost_per_ask:.2f}", f"{ours.lost_mean / base.lost_mean:.2f}",
-            str(ours.torn), f"{ours.native / max(1, ours.rooms):.1%}", f"{ours.wait_mean_s:.0f}, {ours.wait_p95_s:.0f}",
-        ))  # fmt: skip
-    head = ("12 candidates", "lost per urgent job, of newest first", "lost per pre-emption, of newest first", "torn",
-            "left to the scheduler", "wait: mean, p95 s")  # fmt: skip
+        rows.append(
+            (
+                name,
+                f"{ours.lost_per_ask / base.lost_per_ask:.2f}",
+                f"{ours.lost_mean / base.lost_mean:.2f}",
+                str(ours.torn),
+                f"{ours.native / max(1, ours.rooms):.1%}",
+                f"{ours.wait_mean_s:.0f}, {ours.wait_p95_s:.0f}",
+            )
+        )
+    head = (
+        "12 candidates",
+        "lost per urgent job, of newest first",
+        "lost per pre-emption, of newest first",
+        "torn",
+        "left to the scheduler",
+        "wait: mean, p95 s",
+    )
     return markdown(head, rows)
 
 
@@ -122,8 +157,10 @@ def half_of(name: str, setup: Setup, seeds: Sequence[int], workers: int) -> Half
 
     def by_policy(case: Setup) -> dict[str, list[Figures]]:
         found = outcomes(case, (BASELINE, "kopt", BOUND), (AT,), seeds, workers)
-        return {policy: [figures(policy, pool, them) for them in (all_, *([one] for one in all_))]
-                for policy, pool, all_ in found}  # fmt: skip
+        return {
+            policy: [figures(policy, pool, them) for them in (all_, *([one] for one in all_))]
+            for policy, pool, all_ in found
+        }
 
     return Half(name, by_policy(setup), by_policy(replace(setup, budget_s=0.0)))
 
@@ -134,11 +171,17 @@ def by_half(halves: Sequence[Half]) -> str:
         for budget, found in (("5 min", half.waiting), ("none", half.at_once)):
             for what in ("lost_mean", "lost_per_ask"):
                 base, ours, bound = ([getattr(one, what) for one in found[name]] for name in (BASELINE, "kopt", BOUND))
-                rows.append((
-                    half.name, budget, "pre-emption" if what == "lost_mean" else "urgent job", f"{base[0]:.3f}",
-                    f"{ours[0]:.3f} ({ours[0] / base[0] - 1:+.0%})", f"{bound[0]:.3f} ({bound[0] / base[0] - 1:+.0%})",
-                    ", ".join(f"{mine / its - 1:+.0%}" for mine, its in zip(ours[1:], base[1:], strict=True)),
-                ))  # fmt: skip
+                rows.append(
+                    (
+                        half.name,
+                        budget,
+                        "pre-emption" if what == "lost_mean" else "urgent job",
+                        f"{base[0]:.3f}",
+                        f"{ours[0]:.3f} ({ours[0] / base[0] - 1:+.0%})",
+                        f"{bound[0]:.3f} ({bound[0] / base[0] - 1:+.0%})",
+                        ", ".join(f"{mine / its - 1:+.0%}" for mine, its in zip(ours[1:], base[1:], strict=True)),
+                    )
+                )
     head = ("half", "waiting", "lost per", "newest first", "kopt", "oracle under kopt's promises", "kopt by seed")
     return markdown(head, rows)
 
@@ -176,8 +219,10 @@ def main(arguments: Sequence[str] = ()) -> int:
         setup = setup_of(trace, folder)
         found = study(setup, tuple(RIVALS), POOLS, range(max(1, options.seeds // 2)), options.workers)
         print(f"### {trace.file}, {trace.gpus} GPUs, {trace.days:g} days; GPU-hours\n\n{by_pool(found)}\n", flush=True)
-        halves = [half_of(name, setup_of(half, folder), range(options.seeds), options.workers)
-                  for name, half in trace.halves().items()]  # fmt: skip
+        halves = [
+            half_of(name, setup_of(half, folder), range(options.seeds), options.workers)
+            for name, half in trace.halves().items()
+        ]
         print(f"{by_half(halves)}\n")
         targets = reached(halves[-1])
         failed |= any(held == "NO" for *_, held in targets)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.tables import markdown
 
 if TYPE_CHECKING:
-    from kopt.cluster.api import Kube
-    from kopt.cluster.informer import Change
+    from kopt.cluster.client.api import Kube
+    from kopt.cluster.runtime.informer import Change
 
 QUEUES, EACH, ROUNDS, ALONE = 20, 50, 60, 4
 A_CONTROLLER = 50
@@ -80,10 +80,18 @@ def _run(plane: Any) -> int:
 
 def _table(rows: list[tuple[str, list[float]]]) -> str:
     head = ["running Workloads, ClusterQueues", "rounds", "P50 ms", "P99 ms", "longest ms", "goal"]
-    return markdown(head, (
-        (name, str(len(seconds)), *(f"{1000 * quantile(seconds, q):.0f}" for q in (0.5, 0.99, 1.0)),
-         f"P99 < {1000 * TARGET_P99_S:.0f} ms" if not number else "") for number, (name, seconds) in enumerate(rows)
-    ))  # fmt: skip
+    return markdown(
+        head,
+        (
+            (
+                name,
+                str(len(seconds)),
+                *(f"{1000 * quantile(seconds, q):.0f}" for q in (0.5, 0.99, 1.0)),
+                f"P99 < {1000 * TARGET_P99_S:.0f} ms" if not number else "",
+            )
+            for number, (name, seconds) in enumerate(rows)
+        ),
+    )
 
 
 def quantile(seconds: list[float], share: float) -> float:
@@ -92,13 +100,14 @@ def quantile(seconds: list[float], share: float) -> float:
     return float(np.quantile(seconds, share))
 
 
-async def _measure(kubeconfig: Path, queues: list[str], each: int, rounds: int,
-                   begin: Callable[[], None]) -> list[tuple[float, float]]:  # fmt: skip
+async def _measure(
+    kubeconfig: Path, queues: list[str], each: int, rounds: int, begin: Callable[[], None]
+) -> list[tuple[float, float]]:
     """Seconds until it was decided and let go, of each round; ``begin`` starts another controller, as one does not
     pre-empt more than 60 an hour."""
-    from kopt.cluster.api import connect
-    from kopt.cluster.informer import Informer
-    from kopt.cluster.resources import KUEUE_WORKLOADS
+    from kopt.cluster.client.api import connect
+    from kopt.cluster.client.resources import KUEUE_WORKLOADS
+    from kopt.cluster.runtime.informer import Informer
 
     async with connect(kubeconfig) as kube:
         cluster = WatchedCluster(kube)
@@ -158,12 +167,14 @@ class WatchedCluster:
 
     async def round(self, queue: str, number: int) -> tuple[float, float]:
         """One Workload comes; afterwards everything is as it was."""
-        from kopt.cluster.resources import PODS
+        from kopt.cluster.client.resources import PODS
 
         own = sorted(name for name in self.admitted if self.queue_of[name] == queue)
         cheapest = own[number * 7 % len(own)]
-        await all_of(self.kube.patch(PODS, name, {"metadata": {"annotations": notes(5 if name == cheapest else 4000)}},
-                                    SPACE) for name in own)  # fmt: skip
+        await all_of(
+            self.kube.patch(PODS, name, {"metadata": {"annotations": notes(5 if name == cheapest else 4000)}}, SPACE)
+            for name in own
+        )
         await asyncio.sleep(0.3)
         urgent = f"urgent-{number}"
         await self._submit(urgent, queue, 1000)
@@ -182,7 +193,7 @@ class WatchedCluster:
 
     async def run(self, name: str, queue: str) -> None:
         """A Workload of low priority, and the pod that holds its GPUs."""
-        from kopt.cluster.resources import PODS
+        from kopt.cluster.client.resources import PODS
 
         await self._submit(name, queue, 100)
         metadata = {"name": name, "namespace": SPACE, "annotations": {"kueue.x-k8s.io/workload": name}}
@@ -191,22 +202,25 @@ class WatchedCluster:
         await self.kube.create(PODS, {"metadata": metadata, "spec": spec})
 
     async def end(self, name: str) -> None:
-        from kopt.cluster.api import NotFound
-        from kopt.cluster.resources import KUEUE_WORKLOADS, PODS
+        from kopt.cluster.client.api import NotFound
+        from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS
 
         for resource in (KUEUE_WORKLOADS, PODS):
             with contextlib.suppress(NotFound):
                 await self.kube.delete(resource, name, SPACE, grace_s=0)
 
     async def _submit(self, name: str, queue: str, priority: int) -> None:
-        from kopt.cluster.resources import KUEUE_WORKLOADS
+        from kopt.cluster.client.resources import KUEUE_WORKLOADS
 
         self.queue_of[name] = queue
         pods = {"name": "main", "count": 1, "template": _template()}
-        await self.kube.create(KUEUE_WORKLOADS, {
-            "metadata": {"name": name, "namespace": SPACE},
-            "spec": {"queueName": queue, "priority": priority, "podSets": [pods]},
-        })  # fmt: skip
+        await self.kube.create(
+            KUEUE_WORKLOADS,
+            {
+                "metadata": {"name": name, "namespace": SPACE},
+                "spec": {"queueName": queue, "priority": priority, "podSets": [pods]},
+            },
+        )
 
 
 def _template() -> Object:
@@ -218,11 +232,14 @@ def notes(lost_gpu_s: int) -> dict[str, str]:
     """Without times of checkpoints, of which rounds a second apart would make a rhythm."""
     now_s = time.time()
     return {
-        "kaiwo.ai/checkpoint-state": "TRAIN", "kaiwo.ai/checkpoint-safe": "true",
-        "kaiwo.ai/checkpoint-observed-at": _stamp(now_s), "kaiwo.ai/last-checkpoint-step": "500",
-        "kaiwo.ai/work-at-risk": str(lost_gpu_s), "kaiwo.ai/work-at-risk-interval": f"{lost_gpu_s}-{2 * lost_gpu_s}",
+        "kaiwo.ai/checkpoint-state": "TRAIN",
+        "kaiwo.ai/checkpoint-safe": "true",
+        "kaiwo.ai/checkpoint-observed-at": _stamp(now_s),
+        "kaiwo.ai/last-checkpoint-step": "500",
+        "kaiwo.ai/work-at-risk": str(lost_gpu_s),
+        "kaiwo.ai/work-at-risk-interval": f"{lost_gpu_s}-{2 * lost_gpu_s}",
         "kaiwo.ai/checkpoint-model": "logs/1",
-    }  # fmt: skip
+    }
 
 
 def _stamp(at_s: float) -> str:

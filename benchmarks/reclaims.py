@@ -33,7 +33,7 @@ from benchmarks.reactions import (
 from benchmarks.tables import markdown
 
 if TYPE_CHECKING:
-    from kopt.cluster.informer import Change
+    from kopt.cluster.runtime.informer import Change
 
 ROUNDS, SLACK = 60, 100
 """The pool is that many GPUs larger than what is lent; the service asks for them before the first round."""
@@ -55,10 +55,20 @@ def main() -> int:
             plane.stop()
     head = ["1,000 Workloads in 20 ClusterQueues", "rounds", "P50 ms", "P99 ms", "longest ms", "goal"]
     rows = (("a quota is lowered", lowered), ("a Workload is told to go", told))
-    print(markdown(head, (
-        (name, str(len(seconds)), *(f"{1000 * quantile(seconds, q):.0f}" for q in (0.5, 0.99, 1.0)),
-         f"P99 < {1000 * TARGET_P99_S:.0f} ms") for name, seconds in rows
-    )))  # fmt: skip
+    print(
+        markdown(
+            head,
+            (
+                (
+                    name,
+                    str(len(seconds)),
+                    *(f"{1000 * quantile(seconds, q):.0f}" for q in (0.5, 0.99, 1.0)),
+                    f"P99 < {1000 * TARGET_P99_S:.0f} ms",
+                )
+                for name, seconds in rows
+            ),
+        )
+    )
     return 0 if quantile(told, 0.99) < TARGET_P99_S else 1
 
 
@@ -78,11 +88,23 @@ def _run(plane: Any) -> tuple[list[float], list[float]]:
         queues = [there.enter_context(kueue.queue(SPACE, {GPU: 0, "cpu": 10_000}, name)) for name in names]
         # A quiet forecast: what is taken back is taken back for pods that are there.
         forecasts.demand["chat"] = (100.0 * 0.95 * SLACK,) * 4
-        service = {"name": "chat", "namespace": SPACE, "selector": {"matchLabels": {"app": "chat"}}, "demand": "chat",
-                   "capacityPerGpu": 100}  # fmt: skip
+        service = {
+            "name": "chat",
+            "namespace": SPACE,
+            "selector": {"matchLabels": {"app": "chat"}},
+            "demand": "chat",
+            "capacityPerGpu": 100,
+        }
         borrowers = [{"system": "Kueue", "queue": queue} for queue in queues]
-        spec = {"gpus": lent + SLACK, "services": [service], "hold": "0s", "leadTime": "5m", "mode": "enforce",
-                "hysteresisGpus": 0, "borrowers": borrowers}  # fmt: skip
+        spec = {
+            "gpus": lent + SLACK,
+            "services": [service],
+            "hold": "0s",
+            "leadTime": "5m",
+            "mode": "enforce",
+            "hysteresisGpus": 0,
+            "borrowers": borrowers,
+        }
         plane.api.apply({"apiVersion": POOL[0], "kind": POOL[1], "metadata": {"name": "bench"}, "spec": spec})
         controller = Controller(plane, f"--predictions={forecasts.url}", "--refresh=60s")
         there.callback(controller.server.kill)
@@ -92,9 +114,9 @@ def _run(plane: Any) -> tuple[list[float], list[float]]:
 
 async def _measure(kubeconfig: Path, queues: list[str]) -> tuple[list[float], list[float]]:
     """Seconds until a quota was lowered and until a Workload was told, of each round."""
-    from kopt.cluster.api import connect
-    from kopt.cluster.informer import Informer
-    from kopt.cluster.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, PODS
+    from kopt.cluster.client.api import connect
+    from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, PODS
+    from kopt.cluster.runtime.informer import Informer
 
     async with connect(kubeconfig) as kube:
         cluster, seen = WatchedCluster(kube), _Seen()
@@ -115,8 +137,10 @@ async def _measure(kubeconfig: Path, queues: list[str]) -> tuple[list[float], li
             lowered, told = [], []
             for number in range(ROUNDS):
                 if number % NOTED_EVERY == 0:
-                    await all_of(kube.patch(PODS, name, {"metadata": {"annotations": notes(1000 + place % 97)}}, SPACE)
-                                 for place, name in enumerate(names))  # fmt: skip
+                    await all_of(
+                        kube.patch(PODS, name, {"metadata": {"annotations": notes(1000 + place % 97)}}, SPACE)
+                        for place, name in enumerate(names)
+                    )
                     await asyncio.sleep(2)
                 seen.forget()
                 before = set(seen.told)
@@ -139,8 +163,10 @@ async def _measure(kubeconfig: Path, queues: list[str]) -> tuple[list[float], li
 def _serving(name: str, gpus: int) -> Object:
     container = {"name": "serve", "image": "serve", "resources": {"limits": {GPU: str(gpus)}}}
     # Nobody schedules it: that it asks is all that is wanted of it.
-    return {"metadata": {"name": name, "namespace": SPACE, "labels": {"app": "chat"}},
-            "spec": {"schedulerName": "nobody", "containers": [container]}}  # fmt: skip
+    return {
+        "metadata": {"name": name, "namespace": SPACE, "labels": {"app": "chat"}},
+        "spec": {"schedulerName": "nobody", "containers": [container]},
+    }
 
 
 class _Seen:

@@ -66,7 +66,7 @@ def main() -> int:
 
     from benchmarks import sizing_latency
     from kopt.core.settings import Settings
-    from kopt.serving import deploy
+    from kopt.serving.runtime import deploy
 
     with tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder:
         settings = Settings(home=Path(folder), api_port=0)
@@ -83,8 +83,10 @@ def main() -> int:
     print("| case | P50 ms | P99 ms | CPU ms | without the model | reached |\n|---|---|---|---|---|---|")
     for row in rows:
         verdict = "" if row.case.path == "/floor" else "yes" if row.reached else "no"
-        print(f"| {row.case.name} | {row.p50_ms:.2f} | {row.p99_ms:.2f} | {row.cpu_ms:.2f} | {row.without_model} | "
-              f"{verdict} |")  # fmt: skip
+        print(
+            f"| {row.case.name} | {row.p50_ms:.2f} | {row.p99_ms:.2f} | {row.cpu_ms:.2f} | {row.without_model} | "
+            f"{verdict} |"
+        )
     reached = sizing_latency.report(sizes)
     print("\n| process | resident MiB |\n|---|---|")
     for name, mib in memory:
@@ -102,7 +104,7 @@ def _prepare(settings: "object") -> list[float]:
     from kopt.data.demand.generator import generate
     from kopt.data.demand.table import DemandSeries
     from kopt.features.store import DemandFeatureStore
-    from kopt.models.registry import Registry
+    from kopt.models.registry.registry import Registry
 
     assert isinstance(settings, Settings)
     registry = Registry(settings)
@@ -122,12 +124,12 @@ def _model_folder(settings: "object") -> Path:
     """The shipped model; where none is shipped, one fitted on generated services."""
     from kopt.core.settings import Settings
     from kopt.data.demand.generator import generate
-    from kopt.models.artefact import ArtefactError, ModelCard, save_model
     from kopt.models.demand.global_model import GlobalSettings
     from kopt.models.demand.predictor import DemandPredictor
     from kopt.models.demand.table import training_table
-    from kopt.models.shipped import verified_shipped
-    from kopt.models.signing import sign_folder, signing_key
+    from kopt.models.registry.artifact import ArtefactError, ModelCard, save_model
+    from kopt.models.registry.shipped import verified_shipped
+    from kopt.models.registry.signing import sign_folder, signing_key
 
     assert isinstance(settings, Settings)
     try:
@@ -145,8 +147,13 @@ def _start_floor() -> None:
     from ray import serve
     from starlette.requests import Request
 
+    from kopt.serving.runtime.local_ray import keep_replica_on_loopback
+
     @serve.deployment(ray_actor_options={"num_cpus": 0}, max_ongoing_requests=100)
     class Floor:
+        def __init__(self) -> None:
+            keep_replica_on_loopback()
+
         async def __call__(self, request: Request) -> dict[str, int]:
             return {"bytes": len(await request.body())}
 
@@ -154,7 +161,7 @@ def _start_floor() -> None:
 
 
 def _wait_for_model(url: str, within_s: float = 60.0) -> None:
-    from kopt.serving.client import PredictionClient
+    from kopt.serving.client.client import PredictionClient
 
     end_s = time.monotonic() + within_s
     with PredictionClient(url) as client:
@@ -174,10 +181,11 @@ def _measure(case: Case, url: str, values: list[float]) -> Row:
     job = json.dumps({"url": url, "case": vars(case), "values": values})
     cpu_s = _replica_cpu_s()
     running = [
-        subprocess.Popen([sys.executable, "-P", str(script), f"client-{i}"], stdin=subprocess.PIPE,
-                         stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-P", str(script), f"client-{i}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for i in range(CLIENTS)
-    ]  # fmt: skip
+    ]
     for client in running:
         assert client.stdin is not None
         client.stdin.write(job)

@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.tables import markdown
-from kopt.core.catalogue import gpu_catalogue
-from kopt.core.sizing import AllocationKind, Method
+from kopt.core.gpu_catalogue import gpu_catalogue
+from kopt.core.workload.sizing import AllocationKind, Method
 from kopt.data.memory import MemoryRun, read_memory_runs
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.residual import ResidualSettings
 from kopt.models.sizing.table import MeasuredQuestion, sizing_table
-from kopt.models.sizing.tracing import TraceCache
-from kopt.training.sizing_runs import ImageTracer, NotAnswerable, measured_question, sample_images
+from kopt.tracing.trace import TraceCache
+from kopt.training.sizing.runs import ImageTracer, NotAnswerable, measured_question, sample_images
 
 Array = NDArray[np.float64]
 
@@ -157,8 +157,13 @@ def row(figures: Figures, cases: Sequence[Case], mask: NDArray[np.bool_]) -> lis
         return [figures.name, "0", "", "", "", "", ""]
     error = np.abs(figures.centre[use] / measured[use] - 1)
     slack = np.maximum(0.0, figures.high[use] / measured[use] - 1)
-    shares = (np.median(error), np.quantile(error, 0.9), np.mean(measured[use] > figures.high[use]), slack.mean(),
-              np.median(slack))  # fmt: skip
+    shares = (
+        np.median(error),
+        np.quantile(error, 0.9),
+        np.mean(measured[use] > figures.high[use]),
+        slack.mean(),
+        np.median(slack),
+    )
     return [figures.name, str(int(use.sum())), *(f"{share:.1%}" for share in shares)]
 
 
@@ -179,8 +184,9 @@ def by_kind(cases: Sequence[Case], ours: Figures) -> str:
     for label, mask in (
         ("single-GPU eager training, worked with", abstract & ~back),
         ("single-GPU eager training, set apart", abstract & back),
-        ("read by formulas", ~abstract), ("all", np.ones(len(cases), bool)),
-    ):  # fmt: skip
+        ("read by formulas", ~abstract),
+        ("all", np.ones(len(cases), bool)),
+    ):
         rows.append(row(Figures(label, ours.centre, ours.high), cases, mask))
     return markdown(HEAD, rows)
 

@@ -42,8 +42,12 @@ def _another(number: int) -> dict[str, Any]:
 
 
 def _pod(number: int) -> dict[str, Any]:
-    container = {"name": "main", "image": "team/train:1", "command": ["python", "train.py", "--seed", str(number)],
-                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}  # fmt: skip
+    container = {
+        "name": "main",
+        "image": "team/train:1",
+        "command": ["python", "train.py", "--seed", str(number)],
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
     return {"workload": {"metadata": {"annotations": {}}, "spec": {"containers": [container]}}}
 
 
@@ -86,10 +90,10 @@ class Row:
 
 def trace() -> dict[str, Any]:
     """What the benchmark's scripts said on a fake device."""
-    from kopt.core.sizing import MemoryBreakdown, Method, TraceCoverage
     from kopt.core.units import GIB, Bytes
+    from kopt.core.workload.sizing import MemoryBreakdown, Method, TraceCoverage
     from kopt.models.sizing.code import CodeEstimate
-    from kopt.models.sizing.summary import summary
+    from kopt.models.sizing.trace_summary import summary
 
     parts = MemoryBreakdown(Bytes(GIB), Bytes(GIB), Bytes(2 * GIB), activations=Bytes(4 * GIB))
     return summary(CodeEstimate(Method.ABSTRACT, TraceCoverage.FULL, Bytes(8 * GIB), Bytes(9 * GIB), parts))
@@ -114,24 +118,33 @@ def send_traces(url: str, within_s: float = 60.0) -> None:
 def measure(url: str) -> list[Row]:
     """The floor first, then the cases in their order; ``send_traces`` comes before."""
     job = {"url": url, "bodies": _bodies(), "rate": RATE, "warm_up": WARM_UP}
-    done = subprocess.run([sys.executable, "-P", str(Path(__file__).resolve())], input=json.dumps(job), text=True,
-                          capture_output=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-P", str(Path(__file__).resolve())],
+        input=json.dumps(job),
+        text=True,
+        capture_output=True,
+        check=True,
+    )
     return [_row(name, found) for name, found in json.loads(done.stdout).items()]
 
 
 def report(rows: Sequence[Row]) -> bool:
     """Print the table, with the floor's multiples; whether all known cases reach the target."""
     floor = rows[0]
-    print(f"\nSizing: {RATE} requests/s, all cases in turn on one connection; target for known traces: P99 ≤ "
-          f"{TARGET_P99_MS:g} ms.\n")  # fmt: skip
+    print(
+        f"\nSizing: {RATE} requests/s, all cases in turn on one connection; target for known traces: P99 ≤ "
+        f"{TARGET_P99_MS:g} ms.\n"
+    )
     print("| case | P50 ms | P99 ms | × the floor | in the replica P50 / P99 | without the trace | reached |")
     print("|---|---|---|---|---|---|---|")
     for row in rows:
         ratio = f"{row.p50_ms / floor.p50_ms:.1f} / {row.p99_ms / floor.p99_ms:.1f}"
         inside = "" if row is floor else f"{row.replica_p50_ms:.2f} / {row.replica_p99_ms:.2f}"
         verdict = "" if row.name not in KNOWN else "yes" if row.reached else "no"
-        print(f"| {row.name} | {row.p50_ms:.2f} | {row.p99_ms:.2f} | {ratio} | {inside} | {row.without_model} | "
-              f"{verdict} |")  # fmt: skip
+        print(
+            f"| {row.name} | {row.p50_ms:.2f} | {row.p99_ms:.2f} | {ratio} | {inside} | {row.without_model} | "
+            f"{verdict} |"
+        )
     return all(row.reached for row in rows if row.name in KNOWN)
 
 

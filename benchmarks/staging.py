@@ -80,8 +80,12 @@ def _made(api: str, what: str, **fields: Any) -> bool:
 def _compare(s3: Any, label: str, port: int, sets: Sets, folder: Path) -> bool:
     """Whether the target is missed."""
     rows, missed = [], False
-    ways: dict[str, Way] = {"one stream": _streams, "parts at a time": _parts, "parts, synced": _synced,
-                            "kopt stage": _staged}  # fmt: skip
+    ways: dict[str, Way] = {
+        "one stream": _streams,
+        "parts at a time": _parts,
+        "parts, synced": _synced,
+        "kopt stage": _staged,
+    }
     os.environ |= s3.through(f"http://127.0.0.1:{port}")
     store = _store()
     for what, (count, size) in sets.items():
@@ -92,8 +96,15 @@ def _compare(s3: Any, label: str, port: int, sets: Sets, folder: Path) -> bool:
         speed = {way: count * size / 1e6 / statistics.median(found) for way, (found, _) in seconds.items()}
         missed |= speed["kopt stage"] < TARGET_SHARE * max(speed["one stream"], speed["parts at a time"])
         for way, (_, cpu) in seconds.items():
-            rows.append([what, way, f"{speed[way]:,.0f}", f"{speed['kopt stage'] / speed[way]:.2f}",
-                         f"{statistics.median(cpu):.2f}"])  # fmt: skip
+            rows.append(
+                [
+                    what,
+                    way,
+                    f"{speed[way]:,.0f}",
+                    f"{speed['kopt stage'] / speed[way]:.2f}",
+                    f"{statistics.median(cpu):.2f}",
+                ]
+            )
     print(f"Over {label}:\n")
     print(markdown(["what", "how", "MB/s", "kopt stage's share of it", "client's CPU, s"], rows))
     print(f"\nTarget: {TARGET_SHARE:.0%} of the faster plain copy; {'missed' if missed else 'reached'}.\n", flush=True)
@@ -131,8 +142,9 @@ async def _parts(store: Any, prefix: str, place: Path) -> None:
 
     wanted = [
         (one["path"], begin, min(begin + PART, one["size"]))
-        for one in await obstore.list(store, prefix=prefix).collect_async() for begin in range(0, one["size"], PART)
-    ]  # fmt: skip
+        for one in await obstore.list(store, prefix=prefix).collect_async()
+        for begin in range(0, one["size"], PART)
+    ]
     waiting = iter(wanted)
 
     async def work() -> None:
@@ -157,7 +169,7 @@ async def _synced(store: Any, prefix: str, place: Path) -> None:
 async def _staged(store: Any, prefix: str, place: Path) -> None:
     from kopt.agents.staging.settings import StageSettings
     from kopt.agents.staging.staging import stage
-    from kopt.core.staging import Source
+    from kopt.core.staging.manifest import Source
 
     await stage(Source.parse(f"s3://data/{prefix}"), place, StageSettings(PARALLEL, PART))
 

@@ -57,8 +57,20 @@ def command_of(entry: SuiteEntry) -> str:
 
 def estimate(entry: SuiteEntry, python: str, home: Path) -> Estimated:
     """Runs ``kopt estimate`` for one entry."""
-    command = [*_KOPT, "estimate", command_of(entry), "--gpu", _GPU[entry.memory_gib], "--python", python,
-               "--rerun", "--timeout", "180", "-o", "json"]  # fmt: skip
+    command = [
+        *_KOPT,
+        "estimate",
+        command_of(entry),
+        "--gpu",
+        _GPU[entry.memory_gib],
+        "--python",
+        python,
+        "--rerun",
+        "--timeout",
+        "180",
+        "-o",
+        "json",
+    ]
     environment = {**os.environ, **entry.environment_for(entry.steps), "KOPT_HOME": str(home)}
     before, began = _children_cpu_s(), time.monotonic()
     done = subprocess.run(command, cwd=entry.folder, env=environment, capture_output=True, text=True, check=False)
@@ -71,8 +83,9 @@ def estimate(entry: SuiteEntry, python: str, home: Path) -> Estimated:
     error = "; ".join(found.get("warnings", []))[:160]
     memory = found.get("memory") or {}
     peak = memory.get("peak_bytes")
-    return Estimated(entry.name, str(found.get("method")), str(found.get("trace")), peak and peak / 2**30, seconds,
-                     cpu_s, error)  # fmt: skip
+    return Estimated(
+        entry.name, str(found.get("method")), str(found.get("trace")), peak and peak / 2**30, seconds, cpu_s, error
+    )
 
 
 def _children_cpu_s() -> float:
@@ -82,10 +95,17 @@ def _children_cpu_s() -> float:
 
 def report(found: Sequence[Estimated]) -> str:
     rows = [
-        (one.name, one.method, one.trace, "-" if one.peak_gib is None else f"{one.peak_gib:.1f}", f"{one.seconds:.1f}",
-         f"{one.cpu_s:.1f}", "" if one.ran else one.error)
+        (
+            one.name,
+            one.method,
+            one.trace,
+            "-" if one.peak_gib is None else f"{one.peak_gib:.1f}",
+            f"{one.seconds:.1f}",
+            f"{one.cpu_s:.1f}",
+            "" if one.ran else one.error,
+        )
         for one in found
-    ]  # fmt: skip
+    ]
     table = markdown(("program", "method", "trace", "peak, GiB", "seconds", "CPU s", "why not"), rows)
     ran = [one for one in found if one.ran]
     share = f"{len(ran)} of {len(found)} ran abstractly"
@@ -99,8 +119,11 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every configuration, not one of each program")
     parser.add_argument("--only", default="", metavar="TEXT", help="entries whose name contains it")
-    parser.add_argument("--python", default=os.environ.get("KOPT_TRAINER_PYTHON", sys.executable),
-                        help="an interpreter with torch and the trainers (KOPT_TRAINER_PYTHON)")  # fmt: skip
+    parser.add_argument(
+        "--python",
+        default=os.environ.get("KOPT_TRAINER_PYTHON", sys.executable),
+        help="an interpreter with torch and the trainers (KOPT_TRAINER_PYTHON)",
+    )
     options = parser.parse_args(arguments)
     entries = list(in_turns([one for one in read_suite() if options.only in one.name]))
     if not entries:

@@ -23,13 +23,13 @@ import numpy as np
 from benchmarks import irregular_nodes
 from benchmarks.link_capacity import ring_capacity_gbps
 from benchmarks.tables import markdown
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 from kopt.formats.topology import FormatError, parse
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.bandwidth.hardware import CUBE_MESH, MI250X_NODE
-from kopt.policies.bandwidth.topology import machine_from
-from kopt.policies.topology import within
-from kopt.policies.topology.nodes import NodeOffer, choose_nodes
+from kopt.topology.from_node import machine_from
+from kopt.topology.graph import Machine
+from kopt.topology.hardware import CUBE_MESH, MI250X_NODE
+from kopt.topology.sets import within_node as within
+from kopt.topology.sets.across_nodes import NodeOffer, choose_nodes
 
 _DRAWS, _SEED = 40, 7
 _ALIKE = 0.999
@@ -75,8 +75,11 @@ def _lowest(
 
 
 _CHOOSERS: Mapping[str, Chooser] = {
-    "kopt": _ours, "pair score (vendors' device plugins)": _by_pairs, "lowest indexes": _lowest, "random": _at_random,
-}  # fmt: skip
+    "kopt": _ours,
+    "pair score (vendors' device plugins)": _by_pairs,
+    "lowest indexes": _lowest,
+    "random": _at_random,
+}
 
 
 def main(arguments: Sequence[str] = ()) -> int:

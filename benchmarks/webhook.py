@@ -96,8 +96,10 @@ def _run(plane: Any) -> int:
     webhooks.policy(mode="enforce", queues={"default": "rest"})
     seen, unseen = webhooks.namespace(), webhooks.namespace(managed=False)
     webhooks.seen(seen, lambda one: QUEUE in one["metadata"].get("labels", {}))
-    cases = [Case("without webhooks", unseen, labelled=True),
-             Case("with webhooks", seen, labelled=False, server=webhooks.replicas[0].server.pid)]  # fmt: skip
+    cases = [
+        Case("without webhooks", unseen, labelled=True),
+        Case("with webhooks", seen, labelled=False, server=webhooks.replicas[0].server.pid),
+    ]
     with floors(webhooks) as running:
         cases += [Case(floor.name, one.namespace, not floor.labels, one.pid) for floor, one in running.items()]
         client = _Client(plane)
@@ -134,8 +136,10 @@ def _show_latencies(cases: Sequence[Case], found: Sequence[Latency]) -> None:
     print("| | P50 | P99 | adds P50 (95 %) | adds P99 |\n|---|---|---|---|---|")
     print(f"| {cases[0].name} | {found[0].p50_ms:.2f} | {found[0].p99_ms:.2f} | | |")
     for case, one in zip(cases[1:], found[1:], strict=True):
-        print(f"| {case.name} | {one.p50_ms:.2f} | {one.p99_ms:.2f} | {one.adds_p50_ms:.2f} "
-              f"({one.adds_low_ms:.2f}-{one.adds_high_ms:.2f}) | {one.adds_p99_ms:.2f} |")  # fmt: skip
+        print(
+            f"| {case.name} | {one.p50_ms:.2f} | {one.p99_ms:.2f} | {one.adds_p50_ms:.2f} "
+            f"({one.adds_low_ms:.2f}-{one.adds_high_ms:.2f}) | {one.adds_p99_ms:.2f} |"
+        )
 
 
 def _show_cpu(cases: Sequence[Case], spent: Sequence[tuple[float, float]]) -> None:
@@ -167,8 +171,9 @@ class _Client:
         """Milliseconds until the answer. Raises RuntimeError when the pod was not created."""
         body = _pod(f"pod-{next(self._numbers)}", case.namespace, case.labelled)
         started_s = time.perf_counter()
-        self._connection.request("POST", f"/api/v1/namespaces/{case.namespace}/pods", body,
-                                 {"Content-Type": "application/json"})  # fmt: skip
+        self._connection.request(
+            "POST", f"/api/v1/namespaces/{case.namespace}/pods", body, {"Content-Type": "application/json"}
+        )
         answer = self._connection.getresponse()
         answer.read()
         taken_ms = (time.perf_counter() - started_s) * 1000
@@ -199,8 +204,14 @@ def _latency(samples_ms: Sequence[float], plain_ms: Sequence[float]) -> Latency:
     count, last = len(ordered), int(len(ordered) * 0.99)
     # The order statistics between which a median lies: 1.96 standard deviations of a fair coin.
     off = int(0.98 * count**0.5) + 1
-    return Latency(ordered[count // 2], ordered[last], added[count // 2], added[max(count // 2 - off, 0)],
-                   added[min(count // 2 + off, count - 1)], ordered[last] - plain[last])  # fmt: skip
+    return Latency(
+        ordered[count // 2],
+        ordered[last],
+        added[count // 2],
+        added[max(count // 2 - off, 0)],
+        added[min(count // 2 + off, count - 1)],
+        ordered[last] - plain[last],
+    )
 
 
 def _cpu(client: _Client, cases: Sequence[Case], plane: Any) -> list[tuple[float, float]]:
@@ -238,8 +249,9 @@ async def _burst(webhooks: Any, namespace: str) -> Burst:
     async def client(session: aiohttp.ClientSession) -> None:
         for number in names:
             body = _pod(f"burst-{number}", namespace)
-            async with session.post(f"{plane.url}/api/v1/namespaces/{namespace}/pods", data=body,
-                                    headers=headers) as answer:  # fmt: skip
+            async with session.post(
+                f"{plane.url}/api/v1/namespaces/{namespace}/pods", data=body, headers=headers
+            ) as answer:
                 made = await answer.json()
                 answers.append((answer.status, QUEUE in (made.get("metadata", {}).get("labels") or {})))
             if len(answers) == BURST // 2:
@@ -251,8 +263,13 @@ async def _burst(webhooks: Any, namespace: str) -> Burst:
     seconds = time.perf_counter() - started_s
     listed = await asyncio.to_thread(webhooks.command, "audit", "-n", namespace)
     created = sum(status == 201 for status, _ in answers)
-    return Burst(seconds, created, len(answers) - created, sum(labelled for _, labelled in answers),
-                 sum(one["name"].startswith("burst-") for one in listed["rogue"]))  # fmt: skip
+    return Burst(
+        seconds,
+        created,
+        len(answers) - created,
+        sum(labelled for _, labelled in answers),
+        sum(one["name"].startswith("burst-") for one in listed["rogue"]),
+    )
 
 
 def _trust(plane: Any) -> ssl.SSLContext:

@@ -92,12 +92,17 @@ def floors(webhooks: Any) -> Iterator[dict[Floor, Running]]:
         found[floor] = Running(webhooks.namespace(managed=False), servers[-1].pid)
         for call, hooks in _hooks(floor).items():
             path = "/patch" if floor.labels and call == "mutate" else "/"
-            webhooks.api.apply({
-                "apiVersion": "admissionregistration.k8s.io/v1", "kind": _KINDS[call],
-                "metadata": {"name": f"floor-{number}"},
-                "webhooks": [_moved(one, f"https://127.0.0.1:{port}{path}", plane.ca, found[floor].namespace)
-                             for one in hooks],
-            })  # fmt: skip
+            webhooks.api.apply(
+                {
+                    "apiVersion": "admissionregistration.k8s.io/v1",
+                    "kind": _KINDS[call],
+                    "metadata": {"name": f"floor-{number}"},
+                    "webhooks": [
+                        _moved(one, f"https://127.0.0.1:{port}{path}", plane.ca, found[floor].namespace)
+                        for one in hooks
+                    ],
+                }
+            )
     try:
         yield found
     finally:
@@ -109,12 +114,14 @@ def floors(webhooks: Any) -> Iterator[dict[Floor, Running]]:
 
 
 def _hooks(floor: Floor) -> dict[str, list[Any]]:
-    from kopt.controllers.webhook.policy import ConformancePolicy
-    from kopt.controllers.webhook.registration import Address, mutating_configuration, validating_configuration
+    from kopt.cluster.admission.address import Address
+    from kopt.controllers.admission.policy import ConformancePolicy
+    from kopt.controllers.admission.registration import mutating_configuration, validating_configuration
 
     address = Address("kopt-system", url="https://none")
-    mutating, validating = (one(address, ConformancePolicy())["webhooks"]
-                            for one in (mutating_configuration, validating_configuration))  # fmt: skip
+    mutating, validating = (
+        one(address, ConformancePolicy())["webhooks"] for one in (mutating_configuration, validating_configuration)
+    )
     if floor.ours:
         return {"mutate": mutating, "validate": validating}
     (queued,) = [one for one in mutating if one["name"].startswith("queued.mutate.pods.core.")]
@@ -127,8 +134,9 @@ def _moved(hook: Any, url: str, ca: Path, namespace: str) -> Any:
     return hook | {
         "clientConfig": {"url": url, "caBundle": base64.b64encode(ca.read_bytes()).decode()},
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        "failurePolicy": "Fail", "timeoutSeconds": 10,
-    }  # fmt: skip
+        "failurePolicy": "Fail",
+        "timeoutSeconds": 10,
+    }
 
 
 def _listens(port: int) -> bool:

@@ -41,10 +41,17 @@ def truth(entry: Entry, recording: Recording, versions: dict[str, str]) -> tuple
     """The record of a log, and the log. Raises RecordingError where no checkpoint was written."""
     lines = lines_of(recording)
     writes = tuple(
-        Written(one.unit, lines.arrived_before(one.start_s), lines.arrived_before(one.end_s),
-                round(one.start_s, 3), round(one.end_s, 3), one.step, one.complete)
+        Written(
+            one.unit,
+            lines.arrived_before(one.start_s),
+            lines.arrived_before(one.end_s),
+            round(one.start_s, 3),
+            round(one.end_s, 3),
+            one.step,
+            one.complete,
+        )
         for one in writes_of(recording.events, re.compile(entry.unit), entry.pause_s)
-    )  # fmt: skip
+    )
     if not writes:
         seen = sorted({event.path for event in recording.events})
         raise RecordingError(f"nothing matches its unit; its folder saw {seen[:5]}")

@@ -9,18 +9,28 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from kopt.core.checkpoint import LineLabel
+from kopt.core.workload.checkpoint import LineLabel
 from kopt.formats.joblog import LineSplitter
 
 HERE = Path(__file__).resolve().parent
 LABELS, STYLES = HERE / "labels.toml", HERE / "programs" / "styles.toml"
 # A style's words by what they say. Steps stand last: some are so short that they are found in anything.
 _SAYS = {
-    "end": LineLabel.CKPT_END, "begin": LineLabel.CKPT_BEGIN, "best": LineLabel.CKPT_BEGIN,
-    "progress": LineLabel.CKPT_PROGRESS, "load": LineLabel.CKPT_LOAD, "failed": LineLabel.ERROR,
-    "deleted": LineLabel.OTHER, "notbest": LineLabel.OTHER, "misc": LineLabel.OTHER, "eval": LineLabel.EVAL,
-    "finish": LineLabel.END, "data": LineLabel.DATA, "startup": LineLabel.STARTUP, "train": LineLabel.TRAIN_STEP,
-}  # fmt: skip
+    "end": LineLabel.CKPT_END,
+    "begin": LineLabel.CKPT_BEGIN,
+    "best": LineLabel.CKPT_BEGIN,
+    "progress": LineLabel.CKPT_PROGRESS,
+    "load": LineLabel.CKPT_LOAD,
+    "failed": LineLabel.ERROR,
+    "deleted": LineLabel.OTHER,
+    "notbest": LineLabel.OTHER,
+    "misc": LineLabel.OTHER,
+    "eval": LineLabel.EVAL,
+    "finish": LineLabel.END,
+    "data": LineLabel.DATA,
+    "startup": LineLabel.STARTUP,
+    "train": LineLabel.TRAIN_STEP,
+}
 _FIELD = re.compile(r"\{\w+(?::[^}]*)?\}")
 Rules = tuple[tuple[re.Pattern[str], LineLabel], ...]
 

@@ -108,8 +108,9 @@ def read_manifest() -> list[Entry]:
     """Every log that is to be there. Raises ValueError for a name that is given twice or a unit without its group."""
     entries = [
         Entry(**{key: value for key, value in program.items() if key != "runs"} | run)
-        for program in tomllib.loads(MANIFEST.read_text())["program"] for run in program["runs"]
-    ]  # fmt: skip
+        for program in tomllib.loads(MANIFEST.read_text())["program"]
+        for run in program["runs"]
+    ]
     if len({entry.name for entry in entries}) < len(entries):
         raise ValueError("two logs have one name")
     for entry in entries:

@@ -150,12 +150,20 @@ def record(command: Sequence[str], environment: Mapping[str, str], storage: Stor
         checkpoints = home / "checkpoints"
         checkpoints.mkdir()
         surroundings = os.environ | {
-            "LD_PRELOAD": str(build_slow_storage(home)), "KOPT_SLOW_FOLDER": str(checkpoints),
-            "KOPT_SLOW_BYTES_PER_S": str(storage.bytes_per_s), "KOPT_SLOW_LATENCY_MS": str(storage.latency_ms),
-            "KOPT_SLOW_FULL_EVERY": str(storage.full_every), "KOPT_SLOW_FAILURES": str(home / "failures"),
-            "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
-            "COLUMNS": "120", "TMPDIR": temporary, **environment,
-        }  # fmt: skip
+            "LD_PRELOAD": str(build_slow_storage(home)),
+            "KOPT_SLOW_FOLDER": str(checkpoints),
+            "KOPT_SLOW_BYTES_PER_S": str(storage.bytes_per_s),
+            "KOPT_SLOW_LATENCY_MS": str(storage.latency_ms),
+            "KOPT_SLOW_FULL_EVERY": str(storage.full_every),
+            "KOPT_SLOW_FAILURES": str(home / "failures"),
+            "PYTHONUNBUFFERED": "1",
+            "HF_HUB_OFFLINE": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "120",
+            "TMPDIR": temporary,
+            **environment,
+        }
         (home / "work").mkdir()
         arguments = [one.replace("{checkpoints}", str(checkpoints)) for one in command]
         seen = _follow(arguments, surroundings, home / "work", FolderWatch(checkpoints), timeout_s)
@@ -171,11 +179,19 @@ def _failures(told: Path, checkpoints: Path, started_s: float) -> Iterator[FileE
         yield FileEvent(float(at_s) - started_s, name, Happened.FAILED)
 
 
-def _follow(command: Sequence[str], environment: Mapping[str, str], work: Path, watch: FolderWatch,
-            timeout_s: float) -> Recording:  # fmt: skip
+def _follow(
+    command: Sequence[str], environment: Mapping[str, str], work: Path, watch: FolderWatch, timeout_s: float
+) -> Recording:
     pieces, events = list[tuple[float, bytes]](), list[FileEvent]()
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=work,
-                          env=environment, start_new_session=True) as process:  # fmt: skip
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=work,
+        env=environment,
+        start_new_session=True,
+    ) as process:
         assert process.stdout is not None
         output, started, ended = process.stdout.fileno(), time.monotonic(), False
         try:

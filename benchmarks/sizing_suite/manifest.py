@@ -123,9 +123,12 @@ def _entry(script: Mapping[str, Any], run: Mapping[str, Any], digests: Mapping[s
     given["packages"] = tuple(given.get("packages", ()))
     try:
         return SuiteEntry(
-            files=files, launcher=cast(Launcher, launcher), variables=variables,
-            digest=_digest(given, launcher, variables, [digests[file] for file in files]), **given,
-        )  # fmt: skip
+            files=files,
+            launcher=cast(Launcher, launcher),
+            variables=variables,
+            digest=_digest(given, launcher, variables, [digests[file] for file in files]),
+            **given,
+        )
     except TypeError as error:
         raise SuiteError(f"{name}: {str(error).partition(') ')[2] or error}") from None
 

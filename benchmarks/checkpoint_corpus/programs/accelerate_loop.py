@@ -37,8 +37,10 @@ def main():
     logger.info(f"  Num examples = {len(data.dataset)}")
     logger.info(f"  Total optimization steps = {args.max_train_steps}")
     if args.resume:
-        newest = max(Path(args.output_dir).glob("checkpoint-*/random_states_0.pkl"),
-                     key=lambda path: int(path.parent.name.split("-")[1])).parent  # fmt: skip
+        newest = max(
+            Path(args.output_dir).glob("checkpoint-*/random_states_0.pkl"),
+            key=lambda path: int(path.parent.name.split("-")[1]),
+        ).parent
         logger.info(f"Resumed from checkpoint: {newest}")
         accelerator.load_state(str(newest))
     bar = tqdm(range(args.max_train_steps), desc="Steps", disable=args.no_bar)

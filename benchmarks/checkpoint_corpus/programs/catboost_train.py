@@ -24,7 +24,7 @@ def main():
         metric_period=args.period,
         train_dir=args.out,
         allow_writing_files=True,
-    )  # fmt: skip
+    )
     model.fit(
         x[:1500],
         y[:1500],
@@ -33,7 +33,7 @@ def main():
         snapshot_file="experiment.cbsnapshot",
         snapshot_interval=args.seconds,
         use_best_model=False,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -26,12 +26,20 @@ def main():
     data = torch.utils.data.TensorDataset(x, (x[:, :2].sum(1) > 0).long())
     net = torch.nn.Sequential(torch.nn.Linear(24, 256), torch.nn.ReLU(), torch.nn.Linear(256, 2))
     trainer = Trainer(
-        model=ComposerClassifier(net, num_classes=2), max_duration=f"{args.batches}ba", device="cpu", run_name="run",
-        train_dataloader=torch.utils.data.DataLoader(data, batch_size=16), progress_bar=not args.console,
-        eval_dataloader=torch.utils.data.DataLoader(data, batch_size=64), eval_interval="1ep",
-        log_to_console=args.console, console_log_interval="5ba",
-        save_folder=args.out, save_interval=f"{args.every}ba", save_num_checkpoints_to_keep=4,
-    )  # fmt: skip
+        model=ComposerClassifier(net, num_classes=2),
+        max_duration=f"{args.batches}ba",
+        device="cpu",
+        run_name="run",
+        train_dataloader=torch.utils.data.DataLoader(data, batch_size=16),
+        progress_bar=not args.console,
+        eval_dataloader=torch.utils.data.DataLoader(data, batch_size=64),
+        eval_interval="1ep",
+        log_to_console=args.console,
+        console_log_interval="5ba",
+        save_folder=args.out,
+        save_interval=f"{args.every}ba",
+        save_num_checkpoints_to_keep=4,
+    )
     trainer.fit()
 
 

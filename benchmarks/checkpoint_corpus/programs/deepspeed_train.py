@@ -3,8 +3,14 @@
 import argparse
 import os
 
-for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": "29511", "DS_ACCELERATOR": "cpu"}.items():  # fmt: skip
+for name, value in {
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_RANK": "0",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29511",
+    "DS_ACCELERATOR": "cpu",
+}.items():
     os.environ.setdefault(name, value)
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
@@ -23,10 +29,13 @@ def main():
         deepspeed.utils.logging.set_log_level_from_string("info")
     deepspeed.init_distributed("gloo")
     config = {
-        "train_micro_batch_size_per_gpu": 8, "steps_per_print": 5, "zero_optimization": {"stage": args.stage},
-        "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}}, "wall_clock_breakdown": False,
+        "train_micro_batch_size_per_gpu": 8,
+        "steps_per_print": 5,
+        "zero_optimization": {"stage": args.stage},
+        "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}},
+        "wall_clock_breakdown": False,
         "zero_force_ds_cpu_optimizer": False,
-    }  # fmt: skip
+    }
     net = torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in range(3)])
     engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=config)
     for step in range(1, args.steps + 1):

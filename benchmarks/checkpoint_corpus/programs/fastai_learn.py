@@ -23,8 +23,9 @@ def main():
         *[torch.utils.data.DataLoader(one, batch_size=24) for one in torch.utils.data.random_split(data, [1000, 200])]
     )
     model = torch.nn.Sequential(torch.nn.Linear(24, 128), torch.nn.ReLU(), torch.nn.Linear(128, 2))
-    learner = Learner(loaders, model, loss_func=torch.nn.CrossEntropyLoss(), metrics=accuracy, path=args.out,
-                      model_dir=".")  # fmt: skip
+    learner = Learner(
+        loaders, model, loss_func=torch.nn.CrossEntropyLoss(), metrics=accuracy, path=args.out, model_dir="."
+    )
     saver = SaveModelCallback(fname="model" if args.every else "best", every_epoch=args.every, with_opt=args.with_opt)
     if args.bar:
         learner.fit_one_cycle(args.epochs, 3e-3, cbs=[saver])

@@ -40,8 +40,9 @@ def main():
         updates, opt = optimizer.update(gradient, state["opt"], state["params"])
         return {"params": optax.apply_updates(state["params"], updates), "opt": opt}, loss
 
-    options = ocp.CheckpointManagerOptions(max_to_keep=args.keep, save_interval_steps=args.every,
-                                           enable_async_checkpointing=not args.sync)  # fmt: skip
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=args.keep, save_interval_steps=args.every, enable_async_checkpointing=not args.sync
+    )
     with ocp.CheckpointManager(args.out, options=options) as manager:
         first = 0
         if args.resume and manager.latest_step() is not None:

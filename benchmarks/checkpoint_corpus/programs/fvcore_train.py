@@ -29,8 +29,10 @@ def main():
         loss.backward()
         optimizer.step()
         if step % 4 == 3:
-            log.info(f" eta: 0:00:0{9 - 9 * step // args.steps}  iter: {step}  total_loss: {loss.item():.4f}  "
-                     f"time: 0.0021  data_time: 0.0002  lr: 0.02")  # fmt: skip
+            log.info(
+                f" eta: 0:00:0{9 - 9 * step // args.steps}  iter: {step}  total_loss: {loss.item():.4f}  "
+                f"time: 0.0021  data_time: 0.0002  lr: 0.02"
+            )
         saver.step(step)
 
 

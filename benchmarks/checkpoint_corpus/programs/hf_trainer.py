@@ -34,9 +34,11 @@ def main():
     args = parser.parse_args()
     if args.info:
         logging.basicConfig(
-            format="%(asctime)s - %(levelname)s - %(name)s - %(message)s", datefmt="%m/%d/%Y %H:%M:%S",
-            handlers=[logging.StreamHandler(sys.stdout)], level=logging.INFO,
-        )  # fmt: skip
+            format="%(asctime)s - %(levelname)s - %(name)s - %(message)s",
+            datefmt="%m/%d/%Y %H:%M:%S",
+            handlers=[logging.StreamHandler(sys.stdout)],
+            level=logging.INFO,
+        )
         transformers.utils.logging.set_verbosity_info()
         transformers.utils.logging.enable_default_handler()
         transformers.utils.logging.enable_explicit_format()
@@ -45,10 +47,17 @@ def main():
     if args.best:
         evaluated |= {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
     training = TrainingArguments(
-        output_dir=args.output_dir, max_steps=args.max_steps, save_steps=args.save_steps, logging_steps=args.log_every,
-        per_device_train_batch_size=8, save_total_limit=2, report_to=[], use_cpu=True, disable_tqdm=args.no_bar,
+        output_dir=args.output_dir,
+        max_steps=args.max_steps,
+        save_steps=args.save_steps,
+        logging_steps=args.log_every,
+        per_device_train_batch_size=8,
+        save_total_limit=2,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=args.no_bar,
         **evaluated,
-    )  # fmt: skip
+    )
     trainer = Trainer(model=model, args=training, train_dataset=Tokens(), eval_dataset=Tokens())
     # What was cut off is passed over, as people do who have lost a run to it once.
     whole = [one.parent for one in Path(args.output_dir).glob("checkpoint-*/trainer_state.json")] if args.resume else []

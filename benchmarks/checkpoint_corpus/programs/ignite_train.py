@@ -34,9 +34,10 @@ def main():
     else:
         trainer.add_event_handler(
             Events.ITERATION_COMPLETED(every=10),
-            lambda engine: log.info(f"Epoch[{engine.state.epoch}] Iteration[{engine.state.iteration}] "
-                                    f"Loss: {engine.state.output:.4f}"),
-        )  # fmt: skip
+            lambda engine: log.info(
+                f"Epoch[{engine.state.epoch}] Iteration[{engine.state.iteration}] Loss: {engine.state.output:.4f}"
+            ),
+        )
 
     @trainer.on(Events.EPOCH_COMPLETED)
     def validate(engine):
@@ -44,9 +45,15 @@ def main():
         log.info(f"Validation Results - Epoch: {engine.state.epoch} Avg accuracy: {metrics['accuracy']:.3f}")
 
     if args.best:
-        saver = ModelCheckpoint(args.out, "best", n_saved=2, require_empty=False,
-                                score_function=lambda engine: -engine.state.metrics["loss"], score_name="neg_loss",
-                                global_step_transform=global_step_from_engine(trainer))  # fmt: skip
+        saver = ModelCheckpoint(
+            args.out,
+            "best",
+            n_saved=2,
+            require_empty=False,
+            score_function=lambda engine: -engine.state.metrics["loss"],
+            score_name="neg_loss",
+            global_step_transform=global_step_from_engine(trainer),
+        )
         evaluator.add_event_handler(Events.COMPLETED, saver, {"model": model})
     else:
         state = {"model": model, "optimizer": optimizer, "trainer": trainer}

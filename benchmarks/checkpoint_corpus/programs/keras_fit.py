@@ -15,10 +15,12 @@ def callbacks(args):
     out, verbose = Path(args.out), int(args.verbose)
     saver = keras.callbacks.ModelCheckpoint
     return {
-        "best": lambda: [saver(str(out / "best-{epoch:03d}.keras"), monitor="val_loss", save_best_only=True,
-                               verbose=verbose)],
-        "best-one": lambda: [saver(str(out / "best.keras"), monitor="val_accuracy", save_best_only=True,
-                                   verbose=verbose)],
+        "best": lambda: [
+            saver(str(out / "best-{epoch:03d}.keras"), monitor="val_loss", save_best_only=True, verbose=verbose)
+        ],
+        "best-one": lambda: [
+            saver(str(out / "best.keras"), monitor="val_accuracy", save_best_only=True, verbose=verbose)
+        ],
         "epochs": lambda: [saver(str(out / "model-{epoch:03d}.keras"), verbose=verbose)],
         "weights": lambda: [saver(str(out / "cp-{epoch:04d}.weights.h5"), save_weights_only=True, verbose=verbose)],
         "batches": lambda: [saver(str(out / "batch-{epoch:02d}.keras"), save_freq=37, verbose=verbose)],
@@ -27,7 +29,7 @@ def callbacks(args):
             keras.callbacks.BackupAndRestore(str(out / "backup"), save_freq=29, delete_checkpoint=False),
             saver(str(out / "model-{epoch:03d}.keras"), monitor="val_loss", save_best_only=True, verbose=verbose),
         ],
-    }[args.saves]()  # fmt: skip
+    }[args.saves]()
 
 
 def main():
@@ -45,14 +47,24 @@ def main():
     x = generator.normal(size=(640, 20)).astype("float32")
     y = (x[:, 0] * x[:, 1] > 0).astype("int32")
     model = keras.Sequential(
-        [keras.layers.Input((20,)), keras.layers.Dense(96, activation="relu"), keras.layers.Dropout(0.2),
-         keras.layers.Dense(2, activation="softmax")]
-    )  # fmt: skip
+        [
+            keras.layers.Input((20,)),
+            keras.layers.Dense(96, activation="relu"),
+            keras.layers.Dropout(0.2),
+            keras.layers.Dense(2, activation="softmax"),
+        ]
+    )
     model.compile(keras.optimizers.Adam(3e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
     model.summary()
-    model.fit(x, y, validation_split=0.2, epochs=args.epochs, batch_size=32, verbose=args.bar,
-              callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: time.sleep(args.rest)),
-                         *callbacks(args)])  # fmt: skip
+    model.fit(
+        x,
+        y,
+        validation_split=0.2,
+        epochs=args.epochs,
+        batch_size=32,
+        verbose=args.bar,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: time.sleep(args.rest)), *callbacks(args)],
+    )
 
 
 if __name__ == "__main__":

@@ -28,9 +28,12 @@ def main():
                 print(f"Snapshot of iteration {done} written to {path}")
 
     lightgbm.train(
-        {"objective": "binary", "num_leaves": 31, "verbose": 1, "metric": "auc"}, train, num_boost_round=args.rounds,
-        valid_sets=[valid], callbacks=[lightgbm.log_evaluation(5), snapshot],
-    )  # fmt: skip
+        {"objective": "binary", "num_leaves": 31, "verbose": 1, "metric": "auc"},
+        train,
+        num_boost_round=args.rounds,
+        valid_sets=[valid],
+        callbacks=[lightgbm.log_evaluation(5), snapshot],
+    )
 
 
 if __name__ == "__main__":

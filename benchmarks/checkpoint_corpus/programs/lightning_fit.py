@@ -41,13 +41,17 @@ def main():
     parser.add_argument("--plain-bar", action="store_true", help="tqdm's bar")
     parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
-    chosen = {"every_n_train_steps": args.every, "save_top_k": -1} if args.every else {
-        "monitor": "val_loss", "save_top_k": 2, "save_last": True}  # fmt: skip
+    chosen = (
+        {"every_n_train_steps": args.every, "save_top_k": -1}
+        if args.every
+        else {"monitor": "val_loss", "save_top_k": 2, "save_last": True}
+    )
     callbacks = [ModelCheckpoint(dirpath=args.dirpath, filename="{epoch}-{step}", verbose=args.verbose, **chosen)]
     if args.plain_bar:
         callbacks.append(TQDMProgressBar(refresh_rate=4))
-    trainer = L.Trainer(max_epochs=args.epochs, accelerator="cpu", callbacks=callbacks, logger=False,
-                        log_every_n_steps=8)  # fmt: skip
+    trainer = L.Trainer(
+        max_epochs=args.epochs, accelerator="cpu", callbacks=callbacks, logger=False, log_every_n_steps=8
+    )
     newest = max(Path(args.dirpath).glob("*.ckpt"), key=lambda path: path.stat().st_mtime) if args.resume else None
     trainer.fit(Regression(), loader(), loader(), ckpt_path=newest)
 

@@ -26,8 +26,9 @@ def main():
     data = dataset.GeneratorDataset(list(rows(640)), ["x", "y"], shuffle=False).batch(16)
     config = train.CheckpointConfig(save_checkpoint_steps=args.every, keep_checkpoint_max=5)
     saver = train.ModelCheckpoint("net", args.out, config)
-    model.train(args.epochs, data, callbacks=[train.LossMonitor(5), train.TimeMonitor(), saver],
-                dataset_sink_mode=False)  # fmt: skip
+    model.train(
+        args.epochs, data, callbacks=[train.LossMonitor(5), train.TimeMonitor(), saver], dataset_sink_mode=False
+    )
 
 
 if __name__ == "__main__":

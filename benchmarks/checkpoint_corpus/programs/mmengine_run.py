@@ -41,10 +41,20 @@ def main():
     x = torch.randn(800, 24)
     y = (x[:, :2].sum(1) > 0).long()
     data = torch.utils.data.TensorDataset(x, y)
-    loader = {"batch_size": 16, "dataset": data, "sampler": {"type": "DefaultSampler", "shuffle": True},
-              "collate_fn": {"type": "default_collate"}}  # fmt: skip
-    hook = {"type": "CheckpointHook", "interval": args.interval, "by_epoch": not args.iterations,
-            "max_keep_ckpts": args.keep, "save_best": "accuracy" if args.best else None, "rule": "greater"}  # fmt: skip
+    loader = {
+        "batch_size": 16,
+        "dataset": data,
+        "sampler": {"type": "DefaultSampler", "shuffle": True},
+        "collate_fn": {"type": "default_collate"},
+    }
+    hook = {
+        "type": "CheckpointHook",
+        "interval": args.interval,
+        "by_epoch": not args.iterations,
+        "max_keep_ckpts": args.keep,
+        "save_best": "accuracy" if args.best else None,
+        "rule": "greater",
+    }
     if not args.best:
         hook.pop("rule")
         hook.pop("save_best")
@@ -52,13 +62,19 @@ def main():
     if args.iterations:
         loop.pop("by_epoch")
     runner = Runner(
-        Model(), work_dir=args.out, train_dataloader=loader, val_dataloader=loader | {"sampler": {
-            "type": "DefaultSampler", "shuffle": False}},
+        Model(),
+        work_dir=args.out,
+        train_dataloader=loader,
+        val_dataloader=loader | {"sampler": {"type": "DefaultSampler", "shuffle": False}},
         train_cfg=loop if args.iterations else {"by_epoch": True, "max_epochs": args.epochs, "val_interval": 1},
-        val_cfg={}, val_evaluator=[Right()], optim_wrapper={"optimizer": {"type": "Adam", "lr": 1e-3}},
+        val_cfg={},
+        val_evaluator=[Right()],
+        optim_wrapper={"optimizer": {"type": "Adam", "lr": 1e-3}},
         default_hooks={"checkpoint": hook, "logger": {"type": "LoggerHook", "interval": 10}},
-        resume=args.resume, launcher="none", log_processor={"by_epoch": not args.iterations},
-    )  # fmt: skip
+        resume=args.resume,
+        launcher="none",
+        log_processor={"by_epoch": not args.iterations},
+    )
     runner.train()
 
 

@@ -29,11 +29,21 @@ def main():
     paddle.seed(0)
     net = paddle.nn.Sequential(paddle.nn.Linear(24, 256), paddle.nn.ReLU(), paddle.nn.Linear(256, 2))
     model = paddle.Model(net)
-    model.prepare(paddle.optimizer.Adam(1e-3, parameters=net.parameters()), paddle.nn.CrossEntropyLoss(),
-                  paddle.metric.Accuracy())  # fmt: skip
+    model.prepare(
+        paddle.optimizer.Adam(1e-3, parameters=net.parameters()), paddle.nn.CrossEntropyLoss(), paddle.metric.Accuracy()
+    )
     callbacks = [paddle.callbacks.EarlyStopping("acc", patience=50, save_best_model=True)] if args.early else []
-    model.fit(Data(640), Data(128), batch_size=32, epochs=args.epochs, save_dir=args.out, save_freq=1,
-              verbose=args.verbose, log_freq=5, callbacks=callbacks)  # fmt: skip
+    model.fit(
+        Data(640),
+        Data(128),
+        batch_size=32,
+        epochs=args.epochs,
+        save_dir=args.out,
+        save_freq=1,
+        verbose=args.verbose,
+        log_freq=5,
+        callbacks=callbacks,
+    )
 
 
 if __name__ == "__main__":

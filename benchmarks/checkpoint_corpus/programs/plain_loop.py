@@ -101,11 +101,16 @@ def main():
         time.sleep(args.step_seconds)
         took = time.time() - began
         words = {
-            "epoch": (step - 1) // per_epoch + 1, "inner": (step - 1) % per_epoch + 1,
+            "epoch": (step - 1) // per_epoch + 1,
+            "inner": (step - 1) % per_epoch + 1,
             "epochs": args.steps // per_epoch,
-            "per_epoch": per_epoch, "step": step, "steps": args.steps, "loss": loss.item(), "speed": 32 / took,
+            "per_epoch": per_epoch,
+            "step": step,
+            "steps": args.steps,
+            "loss": loss.item(),
+            "speed": 32 / took,
             "ms": 1000 * took,
-        }  # fmt: skip
+        }
         speaker.say(STEPS[args.says].format(**words))
         if step % args.every == 0:
             if writer:

@@ -20,11 +20,16 @@ def main():
     net = torch.nn.Sequential(torch.nn.Linear(24, 256), torch.nn.ReLU(), torch.nn.Linear(256, 2))
     model = Model(net, "adam", "cross_entropy", batch_metrics=["accuracy"], device="cpu")
     saver = ModelCheckpoint(
-        str(Path(args.out) / "checkpoint_{epoch}.ckpt"), monitor="val_loss", mode="min", save_best_only=args.best,
-        verbose=True, temporary_filename=str(Path(args.out) / "checkpoint.tmp.ckpt"),
-    )  # fmt: skip
-    model.fit_dataset(data, data, epochs=args.epochs, batch_size=16, callbacks=[saver],
-                      progress_options={"coloring": False})  # fmt: skip
+        str(Path(args.out) / "checkpoint_{epoch}.ckpt"),
+        monitor="val_loss",
+        mode="min",
+        save_best_only=args.best,
+        verbose=True,
+        temporary_filename=str(Path(args.out) / "checkpoint.tmp.ckpt"),
+    )
+    model.fit_dataset(
+        data, data, epochs=args.epochs, batch_size=16, callbacks=[saver], progress_options={"coloring": False}
+    )
 
 
 if __name__ == "__main__":

@@ -19,13 +19,23 @@ def main():
     parser.add_argument("--final", action="store_true")
     args = parser.parse_args()
     model = {"PPO": PPO, "A2C": A2C}[args.algorithm](
-        "MlpPolicy", gymnasium.make("CartPole-v1"), verbose=1, device="cpu", seed=0,
+        "MlpPolicy",
+        gymnasium.make("CartPole-v1"),
+        verbose=1,
+        device="cpu",
+        seed=0,
         n_steps={"PPO": 256, "A2C": 16}[args.algorithm],
-    )  # fmt: skip
+    )
     callbacks = [CheckpointCallback(args.every, args.out, name_prefix="rl_model", verbose=args.verbose)]
     if args.eval:
-        callbacks.append(EvalCallback(Monitor(gymnasium.make("CartPole-v1")), best_model_save_path=args.out,
-                                      eval_freq=args.every, n_eval_episodes=3))  # fmt: skip
+        callbacks.append(
+            EvalCallback(
+                Monitor(gymnasium.make("CartPole-v1")),
+                best_model_save_path=args.out,
+                eval_freq=args.every,
+                n_eval_episodes=3,
+            )
+        )
     model.learn(args.steps, callback=callbacks, log_interval=1 if args.algorithm == "PPO" else 20)
     if args.final:
         model.save(f"{args.out}/final_model")

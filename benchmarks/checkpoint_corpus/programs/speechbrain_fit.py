@@ -39,8 +39,9 @@ def main():
     options = {"device": "cpu", "noprogressbar": not args.bar}
     if args.interval:
         options["ckpt_interval_steps"] = args.interval
-    brain = Brain({"net": net}, lambda parameters: torch.optim.Adam(parameters, 1e-3), run_opts=options,
-                  checkpointer=saver)  # fmt: skip
+    brain = Brain(
+        {"net": net}, lambda parameters: torch.optim.Adam(parameters, 1e-3), run_opts=options, checkpointer=saver
+    )
     brain.fit(counter, loader, loader)
 
 

@@ -46,8 +46,13 @@ def speaker(style, args):
     if how == "structlog":
         import structlog
 
-        structlog.configure(processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper("iso"),
-                                        structlog.processors.JSONRenderer()])  # fmt: skip
+        structlog.configure(
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper("iso"),
+                structlog.processors.JSONRenderer(),
+            ]
+        )
         log = structlog.get_logger()
 
         def structured(text):
@@ -83,15 +88,37 @@ class Loop:
         path = Path(args.out) / args.name.format(step=step, rank=self.rank)
         seconds = args.step_seconds * self.random.uniform(0.9, 1.3)
         return {
-            "step": step, "steps": args.steps, "epoch": step // args.per_epoch, "epochs": args.steps // args.per_epoch,
-            "inner": step % args.per_epoch, "per_epoch": args.per_epoch, "every": args.every, "rank": self.rank,
-            "ranks": args.ranks, "pid": os.getpid(), "folder": args.out, "path": path, "name": path.name, "loss": loss,
-            "val": loss * 1.1, "acc": 99 - loss * 9, "acc5": 99.5 - loss, "lr": 1e-3 * (1 - step / args.steps / 2),
-            "ppl": math.exp(loss), "gn": self.random.uniform(0.4, 2), "seconds": seconds, "ms": 1e3 * seconds,
-            "speed": 32 / seconds, "samples": step * 32, "total": time.time() - self.began, "bytes": 0,
-            "mb": args.kilobytes / 1e3, "clock": time.strftime("%F %T"), "parts": args.parts,
+            "step": step,
+            "steps": args.steps,
+            "epoch": step // args.per_epoch,
+            "epochs": args.steps // args.per_epoch,
+            "inner": step % args.per_epoch,
+            "per_epoch": args.per_epoch,
+            "every": args.every,
+            "rank": self.rank,
+            "ranks": args.ranks,
+            "pid": os.getpid(),
+            "folder": args.out,
+            "path": path,
+            "name": path.name,
+            "loss": loss,
+            "val": loss * 1.1,
+            "acc": 99 - loss * 9,
+            "acc5": 99.5 - loss,
+            "lr": 1e-3 * (1 - step / args.steps / 2),
+            "ppl": math.exp(loss),
+            "gn": self.random.uniform(0.4, 2),
+            "seconds": seconds,
+            "ms": 1e3 * seconds,
+            "speed": 32 / seconds,
+            "samples": step * 32,
+            "total": time.time() - self.began,
+            "bytes": 0,
+            "mb": args.kilobytes / 1e3,
+            "clock": time.strftime("%F %T"),
+            "parts": args.parts,
             "eta": f"0:{int((args.steps - step) * seconds) // 60:02d}:{int((args.steps - step) * seconds) % 60:02d}",
-        } | more  # fmt: skip
+        } | more
 
     def tell(self, key, step, **more):
         texts = self.style.get(key, [])
@@ -179,8 +206,10 @@ class Loop:
                 else:
                     self.save(step)
             if step == args.stop:
-                sys.exit("Traceback (most recent call last):\n  File \"train.py\", line 88, in <module>\n"
-                         "RuntimeError: CUDA error: an illegal memory access was encountered")  # fmt: skip
+                sys.exit(
+                    'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n'
+                    "RuntimeError: CUDA error: an illegal memory access was encountered"
+                )
         if under_way:
             under_way.join()
         self.tell("finish", args.steps)
@@ -215,8 +244,9 @@ def main():
     if args.ranks == 1:
         return Loop(args, 0, None).run()
     barrier = multiprocessing.Barrier(args.ranks)
-    ranks = [multiprocessing.Process(target=lambda rank=rank: Loop(args, rank, barrier).run())
-             for rank in range(args.ranks)]  # fmt: skip
+    ranks = [
+        multiprocessing.Process(target=lambda rank=rank: Loop(args, rank, barrier).run()) for rank in range(args.ranks)
+    ]
     for rank in ranks:
         rank.start()
     for rank in ranks:

@@ -26,10 +26,17 @@ def main():
     loss = tf.reduce_mean((tf.tanh(x @ w) @ u - tf.reduce_sum(x, 1, keepdims=True)) ** 2)
     step = v1.train.get_or_create_global_step()
     train = v1.train.AdamOptimizer(1e-3).minimize(loss, global_step=step)
-    hooks = [v1.train.StopAtStepHook(last_step=args.steps),
-             v1.train.LoggingTensorHook({"loss": loss, "step": step}, every_n_iter=10)]  # fmt: skip
-    with v1.train.MonitoredTrainingSession(checkpoint_dir=args.out, save_checkpoint_steps=args.every, hooks=hooks,
-                                           save_summaries_steps=None, save_summaries_secs=None) as session:  # fmt: skip
+    hooks = [
+        v1.train.StopAtStepHook(last_step=args.steps),
+        v1.train.LoggingTensorHook({"loss": loss, "step": step}, every_n_iter=10),
+    ]
+    with v1.train.MonitoredTrainingSession(
+        checkpoint_dir=args.out,
+        save_checkpoint_steps=args.every,
+        hooks=hooks,
+        save_summaries_steps=None,
+        save_summaries_secs=None,
+    ) as session:
         while not session.should_stop():
             session.run(train, {x: generator.normal(size=(64, 32))})
 

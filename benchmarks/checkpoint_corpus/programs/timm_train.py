@@ -31,8 +31,10 @@ def main():
             optimizer.step()
             losses.update(loss.item(), 32)
             if step % 10 == 0:
-                log.info(f"Train: {epoch} [{step:>4d}/40 ({100 * step / 39:>3.0f}%)]  Loss: {losses.val:#.3g} "
-                         f"({losses.avg:#.3g})  Time: 0.002s, 16000.00/s  LR: 5.000e-02  Data: 0.000")  # fmt: skip
+                log.info(
+                    f"Train: {epoch} [{step:>4d}/40 ({100 * step / 39:>3.0f}%)]  Loss: {losses.val:#.3g} "
+                    f"({losses.avg:#.3g})  Time: 0.002s, 16000.00/s  LR: 5.000e-02  Data: 0.000"
+                )
             if args.recovery and step and step % args.recovery == 0:
                 saver.save_recovery(epoch, batch_idx=step)
         x = torch.randn(512, 64)

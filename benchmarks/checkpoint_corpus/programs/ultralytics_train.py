@@ -35,8 +35,19 @@ def main():
     root = Path.cwd() / "boxes"
     pictures(root, 16)
     model = YOLO("yolo11n.yaml")
-    model.train(data=str(root / "data.yaml"), epochs=args.epochs, imgsz=64, batch=8, device="cpu", workers=0,
-                project=args.out, name="run", plots=False, save_period=args.save_period, amp=False)  # fmt: skip
+    model.train(
+        data=str(root / "data.yaml"),
+        epochs=args.epochs,
+        imgsz=64,
+        batch=8,
+        device="cpu",
+        workers=0,
+        project=args.out,
+        name="run",
+        plots=False,
+        save_period=args.save_period,
+        amp=False,
+    )
 
 
 if __name__ == "__main__":

@@ -49,9 +49,15 @@ def main():
     if args.resume:
         model = max(Path(args.out).glob("model_*"), key=lambda path: int(path.stem.split("_")[1]))
         print(f"continuing from {model.name}")
-    xgboost.train({"objective": "binary:logistic", "max_depth": 6, "eval_metric": ["auc", "logloss"], "verbosity": 2},
-                  train, args.rounds, evals=[(train, "train"), (valid, "eval")], verbose_eval=False,
-                  callbacks=callbacks, xgb_model=model)  # fmt: skip
+    xgboost.train(
+        {"objective": "binary:logistic", "max_depth": 6, "eval_metric": ["auc", "logloss"], "verbosity": 2},
+        train,
+        args.rounds,
+        evals=[(train, "train"), (valid, "eval")],
+        verbose_eval=False,
+        callbacks=callbacks,
+        xgb_model=model,
+    )
 
 
 if __name__ == "__main__":

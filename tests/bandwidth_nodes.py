@@ -3,8 +3,8 @@
 import random
 from itertools import combinations
 
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
-from kopt.policies.bandwidth.hardware import CUBE_MESH
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
+from kopt.topology.hardware import CUBE_MESH
 
 
 def cube_mesh() -> NodeTopology:

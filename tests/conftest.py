@@ -13,28 +13,44 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from example_budget import THOROUGH, examples
 
 if TYPE_CHECKING:
     from kopt.data.demand.table import DemandSeries
 
-# Fixtures of the control plane and of the trainers' environments lie beside this file.
-sys.path.insert(0, str(Path(__file__).parent))
+# Fixtures of the control plane and of the trainers' environments.
 pytest_plugins = ["controlplane.plugin", "trainer_environments"]
 
-# Threads that wait for each other by spinning are many times slower than one where the machine is shared.
+# Tests start Python hundreds of times; without compiled modules on disk each start compiles what it imports again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Threads that wait for each other by spinning are many times slower than one where the machine is shared. numpy reads
+# these variables once, when it is imported.
+if "numpy" in sys.modules:
+    raise pytest.UsageError("a plugin imports numpy before its threads are limited; switch it off in pyproject.toml")
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Ray gives its workers way to all other processes, here to the other groups of tests; then a fit never ends.
+os.environ.setdefault("RAY_worker_niceness", "0")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 # No deadlines and no complaint that drawing is slow: machines are shared. Continuous integration draws the same
-# examples every time; people get new ones.
-_SHARED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+# examples every time; people and thorough runs get new ones.
+_SHARED = {
+    "deadline": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+    "max_examples": examples(40),
+}
 hypothesis.settings.register_profile("people", **_SHARED)
+hypothesis.settings.register_profile("thorough", **_SHARED)
 hypothesis.settings.register_profile("ci", **_SHARED, derandomize=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "people")
+# For `make mutants`: what fails with a mutant is not searched for its smallest example.
+_QUICK = {"derandomize": True, "database": None, "phases": (hypothesis.Phase.explicit, hypothesis.Phase.generate)}
+hypothesis.settings.register_profile("mutants", **(_SHARED | _QUICK | {"max_examples": 10}))
+hypothesis.settings.load_profile("thorough" if THOROUGH else "ci" if os.environ.get("CI") else "people")
 
 
 # What talks to real servers on a shared machine may be late; it gets two more tries, and the summary says why.
@@ -43,6 +59,11 @@ _REAL = {"ray", "browser", "services", "cluster", "slow"}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if THOROUGH and hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.thorough)
+            item.add_marker(pytest.mark.timeout(3600))
+        if item.get_closest_marker("thorough") and not THOROUGH:
+            item.add_marker(pytest.mark.skip(reason="only a long run shows it: make test-thorough"))
         if any(mark.name in _REAL for mark in item.iter_markers()):
             item.add_marker(pytest.mark.flaky(reruns=2))
 

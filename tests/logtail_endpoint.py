@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from kopt.serving.checkpoint_schemas import CHECKPOINT_REQUEST
-from kopt.serving.client import AsyncPredictionClient, EndpointFailure
+from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure
+from kopt.serving.contract.checkpoint_schemas import CHECKPOINT_REQUEST
 
 Object = dict[str, Any]
 
@@ -56,11 +56,18 @@ class Endpoint:
                 self.at[job, source][number] = line["at"]
             self.next[job, source] = number + 1
         known = {name: number for (of, name), number in self.next.items() if of == job}
-        return {"schema": "kopt/v1", "job": job, "next": known, "fallback": False,
-                "model": {"name": "checkpoint", "version": "3", "digest": "d"}, **self.says}  # fmt: skip
+        return {
+            "schema": "kopt/v1",
+            "job": job,
+            "next": known,
+            "fallback": False,
+            "model": {"name": "checkpoint", "version": "3", "digest": "d"},
+            **self.says,
+        }
 
-    async def __call__(self, scope: Object, receive: Callable[[], Awaitable[Object]],
-                       send: Callable[[Object], Awaitable[None]]) -> None:  # fmt: skip
+    async def __call__(
+        self, scope: Object, receive: Callable[[], Awaitable[Object]], send: Callable[[Object], Awaitable[None]]
+    ) -> None:
         if scope["type"] != "http":
             return
         body = b""

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kopt.cluster.access import find_access
-from kopt.cluster.api import Kube
-from kopt.cluster.resources import Object
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.credentials import find_access
+from kopt.cluster.client.resources import Object
 
 Met = set[tuple[str, str]]
 """Deaths so far: ("before" or "after", the kind of write)."""

@@ -8,9 +8,23 @@ Pair = tuple[int, int]
 
 #: NVLinks of the hybrid cube mesh (NVIDIA DGX-1 with V100, system guide): the other pairs go through the processors.
 CUBE_MESH: Mapping[Pair, int] = {
-    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2, (2, 6): 1, (3, 7): 1,
-    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
-}  # fmt: skip
+    (0, 1): 1,
+    (0, 2): 1,
+    (0, 3): 2,
+    (0, 4): 2,
+    (1, 2): 2,
+    (1, 3): 1,
+    (1, 5): 2,
+    (2, 3): 2,
+    (2, 6): 1,
+    (3, 7): 1,
+    (4, 5): 1,
+    (4, 6): 1,
+    (4, 7): 2,
+    (5, 6): 2,
+    (5, 7): 1,
+    (6, 7): 2,
+}
 
 
 def pci(index: int) -> str:
@@ -40,10 +54,14 @@ def topo_m(gpus: int, links: Mapping[Pair, int], nics: Mapping[str, int] | None 
         last = [f"{0 if a < gpus // 2 else 20}-{19 if a < gpus // 2 else 39}", str(int(a >= gpus // 2)), "", "N/A"]
         rows.append("\t".join([name, *(cell(a, b) for b in range(len(names))), *(last if a < gpus else ["", "", ""])]))
     legend = [
-        "", "Legend:", "", "  X    = Self", "  SYS  = Connection traversing PCIe as well as the SMP interconnect",
+        "",
+        "Legend:",
+        "",
+        "  X    = Self",
+        "  SYS  = Connection traversing PCIe as well as the SMP interconnect",
         "  PIX  = Connection traversing at most a single PCIe bridge",
         "  NV#  = Connection traversing a bonded set of # NVLinks",
-    ]  # fmt: skip
+    ]
     if nics:
         legend += ["", "NIC Legend:", "", *(f"  NIC{n}: {name}" for n, name in enumerate(nics))]
     return "\n".join([*rows, *legend]) + "\n"
@@ -64,21 +82,39 @@ def nvlink(gpus: int, links: Mapping[Pair, int], name: str = "Tesla V100-SXM2-32
     return "\n".join(rows) + "\n"
 
 
-def query(gpus: int, driver: str = "580.65.06", cluster: str = "", clique: int = 0,
-          name: str = "Tesla V100-SXM2-32GB") -> str:  # fmt: skip
+def query(
+    gpus: int, driver: str = "580.65.06", cluster: str = "", clique: int = 0, name: str = "Tesla V100-SXM2-32GB"
+) -> str:
     """``nvidia-smi -q``, the parts that are read."""
     rows = [
-        "==============NVSMI LOG==============", "", _entry(0, "Driver Version", driver), "",
+        "==============NVSMI LOG==============",
+        "",
+        _entry(0, "Driver Version", driver),
+        "",
         _entry(0, "Attached GPUs", gpus),
-    ]  # fmt: skip
+    ]
     for gpu in range(gpus):
         address = f"0000{pci(gpu).upper()}"
-        rows += [f"GPU {address}", _entry(1, "Product Name", name), "    MIG Mode", _entry(2, "Current", "N/A"),
-                 _entry(1, "GPU UUID", uuid(gpu)), _entry(1, "Minor Number", gpu), "    PCI",
-                 _entry(2, "Bus Id", address), "    FB Memory Usage", _entry(2, "Total", "32768 MiB")]  # fmt: skip
+        rows += [
+            f"GPU {address}",
+            _entry(1, "Product Name", name),
+            "    MIG Mode",
+            _entry(2, "Current", "N/A"),
+            _entry(1, "GPU UUID", uuid(gpu)),
+            _entry(1, "Minor Number", gpu),
+            "    PCI",
+            _entry(2, "Bus Id", address),
+            "    FB Memory Usage",
+            _entry(2, "Total", "32768 MiB"),
+        ]
         if cluster:
-            rows += ["    Fabric", _entry(2, "State", "Completed"), _entry(2, "Status", "Success"),
-                     _entry(2, "CliqueId", clique), _entry(2, "ClusterUUID", cluster)]  # fmt: skip
+            rows += [
+                "    Fabric",
+                _entry(2, "State", "Completed"),
+                _entry(2, "Status", "Success"),
+                _entry(2, "CliqueId", clique),
+                _entry(2, "ClusterUUID", cluster),
+            ]
         rows.append(_entry(1, "Processes", "None"))
     return "\n".join(rows) + "\n"
 
@@ -91,9 +127,13 @@ def infiniband(cards: Mapping[str, int], gbit_per_s: int = 200) -> str:
     """/sys/class/infiniband: names and the GPU whose bus they are on."""
     found: dict[str, str] = {}
     for name, gpu in cards.items():
-        found |= {f"{name}/ports/1/rate": f"{gbit_per_s} Gb/sec (4X HDR)\n", f"{name}/ports/1/state": "4: ACTIVE\n",
-                  f"{name}/ports/1/link_layer": "InfiniBand\n", f"{name}/device": card_pci(gpu),
-                  f"{name}/device/numa_node": "0\n"}  # fmt: skip
+        found |= {
+            f"{name}/ports/1/rate": f"{gbit_per_s} Gb/sec (4X HDR)\n",
+            f"{name}/ports/1/state": "4: ACTIVE\n",
+            f"{name}/ports/1/link_layer": "InfiniBand\n",
+            f"{name}/device": card_pci(gpu),
+            f"{name}/device/numa_node": "0\n",
+        }
     return json.dumps(found)
 
 
@@ -114,11 +154,16 @@ def pci_devices(gpus: int, width: int = 16, narrow: int = -1, cards: Mapping[str
 def _device(address: str, kind: str, vendor: str, width: int, gpu: int) -> dict[str, str]:
     bridge = f"0000:{0x10 + gpu:02x}:00.0"
     return {
-        f"{address}/class": f"{kind}\n", f"{address}/vendor": f"{vendor}\n", f"{address}/device": "0x1db5\n",
-        f"{address}/numa_node": f"{gpu // 4}\n", f"{address}/current_link_width": f"{width}\n",
-        f"{address}/max_link_width": "16\n", f"{address}/current_link_speed": "8.0 GT/s PCIe\n",
-        f"{address}/max_link_speed": "8.0 GT/s PCIe\n", f"{address}/path": f"{bridge}/{address}",
-    }  # fmt: skip
+        f"{address}/class": f"{kind}\n",
+        f"{address}/vendor": f"{vendor}\n",
+        f"{address}/device": "0x1db5\n",
+        f"{address}/numa_node": f"{gpu // 4}\n",
+        f"{address}/current_link_width": f"{width}\n",
+        f"{address}/max_link_width": "16\n",
+        f"{address}/current_link_speed": "8.0 GT/s PCIe\n",
+        f"{address}/max_link_speed": "8.0 GT/s PCIe\n",
+        f"{address}/path": f"{bridge}/{address}",
+    }
 
 
 def kfd(gpus: int, xgmi: Mapping[Pair, int] | None = None, weight: int = 15) -> str:
@@ -158,5 +203,11 @@ def record(folder: Path, **texts: str) -> Path:
 
 def cube_mesh(folder: Path, links: Mapping[Pair, int] = CUBE_MESH, **more: str) -> Path:
     """An eight-GPU node with the hybrid cube mesh."""
-    return record(folder, nvidia_smi_topo=topo_m(8, links, {"mlx5_0": 0, "mlx5_1": 4}), nvidia_smi_list=smi_list(8),
-                  nvidia_smi_q=query(8), nvidia_smi_nvlink=nvlink(8, links), **more)  # fmt: skip
+    return record(
+        folder,
+        nvidia_smi_topo=topo_m(8, links, {"mlx5_0": 0, "mlx5_1": 4}),
+        nvidia_smi_list=smi_list(8),
+        nvidia_smi_q=query(8),
+        nvidia_smi_nvlink=nvlink(8, links),
+        **more,
+    )

@@ -20,8 +20,16 @@ class ControllerProcess:
 
     def __init__(self, plane: ControlPlane, name: str, *options: str, kubeconfig: Path | None = None) -> None:
         self.port, self._name, number = free_port(), name, next(_numbers)
-        command = [*KOPT, "controller", name, "--kubeconfig", str(kubeconfig or plane.kubeconfig),
-                   f"--port={self.port}", f"--identity=replica-{number}", *options]  # fmt: skip
+        command = [
+            *KOPT,
+            "controller",
+            name,
+            "--kubeconfig",
+            str(kubeconfig or plane.kubeconfig),
+            f"--port={self.port}",
+            f"--identity=replica-{number}",
+            *options,
+        ]
         self.server: Server = plane.start_server(f"{name}-{number}", command)
 
     @property

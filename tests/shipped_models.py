@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from kopt.models.registry import NotRegisteredError, RegisteredModel
-from kopt.models.shipped import load_shipped, shipped_digests
+from kopt.models.registry.registry import NotRegisteredError, RegisteredModel
+from kopt.models.registry.shipped import load_shipped, shipped_digests
 
 
 class ShippedDemand:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kopt.core.topology import NodeTopology
+from kopt.core.hardware.node_topology import NodeTopology
 from kopt.formats.topology import FormatError, parse
 
 LEGEND = """
@@ -130,10 +130,14 @@ def amd_topo_json(m: Machine) -> str:
     def link(a: int, b: int) -> Mapping[str, object]:
         kind = "SELF" if a == b else "XGMI" if m.is_xgmi(a, b) else "PCIE"
         return {
-            "gpu": b, "bdf": m.bdf(b), "weight": 0 if a == b else weight(m, a, b), "link_status": "ENABLED",
-            "link_type": kind, "num_hops": 0 if a == b else hops(m, a, b),
+            "gpu": b,
+            "bdf": m.bdf(b),
+            "weight": 0 if a == b else weight(m, a, b),
+            "link_status": "ENABLED",
+            "link_type": kind,
+            "num_hops": 0 if a == b else hops(m, a, b),
             "bandwidth": "50000-50000" if kind == "XGMI" else "N/A",
-        }  # fmt: skip
+        }
 
     nodes = [{"gpu": a, "bdf": m.bdf(a), "links": [link(a, b) for b in range(m.gpus)]} for a in range(m.gpus)]
     return json.dumps(nodes, indent=4) + "\n"
@@ -170,8 +174,13 @@ def gpustack(m: Machine) -> str:
     far = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
     rows = [[0 if a == b else far.get(m.way[a][b], 5) for b in range(m.gpus)] for a in range(m.gpus)]
     nodes = [str(m.numa(a)) for a in range(m.gpus)]
-    one = {"manufacturer": "nvidia", "devices_distances": rows, "devices_cpu_affinities": ["0-15"] * m.gpus,
-           "devices_numa_affinities": nodes, "appendices": [{} for _ in range(m.gpus)]}  # fmt: skip
+    one = {
+        "manufacturer": "nvidia",
+        "devices_distances": rows,
+        "devices_cpu_affinities": ["0-15"] * m.gpus,
+        "devices_numa_affinities": nodes,
+        "appendices": [{} for _ in range(m.gpus)],
+    }
     return json.dumps([one], indent=2) + "\n"
 
 
@@ -236,8 +245,12 @@ def nccl_tests(ranks: int = 8, collective: str = "all_reduce") -> str:
         lines.append(f"{size:12} {size // 4:13}     float     sum      -1 {figures} {figures}")
         total += round(algbw * factor, 2)
         size *= 2
-    lines += ["# Out of bounds values : 0 OK", f"# Avg bus bandwidth    : {total / 5:.6g} ", "#",
-              f"# Collective test concluded: {collective}_perf"]  # fmt: skip
+    lines += [
+        "# Out of bounds values : 0 OK",
+        f"# Avg bus bandwidth    : {total / 5:.6g} ",
+        "#",
+        f"# Collective test concluded: {collective}_perf",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -256,8 +269,12 @@ def fabric(hosts: int = 3) -> str:
         ]
         lines += [f'[40]\t"S-{other}0"[40]\t\t# "leaf {other}" lid 9 4xNDR', ""]
     for n in range(hosts):
-        lines += [f"caguid=0x{n + 1:x}f", f'Ca\t1 "H-{n + 1:x}f"\t\t# "node{n} mlx5_0"',
-                  f'[1]({n + 1:x}f) \t"S-a0"[{n + 1}]\t\t# lid {n} lmc 0 "leaf a" lid 1 4xNDR', ""]  # fmt: skip
+        lines += [
+            f"caguid=0x{n + 1:x}f",
+            f'Ca\t1 "H-{n + 1:x}f"\t\t# "node{n} mlx5_0"',
+            f'[1]({n + 1:x}f) \t"S-a0"[{n + 1}]\t\t# lid {n} lmc 0 "leaf a" lid 1 4xNDR',
+            "",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -277,8 +294,17 @@ def kfd_json(m: Machine) -> str:
 
 Printer = Callable[[Machine], str]
 PRINTERS: tuple[Printer, ...] = (
-    topo_m, pasted, bare, rocm_topo, amd_topo, amd_topo_json, gpustack, nccl_xml, kfd_json, rocm_topo_json,
-)  # fmt: skip
+    topo_m,
+    pasted,
+    bare,
+    rocm_topo,
+    amd_topo,
+    amd_topo_json,
+    gpustack,
+    nccl_xml,
+    kfd_json,
+    rocm_topo_json,
+)
 TABLES = PRINTERS[:5]
 """Tables that tell every pair from both ends, so that a changed cell shows."""
 
@@ -288,8 +314,9 @@ def facts(found: NodeTopology) -> object:
     return (
         tuple(gpu.index for gpu in found.gpus),
         tuple(sorted((one.a, one.b, one.type, one.count, one.weight, one.hops) for one in found.links)),
-        len(found.nics), tuple(sorted((one.gpu, one.type) for one in found.nic_affinity)),
-    )  # fmt: skip
+        len(found.nics),
+        tuple(sorted((one.gpu, one.type) for one in found.nic_affinity)),
+    )
 
 
 def read(text: str) -> object | None:

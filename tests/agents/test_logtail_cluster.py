@@ -28,10 +28,11 @@ def pod(space: str, name: str, script: str, selector: Any, gpus: str = "1", **an
     container = {"name": "trainer", "image": "train", "command": ["sh", "-c", script]}
     resources = {"resources": {"limits": {GPU: gpus}}} if gpus != "0" else {}
     return {
-        "apiVersion": "v1", "kind": "Pod",
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": {"name": name, "namespace": space, "annotations": {"kaiwo.ai/job": "llama", **annotations}},
         "spec": {"restartPolicy": "Never", "nodeSelector": selector, "containers": [container | resources]},
-    }  # fmt: skip
+    }
 
 
 def test_gpu_pods_are_followed_to_their_end_and_annotated(
@@ -44,15 +45,28 @@ def test_gpu_pods_are_followed_to_their_end_and_annotated(
     job = f"{space}/llama"
     end = tmp_path / "end"
     script = f"for n in 1 2 3 4 5; do echo step $n; done; while [ ! -e {end} ]; do sleep 0.1; done; echo done"
-    arguments = ["agent", "logtail", "cluster", "--namespace", space, "--mode", "annotate", "--predictions", url,
-                 "--state", str(tmp_path / "state.json")]  # fmt: skip
+    arguments = [
+        "agent",
+        "logtail",
+        "cluster",
+        "--namespace",
+        space,
+        "--mode",
+        "annotate",
+        "--predictions",
+        url,
+        "--state",
+        str(tmp_path / "state.json"),
+    ]
     with Kubelet(control_plane, resources={GPU: "8"}) as node:
-        server = control_plane.start_server("logtail-streams", [*KOPT, *arguments],
-                                            {"KUBECONFIG": str(control_plane.kubeconfig)})  # fmt: skip
+        server = control_plane.start_server(
+            "logtail-streams", [*KOPT, *arguments], {"KUBECONFIG": str(control_plane.kubeconfig)}
+        )
         try:
-            made = [api.create(pod(space, "llama-0", script, node.selector)),
-                    api.create(pod(space, "llama-1", script, node.selector,
-                                   **{"kaiwo.ai/mode": "observe"}))]  # fmt: skip
+            made = [
+                api.create(pod(space, "llama-0", script, node.selector)),
+                api.create(pod(space, "llama-1", script, node.selector, **{"kaiwo.ai/mode": "observe"})),
+            ]
             api.create(pod(space, "cpu-0", "echo private", node.selector, gpus="0"))
             steps = [f"step {n}" for n in range(1, 6)]
             sources = [f"{one['metadata']['name']}@{one['metadata']['uid'][:8]}/trainer" for one in made]

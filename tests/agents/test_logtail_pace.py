@@ -2,7 +2,7 @@
 
 import pytest
 
-from kopt.agents.logtail.pace import Pace, PaceSettings
+from kopt.agents.logtail.rate_limit import Pace, PaceSettings
 
 
 class Log:
@@ -22,10 +22,10 @@ def read(log: Log, pace: Pace, lines: int, *, printed_per_s: float, pause: float
     if wait_s <= 0:
         pace.anew()
         return
-    pace.judge(log.behind)
+    pace.evaluate(log.behind)
     log.now_s += wait_s * pause
     log.left += wait_s * pause * printed_per_s
-    pace.judge(log.behind, wait_s)
+    pace.evaluate(log.behind, wait_s)
 
 
 def paced(log: Log) -> Pace:

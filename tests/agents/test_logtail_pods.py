@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from controlplane.processes import until
 
-from kopt.agents.logtail.notes import Annotator, NoteSettings, annotations_of, rfc3339, unknown
-from kopt.agents.logtail.pods import Container, PodView, mode_of, pod_view
-from kopt.cluster.api import ApiError, Conflict, Forbidden, NotFound, Unreachable
-from kopt.cluster.namespaces import NamespaceView, namespace_view
+from kopt.agents.logtail.annotator import AnnotationSettings, Annotator, annotations_of, rfc3339, unknown
+from kopt.agents.logtail.pods import Container, FollowedPod, followed_pod, mode_of
+from kopt.cluster.client.api import ApiError, Conflict, Forbidden, NotFound, Unreachable
+from kopt.cluster.objects.namespace import NamespaceView, namespace_view
 from kopt.core.decision import Mode
 
 Object = dict[str, Any]
@@ -28,29 +28,48 @@ def pod(**changes: Any) -> Object:
 
 
 def test_a_training_pod_is_followed_through_the_container_with_the_gpus() -> None:
-    assert pod_view(pod()) == PodView(
-        ("research", "llama-0"), "0123456789ab", "research/llama", "llama-0@01234567", 8.0, "",
-        (Container("trainer", 2, True),), False, False,
-    )  # fmt: skip
+    assert followed_pod(pod()) == FollowedPod(
+        ("research", "llama-0"),
+        "0123456789ab",
+        "research/llama",
+        "llama-0@01234567",
+        8.0,
+        "",
+        (Container("trainer", 2, True),),
+        False,
+        False,
+    )
 
 
-@pytest.mark.parametrize(("changes", "followed"), [
-    ({}, True), ({"limits": {"amd.com/cpx_nps4": 2}}, True), ({"limits": {"nvidia.com/mig-1g.10gb": "1"}}, True),
-    ({"limits": {"cpu": "4"}}, False), ({"kind": "ReplicaSet"}, False), ({"kind": "StatefulSet"}, True),
-    ({"annotations": {"kaiwo.ai/checkpoint-logs": "false"}}, False),
-    ({"kind": "ReplicaSet", "labels": {"kaiwo.ai/checkpoint-logs": "true"}}, True),
-    ({"limits": {}, "annotations": {"kaiwo.ai/gpu-fraction": "0.5"}}, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "followed"),
+    [
+        ({}, True),
+        ({"limits": {"amd.com/cpx_nps4": 2}}, True),
+        ({"limits": {"nvidia.com/mig-1g.10gb": "1"}}, True),
+        ({"limits": {"cpu": "4"}}, False),
+        ({"kind": "ReplicaSet"}, False),
+        ({"kind": "StatefulSet"}, True),
+        ({"annotations": {"kaiwo.ai/checkpoint-logs": "false"}}, False),
+        ({"kind": "ReplicaSet", "labels": {"kaiwo.ai/checkpoint-logs": "true"}}, True),
+        ({"limits": {}, "annotations": {"kaiwo.ai/gpu-fraction": "0.5"}}, True),
+    ],
+)
 def test_services_and_pods_without_gpus_are_left_alone_unless_they_ask(changes: Object, followed: bool) -> None:
-    assert (pod_view(pod(**changes)) is not None) is followed
+    assert (followed_pod(pod(**changes)) is not None) is followed
 
 
-@pytest.mark.parametrize(("labels", "job"), [
-    ({}, "research/llama"), ({"job-name": "a", "jobset.sigs.k8s.io/jobset-name": "gang"}, "research/gang"),
-    ({"training.kubeflow.org/job-name": "torch"}, "research/torch"), ({"ray.io/cluster": "ray"}, "research/ray"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("labels", "job"),
+    [
+        ({}, "research/llama"),
+        ({"job-name": "a", "jobset.sigs.k8s.io/jobset-name": "gang"}, "research/gang"),
+        ({"training.kubeflow.org/job-name": "torch"}, "research/torch"),
+        ({"ray.io/cluster": "ray"}, "research/ray"),
+    ],
+)
 def test_the_pods_of_a_gang_are_one_job(labels: Object, job: str) -> None:
-    found = pod_view(pod(labels=labels))
+    found = followed_pod(pod(labels=labels))
     assert found is not None
     assert found.job == job
 
@@ -58,56 +77,75 @@ def test_the_pods_of_a_gang_are_one_job(labels: Object, job: str) -> None:
 def test_a_name_that_comes_once_needs_no_uid_and_torchrun_says_how_many_nodes() -> None:
     env = [{"name": "PET_NNODES", "value": "4"}]
     containers = [{"name": "trainer", "env": env, "resources": {"limits": {"amd.com/gpu": 8}}}]
-    found = pod_view(pod(generateName="llama-", spec={"containers": containers}))
+    found = followed_pod(pod(generateName="llama-", spec={"containers": containers}))
     assert found is not None
     assert (found.label, found.gpus) == ("llama-0", 32.0)
 
 
 @pytest.mark.parametrize("value", ["²", "4-8", "9" * 5000, "", None])
 def test_a_number_of_nodes_that_is_none_ends_no_agent(value: Any) -> None:
-    containers = [{"name": "a", "env": [{"name": "PET_NNODES", "value": value}],
-                   "resources": {"limits": {"amd.com/gpu": "²"}}}]  # fmt: skip
-    assert pod_view(pod(spec={"containers": [*containers, {"name": "b", "resources": {"limits": {"amd.com/gpu": 8}}}]}))
+    containers = [
+        {"name": "a", "env": [{"name": "PET_NNODES", "value": value}], "resources": {"limits": {"amd.com/gpu": "²"}}}
+    ]
+    assert followed_pod(
+        pod(spec={"containers": [*containers, {"name": "b", "resources": {"limits": {"amd.com/gpu": 8}}}]})
+    )
 
 
 def test_what_others_say_of_checkpoints_is_passed_on_until_we_say_it_ourselves() -> None:
     said = {"kaiwo.ai/last-checkpoint-step": "400"}
     first, later = (
-        pod_view(pod(annotations=said)),
-        pod_view(pod(annotations={**said, "kaiwo.ai/checkpoint-model": "m/1"})),
+        followed_pod(pod(annotations=said)),
+        followed_pod(pod(annotations={**said, "kaiwo.ai/checkpoint-model": "m/1"})),
     )
     assert first is not None
     assert later is not None
     assert (dict(first.recorded), later.recorded) == (said, ())
 
 
-@pytest.mark.parametrize(("own", "namespace", "default", "mode"), [
-    ("", "", Mode.OBSERVE, Mode.OBSERVE), ("annotate", "", Mode.OBSERVE, Mode.ANNOTATE),
-    ("observe", "enforce", Mode.ANNOTATE, Mode.OBSERVE), ("", "observe", Mode.ENFORCE, Mode.OBSERVE),
-    ("nonsense", "annotate", Mode.OBSERVE, Mode.ANNOTATE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("own", "namespace", "default", "mode"),
+    [
+        ("", "", Mode.OBSERVE, Mode.OBSERVE),
+        ("annotate", "", Mode.OBSERVE, Mode.ANNOTATE),
+        ("observe", "annotate", Mode.ANNOTATE, Mode.OBSERVE),
+        ("observe", "enforce", Mode.ANNOTATE, Mode.ENFORCE),
+        ("", "observe", Mode.ENFORCE, Mode.OBSERVE),
+        ("nonsense", "annotate", Mode.OBSERVE, Mode.ANNOTATE),
+    ],
+)
 def test_the_nearest_mode_wins(own: str, namespace: str, default: Mode, mode: Mode) -> None:
-    found = pod_view(pod(annotations={"kaiwo.ai/mode": own}))
+    found = followed_pod(pod(annotations={"kaiwo.ai/mode": own}))
     view = namespace_view({"metadata": {"name": "research", "annotations": {"kaiwo.ai/mode": namespace}}})
     assert found is not None
     assert mode_of(found, view, default) is mode
 
 
 ANSWER = {
-    "state": "TRAIN", "safe": True, "last_durable_at": 1_772_359_200.4, "last_durable_step": 400, "reason": "why",
-    "work_at_risk_gpu_seconds": 812.4, "work_at_risk_low": 700.0, "work_at_risk_high": 1000.0,
+    "state": "TRAIN",
+    "safe": True,
+    "last_durable_at": 1_772_359_200.4,
+    "last_durable_step": 400,
+    "reason": "why",
+    "work_at_risk_gpu_seconds": 812.4,
+    "work_at_risk_low": 700.0,
+    "work_at_risk_high": 1000.0,
     "model": {"name": "checkpoint", "version": "3"},
-}  # fmt: skip
+}
 
 
 def test_an_answer_as_annotations() -> None:
     assert annotations_of(ANSWER, 1_772_359_260.0) == {
-        "kaiwo.ai/checkpoint-state": "TRAIN", "kaiwo.ai/checkpoint-safe": "true",
+        "kaiwo.ai/checkpoint-state": "TRAIN",
+        "kaiwo.ai/checkpoint-safe": "true",
         "kaiwo.ai/checkpoint-observed-at": "2026-03-01T10:01:00Z",
-        "kaiwo.ai/last-checkpoint-time": "2026-03-01T10:00:00Z", "kaiwo.ai/last-checkpoint-step": "400",
-        "kaiwo.ai/work-at-risk": "812", "kaiwo.ai/work-at-risk-interval": "700-1000",
-        "kaiwo.ai/checkpoint-reason": "why", "kaiwo.ai/checkpoint-model": "checkpoint/3",
-    }  # fmt: skip
+        "kaiwo.ai/last-checkpoint-time": "2026-03-01T10:00:00Z",
+        "kaiwo.ai/last-checkpoint-step": "400",
+        "kaiwo.ai/work-at-risk": "812",
+        "kaiwo.ai/work-at-risk-interval": "700-1000",
+        "kaiwo.ai/checkpoint-reason": "why",
+        "kaiwo.ai/checkpoint-model": "checkpoint/3",
+    }
 
 
 NOTHING: list[Object] = [
@@ -143,8 +181,8 @@ class FakeKube:
         return {}
 
 
-def annotator(kube: FakeKube, clock: list[float], settings: NoteSettings | None = None) -> Annotator:
-    return Annotator(kube, ("research", "llama-0"), "uid", settings or NoteSettings(), lambda: clock[0])  # type: ignore[arg-type]
+def annotator(kube: FakeKube, clock: list[float], settings: AnnotationSettings | None = None) -> Annotator:
+    return Annotator(kube, ("research", "llama-0"), "uid", settings or AnnotationSettings(), lambda: clock[0])  # type: ignore[arg-type]
 
 
 def said(safe: bool, state: str = "TRAIN", risk: float = 0.0) -> Mapping[str, str | None]:
@@ -159,10 +197,10 @@ async def test_it_is_written_once_and_for_this_very_pod() -> None:
     kube, clock = FakeKube(), [0.0]
     notes = annotator(kube, clock)
     task = asyncio.create_task(notes.run())
-    notes.tell(said(True))
+    notes.update(said(True))
     await until(lambda: kube.patches)
     for risk in range(50):
-        notes.tell(said(True, risk=float(risk)))
+        notes.update(said(True, risk=float(risk)))
         await asyncio.sleep(0)
     await quiet()
     assert len(kube.patches) == 1
@@ -172,18 +210,18 @@ async def test_it_is_written_once_and_for_this_very_pod() -> None:
 
 async def test_what_stops_being_safe_is_said_at_once_and_other_changes_wait() -> None:
     kube, clock = FakeKube(), [0.0]
-    notes = annotator(kube, clock, NoteSettings(between_s=30.0, urgent_between_s=0.01))
+    notes = annotator(kube, clock, AnnotationSettings(between_s=30.0, urgent_between_s=0.01))
     task = asyncio.create_task(notes.run())
-    notes.tell(said(True))
+    notes.update(said(True))
     await until(lambda: kube.patches)
-    notes.tell(said(True, "EVAL"))
+    notes.update(said(True, "EVAL"))
     await quiet()
     assert len(kube.patches) == 1
     clock[0] = 0.02
-    notes.tell(said(False, "CKPT_WRITING"))
+    notes.update(said(False, "CKPT_WRITING"))
     await until(lambda: len(kube.patches) == 2)
     assert kube.patches[1]["annotations"]["kaiwo.ai/checkpoint-safe"] == "false"
-    notes.tell(said(True, "CKPT_DONE"))
+    notes.update(said(True, "CKPT_DONE"))
     await quiet()
     assert len(kube.patches) == 2, "to be safe again is no hurry"
     task.cancel()
@@ -193,7 +231,7 @@ async def test_the_first_step_of_a_pod_is_where_the_job_goes_on_not_where_it_was
     kube, clock = FakeKube(), [0.0]
     notes = annotator(kube, clock)
     for step in (1500, 1500, None, 1201, 1230):
-        notes.tell_step(step)
+        notes.update_step(step)
     task = asyncio.create_task(notes.run())
     await until(lambda: kube.patches)
     assert kube.patches[0]["annotations"] == {"kaiwo.ai/first-step": "1201"}
@@ -204,22 +242,24 @@ async def test_what_has_not_changed_is_said_again_so_that_silence_means_somethin
     kube, clock = FakeKube(), [0.0]
     notes = annotator(kube, clock)
     task = asyncio.create_task(notes.run())
-    notes.tell(said(True))
+    notes.update(said(True))
     await until(lambda: kube.patches)
     clock[0] = 61.0
-    notes.tell(said(True) | {"kaiwo.ai/checkpoint-observed-at": rfc3339(61.0)})
+    notes.update(said(True) | {"kaiwo.ai/checkpoint-observed-at": rfc3339(61.0)})
     await until(lambda: len(kube.patches) == 2)
     assert kube.patches[1]["annotations"]["kaiwo.ai/checkpoint-observed-at"] == "1970-01-01T00:01:01Z"
     task.cancel()
 
 
-@pytest.mark.parametrize("error", [NotFound(404, "NotFound", "gone"), Conflict(409, "Conflict", "another uid"),
-                                   Forbidden(403, "Forbidden", "no")])  # fmt: skip
+@pytest.mark.parametrize(
+    "error",
+    [NotFound(404, "NotFound", "gone"), Conflict(409, "Conflict", "another uid"), Forbidden(403, "Forbidden", "no")],
+)
 async def test_a_pod_that_is_gone_or_forbidden_is_left_alone(error: ApiError) -> None:
     kube = FakeKube()
     kube.errors = [error]
     notes = annotator(kube, [0.0])
-    notes.tell(said(True))
+    notes.update(said(True))
     async with asyncio.timeout(10):
         await notes.run()
     assert (kube.tried, kube.patches) == (1, [])
@@ -230,7 +270,7 @@ async def test_a_server_that_does_not_answer_is_asked_again() -> None:
     kube.errors = [Unreachable("down")]
     notes = annotator(kube, [0.0])
     task = asyncio.create_task(notes.run())
-    notes.tell(unknown(0.0, "nobody answers"))
+    notes.update(unknown(0.0, "nobody answers"))
     await until(lambda: kube.patches)
     assert kube.patches[0]["annotations"]["kaiwo.ai/checkpoint-state"] == "UNKNOWN"
     task.cancel()

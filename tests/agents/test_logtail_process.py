@@ -30,8 +30,12 @@ class Agent:
         env = {key: value for key, value in os.environ.items() if not key.startswith(("POD_", "KOPT_"))}
         self.log = log
         with log.open("ab") as file:
-            self.process = subprocess.Popen([*KOPT, "agent", "logtail", *arguments, "--predictions", url],
-                                            stderr=file, stdout=file, env=env | environment)  # fmt: skip
+            self.process = subprocess.Popen(
+                [*KOPT, "agent", "logtail", *arguments, "--predictions", url],
+                stderr=file,
+                stdout=file,
+                env=env | environment,
+            )
 
     @property
     def resident_mib(self) -> float:
@@ -93,8 +97,20 @@ def test_two_thousand_files_lines_of_a_megabyte_and_garbage_fit_into_a_hundred_m
     logs.mkdir()
     for n in range(2000):
         write(logs / f"rank{n:04d}.log", 1, 20)
-    agent = Agent(url, tmp_path / "agent.log", "sidecar", f"{logs}/*.log", "--job", "research/llama", "--source", "a",
-                  "--lines-per-second", "1000000", "--state", str(tmp_path / "state.json"))  # fmt: skip
+    agent = Agent(
+        url,
+        tmp_path / "agent.log",
+        "sidecar",
+        f"{logs}/*.log",
+        "--job",
+        "research/llama",
+        "--source",
+        "a",
+        "--lines-per-second",
+        "1000000",
+        "--state",
+        str(tmp_path / "state.json"),
+    )
     try:
         wait_for(lambda: sum(map(len, kept.taken.values())) >= 40_000, 200)
         with (logs / "rank0000.log").open("ab") as file:
@@ -113,7 +129,7 @@ def test_two_thousand_files_lines_of_a_megabyte_and_garbage_fit_into_a_hundred_m
 
 def test_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys; import kopt.agents.logtail.process, kopt.cli.agent_logtail; "
+        "import sys; import kopt.agents.logtail.process, kopt.cli.cluster.agent_logtail; "
         f"print(sorted(set({HEAVY!r}.split()) & {{name.split('.')[0] for name in sys.modules}}), "
         "sorted(name for name in sys.modules if name.startswith(('kopt.models', 'kopt.features', 'kopt.data', "
         "'kopt.training'))))"
@@ -127,8 +143,18 @@ def test_a_checkpoint_folder_is_sent_when_it_changes(endpoint: tuple[Endpoint, s
     folder = tmp_path / "checkpoints"
     (folder / "checkpoint-100").mkdir(parents=True)
     (folder / "checkpoint-100" / "model.safetensors").write_bytes(b"x" * 10)
-    agent = Agent(url, tmp_path / "agent.log", "sidecar", str(tmp_path / "train.log"), "--checkpoints", str(folder),
-                  "--gpus", "8", POD_NAMESPACE="research", POD_NAME="llama-0")  # fmt: skip
+    agent = Agent(
+        url,
+        tmp_path / "agent.log",
+        "sidecar",
+        str(tmp_path / "train.log"),
+        "--checkpoints",
+        str(folder),
+        "--gpus",
+        "8",
+        POD_NAMESPACE="research",
+        POD_NAME="llama-0",
+    )
     try:
         sent = wait_for(lambda: [one for one in kept.requests if "files" in one])
         assert {(one["path"], one["bytes"], one["is_folder"]) for one in sent[0]["files"] if not one["is_folder"]} == {
@@ -152,16 +178,22 @@ def test_a_listing_of_a_huge_or_absent_folder_is_bounded(tmp_path: Path) -> None
     assert {one["is_folder"] for one in found} == {False}
 
 
-@pytest.mark.parametrize(("arguments", "status", "words"), [
-    (("sidecar", "/x", "--job", "llama"), 2, "NAMESPACE/NAME"), (("sidecar",), 2, "FILE"),
-    (("sidecar", "/x", "--job", "a/b", "--mode", "on"), 2, "there are observe"),
-    (("sidecar", "/x", "--job", "a/b", "--mode", "annotate"), 2, "POD_NAMESPACE"),
-    (("sidecar", "/x", "--job", "a/b", "--predictions", "kopt:1"), 2, "http://HOST"),
-    (("sidecar", "/x", "--job", "a/b", "--state", "/no/such/place"), 1, "/no/such is no folder"),
-    (("sidecar", "/x", "--job", "a/b", "--gpus", "-1"), 2, "not negative"),
-    (("node", "--node", "a", "--root", "/no/such"), 1, "/var/log/pods"), (("node",), 2, "--node"),
-    (("cluster", "--kubeconfig", "/no/such"), 1, "/no/such"), (("cluster", "--lines-per-second", "0"), 2, "positive"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("sidecar", "/x", "--job", "llama"), 2, "NAMESPACE/NAME"),
+        (("sidecar",), 2, "FILE"),
+        (("sidecar", "/x", "--job", "a/b", "--mode", "on"), 2, "is not one of 'observe'"),
+        (("sidecar", "/x", "--job", "a/b", "--mode", "annotate"), 2, "POD_NAMESPACE"),
+        (("sidecar", "/x", "--job", "a/b", "--predictions", "kopt:1"), 2, "http://HOST"),
+        (("sidecar", "/x", "--job", "a/b", "--state", "/no/such/place"), 1, "/no/such is no folder"),
+        (("sidecar", "/x", "--job", "a/b", "--gpus", "-1"), 2, "not negative"),
+        (("node", "--node", "a", "--root", "/no/such"), 1, "/var/log/pods"),
+        (("node",), 2, "--node"),
+        (("cluster", "--kubeconfig", "/no/such"), 1, "/no/such"),
+        (("cluster", "--lines-per-second", "0"), 2, "positive"),
+    ],
+)
 def test_what_cannot_be_is_said(
     arguments: tuple[str, ...], status: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +215,11 @@ def test_metrics_answer_while_it_lives(endpoint: tuple[Endpoint, str], tmp_path:
         wait_for(lambda: kept.taken)
         text = wait_for(lambda: httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text)
         assert "kopt_logtail_sources 1.0" in text
-        wait_for(lambda: "kopt_logtail_lines_sent_total 30.0"
-                 in httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text)  # fmt: skip
+        wait_for(
+            lambda: (
+                "kopt_logtail_lines_sent_total 30.0"
+                in httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+            )
+        )
     finally:
         assert agent.end() == 0

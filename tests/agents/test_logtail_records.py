@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.agents.logtail.records import ContainerLog, Decoder, Origin, PlainLog, Said, read_time
+from kopt.agents.logtail.records import ContainerLog, Decoder, LogLine, Origin, PlainLog, read_time
 
 PIECES = st.lists(st.integers(1, 40), min_size=1, max_size=40)
 TEXT = st.lists(st.sampled_from([b"step 1", b"\r", b"\n", b"\r\n", b"saved", b"\xff\xfe", b"x" * 30, b""]), max_size=40)
@@ -29,8 +29,8 @@ def pieces(content: bytes, sizes: list[int]) -> list[bytes]:
     return found
 
 
-def read(decoder: Decoder, parts: list[bytes]) -> tuple[list[Said], list[Origin]]:
-    lines: list[Said] = []
+def read(decoder: Decoder, parts: list[bytes]) -> tuple[list[LogLine], list[Origin]]:
+    lines: list[LogLine] = []
     origins = []
     for part in parts:
         lines += decoder.feed(part)

@@ -15,16 +15,16 @@ import pytest
 from controlplane.processes import until
 from logtail_endpoint import Down, Endpoint
 
+from kopt.agents.logtail.file_events import Notices
 from kopt.agents.logtail.following import FileSource
 from kopt.agents.logtail.jobs import Jobs, JobSettings
-from kopt.agents.logtail.ledger import Ledger
-from kopt.agents.logtail.notices import Notices
-from kopt.agents.logtail.outbox import OutboxSettings, Post
-from kopt.agents.logtail.pace import PaceSettings
-from kopt.agents.logtail.places import Files
+from kopt.agents.logtail.log_paths import Files
+from kopt.agents.logtail.offset_store import OffsetStore
+from kopt.agents.logtail.rate_limit import PaceSettings
+from kopt.agents.logtail.sender import Post, SenderSettings
 
 JOB, SOURCE = "research/llama", "llama-0/trainer"
-QUICK = JobSettings(outbox=OutboxSettings(linger_s=0.01, first_pause_s=0.01, longest_pause_s=0.05))
+QUICK = JobSettings(sender=SenderSettings(linger_s=0.01, first_pause_s=0.01, longest_pause_s=0.05))
 
 
 class Agent:
@@ -34,7 +34,7 @@ class Agent:
         self.jobs, self.notices = jobs, notices
 
     def follow(self, path: Path, job: str = JOB, source: str = SOURCE) -> FileSource:
-        made = FileSource(path, source, self.notices, self.jobs.ledger.mark(str(path)), plain=True)
+        made = FileSource(path, source, self.notices, self.jobs.offsets.mark(str(path)), plain=True)
         self.jobs.follow(job, made)
         return made
 
@@ -42,7 +42,7 @@ class Agent:
 @contextlib.asynccontextmanager
 async def running(post: Post, state: Path | None = None, settings: JobSettings = QUICK) -> AsyncIterator[Agent]:
     """An agent that is killed at the end of the block: what it knows is in its file, or nowhere."""
-    jobs, notices = Jobs(post, Ledger(state), settings), Notices(sweep_s=0.05)
+    jobs, notices = Jobs(post, OffsetStore(state), settings), Notices(sweep_s=0.05)
     tasks = [asyncio.create_task(jobs.run()), asyncio.create_task(notices.run())]
     await jobs.started()
     try:
@@ -88,7 +88,7 @@ async def test_lines_come_with_their_numbers_and_with_the_gpus(endpoint: Endpoin
 
 
 async def test_a_job_that_prints_nothing_is_asked_about(endpoint: Endpoint, log: Path) -> None:
-    settings = replace(QUICK, outbox=replace(QUICK.outbox, ask_s=0.05))
+    settings = replace(QUICK, sender=replace(QUICK.sender, ask_s=0.05))
     async with endpoint.client() as client, running(client.checkpoint, settings=settings) as agent:
         agent.follow(log)
         await until(lambda: len(endpoint.requests) > 3)
@@ -100,32 +100,34 @@ async def test_while_nothing_is_answered_reading_stops_and_then_nothing_is_missi
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     endpoint.gate = asyncio.Event()
-    settings = replace(QUICK, outbox=replace(QUICK.outbox, job_bytes=300_000, all_bytes=1_000_000),
-                       pace=PaceSettings(lines_per_second=5000, burst=2000, patience_s=1.0))  # fmt: skip
+    settings = replace(
+        QUICK,
+        sender=replace(QUICK.sender, job_bytes=300_000, all_bytes=1_000_000),
+        pace=PaceSettings(lines_per_second=5000, burst=2000, patience_s=1.0),
+    )
     written = {}
     async with endpoint.client(deadline_s=1.0) as client, running(client.checkpoint, settings=settings) as agent:
         for n in range(20):
             path = tmp_path / f"rank{n}.log"
             written[n] = write(path, 1, 8_000)
             agent.follow(path, f"research/job-{n}", "a/b")
-        await until(lambda: agent.jobs.room.used >= 1_000_000)
-        await until(lambda: agent.jobs.tally.failures > 20)
-        assert agent.jobs.room.used < 2_000_000
-        assert sum(one.outbox.down for one in agent.jobs.jobs.values()) >= 3
+        await until(lambda: agent.jobs.budget.used >= 1_000_000)
+        await until(lambda: agent.jobs.counters.failures > 20)
+        assert agent.jobs.budget.used < 2_000_000
+        assert sum(one.sender.down for one in agent.jobs.jobs.values()) >= 3
         endpoint.gate.set()
         await until(lambda: all(arrived(endpoint, 8_000, f"research/job-{n}", "a/b")() for n in range(20)))
-        await until(lambda: agent.jobs.room.used == 0)
-        assert agent.jobs.tally.skipped == 0
+        await until(lambda: agent.jobs.budget.used == 0)
+        assert agent.jobs.counters.skipped == 0
     for n in range(20):
         assert endpoint.lines(f"research/job-{n}", "a/b") == written[n]
 
 
 async def test_what_the_endpoint_asks_to_wait_is_waited(endpoint: Endpoint, log: Path) -> None:
     post = Down(endpoint, failures=1, retry_after_s=0.3)
+    begun_s = asyncio.get_running_loop().time()
     async with running(post) as agent:
         agent.follow(log)
-        await until(lambda: post.calls == 1)
-        begun_s = asyncio.get_running_loop().time()
         await until(lambda: post.calls >= 2)
         assert asyncio.get_running_loop().time() - begun_s >= 0.25
 
@@ -135,7 +137,7 @@ async def test_too_many_requests_lose_nothing(endpoint: Endpoint, log: Path) -> 
     async with endpoint.client(deadline_s=0.2) as client, running(client.checkpoint) as agent:
         agent.follow(log)
         lines = write(log, 1, 50)
-        await until(lambda: agent.jobs.tally.failures > 3)
+        await until(lambda: agent.jobs.counters.failures > 3)
         lines += write(log, 51, 100)
         endpoint.status, endpoint.headers = 200, {}
         await until(arrived(endpoint, 100))
@@ -162,10 +164,10 @@ async def test_lines_that_only_a_fallback_answered_come_again(endpoint: Endpoint
         agent.follow(log)
         endpoint.fallbacks = fallbacks
         await until(lambda: not endpoint.fallbacks)
-        await until(lambda: agent.jobs.room.used == 0)
+        await until(lambda: agent.jobs.budget.used == 0)
         lines += write(log, 51, 60)
         await until(lambda: 60 in endpoint.numbers(JOB, SOURCE))
-        assert agent.jobs.tally.skipped == 0
+        assert agent.jobs.counters.skipped == 0
     assert endpoint.lines(JOB, SOURCE) == lines
 
 
@@ -187,7 +189,7 @@ async def test_a_line_that_is_refused_takes_few_others_along(endpoint: Endpoint,
     async with endpoint.client() as client, running(client.checkpoint) as agent:
         agent.follow(log)
         await until(lambda: 1000 in endpoint.numbers(JOB, SOURCE))
-        skipped = agent.jobs.tally.skipped
+        skipped = agent.jobs.counters.skipped
     assert 1 <= skipped <= 70
     assert endpoint.lines(JOB, SOURCE) == [line for n, line in enumerate(lines, 1) if n in endpoint.taken[JOB, SOURCE]]
     assert len(endpoint.lines(JOB, SOURCE)) == 1000 - skipped
@@ -205,7 +207,7 @@ async def test_killed_and_started_again_it_goes_on_where_it_was(
             lines += write(log, 100 * n + 1, 100 * n + 100)
             await until(arrived(endpoint, 100 * n + 37))
             if n % 2:
-                agent.jobs.ledger.save()
+                agent.jobs.offsets.save()
         if forgets:
             state.unlink(missing_ok=True)
         if n == 2:
@@ -218,9 +220,16 @@ async def test_killed_and_started_again_it_goes_on_where_it_was(
     assert endpoint.numbers(JOB, SOURCE) == list(range(1, 601))
 
 
-@pytest.mark.parametrize("damage", [lambda text: text[: len(text) // 2], lambda text: b"", lambda text: os.urandom(500),
-                                    lambda text: text.replace(b'"offset":', b'"offset":1'),
-                                    lambda text: b'{"schema":"kopt-logtail/1","crc32":0}\n[]'])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: b"",
+        lambda text: os.urandom(500),
+        lambda text: text.replace(b'"offset":', b'"offset":1'),
+        lambda text: b'{"schema":"kopt-logtail/1","crc32":0}\n[]',
+    ],
+)
 async def test_a_damaged_file_of_places_costs_nothing_but_reading_again(
     endpoint: Endpoint, log: Path, tmp_path: Path, damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -229,8 +238,8 @@ async def test_a_damaged_file_of_places_costs_nothing_but_reading_again(
     async with endpoint.client() as client, running(client.checkpoint, state) as agent:
         agent.follow(log)
         await until(arrived(endpoint, 300))
-        await until(lambda: agent.jobs.room.used == 0)
-        agent.jobs.ledger.save()
+        await until(lambda: agent.jobs.budget.used == 0)
+        agent.jobs.offsets.save()
     state.write_bytes(damage(state.read_bytes()))
     lines += write(log, 301, 400)
     async with endpoint.client() as client, running(client.checkpoint, state) as agent:
@@ -255,13 +264,13 @@ async def test_without_its_file_and_with_lines_gone_it_counts_on_where_the_endpo
 
 
 async def test_places_that_cannot_be_kept_are_told_once(endpoint: Endpoint, tmp_path: Path, caplog: Any) -> None:
-    ledger = Ledger(tmp_path / "absent" / "state.json")
+    offsets = OffsetStore(tmp_path / "absent" / "state.json")
     for n in range(3):
-        ledger.set("a", {"number": n})
-        ledger.save()
+        offsets.set("a", {"number": n})
+        offsets.save()
     assert caplog.text.count("cannot be kept") == 1
     (tmp_path / "absent").mkdir()
-    ledger.save()
+    offsets.save()
     head, body = (tmp_path / "absent" / "state.json").read_bytes().split(b"\n")
     assert json.loads(head)["schema"] == "kopt-logtail/1"
     assert json.loads(body)["a"]["number"] == 2
@@ -307,11 +316,11 @@ async def test_a_job_that_prints_without_end_is_thinned_out_and_the_others_are_n
             write(quiet, n + 1, n + 1)
             await asyncio.sleep(0.01)
         await until(arrived(endpoint, 400, "research/quiet", "a"))
-        await until(lambda: agent.jobs.tally.skipped > 0)
+        await until(lambda: agent.jobs.counters.skipped > 0)
         with loud.open("a") as file:
             file.write("the end\n")
         await until(lambda: count + 1 in endpoint.numbers("research/loud", "a"))
-        skipped = agent.jobs.tally.skipped
+        skipped = agent.jobs.counters.skipped
     sent = endpoint.taken["research/loud", "a"]
     assert sent[count + 1] == "the end"
     assert skipped + len(sent) == count + 1, "what was passed over is counted"

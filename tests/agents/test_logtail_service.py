@@ -9,17 +9,18 @@ import pytest
 from controlplane.processes import until
 from serving.conftest import MemorySource, no_store
 
+from kopt.agents.logtail.file_events import Notices
 from kopt.agents.logtail.following import FileSource
 from kopt.agents.logtail.jobs import Jobs, JobSettings
-from kopt.agents.logtail.ledger import Ledger
-from kopt.agents.logtail.notices import Notices
-from kopt.agents.logtail.outbox import OutboxSettings
+from kopt.agents.logtail.offset_store import OffsetStore
+from kopt.agents.logtail.sender import SenderSettings
 from kopt.core.settings import Settings
-from kopt.models.loading import load_predictor
-from kopt.serving.app import create_app
-from kopt.serving.build import Parts, assemble
-from kopt.serving.client import AsyncPredictionClient
-from kopt.serving.stored import StoredFeatures
+from kopt.models.registry.loading import load_predictor
+from kopt.serving.checkpoint.service import CheckpointService
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.http.app import create_app
+from kopt.serving.runtime.assemble import Parts, assemble
 
 JOB, SOURCE = "research/llama", "llama-0/trainer"
 
@@ -27,16 +28,15 @@ JOB, SOURCE = "research/llama", "llama-0/trainer"
 @pytest.mark.slow
 async def test_a_trainers_log_becomes_a_state(tmp_path: Path) -> None:
     shipped: Any = load_predictor("checkpoint", "shipped")
-    parts = Parts(MemorySource({}), StoredFeatures(no_store), refresh_s=3600, shipped_checkpoint=lambda: shipped)
+    parts = Parts(MemorySource({}), StoredFeatures(no_store), refresh_s=3600, shipped={"checkpoint": lambda: shipped})
     endpoint = assemble(Settings(home=tmp_path), parts)
-    assert endpoint.checkpoint is not None
     endpoint.start()
-    endpoint.checkpoint.refresh()
+    endpoint.service(CheckpointService).refresh()
     transport = httpx.ASGITransport(create_app(endpoint, manage=False), raise_app_exceptions=False)
     log = tmp_path / "train.log"
-    settings = JobSettings(outbox=OutboxSettings(linger_s=0.01))
+    settings = JobSettings(sender=SenderSettings(linger_s=0.01))
     async with AsyncPredictionClient("http://endpoint", deadline_s=30.0, transport=transport) as client:
-        jobs, notices = Jobs(client.checkpoint, Ledger(None), settings), Notices()
+        jobs, notices = Jobs(client.checkpoint, OffsetStore(None), settings), Notices()
         tasks = [asyncio.create_task(jobs.run()), asyncio.create_task(notices.run())]
         await jobs.started()
         jobs.set_gpus(JOB, "pod", 8.0)

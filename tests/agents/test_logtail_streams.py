@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from logtail_endpoint import Endpoint
 
 from kopt.agents.logtail.jobs import Jobs, JobSettings
-from kopt.agents.logtail.ledger import Ledger
-from kopt.agents.logtail.outbox import OutboxSettings
-from kopt.agents.logtail.pace import PaceSettings
+from kopt.agents.logtail.offset_store import OffsetStore
+from kopt.agents.logtail.rate_limit import PaceSettings
+from kopt.agents.logtail.sender import SenderSettings
 from kopt.agents.logtail.streams import Instance, Records, StreamSource
-from kopt.cluster.access import Credentials
-from kopt.cluster.api import Kube
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.credentials import Credentials
 
 JOB, SOURCE, KEY = "research/llama", "llama-0/trainer", "uid/trainer"
-QUICK = JobSettings(outbox=OutboxSettings(linger_s=0.01, first_pause_s=0.01, longest_pause_s=0.05))
+QUICK = JobSettings(sender=SenderSettings(linger_s=0.01, first_pause_s=0.01, longest_pause_s=0.05))
 UNHURRIED = PaceSettings(lines_per_second=1e6, burst=1e6)
 BEGIN_S = 1_772_359_200
 
@@ -158,15 +158,15 @@ async def scene() -> AsyncIterator[Scene]:
 @contextlib.asynccontextmanager
 async def following(scene: Scene, state: Path | None = None, restarts: int = 0) -> AsyncIterator[StreamSource]:
     async with scene.endpoint.client() as client:
-        jobs = Jobs(client.checkpoint, Ledger(state), QUICK)
+        jobs = Jobs(client.checkpoint, OffsetStore(state), QUICK)
         task = asyncio.create_task(jobs.run())
         await jobs.started()
         instance = Instance("research", "llama-0", "trainer", restarts)
-        source = StreamSource(scene.kube, instance, SOURCE, KEY, lambda: 0.0, jobs.ledger.mark(KEY))
+        source = StreamSource(scene.kube, instance, SOURCE, KEY, lambda: 0.0, jobs.offsets.mark(KEY))
         jobs.follow(JOB, source)
         try:
             yield source
-            jobs.ledger.save()
+            jobs.offsets.save()
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -283,9 +283,9 @@ async def test_a_deleted_pod_ends_its_stream_and_a_finished_one_is_read_to_its_e
 
 async def test_while_the_endpoint_is_away_the_stream_waits_and_little_is_held(scene: Scene) -> None:
     scene.endpoint.gate = asyncio.Event()
-    settings = replace(QUICK.outbox, job_bytes=200_000)
+    settings = replace(QUICK.sender, job_bytes=200_000)
     async with scene.endpoint.client(deadline_s=0.2) as client:
-        jobs = Jobs(client.checkpoint, Ledger(None), replace(QUICK, outbox=settings, pace=UNHURRIED))
+        jobs = Jobs(client.checkpoint, OffsetStore(None), replace(QUICK, sender=settings, pace=UNHURRIED))
         task = asyncio.create_task(jobs.run())
         await jobs.started()
         source = StreamSource(scene.kube, Instance("research", "llama-0", "trainer"), SOURCE, KEY, lambda: 0.0)
@@ -294,17 +294,20 @@ async def test_while_the_endpoint_is_away_the_stream_waits_and_little_is_held(sc
         jobs.follow(JOB, source)
         for n in range(40_000):
             scene.container.print(f"step {n} {'x' * 100}", 10**4)
-        await until(lambda: jobs.room.used >= 200_000)
-        await until(lambda: jobs.tally.failures > 2)
-        assert jobs.room.used < 2_000_000
+        await until(lambda: jobs.budget.used >= 200_000)
+        await until(lambda: jobs.counters.failures > 2)
+        assert jobs.budget.used < 2_000_000
         scene.endpoint.gate.set()
         await scene.whole()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-RECORDS = st.lists(st.tuples(st.sampled_from([0, 0, 1, 10**9]), st.sampled_from([b"a", b"", b"1\r2", b"x" * 50])),
-                   min_size=1, max_size=30)  # fmt: skip
+RECORDS = st.lists(
+    st.tuples(st.sampled_from([0, 0, 1, 10**9]), st.sampled_from([b"a", b"", b"1\r2", b"x" * 50])),
+    min_size=1,
+    max_size=30,
+)
 
 
 @given(RECORDS, st.lists(st.tuples(st.integers(0, 400), st.integers(1, 60)), max_size=6))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kopt.agents.logtail.series import container_series, plain_series
-from kopt.agents.logtail.trail import Place, Trail
+from kopt.agents.logtail.log_reader import LogReader, Offset
+from kopt.agents.logtail.rotated_files import container_series, plain_series
 
 
 class Writer:
@@ -54,7 +54,7 @@ class Writer:
             old.unlink()
 
 
-def drain(trail: Trail, limit: int = 1 << 16) -> bytes:
+def drain(trail: LogReader, limit: int = 1 << 16) -> bytes:
     found = b""
     while piece := trail.read(limit):
         found += piece
@@ -67,7 +67,7 @@ def writer(tmp_path: Path) -> Writer:
 
 
 def test_a_file_that_comes_later_is_read_then(tmp_path: Path) -> None:
-    trail = Trail(plain_series(tmp_path / "later" / "train.log"))
+    trail = LogReader(plain_series(tmp_path / "later" / "train.log"))
     assert trail.read(100) == b""
     (tmp_path / "later").mkdir()
     assert trail.read(100) == b""
@@ -77,7 +77,7 @@ def test_a_file_that_comes_later_is_read_then(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", [7, 1 << 16])
 def test_a_renamed_file_is_read_to_its_end_and_then_the_new_one(writer: Writer, limit: int) -> None:
-    trail = Trail(plain_series(writer.path))
+    trail = LogReader(plain_series(writer.path))
     writer.write(5)
     found = trail.read(limit)
     writer.rename(reopen=False)
@@ -93,7 +93,7 @@ def test_a_renamed_file_is_read_to_its_end_and_then_the_new_one(writer: Writer, 
 def test_what_came_before_the_successor_was_begun_is_read_first(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trail = Trail(plain_series(writer.path))
+    trail = LogReader(plain_series(writer.path))
     writer.write(1)
     found = drain(trail)
     look = trail._following
@@ -111,7 +111,7 @@ def test_what_came_before_the_successor_was_begun_is_read_first(
 
 
 def test_several_rotations_between_two_looks(writer: Writer) -> None:
-    trail = Trail(plain_series(writer.path))
+    trail = LogReader(plain_series(writer.path))
     writer.write(3)
     found = trail.read(10)
     for _ in range(4):
@@ -122,7 +122,7 @@ def test_several_rotations_between_two_looks(writer: Writer) -> None:
 
 
 def test_a_file_that_was_removed_while_it_was_read_is_read_to_its_end(writer: Writer) -> None:
-    trail = Trail(plain_series(writer.path))
+    trail = LogReader(plain_series(writer.path))
     writer.write(50)
     found = trail.read(10)
     writer.rename()
@@ -132,7 +132,7 @@ def test_a_file_that_was_removed_while_it_was_read_is_read_to_its_end(writer: Wr
 
 
 def test_copied_and_truncated_it_goes_on_in_the_copy(writer: Writer) -> None:
-    trail = Trail(plain_series(writer.path))
+    trail = LogReader(plain_series(writer.path))
     writer.write(20)
     found = trail.read(100)
     writer.copy_and_truncate()
@@ -142,7 +142,7 @@ def test_copied_and_truncated_it_goes_on_in_the_copy(writer: Writer) -> None:
 
 
 def test_emptied_without_a_copy_it_begins_again_even_if_it_has_grown_longer(writer: Writer) -> None:
-    trail = Trail(plain_series(writer.path))
+    trail = LogReader(plain_series(writer.path))
     writer.write(2)
     drain(trail)
     os.truncate(writer.path, 0)
@@ -154,27 +154,30 @@ def test_emptied_without_a_copy_it_begins_again_even_if_it_has_grown_longer(writ
 
 def test_a_place_survives_rotation_packing_and_truncation(tmp_path: Path) -> None:
     ways: list[Callable[[Writer], None]] = [
-        lambda w: None, lambda w: w.rename(), lambda w: (w.rename(), w.pack()), lambda w: w.copy_and_truncate(),
+        lambda w: None,
+        lambda w: w.rename(),
+        lambda w: (w.rename(), w.pack()),
+        lambda w: w.copy_and_truncate(),
         lambda w: (w.rename(), w.write(3), w.rename(), w.write(2)),
-    ]  # fmt: skip
+    ]
     for n, way in enumerate(ways):
         (tmp_path / str(n)).mkdir()
         writer = Writer(tmp_path / str(n) / "train.log")
         writer.write(40)
-        trail = Trail(plain_series(writer.path))
+        trail = LogReader(plain_series(writer.path))
         found = trail.read(333)
-        place = trail.place(33)
+        place = trail.offset_before(33)
         assert place is not None
         trail.close()
         way(writer)
         writer.write(4)
-        again = Trail(plain_series(writer.path), Place.from_dict(place.to_dict()))
+        again = LogReader(plain_series(writer.path), Offset.from_dict(place.to_dict()))
         assert found[:300] + drain(again) == writer.written, f"way {n}"
         assert not again.lost
 
 
 def test_a_place_in_a_file_that_is_gone_is_said_to_be_lost(writer: Writer) -> None:
-    trail = Trail(plain_series(writer.path), Place(1, 1000, 99))
+    trail = LogReader(plain_series(writer.path), Offset(1, 1000, 99))
     writer.write(3)
     assert drain(trail) == writer.written
     assert trail.lost
@@ -222,7 +225,7 @@ def test_a_container_is_read_through_restarts_rotations_and_packed_files(tmp_pat
         kubelet.write(5)
         step()
     kubelet.write(5)
-    assert drain(Trail(container_series(kubelet.folder))) == kubelet.written
+    assert drain(LogReader(container_series(kubelet.folder))) == kubelet.written
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -230,7 +233,7 @@ def test_no_order_of_events_loses_or_repeats_a_byte(tmp_path: Path, seed: int) -
     generator = random.Random(seed)
     kubelet = Kubelet(tmp_path / "pod" / "trainer")
     series = container_series(kubelet.folder)
-    trail, found, kept = Trail(series), b"", (0, None)
+    trail, found, kept = LogReader(series), b"", (0, None)
 
     def read() -> None:
         nonlocal found
@@ -239,7 +242,7 @@ def test_no_order_of_events_loses_or_repeats_a_byte(tmp_path: Path, seed: int) -
     def keep() -> None:
         nonlocal kept
         back = generator.randint(0, 60)
-        place = trail.place(back)
+        place = trail.offset_before(back)
         if place is not None:
             kept = (len(found) - back, place)
 
@@ -247,10 +250,14 @@ def test_no_order_of_events_loses_or_repeats_a_byte(tmp_path: Path, seed: int) -
         nonlocal found, trail
         length, place = kept
         trail.close()
-        found, trail = found[:length], Trail(series, place)
+        found, trail = found[:length], LogReader(series, place)
 
-    steps = [kubelet.write] * 6 + [read] * 6 + [keep] * 2 + [
-        kubelet.rotate, kubelet.restart, kubelet.pack, restart_the_agent]  # fmt: skip
+    steps = (
+        [kubelet.write] * 6
+        + [read] * 6
+        + [keep] * 2
+        + [kubelet.rotate, kubelet.restart, kubelet.pack, restart_the_agent]
+    )
     for _ in range(150):
         generator.choice(steps)()
     kubelet.write()
@@ -261,7 +268,7 @@ def test_no_order_of_events_loses_or_repeats_a_byte(tmp_path: Path, seed: int) -
 def test_no_order_of_renames_loses_or_repeats_a_byte(tmp_path: Path, seed: int) -> None:
     generator = random.Random(seed)
     writer = Writer(tmp_path / "train.log")
-    trail, found = Trail(plain_series(writer.path)), b""
+    trail, found = LogReader(plain_series(writer.path)), b""
 
     def read() -> None:
         nonlocal found

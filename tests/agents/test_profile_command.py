@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kopt.cli.estimate import read_profile
 from kopt.cli.main import app
+from kopt.cli.sizing.estimate import read_profile
 from kopt.core.units import GIB, MIB
 
 HEADER = "timestamp, uuid, name, memory.used [MiB], memory.total [MiB], utilization.gpu [%]"
@@ -23,8 +23,10 @@ def kopt(*arguments: str) -> Any:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "log.csv"
-    rows = [f"2026/03/01 10:0{n // 60}:{n % 60:02d}.000, GPU-1, NVIDIA L4, {min(n, 9) * 900} MiB, 23034 MiB, 80 %"
-            for n in range(150)]  # fmt: skip
+    rows = [
+        f"2026/03/01 10:0{n // 60}:{n % 60:02d}.000, GPU-1, NVIDIA L4, {min(n, 9) * 900} MiB, 23034 MiB, 80 %"
+        for n in range(150)
+    ]
     path.write_text("\n".join([HEADER, *rows, ""]))
     return path
 
@@ -48,13 +50,18 @@ def test_a_command_is_run_and_its_options_stay_its_own(log: Path, monkeypatch: p
     assert json.loads(done.stdout)["exit_status"] == 3
 
 
-@pytest.mark.parametrize(("arguments", "status", "words"), [
-    ((), 2, "give one of"), (("--from-csv", "/no/file"), 1, "/no/file"),
-    (("--prometheus", "http://127.0.0.1:1", "--pod", "bad"), 2, "NAMESPACE/POD"),
-    (("--prometheus", "file:///etc", "--pod", "a/b"), 2, "not http"),
-    (("--prometheus", "http://127.0.0.1:1", "--pod", 'a/b"} or up{x="'), 2, "NAMESPACE/POD"),
-    (("--interval", "5", "--", "true"), 2, "samples every second"), (("--source", "csv:/no", "--", "true"), 1, "/no"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ((), 2, "give one of"),
+        (("--from-csv", "/no/file"), 1, "/no/file"),
+        (("--prometheus", "http://127.0.0.1:1", "--pod", "bad"), 2, "NAMESPACE/POD"),
+        (("--prometheus", "file:///etc", "--pod", "a/b"), 2, "not http"),
+        (("--prometheus", "http://127.0.0.1:1", "--pod", 'a/b"} or up{x="'), 2, "NAMESPACE/POD"),
+        (("--interval", "5", "--", "true"), 2, "samples every second"),
+        (("--source", "csv:/no", "--", "true"), 1, "/no"),
+    ],
+)
 def test_what_cannot_be_is_said(arguments: tuple[str, ...], status: int, words: str) -> None:
     done = kopt(*arguments)
     assert (done.exit_code, words in done.output) == (status, True), done.output

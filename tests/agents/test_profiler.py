@@ -16,15 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.agents.profiler.bundle import install
+from kopt.agents.profiler.collectors.amd_smi import AmdSmi
+from kopt.agents.profiler.collectors.nvidia_smi import NvidiaSmi
+from kopt.agents.profiler.collectors.rocm_smi import RocmSmi
 from kopt.agents.profiler.exposition import read_exposition
 from kopt.agents.profiler.observation import Observation, SteadySettings
 from kopt.agents.profiler.readings import Reading, SourceError
 from kopt.agents.profiler.recorded import RecordedSource, read_csv
 from kopt.agents.profiler.run import RunSettings, profile_command, watch_command
 from kopt.agents.profiler.sources import find_source
-from kopt.agents.profiler.tools import AmdSmi, NvidiaSmi, RocmSmi
-from kopt.core.profile import DryRun, read_dry_run
 from kopt.core.units import GIB, MIB, Bytes
+from kopt.core.workload.profile import DryRun, read_dry_run
 from kopt.formats.gpu_metrics import GpuSample, MetricsError, ProcessSample
 
 HEADER = (
@@ -77,12 +79,16 @@ def test_a_run_at_the_gpus_limit_is_capped_and_no_measure() -> None:
     assert "nearly full" in " ".join(found.warnings)
 
 
-@pytest.mark.parametrize("line", [
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-    "torch.cuda.OutOfMemoryError: HIP out of memory. Tried to allocate 20 MiB. GPU 0 has a total capacity of 192 GiB",
-    "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "torch.cuda.OutOfMemoryError: HIP out of memory. Tried to allocate 20 MiB. "
+        "GPU 0 has a total capacity of 192 GiB",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
+    ],
+)
 def test_what_says_that_memory_ran_out_is_seen_in_the_output(line: str) -> None:
     script = f"import sys, time; sys.stderr.write('x' * 70000 + {line!r} + chr(10)); sys.stderr.flush(); sys.exit(1)"
     found = run([sys.executable, "-c", script], [9000] * 5000, to_the_end=True)
@@ -185,11 +191,15 @@ def test_amds_tools_are_read(tools: Path) -> None:
     tool(tools, "rocm-smi", f"echo '{json.dumps(rocm)}'")
     assert RocmSmi().read().gpus[0].used_bytes == 5
     usage = {"used_vram": {"value": 5, "unit": "MB"}, "total_vram": {"value": 9, "unit": "MB"}}
-    tool(tools, "amd-smi", f"""case "$1" in
+    tool(
+        tools,
+        "amd-smi",
+        f"""case "$1" in
         metric) echo '{json.dumps([{"gpu": 0, "mem_usage": usage}])}' ;;
         process) echo '[]' ;;
         static) echo '{json.dumps([STATIC])}' ;;
-        esac""")  # fmt: skip
+        esac""",
+    )
     (gpu,) = AmdSmi().read().gpus
     assert (gpu.used_bytes, gpu.name, gpu.driver) == (5 * MIB, "AMD Instinct MI300X OAM", "6.10.5")
 
@@ -218,8 +228,9 @@ class Nvml:
         self.nvmlDeviceGetUtilizationRates = lambda handle: SimpleNamespace(gpu=100, memory=30)
         self.nvmlGpmQueryDeviceSupport = lambda handle: SimpleNamespace(isSupportedDevice=self.monitored)
         self.nvmlDeviceGetComputeRunningProcesses = lambda handle: [
-            SimpleNamespace(pid=7, usedGpuMemory=4 * GIB), SimpleNamespace(pid=8, usedGpuMemory=None),
-        ]  # fmt: skip
+            SimpleNamespace(pid=7, usedGpuMemory=4 * GIB),
+            SimpleNamespace(pid=8, usedGpuMemory=None),
+        ]
         self.c_nvmlGpmMetricsGet_t = lambda: SimpleNamespace(metrics=[SimpleNamespace() for _ in range(98)])
 
     def nvmlGpmSampleFree(self, sample: object) -> None:
@@ -236,10 +247,14 @@ class Nvml:
             metric.value, metric.nvmlReturn = value, 0
 
 
-@pytest.mark.parametrize(("monitored", "refuses", "name", "shares", "freed"), [
-    (True, False, "nvml-gpm", (0.61, 0.44), 2), (False, False, "nvml", (1.0, 0.3), 0),
-    (True, True, "nvml", (1.0, 0.3), 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("monitored", "refuses", "name", "shares", "freed"),
+    [
+        (True, False, "nvml-gpm", (0.61, 0.44), 2),
+        (False, False, "nvml", (1.0, 0.3), 0),
+        (True, True, "nvml", (1.0, 0.3), 1),
+    ],
+)
 def test_nvml_tells_busy_sms_apart_from_busy_time_where_it_can(
     monkeypatch: pytest.MonkeyPatch, monitored: bool, refuses: bool, name: str, shares: tuple[float, float], freed: int
 ) -> None:
@@ -306,10 +321,21 @@ def test_the_bundle_runs_without_anything_of_ours_installed(tmp_path: Path) -> N
     script = install(tmp_path / "kopt")
     log = tmp_path / "recorded.csv"
     log.write_text(recording([4, 7000, *[7000] * 100]))
-    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "KOPT_PROFILE_SOURCE": f"csv:{log}",
-           "KOPT_JOB_TYPE": "abc"}  # fmt: skip
-    command = [script, "--interval=0.01", "--grace=0.2", f"--result={tmp_path / 'message'}", "--",
-               "sh", "-c", "env > seen; sleep 30"]  # fmt: skip
+    env = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "KOPT_PROFILE_SOURCE": f"csv:{log}",
+        "KOPT_JOB_TYPE": "abc",
+    }
+    command = [
+        script,
+        "--interval=0.01",
+        "--grace=0.2",
+        f"--result={tmp_path / 'message'}",
+        "--",
+        "sh",
+        "-c",
+        "env > seen; sleep 30",
+    ]
     done = subprocess.run(command, env=env, cwd=tmp_path, timeout=60, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     found = read_dry_run(json.loads((tmp_path / "message").read_text()))
@@ -323,8 +349,16 @@ def test_a_signal_ends_the_run_and_the_profile_is_written(tmp_path: Path) -> Non
     log = tmp_path / "recorded.csv"
     log.write_text(recording([7000] * 5000))
     env = {"PATH": os.environ["PATH"], "KOPT_PROFILE_SOURCE": f"csv:{log}"}
-    command = [script, "--interval=1", "--grace=0.2", f"--result={tmp_path / 'message'}", "--", "sh", "-c",
-               f"touch {tmp_path}/up; sleep 30"]  # fmt: skip
+    command = [
+        script,
+        "--interval=1",
+        "--grace=0.2",
+        f"--result={tmp_path / 'message'}",
+        "--",
+        "sh",
+        "-c",
+        f"touch {tmp_path}/up; sleep 30",
+    ]
     process = subprocess.Popen(command, env=env)
     while not (tmp_path / "up").exists():
         time.sleep(0.02)

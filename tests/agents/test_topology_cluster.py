@@ -27,10 +27,22 @@ class Agent:
     def __init__(self, plane: ControlPlane, node: str, folder: Path, *options: str) -> None:
         self._api, self.node, self.folder = plane.api, node, folder
         self._metrics = f"http://127.0.0.1:{(port := free_port())}/metrics"
-        arguments = ["agent", "topology", "--node", node, "--replay", str(folder), "--interval", "3600",
-                     "--port", str(port), *options]  # fmt: skip
-        self.server: Server = plane.start_server(f"topology-{node}", [*KOPT, *arguments],
-                                                 {"KUBECONFIG": str(plane.kubeconfig)})  # fmt: skip
+        arguments = [
+            "agent",
+            "topology",
+            "--node",
+            node,
+            "--replay",
+            str(folder),
+            "--interval",
+            "3600",
+            "--port",
+            str(port),
+            *options,
+        ]
+        self.server: Server = plane.start_server(
+            f"topology-{node}", [*KOPT, *arguments], {"KUBECONFIG": str(plane.kubeconfig)}
+        )
 
     def metric(self, sample: str) -> float:
         text = httpx.get(self._metrics, trust_env=False).text
@@ -52,8 +64,10 @@ class Agent:
 
     @property
     def writes(self) -> dict[str, float]:
-        return {what: self.metric(f'kopt_topology_writes_total{{object="{what}",outcome="ok"}}')
-                for what in ("object", "labels")}  # fmt: skip
+        return {
+            what: self.metric(f'kopt_topology_writes_total{{object="{what}",outcome="ok"}}')
+            for what in ("object", "labels")
+        }
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +106,12 @@ def test_nodes_publish_what_links_their_gpus(
         assert len(found["spec"]["gpus"]) == 8
         links = {(one["a"], one["b"]): one.get("count") for one in found["spec"]["links"] if one["type"] == "NVLINK"}
         assert links == dict(outputs.CUBE_MESH)
-        owner = {"apiVersion": "v1", "kind": "Node", "name": nodes[0],
-                 "uid": api.get("v1", "Node", nodes[0], "")["metadata"]["uid"]}  # fmt: skip
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": nodes[0],
+            "uid": api.get("v1", "Node", nodes[0], "")["metadata"]["uid"],
+        }
         assert found["metadata"]["ownerReferences"] == [owner]
         states = {one["type"]: one["status"] for one in found["status"]["conditions"]}
         assert states == {"Discovered": "True", "Healthy": "True"}
@@ -121,15 +139,22 @@ def test_it_writes_when_something_changed_and_then_once(
         agent.look()
         worse = agent.wait(lambda one: one["status"].get("degraded"))
         assert {(one["part"], one["was"], one["now"]) for one in worse["status"]["degraded"]} == {
-            (f"link {outputs.pci(0)} {outputs.pci(3)}", 2, 1), (f"ports {outputs.pci(0)}", 6, 5),
+            (f"link {outputs.pci(0)} {outputs.pci(3)}", 2, 1),
+            (f"ports {outputs.pci(0)}", 6, 5),
             (f"ports {outputs.pci(3)}", 6, 5),
-        }  # fmt: skip
+        }
         assert next(one for one in worse["status"]["conditions"] if one["type"] == "Healthy")["status"] == "False"
         for _ in range(3):
             agent.look()
         wait_for(lambda: agent.writes == {"object": 2, "labels": 1}, what="one more write")
-        asked = wait_for(lambda: [one for one in plane.audit_entries("kopt-topology") if nodes[0] in one["requestURI"]
-                                  and one["verb"] == "patch"], what="the audit log")  # fmt: skip
+        asked = wait_for(
+            lambda: [
+                one
+                for one in plane.audit_entries("kopt-topology")
+                if nodes[0] in one["requestURI"] and one["verb"] == "patch"
+            ],
+            what="the audit log",
+        )
         assert {one["objectRef"]["resource"] for one in asked} == {"nodetopologies", "nodes"}
         assert len({one["auditID"] for one in asked}) == 3
 

@@ -16,13 +16,13 @@ from controlplane.processes import wait_for
 
 from kopt.agents.topology import nvml
 from kopt.agents.topology.commands import Limits, Tool
-from kopt.agents.topology.facts import facts_of
-from kopt.agents.topology.readings import CollectorError, Reading, Trouble
-from kopt.agents.topology.scanning import Found, Scanner
+from kopt.agents.topology.facts import details_of
+from kopt.agents.topology.readings import CollectorError, CollectorProblem, Reading
+from kopt.agents.topology.scanning import Scanner, ScanResult
 from kopt.agents.topology.sources import NAMES, Sources
 from kopt.agents.topology.sysfs import NothingThere, read_part
 from kopt.agents.topology.versions import version_warnings
-from kopt.core.topology import LinkType, NodeTopology
+from kopt.core.hardware.node_topology import LinkType, NodeTopology
 
 MakeTool = Callable[[str, str], Path]
 
@@ -43,10 +43,10 @@ def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTool:
     return make
 
 
-def trouble_of(tool: Tool) -> tuple[Trouble, str]:
+def trouble_of(tool: Tool) -> tuple[CollectorProblem, str]:
     with pytest.raises(CollectorError) as caught:
         asyncio.run(tool.collect())
-    return caught.value.trouble, str(caught.value)
+    return caught.value.problem, str(caught.value)
 
 
 def test_a_tool_runs_without_a_shell_in_a_plain_locale(bin_folder: MakeTool) -> None:
@@ -58,15 +58,15 @@ def test_a_tool_runs_without_a_shell_in_a_plain_locale(bin_folder: MakeTool) -> 
 def test_a_tool_that_hangs_is_ended_with_all_that_it_started(bin_folder: MakeTool, tmp_path: Path) -> None:
     started = tmp_path / "child"
     bin_folder("nvidia-smi", f"sleep 1000 & echo $! > {started}; echo 'half a table'; wait")
-    trouble, message = trouble_of(Tool("x", ("nvidia-smi",), Limits(time_s=0.5)))
-    assert (trouble, message) == (Trouble.TIMEOUT, "no answer within 0.5 s")
+    problem, message = trouble_of(Tool("x", ("nvidia-smi",), Limits(time_s=0.5)))
+    assert (problem, message) == (CollectorProblem.TIMEOUT, "no answer within 0.5 s")
     wait_for(lambda: not is_alive(int(started.read_text())), what="its child is gone")
 
 
 def test_a_child_that_keeps_the_output_open_is_ended_too(bin_folder: MakeTool, tmp_path: Path) -> None:
     started = tmp_path / "child"
     bin_folder("nvidia-smi", f"echo table; sleep 1000 & echo $! > {started}")
-    assert trouble_of(Tool("x", ("nvidia-smi",), Limits(time_s=0.5)))[0] is Trouble.TIMEOUT
+    assert trouble_of(Tool("x", ("nvidia-smi",), Limits(time_s=0.5)))[0] is CollectorProblem.TIMEOUT
     wait_for(lambda: not is_alive(int(started.read_text())), what="its child is gone")
 
 
@@ -80,7 +80,7 @@ def test_as_the_first_process_of_a_container_it_leaves_no_zombies(bin_folder: Ma
         try:
             asyncio.run(Tool("x", ("nvidia-smi",), Limits(time_s=0.5)).collect())
         except CollectorError as error:
-            print(error.trouble, list(pathlib.Path("/proc/self/task").glob("*/children"))[0].read_text().split())
+            print(error.problem, list(pathlib.Path("/proc/self/task").glob("*/children"))[0].read_text().split())
     """
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["timeout", "[]"]
@@ -89,26 +89,29 @@ def test_as_the_first_process_of_a_container_it_leaves_no_zombies(bin_folder: Ma
 def test_output_without_end_is_cut_off_where_it_gets_too_long(bin_folder: MakeTool) -> None:
     # A hundred megabytes, and as much on standard error.
     bin_folder("nvidia-smi", "head -c 104857600 /dev/zero >&2; head -c 104857600 /dev/zero")
-    trouble, message = trouble_of(Tool("x", ("nvidia-smi",), Limits(time_s=60, text_bytes=1 << 20)))
-    assert (trouble, message) == (Trouble.TOO_LARGE, "prints more than 1024 KiB")
+    problem, message = trouble_of(Tool("x", ("nvidia-smi",), Limits(time_s=60, text_bytes=1 << 20)))
+    assert (problem, message) == (CollectorProblem.TOO_LARGE, "prints more than 1024 KiB")
 
 
-@pytest.mark.parametrize(("script", "trouble", "words"), [
-    ("echo 'driver is broken' >&2; exit 9", Trouble.FAILED, "ended with 9: driver is broken"),
-    ("echo 'No devices were found'; exit 6", Trouble.FAILED, "ended with 6: No devices were found"),
-    ("kill -SEGV $$", Trouble.FAILED, "ended with -11"),
-    ("exit 0", Trouble.ABSENT, "prints nothing"),
-    ("exit 3", Trouble.ABSENT, "ended with 3"),
-])  # fmt: skip
-def test_a_tool_that_fails_says_why(bin_folder: MakeTool, script: str, trouble: Trouble, words: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "problem", "words"),
+    [
+        ("echo 'driver is broken' >&2; exit 9", CollectorProblem.FAILED, "ended with 9: driver is broken"),
+        ("echo 'No devices were found'; exit 6", CollectorProblem.FAILED, "ended with 6: No devices were found"),
+        ("kill -SEGV $$", CollectorProblem.FAILED, "ended with -11"),
+        ("exit 0", CollectorProblem.ABSENT, "prints nothing"),
+        ("exit 3", CollectorProblem.ABSENT, "ended with 3"),
+    ],
+)
+def test_a_tool_that_fails_says_why(bin_folder: MakeTool, script: str, problem: CollectorProblem, words: str) -> None:
     bin_folder("nvidia-smi", script)
-    assert trouble_of(Tool("x", ("nvidia-smi",), Limits(), absent=(3,))) == (trouble, words)
+    assert trouble_of(Tool("x", ("nvidia-smi",), Limits(), absent=(3,))) == (problem, words)
 
 
 def test_a_tool_that_is_not_there_or_cannot_be_started(bin_folder: MakeTool) -> None:
-    assert trouble_of(Tool("x", ("amd-smi",), Limits()))[0] is Trouble.ABSENT
+    assert trouble_of(Tool("x", ("amd-smi",), Limits()))[0] is CollectorProblem.ABSENT
     bin_folder("nvidia-smi", "").write_bytes(b"\x7fELF, but nothing more")
-    assert trouble_of(Tool("x", ("nvidia-smi",), Limits()))[0] is Trouble.FAILED
+    assert trouble_of(Tool("x", ("nvidia-smi",), Limits()))[0] is CollectorProblem.FAILED
 
 
 def test_a_tool_that_does_not_end_is_not_started_again(bin_folder: MakeTool, tmp_path: Path) -> None:
@@ -119,11 +122,11 @@ def test_a_tool_that_does_not_end_is_not_started_again(bin_folder: MakeTool, tmp
     class Unkillable(SimpleNamespace):
         returncode = None
 
-    tool._left = Unkillable()  # type: ignore[assignment]
-    assert trouble_of(tool)[0] is Trouble.STUCK
+    tool._stuck = Unkillable()  # type: ignore[assignment]
+    assert trouble_of(tool)[0] is CollectorProblem.STUCK
     assert not count.exists()
-    tool._left.returncode = -9  # type: ignore[union-attr, misc]
-    assert trouble_of(tool)[0] is Trouble.TIMEOUT
+    tool._stuck.returncode = -9  # type: ignore[union-attr, misc]
+    assert trouble_of(tool)[0] is CollectorProblem.TIMEOUT
 
 
 def test_one_that_hangs_and_one_that_prints_rubbish_stop_no_other(bin_folder: MakeTool, tmp_path: Path) -> None:
@@ -141,10 +144,13 @@ def test_one_that_hangs_and_one_that_prints_rubbish_stop_no_other(bin_folder: Ma
     )
     (tmp_path / "root").mkdir()
     found = scan(Sources(root=tmp_path / "root", limits=Limits(time_s=3)))
-    troubles = {one.name: one.trouble for one in found.readings if one.trouble is not Trouble.ABSENT}
+    troubles = {one.name: one.problem for one in found.readings if one.problem is not CollectorProblem.ABSENT}
     assert troubles["nvidia-smi-topo"] is troubles["nvidia-smi-list"] is None
-    assert (troubles["nvidia-smi-p2p"], troubles["nvidia-smi-nvlink"]) == (Trouble.TIMEOUT, Trouble.UNREADABLE)
-    assert troubles["nvidia-smi-q"] is Trouble.FAILED
+    assert (troubles["nvidia-smi-p2p"], troubles["nvidia-smi-nvlink"]) == (
+        CollectorProblem.TIMEOUT,
+        CollectorProblem.UNREADABLE,
+    )
+    assert troubles["nvidia-smi-q"] is CollectorProblem.FAILED
     assert found.topology is not None
     assert (len(found.topology.gpus), len(found.topology.links)) == (8, 28)
 
@@ -152,7 +158,7 @@ def test_one_that_hangs_and_one_that_prints_rubbish_stop_no_other(bin_folder: Ma
 def test_a_node_without_any_tool_has_no_topology(bin_folder: MakeTool, tmp_path: Path) -> None:
     found = scan(Sources(root=tmp_path))
     assert found.topology is None
-    assert {one.trouble for one in found.readings} == {Trouble.ABSENT}
+    assert {one.problem for one in found.readings} == {CollectorProblem.ABSENT}
 
 
 def test_what_fails_for_a_while_is_stood_in_for_by_what_it_said(tmp_path: Path) -> None:
@@ -188,9 +194,10 @@ def test_a_slow_collector_is_not_waited_for_where_there_is_a_limit(bin_folder: M
     plant(tmp_path / "sys/class/infiniband", {"mlx5_0/board_id": "MT_0"})
     scanner = Scanner(Sources(root=tmp_path, only=["nvidia-smi-topo", "ibdev2netdev"]).collectors())
     found = asyncio.run(scanner.scan(1.0))
-    assert {one.name: one.trouble for one in found.readings} == {
-        "nvidia-smi-topo": Trouble.TIMEOUT, "ibdev2netdev": None
-    }  # fmt: skip
+    assert {one.name: one.problem for one in found.readings} == {
+        "nvidia-smi-topo": CollectorProblem.TIMEOUT,
+        "ibdev2netdev": None,
+    }
 
 
 def test_recorded_outputs_are_found_by_name_once(tmp_path: Path) -> None:
@@ -199,8 +206,8 @@ def test_recorded_outputs_are_found_by_name_once(tmp_path: Path) -> None:
     (folder / "nvidia-smi-q.txt").write_text("x" * (3 << 20))
     troubles = {one.name: one for one in scan(Sources(replay=folder)).readings}
     assert "which of them?" in troubles["nvidia-smi-list"].message
-    assert troubles["nvidia-smi-q"].trouble is Trouble.TOO_LARGE
-    assert troubles["kfd"].trouble is Trouble.ABSENT
+    assert troubles["nvidia-smi-q"].problem is CollectorProblem.TOO_LARGE
+    assert troubles["kfd"].problem is CollectorProblem.ABSENT
     assert set(troubles) == set(NAMES)
 
 
@@ -231,13 +238,14 @@ def test_sys_is_read_below_a_root_and_merged_with_what_tools_say(tmp_path: Path)
     link(tmp_path / "sys/bus/pci/devices/0000:63:00.0", devices / "0000:63:00.0")
     only = ["kfd", "infiniband", "pci", "driver-versions"]
     found = scan(Sources(root=tmp_path, only=only))
-    assert {one.trouble for one in found.readings} == {None}
+    assert {one.problem for one in found.readings} == {None}
     assert found.topology is not None
     assert {nic.name: nic.pci for nic in found.topology.nics} == {"mlx5_0": "0000:63:01.0", "mlx5_1": "0000:65:01.0"}
     assert {(one.gpu, one.nic, one.type) for one in found.topology.nic_affinity} == {
-        (0, "mlx5_0", LinkType.PIX), (0, "mlx5_1", LinkType.PIX)
-    }  # fmt: skip
-    assert found.facts.versions == {"amdgpu": "6.12.12"}
+        (0, "mlx5_0", LinkType.PIX),
+        (0, "mlx5_1", LinkType.PIX),
+    }
+    assert found.details.versions == {"amdgpu": "6.12.12"}
 
 
 def test_versions_that_are_not_known_are_warned_of() -> None:
@@ -252,7 +260,7 @@ def test_a_multi_node_domain_is_told_where_every_gpu_is_in_it() -> None:
     cluster = "3f2b8a60-1111-4222-8333-444455556666"
 
     def domain(text: str) -> str:
-        return facts_of([Reading("nvidia-smi-q", text)]).domain
+        return details_of([Reading("nvidia-smi-q", text)]).domain
 
     assert domain(outputs.query(4, cluster=cluster, clique=7)) == f"{cluster}.7"
     assert domain(outputs.query(4, cluster="00000000-0000-0000-0000-000000000000")) == ""
@@ -324,7 +332,7 @@ def test_nvml_tells_links_to_gpus_and_switches() -> None:
     assert links[0, 1] == (LinkType.NVLINK, 2, 53.124)
     assert links[2, 3] == (LinkType.NVLINK, 3, 79.686)
     assert links[0, 2] == (LinkType.SYS, None, None)
-    facts = facts_of([Reading("nvml", json.dumps(document))])
+    facts = details_of([Reading("nvml", json.dumps(document))])
     assert facts.versions == {"nvidia": "580.65.06"}
     assert {one.pci: (one.width, one.gt_per_s, one.idles) for one in facts.pcie}[outputs.pci(3)] == (8, 32.0, False)
 
@@ -332,10 +340,10 @@ def test_nvml_tells_links_to_gpus_and_switches() -> None:
 def test_without_a_driver_nvml_is_absent() -> None:
     sources = Sources(only=["nvml"])
     (reading,) = scan(sources).readings
-    assert reading.trouble is Trouble.ABSENT or (reading.trouble is None and "gpus" in reading.text)
+    assert reading.problem is CollectorProblem.ABSENT or (reading.problem is None and "gpus" in reading.text)
 
 
-def scan(sources: Sources) -> Found:
+def scan(sources: Sources) -> ScanResult:
     return asyncio.run(Scanner(sources.collectors()).scan())
 
 

@@ -6,32 +6,59 @@ from collections.abc import Callable
 from typing import Any
 
 import node_outputs as outputs
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.agents.topology.documents import document_of, health_of
-from kopt.agents.topology.health import boards_of, judge, measure
+from kopt.agents.topology.health import boards_of, evaluate, measure
 from kopt.agents.topology.labels import LabelSettings, labels_of
-from kopt.agents.topology.scanning import Found, Scanner
+from kopt.agents.topology.scanning import Scanner, ScanResult
 from kopt.agents.topology.sources import NAMES
 
 CARDS = {"mlx5_0": 0}
 REAL = {
-    "nvidia-smi-topo": outputs.topo_m(4, {(0, 1): 2}, CARDS), "nvidia-smi-nvlink": outputs.nvlink(4, {(0, 1): 2}),
+    "nvidia-smi-topo": outputs.topo_m(4, {(0, 1): 2}, CARDS),
+    "nvidia-smi-nvlink": outputs.nvlink(4, {(0, 1): 2}),
     "nvidia-smi-list": outputs.smi_list(4),
     "nvidia-smi-q": outputs.query(4, cluster="3f2b8a60-1111-4222-8333-444455556666"),
-    "kfd": outputs.kfd(4), "infiniband": outputs.infiniband(CARDS), "pci": outputs.pci_devices(4, cards=CARDS),
-    "driver-versions": '{"nvidia": "580.1"}', "amd-smi-version": '[{"version": "25.1", "rocm_version": "6.4"}]',
-    "nvml": json.dumps({
-        "gpus": [{"index": 0, "pci": outputs.pci(0)}], "pcie": {outputs.pci(0): {"width": 16, "generation": 4}},
-    }),
-}  # fmt: skip
+    "kfd": outputs.kfd(4),
+    "infiniband": outputs.infiniband(CARDS),
+    "pci": outputs.pci_devices(4, cards=CARDS),
+    "driver-versions": '{"nvidia": "580.1"}',
+    "amd-smi-version": '[{"version": "25.1", "rocm_version": "6.4"}]',
+    "nvml": json.dumps(
+        {
+            "gpus": [{"index": 0, "pci": outputs.pci(0)}],
+            "pcie": {outputs.pci(0): {"width": 16, "generation": 4}},
+        }
+    ),
+}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12) | st.sampled_from(
-        ["gpus", "links", "pcie", "versions", "index", "width", "mlx5_0/device", "0000:1a:00.0/path", "nodes/0/gpu_id"]
-    ), inner, max_size=5), max_leaves=20,
-)  # fmt: skip
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(max_size=12)
+            | st.sampled_from(
+                [
+                    "gpus",
+                    "links",
+                    "pcie",
+                    "versions",
+                    "index",
+                    "width",
+                    "mlx5_0/device",
+                    "0000:1a:00.0/path",
+                    "nodes/0/gpu_id",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+)
 
 
 class Given:
@@ -68,20 +95,20 @@ def damaged(draw: Callable[..., Any]) -> dict[str, str]:
     return found
 
 
-def looked_at(texts: dict[str, str]) -> Found:
+def looked_at(texts: dict[str, str]) -> ScanResult:
     return asyncio.run(Scanner([Given(name, text) for name, text in texts.items()]).scan())
 
 
-def written(found: Found) -> dict[str, Any]:
+def written(found: ScanResult) -> dict[str, Any]:
     assert found.topology is not None
-    now, boards = measure(found.topology, found.facts), boards_of(found.topology)
-    first = document_of("n", "u", found, judge(now, boards, None, 0, {}, 600), None, 0)
-    again = judge(now, boards, health_of(first), 1, {}, 600)
-    labels_of(found.topology, found.facts.domain, found.fabric, "n", {}, LabelSettings())
+    now, boards = measure(found.topology, found.details), boards_of(found.topology)
+    first = document_of("n", "u", found, evaluate(now, boards, None, 0, {}, 600), None, 0)
+    again = evaluate(now, boards, health_of(first), 1, {}, 600)
+    labels_of(found.topology, found.details.domain, found.fabric, "n", {}, LabelSettings())
     return document_of("n", "u", found, again, first, 1)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(damaged())
 def test_a_scan_ends_with_what_could_be_read(texts: dict[str, str]) -> None:
     found = looked_at(texts)
@@ -93,7 +120,7 @@ def test_a_scan_ends_with_what_could_be_read(texts: dict[str, str]) -> None:
 def test_what_is_damaged_here_is_read_when_it_is_whole() -> None:
     texts = {name: text for name, text in REAL.items() if name != "kfd"}
     found = looked_at(texts)
-    assert [one.name for one in found.readings if one.trouble is not None] == []
+    assert [one.name for one in found.readings if one.problem is not None] == []
     assert len(written(found)["spec"]["links"]) == 6
 
 

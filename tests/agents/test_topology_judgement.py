@@ -9,18 +9,18 @@ import node_outputs as outputs
 import pytest
 
 from kopt.agents.topology.documents import document_of, health_of, same, spec_of
-from kopt.agents.topology.facts import Facts, PcieLink
-from kopt.agents.topology.health import Degraded, Health, boards_of, judge, measure
+from kopt.agents.topology.facts import HostDetails, PcieLink
+from kopt.agents.topology.health import Degraded, Health, boards_of, evaluate, measure
 from kopt.agents.topology.labels import LabelSettings, labels_of
-from kopt.agents.topology.publishing import NodeView, Publisher, PublishSettings, node_view
-from kopt.agents.topology.readings import Reading, Trouble
-from kopt.agents.topology.scanning import Found, Scanner
+from kopt.agents.topology.publishing import PublishedNode, Publisher, PublishSettings, published_node
+from kopt.agents.topology.readings import CollectorProblem, Reading
+from kopt.agents.topology.scanning import Scanner, ScanResult
 from kopt.agents.topology.sources import Sources
 from kopt.agents.topology.ways import with_affinity
-from kopt.cluster.api import Conflict, Kube, Listing
-from kopt.cluster.informer import Change, ChangeKind
-from kopt.core.fabric import Cable, Fabric, FabricHost, FabricSwitch
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
+from kopt.cluster.client.api import Conflict, Kube, Listing
+from kopt.cluster.runtime.informer import Change, ChangeKind
+from kopt.core.hardware.fabric import Cable, Fabric, FabricHost, FabricSwitch
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
 
 NODE, UID = "gpu-7", "0b0c"
 Object = dict[str, Any]
@@ -29,22 +29,30 @@ Object = dict[str, Any]
 def mesh(links: Mapping[outputs.Pair, int], gpus: int = 4, uuid: str = "a", partition: str = "") -> NodeTopology:
     """Every pair is told: linked, or the way around."""
     pairs = [(a, b) for a in range(gpus) for b in range(a + 1, gpus)]
-    told = [TopologyLink(a, b, LinkType.NVLINK, links[a, b]) if links.get((a, b)) else TopologyLink(a, b, LinkType.SYS)
-            for a, b in pairs]  # fmt: skip
+    told = [
+        TopologyLink(a, b, LinkType.NVLINK, links[a, b]) if links.get((a, b)) else TopologyLink(a, b, LinkType.SYS)
+        for a, b in pairs
+    ]
     return NodeTopology(
-        NODE, tuple(TopologyGpu(n, pci=outputs.pci(n), uuid=uuid and f"{uuid}{n}", partition=partition, ports=4)
-                    for n in range(gpus)), tuple(told), (TopologyNic("mlx5_0", gbit_per_s=200.0),), vendor="nvidia",
-    )  # fmt: skip
+        NODE,
+        tuple(
+            TopologyGpu(n, pci=outputs.pci(n), uuid=uuid and f"{uuid}{n}", partition=partition, ports=4)
+            for n in range(gpus)
+        ),
+        tuple(told),
+        (TopologyNic("mlx5_0", gbit_per_s=200.0),),
+        vendor="nvidia",
+    )
 
 
 WHOLE = mesh({(0, 1): 2, (2, 3): 2})
 PART = f"link {outputs.pci(2)} {outputs.pci(3)}"
 
 
-def health_after(*readings: NodeTopology, facts: Facts = Facts()) -> Health:  # noqa: B008
+def health_after(*readings: NodeTopology, details: HostDetails = HostDetails()) -> Health:  # noqa: B008
     found: Health | None = None
     for at_s, topology in enumerate(readings):
-        found = judge(measure(topology, facts), boards_of(topology), found, float(at_s), {}, 600)
+        found = evaluate(measure(topology, details), boards_of(topology), found, float(at_s), {}, 600)
     assert found is not None
     return found
 
@@ -60,26 +68,29 @@ def test_a_first_reading_is_taken_for_healthy_and_the_best_is_kept() -> None:
     assert better.best[PART] == 2
 
 
-@pytest.mark.parametrize(("now", "expected"), [
-    (mesh({(0, 1): 2, (2, 3): 1}), {PART: (2, 1)}),
-    (mesh({(0, 1): 2}), {PART: (2, 0)}),
-    (mesh({(0, 1): 2}, gpus=3), {f"gpu {outputs.pci(3)}": (1, 0)}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (mesh({(0, 1): 2, (2, 3): 1}), {PART: (2, 1)}),
+        (mesh({(0, 1): 2}), {PART: (2, 0)}),
+        (mesh({(0, 1): 2}, gpus=3), {f"gpu {outputs.pci(3)}": (1, 0)}),
+    ],
+)
 def test_fewer_links_and_lost_gpus_are_degraded(now: NodeTopology, expected: object) -> None:
     assert fallen(health_after(WHOLE, now)) == expected
 
 
 def test_lanes_count_always_and_speed_only_where_a_slow_link_does_not_save_power() -> None:
-    def facts(width: int, gt_per_s: float, idles: bool) -> Facts:
-        return Facts(pcie=(PcieLink(outputs.pci(0), width, gt_per_s, idles=idles),))
+    def details(width: int, gt_per_s: float, idles: bool) -> HostDetails:
+        return HostDetails(pcie=(PcieLink(outputs.pci(0), width, gt_per_s, idles=idles),))
 
-    def after(now: Facts) -> dict[str, tuple[float, float]]:
-        best = judge(measure(WHOLE, facts(16, 16.0, False)), boards_of(WHOLE), None, 0, {}, 600)
-        return fallen(judge(measure(WHOLE, now), boards_of(WHOLE), best, 1, {}, 600))
+    def after(now: HostDetails) -> dict[str, tuple[float, float]]:
+        best = evaluate(measure(WHOLE, details(16, 16.0, False)), boards_of(WHOLE), None, 0, {}, 600)
+        return fallen(evaluate(measure(WHOLE, now), boards_of(WHOLE), best, 1, {}, 600))
 
-    assert after(facts(16, 2.5, True)) == {}
-    assert after(facts(8, 16.0, True)) == {f"lanes {outputs.pci(0)}": (16, 8)}
-    assert after(facts(16, 8.0, False)) == {f"pcie-speed {outputs.pci(0)}": (16, 8)}
+    assert after(details(16, 2.5, True)) == {}
+    assert after(details(8, 16.0, True)) == {f"lanes {outputs.pci(0)}": (16, 8)}
+    assert after(details(16, 8.0, False)) == {f"pcie-speed {outputs.pci(0)}": (16, 8)}
 
 
 def test_another_gpu_or_another_partition_is_not_compared_with_what_was_there() -> None:
@@ -94,33 +105,37 @@ def test_a_link_that_comes_and_goes_is_one_entry_that_counts_and_stays_until_it_
     broken = mesh({(0, 1): 2})
     health = health_after(WHOLE, broken, WHOLE, broken, WHOLE, broken)
     assert health.degraded == (Degraded(PART, 2, 0, since_s=1, falls=3),)
-    again = judge(measure(WHOLE, Facts()), boards_of(WHOLE), health, 100, {PART: 50}, 600)
+    again = evaluate(measure(WHOLE, HostDetails()), boards_of(WHOLE), health, 100, {PART: 50}, 600)
     assert again.degraded == (Degraded(PART, 2, 2, since_s=1, falls=3),)
-    later = judge(measure(WHOLE, Facts()), boards_of(WHOLE), again, 700, {PART: 50}, 600)
+    later = evaluate(measure(WHOLE, HostDetails()), boards_of(WHOLE), again, 700, {PART: 50}, 600)
     assert later.degraded == ()
 
 
 def test_what_is_not_told_neither_fell_nor_recovered() -> None:
     listed = health_after(WHOLE, mesh({(0, 1): 2}))
     silent = NodeTopology(NODE, WHOLE.gpus)
-    assert fallen(judge(measure(silent, Facts()), boards_of(silent), listed, 9, {}, 600)) == {PART: (2, 0)}
+    assert fallen(evaluate(measure(silent, HostDetails()), boards_of(silent), listed, 9, {}, 600)) == {PART: (2, 0)}
 
 
-def found_of(topology: NodeTopology | None, **more: Any) -> Found:
-    readings = more.pop("readings", (Reading("nvidia-smi-topo", "text"), Reading("kfd", trouble=Trouble.ABSENT)))
-    return Found(topology, readings=readings, **more)
+def found_of(topology: NodeTopology | None, **more: Any) -> ScanResult:
+    readings = more.pop(
+        "readings", (Reading("nvidia-smi-topo", "text"), Reading("kfd", problem=CollectorProblem.ABSENT))
+    )
+    return ScanResult(topology, readings=readings, **more)
 
 
-def document(found: Found, before: Object | None = None, at_s: float = 1_800_000_000) -> Object:
+def document(found: ScanResult, before: Object | None = None, at_s: float = 1_800_000_000) -> Object:
     assert found.topology is not None
-    health = judge(measure(found.topology, found.facts), boards_of(found.topology), health_of(before), at_s, {}, 600)
+    health = evaluate(
+        measure(found.topology, found.details), boards_of(found.topology), health_of(before), at_s, {}, 600
+    )
     return document_of(NODE, UID, found, health, before, at_s)
 
 
 def test_the_object_has_the_fields_that_placement_reads() -> None:
-    from kopt.controllers.extender.topologies import facts_of
+    from kopt.controllers.extender.books.topologies import report_of
 
-    links = facts_of(document(found_of(WHOLE))).links
+    links = report_of(document(found_of(WHOLE))).links
     assert links.gbps[0][1] > 0
     assert links.gbps[0][2] == 0
     spec = spec_of(WHOLE)
@@ -132,12 +147,12 @@ def test_times_and_figures_in_messages_make_no_difference_and_everything_else_do
     one = document(found_of(WHOLE))
     assert same(one, document(found_of(WHOLE), one, at_s=1_900_000_000))
 
-    def failing(message: str, trouble: Trouble = Trouble.FAILED) -> Object:
-        reading = Reading("nvidia-smi-q", "", trouble, message)
+    def failing(message: str, problem: CollectorProblem = CollectorProblem.FAILED) -> Object:
+        reading = Reading("nvidia-smi-q", "", problem, message)
         return document(found_of(WHOLE, readings=(reading,)), one)
 
     assert same(failing("ended with 9: pid 4711"), failing("ended with 9: pid 4712"))
-    assert not same(failing("ended with 9"), failing("no answer", Trouble.TIMEOUT))
+    assert not same(failing("ended with 9"), failing("no answer", CollectorProblem.TIMEOUT))
     assert not same(one, failing("ended with 9"))
     assert not same(one, document(found_of(mesh({(0, 1): 1})), one))
     assert not same(one, {**one, "metadata": {"ownerReferences": [{"uid": "another"}]}})
@@ -155,32 +170,51 @@ def test_health_survives_in_the_object() -> None:
 
 def test_where_nothing_is_found_any_more_the_spec_stays() -> None:
     one = document(found_of(WHOLE))
-    reading = Reading("nvidia-smi-topo", "", Trouble.FAILED, "the driver is gone")
+    reading = Reading("nvidia-smi-topo", "", CollectorProblem.FAILED, "the driver is gone")
     empty = document_of(NODE, UID, found_of(None, readings=(reading,)), Health({}, {}), one, 1_900_000_000)
     assert empty["spec"] == one["spec"]
     assert {c["type"]: c["reason"] for c in empty["status"]["conditions"]}["Discovered"] == "NothingFound"
 
 
 FABRIC = Fabric(
-    "ibnetdiscover", (FabricSwitch("S-1", "leaf 1"), FabricSwitch("S-2", "leaf 2"), FabricSwitch("S-9", "spine")),
+    "ibnetdiscover",
+    (FabricSwitch("S-1", "leaf 1"), FabricSwitch("S-2", "leaf 2"), FabricSwitch("S-9", "spine")),
     (FabricHost("H-1", node=NODE, domain="nvl1"), FabricHost("H-2", node="other")),
     (Cable("S-1", "H-1"), Cable("S-2", "H-2"), Cable("S-9", "S-1"), Cable("S-9", "S-2")),
-)  # fmt: skip
+)
 
 
-@pytest.mark.parametrize(("topology", "domain", "fabric", "there", "expected"), [
-    (WHOLE, "", None, {}, {"gpu-link": "nvlink", "gpu-link-shape": "partial"}),
-    (mesh({}), "", None, {}, {"gpu-link": "pcie", "gpu-link-shape": "none"}),
-    (mesh({(0, 1): 18}, gpus=2), "c.1", None, {},
-     {"gpu-link": "nvlink", "gpu-link-shape": "full", "nvlink-domain": "c.1"}),
-    (mesh({}, gpus=1), "", None, {"nvidia.com/gpu.clique": "c.2"}, {"nvlink-domain": "c.2"}),
-    (None, "", FABRIC, {}, {"topology-block": "spine", "topology-rack": "leaf-1", "nvlink-domain": "nvl1"}),
-    (None, "", FABRIC, {"network.topology.nvidia.com/leaf": "sw1", "network.topology.nvidia.com/spine": "sw9"},
-     {"topology-block": "sw9", "topology-rack": "sw1", "nvlink-domain": "nvl1"}),
-    (None, "", None, {"cloud.google.com/gce-topology-block": "b1", "cloud.google.com/gce-topology-subblock": "s1"},
-     {"topology-block": "b1", "topology-rack": "s1"}),
-    (None, "", None, {"example.com/row": "A", "example.com/rack": "-?-"}, {"topology-block": "A"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("topology", "domain", "fabric", "there", "expected"),
+    [
+        (WHOLE, "", None, {}, {"gpu-link": "nvlink", "gpu-link-shape": "partial"}),
+        (mesh({}), "", None, {}, {"gpu-link": "pcie", "gpu-link-shape": "none"}),
+        (
+            mesh({(0, 1): 18}, gpus=2),
+            "c.1",
+            None,
+            {},
+            {"gpu-link": "nvlink", "gpu-link-shape": "full", "nvlink-domain": "c.1"},
+        ),
+        (mesh({}, gpus=1), "", None, {"nvidia.com/gpu.clique": "c.2"}, {"nvlink-domain": "c.2"}),
+        (None, "", FABRIC, {}, {"topology-block": "spine", "topology-rack": "leaf-1", "nvlink-domain": "nvl1"}),
+        (
+            None,
+            "",
+            FABRIC,
+            {"network.topology.nvidia.com/leaf": "sw1", "network.topology.nvidia.com/spine": "sw9"},
+            {"topology-block": "sw9", "topology-rack": "sw1", "nvlink-domain": "nvl1"},
+        ),
+        (
+            None,
+            "",
+            None,
+            {"cloud.google.com/gce-topology-block": "b1", "cloud.google.com/gce-topology-subblock": "s1"},
+            {"topology-block": "b1", "topology-rack": "s1"},
+        ),
+        (None, "", None, {"example.com/row": "A", "example.com/rack": "-?-"}, {"topology-block": "A"}),
+    ],
+)
 def test_labels_name_levels_from_the_outside_in(
     topology: NodeTopology | None, domain: str, fabric: Fabric | None, there: dict[str, str], expected: object
 ) -> None:
@@ -190,15 +224,24 @@ def test_labels_name_levels_from_the_outside_in(
     assert labels_of(topology, domain, fabric, NODE, there, LabelSettings(write=False)) == {}
 
 
-@pytest.mark.parametrize(("gpu", "nic", "way"), [
-    ("0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0",
-     "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", "PIX"),
-    ("0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0",
-     "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:05:00.0/0000:06:00.0/0000:07:00.0", "PXB"),
-    ("0000:00:01.0/0000:03:00.0", "0000:00:02.0/0000:04:00.0", "PHB"),
-    ("0000:00:01.0/0000:03:00.0", "0000:40:02.0/0000:44:00.0", "NODE"),
-    ("0000:00:01.0/0000:03:00.0", "0000:80:02.0/0000:84:00.0", "SYS"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpu", "nic", "way"),
+    [
+        (
+            "0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0",
+            "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0",
+            "PIX",
+        ),
+        (
+            "0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0",
+            "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:05:00.0/0000:06:00.0/0000:07:00.0",
+            "PXB",
+        ),
+        ("0000:00:01.0/0000:03:00.0", "0000:00:02.0/0000:04:00.0", "PHB"),
+        ("0000:00:01.0/0000:03:00.0", "0000:40:02.0/0000:44:00.0", "NODE"),
+        ("0000:00:01.0/0000:03:00.0", "0000:80:02.0/0000:84:00.0", "SYS"),
+    ],
+)
 def test_the_way_to_a_card_is_told_by_the_bridges_above(gpu: str, nic: str, way: str) -> None:
     paths = {one.rpartition("/")[2]: tuple(one.split("/")) for one in (gpu, nic)}
     card = TopologyNic("mlx5_0", nic.rpartition("/")[2], 1 if way == "SYS" else 0)
@@ -242,16 +285,22 @@ class Bench:
         self.kube, self.now_s = FakeKube(), 1_800_000_000.0
         kube: Any = self.kube
         assert isinstance(Kube, type)
-        self.publisher = Publisher(kube, NODE, LabelSettings(), settings or PublishSettings(retry_first_s=0.01),
-                                   now=lambda: self.now_s, clock=lambda: self.now_s)  # fmt: skip
-        self.publisher.node_changed(Change(ChangeKind.ADDED, ("", NODE), None, NodeView(UID, {}, frozenset())))
+        self.publisher = Publisher(
+            kube,
+            NODE,
+            LabelSettings(),
+            settings or PublishSettings(retry_first_s=0.01),
+            now=lambda: self.now_s,
+            clock=lambda: self.now_s,
+        )
+        self.publisher.node_changed(Change(ChangeKind.ADDED, ("", NODE), None, PublishedNode(UID, {}, frozenset())))
 
-    async def after(self, found: Found, seconds: float = 0.0) -> list[str]:
+    async def after(self, found: ScanResult, seconds: float = 0.0) -> list[str]:
         """Kinds that were written when ``found`` came ``seconds`` later."""
         self.now_s += seconds
         before = len(self.kube.requests)
         running = asyncio.create_task(self.publisher.run())
-        self.publisher.found(found)
+        self.publisher.scanned(found)
         await asyncio.sleep(0.05)
         running.cancel()
         return [one["kind"] for one in self.kube.requests[before:]]
@@ -340,10 +389,18 @@ def test_labels_that_this_agent_wrote_are_known_by_their_manager() -> None:
         fields = {"f:metadata": {"f:labels": {f"f:{one}": {} for one in labels}}}
         return {"manager": manager, "operation": "Apply", "fieldsV1": fields}
 
-    view = node_view({"metadata": {
-        "uid": UID, "labels": {"kaiwo.ai/gpu-link": "nvlink", "kaiwo.ai/topology-rack": "r"},
-        "managedFields": [managed("kopt-topology", "kaiwo.ai/gpu-link"), managed("kubectl", "kaiwo.ai/topology-rack")],
-    }})  # fmt: skip
+    view = published_node(
+        {
+            "metadata": {
+                "uid": UID,
+                "labels": {"kaiwo.ai/gpu-link": "nvlink", "kaiwo.ai/topology-rack": "r"},
+                "managedFields": [
+                    managed("kopt-topology", "kaiwo.ai/gpu-link"),
+                    managed("kubectl", "kaiwo.ai/topology-rack"),
+                ],
+            }
+        }
+    )
     assert view.ours == {"kaiwo.ai/gpu-link"}
 
 

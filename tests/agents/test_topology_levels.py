@@ -19,7 +19,7 @@ from controlplane.processes import wait_for
 from controlplane.test_gangs import pods_of
 
 from kopt.agents.topology.labels import BLOCK, RACK, LabelSettings, labels_of
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 
 pytestmark = pytest.mark.cluster
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "topology-levels.md"
@@ -27,9 +27,10 @@ SPACE = "train"
 FULL = ("b1", "r1"), ("b1", "r2"), ("b2", "r1")
 """Racks of two nodes of which one is taken; both of b2/r2 are free."""
 MESH = NodeTopology(
-    "n", tuple(map(TopologyGpu, range(8))),
+    "n",
+    tuple(map(TopologyGpu, range(8))),
     tuple(TopologyLink(a, b, LinkType.NVLINK, 1) for a, b in combinations(range(8), 2)),
-)  # fmt: skip
+)
 
 
 def shown(heading: str) -> list[Object]:
@@ -77,16 +78,32 @@ def _nodes_of(plane: ControlPlane, name: str) -> list[str]:
     return [one["spec"]["nodeName"] for one in found if one["metadata"]["name"].startswith(f"{name}-")]
 
 
+def _created(plane: ControlPlane, document: Object) -> Object | None:
+    try:
+        return plane.api.create(document)
+    except Refused as refused:
+        if "mpod.kb.io" in refused.message and "not found" in refused.message:
+            return None
+        raise
+
+
 @pytest.fixture
 def cleaned(control_plane: ControlPlane) -> Iterator[Callable[[Object], Object]]:
     """Makes an object that goes when the test ends."""
     with ExitStack() as made:
 
         def make(one: Object) -> Object:
-            stored = control_plane.api.create(one)
+            # A job controller tries again, too, until Kueue's webhook has seen the pod's owner.
+            stored = wait_for(lambda: _created(control_plane, one), what="Kueue knows the owner")
             meta = stored["metadata"]
-            made.callback(control_plane.api.delete, one["apiVersion"], one["kind"], meta["name"],
-                          meta.get("namespace", ""), propagationPolicy="Background")  # fmt: skip
+            made.callback(
+                control_plane.api.delete,
+                one["apiVersion"],
+                one["kind"],
+                meta["name"],
+                meta.get("namespace", ""),
+                propagationPolicy="Background",
+            )
             return stored
 
         yield make

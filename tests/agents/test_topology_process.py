@@ -84,18 +84,30 @@ class Agent:
 
     def __init__(self, api: Server, folder: Path, *arguments: str, **environment: str) -> None:
         config = {
-            "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
             "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{api.server_port}"}}],
             "users": [{"name": "u", "user": {}}],
-        }  # fmt: skip
+        }
         (folder / "kubeconfig").write_text(yaml.safe_dump(config))
         self.log, self.port = folder / "agent.log", free_port()
         with self.log.open("ab") as file:
             self.process = subprocess.Popen(
-                [*KOPT, "agent", "topology", "--node", NODE, "--kubeconfig", str(folder / "kubeconfig"),
-                 f"--port={self.port}", *arguments],
-                stderr=file, stdout=file, env={**os.environ, **environment},
-            )  # fmt: skip
+                [
+                    *KOPT,
+                    "agent",
+                    "topology",
+                    "--node",
+                    NODE,
+                    "--kubeconfig",
+                    str(folder / "kubeconfig"),
+                    f"--port={self.port}",
+                    *arguments,
+                ],
+                stderr=file,
+                stdout=file,
+                env={**os.environ, **environment},
+            )
 
     @property
     def resident_mib(self) -> float:
@@ -112,8 +124,11 @@ class Agent:
         wait_for(lambda: self.scans() > before, timeout_s=90, what="another scan")
 
     def scans(self) -> float:
-        return next(float(line.split()[1]) for line in self.metrics().splitlines()
-                    if line.startswith("kopt_topology_scans_total "))  # fmt: skip
+        return next(
+            float(line.split()[1])
+            for line in self.metrics().splitlines()
+            if line.startswith("kopt_topology_scans_total ")
+        )
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -128,8 +143,10 @@ def test_it_publishes_what_it_replays_and_ends_when_told(api: Server, tmp_path: 
         assert (kind, other) == ("NodeTopology", "Node")
         assert len(document["spec"]["links"]) == 28
         assert node["metadata"] == {
-            "name": NODE, "uid": "u", "labels": {"kaiwo.ai/gpu-link": "nvlink", "kaiwo.ai/gpu-link-shape": "partial"}
-        }  # fmt: skip
+            "name": NODE,
+            "uid": "u",
+            "labels": {"kaiwo.ai/gpu-link": "nvlink", "kaiwo.ai/gpu-link-shape": "partial"},
+        }
         assert 'kopt_topology_collector_up{collector="nvidia-smi-topo"} 1.0' in agent.metrics()
         assert "kopt_topology_gpus 8.0" in agent.metrics()
         loaded = f"import sys, kopt.agents.topology.process; print([m for m in '{HEAVY}'.split() if m in sys.modules])"

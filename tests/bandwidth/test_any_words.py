@@ -2,29 +2,49 @@
 
 import math
 
+from example_budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kopt.core.bandwidth import BandwidthError, Collective
-from kopt.models.bandwidth.ask import load
-from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
-from kopt.policies.bandwidth.rings import ring_gbps
-from kopt.policies.bandwidth.sets import gpu_set
+from kopt.core.hardware.bandwidth import BandwidthError, Collective
+from kopt.models.bandwidth.loading import load_bandwidth
+from kopt.topology.hardware import HardwareRow, machine_of
+from kopt.topology.rings import ring_gbps
+from kopt.topology.set_links import gpu_set
 
-_SHIPPED = load("shipped")
+_SHIPPED = load_bandwidth("shipped")
 _GPUS = st.sampled_from(["H100", "MI300X", "MI250X", "V100", "", "RTX 4090", "T4", "x" * 400]) | st.text(max_size=20)
 _LINKS = st.sampled_from(
-    ["NVSwitch-NV18", "NV4-fullmesh-4", "PCIe9", "XGMI-mesh (1/2/4 links)", "HybridCubeMesh-NV1/2", "NV0", "mesh-99",
-     "NV12 pairs", "NVLink", "cube-0", ""]) | st.text(max_size=20)  # fmt: skip
-_NICS = st.sampled_from(
-    ["", "0x 0G", "8x NDR400", "999x", "0.0Tbps", "-1Gb", "8x HDR (0 used)", "IB"]) | st.text(max_size=20)  # fmt: skip
+    [
+        "NVSwitch-NV18",
+        "NV4-fullmesh-4",
+        "PCIe9",
+        "XGMI-mesh (1/2/4 links)",
+        "HybridCubeMesh-NV1/2",
+        "NV0",
+        "mesh-99",
+        "NV12 pairs",
+        "NVLink",
+        "cube-0",
+        "",
+    ]
+) | st.text(max_size=20)
+_NICS = st.sampled_from(["", "0x 0G", "8x NDR400", "999x", "0.0Tbps", "-1Gb", "8x HDR (0 used)", "IB"]) | st.text(
+    max_size=20
+)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    gpu=_GPUS, link=_LINKS, nics=_NICS, software=st.text(max_size=20), nodes=st.integers(1, 2**20),
-    count=st.integers(1, 72), kind=st.sampled_from(Collective), exponent=st.integers(0, 44),
-)  # fmt: skip
+    gpu=_GPUS,
+    link=_LINKS,
+    nics=_NICS,
+    software=st.text(max_size=20),
+    nodes=st.integers(1, 2**20),
+    count=st.integers(1, 72),
+    kind=st.sampled_from(Collective),
+    exponent=st.integers(0, 44),
+)
 def test_every_description_has_a_finite_answer(
     gpu: str, link: str, nics: str, software: str, nodes: int, count: int, kind: Collective, exponent: int
 ) -> None:
@@ -41,7 +61,7 @@ def test_every_description_has_a_finite_answer(
 _PAIRS = [(a, b) for a in range(5) for b in range(a + 1, 5)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=len(_PAIRS), max_size=len(_PAIRS)))
 def test_rings_carry_no_more_than_any_gpu_has_links(counts: list[int]) -> None:
     capacities = {pair: 25.0 * n for (a, b), n in zip(_PAIRS, counts, strict=True) for pair in ((a, b), (b, a))}

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import kopt
 from kopt.cli.main import app
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 
 _LINKS = tuple(TopologyLink(a, b, LinkType.NVLINK, 18) for a in range(8) for b in range(a + 1, 8))
 _NODE = NodeTopology("n1", tuple(TopologyGpu(n, "NVIDIA H100 80GB HBM3") for n in range(8)), _LINKS)

@@ -2,21 +2,27 @@
 
 import pytest
 
-from kopt.core.bandwidth import BandwidthError, Collective, collective
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
-from kopt.policies.bandwidth.analytic import analytic
-from kopt.policies.bandwidth.hardware import CUBE_MESH, HardwareRow, machine_of, network_of
-from kopt.policies.bandwidth.rings import ring_gbps
-from kopt.policies.bandwidth.sets import gpu_set
-from kopt.policies.bandwidth.topology import machine_from
+from kopt.core.hardware.bandwidth import BandwidthError, Collective, collective
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.topology.collective_cost import analytic
+from kopt.topology.from_node import machine_from
+from kopt.topology.hardware import CUBE_MESH, HardwareRow, machine_of, network_of
+from kopt.topology.rings import ring_gbps
+from kopt.topology.set_links import gpu_set
 
 _LARGE = 8 * 2**30
 
 
 def _bus(
-    gpu: str, link: str, k: int, kind: Collective = Collective.ALL_REDUCE, *, nodes: int = 1, nics: str = "",
+    gpu: str,
+    link: str,
+    k: int,
+    kind: Collective = Collective.ALL_REDUCE,
+    *,
+    nodes: int = 1,
+    nics: str = "",
     size_bytes: int = _LARGE,
-) -> float:  # fmt: skip
+) -> float:
     gpus = gpu_set(machine_of(HardwareRow(gpu, "", link, nodes, k, nics)), range(k), nodes)
     took_us = analytic(gpus, kind, size_bytes).latency_us
     return size_bytes * kind.bus_factor(gpus.ranks) / took_us / 1e3
@@ -123,9 +129,17 @@ def test_what_is_not_known_is_flagged() -> None:
 
 @pytest.mark.parametrize(
     ("text", "gbps"),
-    [("8x HDR200 IB", 200), ("32x100G EFA", 400), ("2x Slingshot-11 200Gb", 50), ("10G Eth", 1.25),
-     ("4x100G RoCE (2 used?)", 25), ("8x NDR400", 400), ("8x ConnectX-7", 400), ("8x 400Gb/s InfiniBand", 400)],
-)  # fmt: skip
+    [
+        ("8x HDR200 IB", 200),
+        ("32x100G EFA", 400),
+        ("2x Slingshot-11 200Gb", 50),
+        ("10G Eth", 1.25),
+        ("4x100G RoCE (2 used?)", 25),
+        ("8x NDR400", 400),
+        ("8x ConnectX-7", 400),
+        ("8x 400Gb/s InfiniBand", 400),
+    ],
+)
 def test_network_cards_are_read_from_words(text: str, gbps: float) -> None:
     found = network_of(text, 8)
     assert found.known
@@ -134,8 +148,12 @@ def test_network_cards_are_read_from_words(text: str, gbps: float) -> None:
 
 def test_questions_that_cannot_be_asked_say_why() -> None:
     machine = machine_of(HardwareRow("H100", "", "NVSwitch-NV18", 1, 8))
-    for gpus, nodes, why in (((0, 9), 1, "GPU 9 is not there"), ((1, 1), 1, "twice"), ((0,), 1, "two GPUs"),
-                             ((0, 1), 2, "no network card")):  # fmt: skip
+    for gpus, nodes, why in (
+        ((0, 9), 1, "GPU 9 is not there"),
+        ((1, 1), 1, "twice"),
+        ((0,), 1, "two GPUs"),
+        ((0, 1), 2, "no network card"),
+    ):
         with pytest.raises(BandwidthError, match=why):
             gpu_set(machine, gpus, nodes)
     with pytest.raises(BandwidthError, match="all_reduce"):

@@ -22,11 +22,12 @@ Object = dict[str, Any]
 def node(name: str, gpus: int = 8, *, degraded: bool = False) -> Object:
     """A published NodeTopology: H100s behind NVSwitch, a network card beside each."""
     spec = {
-        "tool": "nvidia-smi", "vendor": "nvidia",
+        "tool": "nvidia-smi",
+        "vendor": "nvidia",
         "gpus": [{"index": n, "name": "NVIDIA H100 80GB HBM3", "numa": n // 4} for n in range(gpus)],
         "links": [{"a": a, "b": b, "type": "NVLINK", "count": 18} for a, b in combinations(range(gpus), 2)],
         "nics": [{"name": f"mlx5_{n}", "numa": n // 4, "gbitPerS": 400} for n in range(gpus)],
-    }  # fmt: skip
+    }
     found: Object = {
         "apiVersion": "kaiwo.ai/v1alpha1",
         "kind": "NodeTopology",
@@ -65,7 +66,7 @@ def test_what_kubectl_prints_is_placed_on() -> None:
 
 
 def test_files_that_name_different_nodes_are_several_nodes(tmp_path: Path) -> None:
-    from kopt.cluster.node_topologies import topology_of
+    from kopt.cluster.objects.node_topology import topology_of
 
     files = []
     for name in "ab":
@@ -114,12 +115,17 @@ def test_on_a_cluster_what_is_free_in_one_rack_is_taken(plane: ControlPlane, kwo
         for name in (*mixed, *home):
             api.create(node(name, degraded=name == home[2]))
         # In r1 a node has two GPUs taken, so that only r2 holds 16 in shares of eight.
-        api.create({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "busy", "namespace": space, "annotations": {"kaiwo.ai/gpu-indices": "0,5"}},
-            "spec": {"nodeName": mixed[0], "containers": [
-                {"name": "main", "image": "any", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
-        })  # fmt: skip
+        api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "busy", "namespace": space, "annotations": {"kaiwo.ai/gpu-indices": "0,5"}},
+                "spec": {
+                    "nodeName": mixed[0],
+                    "containers": [{"name": "main", "image": "any", "resources": {"limits": {"nvidia.com/gpu": "2"}}}],
+                },
+            }
+        )
         cluster = ["--cluster", "--kubeconfig", str(plane.kubeconfig), "-o", "json"]
         done = place("--count", "16", *cluster)
         assert set(shares(done)) == {home[0], home[1]}

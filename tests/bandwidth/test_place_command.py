@@ -8,18 +8,20 @@ import pytest
 from typer.testing import CliRunner
 
 from kopt.cli.main import app
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 
 # Two bridged pairs and two cards alone, on two sockets.
 _BRIDGED = {(0, 3), (1, 2)}
 _NODE = NodeTopology(
-    "n1", tuple(TopologyGpu(n, "NVIDIA A100-PCIE-40GB", numa=n // 3) for n in range(6)),
+    "n1",
+    tuple(TopologyGpu(n, "NVIDIA A100-PCIE-40GB", numa=n // 3) for n in range(6)),
     tuple(
-        TopologyLink(a, b, LinkType.NVLINK, 12) if (a, b) in _BRIDGED
+        TopologyLink(a, b, LinkType.NVLINK, 12)
+        if (a, b) in _BRIDGED
         else TopologyLink(a, b, LinkType.NODE if a // 3 == b // 3 else LinkType.SYS)
         for a, b in combinations(range(6), 2)
     ),
-)  # fmt: skip
+)
 
 
 @pytest.fixture

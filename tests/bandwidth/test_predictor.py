@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kopt.core.bandwidth import BandwidthError, BandwidthKind, Collective
+from kopt.core.hardware.bandwidth import BandwidthError, BandwidthKind, Collective
 from kopt.models.bandwidth.calibration import Calibration
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
 from kopt.models.bandwidth.rows import read_asked, read_measured
-from kopt.policies.bandwidth.analytic import analytic
-from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
-from kopt.policies.bandwidth.sets import gpu_set
+from kopt.topology.collective_cost import analytic
+from kopt.topology.hardware import HardwareRow, machine_of
+from kopt.topology.set_links import gpu_set
 
 _EXAMPLE = Path(__file__).parents[1] / "models" / "examples" / "bandwidth.py"
 _H100 = machine_of(HardwareRow("H100-SXM5-80GB", "", "NVSwitch-NV18", 1, 8))

@@ -11,7 +11,7 @@ from benchmarked import benchmark_module
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.core.checkpoint import LineLabel
+from kopt.core.workload.checkpoint import LineLabel
 
 corpus = benchmark_module("checkpoint_corpus.__main__")
 labels = benchmark_module("checkpoint_corpus.labels")
@@ -36,9 +36,15 @@ def spans(*rows: tuple[float, str, Happened]) -> list[tuple[str, float, float, i
 
 def test_files_of_one_folder_are_one_checkpoint() -> None:
     assert spans(
-        (1.0, "ck-5/a", WRITTEN), (1.2, "ck-5/a", CLOSED), (1.3, "ck-5/b", WRITTEN), (1.4, "log", WRITTEN),
-        (2.9, "ck-5/b", CLOSED), (3.0, "ck-3/a", GONE), (9.0, "ck-10/a", WRITTEN), (9.1, "ck-10/a", CLOSED),
-    ) == [("ck-5", 1.0, 2.9, 5), ("ck-10", 9.0, 9.1, 10)]  # fmt: skip
+        (1.0, "ck-5/a", WRITTEN),
+        (1.2, "ck-5/a", CLOSED),
+        (1.3, "ck-5/b", WRITTEN),
+        (1.4, "log", WRITTEN),
+        (2.9, "ck-5/b", CLOSED),
+        (3.0, "ck-3/a", GONE),
+        (9.0, "ck-10/a", WRITTEN),
+        (9.1, "ck-10/a", CLOSED),
+    ) == [("ck-5", 1.0, 2.9, 5), ("ck-10", 9.0, 9.1, 10)]
 
 
 def test_a_file_that_is_open_keeps_its_checkpoint_open_however_long_it_rests() -> None:
@@ -48,7 +54,7 @@ def test_a_file_that_is_open_keeps_its_checkpoint_open_however_long_it_rests() -
 def test_what_rests_and_is_touched_again_is_written_again() -> None:
     assert spans(
         (1.0, "last", WRITTEN), (1.1, "last", CLOSED), (1.1 + 2 * PAUSE_S, "last", WRITTEN), (9.0, "last", CLOSED)
-    ) == [("last", 1.0, 1.1, None), ("last", 1.1 + 2 * PAUSE_S, 9.0, None)]  # fmt: skip
+    ) == [("last", 1.0, 1.1, None), ("last", 1.1 + 2 * PAUSE_S, 9.0, None)]
 
 
 def test_a_checkpoint_that_is_named_by_its_step_may_rest_longer() -> None:
@@ -76,9 +82,12 @@ def test_a_file_that_failed_leaves_its_checkpoint_incomplete_until_it_is_written
 
 def test_a_kill_leaves_incomplete_what_was_open() -> None:
     assert completed(
-        (1.0, "ck-1", WRITTEN), (1.1, "ck-1", CLOSED), (1.2, "ck-2", WRITTEN), (1.3, KILLED, FAILED),
+        (1.0, "ck-1", WRITTEN),
+        (1.1, "ck-1", CLOSED),
+        (1.2, "ck-2", WRITTEN),
+        (1.3, KILLED, FAILED),
         (1.3, "ck-2", CLOSED),
-    ) == [("ck-1", True), ("ck-2", False)]  # fmt: skip
+    ) == [("ck-1", True), ("ck-2", False)]
 
 
 def test_a_file_that_gets_its_name_while_it_is_open_is_no_longer_open_under_the_other() -> None:

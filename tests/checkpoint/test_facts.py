@@ -3,8 +3,8 @@
 import pytest
 
 from kopt.formats.joblog import read_message
-from kopt.models.checkpoint.facts import step_of_checkpoint
-from kopt.models.checkpoint.words import spoken
+from kopt.models.checkpoint.classifier.tokens import spoken
+from kopt.models.checkpoint.line_facts import step_of_checkpoint
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from benchmarked import benchmark_module
 from kopt.formats.joblog import LineSplitter
 from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.checkpoint.session import Session
-from kopt.models.shipped import load_shipped
+from kopt.models.registry.shipped import load_shipped
 
 pytestmark = [pytest.mark.trainers, pytest.mark.slow]
 recording = benchmark_module("checkpoint_corpus.recording")
@@ -78,14 +78,29 @@ def training(tmp_path: Path, trainer_python: Callable[[str], str]) -> Iterator[T
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
     environment = os.environ | {
-        "LD_PRELOAD": str(recording.build_slow_storage(tmp_path)), "KOPT_SLOW_FOLDER": str(checkpoints),
-        "KOPT_SLOW_BYTES_PER_S": "1500000", "KOPT_SLOW_LATENCY_MS": "15", "PYTHONUNBUFFERED": "1",
-        "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path),
-    }  # fmt: skip
+        "LD_PRELOAD": str(recording.build_slow_storage(tmp_path)),
+        "KOPT_SLOW_FOLDER": str(checkpoints),
+        "KOPT_SLOW_BYTES_PER_S": "1500000",
+        "KOPT_SLOW_LATENCY_MS": "15",
+        "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "TMPDIR": str(tmp_path),
+    }
     predictor = load_shipped("checkpoint")
     assert isinstance(predictor, CheckpointPredictor)
-    command = [trainer_python("newest"), str(PROGRAM), "--output_dir", str(checkpoints), "--info",
-               "--max_steps", "240", "--save_steps", str(SAVE_STEPS)]  # fmt: skip
+    command = [
+        trainer_python("newest"),
+        str(PROGRAM),
+        "--output_dir",
+        str(checkpoints),
+        "--info",
+        "--max_steps",
+        "240",
+        "--save_steps",
+        str(SAVE_STEPS),
+    ]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True, cwd=tmp_path
     ) as process:

@@ -6,33 +6,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.core.checkpoint import JobState, LineLabel
-from kopt.models.checkpoint.judgement import is_safe, judge
-from kopt.models.checkpoint.machine import Machine
-from kopt.models.checkpoint.saved import machine_from, machine_to
-from kopt.models.checkpoint.writes import LABELS, Said
+from kopt.core.workload.checkpoint import JobState, LineLabel
+from kopt.models.checkpoint.classified_line import LABELS, ClassifiedLine
+from kopt.models.checkpoint.kill_safety import evaluate, is_safe
+from kopt.models.checkpoint.state_machine import StateMachine
 
 B, P, E = LineLabel.CKPT_BEGIN, LineLabel.CKPT_PROGRESS, LineLabel.CKPT_END
 STEP, EVAL, OTHER, OVER = LineLabel.TRAIN_STEP, LineLabel.EVAL, LineLabel.OTHER, LineLabel.END
 
 
-def said(
-    number: int, label: LineLabel, text: str = "", at_s: float | None = None, *, sure: float = 0.95, writer: str = "",
+def classified(
+    number: int,
+    label: LineLabel,
+    text: str = "",
+    at_s: float | None = None,
+    *,
+    sure: float = 0.95,
+    writer: str = "",
     live: bool = False,
-) -> Said:  # fmt: skip
+) -> ClassifiedLine:
     shares = [(1 - sure) / (len(LABELS) - 1)] * len(LABELS)
     shares[LABELS.index(label)] = sure
-    return Said(number, shares, text, at_s, live, writer)
+    return ClassifiedLine(number, shares, text, at_s, live, writer)
 
 
 class Job:
     """A machine with its lines numbered; ``say`` returns the state after the line."""
 
     def __init__(self) -> None:
-        self.machine, self._numbers = Machine(), count(1)
+        self.machine, self._numbers = StateMachine(), count(1)
 
     def say(self, label: LineLabel, text: str = "", at_s: float | None = None, **more: object) -> JobState:
-        self.machine.advance(said(next(self._numbers), label, text, at_s, **more))  # type: ignore[arg-type]
+        self.machine.advance(classified(next(self._numbers), label, text, at_s, **more))  # type: ignore[arg-type]
         return self.machine.state
 
     def train(self, first: int, last: int, *, at_s: float | None = None, live: bool = False) -> None:
@@ -50,7 +55,7 @@ def test_nothing_is_safe_before_a_checkpoint_is_durable() -> None:
     job.train(1, 50)
     assert job.machine.state is JobState.TRAIN
     assert not job.safe
-    assert "No durable checkpoint" in judge(job.machine).reason
+    assert "No durable checkpoint" in evaluate(job.machine).reason
 
 
 def test_a_told_write_is_held_to_its_end_and_names_its_step() -> None:
@@ -63,7 +68,7 @@ def test_a_told_write_is_held_to_its_end_and_names_its_step() -> None:
     assert job.say(E, "Saved checkpoint") is JobState.CKPT_WRITING
     assert job.say(STEP, "step 11 loss 0.2") is JobState.CKPT_DONE
     assert job.safe
-    status = judge(job.machine)
+    status = evaluate(job.machine)
     assert (status.last_durable_step, status.evidence, status.evidence_line) == (10, True, 15)
     job.train(12, 12)
     assert job.machine.state is JobState.TRAIN
@@ -74,7 +79,7 @@ def test_where_no_end_is_told_the_next_step_of_a_synchronous_saver_is_one() -> N
     job.train(1, 10)
     job.say(B, "Saving model to out/10.pt")
     assert job.say(STEP, "step 11 loss 0.4") is JobState.CKPT_DONE
-    assert judge(job.machine).last_durable_step == 10
+    assert evaluate(job.machine).last_durable_step == 10
 
 
 def test_what_counts_nothing_and_seems_to_be_an_evaluation_ends_no_write() -> None:
@@ -103,7 +108,7 @@ def test_a_saver_that_says_it_works_aside_is_not_ended_by_steps(text: str) -> No
     assert job.machine.state is JobState.CKPT_WRITING
     job.say(E, "write finished")
     assert job.say(STEP, "step 61 loss 0.1") is JobState.CKPT_DONE
-    assert judge(job.machine).last_durable_step == 10
+    assert evaluate(job.machine).last_durable_step == 10
 
 
 def test_a_job_that_tells_ends_is_believed_in_nothing_else() -> None:
@@ -139,7 +144,7 @@ def test_a_write_that_met_an_error_is_no_checkpoint() -> None:
     job.say(B, "saving checkpoint 20")
     assert job.say(LineLabel.ERROR, "failed to save: No space left on device") is JobState.CKPT_WRITING
     assert job.say(STEP, "step 21 loss 0.1") is JobState.CKPT_FAILED
-    status = judge(job.machine)
+    status = evaluate(job.machine)
     assert (status.last_durable_step, status.safe) == (10, True)
 
 
@@ -167,7 +172,7 @@ def test_a_step_speaks_for_processes_that_save_and_never_say_one() -> None:
     job.say(STEP, "step 11 loss 0.4", writer="driver")
     assert not job.machine.writing
     assert job.safe
-    assert judge(job.machine).last_durable_step == 10
+    assert evaluate(job.machine).last_durable_step == 10
 
 
 def test_a_step_does_not_speak_for_a_process_that_saves_aside() -> None:
@@ -197,7 +202,7 @@ def test_what_was_the_last_word_on_two_writes_aside_is_the_end_of_the_third() ->
         safe.append(job.safe)
         job.train(10 * save + 9, 10 * save + 10)
     assert safe == [False, False, True, True]
-    assert judge(job.machine).last_durable_step == 40
+    assert evaluate(job.machine).last_durable_step == 40
 
 
 def test_what_is_staged_before_training_goes_on_never_becomes_an_end() -> None:
@@ -271,7 +276,7 @@ def test_silence_after_a_told_end_shows_that_it_was_one() -> None:
     assert job.machine.writing
     job.machine.settle(115.0)
     assert not job.machine.writing
-    assert judge(job.machine).last_durable_step == 10
+    assert evaluate(job.machine).last_durable_step == 10
 
 
 def test_a_doubtful_beginning_leaves_no_evidence() -> None:
@@ -279,7 +284,7 @@ def test_a_doubtful_beginning_leaves_no_evidence() -> None:
     job.train(1, 10)
     job.say(B, "saving something", sure=0.65)
     assert job.say(STEP, "step 11 loss 0.4") is JobState.TRAIN
-    assert not judge(job.machine).evidence
+    assert not evaluate(job.machine).evidence
 
 
 def test_with_arrivals_a_first_write_is_believed_to_end_only_after_a_pause() -> None:
@@ -300,7 +305,7 @@ def test_a_held_write_is_believed_over_when_time_has_passed() -> None:
     assert job.machine.writing
     job.machine.settle(400.0)
     assert not job.machine.writing
-    assert judge(job.machine).last_durable_step == 10
+    assert evaluate(job.machine).last_durable_step == 10
 
 
 def test_writes_without_a_visible_pause_are_held_no_longer_from_save_to_save() -> None:
@@ -329,7 +334,7 @@ def test_a_save_that_is_due_is_reckoned_with() -> None:
     assert job.safe
     job.train(40, 40)
     assert not job.safe
-    assert "due at step 40" in judge(job.machine).reason
+    assert "due at step 40" in evaluate(job.machine).reason
     job.train(41, 41)
     assert job.safe
 
@@ -339,11 +344,11 @@ def test_silence_of_a_job_that_tells_late_is_not_safe() -> None:
     job.train(1, 40, at_s=100.0, live=True)
     job.say(E, "saved checkpoint", 140.0, live=True)
     job.train(41, 44, at_s=141.0, live=True)
-    assert judge(job.machine, 144.5, live=True).safe
-    status = judge(job.machine, 160.0, live=True)
+    assert evaluate(job.machine, 144.5, live=True).safe
+    status = evaluate(job.machine, 160.0, live=True)
     assert not status.safe
     assert "Silent for 16 s" in status.reason
-    assert judge(job.machine, 10_000.0, live=True).state is JobState.STALLED
+    assert evaluate(job.machine, 10_000.0, live=True).state is JobState.STALLED
 
 
 def test_silence_of_a_job_that_tells_of_each_save_as_it_begins_is_not_safe_either() -> None:
@@ -352,22 +357,22 @@ def test_silence_of_a_job_that_tells_of_each_save_as_it_begins_is_not_safe_eithe
     job.say(B, "saving checkpoint", 140.0, live=True)
     job.say(E, "saved checkpoint", 141.0, live=True)
     job.train(41, 44, at_s=142.0, live=True)
-    assert judge(job.machine, 145.5, live=True).safe
-    assert "Silent for 15 s" in judge(job.machine, 160.0, live=True).reason
+    assert evaluate(job.machine, 145.5, live=True).safe
+    assert "Silent for 15 s" in evaluate(job.machine, 160.0, live=True).reason
 
 
 def test_work_at_risk_grows_with_time_and_gpus_and_falls_with_a_checkpoint() -> None:
     job = Job()
     job.train(1, 11, at_s=100.0)
-    before = judge(job.machine, gpus=8).work_at_risk_gpu_seconds
+    before = evaluate(job.machine, gpus=8).work_at_risk_gpu_seconds
     job.say(B, "saving", 110.0)
     job.say(E, "saved", 112.0)
     job.say(OTHER, "", 112.0)
-    after = judge(job.machine, gpus=8).work_at_risk_gpu_seconds
+    after = evaluate(job.machine, gpus=8).work_at_risk_gpu_seconds
     assert before is not None
     assert after is not None
     assert after.value < before.value
-    single = judge(job.machine, gpus=1).work_at_risk_gpu_seconds
+    single = evaluate(job.machine, gpus=1).work_at_risk_gpu_seconds
     assert single is not None
     assert after.value == pytest.approx(8 * single.value)
 
@@ -377,32 +382,68 @@ def test_a_machine_goes_on_elsewhere_as_if_nothing_had_happened() -> None:
     for first in (1, 11):
         job.train(first, first + 9, at_s=100.0 + first)
         job.say(B, "saving checkpoint", 120.0 + first, writer="rank1")
-    copy = machine_from(machine_to(job.machine))
-    assert machine_to(copy) == machine_to(job.machine)
+    copy = StateMachine.from_dict(job.machine.to_dict())
+    assert copy.to_dict() == job.machine.to_dict()
     for machine in (copy, job.machine):
-        machine.advance(said(98, E, "saved", 160.0, writer="rank1"))
-        machine = machine_from(machine_to(machine))
-        machine.advance(said(99, STEP, "step 21", 161.0, writer="rank1"))
-    assert judge(copy) == judge(job.machine)
+        machine.advance(classified(98, E, "saved", 160.0, writer="rank1"))
+        machine = StateMachine.from_dict(machine.to_dict())
+        machine.advance(classified(99, STEP, "step 21", 161.0, writer="rank1"))
+    assert evaluate(copy) == evaluate(job.machine)
 
 
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(list(LineLabel)), st.sampled_from(["", "step 3", "step 4", "9/10", "async", "epoch 2"]),
-            st.sampled_from(["", "a", "b"]), st.one_of(st.none(), st.floats(0, 1e6)), st.floats(0.1, 1.0),
+            st.sampled_from(list(LineLabel)),
+            st.sampled_from(["", "step 3", "step 4", "9/10", "async", "epoch 2"]),
+            st.sampled_from(["", "a", "b"]),
+            st.one_of(st.none(), st.floats(0, 1e6)),
+            st.floats(0.1, 1.0),
         ),
         max_size=60,
     )
-)  # fmt: skip
+)
 def test_no_log_is_safe_with_an_open_write_or_without_a_checkpoint(lines: list[tuple[object, ...]]) -> None:
-    machine = Machine()
+    machine = StateMachine()
     for number, (label, text, writer, at_s, sure) in enumerate(lines, 1):
-        machine.advance(said(number, label, text, at_s, sure=sure, writer=writer, live=at_s is not None))  # type: ignore[arg-type]
-        status = judge(machine, at_s)  # type: ignore[arg-type]
+        machine.advance(classified(number, label, text, at_s, sure=sure, writer=writer, live=at_s is not None))  # type: ignore[arg-type]
+        status = evaluate(machine, at_s)  # type: ignore[arg-type]
         if status.safe:
             assert status.evidence
-            assert not machine.open
+            assert not machine.open_writes
             assert status.state not in (JobState.UNKNOWN, JobState.CKPT_WRITING)
         assert (status.state is JobState.CKPT_WRITING) == machine.writing
-        assert machine_to(machine_from(machine_to(machine))) == machine_to(machine)
+        assert StateMachine.from_dict(machine.to_dict()).to_dict() == machine.to_dict()
+
+
+def test_a_stored_machine_has_the_fields_of_earlier_releases() -> None:
+    job = Job()
+    job.train(1, 10, at_s=100.0, live=True)
+    job.say(B, "saving checkpoint-10", 120.0, live=True)
+    document = job.machine.to_dict()
+    assert " ".join(sorted(document)) == (
+        "_before _silence_s _stepped_at_s _stepped_since_end began_at_s confidence durable epoch first_step_at_s habits"
+        " last_at_s line line_text lone open refrains several state step step_lines step_text steppers writers"
+    )
+    assert " ".join(sorted(document["habits"])) == (
+        "aside durations_s early_ends ends_alone implied_ends last_word last_words pauses quiet_s saved_at_s"
+        " saved_counts saved_steps spoken_s step_gaps_s steps_seen told_ends"
+    )
+    assert " ".join(sorted(document["refrains"])) == "gaps_s known last numbered pause_s since"
+    assert " ".join(sorted(document["open"][""])) == (
+        "activity aside at_s begun certainty ending failed idle_lines last_step last_word line named pauses_after"
+        " refrain step step_lines step_text text"
+    )
+    with pytest.raises(ValueError, match="another version"):
+        StateMachine.from_dict({**document, "newer": 1})
+
+
+def test_times_in_the_future_are_moved_back() -> None:
+    job = Job()
+    job.train(1, 10, at_s=1000.0)
+    job.say(B, "saving checkpoint-10", 1020.0)
+    job.say(E, "saved checkpoint-10", 1030.0)
+    job.say(STEP, "step 11", 1040.0)
+    job.machine.clamp_clock(1015.0)
+    status = evaluate(job.machine)
+    assert (job.machine.last_at_s, job.machine.began_at_s, status.last_durable_at_s) == (1015.0, 1000.0, 1015.0)

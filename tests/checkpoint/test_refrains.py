@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.core.checkpoint import JobState, LineLabel
-from kopt.models.checkpoint.judgement import is_safe, judge
-from kopt.models.checkpoint.machine import Machine
-from kopt.models.checkpoint.refrains import Hint, Refrains, hint
-from kopt.models.checkpoint.saved import machine_from, machine_to
-from kopt.models.checkpoint.writes import LABELS, Said
+from kopt.core.workload.checkpoint import JobState, LineLabel
+from kopt.models.checkpoint.classified_line import LABELS, ClassifiedLine
+from kopt.models.checkpoint.kill_safety import evaluate, is_safe
+from kopt.models.checkpoint.state_machine import StateMachine
+from kopt.models.checkpoint.templates import Hint, LineTemplates, hint
 
 STEP_S, WRITE_S = 0.5, 9.0
 
@@ -20,13 +19,13 @@ class Follower:
     """A job followed live: its clock goes on with every line that it says."""
 
     def __init__(self) -> None:
-        self.machine, self.now_s, self._numbers = Machine(), 1000.0, count(1)
+        self.machine, self.now_s, self._numbers = StateMachine(), 1000.0, count(1)
 
     def say(self, text: str, shares: dict[LineLabel, float], after_s: float = STEP_S, writer: str = "") -> LineLabel:
         self.now_s += after_s
         rest = (1 - sum(shares.values())) / (len(LABELS) - len(shares))
         of = [shares.get(label, rest) for label in LABELS]
-        return self.machine.advance(Said(next(self._numbers), of, text, self.now_s, live=True, writer=writer))
+        return self.machine.advance(ClassifiedLine(next(self._numbers), of, text, self.now_s, live=True, writer=writer))
 
     def train(self, first: int, last: int, **sure: float) -> None:
         for step in range(first, last + 1):
@@ -55,7 +54,7 @@ def test_a_line_that_comes_when_the_pause_is_over_is_an_end_whatever_its_words()
     assert labels[0] is LineLabel.CKPT_BEGIN
     assert labels[2:] == [LineLabel.CKPT_END] * 3
     assert job.durable_step == 50
-    assert "tells of saves only when they are over" in judge(job.machine, job.now_s + 4.5, live=True).reason
+    assert "tells of saves only when they are over" in evaluate(job.machine, job.now_s + 4.5, live=True).reason
 
 
 def test_an_end_that_is_said_before_the_pause_is_a_beginning() -> None:
@@ -77,7 +76,7 @@ def test_an_end_with_another_pause_behind_it_is_held_until_the_next_line() -> No
         job.train(10 * save - 9, 10 * save)
         job.say(f"Saved best-{10 * save}.bin", ENDS, WRITE_S)
         assert job.safe == (save <= 2)
-        assert save <= 2 or not judge(job.machine, job.now_s + 8.5, live=True).safe
+        assert save <= 2 or not evaluate(job.machine, job.now_s + 8.5, live=True).safe
         job.say(f"iter {10 * save + 1} loss 0.25", {LineLabel.TRAIN_STEP: 0.95}, WRITE_S)
         assert job.durable_step == 10 * save
         job.train(10 * save + 2, 10 * save + 2)
@@ -167,17 +166,20 @@ def test_a_job_of_one_process_is_one_writer_where_some_lines_name_it_and_others_
 
 @pytest.mark.parametrize("opened", [False, True])
 def test_a_line_heard_once_is_taken_by_its_words(opened: bool) -> None:
-    found = Refrains().hear("a", "a 1", "", 5.0, write=True)
+    found = LineTemplates().observe("a", "a 1", "", 5.0, write=True)
     assert hint(found, 0.5, 0.2, 0.9, opened=opened) is Hint.NOTHING
 
 
 lines = st.lists(
     st.tuples(
-        st.sampled_from(["iter 0", "save 0", "saved 0", "eval", ""]), st.integers(0, 10**6), st.floats(0, 100),
-        st.sampled_from(["", "rank0", "rank1", "7"]), st.booleans(),
+        st.sampled_from(["iter 0", "save 0", "saved 0", "eval", ""]),
+        st.integers(0, 10**6),
+        st.floats(0, 100),
+        st.sampled_from(["", "rank0", "rank1", "7"]),
+        st.booleans(),
     ),
     max_size=200,
-)  # fmt: skip
+)
 
 
 @given(lines)
@@ -185,5 +187,5 @@ def test_memory_is_bounded_and_survives_being_saved(said: list[tuple[str, int, f
     job = Follower()
     for number, (word, value, after_s, writer, write) in enumerate(said):
         job.say(f"{word} {value} {'x' * (number % 50)}", BEGINS if write else {}, after_s, writer)
-    assert len(job.machine.refrains.known) <= 96
-    assert machine_from(machine_to(job.machine)) == job.machine
+    assert len(job.machine.to_dict()["refrains"]["known"]) <= 96
+    assert StateMachine.from_dict(job.machine.to_dict()).to_dict() == job.machine.to_dict()

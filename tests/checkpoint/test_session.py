@@ -5,21 +5,25 @@ import json
 import random
 
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.core.checkpoint import JobState, LineLabel
+from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.formats.joblog import read_message
+from kopt.models.checkpoint.classifier.tokens import spoken, template
 from kopt.models.checkpoint.predictor import CheckpointPredictor, LogQuestion
 from kopt.models.checkpoint.session import Session
-from kopt.models.checkpoint.words import spoken, template
-from kopt.models.shipped import load_shipped
+from kopt.models.registry.shipped import load_shipped
 
 _JOB = (
-    "Loading dataset from /data/train", *(f"step {n}/100 | loss {3 / n:.3f} | lr 1e-4" for n in range(1, 11)),
-    "Saving checkpoint to /out/step-10", "Saved checkpoint to /out/step-10 in 3.1 s",
-    *(f"step {n}/100 | loss {3 / n:.3f} | lr 1e-4" for n in range(11, 19)), "Training finished in 41 s",
-)  # fmt: skip
+    "Loading dataset from /data/train",
+    *(f"step {n}/100 | loss {3 / n:.3f} | lr 1e-4" for n in range(1, 11)),
+    "Saving checkpoint to /out/step-10",
+    "Saved checkpoint to /out/step-10 in 3.1 s",
+    *(f"step {n}/100 | loss {3 / n:.3f} | lr 1e-4" for n in range(11, 19)),
+    "Training finished in 41 s",
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,7 @@ def test_the_shipped_model_follows_a_job_from_its_start_to_its_end(shipped: Chec
     assert (status.last_durable_step, status.step, status.safe) == (10, 18, True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(cuts=st.lists(st.integers(0, len(_JOB)), max_size=6))
 def test_pieces_of_any_size_give_the_same_answers(shipped: CheckpointPredictor, cuts: list[int]) -> None:
     whole, session = states(shipped.session(), _JOB), shipped.session()
@@ -84,8 +88,8 @@ def test_hostile_lines_are_only_lines(shipped: CheckpointPredictor) -> None:
     lines += [f"[rank{n}]: Saving checkpoint {n}" for n in range(6000)]
     session = shipped.session()
     assert len(list(session.read(lines))) == len(lines)
-    assert len(session.machine.writers) <= 4097
-    assert len(session.machine.open) <= 4097
+    assert len(session.machine.to_dict()["writers"]) <= 4097
+    assert len(session.machine.open_writes) <= 4097
     assert not session.safe
 
 

@@ -12,20 +12,85 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.data.joblogs.labelled import read_logs
-from kopt.models.checkpoint import facts, words
-from kopt.models.checkpoint.lines import LineClassifier
+from kopt.models.checkpoint import line_facts as facts
+from kopt.models.checkpoint.classifier import tokens as words
+from kopt.models.checkpoint.classifier.lines import LineClassifier
+from kopt.models.checkpoint.classifier.text_shape import shape_of, text_of
 from kopt.models.checkpoint.predictor import CheckpointPredictor
-from kopt.models.checkpoint.shapes import shape_of, text_of
-from kopt.models.shipped import load_shipped
-from kopt.training.default_models import RECORDED
+from kopt.models.registry.shipped import load_shipped
+from kopt.training.checkpoint.default_data import RECORDED
 
 _PARTS = (
-    "step", "epoch", "Epoch ", "iter: ", "it", "updates", " steps", "global_step=", "第", "步", "шаг ", "ep#", "[",
-    "]", " ", "  ", "/", " / ", "\\", "a/b/", "ckpt-", ":", ".", "=", "-", "====", "....", "|", "█", "▏▎", "%", "e-",
-    "0", "00", "007", "1", "9", "12", "30", "999999", "000000000000000000000", "12345678901234567890", "٣", "९", "²",
-    "4/4", " 12/30 ", " 9/4 ", "epoch 03", "½", "\ud800", "\udfff", "\udc9f", "😀", "é", "\x00", "\n", "it/s",
-    "10:00:00", "run1/", "/0/", "ckpt", "model_", "state-", " for step ", " at ", "GB", "s", "MB ",
-)  # fmt: skip
+    "step",
+    "epoch",
+    "Epoch ",
+    "iter: ",
+    "it",
+    "updates",
+    " steps",
+    "global_step=",
+    "第",
+    "步",
+    "шаг ",
+    "ep#",
+    "[",
+    "]",
+    " ",
+    "  ",
+    "/",
+    " / ",
+    "\\",
+    "a/b/",
+    "ckpt-",
+    ":",
+    ".",
+    "=",
+    "-",
+    "====",
+    "....",
+    "|",
+    "█",
+    "▏▎",
+    "%",
+    "e-",
+    "0",
+    "00",
+    "007",
+    "1",
+    "9",
+    "12",
+    "30",
+    "999999",
+    "000000000000000000000",
+    "12345678901234567890",
+    "٣",
+    "९",
+    "²",
+    "4/4",
+    " 12/30 ",
+    " 9/4 ",
+    "epoch 03",
+    "½",
+    "\ud800",
+    "\udfff",
+    "\udc9f",
+    "😀",
+    "é",
+    "\x00",
+    "\n",
+    "it/s",
+    "10:00:00",
+    "run1/",
+    "/0/",
+    "ckpt",
+    "model_",
+    "state-",
+    " for step ",
+    " at ",
+    "GB",
+    "s",
+    "MB ",
+)
 _ANY = st.characters(codec=None, exclude_categories=())
 LINES = st.lists(st.sampled_from(_PARTS) | _ANY, max_size=16).map("".join)
 
@@ -159,7 +224,7 @@ def test_what_a_line_says_does_not_hang_on_the_lines_it_comes_with(classifier: L
 
 _ASK = """
 import hashlib, random
-from kopt.models.shipped import load_shipped
+from kopt.models.registry.shipped import load_shipped
 classifier, rng = load_shipped("checkpoint").classifier, random.Random(7)
 words = ("saving", "step", "of", "7", "model", "loss", "x")
 lines = [" ".join(rng.choice(words) for _ in range(9)) for _ in range(999)]

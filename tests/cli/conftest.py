@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,16 @@ Kopt = Callable[..., Done]
 
 
 @pytest.fixture
-def kopt(kopt_home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+def _umask_as_it_was() -> Iterator[None]:
+    """A command makes what its process writes private."""
+    before = os.umask(0o077)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def kopt(kopt_home: Path, monkeypatch: pytest.MonkeyPatch, _umask_as_it_was: None) -> Callable[..., Done]:
     """Runs ``kopt`` in this process on an empty home."""
     from kopt.cli.main import app
 
@@ -58,9 +67,13 @@ def command(kopt_home: Path) -> Callable[..., Done]:
         known = {name: value for name, value in os.environ.items() if not name.startswith("KOPT_")}
         done = subprocess.run(
             [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')", *arguments],
-            capture_output=True, text=True, timeout=240, check=False, stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+            stdin=subprocess.DEVNULL,
             env={**known, "KOPT_HOME": str(kopt_home), **(environ or {})},
-        )  # fmt: skip
+        )
         return Done(done.returncode, done.stdout, done.stderr)
 
     return run
@@ -104,7 +117,7 @@ def made_up_traces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]
     from sizing.traces import training
 
     from kopt.models.sizing import estimate as sizing
-    from kopt.models.sizing.tracing import Traced
+    from kopt.tracing.trace import Traced
 
     found: list[Any] = []
 

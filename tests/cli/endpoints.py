@@ -8,9 +8,11 @@ from typing import Any
 from asgi_server import served
 
 from kopt.core.settings import Settings
-from kopt.models.registry import NotRegisteredError
-from kopt.serving.app import create_app
-from kopt.serving.build import Parts, assemble
+from kopt.models.registry.registry import NotRegisteredError
+from kopt.serving.bandwidth.service import BandwidthService
+from kopt.serving.http.app import create_app
+from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.sizing.service import SizingService
 
 
 class _Nothing:
@@ -30,10 +32,8 @@ class _Nothing:
 def shipped_endpoint(home: Path) -> Iterator[str]:
     """The address of an endpoint with the shipped models of sizes and bandwidths."""
     endpoint = assemble(Settings(home=home), Parts(_Nothing(), refresh_s=3600))
-    assert endpoint.sizing is not None
-    endpoint.sizing.refresh()
-    assert endpoint.bandwidth is not None
-    endpoint.bandwidth.refresh()
+    endpoint.service(SizingService).refresh()
+    endpoint.service(BandwidthService).refresh()
     try:
         with served(create_app(endpoint, manage=False)) as url:
             yield url

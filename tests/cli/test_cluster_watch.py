@@ -11,12 +11,12 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from dashboard import cluster_objects as objects
-from kopt.cli.pages_cluster import STALE_S, ClusterWatch
-from kopt.cluster.access import Credentials
-from kopt.cluster.api import Kube
-from kopt.cluster.informer import InformerSettings
-from kopt.core.evictions import Phase
-from kopt.core.overview import Overview
+from kopt.cli.local.pages_cluster import STALE_S, ClusterWatch
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.credentials import Credentials
+from kopt.cluster.runtime.informer import InformerSettings
+from kopt.core.scheduling.eviction import Phase
+from kopt.core.scheduling.overview import Overview
 
 NOW_S = 1_900_000_000.0
 ROOT = "/apis/kaiwo.ai/v1alpha1"
@@ -130,9 +130,9 @@ async def test_a_server_that_goes_away_leaves_what_was_known_and_says_how_old_it
     watch, server = await watching()
     await until(watch, lambda one: one.pools and one.ledger)
     server.down = True
-    monkeypatch.setattr("kopt.cli.pages_cluster.STALE_S", 0.1)
+    monkeypatch.setattr("kopt.cli.local.pages_cluster.STALE_S", 0.1)
     found = await until(watch, lambda one: any("etcd is away" in problem for problem in one.problems))
-    assert any(problem.startswith("What is told of lendingpools.kaiwo.ai is ") for problem in found.problems)
+    assert any(problem.startswith("Data about lendingpools.kaiwo.ai is ") for problem in found.problems)
     assert found.pools
     assert found.ledger
     assert STALE_S > 90, "as long as a watch may be silent"

@@ -7,14 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from kopt.cli.edge import Refused, explain
+from kopt.cli.errors import Refused, explain
 from tests.cli.conftest import Done
 
 VERBS = [
-    ("up",), ("status",), ("down",), ("version",), ("doctor",), ("train",), ("models", "list"), ("models", "compare"),
-    ("models", "promote"), ("models", "rollback"), ("demand", "forecast"), ("demand", "backtest"), ("demand", "lend"),
+    ("up",),
+    ("status",),
+    ("down",),
+    ("version",),
+    ("doctor",),
+    ("train",),
+    ("models", "list"),
+    ("models", "compare"),
+    ("models", "promote"),
+    ("models", "rollback"),
+    ("demand", "forecast"),
+    ("demand", "backtest"),
+    ("demand", "lend"),
     ("demand", "explain"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
@@ -28,16 +39,28 @@ def test_every_verb_has_help_with_an_example(kopt: Callable[..., Done], verb: tu
 
 @pytest.mark.parametrize(
     "arguments",
-    [("nonsense",), ("version", "-o", "xml"), ("train",), ("train", "weather"), ("demand", "forecast"),
-     ("demand", "forecast", "x", "--horizons", "soon"), ("demand", "forecast", "x", "--quantiles", "2"),
-     ("demand", "forecast", "http://127.0.0.1:1"), ("demand", "backtest", "x", "--out", "y"),
-     ("demand", "backtest", "x", "--out", "y", "--group-cv", "colour"), ("demand", "lend", "x", "--risk", "0"),
-     ("demand", "backtest", "x", "--out", "y", "--group-cv", "source", "--model", "champion"),
-     ("models", "promote", "--force"), ("models", "list", "-p", "weather"),
-     ("train", "demand", "--data", "x", "--prometheus", "http://x"), ("train", "demand", "--query", "x"),
-     ("train", "demand", "--since", "forever"), ("demand", "forecast", "x", "--query", "up")],
+    [
+        ("nonsense",),
+        ("version", "-o", "xml"),
+        ("train",),
+        ("train", "weather"),
+        ("demand", "forecast"),
+        ("demand", "forecast", "x", "--horizons", "soon"),
+        ("demand", "forecast", "x", "--quantiles", "2"),
+        ("demand", "forecast", "http://127.0.0.1:1"),
+        ("demand", "backtest", "x", "--out", "y"),
+        ("demand", "backtest", "x", "--out", "y", "--group-cv", "colour"),
+        ("demand", "lend", "x", "--risk", "0"),
+        ("demand", "backtest", "x", "--out", "y", "--group-cv", "source", "--model", "champion"),
+        ("models", "promote", "--force"),
+        ("models", "list", "-p", "weather"),
+        ("train", "demand", "--data", "x", "--prometheus", "http://x"),
+        ("train", "demand", "--query", "x"),
+        ("train", "demand", "--since", "forever"),
+        ("demand", "forecast", "x", "--query", "up"),
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_wrong_usage_ends_with_2_and_says_what_is_wrong(kopt: Callable[..., Done], arguments: tuple[str, ...]) -> None:
     done = kopt(*arguments)
     assert (done.status, done.out) == (2, "")
@@ -85,11 +108,16 @@ def test_a_bug_is_one_line_unless_the_traceback_is_asked_for(command: Callable[.
 
 @pytest.mark.parametrize(
     ("error", "sentence"),
-    [(Refused("do this"), "do this"), (ValueError("odd"), "ValueError: odd (KOPT_DEBUG=1 shows where)"),
-     (FileNotFoundError(2, "No such file or directory", "/x"), "/x: No such file or directory"),
-     (Refused("two\nlines\x1b[31m"), "two lines\\x1b[31m"),
-     (ModuleNotFoundError("no", name="ray.serve"),
-      "this needs the package 'ray.serve', which is not installed: pip install 'kaiwo-optimizer[serving]'")],
-)  # fmt: skip
+    [
+        (Refused("do this"), "do this"),
+        (ValueError("odd"), "ValueError: odd (KOPT_DEBUG=1 shows where)"),
+        (FileNotFoundError(2, "No such file or directory", "/x"), "/x: No such file or directory"),
+        (Refused("two\nlines\x1b[31m"), "two lines\\x1b[31m"),
+        (
+            ModuleNotFoundError("no", name="ray.serve"),
+            "this needs the package 'ray.serve', which is not installed: pip install 'kaiwo-optimizer[serving]'",
+        ),
+    ],
+)
 def test_errors_are_sentences(error: Exception, sentence: str) -> None:
     assert explain(error) == sentence

@@ -17,9 +17,9 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from kopt.cli.main import app
-from kopt.core.sizing import TraceCoverage
+from kopt.core.workload.sizing import TraceCoverage
 from kopt.models.sizing import estimate as sizing
-from kopt.models.sizing.tracing import Traced
+from kopt.tracing.trace import Traced
 
 
 @pytest.fixture
@@ -147,10 +147,14 @@ def test_ctrl_c_ends_what_runs_and_leaves_nothing_behind(tmp_path: Path) -> None
     command = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
     with (tmp_path / "err").open("wb") as err:
         process = subprocess.Popen(
-            [*command, "estimate", "sleeps.py", "--timeout", "250", "-o", "json"], stdout=subprocess.PIPE, stderr=err,
-            stdin=subprocess.DEVNULL, cwd=tmp_path, start_new_session=True,
+            [*command, "estimate", "sleeps.py", "--timeout", "250", "-o", "json"],
+            stdout=subprocess.PIPE,
+            stderr=err,
+            stdin=subprocess.DEVNULL,
+            cwd=tmp_path,
+            start_new_session=True,
             env=os.environ | {"KOPT_HOME": str(places["home"]), "TMPDIR": str(places["temporary"])},
-        )  # fmt: skip
+        )
         family: list[psutil.Process] = []
         until = time.monotonic() + 200
         while not any("sleeps.py" in words_of(one) for one in family):

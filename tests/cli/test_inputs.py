@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kopt.cli.checks import free_port
+from kopt.cli.local.checks import free_port
 from tests.cli.conftest import Done, Kopt
 
 VERBS = [
@@ -84,7 +84,16 @@ def test_an_output_folder_that_is_not_there_is_refused_before_the_work(kopt: Kop
 
 
 def test_a_single_group_cannot_be_cross_validated(kopt: Kopt, demand_folder: Path, tmp_path: Path) -> None:
-    done = kopt("demand", "backtest", str(demand_folder), "--out", str(tmp_path / "p"), "--group-cv", "source",
-                "--series", "chat-00")  # fmt: skip
+    done = kopt(
+        "demand",
+        "backtest",
+        str(demand_folder),
+        "--out",
+        str(tmp_path / "p"),
+        "--group-cv",
+        "source",
+        "--series",
+        "chat-00",
+    )
     check(done, "groups")
     assert "one group only" in done.err

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -15,12 +16,14 @@ from typing import Any
 
 import pytest
 import yaml
+from secret_corpus import left_of, plain
 
-from kopt.cli.logs_follow import Tail, followed
-from kopt.cli.logs_view import View
+from kopt.cli.logs.follow import Tail, followed
+from kopt.cli.logs.view import LogPrinter
 from kopt.cli.output import Format
+from kopt.core.redaction import HIDDEN
 from kopt.formats.joblog import LineSplitter
-from kopt.models.logs import load
+from kopt.sdk.classify_log import classify_log, load
 from tests.cli.conftest import Done, Kopt
 
 WITHIN_S = 90.0
@@ -53,13 +56,45 @@ def records(done: Done) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.out.splitlines()]
 
 
+def test_no_secret_of_a_log_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    secret = plain(random.Random(3))
+    lines = [
+        f"2026-01-31 12:00:00 connecting to redis://:{secret}@cache:6379",
+        "2026-01-31 12:00:01 step 1/400 loss 1.2",
+        f"2026-01-31 12:00:02 Saving checkpoint to s3://key:{secret}@bucket/checkpoint-1 ...",
+        f"2026-01-31 12:00:03 successfully saved checkpoint at iteration 1 to s3://key:{secret}@bucket/checkpoint-1",
+    ]
+    log = classify_log(lines, model="shipped")
+    for every in (False, True):
+        with LogPrinter(Format.TABLE, every=every) as view:
+            view.begin("train.log", "train.log")
+            view.show(log)
+            view.end(log.status)
+    shown = capsys.readouterr().out
+    assert HIDDEN in shown
+    assert "evidence " in shown
+    assert left_of(secret, shown) == []
+    assert left_of(secret, log._repr_html_()) == []
+
+
 def test_one_record_per_line_with_the_state_after_it(kopt: Kopt, log: Path) -> None:
     found = records(kopt("logs", "classify", "-o", "json", str(log), "--gpus", "8"))
     assert [one["line"] for one in found] == list(range(1, len(training().splitlines()) + 1))
     assert {one["file"] for one in found} == {"train.log"}
     assert {one["path"] for one in found} == {str(log)}
-    wanted = {"label", "state", "safe", "evidence", "confidence", "step", "last_durable_step", "seconds_since_durable",
-              "work_at_risk_gpu_seconds", "evidence_line", "reason"}  # fmt: skip
+    wanted = {
+        "label",
+        "state",
+        "safe",
+        "evidence",
+        "confidence",
+        "step",
+        "last_durable_step",
+        "seconds_since_durable",
+        "work_at_risk_gpu_seconds",
+        "evidence_line",
+        "reason",
+    }
     assert wanted <= set(found[0])
     last = found[-1]
     assert (last["state"], last["safe"], last["last_durable_step"]) == ("CKPT_DONE", True, 30)
@@ -71,10 +106,16 @@ def test_one_record_per_line_with_the_state_after_it(kopt: Kopt, log: Path) -> N
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"\n", b"no end", b"10%\r20%\r\n30%\n\n\r\r\n", b"\xff\xfe\x00bytes\n" * 3, b"x" * (3 << 20) + b"\nshort",
-        b"a\r" * 2500, "é".encode() * 9000 + b"\n",
+        b"",
+        b"\n",
+        b"no end",
+        b"10%\r20%\r\n30%\n\n\r\r\n",
+        b"\xff\xfe\x00bytes\n" * 3,
+        b"x" * (3 << 20) + b"\nshort",
+        b"a\r" * 2500,
+        "é".encode() * 9000 + b"\n",
     ],
-)  # fmt: skip
+)
 def test_lines_are_counted_as_terminals_show_them(kopt: Kopt, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "odd.log"
     path.write_bytes(content)
@@ -143,8 +184,15 @@ def test_nothing_heavy_is_loaded_and_standard_input_is_read(log: Path, kopt_home
         "file=sys.stderr)"
     )
     environ = {**os.environ, "KOPT_HOME": str(kopt_home)}
-    done = subprocess.run([sys.executable, "-P", "-c", code], input=log.read_text(), capture_output=True, text=True,
-                          check=True, env=environ, timeout=WITHIN_S)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        input=log.read_text(),
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environ,
+        timeout=WITHIN_S,
+    )
     assert done.stderr.strip() == "[]"
     assert len(done.stdout.splitlines()) == len(training().splitlines())
     assert not list(kopt_home.iterdir()), "the shipped model is asked without a trace"
@@ -173,9 +221,11 @@ def following(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Call
     stop, threads, seen = threading.Event(), list[threading.Thread](), ""
 
     def start(path: Path) -> Callable[[], list[dict[str, Any]]]:
-        session, view = load("shipped").session(), View(Format.JSON)
+        session, printer = load("shipped").session(), LogPrinter(Format.JSON)
         thread = threading.Thread(
-            target=followed, args=([(path.name, path)], [session], view), kwargs={"going": lambda: not stop.is_set()}
+            target=followed,
+            args=([(path.name, path)], [session], printer),
+            kwargs={"keep_going": lambda: not stop.is_set()},
         )
         thread.start()
         threads.append(thread)
@@ -241,8 +291,13 @@ def test_a_file_that_is_only_gone_is_still_read(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_following_with_the_summary(log: Path, kopt_home: Path) -> None:
     environ = {**os.environ, "KOPT_HOME": str(kopt_home)}
-    running = subprocess.Popen([sys.executable, "-P", "-c", START, "logs", "classify", "-f", str(log)], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ)  # fmt: skip
+    running = subprocess.Popen(
+        [sys.executable, "-P", "-c", START, "logs", "classify", "-f", str(log)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ,
+    )
     assert running.stdout is not None
     assert any("CKPT_DONE" in line for line in running.stdout), "what was there is shown"
     running.send_signal(2)

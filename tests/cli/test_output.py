@@ -36,15 +36,17 @@ def test_every_format_is_registered() -> None:
 
 
 def test_json_carries_the_schema_facts_and_rows_on_one_line() -> None:
-    text = render(Format.JSON, answer(Row("chat", 1.5, "d", 0.5), facts={"version": 3}))
+    text = render(Format.JSON, answer(Row("chat", 1.5, "d", 0.5), header={"version": 3}))
     assert "\n" not in text
     assert json.loads(text) == {
-        "schema": "kopt/v1", "version": 3, "rows": [{"name": "chat", "value": 1.5, "digest": "d", "share": 0.5}],
-    }  # fmt: skip
+        "schema": "kopt/v1",
+        "version": 3,
+        "rows": [{"name": "chat", "value": 1.5, "digest": "d", "share": 0.5}],
+    }
 
 
 def test_yaml_and_json_hold_the_same_document() -> None:
-    given = answer(Row("chat", math.nan, "d", None), facts={"a": (1, 2)})
+    given = answer(Row("chat", math.nan, "d", None), header={"a": (1, 2)})
     assert yaml.safe_load(render(Format.YAML, given)) == json.loads(render(Format.JSON, given))
 
 
@@ -72,7 +74,7 @@ def test_a_csv_row_is_one_line_whatever_the_text(text: str) -> None:
 
 
 def test_tables_show_headings_hide_wide_columns_and_render_values() -> None:
-    text = render(Format.TABLE, answer(Row("chat", None, "secret-digest", 0.25), notes=["all is well"]))
+    text = render(Format.TABLE, answer(Row("chat", None, "secret-digest", 0.25), remarks=["all is well"]))
     assert "value" in text
     assert "25%" in text
     assert "–" in text

@@ -9,7 +9,7 @@ import pytest
 import topology_outputs as rendered
 from bandwidth_nodes import cube_mesh
 
-from kopt.core.pairs import MeasuredPair
+from kopt.core.hardware.pairwise import MeasuredPair
 from tests.cli.conftest import Kopt
 from tests.cli.endpoints import shipped_endpoint
 
@@ -73,8 +73,11 @@ def test_logs_become_pairs_beside_what_the_hardware_lets_expect(kopt: Kopt, logs
     assert len(found["pairs"]) == 6
     one = MeasuredPair.from_dict(found["pairs"][0])
     assert (one.nodes, one.gpus_per_node, one.collective, one.software) == (
-        ("gpu-1", "gpu-2"), 8, "all_reduce", "nccl 2.27.3",
-    )  # fmt: skip
+        ("gpu-1", "gpu-2"),
+        8,
+        "all_reduce",
+        "nccl 2.27.3",
+    )
     # The log is of times of 20 µs + bytes / 10 GB/s.
     assert one.alpha_us == pytest.approx(20, rel=0.1)
     assert one.beta_gbps == pytest.approx(10 * 30 / 16, rel=0.05)

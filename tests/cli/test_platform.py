@@ -1,5 +1,6 @@
 """``kopt up`` from an empty home to forecasts over HTTP, and nothing left behind afterwards."""
 
+import contextlib
 import json
 import os
 import signal
@@ -13,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kopt.cli import state
-from kopt.cli.edge import Refused
-from kopt.cli.up import addresses, has_display, with_ports
+from kopt.cli.errors import Refused
+from kopt.cli.local import state
+from kopt.cli.local.up import addresses, has_display, with_ports
 from kopt.core.settings import Settings
 from kopt.data.demand.files import write_demand
 from kopt.data.demand.generator import generate
@@ -79,6 +80,7 @@ def test_up_trains_once_serves_and_leaves_nothing_behind(tmp_path: Path) -> None
         assert status.returncode == 0, status.stderr
         assert json.loads(status.stdout)["api"] == found["api"]
         assert "train a challenger" in errors.read_text()
+        _nothing_listens_beyond_loopback(process.pid)
         _a_forecast_arrives(found["api"])
         _a_size_arrives_from_the_registered_model(found["api"])
         second = run(home, "up")
@@ -96,8 +98,20 @@ def test_up_trains_once_serves_and_leaves_nothing_behind(tmp_path: Path) -> None
         end(process, signal.SIGKILL)
 
 
+def _nothing_listens_beyond_loopback(pid: int) -> None:
+    """Of the whole platform: Ray, Serve, the pages and MLflow."""
+    listening: set[tuple[str, str]] = set()
+    for part in psutil.Process(pid).children(recursive=True):
+        # Some parts live for a moment only.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            sockets = [each for each in part.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+            listening |= {(part.name(), each.laddr.ip.removeprefix("::ffff:")) for each in sockets}
+    assert {"raylet", "gcs_server", "haproxy"} <= {name for name, _ in listening}
+    assert {address for _, address in listening} == {"127.0.0.1"}, listening
+
+
 def _a_forecast_arrives(url: str) -> None:
-    from kopt.serving.client import DemandQuery, History, PredictionClient
+    from kopt.serving.client.client import DemandQuery, History, PredictionClient
 
     series = generate(services=1, days=3.0, seed=9)[0]
     history = History("mine", t=series.times_s.tolist(), value=series.value.tolist())
@@ -108,10 +122,12 @@ def _a_forecast_arrives(url: str) -> None:
 
 
 def _a_size_arrives_from_the_registered_model(url: str) -> None:
-    from kopt.serving.client import PredictionClient
+    from kopt.serving.client.client import PredictionClient
 
-    line = "torchrun pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 " \
-        "--max-position-embeddings 1024 --micro-batch-size 4 --bf16"  # fmt: skip
+    line = (
+        "torchrun pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
+        "--max-position-embeddings 1024 --micro-batch-size 4 --bf16"
+    )
     deadline = time.monotonic() + 300
     with PredictionClient(url, deadline_s=30.0) as client:
         # The sizing model is loaded after the first one, so that the endpoint answers sooner.
@@ -147,7 +163,7 @@ def test_a_training_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
     finally:
-        family = psutil.Process(first.pid).children(recursive=True)
+        family = psutil.Process(first.pid).children(recursive=True) if first.poll() is None else []
         first.kill()
         first.wait()
     # Two agents of Ray look for their parent once in a while only.

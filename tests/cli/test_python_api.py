@@ -12,8 +12,8 @@ import pytest
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.data.demand.table import DemandDataError, DemandSeries
-from kopt.models.api import Forecast, ServiceForecast, forecast, quantile_name
-from kopt.models.shipped import shipped_digests
+from kopt.models.registry.shipped import shipped_digests
+from kopt.sdk.forecast import Forecast, ServiceForecast, forecast, quantile_name
 from tests.cli.conftest import Kopt
 
 shipped = pytest.mark.skipif("demand" not in shipped_digests(), reason="no default model is shipped")

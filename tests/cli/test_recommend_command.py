@@ -15,17 +15,28 @@ from typer.testing import CliRunner, Result
 
 from kopt.cli.main import app
 from kopt.models.sizing import estimate as sizing
-from kopt.models.sizing.tracing import Traced
-from kopt.serving.client import PredictionClient
+from kopt.serving.client.client import PredictionClient
+from kopt.tracing.trace import Traced
 from tests.cli.endpoints import shipped_endpoint
 
 JOB = {
-    "kind": "Job", "metadata": {"name": "finetune"},
-    "spec": {"template": {"spec": {"containers": [
-        {"name": "main", "image": "registry/train:1", "command": ["python", "train.py", "--token=hidden"],
-         "resources": {"limits": {"nvidia.com/gpu": 1}}},
-    ]}}},
-}  # fmt: skip
+    "kind": "Job",
+    "metadata": {"name": "finetune"},
+    "spec": {
+        "template": {
+            "spec": {
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "registry/train:1",
+                        "command": ["python", "train.py", "--token=hidden"],
+                        "resources": {"limits": {"nvidia.com/gpu": 1}},
+                    },
+                ]
+            }
+        }
+    },
+}
 
 
 @pytest.fixture

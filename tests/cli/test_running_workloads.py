@@ -13,20 +13,24 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from kopt.cli.main import app
-from kopt.cluster.api import Kube, connect
-from kopt.cluster.resources import DEPLOYMENTS, JOBS, NAMESPACES, NODES, PODS, Object
-from kopt.core.sizing import MemoryBreakdown, Method, TraceCoverage
+from kopt.cluster.client.api import Kube, connect
+from kopt.cluster.client.resources import DEPLOYMENTS, JOBS, NAMESPACES, NODES, PODS, Object
 from kopt.core.units import GIB, Bytes
+from kopt.core.workload.sizing import MemoryBreakdown, Method, TraceCoverage
 from kopt.models.sizing.code import CodeEstimate
-from kopt.models.sizing.summary import summary
-from kopt.serving.client import PredictionClient
+from kopt.models.sizing.trace_summary import summary
+from kopt.serving.client.client import PredictionClient
 from tests.cli.endpoints import shipped_endpoint
 
 pytestmark = pytest.mark.cluster
 CODE = CodeEstimate(
-    Method.ABSTRACT, TraceCoverage.FULL, Bytes(8 * GIB), Bytes(9 * GIB),
-    MemoryBreakdown(Bytes(GIB), Bytes(GIB), Bytes(2 * GIB), Bytes(4 * GIB)), steps=3,
-)  # fmt: skip
+    Method.ABSTRACT,
+    TraceCoverage.FULL,
+    Bytes(8 * GIB),
+    Bytes(9 * GIB),
+    MemoryBreakdown(Bytes(GIB), Bytes(GIB), Bytes(2 * GIB), Bytes(4 * GIB)),
+    steps=3,
+)
 IMAGE = "registry.example.com/train:1"
 
 
@@ -70,15 +74,23 @@ def kopt(known: Known) -> Kopt:
 
 
 def template(*command: str, gpus: int = 1, **more: Any) -> Object:
-    container = {"name": "main", "image": IMAGE, "command": list(command),
-                 "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}  # fmt: skip
-    return {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "log", "image": "log"}, container]}
-            | more}  # fmt: skip
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "command": list(command),
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
+    }
+    return {
+        "metadata": {"labels": {"app": "x"}},
+        "spec": {"containers": [{"name": "log", "image": "log"}, container]} | more,
+    }
 
 
 def deployment(name: str, pods: Object, replicas: int = 2) -> Object:
-    return {"metadata": {"name": name},
-            "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "x"}}, "template": pods}}  # fmt: skip
+    return {
+        "metadata": {"name": name},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "x"}}, "template": pods},
+    }
 
 
 async def remembered(known: Known, pods: Object, gpu: str | None = None) -> None:
@@ -106,9 +118,12 @@ async def test_workloads_are_listed_with_what_they_ask_need_and_would_give_back(
     assert told["saved_milli_gpu"] == 2 * (1000 - told["milli_gpu"]) > 0
     assert told["low_bytes"] <= told["peak_bytes"] <= told["high_bytes"]
     assert told["patch"] == [
-        {"op": "add", "path": "/spec/template/metadata/annotations",
-         "value": {"kaiwo.ai/gpu-memory": str(told["bytes"] >> 20)}},
-    ]  # fmt: skip
+        {
+            "op": "add",
+            "path": "/spec/template/metadata/annotations",
+            "value": {"kaiwo.ai/gpu-memory": str(told["bytes"] >> 20)},
+        },
+    ]
     assert found["job/unknown"]["patch"] is None
     assert "not known" in found["job/unknown"]["why"]
     table = (await kopt("recommend", "--running")).stdout
@@ -257,7 +272,7 @@ async def test_a_cluster_or_an_endpoint_that_does_not_answer_is_one_line(
 ) -> None:
     await known.kube.create(DEPLOYMENTS, deployment("chat", template("python", "a.py")), known.namespace)
     monkeypatch.setenv("KOPT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("kopt.cli.running.DEADLINE_S", 0.3)
+    monkeypatch.setattr("kopt.cli.sizing.running_workloads.DEADLINE_S", 0.3)
     done = await kopt("diff")
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith("kopt: the prediction endpoint http://127.0.0.1:9 gives no answer")

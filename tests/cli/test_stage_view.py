@@ -1,7 +1,7 @@
 """What ``kopt stage`` says while it is at work, where there is no terminal."""
 
-from kopt.cli.stage_view import Said, Silence
-from kopt.core.staging import Phase, Progress
+from kopt.cli.staging.view import Silence, TextView
+from kopt.core.staging.manifest import Phase, Progress
 
 
 def progress(phase: Phase, done: int = 0, total: int = 0) -> Progress:
@@ -19,19 +19,19 @@ class Clock:
 def test_a_source_that_is_silent_is_said_to_be() -> None:
     clock = Clock()
     silence = Silence(180, clock)
-    assert silence.words(progress(Phase.LISTING)) == ""
+    assert silence.describe(progress(Phase.LISTING)) == ""
     clock.now_s = 42
-    assert silence.words(progress(Phase.LISTING)) == "; nothing has come for 42 s, asked again for 180 s"
-    assert silence.words(progress(Phase.CHECKING)) == ""
-    assert silence.words(progress(Phase.FETCHING, 1, 9)) == ""
+    assert silence.describe(progress(Phase.LISTING)) == "; nothing has come for 42 s, asked again for 180 s"
+    assert silence.describe(progress(Phase.CHECKING)) == ""
+    assert silence.describe(progress(Phase.FETCHING, 1, 9)) == ""
     clock.now_s = 60
-    assert "for 18 s" in silence.words(progress(Phase.FETCHING, 1, 9))
-    assert silence.words(progress(Phase.FETCHING, 2, 9)) == ""
+    assert "for 18 s" in silence.describe(progress(Phase.FETCHING, 1, 9))
+    assert silence.describe(progress(Phase.FETCHING, 2, 9)) == ""
 
 
 def test_lines_come_every_ten_seconds_and_at_once_when_fetching_begins() -> None:
     clock, told = Clock(), list[str]()
-    said = Said(Silence(180, clock), told.append, clock)
+    said = TextView(Silence(180, clock), told.append, clock)
     said.listen(progress(Phase.LISTING))
     clock.now_s = 11
     said.listen(progress(Phase.LISTING))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kopt.cli import state
-from kopt.cli.edge import Refused
+from kopt.cli.errors import Refused
+from kopt.cli.local import state
 
 
 def running(pid: int = 1) -> state.Running:
@@ -39,7 +39,7 @@ def test_a_second_holder_is_refused_with_the_first_ones_addresses(tmp_path: Path
 
 def test_the_lock_falls_with_its_holder_even_when_it_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib, time; from kopt.cli import state\n"
+        "import sys, pathlib, time; from kopt.cli.local import state\n"
         "with state.hold(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     child = subprocess.Popen([sys.executable, "-P", "-c", code, str(tmp_path)], stdout=subprocess.PIPE)

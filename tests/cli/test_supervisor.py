@@ -12,9 +12,9 @@ import psutil
 import pytest
 from controlplane.processes import PATIENCE_S, until
 
-from kopt.cli.checks import free_port
-from kopt.cli.edge import Refused
-from kopt.cli.supervisor import BackOff, Service, Supervisor, answers, last_line
+from kopt.cli.errors import Refused
+from kopt.cli.local.checks import free_port
+from kopt.cli.local.supervisor import BackOff, Service, Supervisor, answers, last_line
 
 SLEEPER = "import time; print(1, flush=True); time.sleep(300)"
 QUICK = BackOff(limit=2, first_s=0.05)
@@ -157,9 +157,11 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         "print(1, flush=True); time.sleep(300)"
     )
     guard = subprocess.Popen(
-        [sys.executable, "-P", "-m", "kopt.cli.guard", "0", sys.executable, "-c", code],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-P", "-m", "kopt.cli.local.child_guard", "0", sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
     assert guard.stdin is not None
     assert guard.stdout is not None
     guard.stdout.readline()
@@ -173,9 +175,10 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
 
 def test_the_command_falls_with_a_guard_that_is_killed() -> None:
     guard = subprocess.Popen(
-        [sys.executable, "-P", "-m", "kopt.cli.guard", "0", sys.executable, "-c", SLEEPER],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-P", "-m", "kopt.cli.local.child_guard", "0", sys.executable, "-c", SLEEPER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert guard.stdin is not None
     assert guard.stdout is not None
     guard.stdout.readline()
@@ -190,13 +193,13 @@ def test_the_command_falls_with_a_guard_that_is_killed() -> None:
 
 def test_the_guard_gives_its_commands_status() -> None:
     for code, status in (("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL)):
-        command = [sys.executable, "-P", "-m", "kopt.cli.guard", "0", sys.executable, "-c", code]
+        command = [sys.executable, "-P", "-m", "kopt.cli.local.child_guard", "0", sys.executable, "-c", code]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as guard:
             assert guard.wait(PATIENCE_S) == status
 
 
 def test_a_long_log_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kopt.cli import supervisor
+    from kopt.cli.local import supervisor
 
     monkeypatch.setattr(supervisor, "LOG_LIMIT_BYTES", 10)
     log = tmp_path / "logs" / "web.log"

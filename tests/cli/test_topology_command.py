@@ -9,7 +9,7 @@ import pytest
 import topology_outputs as rendered
 from topology_outputs import Machine
 
-from kopt.core.topology import NodeTopology
+from kopt.core.hardware.node_topology import NodeTopology
 from tests.cli.conftest import Done, Kopt
 
 PAIR = Machine((("X", "NV12"), ("NV12", "X")), (("PIX",), ("SYS",)))
@@ -66,7 +66,7 @@ def test_what_does_not_fit_together_is_refused(kopt: Kopt, matrix: Path, tmp_pat
         (b"\x7fELF\x02\x01\x00\x00", "zero bytes"),
         (rendered.topo_m(PAIR).encode()[:120], "line"),
         (b'{"a": [1, 2', "not JSON"),
-        (b"switches:\n  a: {}\n  a: {}\nblocks:\n- switch: a\n", "the key 'a' stands twice"),
+        (b"switches:\n  a: {}\n  a: {}\nblocks:\n- switch: a\n", "duplicate key 'a'"),
         (b"switches: &x\n  a: {}\nblocks:\n- *x\n", "not the output|alias"),
     ],
 )
@@ -134,8 +134,11 @@ def test_standard_input_and_warnings_on_standard_error() -> None:
     text = rendered.topo_m(PAIR, raw=False, legend=False)
     done = subprocess.run(
         [sys.executable, "-P", "-c", START, "topology", "parse", "-", "-o", "json"],
-        input=text, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0
     assert json.loads(done.stdout)["warnings"]
     assert done.stderr.startswith("kopt: warning: the legend of the network cards is missing")

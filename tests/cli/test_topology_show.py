@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from kopt.agents.topology.documents import spec_of
-from kopt.core.topology import NodeTopology
+from kopt.core.hardware.node_topology import NodeTopology
 from kopt.formats.topology import parse
 from tests.cli.conftest import Done, Kopt
 
@@ -105,10 +105,18 @@ def cluster(matrix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     del links[6, 7]
     node = parse(node_outputs.topo_m(8, links, CARDS))
     assert isinstance(node, NodeTopology)
-    degraded = [{"part": "link GPU0 GPU3", "was": 2, "now": 1}, {"part": "link GPU6 GPU7", "was": 2, "now": 0},
-                {"part": "nic mlx5_1", "was": 200, "now": 100}]  # fmt: skip
-    item = {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "NodeTopology", "metadata": {"name": "gpu-7"},
-            "spec": spec_of(node), "status": {"degraded": degraded}}  # fmt: skip
+    degraded = [
+        {"part": "link GPU0 GPU3", "was": 2, "now": 1},
+        {"part": "link GPU6 GPU7", "was": 2, "now": 0},
+        {"part": "nic mlx5_1", "was": 200, "now": 100},
+    ]
+    item = {
+        "apiVersion": "kaiwo.ai/v1alpha1",
+        "kind": "NodeTopology",
+        "metadata": {"name": "gpu-7"},
+        "spec": spec_of(node),
+        "status": {"degraded": degraded},
+    }
     path = "/apis/kaiwo.ai/v1alpha1/nodetopologies"
     app = FastAPI()
 
@@ -122,9 +130,14 @@ def cluster(matrix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     app.add_api_route(path, all_of_them)
     app.add_api_route(path + "/{name}", one)
     with served(app, lifespan="off") as address:
-        config = {"apiVersion": "v1", "kind": "Config", "current-context": "c",
-                  "clusters": [{"name": "c", "cluster": {"server": address}}], "users": [{"name": "u", "user": {}}],
-                  "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}  # fmt: skip
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": address}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        }
         (tmp_path / "config").write_text(yaml.safe_dump(config))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         yield

@@ -15,7 +15,7 @@ import pytest
 from kopt.core.settings import Settings
 from kopt.data.demand.files import write_demand
 from kopt.data.demand.generator import generate
-from kopt.models.tracking import connect
+from kopt.models.registry.mlflow import connect
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_sigterm_ends_a_training_cleanly(kopt_home: Path, tmp_path: Path, scratc
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=200) == 130, told
     said = (tmp_path / "err").read_text()
-    assert "goes on where it was" in said
+    assert "the same command resumes it" in said
     assert "SIGTERM received" not in said, "Ray's handler aborted the process"
     assert not list(scratch.glob("kopt-*"))
 

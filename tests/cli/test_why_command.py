@@ -23,10 +23,10 @@ from typer.testing import CliRunner
 
 from dashboard import cluster_objects as objects
 from kopt.cli.main import app
-from kopt.cluster.evictions import body_of, status_of
-from kopt.cluster.held import hold
-from kopt.cluster.resources import JOBS, KUEUE_WORKLOADS
-from kopt.core.evictions import Cause, Eviction, Phase, Return, System, Verified, WorkloadRef
+from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS
+from kopt.cluster.holds.hold import hold
+from kopt.cluster.objects.eviction import body_of, status_of
+from kopt.core.scheduling.eviction import Cause, Eviction, Phase, Return, System, Verified, WorkloadRef
 
 pytestmark = pytest.mark.cluster
 CRDS = Path(__file__).parents[2] / "deploy" / "chart" / "crds"
@@ -56,13 +56,20 @@ class Team:
 
     def submit(self, name: str, gpus: int = 1, priority: str = "low", queue: str = "gpus", **labels: str) -> Object:
         limits = {"limits": {GPU: str(gpus)}, "requests": {"cpu": "1"}}
-        pods = {"restartPolicy": "Never", "nodeSelector": self.selector,
-                "containers": [{"name": "train", "image": "team/train:1", "resources": limits}]}  # fmt: skip
+        pods = {
+            "restartPolicy": "Never",
+            "nodeSelector": self.selector,
+            "containers": [{"name": "train", "image": "team/train:1", "resources": limits}],
+        }
         marks = {QUEUE: queue, "kueue.x-k8s.io/priority-class": priority} if queue else {}
-        return self.api.create({
-            "apiVersion": BATCH[0], "kind": BATCH[1], "spec": {"suspend": bool(queue), "template": {"spec": pods}},
-            "metadata": {"name": name, "namespace": self.space, "labels": marks | labels},
-        })  # fmt: skip
+        return self.api.create(
+            {
+                "apiVersion": BATCH[0],
+                "kind": BATCH[1],
+                "spec": {"suspend": bool(queue), "template": {"spec": pods}},
+                "metadata": {"name": name, "namespace": self.space, "labels": marks | labels},
+            }
+        )
 
     def run(self, name: str, gpus: int, **more: Any) -> Object:
         job = self.submit(name, gpus, **more)
@@ -85,23 +92,41 @@ class Team:
         """A line of the ledger about a job."""
         at_s = datetime.now(UTC).timestamp() - 240
         ref = WorkloadRef(*BATCH, job["metadata"]["name"], job["metadata"]["uid"])
-        line = Eviction(self.space, f"{job['metadata']['name']}-{next(_numbers)}", ref, System.KUEUE, at_s, cause,
-                        more.pop("by", "kopt-reallocation"), more.pop("for_whom", ""), more.pop("reason", ""), 2000,
-                        int(at_s * 1000), 500, at_s - 60, 120.0)  # fmt: skip
+        line = Eviction(
+            self.space,
+            f"{job['metadata']['name']}-{next(_numbers)}",
+            ref,
+            System.KUEUE,
+            at_s,
+            cause,
+            more.pop("by", "kopt-reallocation"),
+            more.pop("for_whom", ""),
+            more.pop("reason", ""),
+            2000,
+            int(at_s * 1000),
+            500,
+            at_s - 60,
+            120.0,
+        )
         made = {"apiVersion": EVICTION[0], "kind": EVICTION[1], **body_of(line)}
         made["metadata"]["namespace"] = self.space
         self.api.create(made)
         path = self.api.path(*EVICTION, self.space, line.name)
-        self.api.request("PATCH", f"{path}/status", json={"status": status_of(outcome)},
-                         headers={"Content-Type": "application/merge-patch+json"})  # fmt: skip
+        self.api.request(
+            "PATCH",
+            f"{path}/status",
+            json={"status": status_of(outcome)},
+            headers={"Content-Type": "application/merge-patch+json"},
+        )
 
 
 @pytest.fixture(scope="module")
 def plane(control_plane: ControlPlane, kueue: Kueue) -> ControlPlane:
     control_plane.apply_crds(sorted(CRDS.glob("*.yaml")))
     for name, value in (("low", 100), ("high", 1000)):
-        control_plane.api.apply({"apiVersion": WORKLOAD[0], "kind": "WorkloadPriorityClass",
-                                 "metadata": {"name": name}, "value": value})  # fmt: skip
+        control_plane.api.apply(
+            {"apiVersion": WORKLOAD[0], "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
+        )
     return control_plane
 
 
@@ -156,27 +181,43 @@ def test_what_waits_is_told_its_place_the_quota_and_kueues_own_words(team: Team,
     lines = {one["workload"]: one for one in asked("queue")["workloads"] if one["queue"] == team.cluster_queue}
     assert list(lines) == [f"{team.space}/{name}" for name in ("first", "urgent", "second")]
     assert [(one["state"], one["position"], one["gpus"]) for one in lines.values()] == [
-        ("running", None, 3), ("waiting", 1, 4), ("waiting", 2, 2)]  # fmt: skip
+        ("running", None, 3),
+        ("waiting", 1, 4),
+        ("waiting", 2, 2),
+    ]
     assert lines[f"{team.space}/first"]["gpus_of"] == "own"
 
 
 def test_what_runs_says_where_and_what_happened_before(team: Team, asked: Callable[..., Any]) -> None:
     job = team.run("train", 2)
     (pod,) = team.pods("train")
-    notes = {"kaiwo.ai/checkpoint-state": "TRAIN", "kaiwo.ai/checkpoint-safe": "true",
-             "kaiwo.ai/checkpoint-observed-at": stamp(), "kaiwo.ai/last-checkpoint-time": stamp(90),
-             "kaiwo.ai/last-checkpoint-step": "500", "kaiwo.ai/work-at-risk": "180"}  # fmt: skip
+    notes = {
+        "kaiwo.ai/checkpoint-state": "TRAIN",
+        "kaiwo.ai/checkpoint-safe": "true",
+        "kaiwo.ai/checkpoint-observed-at": stamp(),
+        "kaiwo.ai/last-checkpoint-time": stamp(90),
+        "kaiwo.ai/last-checkpoint-step": "500",
+        "kaiwo.ai/work-at-risk": "180",
+    }
     team.api.patch("v1", "Pod", pod["metadata"]["name"], {"metadata": {"annotations": notes}}, team.space)
     back = Return(Phase.RESUMED, datetime.now(UTC).timestamp() - 60, 500, Verified.YES)
     team.evicted(job, Cause.PREEMPTED, back, by="kueue", for_whom="prod/urgent")
     for number, controller in enumerate(("kaiwo.ai/sizing", "example.com/other")):
-        team.api.create({
-            "apiVersion": "events.k8s.io/v1", "kind": "Event", "type": "Normal", "reason": "Sized", "action": "Size",
-            "metadata": {"name": f"train.{number}", "namespace": team.space}, "reportingController": controller,
-            "reportingInstance": "x", "eventTime": f"{stamp(30)[:-1]}.000000Z",
-            "note": f"It was given 12 GiB by {controller}",
-            "regarding": {"kind": "Job", "name": "train", "namespace": team.space, "uid": job["metadata"]["uid"]},
-        })  # fmt: skip
+        team.api.create(
+            {
+                "apiVersion": "events.k8s.io/v1",
+                "kind": "Event",
+                "type": "Normal",
+                "reason": "Sized",
+                "action": "Size",
+                "metadata": {"name": f"train.{number}", "namespace": team.space},
+                "reportingController": controller,
+                "reportingInstance": "x",
+                "eventTime": f"{stamp(30)[:-1]}.000000Z",
+                "note": f"It was given 12 GiB by {controller}",
+                "regarding": {"kind": "Job", "name": "train", "namespace": team.space, "uid": job["metadata"]["uid"]},
+            }
+        )
     answer = asked("why", "train", "-n", team.space)
     assert answer["state"] == "running"
     assert re.fullmatch(r"sizing, \d+ s ago: It was given 12 GiB by kaiwo.ai/sizing.", said(answer, "EVENT"))
@@ -218,8 +259,10 @@ def test_who_holds_it_is_said_first(team: Team, asked: Callable[..., Any]) -> No
     wait_for(lambda: not admitted(workload_of(team.plane, running)), what="Kueue has stopped it")
     other = asked("why", "other", "-n", team.space)
     assert (other["state"], codes(other)[0]) == ("held", "HELD_PREEMPTION")
-    states = {one["workload"].partition("/")[2]: one["state"] for one in asked(
-        "queue", "--waiting", "-n", team.space)["workloads"]}  # fmt: skip
+    states = {
+        one["workload"].partition("/")[2]: one["state"]
+        for one in asked("queue", "--waiting", "-n", team.space)["workloads"]
+    }
     assert states == {"other": "held by preemption", "sized": "held by profiling", "copied": "held by staging"}
 
 
@@ -227,8 +270,9 @@ def test_evicted_by_the_pool_and_waiting_to_return(team: Team, asked: Callable[.
     team.run("service", 4, priority="high")
     job = team.submit("borrower", 2)
     team.waits(job)
-    team.evicted(job, Cause.LENDING, Return(), reason="LendingPool gpus takes 2 GPUs back before a spike",
-                 for_whom="prod/chat")  # fmt: skip
+    team.evicted(
+        job, Cause.LENDING, Return(), reason="LendingPool gpus takes 2 GPUs back before a spike", for_whom="prod/chat"
+    )
     answer = asked("why", "borrower", "-n", team.space)
     assert answer["state"] == "evicted"
     told = answer["findings"][0]
@@ -274,10 +318,18 @@ def test_names_that_are_none_or_several_are_refused_with_what_to_write(team: Tea
     assert "there is no workload called nobody" in done.stderr
     team.submit("twice", 1, queue="")
     meta = {"name": "twice", "namespace": team.space}
-    team.api.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta,
-                    "spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}},
-                             "template": {"metadata": {"labels": {"a": "b"}},
-                                          "spec": {"containers": [{"name": "a", "image": "b"}]}}}})  # fmt: skip
+    team.api.apply(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": meta,
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": {"a": "b"}},
+                "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "b"}]}},
+            },
+        }
+    )
     done = CliRunner().invoke(app, ["why", "twice", "-n", team.space, *config])
     assert "several things are called twice" in done.stderr
     done = CliRunner().invoke(app, ["why", "job/twice", "-n", team.space, *config])
@@ -290,23 +342,34 @@ def test_a_person_with_rights_in_one_namespace_is_told_what_is_missing(team: Tea
     team.run("first", 4)
     team.waits(team.submit("second", 2))
     version = "rbac.authorization.k8s.io/v1"
-    rules = [{"apiGroups": ["", "batch", "kueue.x-k8s.io"], "resources": ["pods", "jobs", "workloads", "localqueues"],
-              "verbs": ["get", "list"]}]  # fmt: skip
+    rules = [
+        {
+            "apiGroups": ["", "batch", "kueue.x-k8s.io"],
+            "resources": ["pods", "jobs", "workloads", "localqueues"],
+            "verbs": ["get", "list"],
+        }
+    ]
     meta = {"name": "reader", "namespace": team.space}
     team.api.apply(
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
         {"apiVersion": version, "kind": "Role", "metadata": meta, "rules": rules},
-        {"apiVersion": version, "kind": "RoleBinding", "metadata": meta,
-         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
-         "subjects": [{"kind": "ServiceAccount", **meta}]},
-    )  # fmt: skip
+        {
+            "apiVersion": version,
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+            "subjects": [{"kind": "ServiceAccount", **meta}],
+        },
+    )
     own = team.plane.kubeconfig_for("reader", team.space)
     answer = asked("why", "second", "-n", team.space, kubeconfig=own)
     assert "1st of 1" in said(answer, "QUEUED")
     assert codes(answer)[-1] == "UNREAD"
     assert {"clusterqueues", "evictions"} <= set(answer["unread"])
     assert [one["workload"] for one in asked("queue", "-n", team.space, kubeconfig=own)["workloads"]] == [
-        f"{team.space}/first", f"{team.space}/second"]  # fmt: skip
+        f"{team.space}/first",
+        f"{team.space}/second",
+    ]
 
 
 def put(team: Team, kind: str, document: Object, namespace: str = "") -> None:
@@ -315,8 +378,12 @@ def put(team: Team, kind: str, document: Object, namespace: str = "") -> None:
     made = {"apiVersion": "kaiwo.ai/v1alpha1", "kind": kind, **document, "metadata": meta}
     team.api.create({key: value for key, value in made.items() if key != "status"})
     path = team.api.path("kaiwo.ai/v1alpha1", kind, namespace, meta["name"])
-    team.api.request("PATCH", f"{path}/status", json={"status": document["status"]},
-                     headers={"Content-Type": "application/merge-patch+json"})  # fmt: skip
+    team.api.request(
+        "PATCH",
+        f"{path}/status",
+        json={"status": document["status"]},
+        headers={"Content-Type": "application/merge-patch+json"},
+    )
 
 
 def test_pools_and_staged_data_are_told_as_their_controllers_write_them(team: Team, asked: Callable[..., Any]) -> None:
@@ -324,8 +391,12 @@ def test_pools_and_staged_data_are_told_as_their_controllers_write_them(team: Te
     pool["spec"]["borrowers"] = [{"system": "Kueue", "queue": team.cluster_queue}]
     pool["status"]["reclaiming"]["victims"] = [f"{team.space}/train"]
     put(team, "LendingPool", pool)
-    put(team, "StagedData", objects.staged("corpus", time.time(), "Failed", reason="NoRoom", message="3 GiB missing"),
-        team.space)  # fmt: skip
+    put(
+        team,
+        "StagedData",
+        objects.staged("corpus", time.time(), "Failed", reason="NoRoom", message="3 GiB missing"),
+        team.space,
+    )
     team.run("train", 2)
     notes = {"metadata": {"annotations": {"kaiwo.ai/staged-data": "corpus"}}}
     team.api.patch(*BATCH, "train", notes, team.space)
@@ -348,14 +419,22 @@ def test_a_gang_of_kais_is_told_in_kais_words(
 ) -> None:
     with kwok.nodes(1, gpus=2) as nodes, kai.queue(8) as queue:
         limits = {"limits": {GPU: "1"}}
-        pods = {"restartPolicy": "Never", "nodeSelector": dict(nodes.selector), "schedulerName": SCHEDULER,
-                "containers": [{"name": "train", "image": "team/train:1", "resources": limits}]}  # fmt: skip
+        pods = {
+            "restartPolicy": "Never",
+            "nodeSelector": dict(nodes.selector),
+            "schedulerName": SCHEDULER,
+            "containers": [{"name": "train", "image": "team/train:1", "resources": limits}],
+        }
         template = {"metadata": {"labels": {QUEUE_LABEL: queue}}, "spec": pods}
         spec = {"parallelism": 3, "completions": 3, "template": template}
-        team.api.create({
-            "apiVersion": BATCH[0], "kind": BATCH[1], "spec": spec,
-            "metadata": {"name": "gang", "namespace": team.space, "labels": {QUEUE_LABEL: queue}},
-        })  # fmt: skip
+        team.api.create(
+            {
+                "apiVersion": BATCH[0],
+                "kind": BATCH[1],
+                "spec": spec,
+                "metadata": {"name": "gang", "namespace": team.space, "labels": {QUEUE_LABEL: queue}},
+            }
+        )
 
         def stuck() -> bool:
             found = asked("why", "gang", "-n", team.space)
@@ -369,8 +448,18 @@ def test_a_gang_of_kais_is_told_in_kais_words(
 
 def test_what_is_watched_is_printed_anew_when_it_changes(team: Team, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()", "queue", "-n", team.space, "--watch",
-               "--kubeconfig", str(team.plane.kubeconfig)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        "from kopt.cli.main import app; app()",
+        "queue",
+        "-n",
+        team.space,
+        "--watch",
+        "--kubeconfig",
+        str(team.plane.kubeconfig),
+    ]
     with out.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
     try:

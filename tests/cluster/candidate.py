@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kopt.cluster.api import Conflict, Kube, connect
-from kopt.cluster.lease import Deposed, Leader, LeaseSettings
-from kopt.cluster.resources import CONFIG_MAPS, Object
+from kopt.cluster.client.api import Conflict, Kube, connect
+from kopt.cluster.client.resources import CONFIG_MAPS, Object
+from kopt.cluster.runtime.lease import Deposed, Leader, LeaseSettings
 
 LEASE = "candidates"
 SETTINGS = LeaseSettings(duration_s=4.0, renew_within_s=3.0, retry_s=0.3)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from controlplane.plane import ControlPlane
 
-from kopt.cluster.api import Kube, connect
-from kopt.cluster.resources import NAMESPACES
+from kopt.cluster.client.api import Kube, connect
+from kopt.cluster.client.resources import NAMESPACES
 
 
 @pytest.fixture

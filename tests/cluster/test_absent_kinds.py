@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 from controlplane.processes import PATIENCE_S, until
 
-from kopt.cluster.api import Kube
-from kopt.cluster.informer import Informer, InformerSettings, wait_synced
-from kopt.cluster.resources import CUSTOM_RESOURCE_DEFINITIONS, Object, Resource
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.resources import CUSTOM_RESOURCE_DEFINITIONS, Object, Resource
+from kopt.cluster.runtime.informer import Informer, InformerSettings, wait_synced
 
 pytestmark = pytest.mark.cluster
 QUICK = InformerSettings(first_pause_s=0.05, longest_pause_s=0.2, absent_after_s=1.0)
@@ -24,10 +24,12 @@ async def definition(kube: Kube) -> AsyncIterator[tuple[Resource, Object]]:
     body = {
         "metadata": {"name": f"{resource.plural}.{resource.group}"},
         "spec": {
-            "group": resource.group, "scope": "Cluster", "names": {"plural": resource.plural, "kind": resource.kind},
+            "group": resource.group,
+            "scope": "Cluster",
+            "names": {"plural": resource.plural, "kind": resource.kind},
             "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
         },
-    }  # fmt: skip
+    }
     yield resource, body
     with contextlib.suppress(Exception):
         await kube.delete(CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"])

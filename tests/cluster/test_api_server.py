@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kopt.cluster.api import (
+from kopt.cluster.client.api import (
     AlreadyExists,
     Conflict,
     Forbidden,
@@ -19,7 +19,7 @@ from kopt.cluster.api import (
     Unauthorized,
     connect,
 )
-from kopt.cluster.resources import CONFIG_MAPS, GPU_WORKLOADS, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
+from kopt.cluster.client.resources import CONFIG_MAPS, GPU_WORKLOADS, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
 
 pytestmark = pytest.mark.cluster
 
@@ -67,8 +67,9 @@ async def test_a_service_account_may_do_what_rbac_says(control_plane: Any, kube:
             await nobody.list(NODES)
 
 
-async def test_a_token_that_was_renewed_in_the_file_is_taken_up(control_plane: Any, kube: Kube, namespace: str,
-                                                                tmp_path: Path) -> None:  # fmt: skip
+async def test_a_token_that_was_renewed_in_the_file_is_taken_up(
+    control_plane: Any, kube: Kube, namespace: str, tmp_path: Path
+) -> None:
     await kube.create(SERVICE_ACCOUNTS, {"metadata": {"name": "nobody", "namespace": namespace}})
     good = control_plane.kubeconfig_for("nobody", namespace).read_text()
     path = tmp_path / "kubeconfig"
@@ -98,9 +99,10 @@ async def test_a_watch_brings_changes_and_bookmarks_and_ends(kube: Kube, namespa
     await kube.delete(CONFIG_MAPS, "one", namespace)
     kinds = [
         event.kind
-        async for event in kube.watch(CONFIG_MAPS, namespace, resource_version=listing.resource_version,
-                                      label_selector="a=b", timeout_s=3)
-    ]  # fmt: skip
+        async for event in kube.watch(
+            CONFIG_MAPS, namespace, resource_version=listing.resource_version, label_selector="a=b", timeout_s=3
+        )
+    ]
     assert kinds[:2] == ["ADDED", "DELETED"]
     assert set(kinds[2:]) <= {"BOOKMARK"}
 

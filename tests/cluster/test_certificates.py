@@ -17,10 +17,10 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import PATIENCE_S, free_port
 from cryptography import x509
 
-from kopt.cluster.access import find_access
-from kopt.cluster.api import ApiError, Kube, Patch, WatchEvent, connect
-from kopt.cluster.certificates import CertificateSettings, ServingCertificate, expiry_s, make_pair
-from kopt.cluster.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, NAMESPACES, SECRETS, Resource
+from kopt.cluster.client.api import ApiError, Kube, Patch, WatchEvent, connect
+from kopt.cluster.client.credentials import find_access
+from kopt.cluster.client.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, NAMESPACES, SECRETS, Resource
+from kopt.cluster.runtime.certificates import CertificateSettings, ServingCertificate, expiry_s, make_pair
 
 pytestmark = pytest.mark.cluster
 OFTEN = CertificateSettings(lifetime_s=8, renew_before_s=6.5, overlap_s=1)
@@ -83,11 +83,15 @@ async def webhook(kube: Kube, namespace: str, port: int) -> AsyncIterator[str]:
     name = f"certificates-{uuid.uuid4().hex[:8]}.kaiwo.ai"
     await kube.patch(NAMESPACES, namespace, {"metadata": {"labels": {"hooked": name}}})
     hook = {
-        "name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
-        "clientConfig": {"url": f"https://127.0.0.1:{port}/"}, "timeoutSeconds": 5,
+        "name": name,
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "clientConfig": {"url": f"https://127.0.0.1:{port}/"},
+        "timeoutSeconds": 5,
         "namespaceSelector": {"matchLabels": {"hooked": name}},
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}],
-    }  # fmt: skip
+    }
     await kube.create(MUTATING_WEBHOOKS, {"metadata": {"name": name}, "webhooks": [hook]})
     yield name
     await kube.delete(MUTATING_WEBHOOKS, name)
@@ -98,8 +102,9 @@ async def create_one(kube: Kube, namespace: str) -> None:
 
 
 @pytest.mark.slow
-async def test_rotations_under_requests_of_the_real_api_server(kube: Kube, namespace: str, webhook: str,
-                                                               port: int) -> None:  # fmt: skip
+async def test_rotations_under_requests_of_the_real_api_server(
+    kube: Kube, namespace: str, webhook: str, port: int
+) -> None:
     hooks = [(MUTATING_WEBHOOKS, webhook)]
     first = ServingCertificate(kube, namespace, "tls", ["127.0.0.1"], hooks, OFTEN)
     second = ServingCertificate(kube, namespace, "tls", ["127.0.0.1"], hooks, OFTEN)
@@ -185,13 +190,20 @@ async def test_a_replica_serves_though_the_configurations_cannot_be_listed(
     rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "list", "watch", "update"]}]
     control_plane.api.apply(
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "server", "namespace": namespace}},
-        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": rules,
-         "metadata": {"name": "server", "namespace": namespace}},
-        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-         "metadata": {"name": "server", "namespace": namespace},
-         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "server"},
-         "subjects": [{"kind": "ServiceAccount", "name": "server", "namespace": namespace}]},
-    )  # fmt: skip
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "rules": rules,
+            "metadata": {"name": "server", "namespace": namespace},
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "server", "namespace": namespace},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "server"},
+            "subjects": [{"kind": "ServiceAccount", "name": "server", "namespace": namespace}],
+        },
+    )
     async with connect(control_plane.kubeconfig_for("server", namespace)) as limited:
         certificate = ServingCertificate(limited, namespace, "tls", ["webhook.example"], [(MUTATING_WEBHOOKS, "any")])
         async with running(certificate):
@@ -214,8 +226,9 @@ async def test_cert_managers_secret_is_used_and_never_written(kube: Kube, namesp
     data = {"ca.crt": pair.authority, "tls.crt": pair.certificate, "tls.key": pair.key}
     body: dict[str, Any] = {
         "metadata": {"name": "tls", "namespace": namespace, "annotations": {"cert-manager.io/certificate-name": "c"}},
-        "type": "kubernetes.io/tls", "data": {k: base64.b64encode(v).decode() for k, v in data.items()},
-    }  # fmt: skip
+        "type": "kubernetes.io/tls",
+        "data": {k: base64.b64encode(v).decode() for k, v in data.items()},
+    }
     made = await kube.create(SECRETS, body)
     certificate = ServingCertificate(kube, namespace, "tls", ["other.name"], [(MUTATING_WEBHOOKS, webhook)])
     async with running(certificate), asyncio.timeout(PATIENCE_S):
@@ -228,8 +241,9 @@ async def test_cert_managers_secret_is_used_and_never_written(kube: Kube, namesp
     assert (await kube.get(SECRETS, "tls", namespace))["metadata"] == made["metadata"]
 
 
-async def test_a_bundle_that_somebody_overwrites_is_put_back(kube: Kube, namespace: str, webhook: str,
-                                                             port: int) -> None:  # fmt: skip
+async def test_a_bundle_that_somebody_overwrites_is_put_back(
+    kube: Kube, namespace: str, webhook: str, port: int
+) -> None:
     certificate = ServingCertificate(kube, namespace, "tls", ["127.0.0.1"], [(MUTATING_WEBHOOKS, webhook)])
     async with running(certificate), serving(certificate.context, port), asyncio.timeout(PATIENCE_S):
         for _ in range(2):

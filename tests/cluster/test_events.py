@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from controlplane.processes import until
 
-from kopt.cluster.api import Kube
-from kopt.cluster.events import WARNING, EventRecorder, EventSettings
-from kopt.cluster.resources import EVENTS, NODES, PODS, Object
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.resources import EVENTS, NODES, PODS, Object
+from kopt.cluster.runtime.events import WARNING, EventRecorder, EventSettings
 
 pytestmark = pytest.mark.cluster
 
@@ -38,9 +38,13 @@ async def test_an_event_stands_on_its_object(kube: Kube, namespace: str) -> None
     recorder = EventRecorder(kube, "kaiwo.ai/extender", "extender-0")
     async with writing(recorder):
         recorder.record(
-            PODS.reference(namespace, "trainer", "uid-1"), "Chosen", "Binding", "node-7 leaves 3 GPUs whole, " * 100,
-            kind=WARNING, related=NODES.reference("", "node-7"),
-        )  # fmt: skip
+            PODS.reference(namespace, "trainer", "uid-1"),
+            "Chosen",
+            "Binding",
+            "node-7 leaves 3 GPUs whole, " * 100,
+            kind=WARNING,
+            related=NODES.reference("", "node-7"),
+        )
     (event,) = await events_on(kube, namespace, "trainer")
     assert (event["reason"], event["action"], event["type"]) == ("Chosen", "Binding", "Warning")
     assert event["reportingController"] == "kaiwo.ai/extender"

@@ -9,19 +9,10 @@ import pytest
 from cluster.holdable import JOB, SPECS, TEMPLATE
 from controlplane.plane import ControlPlane
 
-from kopt.cluster.api import Conflict, Kube, connect
-from kopt.cluster.held import (
-    HELD_LABEL,
-    HOLDABLE,
-    UNDO_ANNOTATION,
-    HoldError,
-    hold,
-    holder_of,
-    marks,
-    release,
-)
-from kopt.cluster.resources import CRON_JOBS, DEPLOYMENTS, JOBS, KUEUE_WORKLOADS, PODS, Object, Resource
-from kopt.cluster.switch import switch_off
+from kopt.cluster.client.api import Conflict, Kube, connect
+from kopt.cluster.client.resources import CRON_JOBS, DEPLOYMENTS, JOBS, KUEUE_WORKLOADS, PODS, Object, Resource
+from kopt.cluster.holds.hold import HELD_LABEL, HOLDABLE, UNDO_ANNOTATION, HoldError, hold, holder_of, marks, release
+from kopt.cluster.teardown import switch_off
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "research"}
 KINDS = {resource.kind: resource for resource in HOLDABLE}
@@ -42,8 +33,9 @@ async def off(kube: Kube, namespace: str) -> list[tuple[str, str, str]]:
     """What was released: kind, name, holder. Everything else that is off stays as it was."""
     outcomes = [one async for one in switch_off(kube, namespace=namespace, wait_s=5)]
     assert [one for one in outcomes if one.error] == []
-    return [(one.step.resource.kind, one.step.name, one.step.detail) for one in outcomes
-            if one.step.action == "release"]  # fmt: skip
+    return [
+        (one.step.resource.kind, one.step.name, one.step.detail) for one in outcomes if one.step.action == "release"
+    ]
 
 
 async def made(kube: Kube, resource: Resource, namespace: str, spec: Object, **metadata: Any) -> Object:
@@ -117,12 +109,14 @@ def stored(spec: Object | None = None, **metadata: Any) -> Object:
 
 @pytest.mark.parametrize(
     ("resource", "document", "why"),
-    [(DEPLOYMENTS, stored(), "cannot be held"),
-     (JOBS, stored(labels=QUEUE), "hold its Workload"),
-     (JOBS, stored({"suspend": True}), "stopped by others"),
-     (KUEUE_WORKLOADS, stored({"active": False}), "stopped by others"),
-     (JOBS, stored(labels={HELD_LABEL: "lending"}), "held by lending")],
-)  # fmt: skip
+    [
+        (DEPLOYMENTS, stored(), "cannot be held"),
+        (JOBS, stored(labels=QUEUE), "hold its Workload"),
+        (JOBS, stored({"suspend": True}), "stopped by others"),
+        (KUEUE_WORKLOADS, stored({"active": False}), "stopped by others"),
+        (JOBS, stored(labels={HELD_LABEL: "lending"}), "held by lending"),
+    ],
+)
 def test_what_must_not_be_held_is_not(resource: Resource, document: Object, why: str) -> None:
     with pytest.raises(HoldError, match=why):
         hold(resource, document, "profiling")

@@ -17,9 +17,9 @@ import pytest
 from controlplane.plane import ControlPlane
 from controlplane.processes import PATIENCE_S, until
 
-from kopt.cluster.api import Gone, Kube, Listing, Unreachable, connect
-from kopt.cluster.informer import Change, ChangeKind, Informer, InformerSettings, wait_synced
-from kopt.cluster.resources import CONFIG_MAPS, NAMESPACES, Key, Object, key_of
+from kopt.cluster.client.api import Gone, Kube, Listing, Unreachable, connect
+from kopt.cluster.client.resources import CONFIG_MAPS, NAMESPACES, Key, Object, key_of
+from kopt.cluster.runtime.informer import Change, ChangeKind, Informer, InformerSettings, wait_synced
 
 from .faults import FaultProxy, proxied
 
@@ -230,9 +230,13 @@ async def test_continue_tokens_that_expire_between_two_pages(scene: Scene) -> No
         forgetting = ForgettingKube(kube._access, kube.settings)
         forgetting.forget(scene, times=1)
         informer: Informer[str] = Informer(
-            forgetting, CONFIG_MAPS, namespace=scene.namespace, label_selector=LABEL, keep=version,
+            forgetting,
+            CONFIG_MAPS,
+            namespace=scene.namespace,
+            label_selector=LABEL,
+            keep=version,
             settings=InformerSettings(page=5, first_pause_s=0.05),
-        )  # fmt: skip
+        )
         running = asyncio.create_task(informer.run())
         await wait_synced([informer], PATIENCE_S)
         assert forgetting.refused == 1

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.cluster.api import Gone, Kube, Page, Unreachable, WatchEvent
-from kopt.cluster.informer import Change, ChangeKind, Informer, InformerSettings
-from kopt.cluster.resources import CONFIG_MAPS, Object, Resource
+from kopt.cluster.client.api import Gone, Kube, Page, Unreachable, WatchEvent
+from kopt.cluster.client.resources import CONFIG_MAPS, Object, Resource
+from kopt.cluster.runtime.informer import Change, ChangeKind, Informer, InformerSettings
 
 PAGE = 2
 QUICK = InformerSettings(page=PAGE, first_pause_s=0.0002, longest_pause_s=0.001)
@@ -58,8 +59,15 @@ class ModelServer(Kube):
         self.more.set()
         self.more = asyncio.Event()
 
-    async def pages(self, resource: Resource, namespace: str = "", *, label_selector: str = "",
-                    field_selector: str = "", page: int | None = None) -> AsyncGenerator[Page]:  # fmt: skip
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page: int | None = None,
+    ) -> AsyncGenerator[Page]:
         items, version, cuts = [*self.objects.values()], self.version, self.cuts
         for start in range(0, max(1, len(items)), PAGE):
             more = "more" if start + PAGE < len(items) else ""
@@ -70,8 +78,15 @@ class ModelServer(Kube):
             if more and self.cuts != cuts:
                 raise Unreachable("cut")
 
-    async def watch(self, resource: Resource, namespace: str = "", *, resource_version: str,
-                    opened: Callable[[], None] = lambda: None, **_: Any) -> AsyncGenerator[WatchEvent]:  # fmt: skip
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        resource_version: str,
+        opened: Callable[[], None] = lambda: None,
+        **_: Any,
+    ) -> AsyncGenerator[WatchEvent]:
         position, cuts = int(resource_version), self.cuts
         if position < self.forgotten:
             raise Gone(410, "Expired", "too old")
@@ -95,7 +110,7 @@ operations = st.lists(st.tuples(actions, names), max_size=60)
 
 
 @given(before=st.sets(names), done=operations)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_whatever_happens_the_copy_becomes_the_truth(before: set[str], done: list[tuple[str, str]]) -> None:
     asyncio.run(play(before, done))
 
@@ -105,9 +120,11 @@ async def play(before: set[str], done: list[tuple[str, str]]) -> None:
     for name in sorted(before):
         server.put(name)
     informer: Informer[tuple[str, str]] = Informer(
-        server, CONFIG_MAPS, settings=QUICK,
+        server,
+        CONFIG_MAPS,
+        settings=QUICK,
         keep=lambda found: (found["metadata"]["uid"], found["metadata"]["resourceVersion"]),
-    )  # fmt: skip
+    )
     copy: dict[tuple[str, str], tuple[str, str]] = {}
     newest: dict[tuple[str, str], int] = {}
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from controlplane.processes import PATIENCE_S, until
 
-from kopt.cluster.api import AlreadyExists, Conflict, Kube, connect
-from kopt.cluster.lease import TERM_ANNOTATION, Deposed, Leader, LeaseSettings
-from kopt.cluster.resources import CONFIG_MAPS, LEASES
+from kopt.cluster.client.api import AlreadyExists, Conflict, Kube, connect
+from kopt.cluster.client.resources import CONFIG_MAPS, LEASES
+from kopt.cluster.runtime.lease import TERM_ANNOTATION, Deposed, Leader, LeaseSettings
 
 from .candidate import CASE, LEASE, SETTINGS
 from .faults import proxied
@@ -120,8 +120,9 @@ async def test_a_leader_that_was_stopped_anywhere_writes_nothing_afterwards(
         old.said.clear()
 
 
-async def test_another_takes_over_from_one_that_was_killed(start: Callable[..., Any], kube: Kube,
-                                                           namespace: str) -> None:  # fmt: skip
+async def test_another_takes_over_from_one_that_was_killed(
+    start: Callable[..., Any], kube: Kube, namespace: str
+) -> None:
     first = await start("first")
     await first.says(lambda said: "wrote" in said)
     second = await start("second")
@@ -210,8 +211,11 @@ async def test_a_fence_refuses_what_is_not_its_own(kube: Kube, namespace: str) -
         claimed = await fence.claim(CONFIG_MAPS, made)
         assert claimed["metadata"]["annotations"][TERM_ANNOTATION] == f"{namespace}/{LEASE}/{leader.term}"
         assert await fence.claim(CONFIG_MAPS, claimed) is claimed
-        for write in (fence.patch(CONFIG_MAPS, made, {"data": {"a": "2"}}), fence.replace(CONFIG_MAPS, made),
-                      fence.delete(CONFIG_MAPS, made)):  # fmt: skip
+        for write in (
+            fence.patch(CONFIG_MAPS, made, {"data": {"a": "2"}}),
+            fence.replace(CONFIG_MAPS, made),
+            fence.delete(CONFIG_MAPS, made),
+        ):
             with pytest.raises(Conflict):
                 await write
         with pytest.raises(AlreadyExists):

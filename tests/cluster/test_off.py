@@ -13,9 +13,8 @@ from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.cluster.api import Kube, connect
-from kopt.cluster.held import HELD_LABEL
-from kopt.cluster.resources import (
+from kopt.cluster.client.api import Kube, connect
+from kopt.cluster.client.resources import (
     COMPONENT_LABEL,
     DAEMON_SETS,
     DEPLOYMENTS,
@@ -29,6 +28,7 @@ from kopt.cluster.resources import (
     Object,
     Resource,
 )
+from kopt.cluster.holds.hold import HELD_LABEL
 
 pytestmark = pytest.mark.cluster
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
@@ -66,9 +66,13 @@ async def job(kube: Kube, namespace: str, name: str, labels: dict[str, str]) -> 
 
 async def webhooks(kube: Kube, name: str, labels: dict[str, str]) -> None:
     hook = {
-        "name": "hook.kaiwo.ai", "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
-        "clientConfig": {"url": "https://127.0.0.1:1/"}, "rules": [],
-    }  # fmt: skip
+        "name": "hook.kaiwo.ai",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Ignore",
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "rules": [],
+    }
     for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         await kube.create(resource, {"metadata": {"name": name, "labels": labels}, "webhooks": [hook]})
 
@@ -109,8 +113,9 @@ def of_kind(answer: dict[str, Any], kind: str) -> set[str]:
     return {step["name"] for step in answer["steps"] if step["kind"] == kind}
 
 
-async def test_off_takes_what_is_ours_out_and_releases_what_we_hold(hurt_plane: ControlPlane, kube: Kube,
-                                                                    installed: str) -> None:  # fmt: skip
+async def test_off_takes_what_is_ours_out_and_releases_what_we_hold(
+    hurt_plane: ControlPlane, kube: Kube, installed: str
+) -> None:
     status, planned = await asyncio.to_thread(off, hurt_plane, "--dry-run", "--namespace", installed)
     assert status == 0
     assert planned["off"] is False
@@ -130,11 +135,15 @@ async def test_off_takes_what_is_ours_out_and_releases_what_we_hold(hurt_plane: 
         assert f"ours-{installed}" not in names
         assert f"others-{installed}" in names
         await kube.delete(resource, f"others-{installed}")
-    replicas = {name: (await spec_of(kube, DEPLOYMENTS, name, installed))["replicas"]
-                for name in ("kopt-webhook", "kopt-scheduler", "others")}  # fmt: skip
+    replicas = {
+        name: (await spec_of(kube, DEPLOYMENTS, name, installed))["replicas"]
+        for name in ("kopt-webhook", "kopt-scheduler", "others")
+    }
     assert replicas == {"kopt-webhook": 0, "kopt-scheduler": 2, "others": 2}
-    suspended = {name: (await spec_of(kube, JOBS, name, installed))["suspend"]
-                 for name in ("held", "held-in-queue", "suspended-by-its-owner")}  # fmt: skip
+    suspended = {
+        name: (await spec_of(kube, JOBS, name, installed))["suspend"]
+        for name in ("held", "held-in-queue", "suspended-by-its-owner")
+    }
     assert suspended == {"held": False, "held-in-queue": True, "suspended-by-its-owner": True}
     gates = (await spec_of(kube, PODS, "gated", installed))["schedulingGates"]
     assert gates == [{"name": "other.io/gate"}]
@@ -186,10 +195,11 @@ async def test_a_workload_that_we_made_inactive_runs_again(hurt_plane: ControlPl
 def queued_job(name: str, namespace: str) -> Object:
     container = {"name": "main", "image": "any", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     return {
-        "apiVersion": "batch/v1", "kind": "Job",
+        "apiVersion": "batch/v1",
+        "kind": "Job",
         "metadata": {"name": name, "namespace": namespace, "labels": GPU_QUEUE},
         "spec": {"template": {"spec": {"containers": [container], "restartPolicy": "Never"}}},
-    }  # fmt: skip
+    }
 
 
 def _admitted(plane: ControlPlane, owner: Object) -> Object | None:

@@ -5,13 +5,14 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.cluster.access import Credentials
-from kopt.cluster.api import Kube, Unauthorized, Unreachable
-from kopt.cluster.posting import Answer, Poster
-from kopt.cluster.resources import PODS
+from kopt.cluster.client.api import Kube, Unauthorized, Unreachable
+from kopt.cluster.client.credentials import Credentials
+from kopt.cluster.client.post_connection import Answer, Poster
+from kopt.cluster.client.resources import PODS
 
 Streams = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 PLAIN = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}"
@@ -73,14 +74,18 @@ def poster() -> Poster:
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_an_answer_is_whole_however_it_arrives(data: st.DataObject) -> None:
-    raw, expected = data.draw(st.sampled_from([
-        (PLAIN, (201, b"{}")),
-        (b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN, (201, b"{}")),
-        (CHUNKED, (409, b"abc0123456789abcdef")),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", (204, b"")),
-    ]))  # fmt: skip
+    raw, expected = data.draw(
+        st.sampled_from(
+            [
+                (PLAIN, (201, b"{}")),
+                (b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN, (201, b"{}")),
+                (CHUNKED, (409, b"abc0123456789abcdef")),
+                (b"HTTP/1.1 204 No Content\r\n\r\n", (204, b"")),
+            ]
+        )
+    )
     cuts = sorted(data.draw(st.sets(st.integers(1, len(raw) - 1), max_size=4)))
     parts = [raw[start:end] for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
 
@@ -115,15 +120,22 @@ async def test_connections_are_kept_and_few(poster: Poster) -> None:
     poster.close()
 
 
-@pytest.mark.parametrize("raw", [
-    b"", b"HTTP/1.1 201 Created\r\nContent-Length: 5\r\n\r\n{}", b"SSH-2.0-OpenSSH\r\n\r\n",
-    b"HTTP/1.1 abc\r\n\r\n", b"HTTP/1.1 201 Created\r\nContent-Length: -x\r\n\r\n",
-    b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"x" * 70_000,
-    b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
-    b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
-    b"HTTP/1.1 201 Created\r\n" + b"X-Name: value\r\n" * 5_000,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"HTTP/1.1 201 Created\r\nContent-Length: 5\r\n\r\n{}",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 201 Created\r\nContent-Length: -x\r\n\r\n",
+        b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"x" * 70_000,
+        b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+        b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+        b"HTTP/1.1 201 Created\r\n" + b"X-Name: value\r\n" * 5_000,
+    ],
+)
 async def test_what_is_no_answer_is_unreachable(poster: Poster, raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request_of(reader)
@@ -149,12 +161,16 @@ async def test_a_body_without_a_length_ends_with_the_connection(poster: Poster) 
             assert found == (200, {"x-empty": "", "x-kind": "a b"}, b"half and half")
 
 
-@pytest.mark.parametrize(("head", "part", "most_bytes"), [
-    (b"Transfer-Encoding: chunked\r\n\r\n", b"100000\r\n" + bytes(1 << 20) + b"\r\n", 64 << 20),
-    (b"Content-Length: 1000000000\r\n\r\n", bytes(1 << 20), 64 << 20),
-    (b"\r\n", bytes(1 << 20), 64 << 20),
-    (b"", b"X-Name: value\r\n" * 100, 64 << 10),
-], ids=["chunks", "length", "connection", "head"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("head", "part", "most_bytes"),
+    [
+        (b"Transfer-Encoding: chunked\r\n\r\n", b"100000\r\n" + bytes(1 << 20) + b"\r\n", 64 << 20),
+        (b"Content-Length: 1000000000\r\n\r\n", bytes(1 << 20), 64 << 20),
+        (b"\r\n", bytes(1 << 20), 64 << 20),
+        (b"", b"X-Name: value\r\n" * 100, 64 << 10),
+    ],
+    ids=["chunks", "length", "connection", "head"],
+)
 async def test_an_answer_without_an_end_is_given_up(poster: Poster, head: bytes, part: bytes, most_bytes: int) -> None:
     sent_bytes = 0
 
@@ -178,9 +194,11 @@ async def test_nobody_gets_the_answer_to_another_request(poster: Poster) -> None
     """Neither of one that was given up, nor what a server sends unasked."""
     begun, left = asyncio.Event(), asyncio.Semaphore(0)
 
-    unasked = {b"/twice": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother", b""),
-               b"/begun": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\not", b"her"),
-               b"/junk": (b"junk", b"")}  # fmt: skip
+    unasked = {
+        b"/twice": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother", b""),
+        b"/begun": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\not", b"her"),
+        b"/junk": (b"junk", b""),
+    }
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         later = b""

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from kopt.cluster.api import Forbidden, Kube, Unreachable, connect
-from kopt.cluster.resources import SERVICE_ACCOUNTS, Object
-from kopt.cluster.reviews import Caller, ReviewSettings, TokenReviewer
+from kopt.cluster.client.api import Forbidden, Kube, Unreachable, connect
+from kopt.cluster.client.auth_reviews import Caller, ReviewSettings, TokenReviewer
+from kopt.cluster.client.resources import SERVICE_ACCOUNTS, Object
 
 pytestmark = pytest.mark.cluster
 

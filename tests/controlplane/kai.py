@@ -20,9 +20,11 @@ SCHEDULER = "kai-scheduler"
 _PROBES = "--health-probe-bind-address"
 _RATE = ("--qps=1000", "--burst=2000")
 _DEFINITIONS = (
-    "scheduling.run.ai_queues", "scheduling.run.ai_podgroups", "scheduling.run.ai_bindrequests",
+    "scheduling.run.ai_queues",
+    "scheduling.run.ai_podgroups",
+    "scheduling.run.ai_bindrequests",
     "kai.scheduler_topologies",
-)  # fmt: skip
+)
 _PRIORITIES = {"train": 50, "build-preemptible": 75, "build": 100, "inference": 125}
 
 

@@ -24,10 +24,19 @@ _CONVERTED = ("localqueues", "clusterqueues", "cohorts", "workloads", "multikueu
 #: Their webhooks see every pod, deployment or stateful set: not the system's own.
 _BROAD = ("pod.kb.io", "deployment.kb.io", "statefulset.kb.io")
 _FRAMEWORKS = (
-    "batch/job", "jobset.x-k8s.io/jobset", "ray.io/rayjob", "ray.io/raycluster", "kubeflow.org/pytorchjob",
-    "kubeflow.org/tfjob", "kubeflow.org/xgboostjob", "trainer.kubeflow.org/trainjob", "pod", "deployment",
-    "statefulset", "leaderworkerset.x-k8s.io/leaderworkerset",
-)  # fmt: skip
+    "batch/job",
+    "jobset.x-k8s.io/jobset",
+    "ray.io/rayjob",
+    "ray.io/raycluster",
+    "kubeflow.org/pytorchjob",
+    "kubeflow.org/tfjob",
+    "kubeflow.org/xgboostjob",
+    "trainer.kubeflow.org/trainjob",
+    "pod",
+    "deployment",
+    "statefulset",
+    "leaderworkerset.x-k8s.io/leaderworkerset",
+)
 
 
 class Kueue:
@@ -146,9 +155,11 @@ class Kueue:
             "clientConnection": {"qps": 1000, "burst": 2000},
             "integrations": {"frameworks": list(_FRAMEWORKS)},
             "internalCertManagement": {
-                "enable": True, "webhookServiceName": _SERVICE, "webhookSecretName": _SECRET,
+                "enable": True,
+                "webhookServiceName": _SERVICE,
+                "webhookSecretName": _SECRET,
             },
-        }  # fmt: skip
+        }
 
     def _mount_certificates(self) -> bool:
         """What a kubelet does with the Secret; False while it is empty."""
@@ -163,9 +174,11 @@ class Kueue:
         meta = {"name": "probe", "namespace": "default"}
         flavor: Object = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": meta}
         job: Object = {
-            "apiVersion": "batch/v1", "kind": "Job", "metadata": meta,
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": meta,
             "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "a"}]}}},
-        }  # fmt: skip
+        }
         for manifest in (flavor, job):
             path = self._api.path(manifest["apiVersion"], manifest["kind"], "default")
             if self._api.http.post(path, params={"dryRun": "All"}, json=manifest).is_error:

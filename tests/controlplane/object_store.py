@@ -29,8 +29,12 @@ class S3:
         return self.through(f"http://127.0.0.1:{self.port}")
 
     def through(self, url: str) -> dict[str, str]:
-        return {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL": url}  # fmt: skip
+        return {
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": url,
+        }
 
     def put(self, key: str, content: bytes, part_bytes: int = 5 << 20) -> None:
         """In parts, as tools upload what is large; its etag is no MD5 then."""
@@ -51,8 +55,14 @@ def server(folder: Path) -> Iterator[S3]:
     (folder / "objects" / "data").mkdir(parents=True)
     command = [build.binaries("s3") / "versitygw", "--port", f"127.0.0.1:{port}", "posix", folder / "objects"]
     running = Server("versitygw", command, folder, {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET})
-    store = S3Store("data", endpoint=f"http://127.0.0.1:{port}", access_key_id=KEY, secret_access_key=SECRET,
-                    region="us-east-1", client_options={"allow_http": True})  # fmt: skip
+    store = S3Store(
+        "data",
+        endpoint=f"http://127.0.0.1:{port}",
+        access_key_id=KEY,
+        secret_access_key=SECRET,
+        region="us-east-1",
+        client_options={"allow_http": True},
+    )
     running.wait_until(lambda: _answers(port))
     yield S3(port, store, folder / "objects" / "data")
     running.stop()

@@ -213,11 +213,11 @@ class ControlPlane(Cluster):
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
 
     def _wait_for_api_server(self) -> None:
-        self.api_server.wait_until(lambda: self.api.http.get("/readyz").is_success)
+        self.api_server.wait_until(lambda: require_ready(self.api.http.get("/readyz?verbose")))
 
     def _wait_for_scheduler(self, scheduler: Server) -> None:
         trust = self.api.http
-        scheduler.wait_until(lambda: trust.get(f"{scheduler.url}/readyz").is_success)
+        scheduler.wait_until(lambda: require_ready(trust.get(f"{scheduler.url}/readyz?verbose")))
 
     def _kubeconfig(self, name: str, pair: KeyPair) -> Path:
         user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
@@ -300,6 +300,17 @@ class ControlPlane(Cluster):
             "--kube-api-burst=4000",
             *self.settings.controller_manager_flags,
         ]
+
+
+def require_ready(answer: httpx.Response) -> bool:
+    """True for a ``/readyz?verbose`` that succeeded; else raises ValueError with the checks that failed.
+
+    Each check is a line ``[+]name ok`` or ``[-]name failed: reason withheld`` (k8s.io/apiserver, server/healthz).
+    """
+    if answer.is_success:
+        return True
+    failed = [line[3:].partition(" ")[0] for line in answer.text.splitlines() if line.startswith("[-]")]
+    raise ValueError(f"failing checks: {', '.join(failed) or answer.text[:200]} (HTTP {answer.status_code})")
 
 
 def binary(name: str) -> Path:

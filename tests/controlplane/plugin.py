@@ -6,7 +6,9 @@ for one of these fixtures is marked ``cluster``. ``KUBEBUILDER_ASSETS`` may name
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +33,39 @@ NEEDS = {
 }
 
 
+_TESTS = Path(__file__).parents[1]
+_MENTION = re.compile(rf"\b(?:mark\.cluster|{'|'.join(NEEDS)})\b")
+
+
+@cache
+def _mentions_the_cluster(file: Path) -> bool:
+    return file.exists() and _MENTION.search(file.read_text()) is not None
+
+
+def may_need_the_cluster(module: Path) -> bool:
+    """Whether a module of tests, or a conftest.py that it shares, has the word for a fixture of the cluster."""
+    folders = [folder for folder in module.parents if _TESTS in folder.parents]
+    return any(_mentions_the_cluster(file) for file in (module, *(folder / "conftest.py" for folder in folders)))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m cluster``, imports only modules that may need it: importing all takes longer than many tests."""
+    is_module = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return (
+        True
+        if config.option.markexpr == "cluster" and is_module and not may_need_the_cluster(collection_path)
+        else None
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests that need the cluster, before ``-m`` chooses."""
     for item in items:
         if not NEEDS.keys().isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("cluster")
+        if item.get_closest_marker("cluster") and not may_need_the_cluster(item.path):
+            raise pytest.UsageError(f"{item.nodeid} needs the cluster; name the fixture in its module or conftest.py")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

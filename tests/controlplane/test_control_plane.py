@@ -28,14 +28,19 @@ def test_a_service_account_has_its_own_rights_and_no_more(control_plane: Control
     api.apply(
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
         {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": meta,
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": meta,
             "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}],
         },
         {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": meta, "roleRef": role,
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": role,
             "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": space}],
         },
-    )  # fmt: skip
+    )
     account = Api(control_plane.kubeconfig_for("reader", space))
     assert [one["metadata"]["name"] for one in account.list("v1", "ConfigMap", space)] == ["kube-root-ca.crt"]
     with pytest.raises(

@@ -14,14 +14,18 @@ def gang(
 ) -> Object:
     container = {"name": "main", "image": "any", "resources": {"limits": {resource: str(gpus)}}}
     spec = {
-        "schedulerName": SCHEDULER, "restartPolicy": "Never", "nodeSelector": selector, "containers": [container],
-    }  # fmt: skip
+        "schedulerName": SCHEDULER,
+        "restartPolicy": "Never",
+        "nodeSelector": selector,
+        "containers": [container],
+    }
     template = {"metadata": {"labels": {QUEUE_LABEL: queue}}, "spec": spec}
     return {
-        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
         "metadata": {"name": name, "namespace": namespace, "labels": {QUEUE_LABEL: queue}},
         "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": pods, "restartPolicy": "Never", "template": template}}},
-    }  # fmt: skip
+    }
 
 
 def pods_of(job: Object, stored: Object) -> list[Object]:
@@ -29,21 +33,27 @@ def pods_of(job: Object, stored: Object) -> list[Object]:
     spec = job["spec"]["pytorchReplicaSpecs"]["Worker"]
     meta = stored["metadata"]
     owner = {
-        "apiVersion": job["apiVersion"], "kind": job["kind"], "name": meta["name"], "uid": meta["uid"],
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "name": meta["name"],
+        "uid": meta["uid"],
         "controller": True,
-    }  # fmt: skip
+    }
     labels = {**spec["template"]["metadata"]["labels"], "training.kubeflow.org/replica-type": "worker"}
     return [
         {
-            "apiVersion": "v1", "kind": "Pod",
+            "apiVersion": "v1",
+            "kind": "Pod",
             "metadata": {
-                "name": f"{meta['name']}-worker-{index}", "namespace": meta["namespace"], "labels": labels,
+                "name": f"{meta['name']}-worker-{index}",
+                "namespace": meta["namespace"],
+                "labels": labels,
                 "ownerReferences": [owner],
             },
             "spec": spec["template"]["spec"],
         }
         for index in range(spec["replicas"])
-    ]  # fmt: skip
+    ]
 
 
 def test_kai_binds_a_complete_gang_and_holds_back_one_that_does_not_fit(

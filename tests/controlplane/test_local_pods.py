@@ -77,9 +77,15 @@ def test_a_pod_sees_its_environment_and_its_log_is_read_through_the_api_server(
     pod = until(run(script, {"env": env, "envFrom": sources, "args": ["$(LOGIN_user)"]}), "Succeeded", "Failed")
     assert ended(pod)["exitCode"] == 0
     assert logs(control_plane, pod).splitlines() == [
-        "PASSWORD geheim", "MAYBE None", f"NODE {pod['spec']['nodeName']}",
-        "URL user:geheim@$(UNKNOWN) $(NODE)", "LOGIN_user ada", "a 1", "KOPT_SECRET_OF_TESTS None", "ada",
-    ]  # fmt: skip
+        "PASSWORD geheim",
+        "MAYBE None",
+        f"NODE {pod['spec']['nodeName']}",
+        "URL user:geheim@$(UNKNOWN) $(NODE)",
+        "LOGIN_user ada",
+        "a 1",
+        "KOPT_SECRET_OF_TESTS None",
+        "ada",
+    ]
     assert logs(control_plane, pod, tailLines="1") == "ada\n"
 
 
@@ -94,8 +100,11 @@ def test_annotations_are_shown_as_they_change(
         "while not any('last' in text for text in seen): seen.add(file.read_text())\n"
         "print(*sorted(seen, key=len), sep='--', end='')"
     )
-    pod = run(script, {"args": ["/etc/podinfo/annotations"], "volumeMounts": [mount]},
-              volumes=[{"name": "podinfo", "downwardAPI": {"items": [item]}}])  # fmt: skip
+    pod = run(
+        script,
+        {"args": ["/etc/podinfo/annotations"], "volumeMounts": [mount]},
+        volumes=[{"name": "podinfo", "downwardAPI": {"items": [item]}}],
+    )
     name = pod["metadata"]["name"]
     until(pod, "Running")
     for notes in ({"example.com/json": '{"a": "b"}'}, {"example.com/last": "x\ny"}):
@@ -174,9 +183,11 @@ def test_volumes_are_folders_shared_by_the_containers(
     (tmp_path / "host").mkdir()
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
     volume = {
-        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
-        "hostPath": {"path": str(tmp_path / "claimed")}, "claimRef": {"name": "claim", "namespace": space},
-    }  # fmt: skip
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "hostPath": {"path": str(tmp_path / "claimed")},
+        "claimRef": {"name": "claim", "namespace": space},
+    }
     meta = {"name": "claim", "namespace": space}
     api.apply(
         {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": space}, "spec": volume},

@@ -14,10 +14,11 @@ def queued_job(name: str, namespace: str, gpus: int, selector: dict[str, str], r
     spec = {"containers": [container], "nodeSelector": selector, "restartPolicy": "Never"}
     annotations = {RUNS_FOR: runs_for} if runs_for else {}
     return {
-        "apiVersion": "batch/v1", "kind": "Job",
+        "apiVersion": "batch/v1",
+        "kind": "Job",
         "metadata": {"name": name, "namespace": namespace, "labels": {QUEUE: "gpus"}},
         "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}},
-    }  # fmt: skip
+    }
 
 
 def test_kueue_admits_by_quota_and_lets_the_next_job_in(control_plane: ControlPlane, kwok: Kwok, kueue: Kueue) -> None:

@@ -14,9 +14,11 @@ def gpu_job(
     spec = {"containers": [container], "nodeSelector": selector, "restartPolicy": "Never"}
     template = {"metadata": {"annotations": annotations or {}}, "spec": spec}
     return {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": namespace},
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {"parallelism": pods, "completions": pods, "backoffLimit": 0, "template": template},
-    }  # fmt: skip
+    }
 
 
 def test_a_job_of_fifty_pods_is_bound_to_gpus_and_runs_on(control_plane: ControlPlane, kwok: Kwok) -> None:

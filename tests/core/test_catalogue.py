@@ -2,8 +2,8 @@
 
 import pytest
 
-from kopt.core.catalogue import UnknownGpuError, find_gpu, gpu_catalogue
 from kopt.core.gpu import GpuModel, Vendor
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu, gpu_catalogue
 from kopt.core.units import GIB
 
 MODELS = list(gpu_catalogue().values())

@@ -2,14 +2,14 @@
 
 import pytest
 
-from kopt.core.language_models import (
+from kopt.core.workload.language_models import (
     UnknownModelError,
     find_language_model,
     language_models,
     published_parameters,
     shape_of_config,
 )
-from kopt.core.training import PlanError
+from kopt.core.workload.training_plan import PlanError
 
 
 @pytest.mark.parametrize("name", sorted(language_models()))
@@ -41,9 +41,15 @@ def test_an_unknown_name_is_refused_with_what_to_give(written: str) -> None:
 
 def test_a_model_s_own_configuration_gives_its_dimensions() -> None:
     config = {
-        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False,
-    }  # fmt: skip
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+        "tie_word_embeddings": False,
+    }
     assert shape_of_config(config).parameters() == find_language_model("Llama-3.1-8B").parameters()
     gpt2 = {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}
     assert shape_of_config(gpt2).parameters() == find_language_model("gpt2").parameters()

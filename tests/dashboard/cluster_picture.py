@@ -3,7 +3,6 @@
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
 
 from playwright.sync_api import sync_playwright
 
@@ -12,26 +11,26 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from asgi_server import served  # noqa: E402
 from cluster_objects import overview, pool_of  # noqa: E402
 from cluster_objects import pool as made_up  # noqa: E402
+from pages_source import FixedSource  # noqa: E402
 from screenshots import ARGUMENTS, CHROMIUM, save  # noqa: E402
 
 from kopt.core.settings import Settings  # noqa: E402
 from kopt.dashboard.app import create_app  # noqa: E402
-from kopt.dashboard.sources import Endpoint, Snapshot  # noqa: E402
+from kopt.dashboard.data.snapshot import SNAPSHOT  # noqa: E402
+from kopt.dashboard.data.sources import Endpoint, Snapshot  # noqa: E402
+from kopt.dashboard.pages.cluster.data import OVERVIEW  # noqa: E402
 
 
-class Told:
+def source() -> FixedSource:
     """A cluster with one pool that takes GPUs back."""
-
-    async def snapshot(self) -> Snapshot:
-        return Snapshot({}, Endpoint("http://127.0.0.1:8700"), time.time())
-
-    async def overview(self) -> Any:
-        now_s = time.time()
-        return overview(now_s, pools=(pool_of(made_up("chat", now_s, reclaiming=True)),))
+    now_s = time.time()
+    pools = (pool_of(made_up("chat", now_s, reclaiming=True)),)
+    snapshot = Snapshot({}, Endpoint("http://127.0.0.1:8700"), now_s)
+    return FixedSource({SNAPSHOT: snapshot, OVERVIEW: overview(now_s, pools=pools)})
 
 
 def take() -> None:
-    app = create_app(Settings(home=Path("/nowhere")), source=cast(Any, Told()))
+    app = create_app(Settings(home=Path("/nowhere")), source=source())
     with served(app, lifespan="off") as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         page = browser.new_page(viewport={"width": 1280, "height": 1560}, color_scheme="light", timezone_id="Etc/UTC")

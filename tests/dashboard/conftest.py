@@ -15,31 +15,48 @@ from asgi_server import served
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
-from kopt.core.sizing import MemoryBreakdown, Method, TraceCoverage
 from kopt.core.units import GIB, Bytes
+from kopt.core.workload.sizing import MemoryBreakdown, Method, TraceCoverage
 from kopt.dashboard.app import create_app, pages_client
-from kopt.dashboard.histories import FolderHistories
+from kopt.dashboard.data.histories import FolderHistories
+from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.live import LiveSource
+from kopt.dashboard.pages.models.data import MODELS
+from kopt.dashboard.pages.sizes.data import SIZES
 from kopt.data.demand.generator import generate, write_demand
 from kopt.data.demand.table import DemandSeries
-from kopt.models.registry import MetricRow, NotRegisteredError, RegisteredModel, RegistryError
+from kopt.models.registry.registry import MetricRow, NotRegisteredError, RegisteredModel, RegistryError
 from kopt.models.sizing.code import CodeEstimate
-from kopt.models.sizing.summary import summary
-from kopt.serving.app import Endpoint
-from kopt.serving.app import create_app as endpoint_app
-from kopt.serving.build import Parts, assemble
+from kopt.models.sizing.trace_summary import summary
+from kopt.serving.http.app import Endpoint
+from kopt.serving.http.app import create_app as endpoint_app
+from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.sizing.service import SizingService
 
 PAGES = "http://127.0.0.1:8701"
 HOSTILE = (
-    "<script>alert(1)</script>", "a/b/../c", "..", ".", "what?#&x=%2F", '"quoted" \'name\'', "حجم الطلب", "{{ 7*7 }}",
-    "long-" * 50, "space  name", "emoji 🛰️",
-)  # fmt: skip
+    "<script>alert(1)</script>",
+    "a/b/../c",
+    "..",
+    ".",
+    "what?#&x=%2F",
+    "\"quoted\" 'name'",
+    "حجم الطلب",
+    "{{ 7*7 }}",
+    "long-" * 50,
+    "space  name",
+    "emoji 🛰️",
+)
 
 HOSTILE_NAME = "<script>alert(1)</script>"
 CODE = CodeEstimate(
-    Method.ABSTRACT, TraceCoverage.FULL, Bytes(4 * GIB), Bytes(5 * GIB),
-    MemoryBreakdown(Bytes(GIB), Bytes(GIB), Bytes(2 * GIB)), steps=3,
-)  # fmt: skip
+    Method.ABSTRACT,
+    TraceCoverage.FULL,
+    Bytes(4 * GIB),
+    Bytes(5 * GIB),
+    MemoryBreakdown(Bytes(GIB), Bytes(GIB), Bytes(2 * GIB)),
+    steps=3,
+)
 
 
 class RatioModel:
@@ -49,9 +66,14 @@ class RatioModel:
         self.version = ModelVersion("demand", version, version.rjust(64, "0"))
 
     def forecast(
-        self, series: DemandSeries, horizons_s: Sequence[int], quantiles: Sequence[float], *,
-        calibration: Any = None, now_s: float | None = None,
-    ) -> tuple[Prediction, ...]:  # fmt: skip
+        self,
+        series: DemandSeries,
+        horizons_s: Sequence[int],
+        quantiles: Sequence[float],
+        *,
+        calibration: Any = None,
+        now_s: float | None = None,
+    ) -> tuple[Prediction, ...]:
         known = series.value[np.isfinite(series.value)]
         if len(known) < 12:
             why = Reason("TOO_SHORT", f"{len(known)} values are too few; an hour is needed.", {"values": len(known)})
@@ -67,12 +89,22 @@ class RatioModel:
         levels = {q: float((last + 1) * np.quantile(ratios, q) - 1) for q in (0.05, *quantiles)}
         levels = {q: max(0.0, value) for q, value in levels.items()}
         low = levels.pop(0.05)
-        reason = Reason("RATIO", f"Last value {last:g}; over {len(known)} buckets demand moved by these ratios.",
-                        {"last": last})  # fmt: skip
+        reason = Reason(
+            "RATIO", f"Last value {last:g}; over {len(known)} buckets demand moved by these ratios.", {"last": last}
+        )
         return Prediction(
-            levels.get(0.5, last), min(low, levels.get(0.5, last)), max(levels.values()), 0.9, series.unit, 0.8,
-            self.version, (reason,), levels, float(series.times_s[-1]), float(horizon_s),
-        )  # fmt: skip
+            levels.get(0.5, last),
+            min(low, levels.get(0.5, last)),
+            max(levels.values()),
+            0.9,
+            series.unit,
+            0.8,
+            self.version,
+            (reason,),
+            levels,
+            float(series.times_s[-1]),
+            float(horizon_s),
+        )
 
 
 @dataclass
@@ -128,8 +160,8 @@ class Platform:
 
     async def refresh(self) -> None:
         await asyncio.to_thread(self.endpoint.refresh)
-        await self.live.refresh()
-        await self.live.refresh_models()
+        await self.live.refresh(SNAPSHOT)
+        await self.live.refresh(MODELS)
 
     def write(self, series: Sequence[DemandSeries]) -> None:
         write_demand(series, self.settings.home / "demand")
@@ -158,13 +190,24 @@ def registry() -> MemoryRegistry:
     found = MemoryRegistry()
     names = [f"web/{metric}_{minutes}min" for metric in ("mase", "eff99", "calm_share") for minutes in (5, 30, 60)]
     figures = {"all/mase_5min": 0.83, "all/eff99_60min": 0.62, "llm/mase_5min": 0.9, "coverage": 0.99}
-    found.add("1", "champion", figures | dict.fromkeys(names, 0.5),
-              tags={"dataset_digest": "feedbeef" * 8, "promoted_s": "1750000000"}, gate="passed",
-              gate_summary="The first champion.")  # fmt: skip
+    found.add(
+        "1",
+        "champion",
+        figures | dict.fromkeys(names, 0.5),
+        tags={"dataset_digest": "feedbeef" * 8, "promoted_s": "1750000000"},
+        gate="passed",
+        gate_summary="The first champion.",
+    )
     figures = {"all/mase_5min": 0.85, "all/eff99_60min": 0.66, "llm/mase_5min": 0.88, "odd": 1.0}
-    found.add("2", "challenger", figures | dict.fromkeys(names, 0.4), tags={"dataset_digest": "cafe" * 16},
-              gate="refused", gate_against="1",
-              gate_summary="Slice web: MASE 0.97 against 0.91, allowed 0.93.")  # fmt: skip
+    found.add(
+        "2",
+        "challenger",
+        figures | dict.fromkeys(names, 0.4),
+        tags={"dataset_digest": "cafe" * 16},
+        gate="refused",
+        gate_against="1",
+        gate_summary="Slice web: MASE 0.97 against 0.91, allowed 0.93.",
+    )
     return found
 
 
@@ -176,8 +219,9 @@ async def platform(tmp_path: Path, registry: MemoryRegistry, services: list[Dema
     await asyncio.to_thread(endpoint.start)
     down = [False]
     client = pages_client("http://endpoint", transport=Wire(endpoint, down))
-    live = LiveSource(FolderHistories(tmp_path / "demand"), client, registry, url="http://endpoint", home=tmp_path,
-                      patience_s=60)  # fmt: skip
+    live = LiveSource(
+        FolderHistories(tmp_path / "demand"), client, registry, url="http://endpoint", home=tmp_path, patience_s=60
+    )
     made = Platform(settings, registry, endpoint, live, down)
     made.write(services)
     yield made
@@ -205,8 +249,7 @@ def serve_pages() -> Iterator[Callable[[Any], str]]:
 @pytest.fixture
 async def asked(platform: Platform) -> Platform:
     """Three job types were asked about: one that ran, one that nobody knows, one with a hostile name."""
-    assert platform.endpoint.sizing is not None
-    await asyncio.to_thread(platform.endpoint.sizing.refresh)
+    await asyncio.to_thread(platform.endpoint.service(SizingService).refresh)
     container = {"image": "train:1", "command": ["python", "train.py"], "resources": {"limits": {"nvidia.com/gpu": 1}}}
     pod = {"metadata": {"name": "finetune"}, "spec": {"containers": [container]}}
     questions = [
@@ -220,5 +263,5 @@ async def asked(platform: Platform) -> Platform:
             reply = await client.post("/v1/sizing", json=question, headers={"x-kopt-deadline-ms": "30000"})
             assert reply.status_code == 200, reply.text
             assert not reply.json()["fallback"]
-    await platform.live.refresh_sizes()
+    await platform.live.refresh(SIZES)
     return platform

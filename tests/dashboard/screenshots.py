@@ -12,8 +12,16 @@ from playwright.sync_api import Page, sync_playwright
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 CHROMIUM = os.environ.get("KOPT_CHROMIUM", "/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync", "--hide-scrollbars"]  # fmt: skip
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+]
 LARGEST_BYTES = 300_000
 
 

@@ -12,17 +12,32 @@ import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from kopt.dashboard.app import create_app
-from kopt.dashboard.overview import service_url
+from kopt.dashboard.pages.pages import PAGES
+from kopt.dashboard.pages.services.view import service_url
 from kopt.data.demand.table import DemandSeries
 from tests.dashboard.conftest import HOSTILE, Platform
 
 CHROMIUM = os.environ.get("KOPT_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync"]  # fmt: skip
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
+CHARTS = {"/services/{name:path}": 3, "/lending": 4}
+"""How many charts the pages have with the data of these tests; others have none."""
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 
 pytestmark = pytest.mark.browser
+
+
+def every_page(service: str) -> list[tuple[str, int]]:
+    """Address and number of charts of every page of the list; of one for each service that of ``service``."""
+    return [(service_url(service) if "{" in page.path else page.path, CHARTS.get(page.path, 0)) for page in PAGES]
 
 
 @pytest.fixture
@@ -76,7 +91,7 @@ async def test_pages_draw_their_charts_without_an_error_and_without_leaving_loop
     address: str, open_page: Callable[..., Any], services: list[DemandSeries]
 ) -> None:
     watched: Watched = await open_page()
-    for path, charts in (("/", 0), (service_url(services[0].name), 3), ("/lending", 4), ("/models", 0)):
+    for path, charts in every_page(services[0].name):
         await watched.page.goto(address + path)
         await watched.charts(charts)
         lines = await watched.page.evaluate("document.querySelectorAll('.chart .js-line, .chart .point path').length")
@@ -137,8 +152,7 @@ async def test_no_page_scrolls_sideways_on_a_phone(
     address: str, open_page: Callable[..., Any], services: list[DemandSeries], asked: Platform, width: int
 ) -> None:
     watched: Watched = await open_page(viewport={"width": width, "height": 740}, is_mobile=True, has_touch=True)
-    for path, charts in (("/", 0), (service_url(services[0].name), 3), ("/lending", 4), ("/models", 0),
-                         ("/recommendations", 0), ("/jobs", 0), ("/no", 0)):  # fmt: skip
+    for path, charts in (*every_page(services[0].name), ("/no", 0)):
         await watched.page.goto(address + path)
         await watched.charts(charts)
         assert await overflow(watched.page) <= 0, path
@@ -169,10 +183,12 @@ async def test_dark_follows_the_system_and_the_toggle_charts_included(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_text_has_contrast(address: str, open_page: Callable[..., Any], asked: Platform, scheme: str) -> None:
+async def test_text_has_contrast(
+    address: str, open_page: Callable[..., Any], services: list[DemandSeries], asked: Platform, scheme: str
+) -> None:
     """WCAG 2.2 AA: 4.5 to 1 for every visible text on the list, computed from what the browser paints."""
     page: Page = (await open_page(color_scheme=scheme)).page
-    for path in ("/", "/models", "/lending", "/recommendations", "/jobs"):
+    for path, _ in every_page(services[0].name):
         await page.goto(address + path)
         weak = await page.evaluate(CONTRAST)
         assert weak == [], path

@@ -7,23 +7,27 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.async_api import Page, expect
 
 from kopt.controllers.overview.documents import pool_of, staged_of
-from kopt.core.evictions import Phase
-from kopt.core.overview import Overview, PoolMoment, PoolState
+from kopt.core.scheduling.eviction import Phase
+from kopt.core.scheduling.overview import Overview, PoolMoment, PoolState
 from kopt.core.settings import Settings
 from kopt.dashboard.app import create_app
-from kopt.dashboard.cluster import LINES_SHOWN, MOMENTS_SHOWN, LedgerChoice, cluster_page
-from kopt.dashboard.cluster_figure import pool_chart, reclaims, segments
+from kopt.dashboard.data.feed import AnyFeed
+from kopt.dashboard.data.snapshot import SNAPSHOT
+from kopt.dashboard.data.sources import Endpoint, Snapshot
+from kopt.dashboard.pages.cluster.data import OVERVIEW
+from kopt.dashboard.pages.cluster.figure import pool_chart, reclaims, segments
+from kopt.dashboard.pages.cluster.view import LINES_SHOWN, MOMENTS_SHOWN, LedgerChoice, cluster_page
 from kopt.dashboard.rendering import environment
-from kopt.dashboard.sources import Endpoint, Snapshot
 from tests.dashboard import cluster_objects as objects
 from tests.dashboard.conftest import HOSTILE, HOSTILE_NAME, PAGES
 from tests.dashboard.test_browser import CONTRAST, Watched, browser, open_page, overflow
@@ -32,27 +36,26 @@ __all__ = ["browser", "open_page"]
 NOW_S = 1_900_000_000.0
 
 
-class Told:
+class ClusterSource:
     """A source that knows a cluster and nothing else."""
 
     def __init__(self, overview: Overview) -> None:
         self.answer = overview
 
-    async def snapshot(self) -> Snapshot:
-        return Snapshot({}, Endpoint("http://127.0.0.1:8700"), self.answer.now_s)
-
-    async def overview(self) -> Overview:
-        return self.answer
-
-
-@pytest.fixture
-def told() -> Told:
-    return Told(objects.overview(NOW_S))
+    async def latest(self, feed: AnyFeed) -> Any:
+        if feed is SNAPSHOT:
+            return Snapshot({}, Endpoint("http://127.0.0.1:8700"), self.answer.now_s)
+        return self.answer if feed is OVERVIEW else feed.empty()
 
 
 @pytest.fixture
-async def pages(told: Told) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(create_app(Settings(home=Path("/nowhere")), source=cast(Any, told)))
+def told() -> ClusterSource:
+    return ClusterSource(objects.overview(NOW_S))
+
+
+@pytest.fixture
+async def pages(told: ClusterSource) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_app(Settings(home=Path("/nowhere")), source=told))
     async with httpx.AsyncClient(transport=transport, base_url=PAGES) as client:
         yield client
 
@@ -87,7 +90,9 @@ async def test_it_says_what_is_lent_who_was_evicted_and_what_is_on_its_way(pages
     assert "gpu-8: failed; the disk is full" in html
 
 
-async def test_the_ledger_is_filtered_and_what_waits_is_always_there(told: Told, pages: httpx.AsyncClient) -> None:
+async def test_the_ledger_is_filtered_and_what_waits_is_always_there(
+    told: ClusterSource, pages: httpx.AsyncClient
+) -> None:
     def shown(html: str) -> list[str]:
         return re.findall(r'<th scope="row" dir="auto">research/([\w-]+)', html)
 
@@ -110,7 +115,7 @@ async def test_the_ledger_is_filtered_and_what_waits_is_always_there(told: Told,
     assert f"{LINES_SHOWN} of {LINES_SHOWN + 7}" in html
 
 
-async def test_what_is_not_there_says_what_to_apply(told: Told, pages: httpx.AsyncClient) -> None:
+async def test_what_is_not_there_says_what_to_apply(told: ClusterSource, pages: httpx.AsyncClient) -> None:
     told.answer = Overview(now_s=NOW_S)
     assert "KUBECONFIG=~/.kube/config kopt up" in await page(pages)
     told.answer = Overview(cluster=True, ready=False, now_s=NOW_S)
@@ -122,24 +127,29 @@ async def test_what_is_not_there_says_what_to_apply(told: Told, pages: httpx.Asy
     assert "No GPU workload was evicted in the last 7 days." in html
     told.answer = replace(told.answer, missing=frozenset({"lendingpools", "evictions", "stageddata"}))
     html = await page(pages)
-    for name in ("reallocation", "ledger", "staging"):
+    for name in ("lending", "evictions", "staging"):
         assert f"--set {name}.enabled=true" in html
     assert "kind: LendingPool" not in html
 
 
-async def test_what_is_old_or_cannot_be_read_is_said(told: Told, pages: httpx.AsyncClient) -> None:
-    told.answer = replace(objects.overview(NOW_S), now_s=NOW_S + 3 * 3600,
-                          problems=("What is told of evictions.kaiwo.ai is 5 min old: it is away",))  # fmt: skip
+async def test_what_is_old_or_cannot_be_read_is_said(told: ClusterSource, pages: httpx.AsyncClient) -> None:
+    told.answer = replace(
+        objects.overview(NOW_S),
+        now_s=NOW_S + 3 * 3600,
+        problems=("What is told of evictions.kaiwo.ai is 5 min old: it is away",),
+    )
     html = await page(pages)
     assert "What is told of evictions.kaiwo.ai is 5 min old" in html
-    assert "does `kopt controller reallocation` run?" in html
+    assert "does `kopt controller lending` run?" in html
     assert "It has told nothing for 3 h." in html
     assert "180 min late" in html or "3 h late" in html
 
 
 def test_a_forecast_stands_where_it_is_about_and_loans_hang_from_the_pool() -> None:
-    moments = tuple(PoolMoment(NOW_S - 300 * n, lent, lent, 10, 20, 12, 18)
-                    for n, lent in ((4, 8.0), (3, 12.0), (2, 12.0), (1, 4.0)))  # fmt: skip
+    moments = tuple(
+        PoolMoment(NOW_S - 300 * n, lent, lent, 10, 20, 12, 18)
+        for n, lent in ((4, 8.0), (3, 12.0), (2, 12.0), (1, 4.0))
+    )
     pool = PoolState("chat", gpus=32, lead_time_s=1800, history=moments)
     figure = pool_chart(pool, NOW_S)
     fan = next(one for one in figure.data if one.name == "forecast p50–p99")
@@ -176,46 +186,146 @@ def test_a_table_beside_the_chart_tells_when_the_loan_changed() -> None:
     assert "taken back over the day" in card.label
 
 
-_KEYS = st.sampled_from([
-    "metadata", "name", "namespace", "spec", "status", "gpus", "mode", "services", "borrowers", "leadTime", "lentGpus",
-    "forecast", "state", "at", "decision", "verb", "reasons", "code", "message", "reclaiming", "victims", "since", "by",
-    "history", "lent", "p50", "p99", "service", "provision", "conditions", "type", "phase", "progress", "bytes",
-    "bytesDone", "objects", "bytesPerSecond", "secondsLeft", "nodes", "users", "kind", "destination", "nodeCache",
-    "copies", "claim", "path", "source", "readyAt", "retryAt", "attempts", "queue", "flavor", "system",
-])  # fmt: skip
+_KEYS = st.sampled_from(
+    [
+        "metadata",
+        "name",
+        "namespace",
+        "spec",
+        "status",
+        "gpus",
+        "mode",
+        "services",
+        "borrowers",
+        "leadTime",
+        "lentGpus",
+        "forecast",
+        "state",
+        "at",
+        "decision",
+        "verb",
+        "reasons",
+        "code",
+        "message",
+        "reclaiming",
+        "victims",
+        "since",
+        "by",
+        "history",
+        "lent",
+        "p50",
+        "p99",
+        "service",
+        "provision",
+        "conditions",
+        "type",
+        "phase",
+        "progress",
+        "bytes",
+        "bytesDone",
+        "objects",
+        "bytesPerSecond",
+        "secondsLeft",
+        "nodes",
+        "users",
+        "kind",
+        "destination",
+        "nodeCache",
+        "copies",
+        "claim",
+        "path",
+        "source",
+        "readyAt",
+        "retryAt",
+        "attempts",
+        "queue",
+        "flavor",
+        "system",
+    ]
+)
 _LEAVES = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=12), st.sampled_from([*HOSTILE[:5]]),
-    st.sampled_from(["2026-05-04T10:00:00Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", "Staging", "Failed",
-                     "reclaim", "observe", "5m", "Stale", "False"]),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=12),
+    st.sampled_from([*HOSTILE[:5]]),
+    st.sampled_from(
+        [
+            "2026-05-04T10:00:00Z",
+            "9999-12-31T23:59:59Z",
+            "0001-01-01T00:00:00+14:00",
+            "Staging",
+            "Failed",
+            "reclaim",
+            "observe",
+            "5m",
+            "Stale",
+            "False",
+        ]
+    ),
+)
 _DOCUMENTS = st.recursive(
     _LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_KEYS, inner, max_size=6), max_leaves=25
 )
 
 
-@given(pool=st.fixed_dictionaries({"metadata": _DOCUMENTS, "spec": _DOCUMENTS, "status": _DOCUMENTS}),
-       data=st.fixed_dictionaries({"metadata": _DOCUMENTS, "spec": _DOCUMENTS, "status": _DOCUMENTS}))  # fmt: skip
-@settings(max_examples=150)
+@given(
+    pool=st.fixed_dictionaries({"metadata": _DOCUMENTS, "spec": _DOCUMENTS, "status": _DOCUMENTS}),
+    data=st.fixed_dictionaries({"metadata": _DOCUMENTS, "spec": _DOCUMENTS, "status": _DOCUMENTS}),
+)
+@settings(max_examples=examples(150))
 def test_nothing_in_an_object_breaks_the_page(pool: Any, data: Any) -> None:
     _draw(pool, data)
 
 
-@given(history=st.lists(st.fixed_dictionaries({"at": _LEAVES, "lent": _LEAVES, "p50": _LEAVES, "p99": _LEAVES,
-                                               "service": _LEAVES}), max_size=6),
-       progress=st.fixed_dictionaries({"bytes": _LEAVES, "bytesDone": _LEAVES, "secondsLeft": _LEAVES,
-                                       "bytesPerSecond": _LEAVES, "at": _LEAVES, "objects": _LEAVES}),
-       word=st.sampled_from(HOSTILE))  # fmt: skip
-@settings(max_examples=100)
+@given(
+    history=st.lists(
+        st.fixed_dictionaries({"at": _LEAVES, "lent": _LEAVES, "p50": _LEAVES, "p99": _LEAVES, "service": _LEAVES}),
+        max_size=6,
+    ),
+    progress=st.fixed_dictionaries(
+        {
+            "bytes": _LEAVES,
+            "bytesDone": _LEAVES,
+            "secondsLeft": _LEAVES,
+            "bytesPerSecond": _LEAVES,
+            "at": _LEAVES,
+            "objects": _LEAVES,
+        }
+    ),
+    word=st.sampled_from(HOSTILE),
+)
+@settings(max_examples=examples(100))
 def test_hostile_figures_and_words_stay_text(history: Any, progress: Any, word: str) -> None:
-    pool = {"metadata": {"name": word}, "spec": {"mode": word, "gpus": 4, "services": [{"name": word}], "borrowers": [
-        {"system": word, "queue": word, "flavor": word}]}, "status": {
-            "history": history, "decision": {"verb": word, "reasons": [{"code": word, "message": word}]},
-            "forecast": {"state": word, "model": word}, "reclaiming": {"victims": [word]},
-            "conditions": [{"type": word, "status": "False", "message": word}]}}  # fmt: skip
-    data = {"metadata": {"name": word, "namespace": word}, "spec": {"source": word, "destination": {"claim": word}},
-            "status": {"phase": word, "reason": word, "message": word, "progress": progress,
-                       "nodes": [{"name": word, "phase": word, "message": word}],
-                       "users": [{"kind": word, "name": word}]}}  # fmt: skip
+    pool = {
+        "metadata": {"name": word},
+        "spec": {
+            "mode": word,
+            "gpus": 4,
+            "services": [{"name": word}],
+            "borrowers": [{"system": word, "queue": word, "flavor": word}],
+        },
+        "status": {
+            "history": history,
+            "decision": {"verb": word, "reasons": [{"code": word, "message": word}]},
+            "forecast": {"state": word, "model": word},
+            "reclaiming": {"victims": [word]},
+            "conditions": [{"type": word, "status": "False", "message": word}],
+        },
+    }
+    data = {
+        "metadata": {"name": word, "namespace": word},
+        "spec": {"source": word, "destination": {"claim": word}},
+        "status": {
+            "phase": word,
+            "reason": word,
+            "message": word,
+            "progress": progress,
+            "nodes": [{"name": word, "phase": word, "message": word}],
+            "users": [{"kind": word, "name": word}],
+        },
+    }
     html = _draw(pool, data)
     assert HOSTILE_NAME not in html
     assert "49" not in re.sub(r"<[^>]*>", "", html) or word != "{{ 7*7 }}"
@@ -226,15 +336,34 @@ def _draw(pool: Any, data: Any) -> str:
     overview = Overview(cluster=True, now_s=now_s, pools=(pool_of(pool),), staged=(staged_of(data),))
     view = cluster_page(overview, LedgerChoice())
     charts = {card.chart: pool_chart(card.state, now_s) for card in view.pools if card.chart}
-    return environment().get_template("cluster.html").render(
-        snapshot=Snapshot({}, Endpoint("x"), now_s), path="/cluster", refresh_s=15, query={}, view=view,
-        choice=LedgerChoice(), charts=charts, days=(1, 7), phases=(), causes=(),
-    )  # fmt: skip
+    return (
+        environment()
+        .get_template("cluster/template.html")
+        .render(
+            snapshot=Snapshot({}, Endpoint("x"), now_s),
+            path="/cluster",
+            refresh_s=15,
+            query={},
+            view=view,
+            choice=LedgerChoice(),
+            charts=charts,
+            days=(1, 7),
+            phases=(),
+            causes=(),
+        )
+    )
 
 
-async def test_hostile_names_in_the_ledger_stay_text(told: Told, pages: httpx.AsyncClient) -> None:
-    line = objects.eviction(HOSTILE_NAME, NOW_S - 9, namespace=HOSTILE_NAME, by=HOSTILE_NAME, for_whom=HOSTILE_NAME,
-                            reason=HOSTILE_NAME, message=HOSTILE_NAME)  # fmt: skip
+async def test_hostile_names_in_the_ledger_stay_text(told: ClusterSource, pages: httpx.AsyncClient) -> None:
+    line = objects.eviction(
+        HOSTILE_NAME,
+        NOW_S - 9,
+        namespace=HOSTILE_NAME,
+        by=HOSTILE_NAME,
+        for_whom=HOSTILE_NAME,
+        reason=HOSTILE_NAME,
+        message=HOSTILE_NAME,
+    )
     told.answer = replace(told.answer, ledger=(objects.entry_of(line),), problems=(HOSTILE_NAME,))
     html = (await pages.get("/cluster", params={"q": HOSTILE_NAME})).text
     assert HOSTILE_NAME not in html
@@ -245,12 +374,12 @@ async def test_hostile_names_in_the_ledger_stay_text(told: Told, pages: httpx.As
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
 async def test_it_is_read_on_a_phone_and_in_the_dark(
-    told: Told, serve_pages: Callable[[Any], str], open_page: Callable[..., Any], scheme: str, width: int
+    told: ClusterSource, serve_pages: Callable[[Any], str], open_page: Callable[..., Any], scheme: str, width: int
 ) -> None:
     told.answer = objects.overview(time.time())
     long = objects.staged("x" * 200, time.time(), "Failed", message="y" * 500)
     told.answer = replace(told.answer, staged=(*told.answer.staged, staged_of(long)))
-    address = serve_pages(create_app(Settings(home=Path("/nowhere")), source=cast(Any, told)))
+    address = serve_pages(create_app(Settings(home=Path("/nowhere")), source=told))
     watched: Watched = await open_page(viewport={"width": width, "height": 740}, color_scheme=scheme)
     await watched.page.goto(address + "/cluster")
     await watched.charts(2)
@@ -263,11 +392,11 @@ async def test_it_is_read_on_a_phone_and_in_the_dark(
 
 @pytest.mark.browser
 async def test_a_reclaim_appears_without_a_reload_and_the_filter_is_left_alone(
-    told: Told, serve_pages: Callable[[Any], str], open_page: Callable[..., Any]
+    told: ClusterSource, serve_pages: Callable[[Any], str], open_page: Callable[..., Any]
 ) -> None:
     calm = pool_of(objects.pool("chat", time.time()))
     told.answer = replace(objects.overview(time.time()), pools=(calm,), ledger=())
-    address = serve_pages(create_app(Settings(home=Path("/nowhere")), source=cast(Any, told), refresh_s=1.0))
+    address = serve_pages(create_app(Settings(home=Path("/nowhere")), source=told, refresh_s=1.0))
     watched: Watched = await open_page()
     page: Page = watched.page
     await page.goto(address + "/cluster")
@@ -276,8 +405,9 @@ async def test_a_reclaim_appears_without_a_reload_and_the_filter_is_left_alone(
     await page.locator("#lending0-table summary").click()
     await expect(page.locator(".badge", has_text="taking back")).to_have_count(0)
     line = objects.entry_of(objects.eviction("pretrain", time.time() - 5, Phase.WAITING))
-    told.answer = replace(told.answer, ledger=(line,), pools=(pool_of(objects.pool("chat", time.time(),
-                                                                                   reclaiming=True)),))  # fmt: skip
+    told.answer = replace(
+        told.answer, ledger=(line,), pools=(pool_of(objects.pool("chat", time.time(), reclaiming=True)),)
+    )
     await expect(page.locator(".badge", has_text="taking back")).to_have_count(1)
     await expect(page.locator("table.ledger th[scope=row]").first).to_contain_text("research/pretrain")
     assert await page.evaluate("window.same")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.dashboard import assets
-from kopt.dashboard.guard import allowed_hosts, host_of
+from kopt.dashboard.security import allowed_hosts, host_of
 
 ROUTES = ("/", "/lending", "/models", "/nope", "/healthz", "/metrics", "/static/none.css", "/services/none")
 
@@ -36,8 +36,20 @@ async def test_no_page_holds_a_script_or_a_handler_of_its_own(pages: httpx.Async
     assert "https://" not in html
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "127.0.0.1.evil:8701", "[::2]", "a b",
-                                  "localhost:x", "@localhost", "127.0.0.2"])  # fmt: skip
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "",
+        "127.0.0.1.evil:8701",
+        "[::2]",
+        "a b",
+        "localhost:x",
+        "@localhost",
+        "127.0.0.2",
+    ],
+)
 async def test_a_foreign_host_name_reads_nothing(pages: httpx.AsyncClient, host: str) -> None:
     reply = await pages.get("/", headers={"host": host})
     assert reply.status_code == 421

@@ -10,11 +10,12 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from kopt.core.checkpoint import JobState, JobStatus
-from kopt.dashboard.jobs import CHANGES_SHOWN, WIDTH, jobs_page
-from kopt.dashboard.sources import Jobs
-from kopt.serving.app import create_app as endpoint_app
-from kopt.serving.checkpoint_answers import FollowedJobView, StateChange
+from kopt.core.workload.checkpoint import JobState, JobStatus
+from kopt.dashboard.pages.jobs.data import JOBS, Jobs
+from kopt.dashboard.pages.jobs.view import CHANGES_SHOWN, WIDTH, jobs_page
+from kopt.serving.checkpoint.service import CheckpointService
+from kopt.serving.contract.checkpoint_answers import FollowedJobView, StateChange
+from kopt.serving.http.app import create_app as endpoint_app
 from tests.dashboard.conftest import HOSTILE_NAME, Platform
 from tests.dashboard.test_browser import CONTRAST, Watched, address, browser, open_page, overflow
 
@@ -42,8 +43,7 @@ def training(saves: int, now_s: float, *, ends: bool = True) -> list[dict[str, A
 @pytest.fixture
 async def followed(platform: Platform) -> Platform:
     """Three jobs are followed: one is safe, one writes, one has a hostile name and no checkpoint."""
-    assert platform.endpoint.checkpoint is not None
-    platform.endpoint.checkpoint.refresh()
+    platform.endpoint.service(CheckpointService).refresh()
     now_s = time.time()
     jobs = [
         {"job": "vision/pretrain", "lines": training(8, now_s), "gpus": 8},
@@ -56,7 +56,7 @@ async def followed(platform: Platform) -> Platform:
             reply = await client.post("/v1/checkpoint", json=job, headers={"x-kopt-deadline-ms": "30000"})
             assert reply.status_code == 200, reply.text
             assert not reply.json()["fallback"]
-    await platform.live.refresh_jobs()
+    await platform.live.refresh(JOBS)
     return platform
 
 
@@ -87,7 +87,7 @@ async def test_hostile_names_and_lines_stay_text(followed: Platform, pages: http
 
 async def test_an_endpoint_that_is_down_leaves_what_was_known(followed: Platform, pages: httpx.AsyncClient) -> None:
     followed.down[0] = True
-    await followed.live.refresh_jobs()
+    await followed.live.refresh(JOBS)
     html = (await pages.get("/jobs")).text
     assert "from the last time" in html
     assert html.count("<article") == 3
@@ -122,8 +122,10 @@ def test_a_timeline_ends_now_and_shows_writes_of_seconds_in_a_week() -> None:
 
 
 def test_times_in_disorder_or_to_come_draw_nothing_outside() -> None:
-    changes = [StateChange(NOW + one, JobState.TRAIN if one % 20 else JobState.CKPT_WRITING, False)
-               for one in (-100, 50, -70, -200, 900, -10)]  # fmt: skip
+    changes = [
+        StateChange(NOW + one, JobState.TRAIN if one % 20 else JobState.CKPT_WRITING, False)
+        for one in (-100, 50, -70, -200, 900, -10)
+    ]
     (card,) = jobs_page(Jobs((view(*changes),), NOW)).cards
     for piece in card.pieces:
         assert 0 <= piece.x <= piece.x + piece.width <= WIDTH + 1e-6
@@ -170,7 +172,7 @@ async def test_a_new_state_comes_in_without_a_reload(
     page: Page = (await open_page()).page
     await page.goto(f"{address}/jobs?q=nlp")
     await expect(page.locator(".badge.refused")).to_be_visible()
-    known = await followed.live.jobs()
+    known = await followed.live.latest(JOBS)
     safe = [replace(one, status=replace(one.status, safe=True, reason="All is saved.")) for one in known.found]
-    followed.live._jobs = replace(known, found=tuple(safe))
+    followed.live.reader(JOBS)._latest = replace(known, found=tuple(safe))
     await expect(page.locator(".badge.ok")).to_be_visible(timeout=60_000)

@@ -5,6 +5,7 @@ import json
 import re
 import time
 from dataclasses import replace
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import httpx
@@ -12,14 +13,18 @@ import numpy as np
 import pytest
 
 from kopt.dashboard.app import create_app, pages_client, refreshing
-from kopt.dashboard.histories import FolderHistories
+from kopt.dashboard.data.feed import AnyFeed
+from kopt.dashboard.data.histories import FolderHistories
+from kopt.dashboard.data.snapshot import SNAPSHOT
+from kopt.dashboard.data.sources import Service, Snapshot
 from kopt.dashboard.live import UNWELL_REFRESH_S, LiveSource
-from kopt.dashboard.overview import data_url, service_url
-from kopt.dashboard.replay import Replays
-from kopt.dashboard.sources import Past, PastForecast, Service, Snapshot
+from kopt.dashboard.pages.models.data import MODELS
+from kopt.dashboard.pages.services.replay import Replays
+from kopt.dashboard.pages.services.view import data_url, service_url
 from kopt.data.demand.table import DemandSeries
-from kopt.models.registry import RegisteredModel
-from kopt.serving.answers import DemandForecast, DemandQuery
+from kopt.models.registry.registry import RegisteredModel
+from kopt.serving.contract.answers import DemandForecast, DemandQuery
+from kopt.serving.demand.service import DemandService
 from tests.dashboard.conftest import HOSTILE, MemoryRegistry, Platform, Wire
 
 
@@ -66,9 +71,21 @@ async def test_the_list_sorts_filters_and_keeps_the_choice_in_its_links(pages: h
 
 
 @pytest.mark.parametrize(
-    "query", ["page=-1", "page=0", "page=99999999999999999999", "page=²", "sort=evil&dir=up", "state=%00", "q=%ff",
-              "q=" + "x" * 5000, "page=1&page=2", "%", "=&&="],
-)  # fmt: skip
+    "query",
+    [
+        "page=-1",
+        "page=0",
+        "page=99999999999999999999",
+        "page=²",
+        "sort=evil&dir=up",
+        "state=%00",
+        "q=%ff",
+        "q=" + "x" * 5000,
+        "page=1&page=2",
+        "%",
+        "=&&=",
+    ],
+)
 async def test_odd_questions_to_the_list_give_a_list(pages: httpx.AsyncClient, query: str) -> None:
     await page(pages, f"/?{query}")
 
@@ -95,12 +112,12 @@ async def test_a_service_has_its_fan_reasons_record_and_document(
 async def test_replayed_forecasts_know_nothing_of_what_came(platform: Platform, services: list[DemandSeries]) -> None:
     """The same origins give the same forecasts when everything after the last of them is changed."""
     await platform.refresh()
-    service = next(iter((await platform.live.snapshot()).services.values()))
+    service = next(iter((await platform.live.latest(SNAPSHOT)).services.values()))
     cut = len(service.series) - 20
     changed = replace(service.series, value=np.concatenate([service.series.value[: cut + 1], np.full(19, 1e6)]))
     seen = {}
     for key, series in (("real", service.series), ("changed", changed)):
-        past = await Replays(platform.live._client).of(series, None)
+        past = await Replays(platform.live.connections.client).of(series, None)
         origin_s = float(series.times_s[cut])
         seen[key] = {(f.made_s, f.horizon_s): dict(f.quantiles) for f in past.forecasts if f.made_s <= origin_s}
     assert seen["real"] == seen["changed"]
@@ -111,7 +128,7 @@ async def test_asking_about_the_past_leaves_no_trace_in_the_endpoints_record(
     pages: httpx.AsyncClient, platform: Platform, services: list[DemandSeries]
 ) -> None:
     await page(pages, service_url(services[0].name))
-    observer, table = platform.endpoint.observer, platform.endpoint.table
+    observer, table = platform.endpoint.service(DemandService).observer, platform.endpoint.service(DemandService).table
     assert observer is not None
     assert table is not None
     observer.stop()
@@ -147,8 +164,16 @@ async def test_models_shows_both_sides_the_gates_words_and_commands_but_no_butto
     pages: httpx.AsyncClient,
 ) -> None:
     html = await page(pages, "/models")
-    for text in ("Champion: version 1", "Challenger: version 2", "MASE 0.97 against 0.91", "feedbeef",
-                 "kopt models promote 2", "kopt models rollback", "odd", "llm"):  # fmt: skip
+    for text in (
+        "Champion: version 1",
+        "Challenger: version 2",
+        "MASE 0.97 against 0.91",
+        "feedbeef",
+        "kopt models promote 2",
+        "kopt models rollback",
+        "odd",
+        "llm",
+    ):
         assert text in html
     found = dict(
         re.findall(r'<th scope="row">(MASE of the median|lent, of the oracle&#39;s)</th>(.*?)</tr>', html, re.DOTALL)[
@@ -165,13 +190,16 @@ async def test_models_lists_every_predictors_versions_and_which_of_them_answer(
     asked: Platform, pages: httpx.AsyncClient, registry: MemoryRegistry
 ) -> None:
     registry.models["sizing 3"] = RegisteredModel("sizing", "3", "3" * 64, "run", 1.75e9, ("champion",))
-    await asked.live.refresh()
-    await asked.live.refresh_models()
+    await asked.live.refresh(SNAPSHOT)
+    await asked.live.refresh(MODELS)
     rows = re.findall(r'<th scope="row">(demand|sizing)</th>(.*?)</tr>', await page(pages, "/models"), re.DOTALL)
     answers = {(name, re.search(r"<td>(.*?)</td>", row)[1]): ">answers<" in row for name, row in rows}  # type: ignore[index]
     assert answers == {
-        ("demand", "2"): False, ("demand", "1"): True, ("sizing", "3"): False, ("sizing", "shipped"): True,
-    }  # fmt: skip
+        ("demand", "2"): False,
+        ("demand", "1"): True,
+        ("sizing", "3"): False,
+        ("sizing", "shipped"): True,
+    }
 
 
 async def test_live_coverage_and_alarms_appear_once_the_endpoint_has_matched_forecasts(
@@ -181,10 +209,10 @@ async def test_live_coverage_and_alarms_appear_once_the_endpoint_has_matched_for
     for back in (14, 13, 7, 1, 0):
         platform.write([series.upto(len(series) - 1 - back) for series in services])
         await platform.refresh()
-        assert platform.endpoint.observer is not None
-        platform.endpoint.observer.stop()
-        platform.endpoint.observer.start()
-    await platform.live.refresh_models()
+        assert platform.endpoint.service(DemandService).observer is not None
+        platform.endpoint.service(DemandService).observer.stop()
+        platform.endpoint.service(DemandService).observer.start()
+    await platform.live.refresh(MODELS)
     app = create_app(platform.settings, source=platform.live)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         html = await page(client, "/models")
@@ -207,7 +235,7 @@ async def test_a_platform_that_is_down_is_said_and_the_rest_still_works(
     assert "registry does not answer" in await page(pages, "/models")
     await page(pages, "/lending")
     platform.down[0] = platform.registry.down = False
-    platform.live._client._breaker.succeeded()  # type: ignore[attr-defined]
+    platform.live.connections.client._breaker.succeeded()  # type: ignore[attr-defined]
     await platform.refresh()
     assert "does not answer as it should" not in await page(pages, "/")
 
@@ -216,7 +244,7 @@ async def test_without_a_champion_forecasts_are_fallbacks_and_the_pages_say_what
     platform: Platform, registry: MemoryRegistry
 ) -> None:
     registry.models.clear()
-    platform.endpoint.champion.current = None
+    platform.endpoint.service(DemandService).slot.current = None
     await platform.refresh()
     app = create_app(platform.settings, source=platform.live)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
@@ -263,16 +291,21 @@ async def test_an_endpoint_that_comes_up_late_reaches_the_pages_within_seconds(
     platform.down[0] = True
     wire = Wire(platform.endpoint, platform.down)
     async with pages_client("http://endpoint", transport=wire, clock=lambda: time.monotonic() + waited_s) as client:
-        live = LiveSource(FolderHistories(platform.settings.home / "demand"), client, platform.registry,
-                          url="http://endpoint", home=platform.settings.home)  # fmt: skip
+        live = LiveSource(
+            FolderHistories(platform.settings.home / "demand"),
+            client,
+            platform.registry,
+            url="http://endpoint",
+            home=platform.settings.home,
+        )
         for _ in range(12):  # a first start: minutes of silence
             waited_s += 40
-            await live.refresh()
-        assert (await live.snapshot()).endpoint.problem
+            await live.refresh(SNAPSHOT)
+        assert (await live.latest(SNAPSHOT)).endpoint.problem
         ask = client.demand
 
         async def demand(query: DemandQuery, *, deadline_s: float | None = None) -> DemandForecast:
-            now = await live.snapshot()
+            now = await live.latest(SNAPSHOT)
             if not now.endpoint.problem:
                 said.append(any(one.forecast is not None and one.forecast.fallback for one in now.services.values()))
             return await ask(query, deadline_s=deadline_s)
@@ -281,7 +314,7 @@ async def test_an_endpoint_that_comes_up_late_reaches_the_pages_within_seconds(
         async with refreshing(live, every_s=3600):
             platform.down[0] = False
             async with asyncio.timeout(20 * UNWELL_REFRESH_S + 60):
-                while (await live.snapshot()).endpoint.problem:
+                while (await live.latest(SNAPSHOT)).endpoint.problem:
                     await asyncio.sleep(0.1)
         # While a fresh endpoint is asked service by service, none says any more that the endpoint is away.
         assert said
@@ -335,19 +368,15 @@ class Crowd:
         same = {name: replace(service, series=replace(service.series, name=name)) for name in names}
         self._snapshot = replace(snapshot, services=same)
 
-    async def snapshot(self) -> Snapshot:
-        return self._snapshot
-
-    async def past(self, service: Service) -> Past:
-        return Past((PastForecast(0.0, 3600, {0.5: 1.0}, None),))
-
-    async def models(self) -> object:
-        raise RuntimeError("secret detail")
+    async def latest(self, feed: AnyFeed) -> Any:
+        if feed is MODELS:
+            raise RuntimeError("secret detail")
+        return self._snapshot if feed is SNAPSHOT else feed.empty()
 
 
 async def test_thousands_of_services_come_in_pages(platform: Platform) -> None:
     await platform.refresh()
-    snapshot = await platform.live.snapshot()
+    snapshot = await platform.live.latest(SNAPSHOT)
     crowd = Crowd(next(iter(snapshot.services.values())), snapshot)
     app = create_app(platform.settings, source=crowd)  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)

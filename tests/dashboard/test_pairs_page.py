@@ -10,12 +10,14 @@ import pytest
 from bandwidth_nodes import cube_mesh
 from playwright.async_api import Page, expect
 
-from kopt.core.bandwidth import Collective
-from kopt.core.pairs import Health, MeasuredPair, MeasuredPoint
-from kopt.dashboard.sources import Pairs
-from kopt.dashboard.topology_pairs import MOST_NODES, pairs_part
-from kopt.serving.app import create_app as endpoint_app
-from kopt.serving.bandwidth_pairs_answers import ClusterPairs, PairNode, PairView, pairs_request
+from kopt.core.hardware.bandwidth import Collective
+from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint
+from kopt.dashboard.pages.topology.data import PAIRS, Pairs
+from kopt.dashboard.pages.topology.pairs import MOST_NODES, pairs_part
+from kopt.serving.bandwidth.service import BandwidthService
+from kopt.serving.contract.common import ModelOut
+from kopt.serving.contract.pairwise_answers import PairNodeOut, PairOut, PairsResponse, pairs_request
+from kopt.serving.http.app import create_app as endpoint_app
 from tests.dashboard.conftest import HOSTILE_NAME, Platform
 from tests.dashboard.test_browser import CONTRAST, Watched, address, browser, open_page, overflow
 from tests.dashboard.test_topology_page import figure
@@ -30,10 +32,20 @@ def pair(a: str, b: str, gbps: float = 11.0, health: Health = Health.HEALTHY, **
     points = tuple(MeasuredPoint(1 << n, 30 + (1 << n) * 1.875 / gbps / 1e3) for n in range(16, 31, 2))
     if health is Health.FAILED:
         points = ()
-    return MeasuredPair((a, b), 8, Collective.ALL_REDUCE, **{
-        "measured_at": NOW_S - 7200, "points": points, "alpha_us": 30.0 if points else None,
-        "beta_gbps": gbps if points else None, "software": "nccl 2.27.3", "health": health, **more,
-    })  # fmt: skip
+    return MeasuredPair(
+        (a, b),
+        8,
+        Collective.ALL_REDUCE,
+        **{
+            "measured_at": NOW_S - 7200,
+            "points": points,
+            "alpha_us": 30.0 if points else None,
+            "beta_gbps": gbps if points else None,
+            "software": "nccl 2.27.3",
+            "health": health,
+            **more,
+        },
+    )
 
 
 def rack(count: int, *, sparse: bool = False) -> tuple[list[str], list[MeasuredPair], dict[str, list[str]]]:
@@ -60,7 +72,7 @@ def told(platform: Platform) -> Told:
     async def tell(
         pairs: Sequence[MeasuredPair], names: Sequence[str], domains: Any = None, cluster: str = "east"
     ) -> None:
-        bandwidth = platform.endpoint.bandwidth
+        bandwidth = platform.endpoint.service(BandwidthService)
         assert bandwidth is not None
         bandwidth.refresh()
         transport = httpx.ASGITransport(endpoint_app(platform.endpoint, manage=False))
@@ -71,8 +83,8 @@ def told(platform: Platform) -> Told:
                 body = pairs_request(cluster, pairs[start : start + 500], known, domains if start == 0 else None)
                 reply = await client.post("/v1/bandwidth/pairs", json=body)
                 assert reply.status_code == 200, reply.text
-        platform.live._pairs_next_s = 0.0
-        await platform.live.refresh_pairs()
+        platform.live.reader(PAIRS).due_s = 0.0  # type: ignore[attr-defined]
+        await platform.live.refresh(PAIRS)
 
     return tell
 
@@ -120,8 +132,8 @@ async def test_an_endpoint_that_is_away_leaves_what_was_known(
     names, pairs, domains = rack(4)
     await told(pairs, names, domains)
     platform.down[0] = True
-    platform.live._pairs_next_s = 0.0
-    await platform.live.refresh_pairs()
+    platform.live.reader(PAIRS).due_s = 0.0  # type: ignore[attr-defined]
+    await platform.live.refresh(PAIRS)
     html = (await pages.get("/topology")).text
     assert "Measured pairs of nodes are not told" in html
     assert 'data-figure="cluster-figure"' in html
@@ -145,10 +157,19 @@ async def test_clusters_and_what_was_measured_can_be_chosen(pages: httpx.AsyncCl
     assert HOSTILE_NAME not in hostile.text
 
 
+def node(name: str, health: Health = Health.HEALTHY, domains: tuple[str, ...] = ()) -> PairNodeOut:
+    return PairNodeOut(name, health, "", domains, None)
+
+
+def cluster_pairs(cluster: str, nodes: tuple[PairNodeOut, ...], pairs: tuple[PairOut, ...]) -> PairsResponse:
+    model = ModelOut("bandwidth", "1", "")
+    return PairsResponse(cluster=cluster, clusters=(cluster,), nodes=nodes, pairs=pairs, expected=(), model=model)
+
+
 def test_hostile_words_stay_words() -> None:
     one = pair("a", "b", health=Health.SLOW, reason=f"{HOSTILE_NAME}</script>", software=HOSTILE_NAME)
-    found = ClusterPairs(HOSTILE_NAME, (HOSTILE_NAME,), (PairNode("a"), PairNode("b", domains=(HOSTILE_NAME,))),
-                         (PairView(one),))  # fmt: skip
+    nodes = (node("a"), node("b", domains=(HOSTILE_NAME,)))
+    found = cluster_pairs(HOSTILE_NAME, nodes, (PairOut.of(one),))
     card = pairs_part(Pairs((found,))).card
     assert card is not None
     assert HOSTILE_NAME not in json.dumps(card.chart.to_plotly_json(), default=list)
@@ -156,8 +177,8 @@ def test_hostile_words_stay_words() -> None:
 
 def test_of_many_nodes_those_with_something_wrong_are_drawn() -> None:
     names = [f"n{n}" for n in range(MOST_NODES + 50)]
-    nodes = tuple(PairNode(name, Health.SLOW if name == "n140" else Health.HEALTHY) for name in names)
-    card = pairs_part(Pairs((ClusterPairs("east", ("east",), nodes, (PairView(pair("n100", "n120")),)),))).card
+    nodes = tuple(node(name, Health.SLOW if name == "n140" else Health.HEALTHY) for name in names)
+    card = pairs_part(Pairs((cluster_pairs("east", nodes, (PairOut.of(pair("n100", "n120")),)),))).card
     assert card is not None
     assert (len(card.nodes), card.known) == (MOST_NODES, MOST_NODES + 50)
     assert "n140" in {one.name for one in card.nodes}

@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.core.reason import Reason
-from kopt.dashboard import wording
-from kopt.dashboard.capacity import Capacity, CapacityError, assumed_capacity, read_capacities
+from kopt.dashboard import formatting as wording
+from kopt.dashboard.data.capacity import Capacity, CapacityError, assumed_capacity, read_capacities
+from kopt.dashboard.data.forecasting import BATCH_POINTS, BATCH_SERIES, Forecasts, batches
+from kopt.dashboard.data.histories import FolderHistories, recent
+from kopt.dashboard.data.sources import Service
 from kopt.dashboard.figures import fan
-from kopt.dashboard.forecasting import BATCH_POINTS, BATCH_SERIES, Forecasts, batches
-from kopt.dashboard.histories import FolderHistories, recent
+from kopt.dashboard.pages.services.replay import origins_of
+from kopt.dashboard.pages.services.sparkline import sparkline
 from kopt.dashboard.rendering import figure_json
-from kopt.dashboard.replay import origins_of
-from kopt.dashboard.sources import Service
-from kopt.dashboard.sparkline import sparkline
 from kopt.data.demand.files import write_demand
 from kopt.data.demand.table import DemandDataError, DemandSeries
-from kopt.policies.lending import LendingSettings
-from kopt.serving.answers import DemandForecast, DemandQuery
-from kopt.serving.client import RequestRefused, fallback_answer
+from kopt.policies.lending.policy import LendingSettings
+from kopt.serving.client.client import RequestRefused, fallback_answer
+from kopt.serving.contract.answers import DemandForecast, DemandQuery
 
 
 def series(values: Sequence[float], name: str = "chat", step_s: int = 300, **more: object) -> DemandSeries:
@@ -32,10 +32,22 @@ def series(values: Sequence[float], name: str = "chat", step_s: int = 300, **mor
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "–"), (float("nan"), "–"), (0, "0"), (0.4213, "0.421"), (7, "7"), (48.84, "48.8"), (999.6, "1,000"),
-     (1234.4, "1,234"), (9999.6, "10.0 k"), (12_345, "12.3 k"), (999_960, "1.0 M"), (4.2e9, "4.2 G"),
-     (1e15, "1,000 T")],
-)  # fmt: skip
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (0, "0"),
+        (0.4213, "0.421"),
+        (7, "7"),
+        (48.84, "48.8"),
+        (999.6, "1,000"),
+        (1234.4, "1,234"),
+        (9999.6, "10.0 k"),
+        (12_345, "12.3 k"),
+        (999_960, "1.0 M"),
+        (4.2e9, "4.2 G"),
+        (1e15, "1,000 T"),
+    ],
+)
 def test_amounts_are_short_and_keep_three_figures(value: float | None, text: str) -> None:
     assert wording.amount(value) == text
 
@@ -53,11 +65,18 @@ def test_long_names_keep_both_ends() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("[chat]\ngpus = 1.5\nper_gpu = 2", "whole number"), ("[chat]\ngpus = 4", "per_gpu"), ("chat = 3", "not a table"),
-     ("[chat]\ngpus = 4\nper_gpu = inf", "positive"), ("[chat]\ngpus = 4\nper_gpu = true", "positive"),
-     ("[chat]\ngpus = -1\nper_gpu = 2", "whole number"), ("[chat]\ngpu = 4", "unknown key 'gpu'"), ("[chat", "toml"),
-     ('[chat]\ngpus = 4\nper_gpu = 2\npool = "\\u0007"', "pool")],
-)  # fmt: skip
+    [
+        ("[chat]\ngpus = 1.5\nper_gpu = 2", "whole number"),
+        ("[chat]\ngpus = 4", "per_gpu"),
+        ("chat = 3", "not a table"),
+        ("[chat]\ngpus = 4\nper_gpu = inf", "positive"),
+        ("[chat]\ngpus = 4\nper_gpu = true", "positive"),
+        ("[chat]\ngpus = -1\nper_gpu = 2", "whole number"),
+        ("[chat]\ngpu = 4", "unknown key 'gpu'"),
+        ("[chat", "toml"),
+        ('[chat]\ngpus = 4\nper_gpu = 2\npool = "\\u0007"', "pool"),
+    ],
+)
 def test_a_wrong_services_file_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "services.toml").write_text(text)
     with pytest.raises(CapacityError, match=words):

@@ -6,8 +6,8 @@ from html import unescape
 
 import httpx
 
-from kopt.dashboard.recommendations import BAR_WIDTH, recommendations
-from kopt.dashboard.sources import Sizes
+from kopt.dashboard.pages.sizes.data import SIZES, Sizes
+from kopt.dashboard.pages.sizes.view import BAR_WIDTH, recommendations
 from tests.dashboard.conftest import HOSTILE_NAME, Platform
 
 
@@ -37,7 +37,7 @@ async def test_hostile_names_stay_text(asked: Platform, pages: httpx.AsyncClient
 
 
 async def test_bars_add_up_to_the_peak_within_the_interval(asked: Platform) -> None:
-    view = recommendations(await asked.live.sizes(), "finetune")
+    view = recommendations(await asked.live.latest(SIZES), "finetune")
     (card,) = view.cards
     end = card.parts[-1].x + card.parts[-1].width
     assert card.low <= end + 0.5
@@ -47,7 +47,7 @@ async def test_bars_add_up_to_the_peak_within_the_interval(asked: Platform) -> N
 
 async def test_an_endpoint_that_is_down_leaves_what_was_known(asked: Platform, pages: httpx.AsyncClient) -> None:
     asked.down[0] = True
-    await asked.live.refresh_sizes()
+    await asked.live.refresh(SIZES)
     html = (await pages.get("/recommendations")).text
     assert "from the last time" in html
     assert html.count("<article") == 3

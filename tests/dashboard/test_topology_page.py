@@ -21,21 +21,24 @@ from fastapi.responses import JSONResponse
 from playwright.async_api import Page, expect
 
 from kopt.agents.topology.documents import spec_of
-from kopt.cli.pages import cluster_of
-from kopt.core.bandwidth import Collective
-from kopt.core.overview import Overview
+from kopt.cli.local.pages import cluster_of
+from kopt.core.hardware.bandwidth import Collective
+from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
+from kopt.core.scheduling.overview import Overview
 from kopt.core.settings import Settings
-from kopt.core.topology import DegradedPart, NodeTopology
 from kopt.dashboard.app import create_app, pages_client
-from kopt.dashboard.bandwidth_model import LASTS_S, BandwidthModel
-from kopt.dashboard.histories import FolderHistories
-from kopt.dashboard.live import NODES_EVERY_S, LiveSource
-from kopt.dashboard.sources import ClusterNode, Nodes
-from kopt.dashboard.topology import MOST_COMPARED, NODES_SHOWN, topology_page
-from kopt.dashboard.topology_asked import MAX_TEXT_BYTES, SIZES, Asked
+from kopt.dashboard.data.histories import FolderHistories
+from kopt.dashboard.data.sources import ClusterNode, Nodes
+from kopt.dashboard.live import LiveSource
+from kopt.dashboard.pages.topology.bandwidth_model import LASTS_S, BandwidthModel
+from kopt.dashboard.pages.topology.data import NODES as TOPOLOGY_NODES
+from kopt.dashboard.pages.topology.data import NODES_EVERY_S
+from kopt.dashboard.pages.topology.form import MAX_TEXT_BYTES, SIZES, Asked
+from kopt.dashboard.pages.topology.view import MOST_COMPARED, NODES_SHOWN, topology_page
 from kopt.formats.topology import parse
-from kopt.models.artefact import ArtefactError
-from kopt.models.bandwidth import ask
+from kopt.models.bandwidth.loading import load_bandwidth
+from kopt.models.registry.artifact import ArtefactError
+from kopt.sdk import bandwidth as ask
 from tests.dashboard.conftest import HOSTILE_NAME, PAGES, Platform, Wire
 from tests.dashboard.test_browser import CONTRAST, Watched, address, browser, open_page, overflow
 
@@ -50,10 +53,13 @@ def node_of(text: str, name: str = "") -> NodeTopology:
     return NodeTopology.from_dict(found.to_dict() | {"node": name})
 
 
-NODES = Nodes((
-    ClusterNode(node_of(CUBE, "gpu-7"), (DegradedPart("link GPU0 GPU3", 2, 1),)),
-    ClusterNode(node_of(rendered.topo_m(rendered.machine(1)), HOSTILE_NAME)),
-), cluster=True)  # fmt: skip
+NODES = Nodes(
+    (
+        ClusterNode(node_of(CUBE, "gpu-7"), (DegradedPart("link GPU0 GPU3", 2, 1),)),
+        ClusterNode(node_of(rendered.topo_m(rendered.machine(1)), HOSTILE_NAME)),
+    ),
+    cluster=True,
+)
 
 
 async def paste(pages: httpx.AsyncClient, text: str = CUBE, **fields: Any) -> str:
@@ -124,6 +130,11 @@ async def test_what_is_no_node_is_refused_with_its_place(pages: httpx.AsyncClien
     assert "data-figure" not in html
 
 
+async def test_a_matrix_with_a_cell_too_many_is_refused_and_no_error_of_ours(pages: httpx.AsyncClient) -> None:
+    html = await paste(pages, "\tGPU0\tGPU1\nGPU0\t X \tNV4\tx\nGPU1\tNV4\t X \n")
+    assert "the row of GPU0 has 1 of 0 cells of affinity" in html
+
+
 async def test_the_place_of_an_error_is_shown(pages: httpx.AsyncClient) -> None:
     lines = CUBE.split("\n")
     lines[3] = lines[3].replace("NV2", "NV?", 1)
@@ -148,8 +159,15 @@ async def test_too_long_a_form_is_not_read_to_its_end(pages: httpx.AsyncClient) 
 
 
 async def test_hostile_fields_change_nothing_and_stay_text(pages: httpx.AsyncClient) -> None:
-    html = await paste(pages, gpus=["-1", "99", HOSTILE_NAME, "1e3", "٣"], collective=HOSTILE_NAME, bytes="-5",
-                       count="0", best="1", gpu=HOSTILE_NAME)  # fmt: skip
+    html = await paste(
+        pages,
+        gpus=["-1", "99", HOSTILE_NAME, "1e3", "٣"],
+        collective=HOSTILE_NAME,
+        bytes="-5",
+        count="0",
+        best="1",
+        gpu=HOSTILE_NAME,
+    )
     assert HOSTILE_NAME not in html
     assert "data-figure" in html
     evil = CUBE.replace("mlx5_0", HOSTILE_NAME) + f"\n</textarea>{HOSTILE_NAME}\n"
@@ -208,10 +226,16 @@ class Clustered:
 async def clustered(platform: Platform) -> AsyncIterator[Clustered]:
     cluster, now_s = ScriptedCluster(), [1e9]
     endpoint = pages_client("http://endpoint", transport=Wire(platform.endpoint, platform.down))
-    live = LiveSource(FolderHistories(platform.settings.home / "demand"), endpoint, platform.registry,
-                      url="http://endpoint", home=platform.settings.home, cluster=cluster,
-                      clock=lambda: now_s[0])  # fmt: skip
-    await live.refresh_nodes()
+    live = LiveSource(
+        FolderHistories(platform.settings.home / "demand"),
+        endpoint,
+        platform.registry,
+        url="http://endpoint",
+        home=platform.settings.home,
+        cluster=cluster,
+        clock=lambda: now_s[0],
+    )
+    await live.refresh(TOPOLOGY_NODES)
     transport = httpx.ASGITransport(create_app(platform.settings, source=live), raise_app_exceptions=False)
     async with endpoint, httpx.AsyncClient(transport=transport, base_url=PAGES) as pages:
         yield Clustered(cluster, live, pages, now_s)
@@ -234,11 +258,11 @@ async def test_nodes_of_the_cluster_are_listed_and_drawn(clustered: Clustered) -
 
 async def test_a_cluster_that_is_away_leaves_what_was_known(clustered: Clustered) -> None:
     clustered.cluster.answer = Nodes(cluster=True, problem="The API server is away.")
-    await clustered.live.refresh_nodes()
+    await clustered.live.refresh(TOPOLOGY_NODES)
     # Nodes are asked for once a minute.
     assert "The API server is away." not in (await clustered.pages.get("/topology")).text
     clustered.now_s[0] += NODES_EVERY_S + 1
-    await clustered.live.refresh_nodes()
+    await clustered.live.refresh(TOPOLOGY_NODES)
     html = (await clustered.pages.get("/topology?node=gpu-7")).text
     assert "The API server is away." in html
     assert "link GPU0 GPU3: 1 of 2" in html
@@ -246,8 +270,11 @@ async def test_a_cluster_that_is_away_leaves_what_was_known(clustered: Clustered
 
 async def test_the_pages_read_what_agents_publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over HTTP, as an API server tells it; an object that contradicts itself is named and left out."""
-    item = {"metadata": {"name": "gpu-7"}, "spec": spec_of(node_of(CUBE)),
-            "status": {"degraded": [{"part": "link GPU0 GPU3", "was": 2, "now": 1}]}}  # fmt: skip
+    item = {
+        "metadata": {"name": "gpu-7"},
+        "spec": spec_of(node_of(CUBE)),
+        "status": {"degraded": [{"part": "link GPU0 GPU3", "was": 2, "now": 1}]},
+    }
     torn = {"metadata": {"name": "gpu-8"}, "spec": {"gpus": [{"index": 0}, {"index": 0}]}}
     down = [False]
     server = FastAPI()
@@ -259,9 +286,14 @@ async def test_the_pages_read_what_agents_publish(tmp_path: Path, monkeypatch: p
 
     server.add_api_route("/apis/kaiwo.ai/v1alpha1/nodetopologies", listed)
     with served(server, lifespan="off") as address:
-        config = {"apiVersion": "v1", "kind": "Config", "current-context": "c",
-                  "clusters": [{"name": "c", "cluster": {"server": address}}], "users": [{"name": "u", "user": {}}],
-                  "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}  # fmt: skip
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": address}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        }
         (tmp_path / "config").write_text(yaml.safe_dump(config))
         reader = cluster_of({"KUBECONFIG": str(tmp_path / "config")})
         assert reader is not None
@@ -273,7 +305,7 @@ async def test_the_pages_read_what_agents_publish(tmp_path: Path, monkeypatch: p
             assert found.found[0].degraded == (DegradedPart("link GPU0 GPU3", 2, 1),)
             assert "gpu-8" in found.problem
             down[0] = True
-            monkeypatch.setattr("kopt.cli.pages_cluster.STALE_S", 0.0)
+            monkeypatch.setattr("kopt.cli.local.pages_cluster.STALE_S", 0.0)
             async with asyncio.timeout(60):
                 while "etcd" not in (known := await reader.nodes()).problem:
                     await asyncio.sleep(0.05)
@@ -292,7 +324,7 @@ async def test_of_many_nodes_a_hundred_are_listed_and_any_can_be_named(clustered
     many = [ClusterNode(node_of(CUBE, f"gpu-{n:04}")) for n in range(NODES_SHOWN + 20)]
     clustered.cluster.answer = Nodes((*many, NODES.found[0]), cluster=True)
     clustered.now_s[0] += NODES_EVERY_S + 1
-    await clustered.live.refresh_nodes()
+    await clustered.live.refresh(TOPOLOGY_NODES)
     html = (await clustered.pages.get("/topology?node=gpu-0119")).text
     assert html.count('<a href="/topology?node=') == NODES_SHOWN
     assert "100 of 121" in html
@@ -302,7 +334,7 @@ async def test_of_many_nodes_a_hundred_are_listed_and_any_can_be_named(clustered
 
 def test_more_gpus_than_can_be_compared_are_drawn_all_the_same() -> None:
     text = rendered.topo_m(rendered.machine(5, gpus=MOST_COMPARED + 1, cards=1))
-    view = topology_page(Nodes(), Asked(text, best=True), ask.load("shipped"))
+    view = topology_page(Nodes(), Asked(text, best=True), load_bandwidth("shipped"))
     assert view.card is not None
     assert view.card.best is None
     assert "kopt bandwidth place" in view.card.notes[0]
@@ -316,7 +348,7 @@ def test_without_a_model_the_node_is_drawn_and_the_page_says_so(tmp_path: Path) 
         loads[0] += 1
         if loads[0] == 1:
             raise ArtefactError("its digest is another")
-        return ask.load("shipped")
+        return load_bandwidth("shipped")
 
     model = BandwidthModel(Settings(home=tmp_path), load, lambda: now[0])
     view = topology_page(Nodes(), Asked(CUBE), model.current())

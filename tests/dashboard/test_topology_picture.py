@@ -6,15 +6,16 @@ from collections.abc import Sequence
 import node_outputs
 import pytest
 import topology_outputs as rendered
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.core.topology import DegradedPart, NodeTopology
-from kopt.dashboard.topology_figure import drawn
-from kopt.dashboard.topology_picture import EDGE_R, SWITCH_R, Picture, picture
-from kopt.dashboard.topology_style import bundles
+from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
+from kopt.dashboard.pages.topology.figure import drawn
+from kopt.dashboard.pages.topology.picture import EDGE_R, SWITCH_R, Picture, picture
+from kopt.dashboard.pages.topology.style import bundles
 from kopt.formats.topology import parse
-from kopt.policies.bandwidth.topology import machine_from
+from kopt.topology.from_node import machine_from
 
 
 def drawing(text: str, gpu: str = "", chosen: Sequence[int] = (), degraded: Sequence[DegradedPart] = ()) -> Picture:
@@ -24,8 +25,7 @@ def drawing(text: str, gpu: str = "", chosen: Sequence[int] = (), degraded: Sequ
 
 
 def cube(**more: Sequence[DegradedPart] | Sequence[int]) -> Picture:
-    return drawing(node_outputs.topo_m(8, node_outputs.CUBE_MESH, {"mlx5_0": 0, "mlx5_1": 4}), "V100-SXM2-16GB",
-                   **more)  # type: ignore[arg-type]  # fmt: skip
+    return drawing(node_outputs.topo_m(8, node_outputs.CUBE_MESH, {"mlx5_0": 0, "mlx5_1": 4}), "V100-SXM2-16GB", **more)  # type: ignore[arg-type]
 
 
 def matrix(ways: Sequence[Sequence[str]], cards: Sequence[Sequence[str]]) -> str:
@@ -58,8 +58,12 @@ def test_numa_nodes_are_boxes_on_their_side_and_gpus_stand_in_order() -> None:
 
 
 def test_gpus_of_a_switch_hang_on_it_and_its_card_beside_them() -> None:
-    near = [["X", "PIX", "SYS", "SYS"], ["PIX", "X", "SYS", "SYS"], ["SYS", "SYS", "X", "PHB"],
-            ["SYS", "SYS", "PHB", "X"]]  # fmt: skip
+    near = [
+        ["X", "PIX", "SYS", "SYS"],
+        ["PIX", "X", "SYS", "SYS"],
+        ["SYS", "SYS", "X", "PHB"],
+        ["SYS", "SYS", "PHB", "X"],
+    ]
     one = drawing(matrix(near, [["PIX", "SYS"], ["PIX", "SYS"], ["SYS", "PHB"], ["SYS", "PHB"]]))
     radii = {wire.words: math.hypot(*wire.points[-1]) for wire in one.wires}
     ends = [radius for words, radius in radii.items() if words.startswith("GPU ")]
@@ -87,10 +91,15 @@ def test_every_two_gpus_with_all_links_meet_in_a_switch() -> None:
 
 
 def test_what_is_degraded_is_marked_where_it_is() -> None:
-    one = cube(degraded=(
-        DegradedPart("link GPU0 GPU3", 2, 1), DegradedPart("link GPU0 GPU7", 1, 0), DegradedPart("lanes GPU5", 16, 8),
-        DegradedPart("nic mlx5_1", 200, 100), DegradedPart("gpu 0000:99:00.0", 1, 0),
-    ))  # fmt: skip
+    one = cube(
+        degraded=(
+            DegradedPart("link GPU0 GPU3", 2, 1),
+            DegradedPart("link GPU0 GPU7", 1, 0),
+            DegradedPart("lanes GPU5", 16, 8),
+            DegradedPart("nic mlx5_1", 200, 100),
+            DegradedPart("gpu 0000:99:00.0", 1, 0),
+        )
+    )
     worn = [wire for wire in one.wires if wire.degraded]
     assert [wire.kind for wire in worn] == ["NVLINK", "link that is down"]
     assert {bundle.dash for bundle in bundles(one) if bundle.wires[0].degraded} == {"dash"}
@@ -98,7 +107,7 @@ def test_what_is_degraded_is_marked_where_it_is() -> None:
     assert "degraded: gpu 0000:99:00.0: 0 of 1" in one.notes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 17), st.integers(0, 8))
 def test_any_machine_is_drawn_whole_and_nothing_on_top_of_another(seed: int, gpus: int, cards: int) -> None:
     one = drawing(rendered.topo_m(rendered.machine(seed, gpus, cards)))

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from example_budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -23,7 +24,9 @@ from kopt.data.demand.table import Array, DemandDataError, DemandSeries
 
 HEADER = "series,t,value\n"
 MONDAY = 1_736_121_600
-FewFiles = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FewFiles = settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def _read(folder: Path, text: str | bytes, **options: Any) -> list[DemandSeries]:
@@ -76,7 +79,7 @@ def _series(draw: st.DrawFn) -> DemandSeries:
 
 
 class TestRoundTrip:
-    @settings(FewFiles, max_examples=20)
+    @settings(FewFiles, max_examples=examples(20))
     @given(st.lists(_series(), min_size=1, max_size=3, unique_by=lambda one: one.name))
     def test_written_series_come_back(self, tmp_path: Path, written: list[DemandSeries]) -> None:
         read = read_demand(write_demand(written, tmp_path))

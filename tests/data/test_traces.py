@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from example_budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -194,7 +195,7 @@ class TestRefusals:
             (BURST + "5,ChatGPT,1,1,2,API log\n5,,1,1,2,API log\n", "row 1: Model is not"),
             (BURST + "5,ChatGPT,1,1,2,API log\n5,ChatGPT,-1,1,2,API log\n", "row 1: Request tokens is -1"),
         ],
-    )  # fmt: skip
+    )
     def test_rows(self, tmp_path: Path, text: str, message: str) -> None:
         with pytest.raises(DemandDataError, match=message):
             read_trace(_write(tmp_path, text))
@@ -205,7 +206,7 @@ class TestRefusals:
             with pytest.raises(DemandDataError, match=r"no known trace.*ServeGen"):
                 read_trace(path)
 
-    @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.binary(max_size=200), st.sampled_from([b"", AZURE.encode(), BURST.encode(), b"\x1f\x8b"]))
     def test_any_bytes(self, tmp_path: Path, content: bytes, head: bytes) -> None:
         path = _write(tmp_path, head + content)

@@ -27,16 +27,23 @@ EVERYTHING: Object = {
     "predictions": {"deploy": True, "mlflowUri": "http://mlflow.mlops:5000", "redisUrl": "redis://redis.mlops:6379/0"},
     "tracing": {"endpoint": "http://collector.monitoring:4318"},
     "networkPolicy": {"schedulerCidrs": ["10.0.0.0/24"]},
-    "policy": {"spec": {
-        "queues": {"default": "best-effort"},
-        "schedulers": {
-            "packing": {"scheduler": "kopt-scheduler",
-                        "running": {"lease": {"namespace": NAMESPACE, "name": "kopt-scheduler"}}},
-            "gang": {"scheduler": "kai-scheduler", "framework": "KAI",
-                     "running": {"deployment": {"namespace": "kai-scheduler", "name": "scheduler"}}},
-        },
-    }},
-}  # fmt: skip
+    "policy": {
+        "spec": {
+            "queues": {"default": "best-effort"},
+            "schedulers": {
+                "packing": {
+                    "scheduler": "kopt-scheduler",
+                    "running": {"lease": {"namespace": NAMESPACE, "name": "kopt-scheduler"}},
+                },
+                "gang": {
+                    "scheduler": "kai-scheduler",
+                    "framework": "KAI",
+                    "running": {"deployment": {"namespace": "kai-scheduler", "name": "scheduler"}},
+                },
+            },
+        }
+    },
+}
 
 
 class Helm:
@@ -97,9 +104,17 @@ def install(charts: Helm, control_plane: ControlPlane) -> Callable[..., None]:
 
     def upgrade(values: Object, *options: str) -> None:
         done = charts.run(
-            "upgrade", "--install", RELEASE, CHART, "--namespace", NAMESPACE, "--kubeconfig", control_plane.kubeconfig,
-            *options, values=values,
-        )  # fmt: skip
+            "upgrade",
+            "--install",
+            RELEASE,
+            CHART,
+            "--namespace",
+            NAMESPACE,
+            "--kubeconfig",
+            control_plane.kubeconfig,
+            *options,
+            values=values,
+        )
         assert done.returncode == 0, done.stderr
 
     return upgrade

@@ -13,21 +13,27 @@ Object = dict[str, Any]
 Right = tuple[str, str, str]
 _MAIN: Object = {"name": "main", "image": "theirs", "resources": {}}
 _FOREIGN: tuple[Object, ...] = (
-    {"spec": {"containers": [_MAIN | {"image": "evil"}]}}, {"spec": {"activeDeadlineSeconds": 1}},
-    {"spec": {"schedulingGates": []}}, {"spec": {"nodeSelector": {"a": "b"}}},
-    {"metadata": {"labels": {"app": "evil"}}}, {"metadata": {"labels": {"theirs": None}}},
-    {"metadata": {"annotations": {"theirs": "evil"}}}, {"metadata": {"annotations": {"theirs": None}}},
+    {"spec": {"containers": [_MAIN | {"image": "evil"}]}},
+    {"spec": {"activeDeadlineSeconds": 1}},
+    {"spec": {"schedulingGates": []}},
+    {"spec": {"nodeSelector": {"a": "b"}}},
+    {"metadata": {"labels": {"app": "evil"}}},
+    {"metadata": {"labels": {"theirs": None}}},
+    {"metadata": {"annotations": {"theirs": "evil"}}},
+    {"metadata": {"annotations": {"theirs": None}}},
     {"metadata": {"finalizers": ["evil/forever"]}},
-)  # fmt: skip
+)
 
 
 def audited(plane: ControlPlane, account: str, since: datetime) -> list[Object]:
     """Entries of the service account's own requests about objects."""
     return [
-        entry for entry in plane.audit_entries(account)
-        if entry["user"]["username"].endswith(f":{account}") and "objectRef" in entry
+        entry
+        for entry in plane.audit_entries(account)
+        if entry["user"]["username"].endswith(f":{account}")
+        and "objectRef" in entry
         and datetime.fromisoformat(entry["requestReceivedTimestamp"]) >= since
-    ]  # fmt: skip
+    ]
 
 
 def used(entries: Iterable[Object]) -> set[Right]:
@@ -41,21 +47,31 @@ def used(entries: Iterable[Object]) -> set[Right]:
 def granted(roles: Iterable[Object]) -> set[Right]:
     return {
         (verb, group, resource)
-        for role in roles for rule in role["rules"] if "resources" in rule
-        for verb in rule["verbs"] for group in rule["apiGroups"] for resource in rule["resources"]
-    }  # fmt: skip
+        for role in roles
+        for rule in role["rules"]
+        if "resources" in rule
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
 
 
 def assert_changes_only_what_is_ours(plane: ControlPlane, account: str, namespace: str, *, gates: bool) -> None:
     """Of a pod; ``gates``: whether the service account may take gates of ours away."""
     stolen, meta = Api(Path(plane.kubeconfig_for(account, namespace))), {"theirs": "kept"}
     space, ours = plane.api.space("fenced"), "kaiwo.ai/ours"
-    plane.api.create({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "any", "namespace": space, "labels": meta, "annotations": meta},
-        "spec": {"automountServiceAccountToken": False, "containers": [_MAIN],
-                 "schedulingGates": [{"name": "their/gate"}, {"name": ours}]},
-    })  # fmt: skip
+    plane.api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "any", "namespace": space, "labels": meta, "annotations": meta},
+            "spec": {
+                "automountServiceAccountToken": False,
+                "containers": [_MAIN],
+                "schedulingGates": [{"name": "their/gate"}, {"name": ours}],
+            },
+        }
+    )
 
     def refuses(change: Object) -> bool:
         try:

@@ -13,10 +13,11 @@ KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE = "kopt-system"
 EXTENDERS = "app.kubernetes.io/component=extender"
 VALUES = {
-    "webhook": {"enabled": False}, "sizing": {"enabled": False},
+    "webhook": {"enabled": False},
+    "sizing": {"enabled": False},
     # All pods share this machine: each has an address, not all of them.
     "pods": {"listen": "$(POD_IP)"},
-}  # fmt: skip
+}
 Object = dict[str, Any]
 
 

@@ -1,5 +1,6 @@
 """The image definitions: what they copy exists, what they install is the lock file's, nothing runs as root."""
 
+import json
 import re
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def needed_by(extra: str) -> set[str]:
 def test_each_extra_has_its_image() -> None:
     assert set(EXTRAS) <= set(stages())
     optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(EXTRAS) == set(optional) - {"dev", "data"}
+    assert set(EXTRAS) == set(optional) - {"dev", "data", "docs"}
 
 
 def test_everything_that_is_copied_exists() -> None:
@@ -114,3 +115,38 @@ def test_an_unknown_extra_and_a_lock_file_that_lags_behind_are_refused() -> None
         locked.roots((ROOT / "pyproject.toml").read_text(), ["gpus"])
     with pytest.raises(locked.LockError, match=r"has no newcomer; .*make lock"):
         locked.closure((ROOT / "requirements.lock").read_text(), {"newcomer"})
+
+
+def test_a_base_image_without_a_digest_is_refused() -> None:
+    def rc(image: str) -> int:
+        return subprocess.run([IMAGES / "pinned.sh", image], capture_output=True, check=False).returncode
+
+    digest = "sha256:" + "a1" * 32
+    assert rc(f"python:3.11-slim@{digest}") == 0
+    assert rc(f"registry.example.com:5000/python@{digest}") == 0
+    for wrong in ("", "python", "python:3.11-slim", "python@sha256:", f"python@{digest[:-1]}", f"python @{digest}"):
+        assert rc(wrong) == 1, wrong
+    assert (IMAGES / "base.lock").read_text().startswith("python:3.11-slim"), "refused as well until it has its digest"
+    assert re.findall(r"^ARG PYTHON_IMAGE.*$", TEXT, re.MULTILINE)[0] == "ARG PYTHON_IMAGE", "there is no default"
+    bases = {base for base, _ in stages().values() if base not in stages()}
+    assert bases == {"${PYTHON_IMAGE}"}
+    assert 'RUN deploy/images/pinned.sh "$PYTHON_IMAGE"' in stages()["wheel"][1][:4], "before anything is built"
+
+
+def test_an_image_has_a_bill_of_what_it_installs(tmp_path: Path) -> None:
+    def write(*names: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", IMAGES / "sbom.py", tmp_path, *names]
+        return subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+
+    assert f"there are {', '.join(('controllers', 'agents', 'staging', 'serving', 'training'))}" in write("gpus").stderr
+    assert write("staging").returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["kopt-staging.cdx.json"]
+    bill = json.loads((tmp_path / "kopt-staging.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "kaiwo-optimizer")
+    (line,) = stages()["staging-environment"][1]
+    named = {canonicalize_name(one["name"]) for one in bill["components"]}
+    assert named == lock_of(*line.removeprefix("RUN deploy/images/install.sh ").split())
+    for one in bill["components"]:
+        assert one["version"], one["name"]
+        hashes = [each for place in one["externalReferences"] for each in place.get("hashes", ())]
+        assert {each["alg"] for each in hashes} == {"SHA-256"}, one["name"]

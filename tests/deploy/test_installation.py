@@ -15,15 +15,25 @@ ADMISSION = "admissionregistration.k8s.io/v1"
 Object = dict[str, Any]
 
 KINDS = [
-    ("v1", "ServiceAccount"), ("v1", "Service"), ("v1", "ConfigMap"), ("v1", "Pod"),
-    ("apps/v1", "Deployment"), ("batch/v1", "CronJob"), ("policy/v1", "PodDisruptionBudget"),
-    ("networking.k8s.io/v1", "NetworkPolicy"), ("kaiwo.ai/v1alpha1", "ConformancePolicy"),
-    ("rbac.authorization.k8s.io/v1", "ClusterRole"), ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
-    ("rbac.authorization.k8s.io/v1", "Role"), ("rbac.authorization.k8s.io/v1", "RoleBinding"),
-    (ADMISSION, "MutatingWebhookConfiguration"), (ADMISSION, "ValidatingWebhookConfiguration"),
-    (ADMISSION, "ValidatingAdmissionPolicy"), (ADMISSION, "ValidatingAdmissionPolicyBinding"),
+    ("v1", "ServiceAccount"),
+    ("v1", "Service"),
+    ("v1", "ConfigMap"),
+    ("v1", "Pod"),
+    ("apps/v1", "Deployment"),
+    ("batch/v1", "CronJob"),
+    ("policy/v1", "PodDisruptionBudget"),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
+    ("kaiwo.ai/v1alpha1", "ConformancePolicy"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRole"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
+    ("rbac.authorization.k8s.io/v1", "Role"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+    (ADMISSION, "MutatingWebhookConfiguration"),
+    (ADMISSION, "ValidatingWebhookConfiguration"),
+    (ADMISSION, "ValidatingAdmissionPolicy"),
+    (ADMISSION, "ValidatingAdmissionPolicyBinding"),
     ("ray.io/v1", "RayService"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -43,9 +53,10 @@ def ours(plane: ControlPlane) -> set[tuple[str, str]]:
     label = "app.kubernetes.io/part-of=kaiwo-optimizer"
     return {
         (kind, one["metadata"]["name"])
-        for version, kind in KINDS for one in plane.api.list(version, kind, labels=label)
+        for version, kind in KINDS
+        for one in plane.api.list(version, kind, labels=label)
         if not one["metadata"].get("deletionTimestamp")
-    }  # fmt: skip
+    }
 
 
 def test_a_dry_run_on_the_server_changes_nothing(installed: Object, charts: Any, control_plane: ControlPlane) -> None:
@@ -80,8 +91,14 @@ def test_every_pod_is_let_into_a_restricted_namespace(
 def test_the_button_makes_a_pod(installed: Object, control_plane: ControlPlane) -> None:
     api = control_plane.api
     template = api.get("batch/v1", "CronJob", "kopt-off", NAMESPACE)["spec"]["jobTemplate"]
-    api.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "off", "namespace": NAMESPACE},
-                "spec": template["spec"]})  # fmt: skip
+    api.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "off", "namespace": NAMESPACE},
+            "spec": template["spec"],
+        }
+    )
     pods = lambda: api.list("v1", "Pod", NAMESPACE, labels="batch.kubernetes.io/job-name=off")  # noqa: E731
     (pod,) = wait_for(pods, what="the Job's pod")
     assert pod["spec"]["serviceAccountName"] == "kopt-off"
@@ -94,10 +111,13 @@ def test_an_upgrade_keeps_what_the_webhook_wrote(
     api = control_plane.api
     name, kind = "00-kaiwo-optimizer", "MutatingWebhookConfiguration"
     hook = {
-        "name": "mutate.jobs.batch.webhook.kaiwo.ai", "failurePolicy": "Ignore", "sideEffects": "None",
-        "admissionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/mutate"},
+        "name": "mutate.jobs.batch.webhook.kaiwo.ai",
+        "failurePolicy": "Ignore",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": {"url": "https://127.0.0.1:1/mutate"},
         "rules": [{"apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"], "operations": ["CREATE"]}],
-    }  # fmt: skip
+    }
     api.patch(ADMISSION, kind, name, {"webhooks": [hook]}, "")
     install(installed)
     assert [one["name"] for one in api.get(ADMISSION, kind, name, "")["webhooks"]] == [hook["name"]]
@@ -135,8 +155,17 @@ def test_nothing_of_ours_is_left_after_uninstalling(
 def test_a_policy_that_would_refuse_everything_is_not_installed(
     install: Callable[..., None], charts: Any, control_plane: ControlPlane
 ) -> None:
-    done = charts.run("upgrade", "--install", "kopt", CHART, "--namespace", NAMESPACE, "--kubeconfig",
-                      control_plane.kubeconfig, values={"mode": "enforce"})  # fmt: skip
+    done = charts.run(
+        "upgrade",
+        "--install",
+        "kopt",
+        CHART,
+        "--namespace",
+        NAMESPACE,
+        "--kubeconfig",
+        control_plane.kubeconfig,
+        values={"mode": "enforce"},
+    )
     assert done.returncode != 0
     assert "mode enforce without any queue rule would refuse every workload" in done.stderr
     charts.run("uninstall", "kopt", "--namespace", NAMESPACE, "--kubeconfig", control_plane.kubeconfig)

@@ -22,8 +22,8 @@ from controlplane import build
 from controlplane.plane import ControlPlane, binary
 from controlplane.processes import Server, free_port, wait_for
 
-from kopt.cluster.held import HOLDABLE, QUEUES
-from kopt.cluster.resources import VOLCANO_JOBS
+from kopt.cluster.client.resources import VOLCANO_JOBS
+from kopt.cluster.holds.hold import HOLDABLE, QUEUES
 
 from .rights import Right, assert_changes_only_what_is_ours, granted
 
@@ -52,13 +52,15 @@ SELDOM: dict[str, dict[Right, str]] = {
         ("patch", "kaiwo.ai", "stageddata"): "only where data was staged",
         ("get", "apps", "daemonsets"): "only where there are agents",
         ("delete", "apps", "daemonsets"): "only where there are agents",
-    } | {
-        ("get", resource.group, resource.plural): "only after a conflict" for resource in HOLDABLE
-    } | {
+    }
+    | {("get", resource.group, resource.plural): "only after a conflict" for resource in HOLDABLE}
+    | {
         (verb, resource.group, resource.plural): "only where GPUs were lent"
-        for resource in (*QUEUES, VOLCANO_JOBS) for verb in ("get", "list", "patch")
-    } | {("create", "bus.volcano.sh", "commands"): "only where GPUs were lent to Volcano's own Jobs"},
-}  # fmt: skip
+        for resource in (*QUEUES, VOLCANO_JOBS)
+        for verb in ("get", "list", "patch")
+    }
+    | {("create", "bus.volcano.sh", "commands"): "only where GPUs were lent to Volcano's own Jobs"},
+}
 """Rights that the scenario need not use, by account, each with when they are."""
 
 
@@ -92,8 +94,9 @@ class Scenario:
         """``kopt`` with the token of a service account of the chart."""
         env = {
             "KUBECONFIG": str(self.plane.kubeconfig_for(account, NAMESPACE)),
-            "POD_NAME": f"{account}-0", "POD_NAMESPACE": NAMESPACE,
-        }  # fmt: skip
+            "POD_NAME": f"{account}-0",
+            "POD_NAMESPACE": NAMESPACE,
+        }
         return self._start_server(f"{account}-{free_port()}", [KOPT, *arguments], env)
 
     def _start_server(self, name: str, command: list[str | Path], env: dict[str, str] | None = None) -> Server:
@@ -108,16 +111,25 @@ class Scenario:
     def webhook(self) -> Server:
         port, probes = free_port(), free_port()
         server = self.start(
-            "kopt-webhook", *self.arguments("kopt-webhook"), f"--listen=127.0.0.1:{port}", f"--probes={probes}",
-            f"--url=https://127.0.0.1:{port}", "--drain=0",
-        )  # fmt: skip
+            "kopt-webhook",
+            *self.arguments("kopt-webhook"),
+            f"--listen=127.0.0.1:{port}",
+            f"--probes={probes}",
+            f"--url=https://127.0.0.1:{port}",
+            "--drain=0",
+        )
         server.wait_until(lambda: answers(f"http://127.0.0.1:{probes}/readyz"))
         return server
 
     def extender(self) -> tuple[Server, str]:
         port, probes = free_port(), free_port()
-        server = self.start("kopt-extender", *self.arguments("kopt-extender"), f"--port={port}",
-                            f"--probe-port={probes}", f"--tls={self.mounted('kopt-extender-tls')}")  # fmt: skip
+        server = self.start(
+            "kopt-extender",
+            *self.arguments("kopt-extender"),
+            f"--port={port}",
+            f"--probe-port={probes}",
+            f"--tls={self.mounted('kopt-extender-tls')}",
+        )
         server.wait_until(lambda: answers(f"http://127.0.0.1:{probes}/leads"))
         return server, f"https://127.0.0.1:{port}"
 
@@ -144,9 +156,14 @@ class Scenario:
         configuration["clientConnection"] = {"kubeconfig": str(kubeconfig)}
         path = self.plane.folder / "chart-scheduler.yaml"
         path.write_text(yaml.safe_dump(configuration))
-        command: list[str | Path] = [binary("kube-scheduler"), f"--config={path}", f"--secure-port={free_port()}",
-                   "--bind-address=127.0.0.1", f"--authentication-kubeconfig={kubeconfig}",
-                   f"--authorization-kubeconfig={kubeconfig}"]  # fmt: skip
+        command: list[str | Path] = [
+            binary("kube-scheduler"),
+            f"--config={path}",
+            f"--secure-port={free_port()}",
+            "--bind-address=127.0.0.1",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+        ]
         return self._start_server("chart-scheduler", command)
 
     def requests(self, account: str) -> list[Request]:
@@ -197,13 +214,24 @@ def node(name: str) -> Object:
 VALUES: Object = {
     "mode": "enforce",
     "scheduler": {"deploy": True},
-    "policy": {"spec": {"queues": {"default": "best-effort"}, "schedulers": {
-        "packing": {"scheduler": "kopt-scheduler", "maxGpus": 4,
-                    "running": {"lease": {"namespace": NAMESPACE, "name": "kopt-scheduler"}}},
-        "gang": {"scheduler": "kai-scheduler", "framework": "KAI",
-                 "running": {"deployment": {"namespace": "kai-scheduler", "name": "scheduler"}}},
-    }}},
-}  # fmt: skip
+    "policy": {
+        "spec": {
+            "queues": {"default": "best-effort"},
+            "schedulers": {
+                "packing": {
+                    "scheduler": "kopt-scheduler",
+                    "maxGpus": 4,
+                    "running": {"lease": {"namespace": NAMESPACE, "name": "kopt-scheduler"}},
+                },
+                "gang": {
+                    "scheduler": "kai-scheduler",
+                    "framework": "KAI",
+                    "running": {"deployment": {"namespace": "kai-scheduler", "name": "scheduler"}},
+                },
+            },
+        }
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -250,8 +278,12 @@ def webhook_at_work(scenario: Scenario) -> Object:
 def labelled(scenario: Scenario) -> Object | None:
     """A new Job, if it got a queue: configurations reach the API server with a delay."""
     template = {"spec": gpu_pod(8)}
-    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"generateName": "train-", "namespace": SPACE},
-           "spec": {"suspend": True, "template": template}}  # fmt: skip
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"generateName": "train-", "namespace": SPACE},
+        "spec": {"suspend": True, "template": template},
+    }
     stored = scenario.api.create(job)
     return stored if "kueue.x-k8s.io/queue-name" in stored["metadata"].get("labels", {}) else None
 
@@ -288,9 +320,11 @@ def bound(found: Object) -> bool:
 def refused(scenario: Scenario) -> set[str]:
     pods = scenario.api.list("v1", "Pod", SPACE)
     return {
-        one["metadata"]["name"] for one in pods for condition in one["status"].get("conditions", [])
+        one["metadata"]["name"]
+        for one in pods
+        for condition in one["status"].get("conditions", [])
         if condition["type"] == "PodScheduled" and "GPU placement" in condition.get("message", "")
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -300,21 +334,45 @@ def switched_off(scenario: Scenario, webhook_at_work: Object, extender_at_work: 
     api.namespace(ELSEWHERE)
     held = {"namespace": ELSEWHERE, "labels": {"kaiwo.ai/held": "tests"}}
     queued = {"active": False, "podSets": [{"name": "main", "count": 1, "template": {"spec": gpu_pod(1)}}]}
-    api.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "held", **held},
-                "spec": {"suspend": True, "template": {"spec": gpu_pod(1)}}})  # fmt: skip
-    api.create({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "held", **held},
-                "spec": queued})  # fmt: skip
+    api.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "held", **held},
+            "spec": {"suspend": True, "template": {"spec": gpu_pod(1)}},
+        }
+    )
+    api.create(
+        {
+            "apiVersion": "kueue.x-k8s.io/v1beta1",
+            "kind": "Workload",
+            "metadata": {"name": "held", **held},
+            "spec": queued,
+        }
+    )
     for resource in HOLDABLE:
         if resource.kind not in SPECS or resource.kind == "Job":
             continue
         served = resource.version if resource.kind != "MPIJob" else "v1"
-        api.create({"apiVersion": f"{resource.group}/{served}", "kind": resource.kind,
-                    "metadata": {"name": "held", **held}, "spec": SPECS[resource.kind]})  # fmt: skip
+        api.create(
+            {
+                "apiVersion": f"{resource.group}/{served}",
+                "kind": resource.kind,
+                "metadata": {"name": "held", **held},
+                "spec": SPECS[resource.kind],
+            }
+        )
     gated = gpu_pod(1, schedulingGates=[{"name": "kaiwo.ai/staging"}])
     api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "held", **held}, "spec": gated})
     environment = {"KUBECONFIG": str(scenario.plane.kubeconfig_for("kopt-off", NAMESPACE)), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([KOPT, "off", "-n", NAMESPACE, "-o", "json"], capture_output=True, text=True, check=False,
-                          env=environment, timeout=180)  # fmt: skip
+    done = subprocess.run(
+        [KOPT, "off", "-n", NAMESPACE, "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=180,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(json.loads(done.stdout))
 

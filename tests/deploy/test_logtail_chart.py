@@ -1,5 +1,6 @@
 """The log agent as the chart installs it: where it runs, and what a real API server lets it do."""
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +16,16 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import Server, wait_for
 from logtail_endpoint import Endpoint
 
+from kopt.agents.logtail import annotator as notes
+
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 ROOT = Path(__file__).resolve().parents[2]
 SPACE, AGENTS, ACCOUNT, NODE = "trained", "kopt-agents", "kopt-logtail", "gpu-logtail"
 JOB, UID_LENGTH = f"{SPACE}/llama", 8
 URL = {"predictions": {"url": "http://predictions.mlops:8700"}}
+WRITTEN = {text for text in vars(notes).values() if isinstance(text, str) and text.startswith("kaiwo.ai/")}
+"""The annotations that the agent writes, as its code names them."""
+OPEN_TO_USERS = {notes.STATE, notes.LAST_TIME, notes.LAST_STEP}
 Object = dict[str, Any]
 
 
@@ -41,8 +47,10 @@ def test_on_nodes_it_reads_as_root_without_capabilities_and_writes_only_its_own_
     template = named(objects, "DaemonSet")["spec"]["template"]["spec"]
     (container,) = template["containers"]
     assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}
-    }  # fmt: skip
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
     assert template["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     hosts = {one["name"]: one["hostPath"]["path"] for one in template["volumes"] if "hostPath" in one}
     written = {
@@ -53,6 +61,13 @@ def test_on_nodes_it_reads_as_root_without_capabilities_and_writes_only_its_own_
         named(objects, "Namespace", AGENTS)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
     )
     assert {one["metadata"]["namespace"] for one in objects if one["kind"] == "DaemonSet"} == {AGENTS}
+
+
+@pytest.mark.parametrize("form", ["node", "cluster"])
+def test_it_keeps_to_the_policys_rule_on_lowered_modes(charts: Any, form: str) -> None:
+    values = {**URL, "policy": {"spec": {"workloadMode": "NotLower"}}, "logtail": {"enabled": True, "form": form}}
+    found = named(list(charts.render(values)), "DaemonSet" if form == "node" else "Deployment")
+    assert "--workload-mode=NotLower" in found["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 def test_through_the_api_server_it_keeps_to_the_restricted_standard(charts: Any) -> None:
@@ -73,13 +88,21 @@ def test_the_snippet_for_users_pods_is_a_sidecar_that_keeps_to_the_restricted_st
     assert sidecar["securityContext"]["runAsNonRoot"] is True
     assert sidecar["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     role = yaml.safe_load(found["role.yaml"])
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}]
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]},
+        # No verb of the API server's: with it the admission policy on our annotations lets the agent's words through.
+        {"apiGroups": ["kaiwo.ai"], "resources": ["evictions"], "verbs": ["annotate"]},
+    ]
 
 
-@pytest.mark.parametrize(("logtail", "words"), [
-    ({"form": "nodes"}, "logtail/form"), ({"statePath": "relative"}, "logtail/statePath"),
-    ({"linesPerSecond": 0}, "logtail/linesPerSecond"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("logtail", "words"),
+    [
+        ({"form": "nodes"}, "logtail/form"),
+        ({"statePath": "relative"}, "logtail/statePath"),
+        ({"linesPerSecond": 0}, "logtail/linesPerSecond"),
+    ],
+)
 def test_values_that_cannot_be_meant_are_refused(charts: Any, logtail: Object, words: str) -> None:
     values = {**URL, "logtail": {"enabled": True, **logtail}}
     done = charts.run("template", "kopt", ROOT / "deploy" / "chart", values=values)
@@ -87,6 +110,26 @@ def test_values_that_cannot_be_meant_are_refused(charts: Any, logtail: Object, w
     assert words in done.stderr
     done = charts.run("template", "kopt", ROOT / "deploy" / "chart", values={"logtail": {"enabled": True}})
     assert "logtail needs predictions" in done.stderr
+
+
+def variable(objects: list[Object], policy: str, name: str) -> str:
+    """The expression of a variable of an admission policy; empty where it has none."""
+    spec = named(objects, "ValidatingAdmissionPolicy", policy)["spec"]
+    return next((str(one["expression"]) for one in spec["variables"] if one["name"] == name), "")
+
+
+@pytest.mark.parametrize("form", ["node", "cluster"])
+def test_the_fence_lets_the_agent_write_what_it_writes_and_nothing_more(charts: Any, form: str) -> None:
+    assert notes.FIRST_STEP in WRITTEN
+    own = variable(rendered(charts, form=form), "kopt-logtail-fence", "own")
+    assert set(re.findall("'([^']+)'", own)) == WRITTEN
+
+
+def test_the_guard_keeps_to_our_accounts_what_the_agent_alone_may_say(charts: Any) -> None:
+    ours = variable(rendered(charts), "kopt-annotations", "ours").partition(".map(")[0]
+    guarded = {f"kaiwo.ai/{name}" for name in re.findall("'([^']+)'", ours)}
+    assert guarded >= WRITTEN - OPEN_TO_USERS
+    assert not OPEN_TO_USERS & guarded
 
 
 class Cluster:
@@ -102,8 +145,14 @@ class Cluster:
         metadata = {"name": name, "namespace": namespace, "annotations": {"kaiwo.ai/job": "llama", **annotations}}
         spec = {"nodeName": NODE, "containers": [{"name": "trainer", "image": "train", "resources": resources}]}
         made = self.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-        state = {"name": "trainer", "restartCount": 0, "ready": True, "image": "train", "imageID": "",
-                 "state": {"running": {"startedAt": None}}}  # fmt: skip
+        state = {
+            "name": "trainer",
+            "restartCount": 0,
+            "ready": True,
+            "image": "train",
+            "imageID": "",
+            "state": {"running": {"startedAt": None}},
+        }
         status = {"status": {"phase": "Running", "containerStatuses": [state]}}
         self.api.patch("v1", "Pod", name, status, namespace=namespace, subresource="status")
         return made
@@ -120,8 +169,11 @@ class Cluster:
         template = named(rendered(self._charts), "DaemonSet")["spec"]["template"]["spec"]
         others = ("--predictions", "--state", "--host", "--port")
         arguments = [one for one in template["containers"][0]["args"] if not one.startswith(others)]
-        arguments += [f"--predictions={self.url}", f"--root={self.folder / 'pods'}",
-                      f"--state={self.folder / 'state.json'}"]  # fmt: skip
+        arguments += [
+            f"--predictions={self.url}",
+            f"--root={self.folder / 'pods'}",
+            f"--state={self.folder / 'state.json'}",
+        ]
         env = {"KUBECONFIG": str(self.plane.kubeconfig_for(ACCOUNT, AGENTS)), "NODE_NAME": NODE}
         self._servers.append(self.plane.start_server("logtail", [*KOPT, *arguments], env))
         return self._servers[-1]
@@ -140,9 +192,12 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(
-    control_plane: ControlPlane, charts: Any, install: Callable[..., None], uninstall: Callable[[], None],
+    control_plane: ControlPlane,
+    charts: Any,
+    install: Callable[..., None],
+    uninstall: Callable[[], None],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Cluster]:  # fmt: skip
+) -> Iterator[Cluster]:
     install({**URL, "mode": "annotate", "logtail": {"enabled": True}, "webhook": {"enabled": False}})
     api = control_plane.api
     api.namespace(SPACE, {"kaiwo.ai/managed": "true"})
@@ -165,8 +220,14 @@ def cluster(
 @pytest.fixture(scope="module")
 def worked(cluster: Cluster) -> Object:
     """A pod that was followed, from before the agent started until it was killed, and deleted at the end."""
-    cluster.endpoint.says = {"state": "TRAIN", "safe": True, "last_durable_step": 400, "reason": "SAVED",
-                             "work_at_risk_gpu_seconds": 80.0, "last_durable_at": 1_772_359_200.0}  # fmt: skip
+    cluster.endpoint.says = {
+        "state": "TRAIN",
+        "safe": True,
+        "last_durable_step": 400,
+        "reason": "SAVED",
+        "work_at_risk_gpu_seconds": 80.0,
+        "last_durable_at": 1_772_359_200.0,
+    }
     pod, watched = cluster.pod("llama-0"), cluster.pod("seen-0", **{"kaiwo.ai/mode": "observe"})
     cluster.log(pod, "step 1", "step 2")
     cluster.log(watched, "step 1")
@@ -187,10 +248,14 @@ def test_a_pod_is_annotated_with_what_the_endpoint_says(cluster: Cluster, worked
     observed = datetime.fromisoformat(written.pop("kaiwo.ai/checkpoint-observed-at"))
     assert abs(observed.timestamp() - time.time()) < 600
     assert written == {
-        "kaiwo.ai/checkpoint-state": "TRAIN", "kaiwo.ai/checkpoint-safe": "true", "kaiwo.ai/checkpoint-reason": "SAVED",
-        "kaiwo.ai/checkpoint-model": "checkpoint/3", "kaiwo.ai/work-at-risk": "80",
-        "kaiwo.ai/last-checkpoint-step": "400", "kaiwo.ai/last-checkpoint-time": "2026-03-01T10:00:00Z",
-    }  # fmt: skip
+        "kaiwo.ai/checkpoint-state": "TRAIN",
+        "kaiwo.ai/checkpoint-safe": "true",
+        "kaiwo.ai/checkpoint-reason": "SAVED",
+        "kaiwo.ai/checkpoint-model": "checkpoint/3",
+        "kaiwo.ai/work-at-risk": "80",
+        "kaiwo.ai/last-checkpoint-step": "400",
+        "kaiwo.ai/last-checkpoint-time": "2026-03-01T10:00:00Z",
+    }
     later = cluster.annotations(worked["pod"])
     assert later["kaiwo.ai/checkpoint-state"] == "CKPT_WRITING"
     assert "kaiwo.ai/last-checkpoint-step" not in later
@@ -203,8 +268,11 @@ def test_in_mode_observe_nothing_is_written_on_the_object(cluster: Cluster, work
 
 
 def test_it_was_refused_nothing_and_used_every_right(cluster: Cluster, worked: Object) -> None:
-    asked = [one for one in cluster.plane.audit_entries(ACCOUNT)
-             if one["user"]["username"].endswith(f":{ACCOUNT}") and "objectRef" in one]  # fmt: skip
+    asked = [
+        one
+        for one in cluster.plane.audit_entries(ACCOUNT)
+        if one["user"]["username"].endswith(f":{ACCOUNT}") and "objectRef" in one
+    ]
     assert [one for one in asked if one.get("responseStatus", {}).get("code") == 403] == []
     used = {(one["verb"], one["objectRef"]["resource"]) for one in asked}
     assert used == {
@@ -216,15 +284,29 @@ def test_it_was_refused_nothing_and_used_every_right(cluster: Cluster, worked: O
     }
 
 
-@pytest.mark.parametrize("changes", [
-    {"spec": {"activeDeadlineSeconds": 1}}, {"metadata": {"labels": {"app": "evil"}}},
-    {"metadata": {"annotations": {"kaiwo.ai/mode": "enforce"}}}, {"metadata": {"annotations": {"kaiwo.ai/job": None}}},
-    {"metadata": {"finalizers": ["evil/forever"]}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec": {"activeDeadlineSeconds": 1}},
+        {"metadata": {"labels": {"app": "evil"}}},
+        {"metadata": {"annotations": {"kaiwo.ai/mode": "enforce"}}},
+        {"metadata": {"annotations": {"kaiwo.ai/job": None}}},
+        {"metadata": {"finalizers": ["evil/forever"]}},
+    ],
+)
 def test_its_account_cannot_change_anything_else_of_a_pod(cluster: Cluster, worked: Object, changes: Object) -> None:
     stolen = Api(Path(cluster.plane.kubeconfig_for(ACCOUNT, AGENTS)))
     with pytest.raises(Refused, match="only annotations"):
         stolen.patch("v1", "Pod", "llama-0", changes, namespace=SPACE)
+
+
+def test_its_account_writes_and_takes_away_every_annotation_of_the_agent(cluster: Cluster, worked: Object) -> None:
+    cluster.pod("plain-0", **{"kaiwo.ai/mode": "observe"})
+    own = Api(Path(cluster.plane.kubeconfig_for(ACCOUNT, AGENTS)))
+    for text in ("1", None):
+        changes = {"metadata": {"annotations": dict.fromkeys(sorted(WRITTEN), text)}}
+        found = own.patch("v1", "Pod", "plain-0", changes, namespace=SPACE)["metadata"]["annotations"]
+        assert WRITTEN & set(found) == (WRITTEN if text else set())
 
 
 def test_a_deleted_pod_is_left_and_another_under_its_name_counts_anew(cluster: Cluster, worked: Object) -> None:

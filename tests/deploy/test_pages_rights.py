@@ -22,8 +22,12 @@ from .rights import Object, audited, granted, used
 
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-pages", "research"
 VERSION = "kaiwo.ai/v1alpha1"
-VALUES = {"pages": {"account": True}, "webhook": {"enabled": False}, "sizing": {"enabled": False},
-          "extender": {"enabled": False}}  # fmt: skip
+VALUES = {
+    "pages": {"account": True},
+    "webhook": {"enabled": False},
+    "sizing": {"enabled": False},
+    "extender": {"enabled": False},
+}
 
 
 def test_there_is_no_account_unless_it_is_asked_for(charts: Any) -> None:
@@ -37,8 +41,9 @@ def test_viewers_may_read_pools_and_staged_data_where_there_are_any(charts: Any,
     assert not [one for one in charts.render() if one["metadata"]["name"] == "kopt-view"]
     (role,) = [one for one in charts.render({name: {"enabled": True}}) if one["metadata"]["name"] == "kopt-view"]
     assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
-    assert granted([role]) == {(verb, "kaiwo.ai", kind) for verb in ("get", "list", "watch")
-                               for kind in ("lendingpools", "stageddata")}  # fmt: skip
+    assert granted([role]) == {
+        (verb, "kaiwo.ai", kind) for verb in ("get", "list", "watch") for kind in ("lendingpools", "stageddata")
+    }
 
 
 def put(api: Api, kind: str, document: Object, namespace: str = "") -> None:
@@ -48,8 +53,12 @@ def put(api: Api, kind: str, document: Object, namespace: str = "") -> None:
     wanted = {"apiVersion": VERSION, "kind": kind, **document, "metadata": {**meta, "namespace": namespace}}
     api.create({key: value for key, value in wanted.items() if key != "status"})
     path = api.path(VERSION, kind, namespace, name)
-    api.request("PATCH", f"{path}/status", content=json.dumps({"status": document["status"]}),
-                headers={"Content-Type": "application/merge-patch+json"})  # fmt: skip
+    api.request(
+        "PATCH",
+        f"{path}/status",
+        content=json.dumps({"status": document["status"]}),
+        headers={"Content-Type": "application/merge-patch+json"},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +69,7 @@ def served(control_plane: ControlPlane, install: Callable[..., None], tmp_path_f
     api.namespace(SPACE)
     port = free_port()
     home = tmp_path_factory.mktemp("home")
-    code = f"from kopt.cli.pages import *; serve(load_settings(), {port}, cluster=cluster_of(os.environ))"
+    code = f"from kopt.cli.local.pages import *; serve(load_settings(), {port}, cluster=cluster_of(os.environ))"
     env = {key: value for key, value in os.environ.items() if not key.startswith("KOPT_")}
     env |= {"KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)), "KOPT_HOME": str(home)}
     server = control_plane.start_server("pages", [sys.executable, "-P", "-c", code], env)
@@ -94,8 +103,9 @@ def test_it_is_refused_nothing_and_uses_every_right(served: Any, charts: Any) ->
     _, entries = served
     assert entries
     assert [one for one in entries if one.get("responseStatus", {}).get("code") == 403] == []
-    roles = [one for one in charts.render(VALUES) if one["kind"] == "ClusterRole"
-             and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
+    roles = [
+        one for one in charts.render(VALUES) if one["kind"] == "ClusterRole" and one["metadata"]["name"] == ACCOUNT
+    ]
     assert granted(roles) == used(entries)
 
 

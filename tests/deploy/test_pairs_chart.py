@@ -21,8 +21,12 @@ def rendered(charts: Any, **pairs: Any) -> list[Object]:
 
 
 def named(objects: list[Object], kind: str, name: str, namespace: str = "") -> Object:
-    (found,) = [one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name)
-                and namespace in ("", one["metadata"].get("namespace", ""))]  # fmt: skip
+    (found,) = [
+        one
+        for one in objects
+        if (one["kind"], one["metadata"]["name"]) == (kind, name)
+        and namespace in ("", one["metadata"].get("namespace", ""))
+    ]
     return found
 
 
@@ -43,9 +47,15 @@ def test_its_tests_run_in_a_namespace_of_their_own(charts: Any) -> None:
     policy = named(objects, "NetworkPolicy", "kopt-pairs-tests", SPACE)["spec"]
     assert policy["ingress"] == [{"from": [{"podSelector": {}}]}]
     assert "Namespace" not in {one["kind"] for one in rendered(charts, createNamespace=False)}
-    done = charts.run("template", "kopt", "deploy/chart", "--namespace", SYSTEM,
-                      values={"pairs": {"enabled": True, "namespace": SYSTEM}})  # fmt: skip
-    assert "pairs.namespace has to be another" in done.stderr
+    done = charts.run(
+        "template",
+        "kopt",
+        "deploy/chart",
+        "--namespace",
+        SYSTEM,
+        values={"pairs": {"enabled": True, "namespace": SYSTEM}},
+    )
+    assert "pairwise.namespace has to be another" in done.stderr
 
 
 def test_the_endpoint_is_told_where_there_is_one(charts: Any) -> None:
@@ -59,8 +69,12 @@ def test_the_endpoint_is_told_where_there_is_one(charts: Any) -> None:
 
 @pytest.fixture(scope="module")
 def installed(control_plane: ControlPlane, install: Callable[..., None]) -> ControlPlane:
-    values = {"pairs": {"enabled": True}, "webhook": {"enabled": False}, "sizing": {"enabled": False},
-              "extender": {"enabled": False}}  # fmt: skip
+    values = {
+        "pairs": {"enabled": True},
+        "webhook": {"enabled": False},
+        "sizing": {"enabled": False},
+        "extender": {"enabled": False},
+    }
     install(values)
     key = control_plane.api.get("v1", "Secret", "kopt-pairs-ssh", SPACE)["data"]
     install(values)
@@ -71,14 +85,22 @@ def installed(control_plane: ControlPlane, install: Callable[..., None]) -> Cont
 
 def test_off_ends_the_tests_and_nobody_elses_jobs(installed: ControlPlane) -> None:
     pod = {"restartPolicy": "Never", "containers": [{"name": "x", "image": "x"}]}
-    for name, labels in (("test", {"app.kubernetes.io/part-of": "kaiwo-optimizer",
-                                   "app.kubernetes.io/component": "pairs"}), ("other", {})):  # fmt: skip
-        installed.api.create({"apiVersion": "batch/v1", "kind": "Job",
-                              "metadata": {"name": name, "namespace": SPACE, "labels": labels},
-                              "spec": {"template": {"spec": pod}}})  # fmt: skip
+    for name, labels in (
+        ("test", {"app.kubernetes.io/part-of": "kaiwo-optimizer", "app.kubernetes.io/component": "pairs"}),
+        ("other", {}),
+    ):
+        installed.api.create(
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": name, "namespace": SPACE, "labels": labels},
+                "spec": {"template": {"spec": pod}},
+            }
+        )
     env = {"KUBECONFIG": str(installed.kubeconfig_for("kopt-off", SYSTEM)), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([*KOPT, "off", "-n", SYSTEM, "--wait", "5s", "-o", "json"], env=env, capture_output=True,
-                          text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*KOPT, "off", "-n", SYSTEM, "--wait", "5s", "-o", "json"], env=env, capture_output=True, text=True, check=False
+    )
     steps = [one for one in json.loads(done.stdout)["steps"] if one["kind"] == "Job"]
     assert [(one["action"], one["name"], one["done"]) for one in steps] == [("delete", "test", True)], done.stderr
     assert [one["metadata"]["name"] for one in installed.api.list("batch/v1", "Job", SPACE)] == ["other"]

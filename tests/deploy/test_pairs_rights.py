@@ -31,12 +31,16 @@ def worked(
 ) -> list[Object]:
     """The audit log of a tournament through the controller, as the chart starts it."""
     install(VALUES)
-    (deployment,) = [one for one in charts.render(VALUES)
-                     if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)]  # fmt: skip
+    (deployment,) = [
+        one for one in charts.render(VALUES) if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)
+    ]
     arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     port, started = free_port(), datetime.now(UTC)
-    env = {"KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)), "POD_NAMESPACE": NAMESPACE,
-           "POD_NAME": "kopt-pairs-0"}  # fmt: skip
+    env = {
+        "KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)),
+        "POD_NAMESPACE": NAMESPACE,
+        "POD_NAME": "kopt-pairs-0",
+    }
     local = [one for one in arguments if not one.startswith(("--host", "--port"))]
     server = control_plane.start_server("pairs", [*KOPT, *local, f"--port={port}"], env)
     metrics = f"http://127.0.0.1:{port}/metrics"
@@ -66,8 +70,11 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    roles = [one for one in charts.render(VALUES) if one["kind"] in ("Role", "ClusterRole")
-             and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
+    roles = [
+        one
+        for one in charts.render(VALUES)
+        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] == ACCOUNT
+    ]
     assert len(roles) == 3
     assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
     assert SELDOM.keys() <= granted(roles)
@@ -77,8 +84,12 @@ def test_its_account_can_create_jobs_nowhere_else(worked: list[Object], control_
     stolen = Api(Path(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)))
     pod = {"restartPolicy": "Never", "containers": [{"name": "x", "image": "x"}]}
     for space, allowed in ((SPACE, True), (NAMESPACE, False), ("default", False)):
-        body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "escape", "namespace": space},
-                "spec": {"template": {"spec": pod}}}  # fmt: skip
+        body = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "escape", "namespace": space},
+            "spec": {"template": {"spec": pod}},
+        }
         if allowed:
             assert stolen.create(body, dryRun="All")
         else:

@@ -22,12 +22,18 @@ from .rights import Object, assert_changes_only_what_is_ours, audited, granted, 
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-reallocation", "lends"
-VALUES = {"reallocation": {"enabled": True, "refresh": "1s"}, "webhook": {"enabled": False},
-          "sizing": {"enabled": False}, "extender": {"enabled": False}}  # fmt: skip
+VALUES = {
+    "reallocation": {"enabled": True, "refresh": "1s"},
+    "webhook": {"enabled": False},
+    "sizing": {"enabled": False},
+    "extender": {"enabled": False},
+}
 GPU = "nvidia.com/gpu"
 POOL, QUEUE = ("kaiwo.ai/v1alpha1", "LendingPool"), ("kueue.x-k8s.io/v1beta1", "ClusterQueue")
 WORKLOAD = ("kueue.x-k8s.io/v1beta1", "Workload")
 SELDOM = {
+    ("create", "", "secrets"): "only the first of our controllers makes the key of notices",
+    ("get", "", "pods"): "only before a borrower is stopped whose pods run",
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
     ("patch", "batch", "jobs"): "only for borrowers under KAI",
     ("patch", "scheduling.run.ai", "queues"): "only for borrowers under KAI",
@@ -48,8 +54,11 @@ def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
 
 def test_it_asks_the_endpoint_with_a_token_of_its_own(charts: Any) -> None:
     where = {"predictions": {"url": "http://kopt.example:8700"}}
-    (deployment,) = [one for one in charts.render(VALUES | where)
-                     if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)]  # fmt: skip
+    (deployment,) = [
+        one
+        for one in charts.render(VALUES | where)
+        if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)
+    ]
     pod = deployment["spec"]["template"]["spec"]
     assert "--predictions=http://kopt.example:8700" in pod["containers"][0]["args"]
     assert "predictions-token" in {one["name"] for one in pod["volumes"]}
@@ -63,12 +72,18 @@ def test_wrong_values_are_refused(charts: Any, wrong: Object) -> None:
 
 @contextmanager
 def running(plane: ControlPlane, charts: Any, url: str) -> Iterator[Any]:
-    (deployment,) = [one for one in charts.render(VALUES | {"predictions": {"url": url, "auth": "none"}})
-                     if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)]  # fmt: skip
+    (deployment,) = [
+        one
+        for one in charts.render(VALUES | {"predictions": {"url": url, "auth": "none"}})
+        if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)
+    ]
     arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     local = [one for one in arguments if not one.startswith(("--host", "--port"))]
-    env = {"KUBECONFIG": str(plane.kubeconfig_for(ACCOUNT, NAMESPACE)), "POD_NAMESPACE": NAMESPACE,
-           "POD_NAME": "kopt-reallocation-0"}  # fmt: skip
+    env = {
+        "KUBECONFIG": str(plane.kubeconfig_for(ACCOUNT, NAMESPACE)),
+        "POD_NAMESPACE": NAMESPACE,
+        "POD_NAME": "kopt-reallocation-0",
+    }
     port = free_port()
     server = plane.start_server("reallocation", [*KOPT, *local, f"--port={port}"], env)
     metrics = f"http://127.0.0.1:{port}/metrics"
@@ -81,11 +96,17 @@ def running(plane: ControlPlane, charts: Any, url: str) -> Iterator[Any]:
 
 def job(name: str, selector: Object) -> Object:
     container = {"name": "train", "image": "any", "resources": {"limits": {GPU: "2"}, "requests": {"cpu": "1"}}}
-    template = {"metadata": {"annotations": {"kaiwo.ai/saves-on-request": "true"}},
-                "spec": {"restartPolicy": "Never", "containers": [container], "nodeSelector": selector}}  # fmt: skip
+    template = {
+        "metadata": {"annotations": {"kaiwo.ai/saves-on-request": "true"}},
+        "spec": {"restartPolicy": "Never", "containers": [container], "nodeSelector": selector},
+    }
     metadata = {"name": name, "namespace": SPACE, "labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata,
-            "spec": {"suspend": True, "template": template}}  # fmt: skip
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": {"suspend": True, "template": template},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +119,15 @@ def here(control_plane: ControlPlane) -> Iterator[tuple[Kueue, Kwok]]:
 
 
 @pytest.fixture(scope="module")
-def worked(control_plane: ControlPlane, charts: Any, install: Callable[..., None],
-           here: tuple[Kueue, Kwok]) -> Iterator[list[Object]]:  # fmt: skip
+def worked(
+    control_plane: ControlPlane, charts: Any, install: Callable[..., None], here: tuple[Kueue, Kwok]
+) -> Iterator[list[Object]]:
     """The audit log of a loan that was asked to save, taken back and given again; one is left lent."""
     install(VALUES)
     started, api, (kueue, kwok) = datetime.now(UTC), control_plane.api, here
     api.delete("coordination.k8s.io/v1", "Lease", ACCOUNT, NAMESPACE)
     api.namespace(SPACE, {"kaiwo.ai/managed": "true"})
-    with (
-        endpoint() as forecasts, kwok.nodes(1, gpus=4) as nodes, kueue.queue(SPACE, {GPU: 0, "cpu": 10}) as queue
-    ):  # fmt: skip
+    with endpoint() as forecasts, kwok.nodes(1, gpus=4) as nodes, kueue.queue(SPACE, {GPU: 0, "cpu": 10}) as queue:
         _story(control_plane, charts, forecasts, queue, dict(nodes.selector))
         yield audited(control_plane, ACCOUNT, started)
         api.delete("batch/v1", "Job", "train", SPACE, propagationPolicy="Background")
@@ -130,10 +150,21 @@ def _story(plane: ControlPlane, charts: Any, forecasts: Endpoint, queue: str, se
 
 def _lend(plane: ControlPlane, forecasts: Endpoint, queue: str, selector: Object) -> Object:
     forecasts.demand["chat"] = (100.0,) * 4
-    service = {"name": "chat", "namespace": SPACE, "selector": {"matchLabels": {"app": "chat"}}, "demand": "chat",
-               "capacityPerGpu": 100}  # fmt: skip
-    spec = {"gpus": 4, "services": [service], "hold": "0s", "leadTime": "5m", "mode": "enforce",
-            "borrowers": [{"system": "Kueue", "queue": queue}]}  # fmt: skip
+    service = {
+        "name": "chat",
+        "namespace": SPACE,
+        "selector": {"matchLabels": {"app": "chat"}},
+        "demand": "chat",
+        "capacityPerGpu": 100,
+    }
+    spec = {
+        "gpus": 4,
+        "services": [service],
+        "hold": "0s",
+        "leadTime": "5m",
+        "mode": "enforce",
+        "borrowers": [{"system": "Kueue", "queue": queue}],
+    }
     plane.api.apply({"apiVersion": POOL[0], "kind": POOL[1], "metadata": {"name": "lends"}, "spec": spec})
     made = plane.api.create(job("train", selector))
     wait_for(lambda: _pods(plane.api), what="it runs on lent GPUs")
@@ -153,11 +184,15 @@ def _note(api: Api, saved_s: float = 1.0) -> None:
     from reallocation.conftest import stamp
 
     annotations = {
-        "kaiwo.ai/checkpoint-state": "TRAIN", "kaiwo.ai/checkpoint-safe": "true", "kaiwo.ai/work-at-risk": "1800",
-        "kaiwo.ai/checkpoint-observed-at": stamp(), "kaiwo.ai/work-at-risk-interval": "1800-1900",
-        "kaiwo.ai/checkpoint-model": "logs/7", "kaiwo.ai/last-checkpoint-time": stamp(saved_s),
+        "kaiwo.ai/checkpoint-state": "TRAIN",
+        "kaiwo.ai/checkpoint-safe": "true",
+        "kaiwo.ai/work-at-risk": "1800",
+        "kaiwo.ai/checkpoint-observed-at": stamp(),
+        "kaiwo.ai/work-at-risk-interval": "1800-1900",
+        "kaiwo.ai/checkpoint-model": "logs/7",
+        "kaiwo.ai/last-checkpoint-time": stamp(saved_s),
         "kaiwo.ai/last-checkpoint-step": "500",
-    }  # fmt: skip
+    }
     for pod in _pods(api):
         api.patch("v1", "Pod", pod["metadata"]["name"], {"metadata": {"annotations": annotations}}, SPACE)
 
@@ -172,8 +207,11 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    roles = [one for one in charts.render(VALUES) if one["kind"] in ("Role", "ClusterRole")
-             and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
+    roles = [
+        one
+        for one in charts.render(VALUES)
+        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] == ACCOUNT
+    ]
     assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
     assert SELDOM.keys() <= granted(roles)
 
@@ -198,8 +236,13 @@ def test_off_gives_the_quota_back(worked: list[Object], control_plane: ControlPl
     (queue,) = [one for one in control_plane.api.list(*QUEUE) if one["metadata"]["name"].startswith(f"{SPACE}-")]
     assert _quota(queue) > 0
     env = {"KUBECONFIG": str(control_plane.kubeconfig_for("kopt-off", NAMESPACE)), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([*KOPT, "off", "-n", NAMESPACE, "--wait", "5s", "-o", "json"], env=env, text=True,
-                          capture_output=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*KOPT, "off", "-n", NAMESPACE, "--wait", "5s", "-o", "json"],
+        env=env,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     assert queue["metadata"]["name"] in done.stdout
     found = control_plane.api.get(*QUEUE, queue["metadata"]["name"], "")
     assert _quota(found) == 0

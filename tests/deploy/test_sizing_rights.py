@@ -39,12 +39,16 @@ def worked(
     """The audit log of a Job's way through the controller, as the chart starts it."""
     values = {"mode": "enforce", "sizing": {"dryRunMinutes": 1}, "webhook": {"enabled": False}}
     install(values)
-    (deployment,) = [one for one in charts.render(values)
-                     if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)]  # fmt: skip
+    (deployment,) = [
+        one for one in charts.render(values) if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)
+    ]
     arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     port, started = free_port(), datetime.now(UTC)
-    env = {"KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)), "POD_NAMESPACE": NAMESPACE,
-           "POD_NAME": "kopt-sizing-0"}  # fmt: skip
+    env = {
+        "KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)),
+        "POD_NAMESPACE": NAMESPACE,
+        "POD_NAME": "kopt-sizing-0",
+    }
     local = [one for one in arguments if not one.startswith(("--host", "--port"))]
     server = control_plane.start_server("sizing", [*KOPT, *local, f"--port={port}", "--interval=0.02"], env)
     metrics = f"http://127.0.0.1:{port}/metrics"
@@ -67,15 +71,23 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    roles = [one for one in charts.render() if one["kind"] in ("Role", "ClusterRole")
-             and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
+    roles = [
+        one
+        for one in charts.render({"logs": {"everywhere": True}})
+        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] in (ACCOUNT, "kopt-logs")
+    ]
     assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
     assert SELDOM.keys() <= granted(roles)
 
 
-@pytest.mark.parametrize(("changes", "space"), [
-    ({"labels": {}}, SPACE), ({}, "default"), ({"host": True}, SPACE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "space"),
+    [
+        ({"labels": {}}, SPACE),
+        ({}, "default"),
+        ({"host": True}, SPACE),
+    ],
+)
 def test_its_account_cannot_create_anything_else(
     worked: list[Object], control_plane: ControlPlane, changes: Object, space: str
 ) -> None:
@@ -86,8 +98,16 @@ def test_its_account_cannot_create_anything_else(
     stolen = Api(Path(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)))
     with pytest.raises(Refused, match="kopt-sizing-fence"):
         stolen.create(body, dryRun="All")
-    allowed = job("fine", SPACE, "id")
+    allowed = job("fine", SPACE, "id", activeDeadlineSeconds=60)
     allowed["metadata"]["labels"] = {"kaiwo.ai/profiling": "x"}
+    owner = control_plane.api.get(*BATCH, "train", SPACE)["metadata"]
+    allowed["metadata"]["ownerReferences"] = [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": owner["name"], "uid": owner["uid"]}
+    ]
+    allowed["spec"]["template"]["spec"] |= {
+        "automountServiceAccountToken": False,
+        "priorityClassName": "kopt-profiling",
+    }
     assert stolen.create(allowed, dryRun="All")
 
 

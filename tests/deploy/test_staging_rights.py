@@ -17,15 +17,21 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import free_port, wait_for
 from staging.servers import Served, web
 
-from kopt.cluster.held import HOLDABLE
+from kopt.cluster.holds.hold import HOLDABLE
 from kopt.controllers.staging.affinity import affinity_to
 
 from .rights import Object, audited, granted, used
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE, GATED = "kopt-system", "kopt-staging", "staged", "gated"
-VALUES = {"mode": "enforce", "staging": {"enabled": True, "download": {"cpu": "10m"}}, "webhook": {"enabled": False},
-          "sizing": {"enabled": False}, "extender": {"enabled": False}}  # fmt: skip
+VALUES = {
+    "mode": "enforce",
+    "staging": {"enabled": True, "download": {"cpu": "10m"}},
+    "webhook": {"enabled": False},
+    "sizing": {"enabled": False},
+    "extender": {"enabled": False},
+    "logs": {"everywhere": True},
+}
 BATCH, DATA = ("batch/v1", "Job"), ("kaiwo.ai/v1alpha1", "StagedData")
 GPU = "nvidia.com/gpu"
 OTHERS = {"jobsets", "trainjobs", "pytorchjobs", "mpijobs", "rayjobs", "rayclusters"}
@@ -33,9 +39,11 @@ SELDOM = {
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
     ("update", "kaiwo.ai", "stageddata/finalizers"): "only asked of the API server itself, for ownerReferences",
 } | {
-    (verb, one.group, one.plural): "only where the kind is installed" for one in HOLDABLE if one.plural in OTHERS
+    (verb, one.group, one.plural): "only where the kind is installed"
+    for one in HOLDABLE
+    if one.plural in OTHERS
     for verb in ("patch", "watch")
-}  # fmt: skip
+}
 
 
 def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
@@ -45,21 +53,39 @@ def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
 
 
 def job(name: str, node: Kubelet, source: str) -> Object:
-    container = {"name": "main", "image": "any", "command": ["sleep", "600"], "resources": {
-        "limits": {GPU: "1"}, "requests": {"cpu": "10m"}}}  # fmt: skip
-    spec = {"containers": [container], "nodeSelector": node.selector, "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 0}  # fmt: skip
-    metadata = {"name": name, "namespace": SPACE, "labels": {"kueue.x-k8s.io/queue-name": "gpus"},
-                "annotations": {"kaiwo.ai/stage": f"{source} -> pvc://claim/copies/{name}"}}  # fmt: skip
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata,
-            "spec": {"suspend": True, "template": {"spec": spec}}}  # fmt: skip
+    container = {
+        "name": "main",
+        "image": "any",
+        "command": ["sleep", "600"],
+        "resources": {"limits": {GPU: "1"}, "requests": {"cpu": "10m"}},
+    }
+    spec = {
+        "containers": [container],
+        "nodeSelector": node.selector,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+    }
+    metadata = {
+        "name": name,
+        "namespace": SPACE,
+        "labels": {"kueue.x-k8s.io/queue-name": "gpus"},
+        "annotations": {"kaiwo.ai/stage": f"{source} -> pvc://claim/copies/{name}"},
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": {"suspend": True, "template": {"spec": spec}},
+    }
 
 
 def gated_pod(api: Api, node: Kubelet, source: str) -> None:
     """A pod as the webhook leaves it."""
     spec: Object = job("serve", node, source)["spec"]["template"]["spec"]
-    annotations = {"kaiwo.ai/stage": f"{source} -> pvc://claim/copies/train-0",
-                   "kaiwo.ai/held-undo": '{"gates":["kaiwo.ai/staging"]}'}  # fmt: skip
+    annotations = {
+        "kaiwo.ai/stage": f"{source} -> pvc://claim/copies/train-0",
+        "kaiwo.ai/held-undo": '{"gates":["kaiwo.ai/staging"]}',
+    }
     labels = {"kaiwo.ai/held": "staging", "kaiwo.ai/asks-for-data": "true"}
     metadata = {"name": "serve", "namespace": SPACE, "labels": labels, "annotations": annotations}
     gates = {"schedulingGates": [{"name": "kaiwo.ai/staging"}]}
@@ -67,13 +93,27 @@ def gated_pod(api: Api, node: Kubelet, source: str) -> None:
 
 
 def claim(api: Api, folder: Path) -> None:
-    volume = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "hostPath": {"path": str(folder)},
-              "claimRef": {"name": "claim", "namespace": SPACE}}  # fmt: skip
-    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": "staged",
-            "resources": {"requests": {"storage": "1Gi"}}}  # fmt: skip
-    api.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "staged"}, "spec": volume},
-              {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "claim", "namespace": SPACE},
-               "spec": spec})  # fmt: skip
+    volume = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteMany"],
+        "hostPath": {"path": str(folder)},
+        "claimRef": {"name": "claim", "namespace": SPACE},
+    }
+    spec = {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "volumeName": "staged",
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    api.apply(
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "staged"}, "spec": volume},
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "claim", "namespace": SPACE},
+            "spec": spec,
+        },
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,16 +124,25 @@ def kueue_here(control_plane: ControlPlane) -> Iterator[Kueue]:
 
 
 @pytest.fixture(scope="module")
-def worked(control_plane: ControlPlane, kueue_here: Kueue, charts: Any, install: Callable[..., None],
-           tmp_path_factory: pytest.TempPathFactory) -> list[Object]:  # fmt: skip
+def worked(
+    control_plane: ControlPlane,
+    kueue_here: Kueue,
+    charts: Any,
+    install: Callable[..., None],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[Object]:
     """The audit log of a copy that a job waited for, and that was taken away."""
     install(VALUES)
-    (deployment,) = [one for one in charts.render(VALUES)
-                     if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)]  # fmt: skip
+    (deployment,) = [
+        one for one in charts.render(VALUES) if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)
+    ]
     arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     local = [one for one in arguments if not one.startswith(("--host", "--port"))]
-    env = {"KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)), "POD_NAMESPACE": NAMESPACE,
-           "POD_NAME": "kopt-staging-0"}  # fmt: skip
+    env = {
+        "KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)),
+        "POD_NAMESPACE": NAMESPACE,
+        "POD_NAME": "kopt-staging-0",
+    }
     started, api, folder = datetime.now(UTC), control_plane.api, tmp_path_factory.mktemp("claim")
     api.namespace(SPACE, {"kaiwo.ai/managed": "true"})
     claim(api, folder)
@@ -127,8 +176,9 @@ def worked(control_plane: ControlPlane, kueue_here: Kueue, charts: Any, install:
         assert not list((folder / "copies").rglob("a"))
         # What is not wanted any more while it runs is ended.
         slow = {"source": "https://127.0.0.1:9/nobody", "destination": {"claim": "claim", "path": "slow"}}
-        api.create({"apiVersion": DATA[0], "kind": DATA[1], "metadata": {"name": "slow", "namespace": SPACE},
-                    "spec": slow})  # fmt: skip
+        api.create(
+            {"apiVersion": DATA[0], "kind": DATA[1], "metadata": {"name": "slow", "namespace": SPACE}, "spec": slow}
+        )
         wait_for(lambda: _phase(api, "slow") == "Staging", what="it is under way")
         api.delete(*DATA, "slow", SPACE)
         wait_for(lambda: not api.list(*DATA, SPACE), what="it is ended and gone")
@@ -147,8 +197,11 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    roles = [one for one in charts.render(VALUES) if one["kind"] in ("Role", "ClusterRole")
-             and one["metadata"]["name"] == ACCOUNT]  # fmt: skip
+    roles = [
+        one
+        for one in charts.render(VALUES)
+        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] in (ACCOUNT, "kopt-logs")
+    ]
     assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
     assert SELDOM.keys() <= granted(roles)
 
@@ -160,10 +213,17 @@ def test_its_account_creates_no_other_job(worked: list[Object], control_plane: C
     image = next(one for one in arguments if one.startswith("--image=")).removeprefix("--image=")
 
     def create(labels: Object, space: str = SPACE, image: str = image, **pod: Any) -> None:
-        container = {"name": "x", "image": image}
+        container = {"name": "x", "image": image, "args": ["stage"]}
         spec = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]} | pod
-        stolen.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x", "namespace": space,
-                       "labels": labels}, "spec": {"template": {"spec": spec}}}, dryRun="All")  # fmt: skip
+        stolen.create(
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": "x", "namespace": space, "labels": labels},
+                "spec": {"template": {"spec": spec}},
+            },
+            dryRun="All",
+        )
 
     ours = {"kaiwo.ai/staging-of": "any"}
     create(ours)
@@ -186,10 +246,19 @@ def test_its_account_creates_no_other_job(worked: list[Object], control_plane: C
 def waiting_pod(api: Api, name: str, labels: Object) -> None:
     """It waits behind our gate and behind another's."""
     image = {"image": "team/train:1", "resources": {"requests": {"cpu": "10m"}}}
-    spec = {"schedulingGates": [{"name": "kaiwo.ai/staging"}, {"name": "kueue.x-k8s.io/admission"}],
-            "containers": [{"name": "main"} | image], "initContainers": [{"name": "first"} | image]}  # fmt: skip
-    api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": GATED, "labels": labels},
-                "spec": spec})  # fmt: skip
+    spec = {
+        "schedulingGates": [{"name": "kaiwo.ai/staging"}, {"name": "kueue.x-k8s.io/admission"}],
+        "containers": [{"name": "main"} | image],
+        "initContainers": [{"name": "first"} | image],
+    }
+    api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": GATED, "labels": labels},
+            "spec": spec,
+        }
+    )
 
 
 def without(*gates: str) -> Object:
@@ -256,9 +325,14 @@ def test_an_account_without_the_right_cannot_take_the_gate_and_off_can(gated: Ap
 
 def test_off_lets_its_objects_be_deleted(worked: list[Object], control_plane: ControlPlane) -> None:
     api = control_plane.api
-    api.create({"apiVersion": DATA[0], "kind": DATA[1],
-                "metadata": {"name": "kept", "namespace": SPACE, "finalizers": ["kaiwo.ai/staged-copies"]},
-                "spec": {"source": "s3://a/b", "destination": {"claim": "claim", "path": "kept"}}})  # fmt: skip
+    api.create(
+        {
+            "apiVersion": DATA[0],
+            "kind": DATA[1],
+            "metadata": {"name": "kept", "namespace": SPACE, "finalizers": ["kaiwo.ai/staged-copies"]},
+            "spec": {"source": "s3://a/b", "destination": {"claim": "claim", "path": "kept"}},
+        }
+    )
     env = {"KUBECONFIG": str(control_plane.kubeconfig_for("kopt-off", NAMESPACE)), "PATH": "/usr/bin:/bin"}
     subprocess.run([*KOPT, "off", "-n", NAMESPACE, "--wait", "5s"], env=env, capture_output=True, check=False)
     assert api.get("apps/v1", "Deployment", ACCOUNT, NAMESPACE)["spec"]["replicas"] == 0

@@ -43,8 +43,10 @@ def test_it_keeps_to_the_restricted_standard_unless_the_driver_wants_more(charts
     assert not [one for one in spec["volumes"] if "hostPath" in one]
     (container,) = spec["containers"]
     assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}
-    }  # fmt: skip
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
     assert {one["name"]: one.get("value") for one in container["env"]}["NVIDIA_VISIBLE_DEVICES"] == "all"
 
 
@@ -61,10 +63,15 @@ def test_for_amd_it_is_privileged_in_a_namespace_of_its_own_and_mounts_nothing_t
 
 
 def test_two_agents_in_one_namespace_make_it_once_and_are_switched_off_once(charts: Any) -> None:
-    objects = list(charts.render({
-        "predictions": {"url": "http://predictions.mlops:8700"},
-        "logtail": {"enabled": True}, "topology": {"enabled": True, "privileged": True},
-    }))  # fmt: skip
+    objects = list(
+        charts.render(
+            {
+                "predictions": {"url": "http://predictions.mlops:8700"},
+                "logtail": {"enabled": True},
+                "topology": {"enabled": True, "privileged": True},
+            }
+        )
+    )
     named(objects, "Namespace", AGENTS)
     roles = [one for one in objects if (one["kind"], one["metadata"]["name"]) == ("Role", "kopt-off")]
     assert sorted(one["metadata"]["namespace"] for one in roles) == [AGENTS, SPACE]
@@ -72,11 +79,15 @@ def test_two_agents_in_one_namespace_make_it_once_and_are_switched_off_once(char
     assert [one["name"] for one in button] == ["off", "agents"]
 
 
-@pytest.mark.parametrize(("topology", "words"), [
-    ({"levels": {"block": "example.com/spine"}}, "topology/levels"),
-    ({"intervalSeconds": 1}, "topology/intervalSeconds"),
-    ({"rocmPath": "/opt/rocm"}, "rocmPath needs topology.privileged"), ({"rocmPath": "opt"}, "topology/rocmPath"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("topology", "words"),
+    [
+        ({"levels": {"block": "example.com/spine"}}, "topology/levels"),
+        ({"intervalSeconds": 1}, "topology/intervalSeconds"),
+        ({"rocmPath": "/opt/rocm"}, "rocmPath needs topology.privileged"),
+        ({"rocmPath": "opt"}, "topology/rocmPath"),
+    ],
+)
 def test_values_that_cannot_be_meant_are_refused(charts: Any, topology: Object, words: str) -> None:
     values = {"topology": {"enabled": True, **topology}}
     done = charts.run("template", "kopt", ROOT / "deploy" / "chart", values=values)
@@ -89,8 +100,14 @@ def test_every_argument_is_an_option_of_the_command(charts: Any) -> None:
 
     from kopt.cli.main import app
 
-    objects = rendered(charts, privileged=True, rocmPath="/opt/rocm", labels=False, fabricConfigMap="fabric",
-                       levels={"block": "a/b", "rack": "a/c"})  # fmt: skip
+    objects = rendered(
+        charts,
+        privileged=True,
+        rocmPath="/opt/rocm",
+        labels=False,
+        fabricConfigMap="fabric",
+        levels={"block": "a/b", "rack": "a/c"},
+    )
     (container,) = named(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"]
     told = CliRunner().invoke(app, ["agent", "topology", "--help"], env={"COLUMNS": "200"}).output
     assert [one for one in container["args"][2:] if one.partition("=")[0] not in told] == []
@@ -109,11 +126,24 @@ class Cluster:
 
     def token_of_a_pod_on(self, node: str) -> Path:
         """A kubeconfig with a token that the kubelet of ``node`` would give the agent's pod."""
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"agent-{node}", "namespace": SPACE},
-               "spec": {"nodeName": node, "serviceAccountName": ACCOUNT, "automountServiceAccountToken": False,
-                        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-                        "containers": [{"name": "topology", "image": "agent", "securityContext": {
-                            "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}]}}  # fmt: skip
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"agent-{node}", "namespace": SPACE},
+            "spec": {
+                "nodeName": node,
+                "serviceAccountName": ACCOUNT,
+                "automountServiceAccountToken": False,
+                "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+                "containers": [
+                    {
+                        "name": "topology",
+                        "image": "agent",
+                        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                    }
+                ],
+            },
+        }
         made = self.api.create(pod)["metadata"]
         bound = {"kind": "Pod", "apiVersion": "v1", "name": made["name"], "uid": made["uid"]}
         path = f"/api/v1/namespaces/{SPACE}/serviceaccounts/{ACCOUNT}/token"
@@ -138,9 +168,12 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(
-    control_plane: ControlPlane, charts: Any, install: Callable[..., None], uninstall: Callable[[], None],
+    control_plane: ControlPlane,
+    charts: Any,
+    install: Callable[..., None],
+    uninstall: Callable[[], None],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Cluster]:  # fmt: skip
+) -> Iterator[Cluster]:
     install({"topology": {"enabled": True}, "webhook": {"enabled": False}})
     found = Cluster(control_plane, outputs.cube_mesh(tmp_path_factory.mktemp("recorded")), charts)
     for node in (NODE, OTHER):
@@ -178,23 +211,29 @@ def test_it_publishes_with_its_own_account(cluster: Cluster, published: Object) 
 
 def test_it_was_refused_nothing_and_used_every_right(cluster: Cluster, published: Object) -> None:
     user = f"system:serviceaccount:{SPACE}:{ACCOUNT}"
-    asked = [one for one in cluster.plane.audit_entries(ACCOUNT)
-             if one["user"]["username"] == user and one.get("userAgent") == "kopt-topology"]  # fmt: skip
+    asked = [
+        one
+        for one in cluster.plane.audit_entries(ACCOUNT)
+        if one["user"]["username"] == user and one.get("userAgent") == "kopt-topology"
+    ]
     assert [one for one in asked if one.get("responseStatus", {}).get("code") == 403] == []
     used = {(one["verb"], one["objectRef"]["resource"]) for one in asked}
     # A first apply is a patch that needs the right to create.
     assert used == {(verb, kind) for verb in ("list", "watch", "patch") for kind in ("nodes", "nodetopologies")}
 
 
-@pytest.mark.parametrize(("node", "changes", "words"), [
-    (NODE, {"spec": {"unschedulable": True}}, "only labels"),
-    (NODE, {"spec": {"taints": None, "podCIDR": "10.9.0.0/24"}}, "only labels"),
-    (NODE, {"metadata": {"annotations": {"evil": "yes"}}}, "only labels"),
-    (NODE, {"metadata": {"labels": {"team": "mine"}}}, "only labels that tell of links"),
-    (NODE, {"metadata": {"labels": {"team": None}}}, "only labels that tell of links"),
-    (NODE, {"metadata": {"labels": {"kaiwo.ai/anything": "else"}}}, "only labels that tell of links"),
-    (OTHER, {"metadata": {"labels": {"kaiwo.ai/gpu-link": "nvlink"}}}, "only its own node"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("node", "changes", "words"),
+    [
+        (NODE, {"spec": {"unschedulable": True}}, "only labels"),
+        (NODE, {"spec": {"taints": None, "podCIDR": "10.9.0.0/24"}}, "only labels"),
+        (NODE, {"metadata": {"annotations": {"evil": "yes"}}}, "only labels"),
+        (NODE, {"metadata": {"labels": {"team": "mine"}}}, "only labels that tell of links"),
+        (NODE, {"metadata": {"labels": {"team": None}}}, "only labels that tell of links"),
+        (NODE, {"metadata": {"labels": {"kaiwo.ai/anything": "else"}}}, "only labels that tell of links"),
+        (OTHER, {"metadata": {"labels": {"kaiwo.ai/gpu-link": "nvlink"}}}, "only its own node"),
+    ],
+)
 def test_its_token_cannot_change_anything_else_of_a_node(
     cluster: Cluster, credentials: Path, published: Object, node: str, changes: Object, words: str
 ) -> None:

@@ -20,12 +20,27 @@ Object = dict[str, Any]
 class RunningExtender:
     """``kopt extender`` as a process; ``url`` is what a scheduler calls."""
 
-    def __init__(self, plane: ControlPlane, namespace: str, *options: str, name: str, kubeconfig: Path | None,
-                 env: dict[str, str] | None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        plane: ControlPlane,
+        namespace: str,
+        *options: str,
+        name: str,
+        kubeconfig: Path | None,
+        env: dict[str, str] | None,
+    ) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        command = [KOPT, "extender", "--kubeconfig", kubeconfig or plane.kubeconfig, f"--port={port}",
-                   f"--namespace={namespace}", f"--identity={name}", *options]  # fmt: skip
+        command = [
+            KOPT,
+            "extender",
+            "--kubeconfig",
+            kubeconfig or plane.kubeconfig,
+            f"--port={port}",
+            f"--namespace={namespace}",
+            f"--identity={name}",
+            *options,
+        ]
         self.server: Server = plane.start_server(name, command, env)
         self.http = httpx.Client(base_url=self.url, trust_env=False, timeout=60)
         self._plane, self._schedulers = plane, ExitStack()
@@ -72,9 +87,16 @@ def start_extender() -> Iterator[Callable[..., RunningExtender]]:
     with ExitStack() as running:
         numbers = iter(range(100))
 
-        def start(plane: ControlPlane, namespace: str, *options: str, mode: str = "enforce", wait: bool = True,
-                  name: str = "", kubeconfig: Path | None = None,
-                  env: dict[str, str] | None = None) -> RunningExtender:  # fmt: skip
+        def start(
+            plane: ControlPlane,
+            namespace: str,
+            *options: str,
+            mode: str = "enforce",
+            wait: bool = True,
+            name: str = "",
+            kubeconfig: Path | None = None,
+            env: dict[str, str] | None = None,
+        ) -> RunningExtender:
             name = name or f"{namespace}-extender-{next(numbers)}"
             one = RunningExtender(
                 plane, namespace, f"--mode={mode}", *options, name=name, kubeconfig=kubeconfig, env=env
@@ -87,9 +109,19 @@ def start_extender() -> Iterator[Callable[..., RunningExtender]]:
         yield start
 
 
-def gpu_pod(name: str, namespace: str, gpus: int = 1, *, scheduler: str = "", resource: str = "nvidia.com/gpu",
-            cpu: str = "1", memory: str = "1Gi", annotations: dict[str, str] | None = None,
-            labels: dict[str, str] | None = None, selector: dict[str, str] | None = None) -> Object:  # fmt: skip
+def gpu_pod(
+    name: str,
+    namespace: str,
+    gpus: int = 1,
+    *,
+    scheduler: str = "",
+    resource: str = "nvidia.com/gpu",
+    cpu: str = "1",
+    memory: str = "1Gi",
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    selector: dict[str, str] | None = None,
+) -> Object:
     """A pod's manifest."""
     limits = {"cpu": cpu, "memory": memory} | ({resource: str(gpus)} if gpus else {})
     spec: Object = {

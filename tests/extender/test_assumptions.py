@@ -7,14 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
-from kopt.cluster.api import ApiError, NotFound, Unreachable
-from kopt.cluster.informer import Change, ChangeKind
-from kopt.controllers.extender.binding import Binder
-from kopt.controllers.extender.fleet import Fleet, Stage
+from kopt.cluster.client.api import ApiError, NotFound, Unreachable
+from kopt.cluster.runtime.informer import Change, ChangeKind
+from kopt.controllers.extender.binding.request import Binder
+from kopt.controllers.extender.books.fleet import Fleet, Stage
+from kopt.controllers.extender.calls.protocol import BindCall, parse_offer
+from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
-from kopt.controllers.extender.service import Extender
 from kopt.controllers.extender.settings import ExtenderSettings
-from kopt.controllers.extender.wire import BindCall, parse_offer
 from kopt.core.decision import Mode
 from tests.extender.conftest import Object, gpu_pod
 from tests.extender.test_books import free, node
@@ -64,7 +64,7 @@ class Scene:
         return str(orjson.loads(answer.body)["Error"])
 
     def seen(self, name: str, bound_to: str = "") -> None:
-        view = self.extender.view_of(self.pod(name, bound_to))
+        view = self.extender.pod_state(self.pod(name, bound_to))
         old = self.extender.pods.get(name)
         self.extender.pod_changed(Change(ChangeKind.UPDATED if old else ChangeKind.ADDED, view.key, old, view))
 

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kopt.controllers.extender.asks import Ask, ask_of
-from kopt.controllers.extender.fleet import Fleet, Stage
-from kopt.controllers.extender.names import NodeNames
+from kopt.cluster.workloads.pod_request import Ask, ask_of
+from kopt.controllers.extender.books.fleet import Fleet, Stage
+from kopt.controllers.extender.calls.node_list import NodeNames
 from kopt.core.units import GIB, Bytes
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.placement.state import FleetNode, PlacementError
@@ -129,8 +130,17 @@ def test_unknown_nodes_are_counted_and_refused_by_name() -> None:
     assert fleet.refusals(asking(), names) == {"a": Refusal.GPU_FREE, "new": 1, "newer": 1}
 
 
-SIZES = st.sampled_from([asking(1), asking(2), asking(4), asking(0, gpu_fraction="0.5"), asking(0, gpu_fraction="0.3"),
-                         asking(0), asking(1, resource=MIG)])  # fmt: skip
+SIZES = st.sampled_from(
+    [
+        asking(1),
+        asking(2),
+        asking(4),
+        asking(0, gpu_fraction="0.5"),
+        asking(0, gpu_fraction="0.3"),
+        asking(0),
+        asking(1, resource=MIG),
+    ]
+)
 NODES = ("a", "b", "c")
 
 
@@ -192,7 +202,7 @@ class Books(RuleBasedStateMachine):
 
 
 TestBooks = Books.TestCase
-TestBooks.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestBooks.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 @given(st.dictionaries(st.sampled_from(["cpu", "memory", NVIDIA, MIG, "amd.com/gpu"]), st.integers(0, 9), max_size=4))

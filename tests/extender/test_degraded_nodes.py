@@ -13,18 +13,18 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 from node_outputs import CUBE_MESH, pci
 
-from kopt.cluster.informer import Change, ChangeKind
-from kopt.cluster.node_bandwidths import NodeBandwidth, status_of
-from kopt.controllers.extender.complaints import of_bandwidth
-from kopt.controllers.extender.fleet import Fleet
+from kopt.cluster.objects.node_bandwidth import NodeBandwidth, status_of
+from kopt.cluster.runtime.informer import Change, ChangeKind
+from kopt.controllers.extender.books.fleet import Fleet
+from kopt.controllers.extender.books.node_health import of_bandwidth
+from kopt.controllers.extender.books.topologies import report_of
+from kopt.controllers.extender.calls.protocol import parse_offer
+from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
-from kopt.controllers.extender.service import Extender
 from kopt.controllers.extender.settings import ExtenderSettings
-from kopt.controllers.extender.topologies import facts_of
-from kopt.controllers.extender.wire import parse_offer
-from kopt.core.bandwidth import Collective
 from kopt.core.decision import Mode
-from kopt.core.pairs import Health, MeasuredPair
+from kopt.core.hardware.bandwidth import Collective
+from kopt.core.hardware.pairwise import Health, MeasuredPair
 from tests.extender.conftest import Object, RunningExtender, gpu_pod
 from tests.extender.test_books import node
 from tests.extender.test_planned_together import Nowhere
@@ -40,26 +40,38 @@ WHY = f"link {pci(0)} {pci(3)} (GPU 0, GPU 3) had 2, has 1"
 def cube_mesh(name: str, *, broken: bool = False) -> Object:
     """A NodeTopology as an agent writes it; broken: of two links between GPU 0 and 3 one is left."""
     counts = CUBE_MESH | ({BROKEN: 1} if broken else {})
-    links = [{"a": a, "b": b} | ({"type": "NVLINK", "count": counts[a, b]} if (a, b) in counts else {"type": "SYS"})
-             for a, b in combinations(range(8), 2)]  # fmt: skip
+    links = [
+        {"a": a, "b": b} | ({"type": "NVLINK", "count": counts[a, b]} if (a, b) in counts else {"type": "SYS"})
+        for a, b in combinations(range(8), 2)
+    ]
     gpus = [{"index": n, "name": "Tesla V100-SXM2-32GB", "pci": pci(n), "numa": n // 4} for n in range(8)]
     parts = [{"part": f"link {pci(0)} {pci(3)}", "was": 2, "now": 1, "since": "2026-11-22T10:00:00Z"}]
     return {
-        "apiVersion": "kaiwo.ai/v1alpha1", "kind": "NodeTopology", "metadata": {"name": name},
+        "apiVersion": "kaiwo.ai/v1alpha1",
+        "kind": "NodeTopology",
+        "metadata": {"name": name},
         "spec": {"tool": "nvidia-smi", "vendor": "nvidia", "gpus": gpus, "links": links},
         "status": {"degraded": parts if broken else []},
-    }  # fmt: skip
+    }
 
 
 def pairs(name: str, health: str, reason: str = "", **slow: float) -> Object:
     """A NodeBandwidth as the pairwise benchmark writes it: one test that was well, and those that were not."""
-    tests = [("y", Health.HEALTHY, 92.0)] + [(other, Health.SLOW if gbps else Health.FAILED, gbps)
-                                             for other, gbps in slow.items()]  # fmt: skip
+    tests = [("y", Health.HEALTHY, 92.0)] + [
+        (other, Health.SLOW if gbps else Health.FAILED, gbps) for other, gbps in slow.items()
+    ]
     found = [
-        MeasuredPair((name, other), 8, Collective.ALL_REDUCE, 1e9, alpha_us=9.0 if gbps else None,
-                     beta_gbps=gbps or None, health=of)
+        MeasuredPair(
+            (name, other),
+            8,
+            Collective.ALL_REDUCE,
+            1e9,
+            alpha_us=9.0 if gbps else None,
+            beta_gbps=gbps or None,
+            health=of,
+        )
         for other, of, gbps in tests
-    ]  # fmt: skip
+    ]
     status = status_of(NodeBandwidth(name, Health(health), reason, 1e9, tuple(found)))
     return {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "NodeBandwidth", "metadata": {"name": name}, "status": status}
 
@@ -74,7 +86,7 @@ class Scene:
             self.extender.node_changed(Change(ChangeKind.ADDED, ("", name), None, node(name)))
 
     def topology(self, name: str, *, broken: bool = False) -> None:
-        facts = facts_of(cube_mesh(name, broken=broken))
+        facts = report_of(cube_mesh(name, broken=broken))
         self.extender.topology_changed(Change(ChangeKind.UPDATED, ("", name), None, facts))
 
     def bandwidth(self, document: Object | None, name: str = "a") -> None:
@@ -136,7 +148,7 @@ def test_many_parts_are_told_in_few_words() -> None:
     document["status"]["degraded"] = [
         {"part": f"lanes {pci(n)}", "was": 16, "now": 8, "since": "x"} for n in range(5)
     ] + [{"part": f"ports {pci(7)}", "was": 6, "now": 6, "since": "x"}]
-    complaint = facts_of(document).complaint
+    complaint = report_of(document).complaint
     assert complaint is not None
     assert complaint.text.startswith(f"lanes {pci(0)} (GPU 0) had 16, has 8; ")
     assert complaint.text.endswith(" and 3 more")
@@ -156,8 +168,12 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 def workload(space: str, name: str, **topology: object) -> Object:
     asked = {"count": 4, "topology": {"preference": "NVLinkOptimal", **topology}}
-    return {"apiVersion": "kgwe.nvidia.io/v1", "kind": "GPUWorkload", "metadata": {"name": name, "namespace": space},
-            "spec": {"gpuRequirements": asked}}  # fmt: skip
+    return {
+        "apiVersion": "kgwe.nvidia.io/v1",
+        "kind": "GPUWorkload",
+        "metadata": {"name": name, "namespace": space},
+        "spec": {"gpuRequirements": asked},
+    }
 
 
 def notes(api: Api, space: str, pod: str, reason: str) -> list[str]:

@@ -31,9 +31,12 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 def workload(space: str) -> Object:
     topology = {"preference": "NVLinkOptimal", "required": True}
-    return {"apiVersion": "kgwe.nvidia.io/v1", "kind": "GPUWorkload",
-            "metadata": {"name": "training", "namespace": space},
-            "spec": {"gpuRequirements": {"count": 4, "topology": topology}}}  # fmt: skip
+    return {
+        "apiVersion": "kgwe.nvidia.io/v1",
+        "kind": "GPUWorkload",
+        "metadata": {"name": "training", "namespace": space},
+        "spec": {"gpuRequirements": {"count": 4, "topology": topology}},
+    }
 
 
 def test_a_pod_gets_the_linked_gpus_of_the_node_whose_agent_found_them(

@@ -11,18 +11,18 @@ from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 
 from kopt.agents.topology import labels as agents
-from kopt.cluster.informer import Change, ChangeKind
-from kopt.controllers.extender.asks import Wish, ask_of
-from kopt.controllers.extender.complaints import Complaint
-from kopt.controllers.extender.domains import LEVELS, domains_of_node
-from kopt.controllers.extender.fleet import Fleet
-from kopt.controllers.extender.memberships import Membership, membership_of
+from kopt.cluster.runtime.informer import Change, ChangeKind
+from kopt.cluster.workloads.pod_request import Wish, ask_of
+from kopt.controllers.extender.books.fleet import Fleet
+from kopt.controllers.extender.books.gang_membership import Membership, membership_of
+from kopt.controllers.extender.books.gpu_workloads import workload_of
+from kopt.controllers.extender.books.node_health import Complaint
+from kopt.controllers.extender.books.topologies import report_of
+from kopt.controllers.extender.books.topology_domains import LEVELS, domains_of_node
+from kopt.controllers.extender.calls.protocol import parse_offer
+from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
-from kopt.controllers.extender.service import Extender
 from kopt.controllers.extender.settings import ExtenderSettings
-from kopt.controllers.extender.topologies import facts_of
-from kopt.controllers.extender.wire import parse_offer
-from kopt.controllers.extender.workloads import workload_of
 from kopt.core.decision import Mode
 from tests.extender.conftest import Object, RunningExtender, gpu_pod
 from tests.extender.test_books import NVIDIA, node
@@ -41,8 +41,12 @@ def switched(name: str) -> Object:
     nics = [{"name": f"mlx5_{n}", "numa": n // 4, "gbitPerS": 400} for n in range(8)]
     affinity = [{"gpu": n, "nic": f"mlx5_{n}", "type": "PIX"} for n in range(8)]
     spec = {"tool": "nvidia-smi", "vendor": "nvidia", "gpus": gpus, "links": links, "nics": nics}
-    return {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "NodeTopology", "metadata": {"name": name},
-            "spec": spec | {"nicAffinity": affinity}}  # fmt: skip
+    return {
+        "apiVersion": "kaiwo.ai/v1alpha1",
+        "kind": "NodeTopology",
+        "metadata": {"name": name},
+        "spec": spec | {"nicAffinity": affinity},
+    }
 
 
 class Scene:
@@ -58,14 +62,14 @@ class Scene:
             offers = {NVIDIA: replace(node(name)[NVIDIA], domains=domains)}
             self.extender.node_changed(Change(ChangeKind.ADDED, ("", name), None, offers))
             if linked:
-                facts = facts_of(switched(name))
+                facts = report_of(switched(name))
                 self.extender.topology_changed(Change(ChangeKind.ADDED, ("", name), None, facts))
 
     def seen(self, name: str, gpus: int = 8, gang: str = "g", pods: int = 0) -> Object:
         annotations = {TOTAL: str(pods)} if pods else {}
         document = gpu_pod(name, "ns", gpus, annotations=annotations, labels={GROUP: gang} if gang else {})
         document["metadata"] |= {"uid": name, "generation": 1}
-        view = self.extender.view_of(document)
+        view = self.extender.pod_state(document)
         self.extender.pod_changed(Change(ChangeKind.ADDED, view.key, None, view))
         return document
 
@@ -221,10 +225,20 @@ def test_on_a_cluster_a_gang_of_four_goes_to_the_rack_with_room_for_four(
         extender = start_extender(control_plane, space)
         extender.start_scheduler(space)
         for number in range(4):
-            api.create(gpu_pod(f"rank-{number}", space, 8, scheduler=space, labels={GROUP: "training"},
-                               annotations={TOTAL: "4"}, selector={"pool": space}))  # fmt: skip
+            api.create(
+                gpu_pod(
+                    f"rank-{number}",
+                    space,
+                    8,
+                    scheduler=space,
+                    labels={GROUP: "training"},
+                    annotations={TOTAL: "4"},
+                    selector={"pool": space},
+                )
+            )
         placed = {bound(api, f"rank-{number}", space)["spec"]["nodeName"] for number in range(4)}
         assert placed == set(home)
-        (told,) = [one["message"] for one in extender.explain(space, "rank-0")["reasons"]
-                   if one["code"] == "GANG_TOGETHER"]  # fmt: skip
+        (told,) = [
+            one["message"] for one in extender.explain(space, "rank-0")["reasons"] if one["code"] == "GANG_TOGETHER"
+        ]
         assert "block b1/rack r2 holds all 4 pods" in told

@@ -38,8 +38,11 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     yield control_plane
     for kind in ("gpuworkloads.kgwe.nvidia.io", "nodetopologies.kaiwo.ai"):
         control_plane.api.delete("apiextensions.k8s.io/v1", "CustomResourceDefinition", kind)
-        wait_for(lambda kind=kind: control_plane.api.find(
-            "apiextensions.k8s.io/v1", "CustomResourceDefinition", kind) is None)  # fmt: skip
+        wait_for(
+            lambda kind=kind: (
+                control_plane.api.find("apiextensions.k8s.io/v1", "CustomResourceDefinition", kind) is None
+            )
+        )
 
 
 def workload(space: str, **topology: object) -> Object:
@@ -91,8 +94,12 @@ def nvlink_pairs(node: str) -> Object:
     fast = {"type": "NVLINK", "count": 12}
     pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
     links = [{"a": a, "b": b} | (fast if (a, b) in ((0, 3), (1, 2)) else {"type": "SYS"}) for a, b in pairs]
-    return {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "NodeTopology", "metadata": {"name": node},
-            "spec": {"tool": "nvidia-smi", "vendor": "nvidia", "gpus": gpus, "links": links}}  # fmt: skip
+    return {
+        "apiVersion": "kaiwo.ai/v1alpha1",
+        "kind": "NodeTopology",
+        "metadata": {"name": node},
+        "spec": {"tool": "nvidia-smi", "vendor": "nvidia", "gpus": gpus, "links": links},
+    }
 
 
 @pytest.mark.parametrize(

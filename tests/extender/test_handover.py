@@ -9,10 +9,10 @@ from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import until, wait_for
 
-from kopt.cluster.api import connect
-from kopt.cluster.lease import LeaseSettings
-from kopt.cluster.resources import COMPONENT_LABEL, PART_OF, PART_OF_LABEL
-from kopt.controllers.extender.leading import LEADER_LABEL, LEASE, Leadership, LeadershipSettings
+from kopt.cluster.client.api import connect
+from kopt.cluster.client.resources import COMPONENT_LABEL, PART_OF, PART_OF_LABEL
+from kopt.cluster.runtime.lease import LeaseSettings
+from kopt.controllers.extender.leadership import LEADER_LABEL, LEASE, Leadership, LeadershipSettings
 from tests.extender.conftest import Object, RunningExtender, gpu_pod
 from tests.extender.test_no_double_booking import assert_no_gpu_is_given_twice, bind, bound_pods, known, sized
 
@@ -29,8 +29,9 @@ def labelled(api: Api, space: str) -> set[str]:
 def behind(api: Api, space: str) -> set[str]:
     """The pods that the Service leads to."""
     slices = api.list("discovery.k8s.io/v1", "EndpointSlice", space)
-    return {one["targetRef"]["name"] for found in slices for one in found["endpoints"] or ()
-            if one["conditions"]["ready"]}  # fmt: skip
+    return {
+        one["targetRef"]["name"] for found in slices for one in found["endpoints"] or () if one["conditions"]["ready"]
+    }
 
 
 def replica_pod(name: str, space: str, node: str) -> Object:
@@ -47,8 +48,14 @@ def test_all_replicas_are_ready_and_the_service_follows_the_one_that_leads(
     with kwok.nodes(1, gpus=8) as nodes:
         for name in ("a", "b"):
             api.create(replica_pod(name, space, nodes[0]))
-        api.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": LEASE, "namespace": space},
-                    "spec": {"selector": {**OURS, LEADER_LABEL: "true"}, "ports": [{"port": 80}]}})  # fmt: skip
+        api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": LEASE, "namespace": space},
+                "spec": {"selector": {**OURS, LEADER_LABEL: "true"}, "ports": [{"port": 80}]},
+            }
+        )
         first = start_extender(control_plane, space, "--pod=a")
         second = start_extender(control_plane, space, "--pod=b", wait=False)
         second.server.wait_until(lambda: second.is_ready)

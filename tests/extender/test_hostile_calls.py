@@ -8,15 +8,16 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from example_budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kopt.cluster.informer import Change, ChangeKind
-from kopt.controllers.extender.binding import Binder
-from kopt.controllers.extender.fleet import Fleet
+from kopt.cluster.runtime.informer import Change, ChangeKind
+from kopt.controllers.extender.binding.request import Binder
+from kopt.controllers.extender.books.fleet import Fleet
+from kopt.controllers.extender.calls.server import ExtenderServer, ServerSettings
+from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
-from kopt.controllers.extender.server import ExtenderServer, ServerSettings
-from kopt.controllers.extender.service import Extender
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.core.decision import Mode
 from tests.extender.conftest import gpu_pod
@@ -71,16 +72,54 @@ async def served() -> AsyncIterator[Served]:
 
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=8)
-JSON = st.recursive(SCALARS,
-                    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from([
-                        "Pod", "NodeNames", "Nodes", "metadata", "spec", "uid", "name", "namespace", "annotations",
-                        "labels", "containers", "initContainers", "resources", "requests", "limits", "nvidia.com/gpu",
-                        "cpu", "memory", "PodName", "PodNamespace", "PodUID", "Node", "kaiwo.ai/gpu-fraction",
-                        "kaiwo.ai/gpu-indices", "kaiwo.ai/gpu-memory", "nodeSelector", "overhead", "status", "items",
-                    ]) | st.text(max_size=4), inner, max_size=5), max_leaves=25)  # fmt: skip
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "Pod",
+                    "NodeNames",
+                    "Nodes",
+                    "metadata",
+                    "spec",
+                    "uid",
+                    "name",
+                    "namespace",
+                    "annotations",
+                    "labels",
+                    "containers",
+                    "initContainers",
+                    "resources",
+                    "requests",
+                    "limits",
+                    "nvidia.com/gpu",
+                    "cpu",
+                    "memory",
+                    "PodName",
+                    "PodNamespace",
+                    "PodUID",
+                    "Node",
+                    "kaiwo.ai/gpu-fraction",
+                    "kaiwo.ai/gpu-indices",
+                    "kaiwo.ai/gpu-memory",
+                    "nodeSelector",
+                    "overhead",
+                    "status",
+                    "items",
+                ]
+            )
+            | st.text(max_size=4),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=25,
+)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(verb=st.sampled_from(VERBS), body=st.binary(max_size=200) | JSON.map(orjson.dumps))
 async def test_any_body_gets_an_answer_and_the_next_call_too(served: Served, verb: str, body: bytes) -> None:
     reply = await served.post(verb, body)
@@ -88,10 +127,29 @@ async def test_any_body_gets_an_answer_and_the_next_call_too(served: Served, ver
     await served.still_answers()
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(verb=st.sampled_from(VERBS[:2]), path=st.lists(st.sampled_from([
-    "metadata", "spec", "containers", "resources", "limits", "annotations", "uid", "name", "nvidia.com/gpu", "cpu",
-]), min_size=1, max_size=5), value=JSON)  # fmt: skip
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    verb=st.sampled_from(VERBS[:2]),
+    path=st.lists(
+        st.sampled_from(
+            [
+                "metadata",
+                "spec",
+                "containers",
+                "resources",
+                "limits",
+                "annotations",
+                "uid",
+                "name",
+                "nvidia.com/gpu",
+                "cpu",
+            ]
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    value=JSON,
+)
 async def test_a_pod_with_any_part_replaced_gets_an_answer(
     served: Served, verb: str, path: list[str], value: Any
 ) -> None:
@@ -119,7 +177,7 @@ async def test_only_unknown_nodes_are_refused_one_by_one_and_may_be_known_later(
     assert reply["NodeNames"] == []
     assert set(reply["FailedNodes"]) == {"x", "y"}
     assert not reply["FailedAndUnresolvableNodes"]
-    assert len(served.extender.decider.waiting) == 1
+    assert len(served.extender.decider.unplaced) == 1
     served.extender.node_changed(Change(ChangeKind.ADDED, ("", "x"), None, node("x")))
     assert len(served.extender.decider.could_go_now(10)) == 1
 
@@ -170,8 +228,9 @@ async def test_a_connection_that_is_cut_in_the_middle_of_a_call_costs_nothing(se
 @pytest.mark.parametrize("knows", [False, True])
 async def test_a_replica_that_does_not_know_or_lead_answers_nothing_but_its_health(knows: bool) -> None:
     one = Served()
-    one.server = ExtenderServer(one.extender, one.metrics, ServerSettings(port=0, drain_s=0), ready=lambda: knows,
-                                serves=lambda: not knows)  # fmt: skip
+    one.server = ExtenderServer(
+        one.extender, one.metrics, ServerSettings(port=0, drain_s=0), ready=lambda: knows, serves=lambda: not knows
+    )
     await one.server.start()
     try:
         assert [(await one.post(verb, one.offer(["a"]))).status_code for verb in VERBS] == [503] * 3

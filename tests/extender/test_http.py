@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import pytest
 from controlplane.processes import until
+from example_budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kopt.controllers.http import HttpServer, Reply, Request
+from kopt.cluster.runtime.http import HttpServer, Reply, Request
 
 
 class Echo:
@@ -57,7 +58,7 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
 CLOSE = "Connection: close"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 250), max_size=6), bodies=st.lists(st.binary(max_size=40), min_size=1, max_size=4))
 async def test_requests_are_answered_in_order_however_their_bytes_are_cut(
     echo: Echo, cuts: list[int], bodies: list[bytes]

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from kopt.controllers.extender.asks import ask_of
-from kopt.controllers.extender.fleet import Fleet
-from kopt.controllers.extender.learning import Learner
+from kopt.cluster.workloads.pod_request import ask_of
+from kopt.controllers.extender.books.fleet import Fleet
+from kopt.controllers.extender.books.typical_pods import Learner
 from kopt.core.units import GIB, Bytes
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.fragmentation import Valuation

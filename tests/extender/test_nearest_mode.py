@@ -8,13 +8,13 @@ from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.cluster.informer import Change, ChangeKind
-from kopt.controllers.extender.binding import Binder
-from kopt.controllers.extender.fleet import Fleet
+from kopt.cluster.runtime.informer import Change, ChangeKind
+from kopt.controllers.extender.binding.request import Binder
+from kopt.controllers.extender.books.fleet import Fleet
+from kopt.controllers.extender.calls.protocol import parse_offer
+from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
-from kopt.controllers.extender.service import Extender
 from kopt.controllers.extender.settings import ExtenderSettings
-from kopt.controllers.extender.wire import parse_offer
 from kopt.core.decision import Mode
 from tests.extender.conftest import RunningExtender, gpu_pod
 from tests.extender.test_books import node
@@ -46,12 +46,16 @@ def left(default: Mode, namespace: str, own: str, *, may_lower: bool = True) -> 
 @pytest.mark.parametrize(
     ("default", "namespace", "own", "acts"),
     [
-        (Mode.OBSERVE, "", "", False), (Mode.ENFORCE, "", "", True),
-        (Mode.OBSERVE, "enforce", "", True), (Mode.ENFORCE, "observe", "", False),
-        (Mode.OBSERVE, "observe", "enforce", True), (Mode.ENFORCE, "enforce", "annotate", False),
-        (Mode.ENFORCE, "enfroce", "", True), (Mode.OBSERVE, "enforce", "enfroce", True),
+        (Mode.OBSERVE, "", "", False),
+        (Mode.ENFORCE, "", "", True),
+        (Mode.OBSERVE, "enforce", "", True),
+        (Mode.ENFORCE, "observe", "", False),
+        (Mode.OBSERVE, "observe", "enforce", True),
+        (Mode.ENFORCE, "enforce", "annotate", False),
+        (Mode.ENFORCE, "enfroce", "", True),
+        (Mode.OBSERVE, "enforce", "enfroce", True),
     ],
-)  # fmt: skip
+)
 async def test_the_nearest_annotation_counts(default: Mode, namespace: str, own: str, acts: bool) -> None:
     assert (left(default, namespace, own) == 1) is acts
 
@@ -72,8 +76,12 @@ def test_a_namespace_is_switched_on_and_off_while_it_runs(
         extender.start_scheduler(space)
         for step, mode in enumerate(("enforce", None)):
             annotations = {"metadata": {"annotations": {"kaiwo.ai/mode": mode}}}
-            api.request("PATCH", f"/api/v1/namespaces/{space}", json=annotations,
-                        headers={"Content-Type": "application/merge-patch+json"})  # fmt: skip
+            api.request(
+                "PATCH",
+                f"/api/v1/namespaces/{space}",
+                json=annotations,
+                headers={"Content-Type": "application/merge-patch+json"},
+            )
             seen: list[bool] = []
 
             def follows(step: int = step, mode: str | None = mode, seen: list[bool] = seen) -> bool:

@@ -55,8 +55,10 @@ def test_32_binds_at_once_never_book_a_gpu_twice(
         extender = start_extender(control_plane, space)
 
         @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
-        @given(sizes=st.lists(st.sampled_from([1, 1, 1, 2, 4, 0.5, 0.3]), min_size=32, max_size=32),
-               places=st.lists(st.integers(0, 1), min_size=32, max_size=32))  # fmt: skip
+        @given(
+            sizes=st.lists(st.sampled_from([1, 1, 1, 2, 4, 0.5, 0.3]), min_size=32, max_size=32),
+            places=st.lists(st.integers(0, 1), min_size=32, max_size=32),
+        )
         def never(sizes: list[float], places: list[int]) -> None:
             pods = [api.create(sized(f"p{next(NUMBERS)}", space, size)) for size in sizes]
             known(extender, pods, nodes)
@@ -135,8 +137,12 @@ def test_a_burst_fills_every_gpu_once(control_plane: ControlPlane, kwok: Kwok, s
         extender = start_extender(control_plane, space)
         extender.start_scheduler("ext-burst")
         with ThreadPoolExecutor(8) as several:
-            list(several.map(lambda i: api.create(gpu_pod(f"p{i}", space, scheduler="ext-burst",
-                                                          selector=nodes.selector)), range(90)))  # fmt: skip
+            list(
+                several.map(
+                    lambda i: api.create(gpu_pod(f"p{i}", space, scheduler="ext-burst", selector=nodes.selector)),
+                    range(90),
+                )
+            )
         wait_for(lambda: len(bound_pods(api, space)) == 80)
         pods = bound_pods(api, space)
         assert_no_gpu_is_given_twice(pods)
@@ -159,8 +165,14 @@ def test_two_schedulers_with_one_extender_never_overcommit_a_node(
         for name in ("ext-two-a", "ext-two-b"):
             extender.start_scheduler(name)
         with ThreadPoolExecutor(8) as several:
-            list(several.map(lambda i: api.create(gpu_pod(f"p{i}", space, 1 + i % 3, scheduler=f"ext-two-{'ab'[i % 2]}",
-                                                          selector=nodes.selector)), range(60)))  # fmt: skip
+            list(
+                several.map(
+                    lambda i: api.create(
+                        gpu_pod(f"p{i}", space, 1 + i % 3, scheduler=f"ext-two-{'ab'[i % 2]}", selector=nodes.selector)
+                    ),
+                    range(60),
+                )
+            )
         wait_for(lambda: sum(map(requested, bound_pods(api, space))) >= 38)
         assert_no_gpu_is_given_twice(bound_pods(api, space))
         assert extender.metric('kopt_extender_bindings_total{reason="no_room"}') == 0

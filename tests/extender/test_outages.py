@@ -15,9 +15,9 @@ from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.controllers.extender.binding import fence
+from kopt.controllers.extender.binding.request import fence
 from kopt.controllers.extender.configuration import scheduler_configuration
-from kopt.controllers.extender.leading import LEASE
+from kopt.controllers.extender.leadership import LEASE
 from tests.extender.conftest import Object, RunningExtender, gpu_pod
 from tests.extender.test_no_double_booking import (
     INDICES,
@@ -197,9 +197,17 @@ def test_a_policy_that_was_taken_away_and_came_back_does_not_refuse_who_leads(
 
 def refuses_old_terms(api: Api, space: str, pod: Object, node: str) -> bool:
     """The policy is in force: a Binding of a term long past is refused."""
-    binding = {"apiVersion": "v1", "kind": "Binding", "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-               "metadata": {"name": pod["metadata"]["name"], "namespace": space, "uid": "of-no-pod",
-                            "annotations": {"kaiwo.ai/term": f"{space}/{LEASE}/0"}}}  # fmt: skip
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        "metadata": {
+            "name": pod["metadata"]["name"],
+            "namespace": space,
+            "uid": "of-no-pod",
+            "annotations": {"kaiwo.ai/term": f"{space}/{LEASE}/0"},
+        },
+    }
     try:
         api.request("POST", f"/api/v1/namespaces/{space}/pods/{pod['metadata']['name']}/binding", json=binding)
     except Refused as refused:

@@ -9,14 +9,14 @@ from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.cluster.informer import Change, ChangeKind
-from kopt.controllers.extender.binding import Binder
+from kopt.cluster.runtime.informer import Change, ChangeKind
+from kopt.controllers.extender.binding.request import Binder
+from kopt.controllers.extender.books.fleet import Fleet
+from kopt.controllers.extender.calls.protocol import parse_offer
+from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.configuration import scheduler_configuration
-from kopt.controllers.extender.fleet import Fleet
 from kopt.controllers.extender.metrics import ExtenderMetrics
-from kopt.controllers.extender.service import Extender
 from kopt.controllers.extender.settings import ExtenderSettings
-from kopt.controllers.extender.wire import parse_offer
 from kopt.core.decision import Mode
 from tests.extender.conftest import Object, RunningExtender, gpu_pod
 from tests.extender.test_books import free, node
@@ -51,7 +51,7 @@ class Scene:
         return document
 
     def seen(self, name: str, **spec: Any) -> None:
-        view = self.extender.view_of(self.pod(name, **spec))
+        view = self.extender.pod_state(self.pod(name, **spec))
         self.extender.pod_changed(Change(ChangeKind.ADDED, view.key, None, view))
 
     def offer(self, name: str, nodes: str = "ab") -> list[str]:

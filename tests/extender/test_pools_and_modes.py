@@ -58,10 +58,13 @@ def test_shares_of_a_gpu_are_packed_and_whole_gpus_kept_for_others(
             assert (pod["spec"]["nodeName"], *indices(pod)) not in used
         api.create(gpu_pod("whole-2", space, 1, scheduler=space, selector=nodes.selector))
         # By what it requests there is room; by what the shares hold there is none.
-        condition = wait_for(lambda: [
-            one["message"] for one in api.get("v1", "Pod", "whole-2", space).get("status", {}).get("conditions", ())
-            if one.get("reason") == "Unschedulable"
-        ])  # fmt: skip
+        condition = wait_for(
+            lambda: [
+                one["message"]
+                for one in api.get("v1", "Pod", "whole-2", space).get("status", {}).get("conditions", ())
+                if one.get("reason") == "Unschedulable"
+            ]
+        )
         assert "GPU placement: too little GPU left" in condition[0]
 
 

@@ -29,8 +29,12 @@ class Collector:
             def do_POST(self) -> None:
                 content = self.rfile.read(int(self.headers["Content-Length"]))
                 request = ExportTraceServiceRequest.FromString(content)
-                collector.spans += [span for resource in request.resource_spans for scope in resource.scope_spans
-                                    for span in scope.spans]  # fmt: skip
+                collector.spans += [
+                    span
+                    for resource in request.resource_spans
+                    for scope in resource.scope_spans
+                    for span in scope.spans
+                ]
                 self.send_response(200)
                 self.end_headers()
 

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ def test_the_join_check_sees_a_row_from_the_future(store: DemandFeatureStore, da
         assert_point_in_time(leaked)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.data())
 def test_the_transformation_is_causal(data: st.DataObject) -> None:
     buckets = data.draw(st.integers(2, 700))

@@ -93,9 +93,15 @@ def test_a_wrong_password_is_an_error(settings: Settings, redis_server: Any) -> 
 
 @pytest.mark.parametrize(
     "url",
-    ["localhost:6379", "http://localhost", "redis://:secret@/0", "redis://:secret@[::1]:6379", "redis://h:port/0",
-     "redis://:secret@host/zero"],
-)  # fmt: skip
+    [
+        "localhost:6379",
+        "http://localhost",
+        "redis://:secret@/0",
+        "redis://:secret@[::1]:6379",
+        "redis://h:port/0",
+        "redis://:secret@host/zero",
+    ],
+)
 def test_addresses_that_are_none_are_refused_without_repeating_them(url: str) -> None:
     with pytest.raises(SettingsError, match=r"redis://host:port/0") as raised:
         redis_address(url)

@@ -115,8 +115,9 @@ def test_absent_and_stale_services_are_named_with_reasons(store: DemandFeatureSt
     np.testing.assert_array_equal(rows.age_s, [np.nan, 60.0, 6060.0, np.nan, 60.0])
     problems = rows.problems()
     assert {name: reason.code for name, reason in problems.items()} == {
-        "absent": "NO_FEATURES", "old": "STALE_FEATURES",
-    }  # fmt: skip
+        "absent": "NO_FEATURES",
+        "old": "STALE_FEATURES",
+    }
     assert "6060 s" in problems["old"].message
     assert np.isnan(rows.features[0]).all()
 
@@ -213,18 +214,21 @@ def test_a_second_apply_does_nothing(settings: Settings) -> None:
 
 
 @pytest.mark.slow
-def test_using_the_store_leaves_the_metrics_of_the_process_alone(store: DemandFeatureStore) -> None:
+def test_using_the_store_leaves_metrics_and_packages_of_the_process_alone(store: DemandFeatureStore) -> None:
     script = (
         "import os, sys, pathlib; from kopt.core.settings import Settings; from kopt.features.store import *\n"
         "store = DemandFeatureStore(Settings(home=pathlib.Path(sys.argv[1])))\n"
         "store.online(['chat']); store.apply(); store._feast\n"
-        "import feast, warnings, prometheus_client.values as values\n"
-        "print([name for name in os.environ if 'PROMETHEUS' in name], values.ValueClass.__name__)"
+        "import feast, typeguard, warnings, prometheus_client.values as values\n"
+        "print([name for name in os.environ if 'PROMETHEUS' in name], values.ValueClass.__name__)\n"
+        "print('torch' in sys.modules, typeguard.typechecked.__module__.partition('.')[0])\n"
+        "sys.modules['torch'] = sys\n"
+        "from feast.infra.offline_stores.offline_store import get_torch; print(get_torch() is sys)"
     )
     store.apply()
     command = [sys.executable, "-P", "-c", script, str(store.folder.parent.parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] MutexValue"
+    assert done.stdout.splitlines() == ["[] MutexValue", "False typeguard", "True"]
     assert done.stderr == ""
 
 

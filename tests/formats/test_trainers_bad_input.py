@@ -10,8 +10,8 @@ from formats.trainers_files import FILES, plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.core.language_models import find_language_model, shape_of_config
-from kopt.core.training import MAX_LAYERS, ModelShape, Parallelism, PlanError, TrainingPlan
+from kopt.core.workload.language_models import find_language_model, shape_of_config
+from kopt.core.workload.training_plan import MAX_LAYERS, ModelShape, Parallelism, PlanError, TrainingPlan
 from kopt.formats.entrypoint import EntrypointError, what_runs
 from kopt.formats.trainers import TRAINERS, read_plan
 from kopt.formats.trainers.deepspeed import deepspeed_plan
@@ -125,7 +125,7 @@ def test_any_deepspeed_file_is_read_or_refused(document: dict[str, Any]) -> None
 
 
 @given(
-    st.sampled_from(TRAINERS),
+    st.sampled_from([trainer.name for trainer in TRAINERS]),
     st.lists(st.text(max_size=12) | st.sampled_from(["--model", "gpt2", "--tp", "="]), max_size=8),
 )
 def test_any_arguments_become_a_plan_or_a_refusal(trainer: str, words: list[str]) -> None:
@@ -144,8 +144,10 @@ GOOD: dict[str, tuple[Reader, dict[str, Any]]] = {
     "axolotl": (axolotl_plan, {"base_model": "gpt2"}),
     "ms-swift": (swift_plan, {"model": "gpt2"}),
     "deepspeed": (deepspeed_plan, {"model_name_or_path": "gpt2"}),
-    "megatron": (megatron_plan, {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32,
-                                 "micro_batch_size": 1}),
+    "megatron": (
+        megatron_plan,
+        {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32, "micro_batch_size": 1},
+    ),
     "torchtune": (torchtune_plan, {"model": {"_component_": "torchtune.models.llama3_1.llama3_1_8b"}}),
     "torchtitan": (torchtitan_plan, {"model": {"name": "llama3", "flavor": "8B"}}),
     "litgpt": (litgpt_plan, {"": ["finetune_lora", "phi-2"]}),
@@ -154,34 +156,131 @@ GOOD: dict[str, tuple[Reader, dict[str, Any]]] = {
     "sglang": (sglang_plan, {"model_path": "gpt2"}),
     "tgi": (tgi_plan, {"model_id": "gpt2"}),
     "generation": (generation_plan, {"model": "gpt2"}),
-}  # fmt: skip
+}
 """A reader of every trainer and the least it takes."""
 
 OPTIONS = sorted(
     {
-        "per_device_train_batch_size", "micro_batch_size", "batch_size", "bf16", "fp16", "cutoff_len", "sequence_len",
-        "max_length", "lora_rank", "lora_r", "lora_target", "lora_target_modules", "target_modules", "lora_dropout",
-        "load_in_4bit", "load_in_8bit", "quantization_bit", "quant_method", "gradient_checkpointing", "optim",
-        "optimizer", "torch_dtype", "dtype", "fsdp", "fsdp_config", "deepspeed", "packing", "modules_to_save",
-        "use_liger_kernel", "device_map", "sequence_parallel_size", "adapter", "finetuning_type", "rl", "stage",
-        "rlhf_type", "trl_method", "num_generations", "max_completion_length", "max_prompt_length", "use_vllm",
-        "vllm_mode", "vllm_gpu_memory_utilization", "beta", "teacher_model_name_or_path", "num_layers", "hidden_size",
-        "num_attention_heads", "tensor_model_parallel_size", "pipeline_model_parallel_size", "num_experts",
-        "recompute_granularity", "recompute_modules", "pipeline_model_parallel_layout", "hybrid_layer_pattern", "fp8",
-        "export_kd_cfg", "perform_rl_step", "multi_latent_attention", "tokenizer", "tokenizer.max_seq_len", "model",
-        "loss", "training", "parallelism", "parallelism.pipeline_parallel_degree", "activation_checkpoint", "precision",
-        "quantize", "train", "train.micro_batch_size", "devices", "train_type", "context_length", "sharding_strategy",
-        "world_size", "tensor_parallel_size", "tp", "gpu_memory_utilization", "mem_fraction_static", "num_shard",
-        "kv_cache_dtype", "quantization", "max_num_seqs", "prompt_tokens", "new_tokens", "zero_optimization", "",
+        "per_device_train_batch_size",
+        "micro_batch_size",
+        "batch_size",
+        "bf16",
+        "fp16",
+        "cutoff_len",
+        "sequence_len",
+        "max_length",
+        "lora_rank",
+        "lora_r",
+        "lora_target",
+        "lora_target_modules",
+        "target_modules",
+        "lora_dropout",
+        "load_in_4bit",
+        "load_in_8bit",
+        "quantization_bit",
+        "quant_method",
+        "gradient_checkpointing",
+        "optim",
+        "optimizer",
+        "torch_dtype",
+        "dtype",
+        "fsdp",
+        "fsdp_config",
+        "deepspeed",
+        "packing",
+        "modules_to_save",
+        "use_liger_kernel",
+        "device_map",
+        "sequence_parallel_size",
+        "adapter",
+        "finetuning_type",
+        "rl",
+        "stage",
+        "rlhf_type",
+        "trl_method",
+        "num_generations",
+        "max_completion_length",
+        "max_prompt_length",
+        "use_vllm",
+        "vllm_mode",
+        "vllm_gpu_memory_utilization",
+        "beta",
+        "teacher_model_name_or_path",
+        "num_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "num_experts",
+        "recompute_granularity",
+        "recompute_modules",
+        "pipeline_model_parallel_layout",
+        "hybrid_layer_pattern",
+        "fp8",
+        "export_kd_cfg",
+        "perform_rl_step",
+        "multi_latent_attention",
+        "tokenizer",
+        "tokenizer.max_seq_len",
+        "model",
+        "loss",
+        "training",
+        "parallelism",
+        "parallelism.pipeline_parallel_degree",
+        "activation_checkpoint",
+        "precision",
+        "quantize",
+        "train",
+        "train.micro_batch_size",
+        "devices",
+        "train_type",
+        "context_length",
+        "sharding_strategy",
+        "world_size",
+        "tensor_parallel_size",
+        "tp",
+        "gpu_memory_utilization",
+        "mem_fraction_static",
+        "num_shard",
+        "kv_cache_dtype",
+        "quantization",
+        "max_num_seqs",
+        "prompt_tokens",
+        "new_tokens",
+        "zero_optimization",
+        "",
     }
-)  # fmt: skip
+)
 hostile = st.recursive(
     scalars
-    | st.sampled_from([10**400, -(10**400), float("inf"), "1e400", "9" * 60, "\0", "x" * 30_000, "dpo", "grpo", "gkd",
-                       "lora", "qlora", "colocate", "full_shard", "[a, b]", "{", "(tt|)*9999", "M|-|*", 0, 1, -1]),
+    | st.sampled_from(
+        [
+            10**400,
+            -(10**400),
+            float("inf"),
+            "1e400",
+            "9" * 60,
+            "\0",
+            "x" * 30_000,
+            "dpo",
+            "grpo",
+            "gkd",
+            "lora",
+            "qlora",
+            "colocate",
+            "full_shard",
+            "[a, b]",
+            "{",
+            "(tt|)*9999",
+            "M|-|*",
+            0,
+            1,
+            -1,
+        ]
+    ),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(OPTIONS), inner, max_size=3),
     max_leaves=6,
-)  # fmt: skip
+)
 
 
 @given(st.sampled_from(sorted(GOOD)), st.dictionaries(st.sampled_from(OPTIONS), hostile, max_size=6))
@@ -232,8 +331,11 @@ def test_aliases_that_stand_for_gigabytes_are_not_written_out(trainer: str) -> N
         ("megatron", {"num_attention_heads": 6, "hidden_size": 60, "tensor_model_parallel_size": 4}, "attention heads"),
         ("fsdp-qlora", {"sharding_strategy": "twice"}, "sharding_strategy"),
         ("fsdp-qlora", {"train_type": "bnb_llama_pro"}, "train_type"),
-        ("hf", {"trl_method": "grpo", "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 1.5},
-         "between 0 and 1"),
+        (
+            "hf",
+            {"trl_method": "grpo", "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 1.5},
+            "between 0 and 1",
+        ),
         ("llamafactory", {"stage": "ppo"}, "more than one model"),
         ("hf", {"per_device_train_batch_size": 1 << 80}, "whole number"),
         ("hf", {"per_device_train_batch_size": 1 << 20_000}, "whole number"),
@@ -243,7 +345,7 @@ def test_aliases_that_stand_for_gigabytes_are_not_written_out(trainer: str) -> N
         ("hf", {"model_name_or_path": "x" * 30_000}, "30,000 characters"),
         ("hf", {"lora_r": 8, "target_modules": ["q_proj"] * 6_000}, "entries"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_meant_is_refused(trainer: str, changed: dict[str, Any], message: str) -> None:
     reader, good = GOOD[trainer]
     with pytest.raises(PlanError, match=message):
@@ -267,9 +369,22 @@ def test_a_mapping_is_a_flag_that_is_set() -> None:
     assert [fields.flag(name) for name in ("gradient_checkpointing", "empty", "deepspeed")] == [True, False, True]
 
 
-DIMENSIONS = ("hidden_size", "n_embd", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size",
-              "num_key_value_heads", "head_dim", "num_experts", "kv_lora_rank", "q_lora_rank", "text_config",
-              "model_type", "_name_or_path")  # fmt: skip
+DIMENSIONS = (
+    "hidden_size",
+    "n_embd",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "vocab_size",
+    "intermediate_size",
+    "num_key_value_heads",
+    "head_dim",
+    "num_experts",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "text_config",
+    "model_type",
+    "_name_or_path",
+)
 
 
 @given(st.dictionaries(st.sampled_from(DIMENSIONS), st.integers(-5, 70) | hostile))
@@ -299,9 +414,21 @@ def test_a_model_of_several_kinds_of_input_keeps_its_language_model_apart() -> N
 
 def test_a_deepseek_configuration_gives_latent_attention() -> None:
     known = find_language_model("DeepSeek-V2-Lite")
-    config = {"hidden_size": known.hidden, "num_attention_heads": known.heads, "num_hidden_layers": known.layers,
-              "vocab_size": known.vocab, "intermediate_size": known.ffn, "kv_lora_rank": 512, "q_lora_rank": None,
-              "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
-              "moe_intermediate_size": 1408, "n_shared_experts": 2, "num_experts_per_tok": 6,
-              "first_k_dense_replace": 1}  # fmt: skip
+    config = {
+        "hidden_size": known.hidden,
+        "num_attention_heads": known.heads,
+        "num_hidden_layers": known.layers,
+        "vocab_size": known.vocab,
+        "intermediate_size": known.ffn,
+        "kv_lora_rank": 512,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 64,
+        "moe_intermediate_size": 1408,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 6,
+        "first_k_dense_replace": 1,
+    }
     assert shape_of_config(config).parameters() == pytest.approx(known.parameters(), rel=0.001)

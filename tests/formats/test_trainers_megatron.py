@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from formats.trainers_files import plan
 
-from kopt.core.training import Attention, PlanError, Precision, Recompute, Sharding
+from kopt.core.workload.training_plan import Attention, PlanError, Precision, Recompute, Sharding
 from kopt.formats.trainers.megatron import megatron_plan
 from kopt.formats.trainers.megatron_model import layout_stages
 
@@ -58,8 +58,14 @@ def test_impossible_megatron_settings_are_refused(change: dict[str, Any]) -> Non
         megatron_plan(good | change, world_size=8)
 
 
-SMALL = {"hidden_size": 1024, "num_attention_heads": 16, "micro_batch_size": 1, "seq_length": 1024, "bf16": True,
-         "vocab_size": 32000}  # fmt: skip
+SMALL = {
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "micro_batch_size": 1,
+    "seq_length": 1024,
+    "bf16": True,
+    "vocab_size": 32000,
+}
 
 
 def test_a_hybrid_pattern_tells_each_layer() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from formats.trainers_files import plan
 
-from kopt.core.training import OptimizerKind, PlanError, Precision, Recompute, Sharding
+from kopt.core.workload.training_plan import OptimizerKind, PlanError, Precision, Recompute, Sharding
 from kopt.formats.trainers.fsdp_qlora import fsdp_qlora_plan
 from kopt.formats.trainers.litgpt import litgpt_plan
 from kopt.formats.trainers.torchtitan import torchtitan_plan
@@ -70,10 +70,15 @@ def test_a_torchtitan_pipeline_takes_the_batch_in_parts_and_keeps_weights_gather
 
 
 def test_torchtunes_settings_that_save_memory_arrive() -> None:
-    given = {"model._component_": "torchtune.models.llama3_1.llama3_1_8b", "tokenizer.max_seq_len": 2048,
-             "dataset.packed": True, "enable_activation_offloading": True, "compile": True,
-             "optimizer._component_": "torchao.optim.AdamW4bit",
-             "loss._component_": "torchtune.modules.loss.CEWithChunkedOutputLoss"}  # fmt: skip
+    given = {
+        "model._component_": "torchtune.models.llama3_1.llama3_1_8b",
+        "tokenizer.max_seq_len": 2048,
+        "dataset.packed": True,
+        "enable_activation_offloading": True,
+        "compile": True,
+        "optimizer._component_": "torchao.optim.AdamW4bit",
+        "loss._component_": "torchtune.modules.loss.CEWithChunkedOutputLoss",
+    }
     plan = torchtune_plan(given)
     assert plan.offload_activations
     assert plan.optimizer is OptimizerKind.ADAM_4BIT

@@ -5,12 +5,17 @@ from typing import Any
 import pytest
 from formats.trainers_files import plan
 
-from kopt.core.training import TrainingPlan
+from kopt.core.workload.training_plan import TrainingPlan
 from kopt.formats.trainers.finetuning import axolotl_plan, llamafactory_plan, swift_plan
 from kopt.formats.trainers.transformers import Surroundings, hf_plan
 
-BASE = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "per_device_train_batch_size": 2, "max_length": 1024, "bf16": True,
-        "torch_dtype": "bfloat16"}  # fmt: skip
+BASE = {
+    "model_name_or_path": "Qwen/Qwen2.5-0.5B",
+    "per_device_train_batch_size": 2,
+    "max_length": 1024,
+    "bf16": True,
+    "torch_dtype": "bfloat16",
+}
 
 
 def tuned(method: str, **more: Any) -> TrainingPlan:
@@ -75,10 +80,18 @@ def test_zero_3_shards_the_copy_as_the_model() -> None:
 
 
 def test_every_trainer_names_methods_in_its_own_way() -> None:
-    model = {"model_name_or_path": "gpt2", "base_model": "gpt2", "model": "gpt2", "finetuning_type": "full",
-             "train_type": "full"}  # fmt: skip
-    found = [llamafactory_plan({**model, "stage": "dpo"}), axolotl_plan({**model, "rl": "dpo"}),
-             swift_plan({**model, "rlhf_type": "dpo"})]  # fmt: skip
+    model = {
+        "model_name_or_path": "gpt2",
+        "base_model": "gpt2",
+        "model": "gpt2",
+        "finetuning_type": "full",
+        "train_type": "full",
+    }
+    found = [
+        llamafactory_plan({**model, "stage": "dpo"}),
+        axolotl_plan({**model, "rl": "dpo"}),
+        swift_plan({**model, "rlhf_type": "dpo"}),
+    ]
     assert all(one.beside_bytes > 0 for one in found)
     assert llamafactory_plan({**model, "stage": "sft"}).beside_bytes == 0
 

@@ -3,7 +3,7 @@
 import pytest
 from formats.trainers_files import plan
 
-from kopt.core.training import Precision
+from kopt.core.workload.training_plan import Precision
 from kopt.formats.trainers import generation_plan
 
 

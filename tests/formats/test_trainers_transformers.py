@@ -4,7 +4,7 @@ from typing import Any
 
 from formats.trainers_files import plan
 
-from kopt.core.training import OptimizerKind, Precision, Recompute, Sharding
+from kopt.core.workload.training_plan import OptimizerKind, Precision, Recompute, Sharding
 from kopt.formats.trainers.transformers import Surroundings, hf_plan
 
 

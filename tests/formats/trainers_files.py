@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.core.training import TrainingPlan
+from kopt.core.workload.training_plan import TrainingPlan
 from kopt.formats.entrypoint import what_runs
 from kopt.formats.trainers import read_plan
 

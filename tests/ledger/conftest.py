@@ -1,5 +1,6 @@
 """The recorder of the ledger as a process, before a real control plane with simulated nodes."""
 
+import base64
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -9,8 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from controlplane.api import Api
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
+
+from kopt.cluster.objects.seals import Seal
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 CRD = Path(__file__).parents[2] / "deploy" / "chart" / "crds" / "evictions.yaml"
@@ -21,19 +25,33 @@ Object = dict[str, Any]
 Start = Callable[..., Server]
 
 
-def job(name: str, space: str, gpus: int, selector: dict[str, str], *, pods: int = 1, priority: str = "",
-        queue: bool = False) -> Object:  # fmt: skip
+def job(
+    name: str,
+    space: str,
+    gpus: int,
+    selector: dict[str, str],
+    *,
+    pods: int = 1,
+    priority: str = "",
+    queue: bool = False,
+) -> Object:
     """A Job whose pods run until they are deleted."""
     container = {"name": "main", "image": "any", "resources": {"limits": {GPU: str(gpus)}}}
-    spec = {"containers": [container], "nodeSelector": selector, "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 1}  # fmt: skip
+    spec = {
+        "containers": [container],
+        "nodeSelector": selector,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+    }
     labels = {QUEUE: "gpus"} if queue else {}
     if priority:
         labels["kueue.x-k8s.io/priority-class"] = priority
     return {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": space, "labels": labels},
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": space, "labels": labels},
         "spec": {"parallelism": pods, "completions": pods, "template": {"spec": spec}},
-    }  # fmt: skip
+    }
 
 
 class Ledger:
@@ -83,6 +101,12 @@ class Ledger:
             self.api.patch("v1", "Pod", pod["metadata"]["name"], changes, self.space)
 
 
+def sealed(api: Api, uid: str, notice: Object) -> str:
+    """A notice as one of our controllers writes it on the object ``uid``, with the key that the recorder has made."""
+    secret = api.get("v1", "Secret", "kopt-seal", SYSTEM)
+    return Seal(base64.b64decode(secret["data"]["key"])).sealed("kaiwo.ai/evicting", uid, notice)
+
+
 @pytest.fixture(scope="session")
 def plane(control_plane: ControlPlane) -> ControlPlane:
     """The shared control plane with the custom resource and the Lease's namespace."""
@@ -104,8 +128,16 @@ def start(plane: ControlPlane) -> Iterator[Start]:
 
         def begin(*options: str, leads: bool = True) -> Server:
             port = free_port()
-            command = [*KOPT, "controller", "ledger", "--kubeconfig", str(plane.kubeconfig), f"--port={port}",
-                       f"--identity=replica-{next(numbers)}", *options]  # fmt: skip
+            command = [
+                *KOPT,
+                "controller",
+                "evictions",
+                "--kubeconfig",
+                str(plane.kubeconfig),
+                f"--port={port}",
+                f"--identity=replica-{next(numbers)}",
+                *options,
+            ]
             server = plane.start_server(f"ledger-{next(numbers)}", command)
             running.callback(server.kill)
             url = f"http://127.0.0.1:{port}"

@@ -3,18 +3,19 @@
 import asyncio
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.cluster.errors import AlreadyExists, Conflict, Unreachable
-from kopt.cluster.resources import Object, Resource
-from kopt.controllers.ledger.judging import GATHER_S
-from kopt.controllers.ledger.lines import Lines
-from kopt.controllers.ledger.recorder import Recorder
-from kopt.controllers.ledger.seen import Seen
-from kopt.controllers.ledger.views import job_view, kueue_view, pod_view
+from kopt.cluster.client.errors import AlreadyExists, Conflict, Unreachable
+from kopt.cluster.client.resources import Object, Resource
+from kopt.controllers.evictions.detection import GATHER_S
+from kopt.controllers.evictions.observations import Seen
+from kopt.controllers.evictions.recorder import Recorder
+from kopt.controllers.evictions.store import EvictionStore
+from kopt.controllers.evictions.views import job_view, kueue_view, pod_view
 from kopt.policies.evictions import Keeping
 
 VIEWS: dict[str, Callable[[Object], Any]] = {"Pod": pod_view, "Job": job_view, "Workload": kueue_view}
@@ -24,7 +25,7 @@ NOW = 1_772_000_000.0
 
 
 def at(minute: float) -> str:
-    from kopt.cluster.node_bandwidths import stamp
+    from kopt.cluster.objects.node_bandwidth import stamp
 
     return stamp(NOW + 60 * minute)
 
@@ -67,9 +68,9 @@ class Replica:
     """One process; ``time`` is everybody's clock."""
 
     def __init__(self, server: Server, time: list[float]) -> None:
-        self.seen, self.lines, self._server = Seen(lambda: time[0]), Lines(), server
+        self.seen, self.store, self._server = Seen(lambda: time[0]), EvictionStore(cast(Any, None)), server
         self.recorder = Recorder(
-            self.seen, self.lines, server, lambda *_: None, Keeping(), lambda: time[0], lambda: time[0]
+            self.seen, self.store, server, lambda *_: None, Keeping(), lambda: time[0], lambda: time[0]
         )
 
     def tell(self, event: Event) -> None:
@@ -80,24 +81,49 @@ class Replica:
 
     async def step(self) -> None:
         for document in self._server.objects.values():
-            self.lines.put(copy.deepcopy(document))
+            self.store.record(copy.deepcopy(document))
         await self.recorder.step()
 
 
-def pod(name: str, owner: str, started: float | None, *, disrupted: float | None = None, deleted: float | None = None,
-        step: int | None = None, kind: str = "Job") -> Event:  # fmt: skip
-    conditions = [] if disrupted is None else [
-        {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "drained",
-         "lastTransitionTime": at(disrupted)}
-    ]  # fmt: skip
-    notes = {} if step is None else {"kaiwo.ai/checkpoint-observed-at": at(started or 0),
-                                     "kaiwo.ai/last-checkpoint-step": str(step)}  # fmt: skip
+def pod(
+    name: str,
+    owner: str,
+    started: float | None,
+    *,
+    disrupted: float | None = None,
+    deleted: float | None = None,
+    step: int | None = None,
+    kind: str = "Job",
+) -> Event:
+    conditions = (
+        []
+        if disrupted is None
+        else [
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "EvictionByEvictionAPI",
+                "message": "drained",
+                "lastTransitionTime": at(disrupted),
+            }
+        ]
+    )
+    notes = (
+        {}
+        if step is None
+        else {"kaiwo.ai/checkpoint-observed-at": at(started or 0), "kaiwo.ai/last-checkpoint-step": str(step)}
+    )
     owners = [{"apiVersion": "batch/v1", "kind": kind, "name": owner, "uid": f"job-{owner}", "controller": True}]
     status: Object = {"phase": "Pending", "conditions": conditions}
     if started is not None:
         status |= {"phase": "Running", "containerStatuses": [{"state": {"running": {"startedAt": at(started)}}}]}
-    metadata: Object = {"name": name, "namespace": "team", "uid": f"pod-{name}", "ownerReferences": owners,
-                        "annotations": notes}  # fmt: skip
+    metadata: Object = {
+        "name": name,
+        "namespace": "team",
+        "uid": f"pod-{name}",
+        "ownerReferences": owners,
+        "annotations": notes,
+    }
     if deleted is not None:
         metadata |= {"deletionTimestamp": at(deleted + 0.5), "deletionGracePeriodSeconds": 30}
     return "Pod", {"metadata": metadata, "spec": TEMPLATE, "status": status}, True
@@ -116,32 +142,66 @@ def job(
     conditions = []
     if suspended is not None:
         since = {"status": "True", "lastTransitionTime": at(suspended)}
-        conditions = [{"type": "Suspended", **since} if resumed is None else
-                      {"type": "Suspended", "status": "False", "lastTransitionTime": at(resumed)}]  # fmt: skip
+        conditions = [
+            {"type": "Suspended", **since}
+            if resumed is None
+            else {"type": "Suspended", "status": "False", "lastTransitionTime": at(resumed)}
+        ]
     labels = {"kueue.x-k8s.io/queue-name": "gpus"} if queued else {}
-    return "Job", {
-        "metadata": {"name": name, "namespace": "team", "uid": f"job-{name}", "labels": labels,
-                     "creationTimestamp": at(-100)},
-        "spec": {"suspend": suspended is not None and resumed is None, "parallelism": pods, "completions": pods,
-                 "template": {"spec": TEMPLATE}},
-        "status": {"conditions": conditions},
-    }, True  # fmt: skip
+    return (
+        "Job",
+        {
+            "metadata": {
+                "name": name,
+                "namespace": "team",
+                "uid": f"job-{name}",
+                "labels": labels,
+                "creationTimestamp": at(-100),
+            },
+            "spec": {
+                "suspend": suspended is not None and resumed is None,
+                "parallelism": pods,
+                "completions": pods,
+                "template": {"spec": TEMPLATE},
+            },
+            "status": {"conditions": conditions},
+        },
+        True,
+    )
 
 
-def workload(name: str, pods: int, *, admitted: float, evicted: float | None = None, message: str = "",
-             kind: str = "Job") -> Event:  # fmt: skip
+def workload(
+    name: str, pods: int, *, admitted: float, evicted: float | None = None, message: str = "", kind: str = "Job"
+) -> Event:
     """Kueue's, of the Job of that name."""
     owners = [{"apiVersion": "batch/v1", "kind": kind, "name": name, "uid": f"job-{name}", "controller": True}]
     conditions = [{"type": "Admitted", "status": "True", "lastTransitionTime": at(admitted)}]
     if evicted is not None:
-        conditions.append({"type": "Evicted", "status": "True", "reason": "Preempted", "message": message,
-                           "lastTransitionTime": at(evicted)})  # fmt: skip
+        conditions.append(
+            {
+                "type": "Evicted",
+                "status": "True",
+                "reason": "Preempted",
+                "message": message,
+                "lastTransitionTime": at(evicted),
+            }
+        )
         if evicted < admitted:
             conditions[-1] |= {"status": "False", "lastTransitionTime": at(admitted)}
-    return "Workload", {
-        "metadata": {"name": f"job-{name}", "namespace": "team", "uid": f"workload-{name}", "ownerReferences": owners},
-        "spec": {"podSets": [{"count": pods, "template": {"spec": TEMPLATE}}]}, "status": {"conditions": conditions},
-    }, True  # fmt: skip
+    return (
+        "Workload",
+        {
+            "metadata": {
+                "name": f"job-{name}",
+                "namespace": "team",
+                "uid": f"workload-{name}",
+                "ownerReferences": owners,
+            },
+            "spec": {"podSets": [{"count": pods, "template": {"spec": TEMPLATE}}]},
+            "status": {"conditions": conditions},
+        },
+        True,
+    )
 
 
 def story() -> list[list[Event]]:
@@ -152,10 +212,16 @@ def story() -> list[list[Event]]:
     gang = [pod(f"gang-{n}", "gang", 0) for n in range(3)]
     taken = [pod(f"gang-{n}", "gang", 0, disrupted=20 + n / 60, deleted=20 + n / 60) for n in range(3)]
     return [
-        [workload("low", 2, admitted=0), workload("low", 2, admitted=0, evicted=5, message="make room"),
-         workload("low", 2, admitted=8, evicted=5)],
-        [job("low", 2, queued=True), job("low", 2, suspended=5.1, queued=True),
-         job("low", 2, suspended=5.1, resumed=8, queued=True)],
+        [
+            workload("low", 2, admitted=0),
+            workload("low", 2, admitted=0, evicted=5, message="make room"),
+            workload("low", 2, admitted=8, evicted=5),
+        ],
+        [
+            job("low", 2, queued=True),
+            job("low", 2, suspended=5.1, queued=True),
+            job("low", 2, suspended=5.1, resumed=8, queued=True),
+        ],
         *[[one, pod(f"low-{n}", "low", 0, deleted=5.1, step=100), gone(one)] for n, one in enumerate(low)],
         *[[pod(f"low-again-{n}", "low", None), pod(f"low-again-{n}", "low", 9)] for n in range(2)],
         [job("plain", 1), job("plain", 1, suspended=10), job("plain", 1, suspended=10, resumed=12)],
@@ -164,11 +230,18 @@ def story() -> list[list[Event]]:
         [job("gang", 3)],
         *[[one, then, gone(then)] for one, then in zip(gang, taken, strict=True)],
         *[[pod(f"gang-again-{n}", "gang", 22)] for n in range(3)],
-        [workload("torch", 2, admitted=0, kind="PyTorchJob"),
-         workload("torch", 2, admitted=0, evicted=30, message="make room", kind="PyTorchJob")],
-        *[[pod(f"torch-{n}", "torch", 0, kind="PyTorchJob"),
-           pod(f"torch-{n}", "torch", 0, disrupted=30.1, deleted=30.1, kind="PyTorchJob")] for n in range(2)],
-    ]  # fmt: skip
+        [
+            workload("torch", 2, admitted=0, kind="PyTorchJob"),
+            workload("torch", 2, admitted=0, evicted=30, message="make room", kind="PyTorchJob"),
+        ],
+        *[
+            [
+                pod(f"torch-{n}", "torch", 0, kind="PyTorchJob"),
+                pod(f"torch-{n}", "torch", 0, disrupted=30.1, deleted=30.1, kind="PyTorchJob"),
+            ]
+            for n in range(2)
+        ],
+    ]
 
 
 @st.composite
@@ -221,9 +294,7 @@ def told(
 
 
 def essence(server: Server) -> dict[str, Any]:
-    return {
-        name: (one["spec"], one["status"]) for (_, name), one in sorted(server.objects.items())
-    }  # fmt: skip
+    return {name: (one["spec"], one["status"]) for (_, name), one in sorted(server.objects.items())}
 
 
 TRACKS = len(story())
@@ -231,16 +302,25 @@ IN_ORDER = [(n, 0) for n, track in enumerate(story()) for _ in track]
 
 
 def test_the_story_is_four_lines() -> None:
-    found = [(one["spec"]["workload"]["name"], one["spec"]["cause"], one["spec"]["gpus"], one["status"]["phase"],
-              one["spec"].get("lastDurableStep"))
-             for one in sorted(told(IN_ORDER).objects.values(), key=lambda one: one["spec"]["order"])]  # fmt: skip
+    found = [
+        (
+            one["spec"]["workload"]["name"],
+            one["spec"]["cause"],
+            one["spec"]["gpus"],
+            one["status"]["phase"],
+            one["spec"].get("lastDurableStep"),
+        )
+        for one in sorted(told(IN_ORDER).objects.values(), key=lambda one: one["spec"]["order"])
+    ]
     assert found == [
-        ("low", "Preempted", 4000, "Resumed", 100), ("plain", "Suspended", 2000, "Resumed", 50),
-        ("gang", "Drained", 6000, "Resumed", None), ("torch", "Preempted", 4000, "Waiting", None),
-    ]  # fmt: skip
+        ("low", "Preempted", 4000, "Resumed", 100),
+        ("plain", "Suspended", 2000, "Resumed", 50),
+        ("gang", "Drained", 6000, "Resumed", None),
+        ("torch", "Preempted", 4000, "Waiting", None),
+    ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 @given(orders(TRACKS))
 def test_any_order_and_any_repeats_give_the_same_ledger(order: list[tuple[int, int]]) -> None:
     server = told(order)
@@ -248,14 +328,14 @@ def test_any_order_and_any_repeats_give_the_same_ledger(order: list[tuple[int, i
     assert server.troubles == 0, "nothing is tried that is written already"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 @given(orders(TRACKS), st.lists(st.integers(1, 12), max_size=4))
 def test_writes_that_are_cut_off_are_not_made_twice(order: list[tuple[int, int]], dies: list[int]) -> None:
     server = told(order, dies=dies)
     assert one_each(server), essence(server)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 @given(orders(TRACKS), st.lists(st.integers(0, 30), max_size=3))
 def test_two_that_write_and_restarts_make_one_line_each(order: list[tuple[int, int]], restarts: list[int]) -> None:
     server = told(order, restarts=restarts, two=True)

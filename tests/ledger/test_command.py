@@ -13,8 +13,8 @@ import yaml
 from typer.testing import CliRunner
 
 from kopt.cli.main import app
-from kopt.cluster.evictions import body_of, status_of
-from kopt.core.evictions import Cause, Eviction, Phase, Return, System, WorkloadRef
+from kopt.cluster.objects.eviction import body_of, status_of
+from kopt.core.scheduling.eviction import Cause, Eviction, Phase, Return, System, WorkloadRef
 
 
 class Shelf(BaseHTTPRequestHandler):
@@ -42,11 +42,13 @@ def server(tmp_path: Path) -> Iterator[tuple[type[Shelf], str]]:
     running = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=running.serve_forever, daemon=True).start()
     config = {
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{running.server_port}"}}],
         "users": [{"name": "u", "user": {"token": "t"}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    }  # fmt: skip
+    }
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
     yield handler, str(path)
@@ -57,8 +59,22 @@ def server(tmp_path: Path) -> Iterator[tuple[type[Shelf], str]]:
 def line(name: str, ago_s: float, phase: Phase, lost: float | None, order: int) -> dict[str, Any]:
     at_s = time.time() - ago_s
     ref = WorkloadRef("batch/v1", "Job", name, f"uid-{name}")
-    eviction = Eviction("team", f"{name}-1", ref, System.KUEUE, at_s, Cause.PREEMPTED, "kueue", "prod/urgent", "why",
-                        8000, order, 90, at_s - 60, lost)  # fmt: skip
+    eviction = Eviction(
+        "team",
+        f"{name}-1",
+        ref,
+        System.KUEUE,
+        at_s,
+        Cause.PREEMPTED,
+        "kueue",
+        "prod/urgent",
+        "why",
+        8000,
+        order,
+        90,
+        at_s - 60,
+        lost,
+    )
     back = None if phase is Phase.WAITING else at_s + 3725
     return {**body_of(eviction), "status": status_of(Return(phase, back))}
 
@@ -66,12 +82,16 @@ def line(name: str, ago_s: float, phase: Phase, lost: float | None, order: int) 
 def test_without_the_ledger_it_says_what_to_install(server: tuple[type[Shelf], str]) -> None:
     done = CliRunner().invoke(app, ["evictions", "--kubeconfig", server[1]])
     assert done.exit_code == 1
-    assert "install the chart with ledger.enabled=true" in done.stderr.replace("\n", " ")
+    assert "install the chart with evictions.enabled=true" in done.stderr.replace("\n", " ")
 
 
 def test_lines_of_the_asked_time_and_all_that_waits(server: tuple[type[Shelf], str]) -> None:
-    lines = [line("old", 9 * 86400, Phase.RESUMED, None, 1), line("back", 7200, Phase.RESUMED, 7200.0, 2),
-             line("first", 8 * 86400, Phase.WAITING, None, 3), line("next", 60, Phase.WAITING, 3600.0, 4)]  # fmt: skip
+    lines = [
+        line("old", 9 * 86400, Phase.RESUMED, None, 1),
+        line("back", 7200, Phase.RESUMED, 7200.0, 2),
+        line("first", 8 * 86400, Phase.WAITING, None, 3),
+        line("next", 60, Phase.WAITING, 3600.0, 4),
+    ]
     server[0].answer = 200, {"kind": "EvictionList", "metadata": {"resourceVersion": "1"}, "items": lines}
 
     def asked(*options: str) -> str:
@@ -82,8 +102,9 @@ def test_lines_of_the_asked_time_and_all_that_waits(server: tuple[type[Shelf], s
     rows = json.loads(asked("-o", "json"))["evictions"]
     assert [one["workload"] for one in rows] == ["team/next", "team/back", "team/first"]
     assert [one["workload"] for one in json.loads(asked("--waiting", "-o", "json"))["evictions"]] == [
-        "team/first", "team/next"
-    ]  # fmt: skip
+        "team/first",
+        "team/next",
+    ]
     assert (rows[1]["gpus"], rows[1]["lost_gpu_hours"], rows[1]["last_durable_step"]) == (8.0, 2.0, 90)
     table = asked()
     for word in ("team/back", "prod/urgent", "Preempted", "1h02m", "2.00", "3 evictions, 2 of them waiting"):

@@ -40,8 +40,9 @@ def lonely(name: str, space: str, selector: dict[str, str], pods: int, *, queue:
     found = job(name, space, 4, selector, pods=pods, queue=queue)
     spec = found["spec"]["template"]["spec"]
     spec["containers"][0]["command"] = ["sleep", "3600"]
-    spec["tolerations"] = [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute",
-                            "tolerationSeconds": 1}]  # fmt: skip
+    spec["tolerations"] = [
+        {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}
+    ]
     return found
 
 
@@ -49,8 +50,14 @@ def fall_silent(plane: ControlPlane, one: Kubelet) -> None:
     """It is cut off, and known as unreachable at once; else that takes as long as the cluster has patience."""
     one.crash()
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "silent",
-             "lastHeartbeatTime": now, "lastTransitionTime": now}  # fmt: skip
+    ready = {
+        "type": "Ready",
+        "status": "Unknown",
+        "reason": "NodeStatusUnknown",
+        "message": "silent",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
     plane.api.patch("v1", "Node", one.name, {"status": {"conditions": [ready]}}, "", "status")
 
 
@@ -99,8 +106,14 @@ def test_a_node_that_is_deleted_takes_a_gang_and_a_pod_of_nobody(
         pods = ledger.running("train", 2)
         assert {one["spec"]["nodeName"] for one in pods} == set(nodes)
         container = {"name": "main", "image": "any", "resources": {"limits": {GPU: "1"}}}
-        plane.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone", "namespace": ledger.space},
-                          "spec": {"containers": [container], "nodeSelector": room}})  # fmt: skip
+        plane.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "alone", "namespace": ledger.space},
+                "spec": {"containers": [container], "nodeSelector": room},
+            }
+        )
         runs = lambda: plane.api.get("v1", "Pod", "alone", ledger.space)["status"].get("phase") == "Running"  # noqa: E731
         wait_for(runs, what="the pod of nobody runs")
         for one in nodes:

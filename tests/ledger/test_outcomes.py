@@ -2,14 +2,14 @@
 
 import asyncio
 import dataclasses
-import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.controllers.ledger.seen import MOST_TIMES
-from kopt.core.evictions import Cause, Entry, Eviction, Phase, Return, System, WorkloadRef
-from kopt.policies.evictions import Keeping, LastWord, lost_gpu_s, order_of_return, outlived
+from kopt.cluster.objects.seals import SEAL
+from kopt.controllers.evictions.observations import MOST_TIMES
+from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Phase, Return, System, WorkloadRef
+from kopt.policies.evictions import Keeping, LastReport, lost_gpu_s, order_of_return, outlived
 
 from .test_any_order import NOW, Event, Object, Replica, Server, at, gone, job, pod, workload
 
@@ -43,9 +43,11 @@ TAKEN = [pod(f"a-{n}", "a", 0, disrupted=5, deleted=5) for n in range(3)]
 
 def test_a_gang_is_back_when_all_of_it_runs() -> None:
     chapters = played(
-        BEGIN, [*TAKEN, *map(gone, TAKEN)], [pod("b-0", "a", 6), pod("b-1", "a", 6), pod("b-2", "a", None)],
+        BEGIN,
+        [*TAKEN, *map(gone, TAKEN)],
+        [pod("b-0", "a", 6), pod("b-1", "a", 6), pod("b-2", "a", None)],
         [pod("b-2", "a", 9)],
-    )  # fmt: skip
+    )
     assert list(map(phases, chapters)) == [[], ["Waiting"], ["Waiting"], ["Resumed"]]
     assert chapters[-1][0]["status"]["resumedAt"] == at(9)
 
@@ -69,9 +71,10 @@ def test_each_eviction_after_a_return_is_a_line_of_its_own_and_ends_with_the_wor
 def test_one_that_is_evicted_again_before_it_ran_waits_once() -> None:
     kueue = [workload("a", 3, admitted=0), workload("a", 3, admitted=0, evicted=5)]
     chapters = played(
-        [job("a", 3, queued=True), *BEGIN[1:], *kueue], [workload("a", 3, admitted=8, evicted=5)],
+        [job("a", 3, queued=True), *BEGIN[1:], *kueue],
+        [workload("a", 3, admitted=8, evicted=5)],
         [workload("a", 3, admitted=8, evicted=12)],
-    )  # fmt: skip
+    )
     assert list(map(phases, chapters)) == [["Waiting"], ["Waiting"], ["Gone", "Waiting"]]
     assert chapters[-1][0]["status"]["message"] == "It was evicted again before it was seen to run."
 
@@ -143,8 +146,19 @@ def ledgers(draw: st.DrawFn) -> list[Entry]:
         uid = draw(st.sampled_from("abcde"))
         at_s = draw(st.floats(0, 1e6))
         ref = WorkloadRef("batch/v1", "Job", uid, uid)
-        eviction = Eviction("n", f"e-{number}", ref, System.NONE, at_s, Cause.DRAINED,
-                            "", "", "", 1000, order_of_return(at_s, None, 1000))  # fmt: skip
+        eviction = Eviction(
+            "n",
+            f"e-{number}",
+            ref,
+            System.NONE,
+            at_s,
+            Cause.DRAINED,
+            "",
+            "",
+            "",
+            1000,
+            order_of_return(at_s, None, 1000),
+        )
         found.append(Entry(eviction, Return(draw(st.sampled_from(Phase)))))
     return found
 
@@ -184,10 +198,10 @@ def test_the_order_rises_with_the_time_and_falls_with_the_loss(
 
 
 def test_lost_work_is_what_was_at_risk_and_what_came_since() -> None:
-    word = LastWord(1000.0, 5, 900.0, 300.0)
+    word = LastReport(1000.0, 5, 900.0, 300.0)
     assert lost_gpu_s(word, 2000, 1010.0) == 320.0
     assert lost_gpu_s(dataclasses.replace(word, risk_gpu_s=None), 2000, 1010.0) == 220.0
-    assert lost_gpu_s(LastWord(1000.0), 2000, 1010.0) is None
+    assert lost_gpu_s(LastReport(1000.0), 2000, 1010.0) is None
     assert lost_gpu_s(None, 2000, 1010.0) is None
 
 
@@ -205,8 +219,10 @@ def test_a_notice_is_of_the_first_eviction_after_it() -> None:
     first, second = workload("a", 1, admitted=0, evicted=5), workload("a", 1, admitted=6, evicted=7)
     notice = {"by": "kopt-x", "cause": "Lending", "for": "n/b", "at": at(4.9), "reason": "r"}
     for one in (first, second):
-        one[1]["metadata"]["annotations"] = {"kaiwo.ai/evicting": json.dumps(notice)}
+        sealed = SEAL.sealed("kaiwo.ai/evicting", one[1]["metadata"]["uid"], notice)
+        one[1]["metadata"]["annotations"] = {"kaiwo.ai/evicting": sealed}
     lines = played([job("a", 1, queued=True), first], [pod("a-0", "a", 6), workload("a", 1, admitted=6)], [second])[-1]
     assert [(one["spec"]["cause"], one["spec"]["by"]) for one in lines] == [
-        ("Lending", "kopt-x"), ("Preempted", "kueue")
-    ]  # fmt: skip
+        ("Lending", "kopt-x"),
+        ("Preempted", "kueue"),
+    ]

@@ -1,6 +1,5 @@
 """Jobs without a queue: suspended, evicted through the API, deleted pods; each is one line, whoever restarts."""
 
-import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,7 +7,7 @@ from controlplane.api import Api
 from controlplane.kwok import Kwok
 from controlplane.processes import wait_for
 
-from .conftest import BATCH, Ledger, Start, job
+from .conftest import BATCH, Ledger, Start, job, sealed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -28,8 +27,13 @@ def test_a_suspended_job_is_one_line_and_is_seen_to_return(ledger: Ledger, kwok:
     with kwok.nodes(2, gpus=4) as nodes:
         ledger.api.create(job("train", ledger.space, 2, nodes.selector, pods=3))
         pods = ledger.running("train", 3)
-        ledger.annotate(pods, checkpoint_observed_at=stamp(10), last_checkpoint_step="1200",
-                        last_checkpoint_time=stamp(30), work_at_risk="180")  # fmt: skip
+        ledger.annotate(
+            pods,
+            checkpoint_observed_at=stamp(10),
+            last_checkpoint_step="1200",
+            last_checkpoint_time=stamp(30),
+            work_at_risk="180",
+        )
         ledger.api.patch(*BATCH, "train", {"spec": {"suspend": True}}, ledger.space)
         line = ledger.phase("Waiting")
         spec = line["spec"]
@@ -89,7 +93,8 @@ def test_pods_evicted_through_the_api_are_one_line_with_their_notice(ledger: Led
             ledger.api.create(job(name, ledger.space, 2, nodes.selector, pods=2))
             pods = ledger.running(name, 2)
             if name == "ours":
-                ledger.annotate(pods, evicting=json.dumps(notice))
+                for pod in pods:
+                    ledger.annotate([pod], evicting=sealed(ledger.api, pod["metadata"]["uid"], notice))
             for pod in pods:
                 evict(ledger.api, pod["metadata"]["name"], ledger.space)
             # Its Job makes new pods at once.
@@ -99,8 +104,11 @@ def test_pods_evicted_through_the_api_are_one_line_with_their_notice(ledger: Led
         plain, ours = specs["plain"], specs["ours"]
         assert (plain["cause"], plain["by"], plain["gpus"]) == ("Drained", "eviction API", 4000)
         assert (ours["cause"], ours["by"], ours["for"], ours["reason"]) == (
-            "Preempted", "kopt-preemption", "prod/urgent", "least work"
-        )  # fmt: skip
+            "Preempted",
+            "kopt-preemption",
+            "prod/urgent",
+            "least work",
+        )
         assert "lastDurableStep" not in plain
         assert "lostGpuSeconds" not in plain
 

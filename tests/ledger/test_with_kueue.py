@@ -11,7 +11,7 @@ from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from .conftest import BATCH, GPU, KOPT, QUEUE, Ledger, Object, Start, job
+from .conftest import BATCH, GPU, KOPT, QUEUE, Ledger, Object, Start, job, sealed
 from .test_plain_jobs import stamp
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -22,8 +22,14 @@ BY_PRIORITY = {"withinClusterQueue": "LowerPriority"}
 @pytest.fixture(scope="module")
 def urgent(plane: ControlPlane, kueue: Kueue) -> Iterator[str]:
     """A priority class above that of Jobs that say nothing."""
-    plane.api.apply({"apiVersion": WORKLOAD[0], "kind": "WorkloadPriorityClass", "metadata": {"name": "ledger-urgent"},
-                     "value": 1000})  # fmt: skip
+    plane.api.apply(
+        {
+            "apiVersion": WORKLOAD[0],
+            "kind": "WorkloadPriorityClass",
+            "metadata": {"name": "ledger-urgent"},
+            "value": 1000,
+        }
+    )
     yield "ledger-urgent"
     plane.api.delete(WORKLOAD[0], "WorkloadPriorityClass", "ledger-urgent")
 
@@ -35,8 +41,13 @@ def test_a_preempted_job_is_in_the_ledger_and_back_again(
     space = ledger.space
     with kwok.nodes(1, gpus=8) as nodes, kueue.queue(space, {GPU: 8}, preemption=BY_PRIORITY):
         low = plane.api.create(job("low", space, 4, nodes.selector, pods=2, queue=True))
-        ledger.annotate(ledger.running("low", 2), checkpoint_observed_at=stamp(), last_checkpoint_step="90",
-                        last_checkpoint_time=stamp(60), work_at_risk="480")  # fmt: skip
+        ledger.annotate(
+            ledger.running("low", 2),
+            checkpoint_observed_at=stamp(),
+            last_checkpoint_step="90",
+            last_checkpoint_time=stamp(60),
+            work_at_risk="480",
+        )
         plane.api.create(job("high", space, 8, nodes.selector, queue=True, priority=urgent))
         line = ledger.phase("Waiting")
         spec = line["spec"]
@@ -75,7 +86,8 @@ def test_a_deactivated_workload_with_a_notice_of_ours(
     with kwok.nodes(1, gpus=8) as nodes, kueue.queue(space, {GPU: 8}):
         made = plane.api.create(job("train", space, 2, nodes.selector, queue=True))
         ledger.running("train")
-        name = workload_of(plane, made)["metadata"]["name"]
+        found = workload_of(plane, made)["metadata"]
+        name = found["name"]
         notice = {
             "by": "kopt-reallocation",
             "cause": "Lending",
@@ -83,7 +95,7 @@ def test_a_deactivated_workload_with_a_notice_of_ours(
             "at": stamp(),
             "reason": "a spike comes",
         }
-        annotations = {"kaiwo.ai/evicting": json.dumps(notice)}
+        annotations = {"kaiwo.ai/evicting": sealed(plane.api, found["uid"], notice)}
         plane.api.patch(*WORKLOAD, name, {"metadata": {"annotations": annotations}, "spec": {"active": False}}, space)
         spec = ledger.phase("Waiting")["spec"]
         assert (spec["cause"], spec["by"], spec["for"]) == ("Lending", "kopt-reallocation", "prod/chat")
@@ -171,11 +183,16 @@ def grouped(name: str, space: str, selector: dict[str, str], of: int) -> Object:
     labels = {QUEUE: "gpus", "kueue.x-k8s.io/pod-group-name": "gang"}
     annotations = {"kueue.x-k8s.io/pod-group-total-count": str(of)}
     return {
-        "apiVersion": "v1", "kind": "Pod",
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": {"name": name, "namespace": space, "labels": labels, "annotations": annotations},
-        "spec": {"containers": [container], "nodeSelector": selector, "restartPolicy": "Never",
-                 "terminationGracePeriodSeconds": 1},
-    }  # fmt: skip
+        "spec": {
+            "containers": [container],
+            "nodeSelector": selector,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+        },
+    }
 
 
 def listed(plane: ControlPlane, *options: str) -> list[Any]:

@@ -1,64 +1,26 @@
-"""A small fitted predictor of our own, so that the registry is tested without any real model."""
+"""The registry with a small fitted predictor of our own."""
 
-import json
-import sys
-import types
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
+from empty_registry import with_empty_registry
+from ratio_quantiles import RatioQuantiles
 
-from kopt.core.prediction import ModelVersion, Prediction
-from kopt.core.reason import Reason
 from kopt.core.settings import Settings
-from kopt.models.artefact import ModelCard, save_model
-from kopt.models.base import Predictor
-from kopt.models.registry import Registry
-from kopt.models.signing import sign_folder, signing_key
-
-
-class RatioQuantiles(Predictor):
-    """Quantiles of the ratio of the next value to the last one."""
-
-    name = "ratios"
-    version = ModelVersion("ratios", "unregistered")
-
-    def __init__(self, quantiles: tuple[float, ...] = (0.5, 0.9)) -> None:
-        self.quantiles = quantiles
-        self.ratios: list[float] = []
-
-    def fit(self, table: Any) -> Self:
-        self.ratios = [float(q) for q in np.quantile(table[1:] / table[:-1], self.quantiles)]
-        return self
-
-    def predict(self, request: Any) -> tuple[Prediction, ...]:
-        low, high = (request * ratio for ratio in self.ratios)
-        return (Prediction(low, low, high, 0.8, "requests", 1.0, self.version),)
-
-    def explain(self, request: Any) -> tuple[Reason, ...]:
-        return (Reason("LAST_VALUE", f"the last value was {request}"),)
-
-    def save(self, folder: Path) -> None:
-        (folder / "ratios.json").write_text(json.dumps(self.ratios))
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        made = cls()
-        made.ratios = json.loads((folder / "ratios.json").read_text())
-        return made
+from kopt.models.registry.artifact import ModelCard, save_model
+from kopt.models.registry.registry import Registry
+from kopt.models.registry.signing import sign_folder, signing_key
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(home=tmp_path / "home")
+    return Settings(home=with_empty_registry(tmp_path / "home"))
 
 
 @pytest.fixture
-def registry(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Registry:
-    module = types.ModuleType("ratio_quantiles")
-    module.RatioQuantiles = RatioQuantiles  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ratio_quantiles", module)
+def registry(settings: Settings) -> Registry:
     return Registry(settings, predictors={"ratios": "ratio_quantiles:RatioQuantiles"}, known_digests=())
 
 

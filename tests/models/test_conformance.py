@@ -20,9 +20,9 @@ import pytest
 
 import kopt.models
 from kopt.core.prediction import Prediction
-from kopt.models.artefact import SAFE_SUFFIXES, ArtefactError, ModelCard, check_files, read_card, save_model
 from kopt.models.base import Predictor
-from kopt.models.catalogue import PREDICTORS, predictor_class
+from kopt.models.predictors import predictor_class, predictor_names
+from kopt.models.registry.artifact import SAFE_SUFFIXES, ArtefactError, ModelCard, check_files, read_card, save_model
 
 EXAMPLES = Path(__file__).parent / "examples"
 
@@ -76,7 +76,7 @@ def _plain(predictions: tuple[Prediction, ...]) -> str:
 
 def test_every_predictor_is_in_the_catalogue_and_the_catalogue_names_no_other() -> None:
     assert DISCOVERED, "no predictor was discovered"
-    assert {name: predictor_class(name) for name in PREDICTORS} == DISCOVERED
+    assert {name: predictor_class(name) for name in predictor_names()} == DISCOVERED
 
 
 def test_an_unknown_predictor_is_an_error_with_the_names_there_are() -> None:

@@ -16,7 +16,7 @@ from kopt.models.demand.global_model import GlobalSettings
 from kopt.models.demand.network import network_inputs, spreads
 from kopt.models.demand.predictor import DemandPredictor, DemandRequest
 from kopt.models.demand.table import training_table
-from kopt.training.evaluate import score, scored_origins, summarise
+from kopt.training.demand.evaluate import score, scored_origins, summarise
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
@@ -139,9 +139,10 @@ def test_unseen_real_services_are_forecast_better_than_by_the_last_value(demand_
     """Trained on every group but one, with a fraction of the rows and trees; ``make bench`` does it in full."""
     catalogue = read_catalogue(demand_data_dir)
     usable = [
-        one.resampled() for one in read_demand(demand_data_dir)
+        one.resampled()
+        for one in read_demand(demand_data_dir)
         if catalogue[one.name].days >= 6.5 and catalogue[one.name].kind in ("llm", "web")
-    ]  # fmt: skip
+    ]
     groups = {one.name: catalogue[one.name].group for one in usable}
     held = "alibaba/ServeGen m-mid"
     assert held in groups.values()

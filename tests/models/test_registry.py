@@ -11,15 +11,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from kopt.core.settings import Settings
-from kopt.models.registry import NotRegisteredError, Registry, RegistryError
-from kopt.models.signing import sign_folder
+from kopt.models.registry.registry import NotRegisteredError, Registry, RegistryError
+from kopt.models.registry.signing import sign_folder
 
 Make = Callable[[float], Path]
 
 
 def _passed(registry: Registry, folder: Path, against: str = "") -> str:
     version = registry.register(folder).version
-    registry.judge("ratios", version, passed=True, against=against, summary="better")
+    registry.record_decision("ratios", version, passed=True, against=against, summary="better")
     return version
 
 
@@ -69,10 +69,10 @@ def test_promotion_needs_a_verdict_against_the_champion_of_today(registry: Regis
     first = registry.register(signed_model(2.0)).version
     with pytest.raises(RegistryError, match="not been through the gate"):
         registry.promote("ratios", first)
-    registry.judge("ratios", first, passed=False, against="", summary="kind=llm: 12 % worse")
+    registry.record_decision("ratios", first, passed=False, against="", summary="kind=llm: 12 % worse")
     with pytest.raises(RegistryError, match="12 % worse"):
         registry.promote("ratios", first)
-    registry.judge("ratios", first, passed=True, against="", summary="ok")
+    registry.record_decision("ratios", first, passed=True, against="", summary="ok")
     registry.promote("ratios", first)
     stale = _passed(registry, signed_model(3.0), against="9")
     with pytest.raises(RegistryError, match="judged against version 9, but the champion is now 1"):

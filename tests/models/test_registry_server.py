@@ -15,7 +15,7 @@ import pytest
 from controlplane.processes import free_port
 
 from kopt.core.settings import Settings
-from kopt.models.registry import Registry, RegistryError
+from kopt.models.registry.registry import Registry, RegistryError
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 Make = Callable[[float], Path]
@@ -28,9 +28,21 @@ class Server:
         self.port = free_port()
         self.store = folder / "store"
         command = [
-            sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1",
-            "--backend-store-uri", f"sqlite:///{folder / 'server.db'}", "--artifacts-destination", str(self.store),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--workers",
+            "1",
+            "--backend-store-uri",
+            f"sqlite:///{folder / 'server.db'}",
+            "--artifacts-destination",
+            str(self.store),
+        ]
         self.url = f"http://127.0.0.1:{self.port}"
         with (folder / "log").open("w") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -67,7 +79,7 @@ def test_models_go_through_a_server_and_are_verified_on_the_other_side(
 ) -> None:
     training = Registry(replace(settings, mlflow_uri=server.url), predictors=registry._predictors, known_digests=())
     version = training.register(signed_model(2.0), metrics={"mase": 0.5}).version
-    training.judge("ratios", version, passed=True, against="", summary="first")
+    training.record_decision("ratios", version, passed=True, against="", summary="first")
     training.promote("ratios", version)
 
     other_machine = Settings(home=tmp_path / "other", mlflow_uri=server.url)

@@ -7,8 +7,8 @@ import pytest
 
 from kopt.data.demand.generator import generate
 from kopt.data.demand.table import DemandSeries
-from kopt.models.artefact import ModelCard
-from kopt.models.seen import fingerprint, seen_until
+from kopt.models.demand.training_overlap import fingerprint, seen_until
+from kopt.models.registry.artifact import ModelCard
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,19 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kopt.models import registry as registry_module
-from kopt.models import shipped
-from kopt.models.artefact import ArtefactError
-from kopt.models.registry import Registry, RegistryError
-from kopt.models.shipped import shipped_digests, verified_shipped
-from kopt.models.signing import SIGNATURE_FILE, folder_digest
+from kopt.models.registry import registry as registry_module
+from kopt.models.registry import shipped
+from kopt.models.registry.artifact import ArtefactError
+from kopt.models.registry.registry import Registry, RegistryError
+from kopt.models.registry.shipped import shipped_digests, verified_shipped
+from kopt.models.registry.signing import SIGNATURE_FILE, folder_digest
 
 Make = Callable[[float], Path]
 
@@ -53,6 +54,17 @@ def test_the_shipped_model_becomes_the_first_champion(registry: Registry, packag
     assert champion.tags["origin"] == "shipped"
     assert _again(registry).ensure_champion("ratios") == champion
     assert _again(registry).load("ratios").predict(10.0)[0].value == 20.0
+
+
+def test_what_a_killed_registration_left_is_removed_by_the_next(
+    registry: Registry, package: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "kopt-shipped-left"
+    left.mkdir(mode=0o700)
+    package(2.0)
+    _again(registry).ensure_champion("ratios")
+    assert not left.exists()
 
 
 def test_a_newer_package_replaces_its_own_model_and_the_old_one_still_loads(registry: Registry, package: Any) -> None:

@@ -1,7 +1,9 @@
 """Only folders that a trusted key signed, unchanged, are accepted."""
 
+import hashlib
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -9,16 +11,19 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from example_budget import examples
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from kopt.models.signing import (
+from kopt.models.registry.signing import (
     PRIVATE_KEY_FILE,
     PUBLIC_KEY_FILE,
     SIGNATURE_FILE,
     SigningError,
     folder_digest,
+    is_model_path,
+    key_id,
     public_keys,
     sign_folder,
     signing_key,
@@ -45,6 +50,37 @@ def test_a_signed_folder_is_accepted_with_its_digest(model: Path, keys: Path) ->
     assert verify_folder(model, public_keys(keys)) == digest == folder_digest(model)
 
 
+def test_signatures_of_earlier_releases_stay_valid(model: Path) -> None:
+    manifest = (
+        '[["model.json",8,"f9d86028c6e0d64e225186f96acb69338b2c59764df79162107f5c4bb34d1310"],'
+        '["trees/300.txt",4,"dc9c5edb8b2d479e697b4b0b8ab874f32b325138598ce9e7b759eb8292110622"]]'
+    )
+    assert folder_digest(model) == hashlib.sha256(f"kopt model folder v1\n{manifest}".encode()).hexdigest()
+
+
+def test_a_signature_names_its_key_by_sixteen_digits_and_can_be_read_by_people(model: Path, keys: Path) -> None:
+    key = signing_key(keys)
+    digest = sign_folder(model, key)
+    text = (model / SIGNATURE_FILE).read_text()
+    document = json.loads(text)
+    raw = key.public_key().public_bytes_raw()
+    assert document["key"] == key_id(key.public_key()) == hashlib.sha256(raw).hexdigest()[:16]
+    assert document["digest"] == digest
+    assert text == json.dumps(document, indent=2) + "\n"
+
+
+def test_the_keys_folder_is_made_where_it_is_missing_and_is_its_owners_alone(tmp_path: Path) -> None:
+    keys = tmp_path / "not" / "there" / "yet"
+    signing_key(keys)
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o700
+
+
+def test_a_keys_folder_that_is_there_and_empty_gets_its_pair(keys: Path) -> None:
+    keys.mkdir()
+    signing_key(keys)
+    assert len(public_keys(keys)) == 1
+
+
 def test_the_key_pair_is_made_once_and_only_its_owner_may_read_it(keys: Path) -> None:
     first = signing_key(keys)
     assert stat.S_IMODE((keys / PRIVATE_KEY_FILE).stat().st_mode) == 0o600
@@ -60,7 +96,7 @@ def test_a_private_key_that_everybody_may_read_is_refused(keys: Path) -> None:
 
 
 def test_processes_that_start_together_share_one_key(keys: Path) -> None:
-    code = "import sys; from pathlib import Path; from kopt.models.signing import *; "
+    code = "import sys; from pathlib import Path; from kopt.models.registry.signing import *; "
     code += "print(signing_key(Path(sys.argv[1])).private_bytes_raw().hex())"
     started = [
         subprocess.Popen([sys.executable, "-P", "-c", code, str(keys)], stdout=subprocess.PIPE) for _ in range(3)
@@ -84,6 +120,26 @@ def test_a_signature_of_an_unknown_key_is_refused(model: Path, keys: Path) -> No
     signing_key(keys)
     sign_folder(model, Ed25519PrivateKey.generate())
     with pytest.raises(SigningError, match="not trusted here"):
+        verify_folder(model, public_keys(keys))
+
+
+def test_a_refused_key_is_named_beside_those_that_are_trusted(model: Path) -> None:
+    signer, *trusted = (Ed25519PrivateKey.generate().public_key() for _ in range(3))
+    sign_folder(model, private := Ed25519PrivateKey.generate())
+    names = ", ".join(sorted(key_id(key) for key in (signer, *trusted)))
+    expected = f"key {key_id(private.public_key())}, which is not trusted here (trusted: {names})"
+    with pytest.raises(SigningError, match=re.escape(expected)):
+        verify_folder(model, (signer, *trusted))
+    with pytest.raises(SigningError, match=r"\(trusted: none\)"):
+        verify_folder(model, ())
+
+
+def test_a_signature_with_anything_but_base64_in_it_is_refused(model: Path, keys: Path) -> None:
+    sign_folder(model, signing_key(keys))
+    document = json.loads((model / SIGNATURE_FILE).read_text())
+    document["signature"] = f"{document['signature'][:8]}*{document['signature'][8:]}"
+    (model / SIGNATURE_FILE).write_text(json.dumps(document))
+    with pytest.raises(SigningError, match="does not match key"):
         verify_folder(model, public_keys(keys))
 
 
@@ -140,6 +196,26 @@ def test_odd_file_names_are_refused(model: Path, name: str) -> None:
         folder_digest(model)
 
 
+@pytest.mark.parametrize("name", ["model.json", "trees/300.txt", "a/b/c.d", "_x+1-2", "x" * 128])
+def test_paths_of_plain_names_are_paths_of_a_model(name: str) -> None:
+    assert is_model_path(name)
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "../a", "a/../b", "a b", "a/.b", "a\\b", "x" * 129])
+def test_other_paths_are_not(name: str) -> None:
+    assert not is_model_path(name)
+
+
+def test_folders_may_be_nested_four_deep_and_no_deeper(model: Path) -> None:
+    deep = model / "1" / "2" / "3" / "4"
+    deep.mkdir(parents=True)
+    (deep / "leaf.txt").write_text("x")
+    assert folder_digest(model)
+    (deep / "5").mkdir()
+    with pytest.raises(SigningError, match="1/2/3/4/5/: folders nested deeper than 4"):
+        folder_digest(model)
+
+
 def test_links_and_special_files_are_refused(model: Path, tmp_path: Path) -> None:
     (model / "link.txt").symlink_to("/etc/hostname")
     with pytest.raises(SigningError, match="link"):
@@ -159,12 +235,31 @@ def test_a_linked_subfolder_and_a_linked_signature_are_refused(model: Path, keys
         verify_folder(model, public_keys(keys))
 
 
+@pytest.mark.parametrize("names", [("a.txt", "A.txt"), ("trees/q.txt", "trees/Q.TXT"), ("Trees/9.txt", "trees/9.txt")])
+def test_names_that_differ_in_case_only_are_refused(model: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        (model / name).parent.mkdir(exist_ok=True)
+        (model / name).write_text(name)
+    with pytest.raises(SigningError, match="differ only in case"):
+        folder_digest(model)
+
+
+def test_a_signature_may_have_4096_bytes_and_no_more(model: Path, keys: Path) -> None:
+    sign_folder(model, signing_key(keys))
+    path = model / SIGNATURE_FILE
+    path.write_text(path.read_text().ljust(4096))
+    assert verify_folder(model, public_keys(keys)) == folder_digest(model)
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(SigningError, match="too long"):
+        verify_folder(model, public_keys(keys))
+
+
 def test_an_empty_folder_has_no_digest(tmp_path: Path) -> None:
     with pytest.raises(SigningError, match="no files"):
         folder_digest(tmp_path)
 
 
-@hypothesis_settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     files=st.dictionaries(st.from_regex(r"[a-z]{1,8}\.txt", fullmatch=True), st.binary(max_size=40), min_size=1),
     other=st.dictionaries(st.from_regex(r"[a-z]{1,8}\.txt", fullmatch=True), st.binary(max_size=40), min_size=1),

@@ -30,8 +30,15 @@ def benchmark(name: str, shares: Path, **spec: Any) -> Object:
     script = Path(__file__).with_name("rendered.py")
     container = {"name": "test", "image": "team/rccl-tests:1", "command": [sys.executable, str(script), str(shares)]}
     template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 0}}
-    own = {"gpuResource": GPU, "gpusPerNode": GPUS, "template": template, "nodeSelector": {"pool": name},
-           "maxPairsAtOnce": 3, "gpuSecondsPerDay": 0, "timeout": "2m"}  # fmt: skip
+    own = {
+        "gpuResource": GPU,
+        "gpusPerNode": GPUS,
+        "template": template,
+        "nodeSelector": {"pool": name},
+        "maxPairsAtOnce": 3,
+        "gpuSecondsPerDay": 0,
+        "timeout": "2m",
+    }
     return {"apiVersion": BENCHMARK[0], "kind": BENCHMARK[1], "metadata": {"name": name}, "spec": own | spec}
 
 
@@ -132,8 +139,17 @@ def start_controller(plane: ControlPlane) -> Iterator[Callable[..., Server]]:
 
         def start(*options: str, kubeconfig: Path | None = None) -> Server:
             port = free_port()
-            command = [*KOPT, "controller", "pairs", "--kubeconfig", str(kubeconfig or plane.kubeconfig),
-                       f"--port={port}", "--pause=1s", f"--identity=replica-{next(numbers)}", *options]  # fmt: skip
+            command = [
+                *KOPT,
+                "controller",
+                "pairwise",
+                "--kubeconfig",
+                str(kubeconfig or plane.kubeconfig),
+                f"--port={port}",
+                "--pause=1s",
+                f"--identity=replica-{next(numbers)}",
+                *options,
+            ]
             server = plane.start_server(f"pairs-{next(numbers)}", command)
             running.callback(server.kill)
             metrics = f"http://127.0.0.1:{port}/metrics"

@@ -12,8 +12,14 @@ from pathlib import Path
 GPUS, BETA_GBPS, ALPHA_US = 4, 92.0, 25.0
 
 
-def log(nodes: tuple[str, str], gpus: int = GPUS, collective: str = "all_reduce", beta_gbps: float = BETA_GBPS,
-        version: str = "2.27.3", wrong: int = 0) -> str:  # fmt: skip
+def log(
+    nodes: tuple[str, str],
+    gpus: int = GPUS,
+    collective: str = "all_reduce",
+    beta_gbps: float = BETA_GBPS,
+    version: str = "2.27.3",
+    wrong: int = 0,
+) -> str:
     """Sizes from 64 KiB to 64 MiB of one run; ``beta_gbps`` is the bus bandwidth of large messages."""
     ranks = 2 * gpus
     factor = 2 * (ranks - 1) / ranks if collective == "all_reduce" else (ranks - 1) / ranks
@@ -21,14 +27,18 @@ def log(nodes: tuple[str, str], gpus: int = GPUS, collective: str = "all_reduce"
     lines = [
         f"# Collective test starting: {collective}_perf",
         "# nThread 1 nGpus 1 minBytes 65536 maxBytes 67108864 step: 2(factor) warmup iters: 5 iters: 20",
-        "#", "# Using devices",
-    ]  # fmt: skip
+        "#",
+        "# Using devices",
+    ]
     for n in range(ranks):
         where = f"on {nodes[n // gpus]} device {n % gpus:2} [0000:{0x11 + n % gpus:02x}:00] AMD Instinct MI300X"
         lines.append(f"#  Rank {n:2} Group  0 Pid {4000 + n} {where}")
-    lines += [f"NCCL version {version}+cuda12.9", "#",
-              f"#       size         count      type   redop    root  {figure}  {figure}",
-              "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)"]  # fmt: skip
+    lines += [
+        f"NCCL version {version}+cuda12.9",
+        "#",
+        f"#       size         count      type   redop    root  {figure}  {figure}",
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)",
+    ]
     total, count, size = 0.0, 0, 65536
     while size <= 67108864:
         taken = round(ALPHA_US + size * factor / beta_gbps / 1000, 2)
@@ -36,8 +46,12 @@ def log(nodes: tuple[str, str], gpus: int = GPUS, collective: str = "all_reduce"
         figures = f"{taken:10.2f} {algbw:7.2f} {algbw * factor:7.2f} {wrong:7}"
         lines.append(f"{size:12} {size // 4:13}     float     sum      -1 {figures} {figures}")
         total, count, size = total + round(algbw * factor, 2), count + 1, size * 2
-    lines += ["# Out of bounds values : 0 OK", f"# Avg bus bandwidth    : {total / count:.6g} ", "#",
-              f"# Collective test concluded: {collective}_perf"]  # fmt: skip
+    lines += [
+        "# Out of bounds values : 0 OK",
+        f"# Avg bus bandwidth    : {total / count:.6g} ",
+        "#",
+        f"# Collective test concluded: {collective}_perf",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -9,17 +9,27 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.cluster.api import AlreadyExists, NotFound
-from kopt.cluster.node_bandwidths import pairs_of, stamp
-from kopt.cluster.resources import JOBS, NODE_BANDWIDTHS, PAIRWISE_BENCHMARKS, SERVICES, Key, Object, Resource, key_of
-from kopt.controllers.pairs.given import Writer
-from kopt.controllers.pairs.jobs import pair_of_job
-from kopt.controllers.pairs.reconciler import Reconciler
-from kopt.controllers.pairs.views import NodeView, PodView
-from kopt.core.pairs import Health
+from kopt.cluster.client.api import AlreadyExists, NotFound
+from kopt.cluster.client.resources import (
+    JOBS,
+    NODE_BANDWIDTHS,
+    PAIRWISE_BENCHMARKS,
+    SERVICES,
+    Key,
+    Object,
+    Resource,
+    key_of,
+)
+from kopt.cluster.objects.node_bandwidth import pairs_of, stamp
+from kopt.controllers.pairwise.jobs import pair_of_job
+from kopt.controllers.pairwise.ports import Writer
+from kopt.controllers.pairwise.reconciler import Reconciler
+from kopt.controllers.pairwise.views import NodeView, PodView
+from kopt.core.hardware.pairwise import Health
 
 from .conftest import GPU, GPUS
 from .rendered import log
@@ -36,16 +46,30 @@ class Dies(BaseException):
 class Played:
     """A cluster in which a test takes ``length`` looks. ``taken`` names tests, by number, that somebody else ends."""
 
-    def __init__(self, nodes: int, deaths: Deaths = {}, *, length: int = 2, at_once: int = 2,  # noqa: B006
-                 taken: frozenset[int] = frozenset(), gpu_seconds: int = 0) -> None:  # fmt: skip
+    def __init__(
+        self,
+        nodes: int,
+        deaths: Deaths = {},  # noqa: B006
+        *,
+        length: int = 2,
+        at_once: int = 2,
+        taken: frozenset[int] = frozenset(),
+        gpu_seconds: int = 0,
+    ) -> None:
         self.deaths, self.length, self.taken = deaths, length, taken
         self.now_s, self.calls = START_S, 0
         self.node_views = {
             name: NodeView(name, name, {}, (), {GPU: GPUS}, True, 0.0) for name in (f"node-{n}" for n in range(nodes))
         }
         self.stored: dict[Resource, dict[Key, Object]] = {JOBS: {}, NODE_BANDWIDTHS: {}, PAIRWISE_BENCHMARKS: {}}
-        spec = {"gpuResource": GPU, "gpusPerNode": GPUS, "maxPairsAtOnce": at_once, "gpuSecondsPerDay": gpu_seconds,
-                "timeout": "60s", "template": {"spec": {"containers": [{"image": "x", "command": ["x"]}]}}}  # fmt: skip
+        spec = {
+            "gpuResource": GPU,
+            "gpusPerNode": GPUS,
+            "maxPairsAtOnce": at_once,
+            "gpuSecondsPerDay": gpu_seconds,
+            "timeout": "60s",
+            "template": {"spec": {"containers": [{"image": "x", "command": ["x"]}]}},
+        }
         self._put(PAIRWISE_BENCHMARKS, {"metadata": {"name": "b", "uid": "b"}, "spec": spec})
         self.started: list[tuple[str, ...]] = []
         self.pod_views: dict[Key, list[PodView]] = {}
@@ -137,8 +161,12 @@ class Played:
             ended = self.numbers[key] not in self.taken
             pod = self._pod(key, ended)
             self.pod_views[key] = [pod]
-            condition = {"type": "Complete" if ended else "Failed", "status": "True", "reason": "BackoffLimitExceeded",
-                         "lastTransitionTime": stamp(self.now_s)}  # fmt: skip
+            condition = {
+                "type": "Complete" if ended else "Failed",
+                "status": "True",
+                "reason": "BackoffLimitExceeded",
+                "lastTransitionTime": stamp(self.now_s),
+            }
             if not ended:
                 self.pod_views[key] = []
             job["status"] = {"startTime": stamp(self.ages[key]), "conditions": [condition]}
@@ -235,18 +263,24 @@ def test_one_death_anywhere() -> None:
         finished_well(cluster)
 
 
-@settings(max_examples=60)
-@given(st.integers(2, 6), st.dictionaries(st.integers(1, 200), st.sampled_from(["before", "after"]), max_size=40),
-       st.integers(1, 3), st.integers(1, 4))  # fmt: skip
+@settings(max_examples=examples(25))
+@given(
+    st.integers(2, 6),
+    st.dictionaries(st.integers(1, 200), st.sampled_from(["before", "after"]), max_size=40),
+    st.integers(1, 3),
+    st.integers(1, 4),
+)
 def test_many_deaths(nodes: int, deaths: dict[int, str], length: int, at_once: int) -> None:
     cluster = Played(nodes, deaths, length=length, at_once=at_once)
     live_through(cluster)
     finished_well(cluster)
 
 
-@settings(max_examples=40)
-@given(st.sets(st.integers(0, 8), max_size=5),
-       st.dictionaries(st.integers(1, 120), st.sampled_from(["before", "after"]), max_size=10))  # fmt: skip
+@settings(max_examples=examples(20))
+@given(
+    st.sets(st.integers(0, 8), max_size=5),
+    st.dictionaries(st.integers(1, 120), st.sampled_from(["before", "after"]), max_size=10),
+)
 def test_tests_that_others_end_are_done_again(taken: set[int], deaths: dict[int, str]) -> None:
     cluster = Played(4, deaths, taken=frozenset(taken))
     live_through(cluster)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.policies.pairs.budget import Budget, Window, affordable, asks_again_s, closes_s, opens_s
+from kopt.policies.pairwise.budget import Budget, Window, affordable, closes_s, next_check_s, opens_s
 
 NIGHT = Window(22 * 60, 6 * 60)
 WEEKEND = Window(0, 1440, frozenset({5, 6}))
@@ -16,10 +16,15 @@ def at(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
-@pytest.mark.parametrize(("now", "ends"), [
-    ("2026-11-23T21:59", None), ("2026-11-23T22:00", "2026-11-24T06:00"), ("2026-11-24T05:59", "2026-11-24T06:00"),
-    ("2026-11-24T06:00", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("now", "ends"),
+    [
+        ("2026-11-23T21:59", None),
+        ("2026-11-23T22:00", "2026-11-24T06:00"),
+        ("2026-11-24T05:59", "2026-11-24T06:00"),
+        ("2026-11-24T06:00", None),
+    ],
+)
 def test_a_night_goes_on_after_midnight(now: str, ends: str | None) -> None:
     assert closes_s([NIGHT], at(now)) == (at(ends) if ends else None)
 
@@ -33,8 +38,11 @@ def test_days_are_those_on_which_a_window_opens() -> None:
     assert closes_s([], 0.0) == float("inf")
 
 
-WINDOWS = st.lists(st.builds(Window, st.integers(0, 1439), st.integers(0, 1440), st.frozensets(st.integers(0, 6))),
-                   min_size=1, max_size=3)  # fmt: skip
+WINDOWS = st.lists(
+    st.builds(Window, st.integers(0, 1439), st.integers(0, 1440), st.frozensets(st.integers(0, 6))),
+    min_size=1,
+    max_size=3,
+)
 
 
 @given(WINDOWS, st.integers(0, 40 * 1440))
@@ -59,8 +67,9 @@ def test_windows_are_those_of_the_calendar(windows: list[Window], minute: int) -
     assert opens == now or not is_open(opens - timedelta(minutes=1))
 
 
-@given(st.integers(1, 9), st.floats(0, 1e5), st.integers(0, 9), st.floats(0, 1e5), st.integers(1, 16),
-       st.floats(1, 3600))  # fmt: skip
+@given(
+    st.integers(1, 9), st.floats(0, 1e5), st.integers(0, 9), st.floats(0, 1e5), st.integers(1, 16), st.floats(1, 3600)
+)
 def test_what_starts_never_costs_more_than_there_is(
     at_once: int, a_day: float, running: int, used: float, gpus: int, longest: float
 ) -> None:
@@ -78,9 +87,9 @@ def test_a_test_does_not_outlast_its_window() -> None:
     ask = {"running": 1, "used_gpu_s": 0.0, "gpus": 16, "longest_s": 600.0}
     assert affordable(budget, at("2026-11-24T05:49"), **ask) == 3  # type: ignore[arg-type]
     assert affordable(budget, at("2026-11-24T05:51"), **ask) == 0  # type: ignore[arg-type]
-    assert asks_again_s(budget, at("2026-11-24T05:51"), 600.0) == at("2026-11-24T06:00")
-    assert asks_again_s(budget, at("2026-11-24T07:00"), 600.0) == at("2026-11-24T22:00")
-    assert asks_again_s(Budget(), at("2026-11-24T07:00"), 600.0) == at("2026-11-25T00:00")
+    assert next_check_s(budget, at("2026-11-24T05:51"), 600.0) == at("2026-11-24T06:00")
+    assert next_check_s(budget, at("2026-11-24T07:00"), 600.0) == at("2026-11-24T22:00")
+    assert next_check_s(Budget(), at("2026-11-24T07:00"), 600.0) == at("2026-11-25T00:00")
 
 
 def test_minutes_beyond_the_day_are_refused() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kopt.controllers.pairs.default_command import KEY_FOLDER, SCRIPT
+from kopt.controllers.pairwise.default_command import KEY_FOLDER, SCRIPT
 from kopt.formats import topology
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -42,10 +42,17 @@ def test_two_ranks_find_each_other_and_the_log_is_that_of_nccl_tests(tmp_path: P
     ranks = tmp_path / "ranks"
     ranks.mkdir()
     env = {
-        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "KOPT_PEERS": "127.0.0.2,127.0.0.3",
-        "KOPT_GPUS_PER_NODE": "2", "KOPT_COLLECTIVES": "all_reduce", "KOPT_MIN_BYTES": "8", "KOPT_MAX_BYTES": "1024",
-        "KOPT_SSH_PORT": str(free_port()), "NCCL_RANKS": str(ranks), "TMPDIR": str(tmp_path),
-    }  # fmt: skip
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "KOPT_PEERS": "127.0.0.2,127.0.0.3",
+        "KOPT_GPUS_PER_NODE": "2",
+        "KOPT_COLLECTIVES": "all_reduce",
+        "KOPT_MIN_BYTES": "8",
+        "KOPT_MAX_BYTES": "1024",
+        "KOPT_SSH_PORT": str(free_port()),
+        "NCCL_RANKS": str(ranks),
+        "TMPDIR": str(tmp_path),
+    }
     server = subprocess.Popen(["sh", "-c", script], env={**env, "KOPT_RANK": "1"}, stderr=subprocess.PIPE)
     try:
         alone = script.replace('"$server" -e -f "$folder/sshd_config"\n', "")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.policies.pairs.fit import fit
+from kopt.policies.pairwise.fit import fit
 
 SIZES = [2**n for n in range(3, 33)]
 

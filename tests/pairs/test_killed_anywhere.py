@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from kopt.cluster.access import find_access
-from kopt.cluster.api import Kube
-from kopt.cluster.lease import LeaseSettings
-from kopt.cluster.resources import Object
-from kopt.controllers.pairs.process import ProcessSettings, Replica
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.credentials import find_access
+from kopt.cluster.client.resources import Object
+from kopt.cluster.runtime.lease import LeaseSettings
+from kopt.controllers.pairwise.main import ProcessSettings, Replica
 
 from .conftest import SPACE, SYSTEM, Pool
 
@@ -76,8 +76,11 @@ async def live(kubeconfig: Path, met: set[tuple[str, str]], identity: str, over:
     settings = ProcessSettings(
         lease=lease, namespace=SYSTEM, tests_namespace=SPACE, identity=identity, port=0, taken_pause_s=1.0
     )
-    tasks = [asyncio.create_task(Replica(kube, settings).run()), asyncio.create_task(kube.died.wait()),
-             asyncio.create_task(over.wait())]  # fmt: skip
+    tasks = [
+        asyncio.create_task(Replica(kube, settings).run()),
+        asyncio.create_task(kube.died.wait()),
+        asyncio.create_task(over.wait()),
+    ]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     kube.dead = True
     for task in tasks:

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from kopt.cluster.node_bandwidths import NodeBandwidth, bandwidth_of, status_of
-from kopt.controllers.pairs.jobs import job_for, name_of, pair_of_job
-from kopt.controllers.pairs.results import failures, measured, software_of
-from kopt.controllers.pairs.spec import Benchmark, benchmark_of
-from kopt.core.bandwidth import BandwidthError, Collective
-from kopt.core.collectives import CollectiveLog
-from kopt.core.pairs import Health
+from kopt.cluster.objects.node_bandwidth import NodeBandwidth, bandwidth_of, status_of
+from kopt.controllers.pairwise.jobs import job_for, name_of, pair_of_job
+from kopt.controllers.pairwise.results import failures, measured, software_of
+from kopt.controllers.pairwise.spec import Benchmark, benchmark_of
+from kopt.core.hardware.bandwidth import BandwidthError, Collective
+from kopt.core.hardware.collectives import CollectiveLog
+from kopt.core.hardware.pairwise import Health
 from kopt.formats import topology
-from kopt.policies.pairs.fit import fit
-from kopt.serving.bandwidth_pairs_answers import pairs_request
-from kopt.serving.bandwidth_pairs_schemas import PAIRS_REQUEST
+from kopt.policies.pairwise.fit import fit
+from kopt.serving.contract.pairwise_answers import pairs_request
+from kopt.serving.contract.pairwise_schemas import PAIRS_REQUEST
 
 from .conftest import benchmark as manifest
 from .rendered import log
@@ -43,17 +43,25 @@ def test_several_collectives_are_several_results() -> None:
     asked = a_benchmark(collectives=["all_reduce", "all_gather", "broadcast"])
     found = measured(log(("x", "y")) + log(("x", "y"), collective="all_gather", beta_gbps=40), asked, PAIR, AT_S)
     assert [(one.collective.value, one.health, one.beta_gbps and round(one.beta_gbps)) for one in found] == [
-        ("all_reduce", Health.HEALTHY, 92), ("all_gather", Health.HEALTHY, 40), ("broadcast", Health.FAILED, None),
-    ]  # fmt: skip
+        ("all_reduce", Health.HEALTHY, 92),
+        ("all_gather", Health.HEALTHY, 40),
+        ("broadcast", Health.FAILED, None),
+    ]
     assert found[2].reason == "the log has no run of broadcast"
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("", "there is nothing in it"), ("Segmentation fault", "not the output of a tool"),
-    (log(("x", "y")).split("# Out")[0], "the log is cut"), (log(("x", "x")), "8 ranks on 1 hosts ran, not 8 on 2"),
-    (log(("x", "y"), gpus=2), "4 ranks on 2 hosts ran, not 8 on 2"), (log(("x", "y"), wrong=3), "values of all_reduce"),
-    (log(("x", "y"), collective="hypercube"), "hypercube"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "there is nothing in it"),
+        ("Segmentation fault", "not the output of a tool"),
+        (log(("x", "y")).split("# Out")[0], "the log is cut"),
+        (log(("x", "x")), "8 ranks on 1 hosts ran, not 8 on 2"),
+        (log(("x", "y"), gpus=2), "4 ranks on 2 hosts ran, not 8 on 2"),
+        (log(("x", "y"), wrong=3), "values of all_reduce"),
+        (log(("x", "y"), collective="hypercube"), "hypercube"),
+    ],
+)
 def test_anything_else_is_a_failed_pair_with_the_reason(text: str, reason: str) -> None:
     (found,) = measured(text, a_benchmark(), PAIR, AT_S)
     assert found.health is Health.FAILED
@@ -61,10 +69,15 @@ def test_anything_else_is_a_failed_pair_with_the_reason(text: str, reason: str) 
     assert (found.points, found.alpha_us, found.beta_gbps) == ((), None, None)
 
 
-@pytest.mark.parametrize(("text", "software"), [
-    ("NCCL version 2.27.3+cuda12.9", "nccl 2.27.3"), ("RCCL version : 2.22.3-develop:abc", "rccl 2.22.3"),
-    ("# nccl-tests version 2.17.6 nccl-headers=22807 nccl-library=22807", "nccl 2.28.7"), ("rccl-tests: 2", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "software"),
+    [
+        ("NCCL version 2.27.3+cuda12.9", "nccl 2.27.3"),
+        ("RCCL version : 2.22.3-develop:abc", "rccl 2.22.3"),
+        ("# nccl-tests version 2.17.6 nccl-headers=22807 nccl-library=22807", "nccl 2.28.7"),
+        ("rccl-tests: 2", ""),
+    ],
+)
 def test_the_software_is_what_the_log_says(text: str, software: str) -> None:
     assert software_of(text) == software
 
@@ -92,7 +105,7 @@ def test_recorded_logs_give_lines_near_the_bandwidth_that_they_reached() -> None
 
 
 def topology_name(name: str) -> Collective:
-    from kopt.core.bandwidth import collective
+    from kopt.core.hardware.bandwidth import collective
 
     return collective(name)
 
@@ -113,12 +126,24 @@ def test_a_job_has_one_pod_on_each_node_and_the_template_of_the_user() -> None:
         "metadata": {"labels": {"team": "x"}},
         "spec": {
             "hostNetwork": True,
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}}},
-            "containers": [{"image": "i", "env": [{"name": "KOPT_MIN_BYTES", "value": "64"}],
-                            "resources": {"limits": {"rdma/hca": "1"}}}],
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+                        ]
+                    }
+                }
+            },
+            "containers": [
+                {
+                    "image": "i",
+                    "env": [{"name": "KOPT_MIN_BYTES", "value": "64"}],
+                    "resources": {"limits": {"rdma/hca": "1"}},
+                }
+            ],
         },
-    }  # fmt: skip
+    }
     wanted = a_benchmark(template=template, priorityClassName="low")
     job = job_for(wanted, PAIR, "tests")
     assert pair_of_job(job) == PAIR
@@ -147,11 +172,17 @@ def test_a_job_has_one_pod_on_each_node_and_the_template_of_the_user() -> None:
     assert "volumes" not in template["spec"], "the user's own template stays as it is"
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"gpusPerNode": 0}, "gpusPerNode"), ({"template": {"spec": {}}}, "no container"),
-    ({"sizes": {"minBytes": 8, "maxBytes": 4}}, "below maxBytes"), ({"timeout": "soon"}, "spec.timeout"),
-    ({"windows": [{"from": "24:00", "to": "06:00"}]}, "1440"), ({"collectives": ["gossip"]}, "gossip"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpusPerNode": 0}, "gpusPerNode"),
+        ({"template": {"spec": {}}}, "no container"),
+        ({"sizes": {"minBytes": 8, "maxBytes": 4}}, "below maxBytes"),
+        ({"timeout": "soon"}, "spec.timeout"),
+        ({"windows": [{"from": "24:00", "to": "06:00"}]}, "1440"),
+        ({"collectives": ["gossip"]}, "gossip"),
+    ],
+)
 def test_what_cannot_be_meant_is_said_by_its_field(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         a_benchmark(**changes)

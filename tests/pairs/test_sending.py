@@ -5,15 +5,16 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kopt.cluster.informer import Change, ChangeKind
-from kopt.cluster.node_bandwidths import NodeBandwidth, status_of
-from kopt.cluster.resources import Object
-from kopt.controllers.pairs.sending import Sender
-from kopt.core.bandwidth import Collective
-from kopt.core.pairs import MeasuredPair, MeasuredPoint
-from kopt.core.topology import NodeTopology
-from kopt.serving.bandwidth_pairs_answers import PairsKept
-from kopt.serving.client import EndpointFailure, RequestRefused
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.node_bandwidth import NodeBandwidth, status_of
+from kopt.cluster.runtime.informer import Change, ChangeKind
+from kopt.controllers.pairwise.endpoint_upload import Sender
+from kopt.core.hardware.bandwidth import Collective
+from kopt.core.hardware.node_topology import NodeTopology
+from kopt.core.hardware.pairwise import MeasuredPair, MeasuredPoint
+from kopt.serving.client.client import EndpointFailure, RequestRefused
+from kopt.serving.contract.common import ModelOut
+from kopt.serving.contract.pairwise_answers import PairsKept
 
 
 class Informed:
@@ -45,16 +46,21 @@ class Endpoint:
         self._trouble = list(trouble)
 
     async def __call__(
-        self, cluster: str, pairs: Sequence[MeasuredPair], topologies: Mapping[str, NodeTopology] | None = None, *,
+        self,
+        cluster: str,
+        pairs: Sequence[MeasuredPair],
+        topologies: Mapping[str, NodeTopology] | None = None,
+        *,
         domains: Mapping[str, Sequence[str]] | None = None,
-    ) -> PairsKept:  # fmt: skip
+    ) -> PairsKept:
         self.calls.append(len(pairs))
         if self._trouble:
             raise self._trouble.pop(0)
         self.known |= set(topologies or {})
         self.kept |= {one.nodes: one for one in pairs}
         unknown = {name for one in pairs for name in one.nodes} - self.known
-        return PairsKept(cluster, len(pairs), tuple(sorted(unknown)))
+        model = ModelOut("bandwidth", "1", "")
+        return PairsKept(cluster=cluster, kept=len(pairs), unknown_nodes=tuple(sorted(unknown)), model=model)
 
 
 def held(node: str, partners: Sequence[str], at_s: float = 1.8e9) -> Object:

@@ -6,7 +6,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.policies.pairs.tournament import next_pairs, pair_of, pairs_to_measure, rounds
+from kopt.policies.pairwise.tournament import next_pairs, pair_of, pairs_to_measure, rounds
 
 NAMES = st.sets(st.text("abcdefgh", min_size=1, max_size=3), max_size=24)
 

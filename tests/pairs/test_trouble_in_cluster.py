@@ -14,16 +14,25 @@ Start = Callable[..., Server]
 
 def wanting(name: str, pool: Pool, gpus: int = GPUS, **spec: object) -> Object:
     """A user's pod that wants the GPUs of a node of the pool."""
-    container = {"name": "train", "image": "team/train:1", "command": ["sleep", "600"],
-                 "resources": {"limits": {GPU: str(gpus)}}}  # fmt: skip
+    container = {
+        "name": "train",
+        "image": "team/train:1",
+        "command": ["sleep", "600"],
+        "resources": {"limits": {GPU: str(gpus)}},
+    }
     pod = {"containers": [container], "nodeSelector": {"pool": pool.name}, "terminationGracePeriodSeconds": 0}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": pod | spec}
 
 
-@pytest.mark.parametrize(("fate", "reason"), [
-    ("garbage", "not the output of a tool"), ("cut", "the log is cut"), ("broken", "rank 0 ended with exit code 3"),
-    ("never", "it did not end within 8 s"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fate", "reason"),
+    [
+        ("garbage", "not the output of a tool"),
+        ("cut", "the log is cut"),
+        ("broken", "rank 0 ended with exit code 3"),
+        ("never", "it did not end within 8 s"),
+    ],
+)
 def test_a_test_that_shows_nothing_is_a_failed_pair_and_stops_no_other(
     pool: Callable[[int], Pool], start_controller: Start, fate: str, reason: str
 ) -> None:

@@ -5,27 +5,18 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.core.cluster import WorkloadClass
 from kopt.core.decision import Mode
+from kopt.core.scheduling.cluster import WorkloadClass
+from kopt.core.scheduling.submission import Framework, Submission, WorkloadShape
 from kopt.core.units import MilliGpu
-from kopt.policies.conformance import (
-    Framework,
-    QueueRule,
-    QueueSettings,
-    Source,
-    Submission,
-    choose_at_update,
-    choose_queue,
-    refusal,
-)
-from kopt.policies.reach import is_reached, nearest_mode, parse_mode
-from kopt.policies.scheduler_choice import (
+from kopt.policies.admission.mode import is_reached, nearest_mode, parse_mode
+from kopt.policies.admission.queue import QueueRule, QueueSettings, Source, choose_at_update, choose_queue, refusal
+from kopt.policies.admission.scheduler import (
     GangClass,
     PackingClass,
     Placement,
     SchedulerSettings,
     SpreadClass,
-    WorkloadShape,
     choose_scheduler,
 )
 
@@ -34,9 +25,16 @@ maybe = st.one_of(st.just(""), names)
 rules = st.lists(st.builds(QueueRule, names, names), max_size=4).map(tuple)
 settings = st.builds(QueueSettings, st.sampled_from(Framework), rules, rules, maybe)
 submissions = st.builds(
-    Submission, kind=st.just("Job"), namespace=names, name=names, gpus=st.integers(1, 10**6).map(MilliGpu),
-    queue=maybe, namespace_queue=maybe, priority_class=maybe, groups=st.lists(names, max_size=4).map(tuple),
-)  # fmt: skip
+    Submission,
+    kind=st.just("Job"),
+    namespace=names,
+    name=names,
+    gpus=st.integers(1, 10**6).map(MilliGpu),
+    queue=maybe,
+    namespace_queue=maybe,
+    priority_class=maybe,
+    groups=st.lists(names, max_size=4).map(tuple),
+)
 ORDER = [Source.LABEL, Source.NAMESPACE, Source.PRIORITY_CLASS, Source.GROUP, Source.DEFAULT]
 
 
@@ -153,9 +151,14 @@ CLASSES = SchedulerSettings(
 )
 RUNNING = {"packer", "kai-scheduler"}
 shapes = st.builds(
-    WorkloadShape, st.just("Job"), st.sampled_from(WorkloadClass), st.integers(0, 9),
-    st.integers(0, 9000).map(MilliGpu), st.sampled_from(["", "default-scheduler", "theirs"]), st.booleans(),
-)  # fmt: skip
+    WorkloadShape,
+    st.just("Job"),
+    st.sampled_from(WorkloadClass),
+    st.integers(0, 9),
+    st.integers(0, 9000).map(MilliGpu),
+    st.sampled_from(["", "default-scheduler", "theirs"]),
+    st.booleans(),
+)
 
 
 def shape(pods: int, gpus: int, role: WorkloadClass = WorkloadClass.TRAINING, **fields: object) -> WorkloadShape:

@@ -3,12 +3,12 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kopt.policies.lending import (
+from kopt.policies.lending.caution import CautionSettings
+from kopt.policies.lending.policy import (
     LendingSettings,
     LendingState,
     Pool,
@@ -20,8 +20,6 @@ from kopt.policies.lending import (
     observe,
     provision_gpus,
 )
-from kopt.policies.lending_arrays import hold_arrays, provision_arrays
-from kopt.policies.lending_caution import CautionSettings
 
 amounts = st.floats(0, 1e6, allow_nan=False)
 capacities = st.floats(0.1, 1e4)
@@ -193,38 +191,20 @@ def test_impossible_demand_is_refused(wrong: float) -> None:
         ServiceDemand("chat", 1.0, 1.0, {0.5: wrong})
 
 
-@pytest.mark.parametrize("wrong", [{"quantile": 1.0}, {"quantile": 0.4}, {"reactive_margin": 0.9}, {"hold_s": -1},
-                                   {"correlation": 1.1}])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong", [{"quantile": 1.0}, {"quantile": 0.4}, {"reactive_margin": 0.9}, {"hold_s": -1}, {"correlation": 1.1}]
+)
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"range|quantile"):
         LendingSettings(**wrong)  # type: ignore[arg-type]
 
 
-@given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=30), capacities, st.integers(0, 3))
-def test_arrays_and_single_decisions_agree(rows: list[tuple[float, float]], capacity: float, least: int) -> None:
-    forecast, recent = np.array(rows).T
-    got = provision_arrays(forecast, recent, capacity, minimum_gpus=least)
-    one_by_one = [
-        provision_gpus([ServiceDemand("s", r, capacity, {0.99: f}, least)], LendingSettings()) for f, r in rows
-    ]
-    assert np.abs(got - one_by_one).max() == 0
-
-
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(0, 10))
-def test_holding_arrays_is_holding_step_by_step(needs: list[int], buckets: int) -> None:
-    state, expected = LendingState(), []
+def test_a_hold_keeps_the_largest_need_of_its_time(needs: list[int], buckets: int) -> None:
+    state = LendingState()
     for i, need in enumerate(needs):
         held, state = hold(state, need, i * 300.0, buckets * 300.0)
-        expected.append(held)
-    assert hold_arrays(np.array(needs), buckets).tolist() == expected
-
-
-def test_arrays_keep_everything_where_nothing_is_known() -> None:
-    nan = float("nan")
-    got = provision_arrays(np.array([nan, nan, 250.0]), np.array([nan, 100.0, nan]), 100.0, total_gpus=8)
-    assert got.tolist() == [8, 2, 3]
-    with pytest.raises(ValueError, match="neither"):
-        provision_arrays(np.array([nan]), np.array([nan]), 100.0)
+        assert held == max(needs[max(0, i - buckets) : i + 1])
 
 
 def test_a_pool_that_fell_short_lends_less_and_one_that_did_not_lends_more() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.policies.lending_caution import Caution, CautionSettings, at_level, learn, level_of, promise
+from kopt.policies.lending.caution import Caution, CautionSettings, at_level, learn, level_of, promise
 
 QUANTILES = {0.5: 10.0, 0.9: 20.0, 0.95: 30.0, 0.99: 60.0}
 
@@ -48,7 +48,7 @@ def test_known_quantiles_are_met_and_outgrown() -> None:
     assert at_level(QUANTILES, 3.0) > QUANTILES[0.99]
     assert at_level({0.9: 5.0}, 4.0) == 5.0
     assert at_level({0.5: 0.0, 0.99: 0.0}, 2.0) == 0.0
-    with pytest.raises(ValueError, match="no quantile"):
+    with pytest.raises(ValueError, match="at least one quantile"):
         at_level({}, 1.0)
 
 

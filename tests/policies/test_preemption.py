@@ -6,28 +6,29 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.core.checkpoint import Estimate, JobState, JobStatus
 from kopt.core.decision import Mode
 from kopt.core.units import MilliGpu
+from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
 from kopt.policies.preemption import (
     Member,
+    PreemptionAction,
     PreemptionDecision,
     PreemptionSettings,
     PreemptionState,
+    Preemptor,
     QueueShare,
     RunningGang,
-    Scene,
-    Verdict,
-    Waiting,
+    Snapshot,
     decide,
     observe,
 )
+from kopt.policies.preemption.checkpoint_interval import beat
 from kopt.policies.preemption.evidence import outlook
 from kopt.policies.preemption.native import expected_loss
-from kopt.policies.preemption.rhythm import beat
 from kopt.policies.preemption.search import Need, Option, cheapest
 from kopt.policies.preemption.state import Rhythm
 
@@ -36,15 +37,27 @@ QUEUES = ("a", "b", "c")
 
 
 def training(risk_gpu_s: float = 600.0, since_s: float = 300.0) -> JobStatus:
-    return JobStatus(JobState.TRAIN, safe=True, evidence=True, confidence=0.95, seconds_since_durable=since_s,
-                     work_at_risk_gpu_seconds=Estimate(risk_gpu_s, 0.5 * risk_gpu_s, 2 * risk_gpu_s),
-                     next_safe_seconds=Estimate(0, 0, 0))  # fmt: skip
+    return JobStatus(
+        JobState.TRAIN,
+        safe=True,
+        evidence=True,
+        confidence=0.95,
+        seconds_since_durable=since_s,
+        work_at_risk_gpu_seconds=Estimate(risk_gpu_s, 0.5 * risk_gpu_s, 2 * risk_gpu_s),
+        next_safe_seconds=Estimate(0, 0, 0),
+    )
 
 
 def writing(ends_in_s: float | None = 60.0) -> JobStatus:
     after = None if ends_in_s is None else Estimate(ends_in_s, ends_in_s / 2, 2 * ends_in_s)
-    return JobStatus(JobState.CKPT_WRITING, evidence=True, confidence=0.95, seconds_since_durable=1800.0,
-                     work_at_risk_gpu_seconds=Estimate(2000, 1500, 2500), next_safe_seconds=after)  # fmt: skip
+    return JobStatus(
+        JobState.CKPT_WRITING,
+        evidence=True,
+        confidence=0.95,
+        seconds_since_durable=1800.0,
+        work_at_risk_gpu_seconds=Estimate(2000, 1500, 2500),
+        next_safe_seconds=after,
+    )
 
 
 def gang(name: str, status: JobStatus | None = None, gpus: int = 1, **more: object) -> RunningGang:
@@ -52,18 +65,23 @@ def gang(name: str, status: JobStatus | None = None, gpus: int = 1, **more: obje
     return replace(RunningGang(name, "", 0, (member,), NOW - 50_000), **more)  # type: ignore[arg-type]
 
 
-def waiting(gpus: int = 1, budget_s: float = 0.0, **more: object) -> Waiting:
-    return replace(Waiting("urgent", "", 10, MilliGpu(1000), NOW, budget_s, gpus), **more)  # type: ignore[arg-type]
+def waiting(gpus: int = 1, budget_s: float = 0.0, **more: object) -> Preemptor:
+    return replace(Preemptor("urgent", "", 10, MilliGpu(1000), NOW, budget_s, gpus), **more)  # type: ignore[arg-type]
 
 
-def decided(*gangs: RunningGang, ask: Waiting | None = None, state: PreemptionState | None = None,
-            how: PreemptionSettings | None = None, **more: Mapping[str, object]) -> PreemptionDecision:  # fmt: skip
-    scene = Scene(ask or waiting(), gangs, NOW, **more)  # type: ignore[arg-type]
+def decided(
+    *gangs: RunningGang,
+    ask: Preemptor | None = None,
+    state: PreemptionState | None = None,
+    how: PreemptionSettings | None = None,
+    **more: Mapping[str, object],
+) -> PreemptionDecision:
+    scene = Snapshot(ask or waiting(), gangs, NOW, **more)  # type: ignore[arg-type]
     return decide(scene, state, how)[0]
 
 
 def reason_for(decision: PreemptionDecision, name: str) -> str:
-    return next(note.reason.code for note in decision.notes if note.gang == name)
+    return next(note.reason.code for note in decision.candidates if note.gang == name)
 
 
 # Scenes as they may come: any status, any queue, any place.
@@ -87,11 +105,16 @@ spoiled = st.tuples(
     good,
     st.sampled_from(
         [
-            {"state": JobState.CKPT_WRITING}, {"state": JobState.UNKNOWN}, {"safe": False}, {"evidence": False},
-            {"confidence": 0.1}, {"work_at_risk_gpu_seconds": None}, {"state": JobState.FINISHED},
+            {"state": JobState.CKPT_WRITING},
+            {"state": JobState.UNKNOWN},
+            {"safe": False},
+            {"evidence": False},
+            {"confidence": 0.1},
+            {"work_at_risk_gpu_seconds": None},
+            {"state": JobState.FINISHED},
         ]
     ),
-).map(lambda drawn: replace(drawn[0], **drawn[1]))  # fmt: skip
+).map(lambda drawn: replace(drawn[0], **drawn[1]))
 members = st.builds(
     Member,
     gpus=st.sampled_from([500, 1000, 2000, 8000]).map(MilliGpu),
@@ -104,38 +127,58 @@ members = st.builds(
 @st.composite
 def gangs(draw: st.DrawFn, name: str) -> RunningGang:
     return RunningGang(
-        name, draw(st.sampled_from(["", *QUEUES])), draw(st.integers(0, 6)),
-        tuple(draw(st.lists(members, min_size=1, max_size=2))), NOW - draw(st.sampled_from([10.0, 2000.0, 90_000.0])),
-        draw(st.sampled_from([True, True, True, False])), draw(st.sampled_from([0, 0, 0, 1, 4])),
+        name,
+        draw(st.sampled_from(["", *QUEUES])),
+        draw(st.integers(0, 6)),
+        tuple(draw(st.lists(members, min_size=1, max_size=2))),
+        NOW - draw(st.sampled_from([10.0, 2000.0, 90_000.0])),
+        draw(st.sampled_from([True, True, True, False])),
+        draw(st.sampled_from([0, 0, 0, 1, 4])),
         draw(st.none() | st.floats(0, 600)),
-    )  # fmt: skip
+    )
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> Scene:
+def scenes(draw: st.DrawFn) -> Snapshot:
     found = tuple(draw(gangs(f"g{number}")) for number in range(draw(st.integers(0, 7))))
     parents = {"a": "", "b": draw(st.sampled_from(["", "a"])), "c": draw(st.sampled_from(["", "a", "b"]))}
     queues = {
-        name: QueueShare(name, MilliGpu(draw(st.integers(0, 10)) * 1000), MilliGpu(draw(st.integers(0, 20)) * 1000),
-                         draw(st.none() | st.integers(20, 40).map(lambda gpus: MilliGpu(1000 * gpus))), parents[name])
-        for name in QUEUES if draw(st.sampled_from([True, True, True, False]))
-    }  # fmt: skip
-    ask = Waiting(
-        "urgent", draw(st.sampled_from(["", *QUEUES])), draw(st.integers(4, 12)),
-        MilliGpu(draw(st.sampled_from([500, 1000, 2000]))), NOW - draw(st.sampled_from([0.0, 100.0, 400.0])),
-        draw(st.sampled_from([0.0, 300.0])), draw(st.integers(1, 6)),
-    )  # fmt: skip
+        name: QueueShare(
+            name,
+            MilliGpu(draw(st.integers(0, 10)) * 1000),
+            MilliGpu(draw(st.integers(0, 20)) * 1000),
+            draw(st.none() | st.integers(20, 40).map(lambda gpus: MilliGpu(1000 * gpus))),
+            parents[name],
+        )
+        for name in QUEUES
+        if draw(st.sampled_from([True, True, True, False]))
+    }
+    ask = Preemptor(
+        "urgent",
+        draw(st.sampled_from(["", *QUEUES])),
+        draw(st.integers(4, 12)),
+        MilliGpu(draw(st.sampled_from([500, 1000, 2000]))),
+        NOW - draw(st.sampled_from([0.0, 100.0, 400.0])),
+        draw(st.sampled_from([0.0, 300.0])),
+        draw(st.integers(1, 6)),
+    )
     free = draw(st.dictionaries(st.sampled_from(["", "n1", "n2"]), st.sampled_from([0, 500, 1000]), max_size=3))
-    return Scene(ask, found, NOW, queues, free)
+    return Snapshot(ask, found, NOW, queues, free)
 
 
 @st.composite
 def states(draw: st.DrawFn) -> PreemptionState:
     rhythms = tuple(
-        Rhythm(f"g{number}", NOW - 90_000, NOW - 60, NOW - draw(st.floats(60, 4000)),
-               tuple(draw(st.lists(st.floats(10, 4000), max_size=9))))
-        for number in range(8) if draw(st.booleans())
-    )  # fmt: skip
+        Rhythm(
+            f"g{number}",
+            NOW - 90_000,
+            NOW - 60,
+            NOW - draw(st.floats(60, 4000)),
+            tuple(draw(st.lists(st.floats(10, 4000), max_size=9))),
+        )
+        for number in range(8)
+        if draw(st.booleans())
+    )
     return PreemptionState(rhythms)
 
 
@@ -144,7 +187,7 @@ def _fits(free: Mapping[str, int], per_pod: int, pods: int) -> bool:
 
 
 @given(scenes(), states())
-def test_a_write_in_progress_or_no_evidence_is_never_chosen(scene: Scene, state: PreemptionState) -> None:
+def test_a_write_in_progress_or_no_evidence_is_never_chosen(scene: Snapshot, state: PreemptionState) -> None:
     decision, _ = decide(scene, state)
     for one in (one for one in scene.gangs if one.name in decision.victims):
         for member in one.members:
@@ -174,7 +217,7 @@ def test_a_write_in_progress_or_no_evidence_is_never_chosen(scene: Scene, state:
 )
 def test_doubt_spares_a_gang_whatever_it_would_cost(status: JobStatus | None, code: str) -> None:
     decision = decided(gang("g", status))
-    assert decision.verdict is Verdict.LEAVE
+    assert decision.action is PreemptionAction.LEAVE
     assert reason_for(decision, "g") == code
 
 
@@ -186,9 +229,9 @@ def test_an_old_status_says_nothing_about_now() -> None:
 
 
 @given(scenes(), states())
-def test_no_queue_falls_below_its_guarantee(scene: Scene, state: PreemptionState) -> None:
+def test_no_queue_falls_below_its_guarantee(scene: Snapshot, state: PreemptionState) -> None:
     decision, _ = decide(scene, state)
-    own, name = set(), scene.waiting.queue
+    own, name = set(), scene.preemptor.queue
     while name in scene.queues and name not in own:
         own.add(name)
         name = scene.queues[name].parent
@@ -203,12 +246,12 @@ def test_no_queue_falls_below_its_guarantee(scene: Scene, state: PreemptionState
 
 
 @given(scenes(), states())
-def test_victims_have_lower_priority_and_free_enough_or_nobody_goes(scene: Scene, state: PreemptionState) -> None:
+def test_victims_have_lower_priority_and_free_enough_or_nobody_goes(scene: Snapshot, state: PreemptionState) -> None:
     decision, after = decide(scene, state)
     chosen = [one for one in scene.gangs if one.name in decision.victims]
-    assert (decision.verdict is Verdict.PREEMPT) == bool(chosen)
+    assert (decision.action is PreemptionAction.PREEMPT) == bool(chosen)
     assert len(after.evictions) == len(chosen)
-    assert all(one.preemptible and one.priority < scene.waiting.priority for one in chosen)
+    assert all(one.preemptible and one.priority < scene.preemptor.priority for one in chosen)
 
     def free_without(gone: list[RunningGang]) -> dict[str, int]:
         free = dict(scene.free)
@@ -217,7 +260,7 @@ def test_victims_have_lower_priority_and_free_enough_or_nobody_goes(scene: Scene
                 free[member.node] = free.get(member.node, 0) + member.gpus
         return free
 
-    ask = scene.waiting
+    ask = scene.preemptor
     if chosen:
         assert _fits(free_without(chosen), ask.gpus_per_pod, ask.pods)
         for spared in chosen:
@@ -226,33 +269,33 @@ def test_victims_have_lower_priority_and_free_enough_or_nobody_goes(scene: Scene
 
 
 @given(scenes(), states(), st.randoms(use_true_random=False))
-def test_the_order_of_the_gangs_means_nothing(scene: Scene, state: PreemptionState, chance: object) -> None:
+def test_the_order_of_the_gangs_means_nothing(scene: Snapshot, state: PreemptionState, chance: object) -> None:
     shuffled = list(scene.gangs)
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
     assert decide(replace(scene, gangs=tuple(shuffled)), state) == decide(scene, state)
 
 
 @given(scenes(), states())
-def test_every_candidate_gets_a_reason_and_every_wait_a_moment(scene: Scene, state: PreemptionState) -> None:
+def test_every_candidate_gets_a_reason_and_every_wait_a_moment(scene: Snapshot, state: PreemptionState) -> None:
     decision, _ = decide(scene, state)
-    assert [note.gang for note in decision.notes] == sorted(one.name for one in scene.gangs)
-    assert {note.gang for note in decision.notes if note.chosen} == set(decision.victims)
-    assert all(note.reason.code and note.reason.message.endswith(".") for note in decision.notes)
+    assert [note.gang for note in decision.candidates] == sorted(one.name for one in scene.gangs)
+    assert {note.gang for note in decision.candidates if note.selected} == set(decision.victims)
+    assert all(note.reason.code and note.reason.message.endswith(".") for note in decision.candidates)
     assert decision.reasons
-    assert (decision.verdict is Verdict.WAIT) == (decision.until_s is not None)
+    assert (decision.action is PreemptionAction.WAIT) == (decision.until_s is not None)
     if decision.until_s is not None:
         assert decision.until_s > NOW
     document = decision.to_dict()
-    assert document["verdict"] == decision.verdict.value
+    assert document["verdict"] == decision.action.value
     assert len(decision.as_decision(Mode.OBSERVE).actions) == (
         len(decision.victims) + len(decision.guarded) + len(decision.unguarded)
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(60))
 @given(scenes(), states(), st.floats(1, 1e5))
 def test_more_work_at_risk_never_makes_a_gang_more_likely_to_be_chosen(
-    scene: Scene, state: PreemptionState, more_gpu_s: float
+    scene: Snapshot, state: PreemptionState, more_gpu_s: float
 ) -> None:
     victims = decide(scene, state)[0].victims
     for place, one in enumerate(scene.gangs):
@@ -291,7 +334,7 @@ def options(draw: st.DrawFn, name: str) -> Option:
     return Option(name, draw(st.sampled_from([0, 0, 7, 7, 20, 33, 100])), sum(on.values()), tuple(on.items()), queues)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(80))
 @given(st.data())
 def test_the_search_finds_what_trying_everything_finds(data: st.DataObject) -> None:
     found = [data.draw(options(f"g{number}")) for number in range(data.draw(st.integers(0, 8)))]
@@ -349,14 +392,14 @@ def test_room_on_two_nodes_is_no_room_for_a_pod_that_needs_one() -> None:
     members = {name: (Member(MilliGpu(1000), training(10), NOW, name),) for name in "xy"}
     halves = [gang(name, members=of) for name, of in members.items()]
     ask = waiting(1, gpus_per_pod=MilliGpu(2000))
-    assert decided(*halves, ask=ask).verdict is Verdict.LEAVE
+    assert decided(*halves, ask=ask).action is PreemptionAction.LEAVE
     assert decided(*halves, ask=ask, free={"x": 1000}).victims == ("x",)
 
 
 def test_a_write_that_ends_within_the_budget_is_waited_for() -> None:
     gangs = gang("saves", writing(60)), gang("trains", training(3000))
     decision = decided(*gangs, ask=waiting(budget_s=300))
-    assert decision.verdict is Verdict.WAIT
+    assert decision.action is PreemptionAction.WAIT
     assert decision.reasons[0].code == "CHEAPER_LATER"
     assert decision.until_s is not None
     assert decision.until_s - NOW == PreemptionSettings().recheck_s
@@ -369,7 +412,7 @@ def test_a_checkpoint_that_the_rhythm_promises_is_waited_for() -> None:
     state = PreemptionState((Rhythm("g", NOW - 50_000, NOW - 60, NOW - 1620, (1800.0,) * 5),))
     regular = gang("g", training(1700, 1620))
     decision = decided(regular, gang("other", training(1500)), ask=waiting(budget_s=300), state=state)
-    assert decision.verdict is Verdict.WAIT
+    assert decision.action is PreemptionAction.WAIT
     assert reason_for(decision, "g") == "WRITE_DUE"
     assert decision.reasons[0].numbers["in_s"] == pytest.approx(180, abs=1)
     assert decided(regular, gang("other", training(1500)), ask=waiting(), state=state).victims == ("other",)
@@ -378,7 +421,7 @@ def test_a_checkpoint_that_the_rhythm_promises_is_waited_for() -> None:
 def test_the_next_checkpoint_that_a_status_expects_is_waited_for_where_no_rhythm_was_seen() -> None:
     status = replace(training(1700, 300), next_checkpoint_seconds=Estimate(120, 100, 140))
     decision = decided(gang("g", status), gang("other", training(1600)), ask=waiting(budget_s=300))
-    assert (decision.verdict, decision.reasons[0].code) == (Verdict.WAIT, "CHEAPER_LATER")
+    assert (decision.action, decision.reasons[0].code) == (PreemptionAction.WAIT, "CHEAPER_LATER")
     assert decision.reasons[0].numbers["in_s"] == pytest.approx(120)
     soon = replace(status, next_checkpoint_seconds=Estimate(40, 30, 50))
     assert reason_for(decided(gang("g", soon)), "g") == "WRITE_DUE"
@@ -405,15 +448,16 @@ def test_a_checkpoint_too_early_counts_as_doubtful_and_the_next_is_due_as_if_it_
     rhythm = Rhythm("g", NOW - 50_000, NOW - 60, NOW - 100, (1800.0,) * 5 + (900.0,))
     decision = decided(gang("g", training(200, 100)), gang("sure", training(1000)), state=PreemptionState((rhythm,)))
     assert decision.victims == ("sure",)
-    lost = {note.gang: note.lost_gpu_s for note in decision.notes}
+    lost = {note.gang: note.lost_gpu_s for note in decision.candidates}
     assert lost["g"] == pytest.approx(200 + 900)
     late = replace(rhythm, durable_at_s=NOW - 650)
     decision = decided(gang("g", training(750, 650)), state=PreemptionState((late,)))
     assert reason_for(decision, "g") == "WRITE_DUE", "1,550 s after the last that fits"
 
 
-@pytest.mark.parametrize(("intervals", "code"), [((), "WRITE_POSSIBLE"), ((5400.0,), "WRITE_POSSIBLE"),
-                                               ((5400.0,) * 3, "CHOSEN")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("intervals", "code"), [((), "WRITE_POSSIBLE"), ((5400.0,), "WRITE_POSSIBLE"), ((5400.0,) * 3, "CHOSEN")]
+)
 def test_one_interval_may_span_checkpoints_that_nobody_saw(intervals: tuple[float, ...], code: str) -> None:
     state = PreemptionState((Rhythm("g", NOW - 50_000, NOW - 60, NOW - 900, intervals),))
     assert reason_for(decided(gang("g", training(1000, 900)), state=state), "g") == code
@@ -427,8 +471,11 @@ def test_an_overdue_checkpoint_may_come_at_any_moment() -> None:
         return reason_for(decided(gang("g", training(ago_s, ago_s)), state=state), "g")
 
     assert [spared(ago_s) for ago_s in (1000, 1700, 2500, 9000)] == [
-        "CHOSEN", "WRITE_DUE", "WRITE_DUE", "WRITE_POSSIBLE"
-    ]  # fmt: skip
+        "CHOSEN",
+        "WRITE_DUE",
+        "WRITE_DUE",
+        "WRITE_POSSIBLE",
+    ]
 
 
 def test_where_checkpoints_may_come_at_any_moment_a_large_loss_is_worth_a_moment() -> None:
@@ -442,11 +489,11 @@ def test_a_job_that_never_reports_is_never_chosen_but_not_kept_from_the_native_s
     young, old = gang("young", started_at_s=NOW - 3600), gang("old", started_at_s=NOW - 7 * 3600)
     decision = decided(young, old)
     assert (decision.guarded, decision.unguarded, decision.victims) == ((), (), ())
-    assert decision.verdict is Verdict.LEAVE
+    assert decision.action is PreemptionAction.LEAVE
     assert decision.reasons[0].code == "NATIVE_LOSES_LESS"
     assert decision.lost_gpu_s == pytest.approx(3600 + PreemptionSettings().restart_s), "all since its start"
     busy = decided(young, gang("busy", writing(), gpus=2, started_at_s=NOW - 3600), ask=waiting(2))
-    assert (busy.verdict, busy.guarded, busy.reasons[0].code) == (Verdict.LEAVE, ("busy",), "BUDGET_SPENT")
+    assert (busy.action, busy.guarded, busy.reasons[0].code) == (PreemptionAction.LEAVE, ("busy",), "BUDGET_SPENT")
 
 
 @pytest.mark.parametrize(("ran_s", "left"), [(300, True), (700, False)])
@@ -454,7 +501,9 @@ def test_the_native_rule_is_left_alone_where_it_loses_less(ran_s: float, left: b
     """A gang of which nothing is known loses no more than its whole run so far."""
     new, safe = gang("new", started_at_s=NOW - ran_s), gang("safe", training(600))
     decision = decided(new, safe)
-    assert (decision.verdict, decision.victims) == ((Verdict.LEAVE, ()) if left else (Verdict.PREEMPT, ("safe",)))
+    assert (decision.action, decision.victims) == (
+        (PreemptionAction.LEAVE, ()) if left else (PreemptionAction.PREEMPT, ("safe",))
+    )
     large = replace(new, members=(replace(new.members[0], gpus=MilliGpu(8000)),))
     assert decided(large, safe).victims == ("safe",)
 
@@ -465,8 +514,10 @@ def test_it_is_not_left_alone_at_once_where_others_may_soon_lose_much_less() -> 
     gangs = gang("silent", gpus=8, started_at_s=NOW - 20_000), gang("g", training(1300, 1200), gpus=8)
     decision = decided(*gangs, ask=waiting(8, budget_s=300), state=state)
     assert reason_for(decision, "g") == "WRITE_DUE"
-    assert (decision.verdict, decision.reasons[0].code) == (Verdict.WAIT, "NOT_YET")
-    assert decided(*gangs, ask=waiting(8, budget_s=300, since_s=NOW - 290), state=state).verdict is Verdict.LEAVE
+    assert (decision.action, decision.reasons[0].code) == (PreemptionAction.WAIT, "NOT_YET")
+    assert (
+        decided(*gangs, ask=waiting(8, budget_s=300, since_s=NOW - 290), state=state).action is PreemptionAction.LEAVE
+    )
 
 
 def test_the_native_scheduler_has_its_time_and_then_ours_is_taken() -> None:
@@ -477,9 +528,13 @@ def test_the_native_scheduler_has_its_time_and_then_ours_is_taken() -> None:
 
 @pytest.mark.parametrize(
     ("change", "code"),
-    [({"preemptions": 3}, "LIMIT"), ({"preemptions": 1}, "RESUMED"), ({"priority": 10}, "PRIORITY"),
-     ({"preemptible": False}, "NOT_PREEMPTIBLE")],
-)  # fmt: skip
+    [
+        ({"preemptions": 3}, "LIMIT"),
+        ({"preemptions": 1}, "RESUMED"),
+        ({"priority": 10}, "PRIORITY"),
+        ({"preemptible": False}, "NOT_PREEMPTIBLE"),
+    ],
+)
 def test_whom_our_rules_protect_is_not_left_to_the_native_scheduler(change: dict[str, object], code: str) -> None:
     new, safe = gang("new", started_at_s=NOW - 60, **change), gang("safe", training(600))
     decision = decided(new, safe)
@@ -488,12 +543,12 @@ def test_whom_our_rules_protect_is_not_left_to_the_native_scheduler(change: dict
 
 
 @given(scenes(), states())
-def test_no_more_is_expected_to_be_lost_than_by_the_native_rule(scene: Scene, state: PreemptionState) -> None:
+def test_no_more_is_expected_to_be_lost_than_by_the_native_rule(scene: Snapshot, state: PreemptionState) -> None:
     """Where it would take nobody who may be in a write or whom our rules protect, and nothing is waited for."""
-    how, ask = PreemptionSettings(), replace(scene.waiting, since_s=NOW, budget_s=0.0)
-    decision, _ = decide(replace(scene, waiting=ask), state, how)
+    how, ask = PreemptionSettings(), replace(scene.preemptor, since_s=NOW, budget_s=0.0)
+    decision, _ = decide(replace(scene, preemptor=ask), state, how)
     rhythms = {one.gang: one for one in observe(state, scene.gangs, NOW).rhythms}
-    codes = {note.gang: note.reason.code for note in decision.notes}
+    codes = {note.gang: note.reason.code for note in decision.candidates}
     free, chosen = dict(scene.free), list[RunningGang]()
     for one in sorted(scene.gangs, key=lambda one: (one.priority, -one.started_at_s, one.name)):
         in_reach = one.preemptible and one.priority < ask.priority and one.name not in decision.guarded
@@ -521,7 +576,7 @@ def test_quota_is_spared_across_queues_and_counted_over_all_victims() -> None:
     ours = [gang(f"b{number}", training(10 * number), queue="b") for number in range(1, 4)]
     shares = {"a": QueueShare("a", MilliGpu(4000), MilliGpu(0)), "b": QueueShare("b", MilliGpu(1000), MilliGpu(3000))}
     assert decided(*ours, ask=waiting(2, queue="a"), queues=shares).victims == ("b1", "b2")
-    assert decided(*ours, ask=waiting(3, queue="a"), queues=shares).verdict is Verdict.LEAVE
+    assert decided(*ours, ask=waiting(3, queue="a"), queues=shares).action is PreemptionAction.LEAVE
     assert decided(*ours, ask=waiting(3, queue="b"), queues=shares).victims == ("b1", "b2", "b3")
     tight = shares | {"b": QueueShare("b", MilliGpu(3000), MilliGpu(3000))}
     decision = decided(*ours, ask=waiting(1, queue="a"), queues=tight)
@@ -533,10 +588,10 @@ def test_quota_is_spared_across_queues_and_counted_over_all_victims() -> None:
 def test_those_told_to_go_count_against_the_quota_until_they_are_gone() -> None:
     ours = tuple(gang(f"b{number}", training(10 * number), queue="b") for number in (1, 2))
     shares = {"a": QueueShare("a", MilliGpu(4000), MilliGpu(0)), "b": QueueShare("b", MilliGpu(1000), MilliGpu(2000))}
-    first, state = decide(Scene(waiting(1, queue="a"), ours, NOW, shares))
+    first, state = decide(Snapshot(waiting(1, queue="a"), ours, NOW, shares))
     assert first.victims == ("b1",)
-    second, _ = decide(Scene(waiting(1, queue="a", name="next"), ours, NOW + 1, shares), state)
-    assert second.verdict is Verdict.LEAVE
+    second, _ = decide(Snapshot(waiting(1, queue="a", name="next"), ours, NOW + 1, shares), state)
+    assert second.action is PreemptionAction.LEAVE
     assert reason_for(second, "b1") == "GOING"
 
 
@@ -548,32 +603,32 @@ def test_a_queue_takes_back_what_it_owns_from_any_priority_only_where_that_is_se
     any_priority = PreemptionSettings(reclaims_any_priority=True)
     assert decided(borrower, ask=ask, queues=shares, how=any_priority).victims == ("b",)
     full = shares | {"a": QueueShare("a", MilliGpu(4000), MilliGpu(4000))}
-    assert decided(borrower, ask=ask, queues=full, how=any_priority).verdict is Verdict.LEAVE
+    assert decided(borrower, ask=ask, queues=full, how=any_priority).action is PreemptionAction.LEAVE
 
 
 def test_a_workload_over_its_queues_limit_takes_nobodys_room() -> None:
     shares = {"a": QueueShare("a", MilliGpu(0), MilliGpu(1000), limit=MilliGpu(1000))}
     decision = decided(gang("g", training(10), queue="a"), ask=waiting(1, queue="a"), queues=shares)
-    assert (decision.verdict, decision.reasons[0].code) == (Verdict.LEAVE, "QUEUE_LIMIT")
+    assert (decision.action, decision.reasons[0].code) == (PreemptionAction.LEAVE, "QUEUE_LIMIT")
 
 
 def test_victims_on_their_way_out_are_room_for_a_while() -> None:
     one, two = gang("one", training(10)), gang("two", training(20))
-    first, state = decide(Scene(waiting(), (one, two), NOW))
+    first, state = decide(Snapshot(waiting(), (one, two), NOW))
     assert first.victims == ("one",)
-    again, same = decide(Scene(waiting(), (one, two), NOW + 5), state)
-    assert (again.verdict, again.reasons[0].code, again.victims) == (Verdict.WAIT, "GOING", ())
+    again, same = decide(Snapshot(waiting(), (one, two), NOW + 5), state)
+    assert (again.action, again.reasons[0].code, again.victims) == (PreemptionAction.WAIT, "GOING", ())
     assert same.evictions == state.evictions
 
 
 def test_whoever_made_room_does_not_take_it_back() -> None:
     low, high = gang("low", training(10)), gang("high", training(10), priority=1)
-    _, state = decide(Scene(waiting(name="high", priority=1), (low,), NOW))
-    raised = Waiting("low", "", 10, MilliGpu(1000), NOW + 60, 0.0)
+    _, state = decide(Snapshot(waiting(name="high", priority=1), (low,), NOW))
+    raised = Preemptor("low", "", 10, MilliGpu(1000), NOW + 60, 0.0)
     fresh = replace(high, members=(replace(high.members[0], seen_at_s=NOW + 60),))
-    decision, _ = decide(Scene(raised, (fresh,), NOW + 60), state)
+    decision, _ = decide(Snapshot(raised, (fresh,), NOW + 60), state)
     assert reason_for(decision, "high") == "REVERSAL"
-    assert decision.verdict is Verdict.LEAVE
+    assert decision.action is PreemptionAction.LEAVE
 
 
 def test_intervals_are_learned_from_what_is_seen_and_not_across_a_restart() -> None:
@@ -592,7 +647,7 @@ def test_intervals_are_learned_from_what_is_seen_and_not_across_a_restart() -> N
     assert (again.intervals_s, again.durable_at_s) == (rhythm.intervals_s, later - 30)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.floats(1, 900), st.integers(0, 5)), min_size=5, max_size=60))
 def test_a_long_story_never_flaps(story: list[tuple[float, int]]) -> None:
     """Six jobs take turns in being evicted, waiting at raised priority and running again."""
@@ -605,12 +660,13 @@ def test_a_long_story_never_flaps(story: list[tuple[float, int]]) -> None:
         asker = f"g{number}" if step % 2 else f"new{step}"
         running = tuple(
             gang(name, members=(Member(MilliGpu(1000), training(100 + int(name[1]), 60), now),), started_at_s=began)
-            for name, began in started.items() if name != asker
-        )  # fmt: skip
+            for name, began in started.items()
+            if name != asker
+        )
         # Whatever rhythm sixty seconds since the last checkpoint at every look would make.
         state = PreemptionState(evictions=state.evictions)
-        ask = Waiting(asker, "", 10, MilliGpu(1000), now, 0.0)
-        decision, state = decide(Scene(ask, running, now), state, how)
+        ask = Preemptor(asker, "", 10, MilliGpu(1000), now, 0.0)
+        decision, state = decide(Snapshot(ask, running, now), state, how)
         for victim in decision.victims:
             earlier = [at for at, name, _ in told if name == victim]
             assert len(earlier) < how.most_per_gang
@@ -630,9 +686,9 @@ def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="confidence"):
         PreemptionSettings(min_confidence=2)
     with pytest.raises(ValueError, match="ancestor"):
-        Scene(waiting(), (), NOW, {"a": QueueShare("a", MilliGpu(0), MilliGpu(0), parent="a")})
+        Snapshot(waiting(), (), NOW, {"a": QueueShare("a", MilliGpu(0), MilliGpu(0), parent="a")})
     with pytest.raises(ValueError, match="one name"):
-        Scene(waiting(), (gang("g"), gang("g")), NOW)
+        Snapshot(waiting(), (gang("g"), gang("g")), NOW)
 
 
 def test_whom_the_limit_protects_is_told_so() -> None:
@@ -648,18 +704,18 @@ def test_whom_the_limit_protects_is_told_so() -> None:
 def test_after_room_was_made_more_is_taken_only_after_a_while() -> None:
     """The victim is gone, and another workload was faster."""
     two = gang("two", training(20, 30))
-    _, state = decide(Scene(waiting(), (gang("one", training(10)),), NOW))
+    _, state = decide(Snapshot(waiting(), (gang("one", training(10)),), NOW))
     fresh = replace(two, members=(Member(MilliGpu(1000), training(80, 90), NOW + 60),))
-    held, same = decide(Scene(waiting(), (fresh,), NOW + 60), state)
-    assert (held.verdict, held.reasons[0].code, held.until_s) == (Verdict.WAIT, "HOLD", NOW + 120)
+    held, same = decide(Snapshot(waiting(), (fresh,), NOW + 60), state)
+    assert (held.action, held.reasons[0].code, held.until_s) == (PreemptionAction.WAIT, "HOLD", NOW + 120)
     later = replace(two, members=(Member(MilliGpu(1000), training(140, 151), NOW + 121),))
-    assert decide(Scene(waiting(), (later,), NOW + 121), same)[0].victims == ("two",)
+    assert decide(Snapshot(waiting(), (later,), NOW + 121), same)[0].victims == ("two",)
 
 
 def test_no_more_than_allowed_go_within_an_hour() -> None:
     how, state = PreemptionSettings(most_per_hour=1), PreemptionState().evicted(NOW - 600, ["earlier"], "other")
     decision = decided(gang("g", training(10)), state=state, how=how)
-    assert (decision.verdict, decision.reasons[0].code, decision.until_s) == (Verdict.WAIT, "RATE", NOW + 3000)
+    assert (decision.action, decision.reasons[0].code, decision.until_s) == (PreemptionAction.WAIT, "RATE", NOW + 3000)
 
 
 def test_of_equals_the_first_by_name_goes() -> None:
@@ -680,7 +736,7 @@ def test_a_loss_that_cannot_be_is_none(lost: float) -> None:
     status = replace(training(), work_at_risk_gpu_seconds=unchecked(lost))
     decision = decided(gang("absurd", status), gang("safe", training()))
     assert decision.victims == ("safe",)
-    assert decided(gang("absurd", status)).verdict is Verdict.LEAVE
+    assert decided(gang("absurd", status)).action is PreemptionAction.LEAVE
 
 
 def unchecked(value: float) -> Estimate:

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.core.decision import Mode
-from kopt.core.staged_data import CLAIM, ClaimFolder, Copy, DataPhase, DataSpec, NodeCache, StagedData, User
-from kopt.core.staging import Trouble
+from kopt.core.staging.manifest import Trouble
+from kopt.core.staging.staged_data import CLAIM, ClaimFolder, Copy, DataPhase, DataSpec, NodeCache, StagedData, User
 from kopt.policies.staging.cache import Cached, over_budget, to_evict
 from kopt.policies.staging.copies import Run, Step, Verb
-from kopt.policies.staging.decide import Known, decide, is_ready
-from kopt.policies.staging.holding import Asker, Hold, hold_for
-from kopt.policies.staging.nodes import CacheNode, Gang, chosen, copies_needed
+from kopt.policies.staging.decide import DataSnapshot, decide, is_ready
+from kopt.policies.staging.holding import DataWorkload, Hold, hold_for
+from kopt.policies.staging.nodes import CacheNode, Gang, choose_nodes, copies_needed
 from kopt.policies.staging.rules import StagingRules
 
 RULES = StagingRules()
@@ -37,7 +37,7 @@ class World:
 
     def step(self, **more: bool) -> None:
         nodes = tuple(CacheNode(one) for one in self.nodes)
-        known = Known(self.data, dict(self.runs.items()), self.users, nodes=nodes, **more)
+        known = DataSnapshot(self.data, dict(self.runs.items()), self.users, nodes=nodes, **more)
         outcome = decide(known, self.now_s, RULES)
         for order in outcome.orders:
             run = self.runs.get(order.place)
@@ -69,8 +69,14 @@ class World:
             self.whole.pop(place, None)
         elif run.verb is Verb.REMOVE:
             self.whole[place] = False
-        self.runs[place] = replace(run, ended=True, ok=ok, reason=reason, ended_at_s=self.now_s,
-                                   digest="d" if ok and run.verb is Verb.STAGE else "")  # fmt: skip
+        self.runs[place] = replace(
+            run,
+            ended=True,
+            ok=ok,
+            reason=reason,
+            ended_at_s=self.now_s,
+            digest="d" if ok and run.verb is Verb.STAGE else "",
+        )
 
     def lose(self, node: str) -> None:
         if node in self.nodes:
@@ -80,8 +86,9 @@ class World:
 
 
 EVENTS = st.one_of(
-    st.tuples(st.just("end"), st.sampled_from([CLAIM, "a", "b", "c"]), st.sampled_from([None, None, *Trouble]),
-              st.booleans()),
+    st.tuples(
+        st.just("end"), st.sampled_from([CLAIM, "a", "b", "c"]), st.sampled_from([None, None, *Trouble]), st.booleans()
+    ),
     st.tuples(st.just("wait"), st.floats(0, 1000)),
     st.tuples(st.just("use"), st.booleans()),
     st.tuples(st.just("evict")),
@@ -90,7 +97,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("forget"), st.sampled_from([CLAIM, "a", "b", "c"])),
     st.tuples(st.just("lose"), st.sampled_from(["a", "b", "c"])),
     st.tuples(st.just("again"), st.text("xy", min_size=1, max_size=2)),
-)  # fmt: skip
+)
 
 
 def happen(world: World, event: tuple[object, ...]) -> bool:
@@ -169,7 +176,7 @@ def test_a_failure_is_tried_again_after_its_pause_and_not_before(reason: Trouble
 def test_a_node_whose_clock_is_ahead_delays_no_new_try() -> None:
     data = StagedData("team", "tokens", "uid", 1, CLAIMED, copies=(Copy(attempts=1, generation=1, gone=False),))
     run = Run(CLAIM, Verb.STAGE, 1, 1, ended=True, reason=Trouble.UNREACHABLE, ended_at_s=90_000.0)
-    (copy,) = decide(Known(data, {CLAIM: run}, (USER,)), 5000.0, RULES).data.copies
+    (copy,) = decide(DataSnapshot(data, {CLAIM: run}, (USER,)), 5000.0, RULES).data.copies
     assert copy.retry_at_s == 5000.0 + RULES.first_pause_s
 
 
@@ -181,9 +188,9 @@ def test_the_success_of_an_older_job_or_of_one_without_words_is_none() -> None:
         Run(CLAIM, Verb.STAGE, 4, 2, ended=True, ok=True, digest=""),
         Run(CLAIM, Verb.REMOVE, 4, 2, ended=True, ok=True, digest="d"),
     ):
-        assert decide(Known(data, {CLAIM: run}, (USER,)), 5000.0, RULES).data.phase is not DataPhase.READY
+        assert decide(DataSnapshot(data, {CLAIM: run}, (USER,)), 5000.0, RULES).data.phase is not DataPhase.READY
     good = Run(CLAIM, Verb.STAGE, 4, 2, ended=True, ok=True, digest="d")
-    assert decide(Known(data, {CLAIM: good}, (USER,)), 5000.0, RULES).data.phase is DataPhase.READY
+    assert decide(DataSnapshot(data, {CLAIM: good}, (USER,)), 5000.0, RULES).data.phase is DataPhase.READY
 
 
 def test_a_download_for_another_spec_is_ended_first() -> None:
@@ -200,7 +207,7 @@ def test_a_copy_stays_on_a_node_that_takes_nothing_new() -> None:
     ready = Copy("a", DataPhase.READY, attempts=1, generation=1, digest="d", gone=False)
     data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(ready,))
     nodes = (CacheNode("a", fits=False), CacheNode("b"))
-    outcome = decide(Known(data, {}, (USER,), nodes=nodes), 5000.0, RULES)
+    outcome = decide(DataSnapshot(data, {}, (USER,), nodes=nodes), 5000.0, RULES)
     assert ready in outcome.data.copies
     assert [(one.place, one.verb) for one in outcome.orders] == [("b", Verb.STAGE)]
 
@@ -210,7 +217,7 @@ def test_a_copy_that_hangs_on_a_node_that_is_down_holds_nobody_whose_data_is_els
     ready = Copy("b", DataPhase.READY, attempts=1, generation=1, digest="d", gone=False)
     data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(hanging, ready))
     down, up = CacheNode("a", fits=False), CacheNode("b")
-    known = Known(data, {"a": Run("a", Verb.STAGE, 1, 1)}, (USER,), nodes=(down, up))
+    known = DataSnapshot(data, {"a": Run("a", Verb.STAGE, 1, 1)}, (USER,), nodes=(down, up))
     assert is_ready(known)
     assert not is_ready(replace(known, nodes=(down, up, CacheNode("c")), gangs=(Gang(2, 0), Gang(2, 1)))), "of two"
     assert not is_ready(replace(known, data=replace(data, copies=(replace(ready, place="a"),)))), "nobody may go there"
@@ -221,7 +228,7 @@ def test_a_node_that_was_set_up_anew_under_its_old_name_has_no_copy() -> None:
     ready = Copy("a", DataPhase.READY, attempts=1, generation=1, digest="d", gone=False, machine="1")
     data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(ready,))
     run = Run("a", Verb.STAGE, 1, 1, ended=True, ok=True, digest="d")
-    known = Known(data, {"a": run}, (USER,), nodes=(CacheNode("a", machine="1"),))
+    known = DataSnapshot(data, {"a": run}, (USER,), nodes=(CacheNode("a", machine="1"),))
     assert is_ready(known)
     assert decide(known, 5000.0, RULES).data.copies[0].phase is DataPhase.READY
     anew = replace(known, nodes=(CacheNode("a", machine="2"),))
@@ -239,7 +246,7 @@ def test_a_node_that_was_set_up_anew_under_its_old_name_has_no_copy() -> None:
 def test_a_copy_stays_where_nothing_tells_of_another_machine(before: str, now: str) -> None:
     ready = Copy("a", DataPhase.READY, attempts=1, generation=1, digest="d", gone=False, machine=before)
     data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(ready,))
-    known = Known(data, {}, (USER,), nodes=(CacheNode("a", machine=now),))
+    known = DataSnapshot(data, {}, (USER,), nodes=(CacheNode("a", machine=now),))
     assert is_ready(known)
     assert decide(known, 5000.0, RULES).data.copies == (replace(ready, machine=now or before),)
 
@@ -248,13 +255,13 @@ def test_a_download_that_is_under_way_as_its_machine_is_exchanged_goes_on() -> N
     staging = Copy("a", DataPhase.STAGING, attempts=1, generation=1, gone=False, machine="1")
     data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(staging,))
     run = Run("a", Verb.STAGE, 1, 1)
-    outcome = decide(Known(data, {"a": run}, (USER,), nodes=(CacheNode("a", machine="2"),)), 5000.0, RULES)
+    outcome = decide(DataSnapshot(data, {"a": run}, (USER,), nodes=(CacheNode("a", machine="2"),)), 5000.0, RULES)
     assert (outcome.data.copies[0].machine, outcome.data.copies[0].attempts, outcome.orders) == ("2", 1, ())
 
 
 def test_a_copy_that_is_being_taken_away_is_not_ready_whatever_its_status_says() -> None:
     ready = Copy(attempts=3, phase=DataPhase.READY, generation=1, digest="d", gone=False)
-    known = Known(StagedData("team", "tokens", "uid", 1, CLAIMED, copies=(ready,)), {}, (USER,))
+    known = DataSnapshot(StagedData("team", "tokens", "uid", 1, CLAIMED, copies=(ready,)), {}, (USER,))
     assert is_ready(known)
     for attempt, ended in itertools.product((4, 2), (False, True)):
         run = Run(CLAIM, Verb.REMOVE, attempt, 1, ended=ended, ok=True)
@@ -279,15 +286,16 @@ def test_what_is_used_stays_and_what_was_used_longest_ago_goes_first(
 
 @given(
     st.lists(st.tuples(st.sampled_from([None, 0, 50, 100]), st.integers(0, 8), st.booleans()), max_size=6),
-    st.integers(1, 4), st.lists(st.tuples(st.integers(1, 8), st.integers(0, 8)), max_size=3),
-)  # fmt: skip
+    st.integers(1, 4),
+    st.lists(st.tuples(st.integers(1, 8), st.integers(0, 8)), max_size=3),
+)
 def test_copies_lie_where_there_is_room_and_for_every_gang(
     nodes: list[tuple[int | None, int, bool]], asked: int, gangs: list[tuple[int, int]]
 ) -> None:
     found = [CacheNode(str(n), room, gpus * 1000, fits) for n, (room, gpus, fits) in enumerate(nodes)]
     wanted = copies_needed(asked, [Gang(pods, gpus * 1000) for pods, gpus in gangs], found)
     assert wanted <= sum(one.fits for one in found)
-    places = chosen(wanted, found, {"0"}, 60)
+    places = choose_nodes(wanted, found, {"0"}, 60)
     assert len(places) == len(set(places))
     by_name = {one.name: one for one in found}
     for place in places:
@@ -300,10 +308,10 @@ def test_copies_lie_where_there_is_room_and_for_every_gang(
 
 def test_nobody_is_stopped_who_has_begun_opted_out_or_is_not_ours_to_stop() -> None:
     for mode, ready, *flags in itertools.product(Mode, (False, True), *[(False, True)] * 14):
-        check(Asker(mode, *flags), ready=ready)
+        check(DataWorkload(mode, *flags), ready=ready)
 
 
-def check(asker: Asker, *, ready: bool) -> None:
+def check(asker: DataWorkload, *, ready: bool) -> None:
     verdict = hold_for(asker, ready=ready)
     stops = verdict in (Hold.HOLD, Hold.MARK, Hold.STOP, Hold.PARK)
     if stops:
@@ -321,7 +329,8 @@ def check(asker: Asker, *, ready: bool) -> None:
         assert asker.ours
 
 
-@pytest.mark.parametrize(("mode", "expected"), [(Mode.OBSERVE, Hold.LEAVE), (Mode.ANNOTATE, Hold.LEAVE),
-                                                (Mode.ENFORCE, Hold.HOLD)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mode", "expected"), [(Mode.OBSERVE, Hold.LEAVE), (Mode.ANNOTATE, Hold.LEAVE), (Mode.ENFORCE, Hold.HOLD)]
+)
 def test_only_enforce_holds(mode: Mode, expected: Hold) -> None:
-    assert hold_for(Asker(mode, True, queued=True), ready=False) is expected
+    assert hold_for(DataWorkload(mode, True, queued=True), ready=False) is expected

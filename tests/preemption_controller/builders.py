@@ -3,26 +3,42 @@
 import json
 from typing import Any
 
-from kopt.cluster.api import Conflict
-from kopt.controllers.preemption.marks import stamp
-from kopt.controllers.preemption.reading import cluster_queue_view, pod_view, workload_view
-from kopt.controllers.preemption.views import ClusterQueueView, PodView, WorkloadView
+from kopt.cluster.client.api import Conflict
+from kopt.cluster.objects.kueue import ClusterQueueView, PodView, WorkloadView
+from kopt.cluster.objects.kueue_reading import cluster_queue_view, pod_view, workload_view
+from kopt.controllers.preemption.patches import stamp
 
 GPU, QUEUE, NOW_S = "nvidia.com/gpu", "research", 1_900_000_000.0
 Object = dict[str, Any]
 
 
-def workload(name: str, gpus: int, priority: int | None = 100, *, runs: bool = True, held: bool = False,
-             started_s: float = NOW_S - 3600, **metadata: Any) -> Object:  # fmt: skip
+def workload(
+    name: str,
+    gpus: int,
+    priority: int | None = 100,
+    *,
+    runs: bool = True,
+    held: bool = False,
+    started_s: float = NOW_S - 3600,
+    **metadata: Any,
+) -> Object:
     """A Workload of one pod; it runs, or waits."""
     limits = {"limits": {GPU: str(gpus)}, "requests": {"cpu": "1"}}
     template = {"spec": {"containers": [{"name": "a", "resources": limits}]}}
     owner = {"kind": "Job", "name": name, "uid": f"job-{name}", "controller": True}
     made: Object = {
-        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": "1",
-                     "creationTimestamp": stamp(started_s), "ownerReferences": [owner], **metadata},
-        "spec": {"queueName": "gpus", "podSets": [{"name": "main", "count": 1, "template": template}]}, "status": {},
-    }  # fmt: skip
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": f"uid-{name}",
+            "resourceVersion": "1",
+            "creationTimestamp": stamp(started_s),
+            "ownerReferences": [owner],
+            **metadata,
+        },
+        "spec": {"queueName": "gpus", "podSets": [{"name": "main", "count": 1, "template": template}]},
+        "status": {},
+    }
     if priority is not None:
         made["spec"]["priority"] = priority
     if held:
@@ -35,8 +51,12 @@ def workload(name: str, gpus: int, priority: int | None = 100, *, runs: bool = T
 
 
 def reserved(gpus: int, at_s: float) -> Object:
-    usage = {"name": "main", "count": 1, "flavors": {GPU: "h100", "cpu": "h100"},
-             "resourceUsage": {GPU: str(gpus), "cpu": "1"}}  # fmt: skip
+    usage = {
+        "name": "main",
+        "count": 1,
+        "flavors": {GPU: "h100", "cpu": "h100"},
+        "resourceUsage": {GPU: str(gpus), "cpu": "1"},
+    }
     condition = {"type": "QuotaReserved", "status": "True", "lastTransitionTime": stamp(at_s)}
     return {"admission": {"clusterQueue": QUEUE, "podSetAssignments": [usage]}, "conditions": [condition]}
 
@@ -44,31 +64,51 @@ def reserved(gpus: int, at_s: float) -> Object:
 def queue(gpus: int, cpus: int = 100, preempts: str = "LowerPriority", **spec: Any) -> ClusterQueueView:
     resources = [{"name": GPU, "nominalQuota": str(gpus)}, {"name": "cpu", "nominalQuota": str(cpus)}]
     group = {"coveredResources": [GPU, "cpu"], "flavors": [{"name": "h100", "resources": resources}]}
-    found = cluster_queue_view({
-        "metadata": {"name": QUEUE}, "status": {"conditions": [{"type": "Active", "status": "True"}]},
-        "spec": {"resourceGroups": [group], "preemption": {"withinClusterQueue": preempts}, **spec},
-    })  # fmt: skip
+    found = cluster_queue_view(
+        {
+            "metadata": {"name": QUEUE},
+            "status": {"conditions": [{"type": "Active", "status": "True"}]},
+            "spec": {"resourceGroups": [group], "preemption": {"withinClusterQueue": preempts}, **spec},
+        }
+    )
     return found
 
 
-def notes(state: str = "TRAIN", safe: bool = True, lost: float = 100.0, age_s: float = 5.0, known: bool = True,
-          now_s: float = NOW_S) -> dict[str, str]:  # fmt: skip
+def notes(
+    state: str = "TRAIN",
+    safe: bool = True,
+    lost: float = 100.0,
+    age_s: float = 5.0,
+    known: bool = True,
+    now_s: float = NOW_S,
+) -> dict[str, str]:
     """What a log agent writes."""
     found = {
-        "kaiwo.ai/checkpoint-state": state, "kaiwo.ai/checkpoint-safe": str(safe).lower(),
-        "kaiwo.ai/checkpoint-observed-at": stamp(now_s - age_s), "kaiwo.ai/work-at-risk": f"{lost:.0f}",
-        "kaiwo.ai/work-at-risk-interval": f"{lost / 2:.0f}-{lost * 2:.0f}", "kaiwo.ai/checkpoint-model": "logs/7",
-    }  # fmt: skip
+        "kaiwo.ai/checkpoint-state": state,
+        "kaiwo.ai/checkpoint-safe": str(safe).lower(),
+        "kaiwo.ai/checkpoint-observed-at": stamp(now_s - age_s),
+        "kaiwo.ai/work-at-risk": f"{lost:.0f}",
+        "kaiwo.ai/work-at-risk-interval": f"{lost / 2:.0f}-{lost * 2:.0f}",
+        "kaiwo.ai/checkpoint-model": "logs/7",
+    }
     return found | ({"kaiwo.ai/last-checkpoint-time": stamp(now_s - age_s - 30)} if known else {})
 
 
 def pod(job: str, gpus: int, annotations: dict[str, str] | None = None, number: int = 0) -> PodView:
     owner = {"kind": "Job", "name": job, "uid": f"job-{job}", "controller": True}
-    found = pod_view({
-        "metadata": {"name": f"{job}-{number}", "namespace": "team", "uid": f"pod-{job}-{number}",
-                     "ownerReferences": [owner], "annotations": annotations or {}},
-        "spec": {"containers": [{"resources": {"limits": {GPU: str(gpus)}}}]}, "status": {"phase": "Running"},
-    })  # fmt: skip
+    found = pod_view(
+        {
+            "metadata": {
+                "name": f"{job}-{number}",
+                "namespace": "team",
+                "uid": f"pod-{job}-{number}",
+                "ownerReferences": [owner],
+                "annotations": annotations or {},
+            },
+            "spec": {"containers": [{"resources": {"limits": {GPU: str(gpus)}}}]},
+            "status": {"phase": "Running"},
+        }
+    )
     assert found is not None
     return found
 
@@ -136,6 +176,11 @@ class Books:
         self.asked.append(view.key[1].rpartition("-")[0])
         self.notes.setdefault(self.asked[-1], {}).update(changes["metadata"]["annotations"])
 
+    async def look(self, view: PodView) -> PodView | None:
+        """The pod as it is now."""
+        there = {one.uid: one for own in self.workloads() for one in self.pods_of(own)}
+        return there.get(view.uid)
+
     def kueue(self) -> None:
         """Admit what fits, else pre-empt: the lowest priority first, then the newest, as Kueue 0.15 does.
 
@@ -147,8 +192,10 @@ class Books:
             place, own = ("h100", GPU), one.document["spec"].get("priority", 0)
             running = [two for two in self.workloads() if two.running]
             written = {two.uid: int(two.document["spec"].get("priority", 0)) for two in running}
-            order = sorted((two for two in running if written[two.uid] < own),
-                           key=lambda two: (written[two.uid], -(two.reserved_s or 0)))  # fmt: skip
+            order = sorted(
+                (two for two in running if written[two.uid] < own),
+                key=lambda two: (written[two.uid], -(two.reserved_s or 0)),
+            )
             free = self.queue.quota[place] - sum(two.uses[place] for two in running)
             victims: list[WorkloadView] = []
             for two in order:
@@ -166,8 +213,10 @@ class Books:
                     free -= two.uses[place]
             for two in victims:
                 self.taken.append(two.key[1])
-                self._touch(two.key[1], {"conditions": [{"type": "Evicted", "status": "True",
-                                                         "lastTransitionTime": stamp(self.now_s)}]})  # fmt: skip
+                self._touch(
+                    two.key[1],
+                    {"conditions": [{"type": "Evicted", "status": "True", "lastTransitionTime": stamp(self.now_s)}]},
+                )
             self._touch(one.key[1], reserved(one.asks[GPU] // 1000, self.now_s))
 
     def _touch(self, name: str, status: Object) -> None:

@@ -19,8 +19,9 @@ def plane(control_plane: ControlPlane, kueue: Kueue) -> ControlPlane:
     """The shared control plane with Kueue and two classes of priority."""
     control_plane.api.namespace(SYSTEM)
     for name, value in (("low", LOW), ("high", HIGH)):
-        control_plane.api.apply({"apiVersion": WORKLOAD[0], "kind": "WorkloadPriorityClass",
-                                 "metadata": {"name": name}, "value": value})  # fmt: skip
+        control_plane.api.apply(
+            {"apiVersion": WORKLOAD[0], "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
+        )
     return control_plane
 
 
@@ -43,8 +44,15 @@ def team(plane: ControlPlane, kueue: Kueue, kwok: Kwok) -> Iterator[Team]:
 def pods(plane: ControlPlane, kwok: Kwok) -> Iterator[Pods]:
     """12 GPUs on three nodes."""
     for name, value, policy in (("plain-low", 10, "PreemptLowerPriority"), ("plain-high", 1000, "Never")):
-        plane.api.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
-                         "value": value, "preemptionPolicy": policy})  # fmt: skip
+        plane.api.apply(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+                "preemptionPolicy": policy,
+            }
+        )
     space = plane.api.space("plain", {"kaiwo.ai/managed": "true"})
     with kwok.nodes(3, gpus=4) as nodes:
         one = Pods(plane, space, dict(nodes.selector))

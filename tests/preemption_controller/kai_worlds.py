@@ -3,13 +3,13 @@
 import json
 from typing import Any, cast
 
-from kopt.controllers.preemption.kai.gating import Gating
-from kopt.controllers.preemption.kai.room import KaiMoment
-from kopt.controllers.preemption.kai.taking import KaiTaking
+from kopt.cluster.admission.review import Review
+from kopt.controllers.preemption.kai.preemptor import KaiPreemption
+from kopt.controllers.preemption.kai.scheduling_gates import Gating
+from kopt.controllers.preemption.kai.snapshot import KaiSnapshot
 from kopt.controllers.preemption.kai.views import GATE, KaiQueue, gated, kai_pod
-from kopt.controllers.preemption.plain.room import Gang, placed
-from kopt.controllers.preemption.plain.views import PlainPod
-from kopt.controllers.webhook.review import Review
+from kopt.controllers.preemption.kube_scheduler.snapshot import Gang, placed
+from kopt.controllers.preemption.kube_scheduler.views import PlainPod
 from kopt.core.decision import Mode
 
 from .worlds import KINDS, World
@@ -20,7 +20,8 @@ Object = dict[str, Any]
 class KaiWorld(World):
     """Pods of a queue of KAI's; those that wait are held."""
 
-    takes = KaiTaking
+    takes = KaiPreemption
+    reads = staticmethod(kai_pod)
 
     def __init__(self, room: int = 4) -> None:
         super().__init__(room)
@@ -28,8 +29,17 @@ class KaiWorld(World):
         self.space_mode, self.managed = "", True
         self.native: list[str] = []
 
-    def add(self, job: str, number: int, gpus: int, priority: int, on: str = "", annotations: Object | None = None,
-            never: bool = False, queue: str = "team") -> None:  # fmt: skip
+    def add(
+        self,
+        job: str,
+        number: int,
+        gpus: int,
+        priority: int,
+        on: str = "",
+        annotations: Object | None = None,
+        never: bool = False,
+        queue: str = "team",
+    ) -> None:
         super().add(job, number, gpus, priority, on, annotations, never)
         pod = self.pods[f"{job}-{number}"]
         pod["metadata"]["labels"] = {"kai.scheduler/queue": queue}
@@ -42,10 +52,12 @@ class KaiWorld(World):
                     place = place[part]
                 place[last] = one["value"]
 
-    def moment(self, now_s: float) -> KaiMoment:
+    def moment(self, now_s: float) -> KaiSnapshot:
         seen = [kai_pod(json.loads(json.dumps(one))) for one in self.pods.values()]
         ours = frozenset({"team"} if self.managed else ())
-        return KaiMoment(now_s, [one for one in seen if one], self.nodes, ours=ours, queues=self.queues)
+        return KaiSnapshot(
+            now_s, [one for one in seen if one], self.nodes, ours=ours, sets=self.sets, queues=self.queues
+        )
 
     def mode(self, _: PlainPod) -> str:
         return self.space_mode

@@ -20,6 +20,7 @@ WEBHOOKS = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration")
 CONFIGURATION = "00-kaiwo-optimizer-preemption"
 LOW, HIGH = 100, 1000
 GATE = "kaiwo.ai/preemption"
+SAVE_REQUESTED = "kaiwo.ai/save-requested"
 Object = dict[str, Any]
 
 
@@ -30,8 +31,9 @@ class Team:
         self.plane, self.api, self.space, self._selector = plane, plane.api, space, selector
         self.jobs: dict[str, Object] = {}
 
-    def submit(self, name: str, gpus: int, priority: str = "low", pods: int = 1,
-               metadata: Object | None = None) -> Object:  # fmt: skip
+    def submit(
+        self, name: str, gpus: int, priority: str = "low", pods: int = 1, metadata: Object | None = None
+    ) -> Object:
         """A Job of ``pods`` times ``gpus``, with ``metadata`` that somebody else has written; its Workload."""
         limits = {"limits": {GPU: str(gpus)}}
         container = {"name": "train", "image": "team/train:1", "resources": limits | {"requests": {"cpu": "1"}}}
@@ -69,8 +71,16 @@ class Team:
         found = self.api.list("v1", "Pod", self.space, f"batch.kubernetes.io/job-name={name}")
         return [one for one in found if one["status"].get("phase") == "Running"]
 
-    def note(self, name: str, state: str = "TRAIN", safe: bool = True, lost: int = 100, known: bool = True,
-             ago_s: float = 30.0, **more: str) -> None:  # fmt: skip
+    def note(
+        self,
+        name: str,
+        state: str = "TRAIN",
+        safe: bool = True,
+        lost: int = 100,
+        known: bool = True,
+        ago_s: float = 30.0,
+        **more: str,
+    ) -> None:
         """What a log agent writes onto the pods of a job; its last checkpoint is of ``ago_s`` ago."""
         annotations = checkpoint_notes(state, safe, lost, -ago_s if known else None)
         annotations |= {f"kaiwo.ai/{key.replace('_', '-')}": value for key, value in more.items()}
@@ -78,9 +88,10 @@ class Team:
             self.api.patch("v1", "Pod", pod["metadata"]["name"], {"metadata": {"annotations": annotations}}, self.space)
 
     def requests(self, name: str) -> set[str]:
-        """What the pods of a job are asked, as it stands on them."""
-        notes = [one["metadata"].get("annotations", {}) for one in self.pods(name)]
-        return {one["kaiwo.ai/save-requested"] for one in notes if "kaiwo.ai/save-requested" in one}
+        """What the pods of a job are asked, as it stands on them but for the proof, which is of each pod alone."""
+        annotations = [one["metadata"].get("annotations", {}) for one in self.pods(name)]
+        requests = [json.loads(one[SAVE_REQUESTED]) for one in annotations if SAVE_REQUESTED in one]
+        return {json.dumps({**request, "proof": ""}) for request in requests}
 
     def events(self, name: str) -> dict[str, str]:
         """Reasons and sentences on a job's Workload."""
@@ -91,9 +102,13 @@ class Team:
     def left_over(self) -> list[str]:
         """Workloads that carry a mark or a priority of ours."""
         found = self.api.list(*WORKLOAD, self.space)
-        return [one["metadata"]["name"] for one in found if one["spec"]["priority"] not in (LOW, HIGH)
-                or "kaiwo.ai/held" in one["metadata"].get("labels", {})
-                or "kaiwo.ai/held-undo" in one["metadata"].get("annotations", {})]  # fmt: skip
+        return [
+            one["metadata"]["name"]
+            for one in found
+            if one["spec"]["priority"] not in (LOW, HIGH)
+            or "kaiwo.ai/held" in one["metadata"].get("labels", {})
+            or "kaiwo.ai/held-undo" in one["metadata"].get("annotations", {})
+        ]
 
     def decision(self, name: str) -> Object:
         text = self.workload(name)["metadata"].get("annotations", {}).get("kaiwo.ai/preemption", "{}")
@@ -105,12 +120,26 @@ class Pods(Team):
 
     def submit(self, name: str, gpus: int, priority: str = "plain-low", pods: int = 1, failures: int = 100) -> Object:
         container = {"name": "train", "image": "team/train:1", "resources": {"limits": {GPU: str(gpus)}}}
-        spec = {"restartPolicy": "Never", "containers": [container], "nodeSelector": self._selector,
-                "priorityClassName": priority, "terminationGracePeriodSeconds": 1}  # fmt: skip
-        self.jobs[name] = self.api.create({
-            "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": self.space},
-            "spec": {"parallelism": pods, "completions": pods, "template": {"spec": spec}, "backoffLimit": failures},
-        })  # fmt: skip
+        spec = {
+            "restartPolicy": "Never",
+            "containers": [container],
+            "nodeSelector": self._selector,
+            "priorityClassName": priority,
+            "terminationGracePeriodSeconds": 1,
+        }
+        self.jobs[name] = self.api.create(
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": name, "namespace": self.space},
+                "spec": {
+                    "parallelism": pods,
+                    "completions": pods,
+                    "template": {"spec": spec},
+                    "backoffLimit": failures,
+                },
+            }
+        )
         return self.jobs[name]
 
     def run(self, name: str, gpus: int, pods: int = 1) -> None:
@@ -156,10 +185,14 @@ class KaiPods(Pods):
         }
         template = {"metadata": {"labels": {QUEUE_LABEL: self.queue}, "annotations": notes}, "spec": spec}
         metadata = {"name": name, "namespace": self.space, "labels": {QUEUE_LABEL: self.queue}}
-        self.jobs[name] = self.api.create({
-            "apiVersion": "batch/v1", "kind": "Job", "metadata": metadata,
-            "spec": {"parallelism": pods, "completions": pods, "template": template, "backoffLimit": 100},
-        })  # fmt: skip
+        self.jobs[name] = self.api.create(
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": metadata,
+                "spec": {"parallelism": pods, "completions": pods, "template": template, "backoffLimit": 100},
+            }
+        )
         return self.jobs[name]
 
     def held(self, name: str) -> int:
@@ -182,8 +215,14 @@ class Controller(ControllerProcess):
 
     def __init__(self, plane: ControlPlane, *options: str, kubeconfig: Path | None = None, review: int = 0) -> None:
         self.review = review or free_port()
-        super().__init__(plane, "preemption", f"--review-port={self.review}",
-                         f"--url=https://127.0.0.1:{self.review}", *options, kubeconfig=kubeconfig)  # fmt: skip
+        super().__init__(
+            plane,
+            "preemption",
+            f"--review-port={self.review}",
+            f"--url=https://127.0.0.1:{self.review}",
+            *options,
+            kubeconfig=kubeconfig,
+        )
         self._plane = plane
 
     def wait_leading(self) -> None:
@@ -207,6 +246,7 @@ class Controller(ControllerProcess):
 
 def switch_off(plane: ControlPlane) -> None:
     """``kopt off``."""
-    done = subprocess.run([*KOPT, "off", "--kubeconfig", str(plane.kubeconfig)], text=True, capture_output=True,
-                          timeout=120, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*KOPT, "off", "--kubeconfig", str(plane.kubeconfig)], text=True, capture_output=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -5,36 +5,46 @@ import contextlib
 from typing import Any, cast
 
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.cluster.api import ApiError, Conflict
-from kopt.controllers.preemption.given import ControllerSettings, Writer
-from kopt.controllers.preemption.marks import stamp
+from kopt.cluster.client.api import ApiError, Conflict
+from kopt.cluster.objects.kueue import WorkloadView
+from kopt.controllers.preemption.patches import stamp
+from kopt.controllers.preemption.ports import ControllerSettings, Writer
 from kopt.controllers.preemption.reconciler import Reconciler
-from kopt.controllers.preemption.views import WorkloadView
 from kopt.core.decision import Mode
 
 from .builders import NOW_S, Books, KilledError, notes, queue, workload
 
 SETTINGS = ControllerSettings(Mode.ENFORCE, budget_s=120.0, cover_s=30.0)
 KINDS = {
-    "safe": notes(), "cheap": notes(lost=1), "writing": notes("CKPT_WRITING", safe=False), "silent": {},
-    "unknown": notes("UNKNOWN", safe=False), "no evidence": notes(safe=True, known=False), "stale": notes(age_s=500),
+    "safe": notes(),
+    "cheap": notes(lost=1),
+    "writing": notes("CKPT_WRITING", safe=False),
+    "silent": {},
+    "unknown": notes("UNKNOWN", safe=False),
+    "no evidence": notes(safe=True, known=False),
+    "stale": notes(age_s=500),
     "lies": notes("CKPT_WRITING", safe=True),
-}  # fmt: skip
+}
 SAFE = ("safe", "cheap")
 Gang = tuple[str, int, int, int]
 gangs = st.lists(
-    st.tuples(st.sampled_from(sorted(KINDS)), st.integers(1, 4), st.sampled_from([50, 100, 100, 999]),
-              st.integers(600, 9000)), min_size=1, max_size=6,
-)  # fmt: skip
+    st.tuples(
+        st.sampled_from(sorted(KINDS)), st.integers(1, 4), st.sampled_from([50, 100, 100, 999]), st.integers(600, 9000)
+    ),
+    min_size=1,
+    max_size=6,
+)
 
 
 def books(made: list[Gang], asks: int, spare: int = 0) -> Books:
     """A full queue (but ``spare``) and one that waits for our decision."""
-    documents = [workload(f"gang-{n}", gpus, priority, started_s=NOW_S - ran)
-                 for n, (_, gpus, priority, ran) in enumerate(made)]  # fmt: skip
+    documents = [
+        workload(f"gang-{n}", gpus, priority, started_s=NOW_S - ran) for n, (_, gpus, priority, ran) in enumerate(made)
+    ]
     urgent = workload("urgent", asks, 1000, held=True, started_s=NOW_S - 1)
     found = Books(sum(gpus for _, gpus, _, _ in made) + spare, *documents, urgent)
     found.notes = {f"gang-{n}": dict(KINDS[kind]) for n, (kind, _, _, _) in enumerate(made)}
@@ -54,8 +64,12 @@ def passes(cluster: Books, count: int = 3) -> None:
 
 def marks(cluster: Books) -> list[str]:
     """What is still held, covered or raised."""
-    return [name for name, one in cluster.documents.items() if "kaiwo.ai/held" in one["metadata"].get("labels", {})
-            or "kaiwo.ai/held-undo" in one["metadata"].get("annotations", {})]  # fmt: skip
+    return [
+        name
+        for name, one in cluster.documents.items()
+        if "kaiwo.ai/held" in one["metadata"].get("labels", {})
+        or "kaiwo.ai/held-undo" in one["metadata"].get("annotations", {})
+    ]
 
 
 def own(made: list[Gang]) -> dict[str, int]:
@@ -66,7 +80,7 @@ def priorities(cluster: Books) -> dict[str, Any]:
     return {name: one["spec"].get("priority") for name, one in cluster.documents.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(gangs, st.integers(1, 6), st.integers(0, 2))
 def test_within_the_budget_only_the_safe_are_taken(made: list[Gang], asks: int, spare: int) -> None:
     cluster = books(made, asks, spare)
@@ -82,7 +96,7 @@ def test_within_the_budget_only_the_safe_are_taken(made: list[Gang], asks: int, 
     assert len(cluster.taken) == len(set(cluster.taken))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(gangs, st.integers(1, 6), st.integers(0, 12), st.integers(0, 12))
 def test_wherever_it_dies_everything_comes_back(made: list[Gang], asks: int, first: int, second: int) -> None:
     cluster = books(made, asks)
@@ -109,8 +123,12 @@ def test_the_safe_one_is_taken_and_the_others_are_as_before() -> None:
 
 
 def test_a_priority_that_was_not_set_is_not_set_again() -> None:
-    cluster = Books(8, workload("safe", 4, 0), workload("plain", 4, None),
-                    workload("urgent", 4, 1000, held=True, started_s=NOW_S - 1))  # fmt: skip
+    cluster = Books(
+        8,
+        workload("safe", 4, 0),
+        workload("plain", 4, None),
+        workload("urgent", 4, 1000, held=True, started_s=NOW_S - 1),
+    )
     cluster.notes = {"safe": notes(lost=1)}
     passes(cluster)
     assert cluster.taken == ["safe"]
@@ -217,10 +235,16 @@ def test_advice_that_met_a_write_of_kueues_is_given_again() -> None:
     assert [reason for name, reason in cluster.told if name == "urgent"] == ["PreemptionAdvised"]
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("last-checkpoint-step", "\N{SUPERSCRIPT TWO}"), ("last-checkpoint-step", "9" * 5000), ("work-at-risk", "1e308"),
-    ("last-checkpoint-time", "0001-01-01"), ("checkpoint-observed-at", "0001-01-01T00:00:00+23:00"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("last-checkpoint-step", "\N{SUPERSCRIPT TWO}"),
+        ("last-checkpoint-step", "9" * 5000),
+        ("work-at-risk", "1e308"),
+        ("last-checkpoint-time", "0001-01-01"),
+        ("checkpoint-observed-at", "0001-01-01T00:00:00+23:00"),
+    ],
+)
 def test_whatever_stands_on_a_pod_nobody_is_held_for_ever(name: str, words: str) -> None:
     cluster = books([("safe", 4, 100, 9000), ("safe", 4, 100, 600)], 4)
     cluster.notes["gang-1"] |= {f"kaiwo.ai/{name}": words, "kaiwo.ai/work-at-risk-interval": "0-1e308"}
@@ -375,8 +399,9 @@ def test_who_can_never_be_covered_keeps_nobody_beyond_the_budget() -> None:
     passes(cluster)
     assert marks(cluster) == ["urgent"]
     cluster.now_s += SETTINGS.budget_s + SETTINGS.overdue_s
-    cluster.notes = {name: {**said, "kaiwo.ai/checkpoint-observed-at": stamp(cluster.now_s)}
-                     for name, said in cluster.notes.items()}  # fmt: skip
+    cluster.notes = {
+        name: {**said, "kaiwo.ai/checkpoint-observed-at": stamp(cluster.now_s)} for name, said in cluster.notes.items()
+    }
     passes(cluster)
     assert marks(cluster) == []
 

@@ -15,7 +15,7 @@ from controlplane.kueue import Kueue, workload_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.cluster.saving import request_of
+from kopt.cluster.holds.checkpoint_request import request_of
 
 from .teams import GPU, Controller, Object, Team
 
@@ -50,20 +50,31 @@ class Real:
     def submit(self, name: str, arguments: list[str], priority: str = "low") -> None:
         item = {"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}
         container = {
-            "name": "train", "image": "none", "command": ["python", "-u", "-c", PROGRAM], "args": arguments,
+            "name": "train",
+            "image": "none",
+            "command": ["python", "-u", "-c", PROGRAM],
+            "args": arguments,
             "resources": {"limits": {GPU: "4"}, "requests": {"cpu": "100m"}},
             "volumeMounts": [{"name": "podinfo", "mountPath": "/etc/podinfo"}],
-        }  # fmt: skip
+        }
         template = {
             "metadata": {"annotations": {"kaiwo.ai/saves-on-request": "true"}},
-            "spec": {"restartPolicy": "Never", "containers": [container], "nodeSelector": self.selector,
-                     "volumes": [{"name": "podinfo", "downwardAPI": {"items": [item]}}],
-                     "terminationGracePeriodSeconds": 1},
-        }  # fmt: skip
+            "spec": {
+                "restartPolicy": "Never",
+                "containers": [container],
+                "nodeSelector": self.selector,
+                "volumes": [{"name": "podinfo", "downwardAPI": {"items": [item]}}],
+                "terminationGracePeriodSeconds": 1,
+            },
+        }
         labels = {"kueue.x-k8s.io/queue-name": "gpus", "kueue.x-k8s.io/priority-class": priority}
         metadata = {"name": name, "namespace": self.space, "labels": labels}
-        wanted = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata,
-                  "spec": {"suspend": True, "template": template}}  # fmt: skip
+        wanted = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": metadata,
+            "spec": {"suspend": True, "template": template},
+        }
         self.team.jobs[name] = self.api.create(wanted)
         workload_of(self.plane, self.team.jobs[name])
 
@@ -93,12 +104,14 @@ class Real:
         writing = saves[-1][0] == "saving"
         annotations = {
             "kaiwo.ai/checkpoint-state": "CKPT_WRITING" if writing else "TRAIN",
-            "kaiwo.ai/checkpoint-safe": "false" if writing else "true", "kaiwo.ai/checkpoint-observed-at": stamp(),
+            "kaiwo.ai/checkpoint-safe": "false" if writing else "true",
+            "kaiwo.ai/checkpoint-observed-at": stamp(),
             "kaiwo.ai/last-checkpoint-time": stamp(self.durable[1] - time.time()),
-            "kaiwo.ai/last-checkpoint-step": str(self.durable[0]), "kaiwo.ai/work-at-risk": f"{lost:.0f}",
+            "kaiwo.ai/last-checkpoint-step": str(self.durable[0]),
+            "kaiwo.ai/work-at-risk": f"{lost:.0f}",
             "kaiwo.ai/work-at-risk-interval": f"{lost / 2:.0f}-{lost * 2:.0f}",
             "kaiwo.ai/checkpoint-model": "logs/7",
-        }  # fmt: skip
+        }
         self.api.patch("v1", "Pod", name, {"metadata": {"annotations": annotations}}, self.space)
 
 

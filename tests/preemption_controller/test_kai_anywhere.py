@@ -5,11 +5,12 @@ import json
 from typing import Any
 
 import pytest
+from example_budget import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kopt.controllers.preemption.kai.views import KaiQueue
-from kopt.controllers.preemption.marks import stamp
+from kopt.controllers.preemption.patches import stamp
 
 from .builders import notes
 from .kai_worlds import KaiWorld, ask, full, new
@@ -18,7 +19,7 @@ from .worlds import KINDS, SETTINGS, Made, fill, fresh, gangs, live_and_die, nod
 Object = dict[str, Any]
 
 
-@settings(max_examples=150, deadline=None, phases=[Phase.generate])
+@settings(max_examples=examples(40), deadline=None, phases=[Phase.generate])
 @given(gangs, st.integers(1, 2), st.integers(1, 4), st.lists(st.integers(0, 8), max_size=4))
 def test_only_the_safe_go_and_at_last_all_are_given_to_kai(
     made: list[Made], pods: int, gpus: int, deaths: list[int]
@@ -164,9 +165,18 @@ def test_pods_with_rules_of_kais_own_are_left_alone(label: str) -> None:
 
 @pytest.mark.parametrize(
     ("what", "code"),
-    [("mode", "MODE"), ("unmanaged", "MODE"), ("overdue", "OVERDUE"), ("room", "FITS"), ("cpu", "OTHER_RESOURCES"),
-     ("quota", "QUEUE_QUOTA"), ("limit", "OTHER_RESOURCES"), ("others", "OTHER_QUEUES"), ("queue", "NO_QUEUE")],
-)  # fmt: skip
+    [
+        ("mode", "MODE"),
+        ("unmanaged", "MODE"),
+        ("overdue", "OVERDUE"),
+        ("room", "FITS"),
+        ("cpu", "OTHER_RESOURCES"),
+        ("quota", "QUEUE_QUOTA"),
+        ("limit", "OTHER_RESOURCES"),
+        ("others", "OTHER_QUEUES"),
+        ("queue", "NO_QUEUE"),
+    ],
+)
 def test_it_is_given_to_kai_where_it_is_not_ours(what: str, code: str) -> None:
     one = full("cheap", "safe", "writing")
     match what:
@@ -212,8 +222,11 @@ def test_nobody_goes_where_a_queue_above_would_be_over_its_limit(limit: int, evi
     one.pods["gang-2-0"]["metadata"]["labels"]["kai.scheduler/queue"] = "others"
     one.add("urgent", 1, 4, 1000, never=True)
     one.nodes["n3"] = node("n3", 4)
-    one.queues = {"team": KaiQueue(None, None, "all"), "others": KaiQueue(None, None, "all"),
-                  "all": KaiQueue(None, limit)}  # fmt: skip
+    one.queues = {
+        "team": KaiQueue(None, None, "all"),
+        "others": KaiQueue(None, None, "all"),
+        "all": KaiQueue(None, limit),
+    }
     one.passes(4)
     assert (one.evicted, one.held()) == (evicted, [])
 

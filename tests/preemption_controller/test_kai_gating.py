@@ -2,10 +2,10 @@
 
 from typing import Any, cast
 
-from kopt.controllers.preemption.kai.gating import Gating
-from kopt.controllers.preemption.kai.room import kai_refusal
+from kopt.controllers.preemption.kai.scheduling_gates import Gating
+from kopt.controllers.preemption.kai.snapshot import kai_refusal
 from kopt.controllers.preemption.kai.views import KaiQueue, kai_queue
-from kopt.controllers.preemption.marks import stamp
+from kopt.controllers.preemption.patches import stamp
 from kopt.core.decision import Mode
 
 from .builders import NOW_S
@@ -21,8 +21,12 @@ def test_who_would_make_kai_pre_empt_is_held_and_nobody_else() -> None:
     assert not ask(one, new(one, priority=10)), "nobody is lower"
     assert not ask(one, new(one, gpus=5)), "no node has so many"
     assert not ask(one, new(one, gpus=0))
-    for change in ({"schedulerName": "default-scheduler"}, {"schedulingGates": [{"name": "others"}]},
-                   {"affinity": {"podAffinity": {}}}, {"priorityClassName": ""}):  # fmt: skip
+    for change in (
+        {"schedulerName": "default-scheduler"},
+        {"schedulingGates": [{"name": "others"}]},
+        {"affinity": {"podAffinity": {}}},
+        {"priorityClassName": ""},
+    ):
         other = new(one)
         other["spec"] |= change
         assert not ask(one, other), change
@@ -66,4 +70,4 @@ def test_numbers_of_a_queue() -> None:
     assert kai_queue({"spec": {}}) == KaiQueue(0, 0)
     one = full("cheap", "safe", "writing")
     moment = one.moment(NOW_S)
-    assert kai_refusal(moment.waiting()[0], moment) is None
+    assert kai_refusal(moment.preemptors()[0], moment) is None

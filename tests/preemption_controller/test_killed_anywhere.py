@@ -13,11 +13,11 @@ import pytest
 from controlplane.processes import free_port, wait_for
 from mortal import Met, Mortal, lives, until_killed
 
-from kopt.cluster.lease import LeaseSettings
-from kopt.controllers.preemption.given import ControllerSettings
-from kopt.controllers.preemption.holding import Holding, HoldSettings
-from kopt.controllers.preemption.process import ProcessSettings, Replica
-from kopt.controllers.webhook.registration import Address
+from kopt.cluster.admission.address import Address
+from kopt.cluster.runtime.lease import LeaseSettings
+from kopt.controllers.preemption.main import ProcessSettings, Replica
+from kopt.controllers.preemption.ports import ControllerSettings
+from kopt.controllers.preemption.workload_hold import Holding, HoldSettings
 from kopt.core.decision import Mode
 
 from .teams import HIGH, LOW, SYSTEM, Controller, KaiPods, Pods, Team, switch_off
@@ -52,8 +52,11 @@ def _call_on_pod(method: str, path: str, body: Any) -> str:
     if "schedulingGates" in body.get("spec", {}):
         return "ungate"
     notes = {key: value for key, value in body["metadata"].get("annotations", {}).items() if value}
-    named = {"kaiwo.ai/save-requested": "ask", "kaiwo.ai/evicting": "tell a pod",
-             "kaiwo.ai/preemption": "decide on a pod"}  # fmt: skip
+    named = {
+        "kaiwo.ai/save-requested": "ask",
+        "kaiwo.ai/evicting": "tell a pod",
+        "kaiwo.ai/preemption": "decide on a pod",
+    }
     return "promise" if path.endswith("/status") else next((word for name, word in named.items() if name in notes), "")
 
 
@@ -69,9 +72,14 @@ def life(kubeconfig: Path, met: Met, port: int, **further: bool) -> Callable[[as
         kube = Mortal(kubeconfig, met, call_of)
         hold = HoldSettings(Address(SYSTEM, url=f"https://127.0.0.1:{port}"), ("127.0.0.1",), port=port)
         settings = ProcessSettings(
-            lease=LeaseSettings(1.5, 1.0, 0.2), namespace=SYSTEM, identity=f"life-{number}", port=0, hold=hold,
-            controller=ControllerSettings(Mode.ENFORCE, budget_s=120.0), **further,
-        )  # fmt: skip
+            lease=LeaseSettings(1.5, 1.0, 0.2),
+            namespace=SYSTEM,
+            identity=f"life-{number}",
+            port=0,
+            hold=hold,
+            controller=ControllerSettings(Mode.ENFORCE, budget_s=120.0),
+            **further,
+        )
         replica = Replica(kube, settings)
         await until_killed(kube, replica.run(), over)
         holding = replica._holding
@@ -104,8 +112,11 @@ def test_the_safe_one_is_taken_once_wherever_it_dies(team: Team, controller: Cal
         team.note(name, saves_on_request="true", **settings)
 
     with killed(team.plane.kubeconfig, met, port):
-        asked = wait_for(lambda: note("oldest", lost=800, ago_s=190) or team.requests("oldest"),
-                         what="it is asked to save", every_s=1)  # fmt: skip
+        asked = wait_for(
+            lambda: note("oldest", lost=800, ago_s=190) or team.requests("oldest"),
+            what="it is asked to save",
+            every_s=1,
+        )
         wait_for(lambda: note("oldest", lost=10, ago_s=0) or team.admitted("urgent"), 120, "it has its GPUs", every_s=2)
         wait_for(lambda: not team.left_over(), what="every priority is back")
     assert set(itertools.product(("before", "after"), CALLS)) <= met
@@ -129,9 +140,14 @@ def test_a_plain_gang_goes_once_and_whole_wherever_it_dies(pods: Pods) -> None:
     assert set(itertools.product(("before", "after"), PLAIN_CALLS)) <= met
     assert not before & pods.uids("gang"), "all of it went"
     assert pods.uids("writing") == kept
-    evicted = [one for one in pods.plane.audit_entries("/eviction") if one["objectRef"].get("namespace") == pods.space
-               and one["objectRef"].get("subresource") == "eviction"
-               and one["responseStatus"]["code"] == 201 and "dryRun" not in str(one.get("requestObject"))]  # fmt: skip
+    evicted = [
+        one
+        for one in pods.plane.audit_entries("/eviction")
+        if one["objectRef"].get("namespace") == pods.space
+        and one["objectRef"].get("subresource") == "eviction"
+        and one["responseStatus"]["code"] == 201
+        and "dryRun" not in str(one.get("requestObject"))
+    ]
     assert {one["objectRef"]["name"].rpartition("-")[0] for one in evicted} == {"gang"}
 
 
@@ -214,8 +230,11 @@ def test_kopt_off_gives_back_priorities_that_a_dead_controller_had_raised(
     wait_for(lambda: team.admitted("urgent"), what="Kueue goes by its own rule")
     assert team.evicted() == {"newest"}
     assert {name: team.workload(name)["spec"]["priority"] for name in team.jobs} == {
-        "oldest": LOW, "middle": LOW, "newest": LOW, "urgent": HIGH,
-    }  # fmt: skip
+        "oldest": LOW,
+        "middle": LOW,
+        "newest": LOW,
+        "urgent": HIGH,
+    }
 
 
 def test_after_kopt_off_plain_pods_are_kube_schedulers_although_somebody_died(pods: Pods) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from controlplane.processes import wait_for
 
-from kopt.cluster.held import hold, parked, release
-from kopt.cluster.resources import JOBS, KUEUE_WORKLOADS
-from kopt.controllers.preemption.holding import Workloads
-from kopt.controllers.preemption.marks import stamp
-from kopt.controllers.webhook.review import Review
+from kopt.cluster.admission.review import Review
+from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS
+from kopt.cluster.holds.hold import hold, parked, release
+from kopt.controllers.preemption.patches import stamp
+from kopt.controllers.preemption.workload_hold import Workloads
 
 from .builders import NOW_S, workload
 from .teams import WORKLOAD, Controller, Team
@@ -113,8 +113,19 @@ def test_nobody_there_holds_nobody_who_is_let_go(team: Team, controller: Callabl
 
 def review(document: Object, old: Object | None = None, operation: str = "") -> list[Any]:
     """What is patched where Kueue would make room."""
-    asked = Review("u", "", "Workload", "team", "urgent", operation or ("UPDATE" if old else "CREATE"), False, "", (),
-                   document, old)  # fmt: skip
+    asked = Review(
+        "u",
+        "",
+        "Workload",
+        "team",
+        "urgent",
+        operation or ("UPDATE" if old else "CREATE"),
+        False,
+        "",
+        (),
+        document,
+        old,
+    )
     return list(Workloads(lambda *_: True).answer(asked).patch)
 
 
@@ -123,8 +134,10 @@ def waiting(queue: str = "gpus", held_by: str = "", since: str = "", **spec: Any
     found["spec"] |= {"queueName": queue, **spec}
     if held_by:
         undo = {"active": True} | ({"since": since} if since else {})
-        found["metadata"] |= {"labels": {"kaiwo.ai/held": held_by},
-                              "annotations": {"kaiwo.ai/held-undo": json.dumps(undo)}}  # fmt: skip
+        found["metadata"] |= {
+            "labels": {"kaiwo.ai/held": held_by},
+            "annotations": {"kaiwo.ai/held-undo": json.dumps(undo)},
+        }
     return found
 
 
@@ -142,8 +155,11 @@ def test_whoever_comes_to_a_queue_is_held_and_nobody_who_was_let_go_by_us() -> N
     assert not review(waiting(held_by="lending"), parked_), "it is held by others"
     running = workload("urgent", 4, 1000)
     assert not review(running | {"spec": {**running["spec"], "priority": 1001}}, running), "it has its quota"
-    assert not list(Workloads(lambda *_: False).answer(
-        Review("u", "", "Workload", "team", "urgent", "UPDATE", False, "", (), waiting(), parked_)).patch)  # fmt: skip
+    assert not list(
+        Workloads(lambda *_: False)
+        .answer(Review("u", "", "Workload", "team", "urgent", "UPDATE", False, "", (), waiting(), parked_))
+        .patch
+    )
 
 
 def undo_in(patch: list[Any]) -> Object:

@@ -5,17 +5,18 @@ import json
 from typing import Any, cast
 
 import pytest
+from example_budget import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kopt.controllers.preemption.marks import stamp
-from kopt.controllers.preemption.plain.jobs import outlives
-from kopt.controllers.preemption.plain.views import PlainNode
+from kopt.controllers.preemption.kube_scheduler.jobs import outlives
+from kopt.controllers.preemption.kube_scheduler.views import PlainNode
+from kopt.controllers.preemption.patches import stamp
 
 from .worlds import KINDS, SETTINGS, Made, Object, World, fill, fresh, gangs, live_and_die
 
 
-@settings(max_examples=150, deadline=None, phases=[Phase.generate])
+@settings(max_examples=examples(40), deadline=None, phases=[Phase.generate])
 @given(gangs, st.integers(1, 2), st.integers(1, 4), st.lists(st.integers(0, 8), max_size=4))
 def test_only_the_safe_go_whole_and_once(made: list[Made], pods: int, gpus: int, deaths: list[int]) -> None:
     one = world(made, pods, gpus)
@@ -99,11 +100,13 @@ def test_the_jobs_of_a_job_set_go_together() -> None:
     one = three("cheap", "cheap", "safe")
     for name in ("gang-0-0", "gang-1-0"):
         one.pods[name]["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "set"}
+    one.sets = {"job-gang-0": "set", "job-gang-1": "set"}
     one.passes(4)
     assert one.evicted == ["gang-0-0", "gang-1-0"]
     one = three("cheap", "writing", "safe")
     for name in ("gang-0-0", "gang-1-0"):
         one.pods[name]["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "set"}
+    one.sets = {"job-gang-0": "set", "job-gang-1": "set"}
     one.passes(4)
     assert one.evicted == ["gang-2-0"], "one of its Jobs is in a write"
 
@@ -143,12 +146,12 @@ def test_what_was_said_of_those_that_are_gone_is_forgotten() -> None:
     for number in range(3):
         one.add(f"urgent-{number}", 0, 4, 1000, never=True)
         asyncio.run(taking.step())
-        assert f"team/urgent-{number}" in taking._said
+        assert f"team/urgent-{number}" in taking._reported
         del one.pods[f"urgent-{number}-0"]
-    assert set(taking._said) <= {"team/urgent", "team/urgent-2"}
+    assert set(taking._reported) <= {"team/urgent", "team/urgent-2"}
     del one.pods["urgent-0"]
     asyncio.run(taking.step())
-    assert taking._said == {}
+    assert taking._reported == {}
 
 
 def test_of_two_owners_of_one_name_none_is_chosen_and_others_are() -> None:
@@ -199,20 +202,29 @@ ON_DISRUPTION = {"onPodConditions": [{"type": "DisruptionTarget", "status": "Tru
 ON_CODES = {"onExitCodes": {"operator": "NotIn", "values": [42]}}
 
 
-@pytest.mark.parametrize(("job", "pods", "lives"), [
-    ({}, 6, True), ({}, 7, False), ({"backoffLimit": 0}, 1, False), ({"backoffLimit": 8, "failed": 4}, 4, True),
-    ({"backoffLimit": 8, "failed": 5}, 4, False), ({"rules": [{"action": "Ignore", **ON_DISRUPTION}]}, 99, True),
-    ({"rules": [{"action": "Count", **ON_DISRUPTION}]}, 7, False),
-    ({"backoffLimit": 99, "rules": [{"action": "FailJob", **ON_DISRUPTION}]}, 1, False),
-    ({"rules": [{"action": "FailJob", **ON_CODES}, {"action": "Ignore", **ON_DISRUPTION}]}, 1, False),
-    ({"rules": [{"action": "Ignore", **ON_DISRUPTION}, {"action": "FailJob", **ON_CODES}]}, 99, True),
-    ({"backoffLimit": 1 << 30, "backoffLimitPerIndex": 2, "failed": 1}, 64, True),
-    ({"backoffLimit": 1 << 30, "backoffLimitPerIndex": 0}, 1, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("job", "pods", "lives"),
+    [
+        ({}, 6, True),
+        ({}, 7, False),
+        ({"backoffLimit": 0}, 1, False),
+        ({"backoffLimit": 8, "failed": 4}, 4, True),
+        ({"backoffLimit": 8, "failed": 5}, 4, False),
+        ({"rules": [{"action": "Ignore", **ON_DISRUPTION}]}, 99, True),
+        ({"rules": [{"action": "Count", **ON_DISRUPTION}]}, 7, False),
+        ({"backoffLimit": 99, "rules": [{"action": "FailJob", **ON_DISRUPTION}]}, 1, False),
+        ({"rules": [{"action": "FailJob", **ON_CODES}, {"action": "Ignore", **ON_DISRUPTION}]}, 1, False),
+        ({"rules": [{"action": "Ignore", **ON_DISRUPTION}, {"action": "FailJob", **ON_CODES}]}, 99, True),
+        ({"backoffLimit": 1 << 30, "backoffLimitPerIndex": 2, "failed": 1}, 64, True),
+        ({"backoffLimit": 1 << 30, "backoffLimitPerIndex": 0}, 1, False),
+    ],
+)
 def test_pods_that_are_evicted_count_as_failures_of_their_job(job: Object, pods: int, lives: bool) -> None:
     spec = {name: value for name, value in job.items() if name.startswith("backoff")}
-    document = {"spec": spec | {"podFailurePolicy": {"rules": job.get("rules", [])}},
-                "status": {"failed": job.get("failed", 0)}}  # fmt: skip
+    document = {
+        "spec": spec | {"podFailurePolicy": {"rules": job.get("rules", [])}},
+        "status": {"failed": job.get("failed", 0)},
+    }
     assert outlives(document, pods) is lives
 
 

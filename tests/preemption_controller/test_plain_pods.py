@@ -32,8 +32,10 @@ def test_the_safe_one_goes_and_its_successor_does_not_take_the_room(
     (urgent,) = pods.pods("urgent")
     decision = json.loads(urgent["metadata"]["annotations"]["kaiwo.ai/preemption"])
     assert (decision["verdict"], decision["victims"], decision["models"]) == (
-        "preempt", [f"{pods.space}/oldest"], ["logs/7"],
-    )  # fmt: skip
+        "preempt",
+        [f"{pods.space}/oldest"],
+        ["logs/7"],
+    )
     wait_for(lambda: {"Preempting", "PreemptionChosen"} <= pods.reasons().keys())
 
 
@@ -78,13 +80,19 @@ def test_what_a_budget_of_disruptions_protects_stays(pods: Pods, controller: Cal
     for name in ("oldest", "middle", "newest"):
         pods.run(name, 4)
     budget: dict[str, Any] = {
-        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
         "metadata": {"name": "stays", "namespace": pods.space},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"batch.kubernetes.io/job-name": "oldest"}}},
-    }  # fmt: skip
+    }
     pods.api.create(budget)
-    pods.api.wait("policy/v1", "PodDisruptionBudget", "stays",
-                  lambda one: one.get("status", {}).get("expectedPods") == 1, pods.space)  # fmt: skip
+    pods.api.wait(
+        "policy/v1",
+        "PodDisruptionBudget",
+        "stays",
+        lambda one: one.get("status", {}).get("expectedPods") == 1,
+        pods.space,
+    )
     pods.note("oldest", lost=5)
     pods.note("middle", lost=500)
     oldest = pods.uids("oldest")

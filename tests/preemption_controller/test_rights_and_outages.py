@@ -17,8 +17,16 @@ from .teams import SYSTEM, Controller, Object, Team
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 CHART = Path(__file__).parents[2] / "deploy" / "chart"
 ACCOUNT = "kopt-preemption"
-RIGHTS = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "MutatingWebhookConfiguration",
-          "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}  # fmt: skip
+RIGHTS = {
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "MutatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
 SELDOM = {
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
     ("update", "", "secrets"): "only to rotate a certificate",
@@ -29,8 +37,13 @@ SELDOM = {
 
 def rendered(helm: Path, **values: Any) -> list[Object]:
     settings = [f"--set=preemption.{name}={value}" for name, value in values.items()]
-    done = subprocess.run([helm, "template", "kopt", CHART, "--namespace", SYSTEM, *settings], capture_output=True,
-                          text=True, check=True, timeout=120)  # fmt: skip
+    done = subprocess.run(
+        [helm, "template", "kopt", CHART, "--namespace", SYSTEM, *settings],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     return [one for one in yaml.safe_load_all(done.stdout) if one and "preemption" in one["metadata"]["name"]]
 
 
@@ -64,8 +77,9 @@ def test_it_is_refused_nothing_and_uses_every_right(
         wait_for(lambda: "PreemptionWaits" in team.events("urgent"), what="it is held")
         asks = {"lost": 800, "ago_s": 190, "saves_on_request": "true"}
         wait_for(lambda: team.note("middle", **asks) or team.requests("middle"), what="it is asked to save", every_s=1)
-        wait_for(lambda: team.note("middle", lost=10, ago_s=0) or team.admitted("urgent"), what="it has its GPUs",
-                 every_s=2)  # fmt: skip
+        wait_for(
+            lambda: team.note("middle", lost=10, ago_s=0) or team.admitted("urgent"), what="it has its GPUs", every_s=2
+        )
         assert team.evicted() == {"middle"}
         wait_for(lambda: not team.left_over(), what="every priority is back")
         wait_for(lambda: granted(roles) - used(seen()) - SELDOM.keys() == set(), what="every right is used")

@@ -5,23 +5,30 @@ import contextlib
 import json
 from typing import Any
 
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.cluster.saving import request_of
-from kopt.controllers.preemption.marks import stamp
-from kopt.controllers.preemption.reading import seconds
+from kopt.cluster.holds.checkpoint_request import request_of
+from kopt.cluster.objects.kueue_reading import seconds
+from kopt.controllers.preemption.patches import stamp
 from kopt.controllers.preemption.reconciler import Reconciler
-from kopt.core.saving import SaveRequest
+from kopt.core.workload.checkpoint_request import SaveRequest
 
 from .builders import NOW_S, Books, KilledError, notes, pod, workload
 from .test_any_state import SETTINGS, Gang, books, marks, own, passes, priorities
 
 ASKABLE = {"kaiwo.ai/saves-on-request": "true"}
 gangs = st.lists(
-    st.tuples(st.sampled_from(["safe", "cheap", "writing", "silent", "stale"]), st.integers(1, 4),
-              st.sampled_from([50, 100, 100, 999]), st.integers(600, 9000)), min_size=1, max_size=5,
-)  # fmt: skip
+    st.tuples(
+        st.sampled_from(["safe", "cheap", "writing", "silent", "stale"]),
+        st.integers(1, 4),
+        st.sampled_from([50, 100, 100, 999]),
+        st.integers(600, 9000),
+    ),
+    min_size=1,
+    max_size=5,
+)
 
 
 def trains(cluster: Books, name: str, since_s: float = 3600.0) -> None:
@@ -172,9 +179,14 @@ def test_another_request_of_long_ago_does_not_keep_it_from_being_asked() -> None
     assert cluster.asked == ["gang-0"]
 
 
-@settings(max_examples=60, deadline=None)
-@given(gangs, st.sets(st.integers(0, 4)), st.sets(st.integers(0, 4)), st.integers(1, 5),
-       st.lists(st.integers(0, 9), max_size=3))  # fmt: skip
+@settings(max_examples=examples(20), deadline=None)
+@given(
+    gangs,
+    st.sets(st.integers(0, 4)),
+    st.sets(st.integers(0, 4)),
+    st.integers(1, 5),
+    st.lists(st.integers(0, 9), max_size=3),
+)
 def test_whoever_answers_and_wherever_it_dies(
     made: list[Gang], can: set[int], deaf: set[int], asks: int, deaths: list[int]
 ) -> None:
@@ -239,5 +251,7 @@ def test_a_gang_of_several_pods_is_asked_as_one_although_the_first_controller_di
     cluster.now_s += 7
     passes(cluster)
     assert len(shared) == 2
-    assert len({json.dumps(one) for one in shared.values()}) == 1, "both are asked the same"
+    requests = [json.loads(one["kaiwo.ai/save-requested"]) for one in shared.values()]
+    assert len({one.pop("proof") for one in requests}) == 2, "each proof is of its own pod"
+    assert len({json.dumps(one) for one in requests}) == 1, "both are asked the same"
     assert cluster.taken == []

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.controllers.preemption.marks import stamp
-from kopt.controllers.preemption.reading import local_queue_target, workload_view
-from kopt.controllers.preemption.scene import Facts, refusal, scene_of, to_cover, would_preempt
-from kopt.controllers.preemption.statuses import heard, members_of
-from kopt.controllers.preemption.views import WorkloadView
-from kopt.core.checkpoint import JobState
+from kopt.cluster.objects.kueue import WorkloadView
+from kopt.cluster.objects.kueue_reading import local_queue_target, workload_view
+from kopt.controllers.preemption.checkpoint_status import latest_status, members_of
+from kopt.controllers.preemption.patches import stamp
+from kopt.controllers.preemption.snapshot import QueueSnapshot, refusal, snapshot_for, to_shield, would_preempt
+from kopt.core.workload.checkpoint import JobState
 from kopt.policies.preemption import decide
 
 from .builders import GPU, NOW_S, QUEUE, notes, pod, queue, workload
@@ -21,20 +21,27 @@ words = st.text(max_size=12) | st.sampled_from(
 )
 NAMES = sorted(notes())
 some_notes = st.dictionaries(st.sampled_from(NAMES), words) | st.builds(
-    notes, st.sampled_from([one.value for one in JobState]), st.booleans(), st.floats(0, 1e6), st.floats(0, 600),
+    notes,
+    st.sampled_from([one.value for one in JobState]),
     st.booleans(),
-)  # fmt: skip
-running = st.lists(st.tuples(st.integers(1, 8), st.integers(-5, 1500), st.booleans(), some_notes, st.integers(1, 9)),
-                   min_size=1, max_size=6)  # fmt: skip
+    st.floats(0, 1e6),
+    st.floats(0, 600),
+    st.booleans(),
+)
+running = st.lists(
+    st.tuples(st.integers(1, 8), st.integers(-5, 1500), st.booleans(), some_notes, st.integers(1, 9)),
+    min_size=1,
+    max_size=6,
+)
 
 
-def facts_of(made: list[tuple[int, int, bool, dict[str, str], int]], quota: int) -> Facts:
+def facts_of(made: list[tuple[int, int, bool, dict[str, str], int]], quota: int) -> QueueSnapshot:
     views, pods = [], {}
     for n, (gpus, priority, leaving, said, seen) in enumerate(made):
         view = workload_view(workload(f"gang-{n}", gpus, priority))
         views.append(replace(view, evicted_at_s=NOW_S) if leaving else view)
         pods[view.uid] = [pod(f"gang-{n}", seen, said)]
-    return Facts(NOW_S, queue(quota), views, pods)
+    return QueueSnapshot(NOW_S, queue(quota), views, pods)
 
 
 def urgent(gpus: int, priority: int = 1000) -> WorkloadView:
@@ -49,10 +56,10 @@ def test_gpus_are_counted_once_and_what_leaves_is_nobodys(
     facts, waiting = facts_of(made, total + spare), urgent(asks)
     if refusal(waiting, facts):
         return
-    scene = scene_of(waiting, facts, 300.0)
+    scene = snapshot_for(waiting, facts, 300.0)
     assert scene.free == {"": 1000 * spare}, "what is leaving is promised to somebody already"
     assert scene.queues[QUEUE].used == 1000 * total
-    assert scene.waiting.gpus == 1000 * asks
+    assert scene.preemptor.gpus == 1000 * asks
     stay = {f"team/gang-{n}": gpus for n, (gpus, _, leaving, *_) in enumerate(made) if not leaving}
     assert {one.name: one.gpus // 1000 for one in scene.gangs}.items() <= stay.items()
     for one in scene.gangs:
@@ -70,7 +77,7 @@ def test_nobody_can_be_taken_but_the_chosen(
 ) -> None:
     facts, waiting = facts_of(made, sum(gpus for gpus, *_ in made)), urgent(asks, priority)
     spared = {one.uid for one in facts.workloads[:chosen]}
-    covered = {one.uid for one in to_cover(waiting, facts, spared)}
+    covered = {one.uid for one in to_shield(waiting, facts, spared)}
     for one in facts.workloads:
         open_to_kueue = one.running and one.priority <= priority and one.uid not in covered
         assert not open_to_kueue or one.uid in spared
@@ -86,10 +93,10 @@ def test_whatever_stands_on_pods_can_be_read(said: dict[str, str]) -> None:
 
 
 def test_one_rank_that_writes_makes_its_gang_unsafe() -> None:
-    said = heard([notes(age_s=2), notes("CKPT_WRITING", safe=False, age_s=40)], NOW_S, 75.0)
+    said = latest_status([notes(age_s=2), notes("CKPT_WRITING", safe=False, age_s=40)], NOW_S, 75.0)
     assert said is not None
     assert said.status.state is JobState.CKPT_WRITING
-    old = heard([notes(age_s=2), notes("CKPT_WRITING", safe=False, age_s=400)], NOW_S, 75.0)
+    old = latest_status([notes(age_s=2), notes("CKPT_WRITING", safe=False, age_s=400)], NOW_S, 75.0)
     assert old is not None
     assert old.status.safe
 
@@ -103,7 +110,7 @@ def test_a_write_is_not_safe_whatever_else_is_said(state: str) -> None:
 
 @pytest.mark.parametrize("without", ["kaiwo.ai/checkpoint-model", "kaiwo.ai/work-at-risk-interval"])
 def test_a_figure_without_interval_or_model_counts_as_none(without: str) -> None:
-    said = heard([{name: value for name, value in notes().items() if name != without}], NOW_S, 75.0)
+    said = latest_status([{name: value for name, value in notes().items() if name != without}], NOW_S, 75.0)
     assert said is not None
     assert said.status.work_at_risk_gpu_seconds is None
 
@@ -135,9 +142,9 @@ def test_of_many_only_the_cheapest_and_the_newest_are_weighed() -> None:
     made = [(8, 100, False, notes(lost=1000 + n), 8) for n in range(300)]
     facts = facts_of(made, 2400)
     views = [replace(one, reserved_s=NOW_S - 9000 + n) for n, one in enumerate(facts.workloads)]
-    scene = scene_of(urgent(8), replace(facts, workloads=views), 300.0)
+    scene = snapshot_for(urgent(8), replace(facts, workloads=views), 300.0)
     assert {one.name for one in scene.gangs} == {f"team/gang-{n}" for n in (*range(12), *range(288, 300))}
-    large = scene_of(urgent(800), replace(facts, workloads=views), 300.0)
+    large = snapshot_for(urgent(800), replace(facts, workloads=views), 300.0)
     assert sum(one.gpus for one in large.gangs[:100]) == 800_000
 
 
@@ -151,7 +158,7 @@ def test_what_pods_that_have_ended_had_is_free() -> None:
     view = workload_view(document)
     assert (used, view.uses["h100", GPU]) == (16_000, 4_000)
     assert view.asks[GPU] == 2 * 16_000
-    assert not would_preempt(urgent(12), Facts(NOW_S, queue(16), [view])), "there is room"
+    assert not would_preempt(urgent(12), QueueSnapshot(NOW_S, queue(16), [view])), "there is room"
     document["status"]["admission"]["podSetAssignments"][0]["count"] = 4
     document["status"]["reclaimablePods"] = [{"name": "main", "count": 2}]
     assert workload_view(document).uses["h100", GPU] == 16_000
@@ -159,7 +166,7 @@ def test_what_pods_that_have_ended_had_is_free() -> None:
 
 def test_what_a_smaller_quota_takes_away_is_to_be_freed_first() -> None:
     facts = facts_of([(4, 100 + n, False, notes(lost=n), 4) for n in range(3)], 4)
-    decision, _ = decide(scene_of(urgent(4), facts, 0.0))
+    decision, _ = decide(snapshot_for(urgent(4), facts, 0.0))
     assert decision.victims == ("team/gang-0", "team/gang-1", "team/gang-2")
 
 

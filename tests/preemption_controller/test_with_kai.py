@@ -59,8 +59,11 @@ def test_a_gang_of_kais_is_held_whole_and_bound_whole(kai_pods: KaiPods, control
     wait_for(lambda: len(running()) == 2, what="the gang has its GPUs")
     assert len(set(running())) == 2
     assert (kai_pods.evicted_pods(), kai_pods.uids("newest")) == (["oldest"], newest)
-    (group,) = [one for one in kai_pods.api.list("scheduling.run.ai/v2alpha2", "PodGroup", kai_pods.space)
-                if one["spec"]["minMember"] == 2]  # fmt: skip
+    (group,) = [
+        one
+        for one in kai_pods.api.list("scheduling.run.ai/v2alpha2", "PodGroup", kai_pods.space)
+        if one["spec"]["minMember"] == 2
+    ]
     assert group["spec"]["queue"] == kai_pods.queue
     for one in kai_pods.api.list("v1", "Pod", kai_pods.space, label):
         kai_pods.api.delete("v1", "Pod", one["metadata"]["name"], kai_pods.space)

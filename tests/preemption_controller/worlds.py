@@ -8,13 +8,13 @@ from typing import Any, cast
 
 from hypothesis import strategies as st
 
-from kopt.cluster.api import ApiError, Conflict
-from kopt.controllers.preemption.given import ControllerSettings
-from kopt.controllers.preemption.marks import stamp
-from kopt.controllers.preemption.plain.jobs import outlives
-from kopt.controllers.preemption.plain.room import Gang, Moment, placed
-from kopt.controllers.preemption.plain.taking import PlainTaking
-from kopt.controllers.preemption.plain.views import PlainNode, PlainPod, plain_node, plain_pod
+from kopt.cluster.client.api import ApiError, Conflict
+from kopt.controllers.preemption.kube_scheduler.jobs import outlives
+from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
+from kopt.controllers.preemption.kube_scheduler.snapshot import ClusterSnapshot, Gang, placed
+from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod, plain_node, plain_pod
+from kopt.controllers.preemption.patches import stamp
+from kopt.controllers.preemption.ports import ControllerSettings
 from kopt.core.decision import Mode
 
 from .builders import GPU, NOW_S, KilledError, notes
@@ -22,23 +22,35 @@ from .builders import GPU, NOW_S, KilledError, notes
 SETTINGS = ControllerSettings(Mode.ENFORCE, budget_s=120.0)
 ASKABLE = {"kaiwo.ai/saves-on-request": "true"}
 KINDS = {
-    "safe": notes(), "cheap": notes(lost=1), "writing": notes("CKPT_WRITING", safe=False), "silent": {},
-    "unknown": notes("UNKNOWN", safe=False), "no evidence": notes(safe=True, known=False), "stale": notes(age_s=500),
-}  # fmt: skip
+    "safe": notes(),
+    "cheap": notes(lost=1),
+    "writing": notes("CKPT_WRITING", safe=False),
+    "silent": {},
+    "unknown": notes("UNKNOWN", safe=False),
+    "no evidence": notes(safe=True, known=False),
+    "stale": notes(age_s=500),
+}
 SAFE = ("safe", "cheap")
 Object = dict[str, Any]
 Made = tuple[str, list[int], int, bool]
 """A gang: its kind, the nodes of its pods, its priority, whether it can be asked to save."""
 gangs = st.lists(
-    st.tuples(st.sampled_from(sorted(KINDS)), st.lists(st.integers(0, 2), min_size=1, max_size=3),
-              st.sampled_from([0, 10, 10, 5000]), st.booleans()), min_size=1, max_size=5,
-)  # fmt: skip
+    st.tuples(
+        st.sampled_from(sorted(KINDS)),
+        st.lists(st.integers(0, 2), min_size=1, max_size=3),
+        st.sampled_from([0, 10, 10, 5000]),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=5,
+)
 
 
 class World:
     """Pods on three nodes in memory, its own writer, with what kube-scheduler and the Job controller do."""
 
-    takes = PlainTaking
+    takes = PlainPreemption
+    reads = staticmethod(plain_pod)
 
     def __init__(self, room: int = 4) -> None:
         self.pods: dict[str, Object] = {}
@@ -51,26 +63,47 @@ class World:
         self.refuses: set[str] = set()
         self.rejects: set[str] = set()
         self.jobs: dict[str, Object] = {}
+        self.sets: dict[str, str] = {}
 
-    def add(self, job: str, number: int, gpus: int, priority: int, on: str = "", annotations: Object | None = None,
-            never: bool = False) -> None:  # fmt: skip
+    def add(
+        self,
+        job: str,
+        number: int,
+        gpus: int,
+        priority: int,
+        on: str = "",
+        annotations: Object | None = None,
+        never: bool = False,
+    ) -> None:
         name = f"{job}-{number}"
         refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         self.pods[name] = {
-            "metadata": {"name": name, "namespace": "team", "uid": f"{name}-{next(self.versions)}",
-                         "resourceVersion": "1", "creationTimestamp": stamp(NOW_S - 5 if never else NOW_S - 9000),
-                         "annotations": dict(annotations or {}),
-                         "ownerReferences": [{"kind": "Job", "name": job, "uid": f"job-{job}", "controller": True}]},
-            "spec": {"schedulerName": "default-scheduler", "priority": priority, "nodeName": on,
-                     "preemptionPolicy": "Never" if never else "PreemptLowerPriority",
-                     "containers": [{"resources": {"limits": {GPU: str(gpus)}, "requests": {"cpu": "1"}}}]},
-            "status": {"phase": "Running", "startTime": stamp(NOW_S - 9000)} if on
+            "metadata": {
+                "name": name,
+                "namespace": "team",
+                "uid": f"{name}-{next(self.versions)}",
+                "resourceVersion": "1",
+                "creationTimestamp": stamp(NOW_S - 5 if never else NOW_S - 9000),
+                "annotations": dict(annotations or {}),
+                "ownerReferences": [{"kind": "Job", "name": job, "uid": f"job-{job}", "controller": True}],
+            },
+            "spec": {
+                "schedulerName": "default-scheduler",
+                "priority": priority,
+                "nodeName": on,
+                "preemptionPolicy": "Never" if never else "PreemptLowerPriority",
+                "containers": [{"resources": {"limits": {GPU: str(gpus)}, "requests": {"cpu": "1"}}}],
+            },
+            "status": {"phase": "Running", "startTime": stamp(NOW_S - 9000)}
+            if on
             else {"phase": "Pending", "conditions": [refused]},
-        }  # fmt: skip
+        }
 
-    def moment(self, now_s: float) -> Moment:
+    def moment(self, now_s: float) -> ClusterSnapshot:
         seen = [plain_pod(json.loads(json.dumps(one))) for one in self.pods.values()]
-        return Moment(now_s, [one for one in seen if one], self.nodes, ours=frozenset({"team"}))
+        return ClusterSnapshot(
+            now_s, [one for one in seen if one], self.nodes, ours=frozenset({"team"}), sets=self.sets
+        )
 
     def mode(self, _: PlainPod) -> str:
         return ""
@@ -96,6 +129,10 @@ class World:
     async def promise(self, pod: PlainPod, where: str) -> None:
         self._write(pod)["status"]["nominatedNodeName"] = where
 
+    async def look(self, pod: PlainPod) -> PlainPod | None:
+        found = self.pods.get(pod.key[1])
+        return self.reads(json.loads(json.dumps(found))) if found else None
+
     async def evict(self, pod: PlainPod, *, dry_run: bool = False) -> None:
         if pod.key[1] in self.refuses:
             raise ApiError(429, "TooManyRequests", "it would violate the pod's disruption budget")
@@ -117,7 +154,7 @@ class World:
         for name in [name for name, one in self.pods.items() if "deletionTimestamp" in one["metadata"]]:
             del self.pods[name]
         moment = self.moment(self.now_s)
-        for waiting in moment.waiting():
+        for waiting in moment.preemptors():
             for key, where in (placed(waiting, moment, ()) or {}).items():
                 self.pods[key[1]]["spec"]["nodeName"] = where
 
@@ -140,11 +177,16 @@ class World:
 
 
 def node(name: str, gpus: int) -> PlainNode:
-    found = plain_node({
-        "metadata": {"name": name, "labels": {}}, "spec": {},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}],
-                   "allocatable": {GPU: str(gpus), "cpu": "64", "pods": "110"}},
-    })  # fmt: skip
+    found = plain_node(
+        {
+            "metadata": {"name": name, "labels": {}},
+            "spec": {},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "allocatable": {GPU: str(gpus), "cpu": "64", "pods": "110"},
+            },
+        }
+    )
     assert found is not None
     return found
 

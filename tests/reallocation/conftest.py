@@ -30,8 +30,14 @@ def plane(control_plane: ControlPlane, kueue: Kueue) -> ControlPlane:
     """The shared control plane with Kueue, our custom resources and a class of priority for services."""
     control_plane.api.namespace(SYSTEM)
     control_plane.apply_crds([CHART / "crds" / f"{name}.yaml" for name in ("lendingpools", "evictions")])
-    control_plane.api.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
-                             "metadata": {"name": "services"}, "value": 100_000})  # fmt: skip
+    control_plane.api.apply(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "services"},
+            "value": 100_000,
+        }
+    )
     return control_plane
 
 
@@ -46,8 +52,9 @@ class Scene:
 
     gpus = 8
 
-    def __init__(self, plane: ControlPlane, space: str, selector: dict[str, str], queue: str,
-                 forecasts: Endpoint) -> None:  # fmt: skip
+    def __init__(
+        self, plane: ControlPlane, space: str, selector: dict[str, str], queue: str, forecasts: Endpoint
+    ) -> None:
         self.plane, self.api, self.space, self.queue, self.forecasts = plane, plane.api, space, queue, forecasts
         self._selector = selector
         self.jobs: dict[str, Object] = {}
@@ -57,10 +64,22 @@ class Scene:
         self.forecasts.demand[f"{self.space}/chat"] = tuple(100.0 * one for one in gpus)
 
     def pool(self, mode: str = "enforce", **spec: Any) -> None:
-        service = {"name": "chat", "namespace": self.space, "selector": {"matchLabels": {"app": "chat"}},
-                   "capacityPerGpu": 100, "minimumGpus": 1}  # fmt: skip
-        wanted = {"gpus": self.gpus, "services": [service], "hold": "0s", "leadTime": "5m", "mode": mode,
-                  "borrowers": [{"system": "Kueue", "queue": self.queue}], **spec}  # fmt: skip
+        service = {
+            "name": "chat",
+            "namespace": self.space,
+            "selector": {"matchLabels": {"app": "chat"}},
+            "capacityPerGpu": 100,
+            "minimumGpus": 1,
+        }
+        wanted = {
+            "gpus": self.gpus,
+            "services": [service],
+            "hold": "0s",
+            "leadTime": "5m",
+            "mode": mode,
+            "borrowers": [{"system": "Kueue", "queue": self.queue}],
+            **spec,
+        }
         self.api.apply({"apiVersion": POOL[0], "kind": POOL[1], "metadata": {"name": self.space}, "spec": wanted})
 
     def status(self) -> Object:
@@ -78,8 +97,12 @@ class Scene:
         """Pods of the service, of a priority above everybody."""
         for name in names:
             container = {"name": "serve", "image": "team/serve:1", "resources": {"limits": {GPU: str(gpus)}}}
-            spec = {"containers": [container], "nodeSelector": self._selector, "priorityClassName": "services",
-                    "terminationGracePeriodSeconds": 0}  # fmt: skip
+            spec = {
+                "containers": [container],
+                "nodeSelector": self._selector,
+                "priorityClassName": "services",
+                "terminationGracePeriodSeconds": 0,
+            }
             metadata = {"name": name, "namespace": self.space, "labels": {"app": "chat"}}
             self.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
@@ -92,15 +115,28 @@ class Scene:
         return {one["metadata"]["name"] for one in found if one["status"].get("phase") == "Running"}
 
     def submit(self, name: str, gpus: int, askable: bool = False, queue: str = "gpus") -> Object:
-        container = {"name": "train", "image": "team/train:1",
-                     "resources": {"limits": {GPU: str(gpus)}, "requests": {"cpu": "1"}}}  # fmt: skip
-        template: Object = {"spec": {"restartPolicy": "Never", "containers": [container],
-                                     "nodeSelector": self._selector, "terminationGracePeriodSeconds": 1}}  # fmt: skip
+        container = {
+            "name": "train",
+            "image": "team/train:1",
+            "resources": {"limits": {GPU: str(gpus)}, "requests": {"cpu": "1"}},
+        }
+        template: Object = {
+            "spec": {
+                "restartPolicy": "Never",
+                "containers": [container],
+                "nodeSelector": self._selector,
+                "terminationGracePeriodSeconds": 1,
+            }
+        }
         if askable:
             template["metadata"] = {"annotations": {"kaiwo.ai/saves-on-request": "true"}}
         metadata = {"name": name, "namespace": self.space, "labels": {"kueue.x-k8s.io/queue-name": queue}}
-        wanted = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata,
-                  "spec": {"suspend": True, "template": template}}  # fmt: skip
+        wanted = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": metadata,
+            "spec": {"suspend": True, "template": template},
+        }
         self.jobs[name] = self.api.create(wanted)
         return workload_of(self.plane, self.jobs[name])
 
@@ -118,16 +154,29 @@ class Scene:
         return {name for name in self.jobs if admitted(self.workload(name)) and self.pods(name)}
 
     def held(self) -> set[str]:
-        return {name for name in self.jobs
-                if self.workload(name)["metadata"].get("labels", {}).get("kaiwo.ai/held") == "lending"}  # fmt: skip
+        return {
+            name
+            for name in self.jobs
+            if self.workload(name)["metadata"].get("labels", {}).get("kaiwo.ai/held") == "lending"
+        }
 
     def pods(self, name: str) -> list[Object]:
         found = self.api.list("v1", "Pod", self.space, f"batch.kubernetes.io/job-name={name}")
-        return [one for one in found if one["status"].get("phase") == "Running"
-                and "deletionTimestamp" not in one["metadata"]]  # fmt: skip
+        return [
+            one
+            for one in found
+            if one["status"].get("phase") == "Running" and "deletionTimestamp" not in one["metadata"]
+        ]
 
-    def note(self, name: str, state: str = "TRAIN", safe: bool = True, lost: int = 100, known: bool = True,
-             saved_s: float = -30.0) -> None:  # fmt: skip
+    def note(
+        self,
+        name: str,
+        state: str = "TRAIN",
+        safe: bool = True,
+        lost: int = 100,
+        known: bool = True,
+        saved_s: float = -30.0,
+    ) -> None:
         """What a log agent writes onto the pods of a job."""
         annotations = checkpoint_notes(state, safe, lost, saved_s if known else None)
         for pod in self.pods(name):
@@ -146,14 +195,26 @@ class Scene:
         metadata, at = self.jobs[name]["metadata"], stamp(-ago_s) if ago_s else self.notice(name)["at"]
         ref = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": metadata["uid"]}
         spec = {"workload": ref, "system": "Kueue", "evictedAt": at, "cause": "Lending", "gpus": 2000, "order": order}
-        self.api.create({"apiVersion": "kaiwo.ai/v1alpha1", "kind": "Eviction", "spec": spec,
-                         "metadata": {"name": name, "namespace": self.space}})  # fmt: skip
+        self.api.create(
+            {
+                "apiVersion": "kaiwo.ai/v1alpha1",
+                "kind": "Eviction",
+                "spec": spec,
+                "metadata": {"name": name, "namespace": self.space},
+            }
+        )
         self.api.patch("kaiwo.ai/v1alpha1", "Eviction", name, {"status": {"phase": "Waiting"}}, self.space, "status")
 
     def returned(self) -> list[str]:
         """Jobs in the order in which Kueue let them run again."""
-        found = {name: next(one["lastTransitionTime"] for one in self.workload(name)["status"]["conditions"]
-                            if one["type"] == "Admitted") for name in self.jobs}  # fmt: skip
+        found = {
+            name: next(
+                one["lastTransitionTime"]
+                for one in self.workload(name)["status"]["conditions"]
+                if one["type"] == "Admitted"
+            )
+            for name in self.jobs
+        }
         return sorted(found, key=lambda name: found[name])
 
     def condition(self, kind: str) -> Object:
@@ -162,8 +223,11 @@ class Scene:
     def events(self) -> dict[str, str]:
         """Reasons and sentences on the pool."""
         found = self.api.list("events.k8s.io/v1", "Event")
-        return {one["reason"]: one["note"] for one in found if one["regarding"].get("kind") == "LendingPool"
-                and one["regarding"]["name"] == self.space}  # fmt: skip
+        return {
+            one["reason"]: one["note"]
+            for one in found
+            if one["regarding"].get("kind") == "LendingPool" and one["regarding"]["name"] == self.space
+        }
 
 
 @pytest.fixture

@@ -41,21 +41,40 @@ class Endpoint:
     def _document(self, query: dict[str, Any]) -> dict[str, Any]:
         model = {"name": "demand-pooled", "version": "7", "digest": ""}
         series = [
-            {"name": one["name"], "unit": "requests", "bucket_s": 300, "fallback": self.says == "fallback",
-             "horizons": [self._horizon(one["name"], h, model) for h in query["horizons_s"]]}
+            {
+                "name": one["name"],
+                "unit": "requests",
+                "bucket_s": 300,
+                "fallback": self.says == "fallback",
+                "horizons": [self._horizon(one["name"], h, model) for h in query["horizons_s"]],
+            }
             for one in query["series"]
-        ]  # fmt: skip
-        return {"schema": "kopt/v1", "model": model, "fallback": self.says == "fallback", "series": series,
-                "seconds": 0.001}  # fmt: skip
+        ]
+        return {
+            "schema": "kopt/v1",
+            "model": model,
+            "fallback": self.says == "fallback",
+            "series": series,
+            "seconds": 0.001,
+        }
 
     def _horizon(self, name: str, horizon_s: int, model: dict[str, str]) -> dict[str, Any]:
         found = self.demand.get(name, (0.0,) * 4)
         demand = {
-            "value": found[0], "low": found[0] / 2, "high": found[-1], "probability": 0.98, "unit": "requests",
-            "confidence": 0.9, "model": model, "reasons": [], "features_at_s": time.time() - 300 - self.data_age_s,
+            "value": found[0],
+            "low": found[0] / 2,
+            "high": found[-1],
+            "probability": 0.98,
+            "unit": "requests",
+            "confidence": 0.9,
+            "model": model,
+            "reasons": [],
+            "features_at_s": time.time() - 300 - self.data_age_s,
             "quantiles": {f"{q:g}": value for q, value in zip(QUANTILES, found, strict=True)},
-            "horizon_s": horizon_s, "fallback": self.says == "fallback", "refused": False,
-        }  # fmt: skip
+            "horizon_s": horizon_s,
+            "fallback": self.says == "fallback",
+            "refused": False,
+        }
         return {"horizon_s": horizon_s, "demand": demand, "gpus": None}
 
 

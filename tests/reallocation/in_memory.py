@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from kopt.cluster.api import Conflict, NotFound, Page
-from kopt.cluster.errors import Forbidden, Invalid
-from kopt.cluster.resources import (
+from kopt.cluster.client.api import Conflict, NotFound, Page
+from kopt.cluster.client.errors import Forbidden, Invalid
+from kopt.cluster.client.resources import (
     JOBS,
     KAI_QUEUES,
     KUEUE_CLUSTER_QUEUES,
@@ -26,16 +26,16 @@ from kopt.cluster.resources import (
     Object,
     Resource,
 )
-from kopt.controllers.preemption.kai.views import QUEUE_LABEL
-from kopt.controllers.reallocation.acting import Acting
-from kopt.controllers.reallocation.deciding import Deciding
-from kopt.controllers.reallocation.forecasts import Forecasts
-from kopt.controllers.reallocation.given import ControllerSettings, Writer
-from kopt.controllers.reallocation.live import LiveCluster
-from kopt.controllers.reallocation.queues import Queues
-from kopt.controllers.reallocation.reconciler import Reconciler
+from kopt.cluster.objects.kai import QUEUE_LABEL
+from kopt.controllers.lending.executor import Acting
+from kopt.controllers.lending.forecasts import Forecasts
+from kopt.controllers.lending.planner import Deciding
+from kopt.controllers.lending.ports import ControllerSettings, Writer
+from kopt.controllers.lending.queues import Queues
+from kopt.controllers.lending.reconciler import Reconciler
+from kopt.controllers.lending.state import LiveCluster
 from kopt.core.prediction import ModelVersion, Prediction
-from kopt.serving.answers import DemandForecast, DemandQuery, HorizonForecast, SeriesForecast
+from kopt.serving.contract.answers import DemandForecast, DemandQuery, HorizonForecast, SeriesForecast
 
 GPU, NOW_S = "nvidia.com/gpu", 1_900_000_020.0
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -80,11 +80,22 @@ class World:
         del self.objects[resource.path(), namespace, name]
 
     def pool(self, name: str = "chat", gpus: int = 8, **spec: Any) -> None:
-        service = {"name": name, "namespace": "serving", "selector": {"matchLabels": {"app": name}},
-                   "capacityPerGpu": 1}  # fmt: skip
+        service = {
+            "name": name,
+            "namespace": "serving",
+            "selector": {"matchLabels": {"app": name}},
+            "capacityPerGpu": 1,
+        }
         borrowers = [{"system": "Kueue", "queue": "lent"}]
-        wanted = {"gpus": gpus, "services": [service], "hold": "0s", "leadTime": "5m", "mode": "enforce",
-                  "borrowers": borrowers, **spec}  # fmt: skip
+        wanted = {
+            "gpus": gpus,
+            "services": [service],
+            "hold": "0s",
+            "leadTime": "5m",
+            "mode": "enforce",
+            "borrowers": borrowers,
+            **spec,
+        }
         known = self.objects.get((LENDING_POOLS.path(), "", name), {"metadata": {"name": name}})
         self.put(LENDING_POOLS, known | {"spec": wanted})
 
@@ -93,8 +104,10 @@ class World:
 
     def queue(self, name: str = "lent", quotas: dict[str, Any] | None = None, **spec: Any) -> None:
         """A ClusterQueue with ``quotas`` of GPUs by flavour, and a LocalQueue of its name."""
-        flavors = [{"name": flavor, "resources": [{"name": GPU, "nominalQuota": quota}]}
-                   for flavor, quota in (quotas or {"h100": "0"}).items()]  # fmt: skip
+        flavors = [
+            {"name": flavor, "resources": [{"name": GPU, "nominalQuota": quota}]}
+            for flavor, quota in (quotas or {"h100": "0"}).items()
+        ]
         groups = [{"coveredResources": [GPU], "flavors": flavors}]
         self.put(KUEUE_CLUSTER_QUEUES, {"metadata": {"name": name}, "spec": {"resourceGroups": groups, **spec}})
         local = {"metadata": {"name": name, "namespace": "team"}, "spec": {"clusterQueue": name}}
@@ -111,19 +124,30 @@ class World:
         """A Workload that waits."""
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": f"job-{name}", "controller": True}
         template = {"spec": {"containers": [{"name": "a", "resources": {"limits": {GPU: str(gpus)}}}]}}
-        self.put(KUEUE_WORKLOADS, {
-            "metadata": {"name": name, "namespace": "team", "ownerReferences": [owner]},
-            "spec": {"queueName": queue, "podSets": [{"name": "main", "count": 1, "template": template}]},
-            "status": {},
-        })  # fmt: skip
+        self.put(
+            KUEUE_WORKLOADS,
+            {
+                "metadata": {"name": name, "namespace": "team", "ownerReferences": [owner]},
+                "spec": {"queueName": queue, "podSets": [{"name": "main", "count": 1, "template": template}]},
+                "status": {},
+            },
+        )
 
     def running_pod(self, name: str, gpus: int, owner: Object, namespace: str = "team", **labels: str) -> None:
-        self.put(PODS, {
-            "metadata": {"name": name, "namespace": namespace, "annotations": self._notes(), "labels": labels,
-                         "ownerReferences": [owner] if owner else []},
-            "spec": {"nodeName": "node", "containers": [{"name": "a", "resources": {"limits": {GPU: str(gpus)}}}]},
-            "status": {"phase": "Running"},
-        })  # fmt: skip
+        self.put(
+            PODS,
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": namespace,
+                    "annotations": self._notes(),
+                    "labels": labels,
+                    "ownerReferences": [owner] if owner else [],
+                },
+                "spec": {"nodeName": "node", "containers": [{"name": "a", "resources": {"limits": {GPU: str(gpus)}}}]},
+                "status": {"phase": "Running"},
+            },
+        )
 
     def notes(self) -> None:
         """All agents say again what they see."""
@@ -135,11 +159,15 @@ class World:
     def _notes(self) -> Object:
         """What a log agent writes, about a checkpoint half a minute ago."""
         return {
-            "kaiwo.ai/checkpoint-state": "TRAIN", "kaiwo.ai/checkpoint-safe": "true",
-            "kaiwo.ai/checkpoint-observed-at": stamp(self.now_s), "kaiwo.ai/work-at-risk": "100",
-            "kaiwo.ai/work-at-risk-interval": "50-200", "kaiwo.ai/checkpoint-model": "logs/7",
-            "kaiwo.ai/last-checkpoint-time": stamp(self.now_s - 30), "kaiwo.ai/last-checkpoint-step": "500",
-        }  # fmt: skip
+            "kaiwo.ai/checkpoint-state": "TRAIN",
+            "kaiwo.ai/checkpoint-safe": "true",
+            "kaiwo.ai/checkpoint-observed-at": stamp(self.now_s),
+            "kaiwo.ai/work-at-risk": "100",
+            "kaiwo.ai/work-at-risk-interval": "50-200",
+            "kaiwo.ai/checkpoint-model": "logs/7",
+            "kaiwo.ai/last-checkpoint-time": stamp(self.now_s - 30),
+            "kaiwo.ai/last-checkpoint-step": "500",
+        }
 
     def end(self, name: str) -> None:
         """A Workload is deleted, with its pod."""
@@ -167,8 +195,10 @@ class World:
         for flavor in flavors:
             if self.used(queue, flavor["name"]) + gpus <= int(flavor["resources"][0]["nominalQuota"]):
                 usage = {"name": "main", "flavors": {GPU: flavor["name"]}, "resourceUsage": {GPU: str(gpus)}}
-                one["status"] = {"admission": {"clusterQueue": queue, "podSetAssignments": [usage]},
-                                 "conditions": [self._condition("QuotaReserved")]}  # fmt: skip
+                one["status"] = {
+                    "admission": {"clusterQueue": queue, "podSetAssignments": [usage]},
+                    "conditions": [self._condition("QuotaReserved")],
+                }
                 self.put(KUEUE_WORKLOADS, one)
                 owner = one["metadata"]["ownerReferences"][0]
                 return self.running_pod(one["metadata"]["name"], gpus, owner)
@@ -190,12 +220,18 @@ class World:
         return total
 
     def runs(self) -> set[str]:
-        return {name for (path, _, name), one in self.objects.items()
-                if path == KUEUE_WORKLOADS.path() and one["status"].get("admission")}  # fmt: skip
+        return {
+            name
+            for (path, _, name), one in self.objects.items()
+            if path == KUEUE_WORKLOADS.path() and one["status"].get("admission")
+        }
 
     def held(self) -> set[str]:
-        return {name for (_, _, name), one in self.objects.items()
-                if (one["metadata"].get("labels") or {}).get("kaiwo.ai/held") == "lending"}  # fmt: skip
+        return {
+            name
+            for (_, _, name), one in self.objects.items()
+            if (one["metadata"].get("labels") or {}).get("kaiwo.ai/held") == "lending"
+        }
 
     # --- The API server's part ---------------------------------------------------------------------------------------
 
@@ -258,7 +294,7 @@ class World:
         cluster = LiveCluster(cast(Any, self))
         watching = [asyncio.create_task(one.run()) for one in cluster.informers]
         await asyncio.gather(*(one.synced.wait() for one in cluster.informers))
-        settings, writer = ControllerSettings(), Writer(cast(Any, self), cluster)
+        settings, writer = ControllerSettings(), Writer(cast(Any, self), cluster, cast(Any, Reading(self)))
 
         async def ask(query: DemandQuery) -> DemandForecast:
             return self.answer(query)
@@ -266,8 +302,9 @@ class World:
         forecasts = Forecasts(ask, cluster.nudge, settings.stale_s, lambda: self.now_s)
         deciding = Deciding(cluster, forecasts, settings, Queues(cluster, settings.policy.stale_s))
         acting = Acting(cluster, writer, deciding, lambda *_: None)
-        reconciler = Reconciler(cluster, writer, forecasts, deciding, acting, settings, lambda *_: None,
-                                lambda: self.now_s)  # fmt: skip
+        reconciler = Reconciler(
+            cluster, writer, forecasts, deciding, acting, settings, lambda *_: None, lambda: self.now_s
+        )
         pools = [(one.spec, deciding.lead_s(one)) for one in cluster.pools() if one.spec is not None]
         await forecasts.refresh(pools)
         with contextlib.suppress(KilledError):
@@ -283,26 +320,62 @@ class World:
         found = []
         for one in query.series:
             told = self._predicted(self.demand.get(one.name, 0.0), model)
-            found.append(SeriesForecast(one.name, "requests", 300,
-                                        tuple([HorizonForecast(int(h), told) for h in query.horizons_s])))  # fmt: skip
+            found.append(
+                SeriesForecast(
+                    one.name, "requests", 300, tuple([HorizonForecast(int(h), told) for h in query.horizons_s])
+                )
+            )
         return DemandForecast(tuple(found), model)
 
     def _predicted(self, amount: float, model: ModelVersion) -> Prediction:
-        return Prediction(amount, amount, amount, 0.98, "requests", 0.9, model,
-                          quantiles=dict.fromkeys(QUANTILES, amount), features_at_s=self.now_s)  # fmt: skip
+        return Prediction(
+            amount,
+            amount,
+            amount,
+            0.98,
+            "requests",
+            0.9,
+            model,
+            quantiles=dict.fromkeys(QUANTILES, amount),
+            features_at_s=self.now_s,
+        )
 
     def job(self, name: str, gpus: int, queue: str, **metadata: Any) -> Object:
         """A Job of KAI's with a pod that runs."""
-        template = {"metadata": {"labels": {QUEUE_LABEL: queue}},
-                    "spec": {"containers": [{"name": "a", "resources": {"limits": {GPU: str(gpus)}}}]}}  # fmt: skip
-        made = self.put(JOBS, {
-            "metadata": {"name": name, "namespace": "team", **metadata},
-            "spec": {"parallelism": 1, "suspend": False, "template": template}, "status": {},
-        })  # fmt: skip
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": made["metadata"]["uid"],
-                 "controller": True}  # fmt: skip
+        template = {
+            "metadata": {"labels": {QUEUE_LABEL: queue}},
+            "spec": {"containers": [{"name": "a", "resources": {"limits": {GPU: str(gpus)}}}]},
+        }
+        made = self.put(
+            JOBS,
+            {
+                "metadata": {"name": name, "namespace": "team", **metadata},
+                "spec": {"parallelism": 1, "suspend": False, "template": template},
+                "status": {},
+            },
+        )
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": name,
+            "uid": made["metadata"]["uid"],
+            "controller": True,
+        }
         self.running_pod(name, gpus, owner, **{QUEUE_LABEL: queue})
         return made
+
+
+class Reading:
+    """What is asked of the API server by name."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> Object:
+        key = (resource.path(), namespace, name)
+        if key not in self._world.objects:
+            raise NotFound(404, "NotFound", name)
+        return copy.deepcopy(self._world.objects[key])
 
 
 def merged(before: Any, changes: Any) -> Any:

@@ -69,8 +69,11 @@ def _kept(one: Object) -> Object:
 
 def writes(scene: Scene) -> list[tuple[str, str, str]]:
     """Of the controller's to what belongs to the scene, by the audit log: verb, resource, name."""
-    found = [(one["verb"], one["objectRef"]) for one in scene.plane.audit_entries(AGENT)
-             if one["verb"] not in ("get", "list", "watch") and one["responseStatus"]["code"] < 300]  # fmt: skip
+    found = [
+        (one["verb"], one["objectRef"])
+        for one in scene.plane.audit_entries(AGENT)
+        if one["verb"] not in ("get", "list", "watch") and one["responseStatus"]["code"] < 300
+    ]
     return [
         (verb, "/".join(filter(None, (one["resource"], one.get("subresource")))), one.get("name", ""))
         for verb, one in found

@@ -10,9 +10,9 @@ from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.cluster.api import connect
-from kopt.cluster.resources import VOLCANO_COMMANDS, VOLCANO_JOBS, VOLCANO_QUEUES, Resource
-from kopt.cluster.switch import switch_off
+from kopt.cluster.client.api import connect
+from kopt.cluster.client.resources import VOLCANO_COMMANDS, VOLCANO_JOBS, VOLCANO_QUEUES, Resource
+from kopt.cluster.teardown import switch_off
 
 from .conftest import GPU, POOL, Controller, Object, Scene
 from .endpoint import Endpoint
@@ -25,10 +25,17 @@ def definition(one: Resource) -> Object:
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     names = {"plural": one.plural, "singular": one.kind.lower(), "kind": one.kind, "listKind": f"{one.kind}List"}
     version = {"name": one.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{one.plural}.{one.group}"},
-            "spec": {"group": one.group, "scope": "Namespaced" if one.namespaced else "Cluster", "names": names,
-                     "versions": [version]}}  # fmt: skip
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{one.plural}.{one.group}"},
+        "spec": {
+            "group": one.group,
+            "scope": "Namespaced" if one.namespaced else "Cluster",
+            "names": names,
+            "versions": [version],
+        },
+    }
 
 
 def test_the_contract_is_what_volcanos_types_say() -> None:
@@ -56,10 +63,15 @@ class VolcanoScene(Scene):
         container = {"name": "train", "image": "team/train:1", "resources": {"limits": {GPU: str(gpus)}}}
         spec = {"containers": [container], "nodeSelector": self._selector, "terminationGracePeriodSeconds": 0}
         task = {"name": "train", "replicas": 2, "template": {"spec": spec}}
-        self.jobs[name] = self.api.create({
-            "apiVersion": JOB[0], "kind": JOB[1], "metadata": {"name": name, "namespace": self.space},
-            "spec": {"queue": self.queue, "tasks": [task]}, "status": {"state": {"phase": "Pending"}},
-        })  # fmt: skip
+        self.jobs[name] = self.api.create(
+            {
+                "apiVersion": JOB[0],
+                "kind": JOB[1],
+                "metadata": {"name": name, "namespace": self.space},
+                "spec": {"queue": self.queue, "tasks": [task]},
+                "status": {"state": {"phase": "Pending"}},
+            }
+        )
         self.start(name)
 
     def start(self, name: str) -> None:
@@ -67,8 +79,12 @@ class VolcanoScene(Scene):
         job = self.api.get(*JOB, name, self.space)
         owner = {"apiVersion": JOB[0], "kind": JOB[1], "name": name, "uid": job["metadata"]["uid"], "controller": True}
         for number in range(2):
-            metadata = {"name": f"{name}-{number}", "namespace": self.space, "ownerReferences": [owner],
-                        "labels": {"batch.kubernetes.io/job-name": name}}  # fmt: skip
+            metadata = {
+                "name": f"{name}-{number}",
+                "namespace": self.space,
+                "ownerReferences": [owner],
+                "labels": {"batch.kubernetes.io/job-name": name},
+            }
             spec = job["spec"]["tasks"][0]["template"]["spec"]
             self.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
         self.phase(name, "Running")
@@ -101,8 +117,14 @@ def lender(plane: ControlPlane, kwok: Kwok, forecasts: Endpoint) -> Iterator[Vol
     space = plane.api.space("volcano-lending", {"kaiwo.ai/managed": "true"})
     definitions = [definition(one) for one in (VOLCANO_QUEUES, VOLCANO_JOBS, VOLCANO_COMMANDS)]
     plane.apply_crd(*definitions)
-    plane.api.create({"apiVersion": QUEUE[0], "kind": QUEUE[1], "metadata": {"name": space},
-                      "spec": {"capability": {GPU: "0", "cpu": "100"}}})  # fmt: skip
+    plane.api.create(
+        {
+            "apiVersion": QUEUE[0],
+            "kind": QUEUE[1],
+            "metadata": {"name": space},
+            "spec": {"capability": {GPU: "0", "cpu": "100"}},
+        }
+    )
     with kwok.nodes(1, gpus=8) as nodes:
         one = VolcanoScene(plane, space, dict(nodes.selector), space, forecasts)
         yield one

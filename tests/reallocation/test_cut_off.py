@@ -51,7 +51,9 @@ def test_it_goes_on_after_the_way_to_the_api_server_was_cut(
 def audited(scene: Scene, who: str, verb: str, resource: str) -> list[Object]:
     """What came through of a program's requests about objects of the scene's namespace, by the audit log."""
     return [
-        entry["objectRef"] for entry in scene.plane.audit_entries(who)
+        entry["objectRef"]
+        for entry in scene.plane.audit_entries(who)
         if (entry["verb"], entry["objectRef"]["resource"]) == (verb, resource)
-        and entry["objectRef"].get("namespace") == scene.space and entry["responseStatus"]["code"] in (200, 201)
-    ]  # fmt: skip
+        and entry["objectRef"].get("namespace") == scene.space
+        and entry["responseStatus"]["code"] in (200, 201)
+    ]

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from kopt.cluster.lending_pools import pool_of
-from kopt.cluster.resources import JOBS, KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, LENDING_POOLS
-from kopt.controllers.reallocation.forecasts import Forecasts
-from kopt.core.lending_pools import ForecastState
-from kopt.serving.answers import DemandForecast, DemandQuery
+from kopt.cluster.client.resources import JOBS, KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, LENDING_POOLS
+from kopt.cluster.objects.lending_pool import pool_of
+from kopt.controllers.lending.forecasts import Forecasts
+from kopt.core.scheduling.lending_pool import ForecastState
+from kopt.serving.contract.answers import DemandForecast, DemandQuery
 
 from .in_memory import GPU, World, stamp
 
@@ -40,8 +40,18 @@ def test_the_world_lends_takes_back_and_returns() -> None:
 def test_a_queue_that_two_pools_name_borrows_of_the_older_one() -> None:
     world = lending()
     world.demand["serving/other"] = 6.0
-    world.pool("another", gpus=8, services=[{"name": "other", "namespace": "serving", "capacityPerGpu": 1,
-                                            "selector": {"matchLabels": {"app": "other"}}}])  # fmt: skip
+    world.pool(
+        "another",
+        gpus=8,
+        services=[
+            {
+                "name": "other",
+                "namespace": "serving",
+                "capacityPerGpu": 1,
+                "selector": {"matchLabels": {"app": "other"}},
+            }
+        ],
+    )
     quotas = []
     for _ in range(4):
         world.lives(1)
@@ -198,8 +208,18 @@ def test_forecasts_from_before_a_clock_was_set_back_are_not_fresh_for_ever() -> 
 def test_a_forecast_beyond_all_sense_stops_nothing_and_can_be_written(demand: float) -> None:
     world = lending()
     world.demand["serving/chat"] = demand
-    world.pool("small", services=[{"name": "chat", "namespace": "serving", "capacityPerGpu": 1e-300,
-                                   "selector": {"matchLabels": {"app": "chat"}}}], borrowers=[])  # fmt: skip
+    world.pool(
+        "small",
+        services=[
+            {
+                "name": "chat",
+                "namespace": "serving",
+                "capacityPerGpu": 1e-300,
+                "selector": {"matchLabels": {"app": "chat"}},
+            }
+        ],
+        borrowers=[],
+    )
     world.lives(2)
     assert (world.quota(), world.runs()) == (0, set())
     for name in ("chat", "small"):

@@ -14,10 +14,10 @@ import pytest
 from controlplane.processes import wait_for
 from mortal import Met, Mortal, lives, until_killed
 
-from kopt.cluster.lease import LeaseSettings
-from kopt.controllers.reallocation.given import ControllerSettings
-from kopt.controllers.reallocation.process import ProcessSettings, Replica
-from kopt.serving.client import AsyncPredictionClient
+from kopt.cluster.runtime.lease import LeaseSettings
+from kopt.controllers.lending.main import ProcessSettings, Replica
+from kopt.controllers.lending.ports import ControllerSettings
+from kopt.serving.client.client import AsyncPredictionClient
 
 from .conftest import SYSTEM, WORKLOAD, Controller, Scene
 from .test_with_kueue import lend_to
@@ -47,9 +47,12 @@ def many_lives(scene: Scene, met: Met, writes: Counter[tuple[str, str]]) -> Abst
     async def live(over: asyncio.Event, number: int) -> None:
         kube = Mortal(scene.plane.kubeconfig, met, call_of, writes)
         settings = ProcessSettings(
-            lease=LeaseSettings(1.5, 1.0, 0.2), namespace=SYSTEM, identity=f"life-{number}", port=0,
+            lease=LeaseSettings(1.5, 1.0, 0.2),
+            namespace=SYSTEM,
+            identity=f"life-{number}",
+            port=0,
             controller=ControllerSettings(refresh_s=1.0),
-        )  # fmt: skip
+        )
         async with AsyncPredictionClient(scene.forecasts.url, deadline_s=2.0) as client:
             await until_killed(kube, Replica(kube, settings, client.demand).run(), over)
 
@@ -99,6 +102,8 @@ def test_another_takes_over_from_a_leader_that_is_stopped(scene: Scene, controll
     wait_for(lambda: scene.held() == {"one", "two"}, what="both were told to go")
     first.server.signal(signal.SIGCONT)
     scene.expect(2, 2.4, 2.6, 2.9)
-    wait_for(lambda: not any("held-undo" in json.dumps(one["metadata"]) for one in
-                             scene.api.list(*WORKLOAD, scene.space)), what="both are let go")  # fmt: skip
+    wait_for(
+        lambda: not any("held-undo" in json.dumps(one["metadata"]) for one in scene.api.list(*WORKLOAD, scene.space)),
+        what="both are let go",
+    )
     wait_for(lambda: scene.runs() == {"one", "two"}, what="both go on")

@@ -10,21 +10,20 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from kopt.core.checkpoint import Estimate, JobState, JobStatus
-from kopt.core.lending_pools import LendingPool, PoolService, Verb
 from kopt.core.reason import Reason
+from kopt.core.scheduling.lending_pool import LendingPool, PoolService, Verb
 from kopt.core.units import MilliGpu
-from kopt.policies.lending import LendingState
-from kopt.policies.preemption import Member, PreemptionState, RunningGang
-from kopt.policies.reallocation import (
+from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.policies.checkpoint_request import SaveState
+from kopt.policies.lending import (
     Candidate,
     Choice,
     Claim,
+    HeldWorkload,
     Room,
-    ServiceView,
+    ServiceSnapshot,
     Turn,
-    Verdict,
-    Waiting,
+    VictimAction,
     choose,
     lead_time,
     plan,
@@ -32,10 +31,11 @@ from kopt.policies.reallocation import (
     shares,
     turn,
 )
-from kopt.policies.reallocation import Verdict as Word
-from kopt.policies.reallocation.plan import learned
-from kopt.policies.reallocation.returns import PATIENCE_S
-from kopt.policies.saving import SaveState
+from kopt.policies.lending import VictimAction as Action
+from kopt.policies.lending.plan import learned
+from kopt.policies.lending.policy import LendingState
+from kopt.policies.lending.returns import PATIENCE_S
+from kopt.policies.preemption import Member, PreemptionState, RunningGang
 
 NOW_S, LEAD_S = 1_900_000_000.0, 300.0
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -57,8 +57,8 @@ def pool(gpus: int = 16, minimum: int = 2, hold_s: float = 0.0, hysteresis: int 
     return LendingPool("p", gpus, (service,), hold_s=hold_s, hysteresis_gpus=hysteresis)
 
 
-def view(gpus: int, forecast: dict[float, float] | None, minimum: int = 2) -> ServiceView:
-    return ServiceView("chat", gpus, 1.0, minimum, {LEAD_S: forecast} if forecast is not None else {})
+def view(gpus: int, forecast: dict[float, float] | None, minimum: int = 2) -> ServiceSnapshot:
+    return ServiceSnapshot("chat", gpus, 1.0, minimum, {LEAD_S: forecast} if forecast is not None else {})
 
 
 @given(st.lists(moments(), min_size=1, max_size=30), st.sampled_from([0.0, 120.0, 1800.0]), st.integers(0, 4))
@@ -93,7 +93,7 @@ def test_a_forecast_alone_takes_back_before_the_spike() -> None:
 
 
 def test_the_first_horizon_that_is_short_says_when() -> None:
-    one = ServiceView("chat", 2, 1.0, 2, {300.0: CALM, 900.0: CALM, 1800.0: SPIKE})
+    one = ServiceSnapshot("chat", 2, 1.0, 2, {300.0: CALM, 900.0: CALM, 1800.0: SPIKE})
     found = plan(pool(), [one], 8, 1800.0, LendingState(lent_gpus=12), NOW_S)
     assert found.need_in_s == 1800.0
     assert plan(pool(), [one], 0, 1800.0, LendingState(), NOW_S).need_in_s == math.inf
@@ -112,8 +112,13 @@ def test_a_miss_makes_it_more_cautious() -> None:
 @given(st.integers(0, 40), st.lists(st.builds(Claim, st.integers(0, 20), st.integers(0, 30)), max_size=5))
 def test_shares_are_what_is_lent_and_no_more(lent: int, claims: list[Claim]) -> None:
     found = shares(lent, claims)
-    assert sum(found) == (min(lent, sum(one.borrowed for one in claims))
-                          if sum(one.borrowed for one in claims) > lent else lent if claims else 0)  # fmt: skip
+    assert sum(found) == (
+        min(lent, sum(one.borrowed for one in claims))
+        if sum(one.borrowed for one in claims) > lent
+        else lent
+        if claims
+        else 0
+    )
     if sum(one.borrowed for one in claims) > lent:
         assert all(share <= one.borrowed for share, one in zip(found, claims, strict=True))
     else:
@@ -128,14 +133,20 @@ def test_little_is_taken_from_one_queue_and_much_from_all() -> None:
 
 
 waiting = st.lists(
-    st.builds(Waiting, st.text("abcdef", min_size=1, max_size=6), st.integers(1, 8).map(lambda n: n * 1000),
-              st.integers(0, 50), st.floats(NOW_S - 7200, NOW_S)),
-    max_size=12, unique_by=lambda one: one.name,
-)  # fmt: skip
+    st.builds(
+        HeldWorkload,
+        st.text("abcdef", min_size=1, max_size=6),
+        st.integers(1, 8).map(lambda n: n * 1000),
+        st.integers(0, 50),
+        st.floats(NOW_S - 7200, NOW_S),
+    ),
+    max_size=12,
+    unique_by=lambda one: one.name,
+)
 
 
 @given(waiting, st.integers(0, 20_000))
-def test_return_in_order_into_the_room_there_is(found: list[Waiting], room: int) -> None:
+def test_return_in_order_into_the_room_there_is(found: list[HeldWorkload], room: int) -> None:
     names = resumed(found, room, 16_000, NOW_S)
     by_name = {one.name: one for one in found}
     assert len(set(names)) == len(names)
@@ -151,7 +162,7 @@ def test_return_in_order_into_the_room_there_is(found: list[Waiting], room: int)
 
 @given(waiting, waiting, st.integers(0, 20), st.integers(0, 20))
 def test_nobody_new_comes_before_one_that_has_waited_too_long(
-    held: list[Waiting], returning: list[Waiting], usable: int, used: int
+    held: list[HeldWorkload], returning: list[HeldWorkload], usable: int, used: int
 ) -> None:
     room = Room(usable * 1000, used * 1000, 0, 16_000)
     returning = [replace(one, name=f"back/{one.name}") for one in returning]
@@ -168,7 +179,7 @@ def test_nobody_new_comes_before_one_that_has_waited_too_long(
         assert found.open == usable * 1000
 
 
-def _that_fit(returning: list[Waiting], room: Room) -> list[Waiting]:
+def _that_fit(returning: list[HeldWorkload], room: Room) -> list[HeldWorkload]:
     found, left = [], room.usable - room.used
     for one in sorted(returning, key=lambda it: (it.order, it.name)):
         if one.gpus <= left:
@@ -178,15 +189,15 @@ def _that_fit(returning: list[Waiting], room: Room) -> list[Waiting]:
 
 
 def test_nobody_waits_for_one_that_will_never_fit() -> None:
-    big = Waiting("big", 8000, 1, NOW_S - 7200)
+    big = HeldWorkload("big", 8000, 1, NOW_S - 7200)
     assert turn(Room(4000, 2000, 0, 6000), [big], [], NOW_S).open == 4000
     assert turn(Room(4000, 2000, 0, 8000), [big], [], NOW_S).open == 0
-    assert turn(Room(4000, 2000, 0, 8000), [Waiting("big", 8000, 1, NOW_S - 60)], [], NOW_S).open == 4000
+    assert turn(Room(4000, 2000, 0, 8000), [HeldWorkload("big", 8000, 1, NOW_S - 60)], [], NOW_S).open == 4000
     assert turn(Room(8000, 0, 0, 8000), [big], [], NOW_S).names == ("big",)
 
 
 def test_who_was_let_go_and_has_waited_too_long_is_not_passed_either() -> None:
-    big, small = Waiting("big", 8000, 1, NOW_S - 7200), Waiting("small", 1000, 2, NOW_S - 60)
+    big, small = HeldWorkload("big", 8000, 1, NOW_S - 7200), HeldWorkload("small", 1000, 2, NOW_S - 60)
     assert turn(Room(2000, 0, 0, 8000), [small], [big], NOW_S) == Turn((), 0)
     assert turn(Room(9000, 0, 0, 8000), [small], [big], NOW_S) == Turn(("small",), 9000)
 
@@ -198,7 +209,7 @@ def test_who_has_waited_too_long_gets_what_is_free_first() -> None:
 
 
 @given(waiting, st.lists(st.integers(0, 12_000), min_size=1, max_size=20))
-def test_each_returns_once(found: list[Waiting], rooms: list[int]) -> None:
+def test_each_returns_once(found: list[HeldWorkload], rooms: list[int]) -> None:
     left, back = list(found), list[str]()
     for room in [*rooms, 200_000]:
         names = resumed(left, room, 200_000, NOW_S)
@@ -214,18 +225,41 @@ STATES = tuple(JobState)
 def gangs(draw: st.DrawFn) -> list[Candidate]:
     saving = st.sampled_from(list(SaveState))
     return [
-        Candidate(gang(
-            f"team/j{number}", draw(st.integers(1, 4)), draw(st.sampled_from(STATES)), draw(st.booleans()),
-            draw(st.booleans()), draw(st.integers(0, 5000)), draw(st.sampled_from([1.0, 30.0, 200.0])),
-        ), draw(st.booleans()), draw(st.none() | st.just(Reason("NOT_OURS", "no"))), draw(saving))
+        Candidate(
+            gang(
+                f"team/j{number}",
+                draw(st.integers(1, 4)),
+                draw(st.sampled_from(STATES)),
+                draw(st.booleans()),
+                draw(st.booleans()),
+                draw(st.integers(0, 5000)),
+                draw(st.sampled_from([1.0, 30.0, 200.0])),
+            ),
+            draw(st.booleans()),
+            draw(st.none() | st.just(Reason("NOT_OURS", "no"))),
+            draw(saving),
+        )
         for number in range(draw(st.integers(0, 7)))
-    ]  # fmt: skip
+    ]
 
 
-def gang(name: str, gpus: int, state: JobState = JobState.TRAIN, safe: bool = True, evidence: bool = True,
-         lost: float = 100.0, age_s: float = 1.0) -> RunningGang:  # fmt: skip
-    status = JobStatus(state, safe, evidence, 1.0, seconds_since_durable=lost / gpus if evidence else None,
-                       work_at_risk_gpu_seconds=Estimate(lost, 0.0, lost * 2 + 1) if evidence else None)  # fmt: skip
+def gang(
+    name: str,
+    gpus: int,
+    state: JobState = JobState.TRAIN,
+    safe: bool = True,
+    evidence: bool = True,
+    lost: float = 100.0,
+    age_s: float = 1.0,
+) -> RunningGang:
+    status = JobStatus(
+        state,
+        safe,
+        evidence,
+        1.0,
+        seconds_since_durable=lost / gpus if evidence else None,
+        work_at_risk_gpu_seconds=Estimate(lost, 0.0, lost * 2 + 1) if evidence else None,
+    )
     member = Member(MilliGpu(gpus * 1000), status, NOW_S - age_s)
     return RunningGang(name, "q", 0, (member,), NOW_S - 3600)
 
@@ -234,20 +268,20 @@ def gang(name: str, gpus: int, state: JobState = JobState.TRAIN, safe: bool = Tr
 def test_never_one_in_a_write_or_without_evidence(found: list[Candidate], missing: int, left_s: float) -> None:
     choice = choose(found, PreemptionState(), missing * 1000, NOW_S, NOW_S + left_s)
     by_name = {one.gang.name: one for one in found}
-    assert len(choice.notes) == len(found)
-    if choice.verdict is not Verdict.TAKE:
-        assert choice.verdict is Verdict.ASK or choice.victims == ()
+    assert len(choice.candidate_reasons) == len(found)
+    if choice.action is not VictimAction.STOP:
+        assert choice.action is VictimAction.REQUEST_SAVE or choice.victims == ()
         assert choice.until_s is None or choice.until_s >= NOW_S
     for name in choice.victims:
         one = by_name[name]
         assert one.barred is None
         status = one.gang.members[0].status
         assert status is not None
-        if choice.verdict is Verdict.TAKE and not one.idle:
+        if choice.action is VictimAction.STOP and not one.idle:
             assert status.state is not JobState.CKPT_WRITING
             assert status.evidence
             assert status.safe
-        if choice.verdict is Verdict.ASK:
+        if choice.action is VictimAction.REQUEST_SAVE:
             assert one.save in (SaveState.ASKABLE, SaveState.ASKED)
             assert left_s > 0, "nobody is asked past the deadline"
 
@@ -255,17 +289,22 @@ def test_never_one_in_a_write_or_without_evidence(found: list[Candidate], missin
 def test_the_cheapest_goes_and_no_more_than_needed() -> None:
     found = [Candidate(gang("a", 2, lost=900)), Candidate(gang("b", 2, lost=10)), Candidate(gang("c", 4, lost=300))]
     choice = choose(found, PreemptionState(), 2000, NOW_S, NOW_S + 300)
-    assert (choice.verdict, choice.victims) == (Verdict.TAKE, ("b",))
+    assert (choice.action, choice.victims) == (VictimAction.STOP, ("b",))
 
 
-@given(st.lists(st.tuples(st.sampled_from("xyz"), st.integers(1, 4), st.integers(0, 5000)), min_size=1, max_size=8),
-       st.integers(1, 12), st.dictionaries(st.sampled_from("xyz"), st.integers(0, 8)))  # fmt: skip
+@given(
+    st.lists(st.tuples(st.sampled_from("xyz"), st.integers(1, 4), st.integers(0, 5000)), min_size=1, max_size=8),
+    st.integers(1, 12),
+    st.dictionaries(st.sampled_from("xyz"), st.integers(0, 8)),
+)
 def test_the_pool_gives_back_what_loses_least_whatever_the_queue(
     found: list[tuple[str, int, int]], missing: int, spare: dict[str, int]
 ) -> None:
     """Against all sets there are; a queue gives back no more than it has beyond its own."""
-    them = [Candidate(replace(gang(f"j{number}", gpus, lost=lost), queue=queue))
-            for number, (queue, gpus, lost) in enumerate(found)]  # fmt: skip
+    them = [
+        Candidate(replace(gang(f"j{number}", gpus, lost=lost), queue=queue))
+        for number, (queue, gpus, lost) in enumerate(found)
+    ]
     limits = {queue: gpus * 1000 for queue, gpus in spare.items()}
     choice = choose(them, PreemptionState(), missing * 1000, NOW_S, NOW_S - 1, spare=limits)
 
@@ -278,14 +317,16 @@ def test_the_pool_gives_back_what_loses_least_whatever_the_queue(
     def lost(chosen: Sequence[Candidate]) -> float:
         return sum(found[int(one.gang.name[1:])][2] + one.gang.gpus / 1000 for one in chosen)
 
-    sets = [its for size in range(1, len(them) + 1) for its in combinations(them, size)
-            if freed(its) >= missing * 1000]  # fmt: skip
+    sets = [its for size in range(1, len(them) + 1) for its in combinations(them, size) if freed(its) >= missing * 1000]
     chosen = [one for one in them if one.gang.name in choice.victims]
     if sets and not spare:
         assert lost(chosen) <= min(map(lost, sets)) + 0.01
     if sets and choice.reason.code == "LEAST_LOST":
-        alone = [one for one in sets if all(sum(it.gang.gpus for it in one if it.gang.queue == queue) <= gpus
-                                            for queue, gpus in limits.items())]  # fmt: skip
+        alone = [
+            one
+            for one in sets
+            if all(sum(it.gang.gpus for it in one if it.gang.queue == queue) <= gpus for queue, gpus in limits.items())
+        ]
         if alone:
             assert freed(chosen) >= missing * 1000
             assert lost(chosen) <= min(map(lost, alone)) + 0.01
@@ -294,7 +335,7 @@ def test_the_pool_gives_back_what_loses_least_whatever_the_queue(
 def test_a_gang_on_gpus_of_its_queues_own_gives_back_the_rest_alone() -> None:
     found = [Candidate(replace(gang("a", 4, lost=1), queue="x")), Candidate(replace(gang("c", 3, lost=50), queue="y"))]
     choice = choose(found, PreemptionState(), 4000, NOW_S, NOW_S + 300, spare={"x": 1000, "y": 3000})
-    assert (choice.verdict, choice.victims) == (Verdict.TAKE, ("a", "c"))
+    assert (choice.action, choice.victims) == (VictimAction.STOP, ("a", "c"))
 
 
 def test_who_does_not_run_goes_first() -> None:
@@ -302,12 +343,12 @@ def test_who_does_not_run_goes_first() -> None:
     assert choose(found, PreemptionState(), 2000, NOW_S, NOW_S + 300).victims == ("b",)
 
 
-@pytest.mark.parametrize(("left_s", "verdict", "victims"), [(300.0, Word.WAIT, ()), (0.0, Word.TAKE, ("b",))])
-def test_a_write_is_waited_for_until_the_deadline(left_s: float, verdict: Word, victims: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("left_s", "verdict", "victims"), [(300.0, Action.WAIT, ()), (0.0, Action.STOP, ("b",))])
+def test_a_write_is_waited_for_until_the_deadline(left_s: float, verdict: Action, victims: tuple[str, ...]) -> None:
     """Past it those go who may, and the native scheduler takes the rest."""
     found = [Candidate(gang("a", 2, JobState.CKPT_WRITING, False)), Candidate(gang("b", 1))]
     choice = choose(found, PreemptionState(), 3000, NOW_S, NOW_S + left_s)
-    assert (choice.verdict, choice.victims) == (verdict, victims)
+    assert (choice.action, choice.victims) == (verdict, victims)
 
 
 def asked(save: SaveState, left_s: float, state: JobState = JobState.TRAIN, lost: float = 5000) -> Choice:
@@ -317,13 +358,16 @@ def asked(save: SaveState, left_s: float, state: JobState = JobState.TRAIN, lost
 
 
 def test_who_can_be_asked_saves_first() -> None:
-    assert (asked(SaveState.ASKABLE, 300).verdict, asked(SaveState.ASKABLE, 300).victims) == (Word.ASK, ("a",))
-    assert asked(SaveState.ASKED, 20).verdict is Word.ASK, "it is waited for"
-    assert asked(SaveState.SAVED, 300, lost=10).verdict is Word.TAKE
-    assert asked(SaveState.EXPIRED, 300).verdict is Word.TAKE
-    assert asked(SaveState.ASKABLE, 20).verdict is Word.TAKE, "there is no time to answer"
-    assert asked(SaveState.ASKED, -1).verdict is Word.TAKE, "past the deadline"
-    assert asked(SaveState.ASKED, -1, JobState.CKPT_WRITING).verdict is Word.LEAVE
+    assert (asked(SaveState.ASKABLE, 300).action, asked(SaveState.ASKABLE, 300).victims) == (
+        Action.REQUEST_SAVE,
+        ("a",),
+    )
+    assert asked(SaveState.ASKED, 20).action is Action.REQUEST_SAVE, "it is waited for"
+    assert asked(SaveState.SAVED, 300, lost=10).action is Action.STOP
+    assert asked(SaveState.EXPIRED, 300).action is Action.STOP
+    assert asked(SaveState.ASKABLE, 20).action is Action.STOP, "there is no time to answer"
+    assert asked(SaveState.ASKED, -1).action is Action.STOP, "past the deadline"
+    assert asked(SaveState.ASKED, -1, JobState.CKPT_WRITING).action is Action.LEAVE
 
 
 def test_lead_time_is_learned_from_what_was_seen() -> None:

@@ -5,7 +5,7 @@ import pytest
 from controlplane.api import Refused
 from controlplane.plane import ControlPlane
 
-from kopt.cluster.lending_pools import pool_of
+from kopt.cluster.objects.lending_pool import pool_of
 
 from .conftest import POOL, Object
 
@@ -14,8 +14,12 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 def pool(name: str, **spec: object) -> Object:
     service = {"name": "chat", "namespace": "n", "selector": {"matchLabels": {"app": "chat"}}, "capacityPerGpu": 1}
-    return {"apiVersion": POOL[0], "kind": POOL[1], "metadata": {"name": name},
-            "spec": {"gpus": 4, "services": [service], **spec}}  # fmt: skip
+    return {
+        "apiVersion": POOL[0],
+        "kind": POOL[1],
+        "metadata": {"name": name},
+        "spec": {"gpus": 4, "services": [service], **spec},
+    }
 
 
 @pytest.mark.parametrize("lead", ["0s", "000m", "3h", "7201s", "121m", "1d", "9999h"])

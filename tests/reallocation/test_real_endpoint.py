@@ -12,18 +12,18 @@ import pytest
 from asgi_server import served
 from shipped_models import ShippedDemand
 
-from kopt.controllers.reallocation.forecasts import Forecasts
-from kopt.core.lending_pools import ForecastState, LendingPool, PoolService, Verb
+from kopt.controllers.lending.forecasts import Forecasts
+from kopt.core.scheduling.lending_pool import ForecastState, LendingPool, PoolService, Verb
 from kopt.core.settings import Settings
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import FEATURES, transform
 from kopt.features.rows import FeatureStoreError, OnlineRows
-from kopt.policies.lending import LendingState
-from kopt.policies.reallocation import Plan, plan
-from kopt.serving.app import create_app
-from kopt.serving.build import Parts, assemble
-from kopt.serving.client import AsyncPredictionClient
-from kopt.serving.stored import KEEP_S, StoredFeatures
+from kopt.policies.lending import Plan, plan
+from kopt.policies.lending.policy import LendingState
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.demand.feature_lookup import KEEP_S, StoredFeatures
+from kopt.serving.http.app import create_app
+from kopt.serving.runtime.assemble import Parts, assemble
 
 BUCKET_S, LEAD_S, STALE_S, PATIENCE_S = 300, 300.0, 600.0, 90.0
 NAME = "team/chat"

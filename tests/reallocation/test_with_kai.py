@@ -10,9 +10,9 @@ from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.cluster.api import connect
-from kopt.cluster.switch import switch_off
-from kopt.controllers.reallocation.live import gpu_job
+from kopt.cluster.client.api import connect
+from kopt.cluster.teardown import switch_off
+from kopt.controllers.lending.state import gpu_job
 
 from .conftest import GPU, POOL, Controller, Object, Scene
 from .endpoint import Endpoint
@@ -31,14 +31,26 @@ class KaiScene(Scene):
 
     def run(self, name: str, gpus: int, **_: Any) -> None:
         container = {"name": "train", "image": "team/train:1", "resources": {"limits": {GPU: str(gpus)}}}
-        spec = {"restartPolicy": "Never", "containers": [container], "nodeSelector": self._selector,
-                "schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 1}  # fmt: skip
+        spec = {
+            "restartPolicy": "Never",
+            "containers": [container],
+            "nodeSelector": self._selector,
+            "schedulerName": SCHEDULER,
+            "terminationGracePeriodSeconds": 1,
+        }
         labels = {QUEUE_LABEL: self.queue}
-        self.jobs[name] = self.api.create({
-            "apiVersion": "batch/v1", "kind": "Job",
-            "metadata": {"name": name, "namespace": self.space, "labels": labels},
-            "spec": {"parallelism": 2, "completions": 2, "template": {"metadata": {"labels": labels}, "spec": spec}},
-        })  # fmt: skip
+        self.jobs[name] = self.api.create(
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": name, "namespace": self.space, "labels": labels},
+                "spec": {
+                    "parallelism": 2,
+                    "completions": 2,
+                    "template": {"metadata": {"labels": labels}, "spec": spec},
+                },
+            }
+        )
 
     def job(self, name: str) -> Object:
         return self.api.get("batch/v1", "Job", name, self.space)
@@ -47,8 +59,9 @@ class KaiScene(Scene):
         return {name for name in self.jobs if len(self.pods(name)) == 2}
 
     def held(self) -> set[str]:
-        return {name for name in self.jobs
-                if self.job(name)["metadata"].get("labels", {}).get("kaiwo.ai/held") == "lending"}  # fmt: skip
+        return {
+            name for name in self.jobs if self.job(name)["metadata"].get("labels", {}).get("kaiwo.ai/held") == "lending"
+        }
 
 
 @pytest.fixture

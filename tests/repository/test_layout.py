@@ -51,8 +51,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("build")
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
     with tarfile.open(work / "tree.tar", "w") as tar:
         for name in listing:
             if (ROOT / name).is_symlink() or (ROOT / name).exists():

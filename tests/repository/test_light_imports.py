@@ -7,15 +7,39 @@ import sys
 import pytest
 
 HEAVY = {
-    "ray", "mlflow", "feast", "torch", "lightgbm", "sklearn", "pandas", "pyarrow", "statsforecast", "optuna", "duckdb",
-}  # fmt: skip
+    "ray",
+    "mlflow",
+    "feast",
+    "torch",
+    "lightgbm",
+    "sklearn",
+    "pandas",
+    "pyarrow",
+    "statsforecast",
+    "optuna",
+    "duckdb",
+}
 
-LIGHT = ["kopt", "kopt.core.settings", "kopt.agents", "kopt.controllers", "kopt.cluster.informer",
-         "kopt.cluster.certificates", "kopt.cluster.switch", "kopt.policies.lending",
-         "kopt.controllers.webhook.process", "kopt.controllers.sizing.process",
-         "kopt.agents.profiler.command", "kopt.agents.logtail.process", "kopt.agents.topology.process",
-         "kopt.controllers.pairs.process", "kopt.controllers.ledger.process",
-         "kopt.saving", "kopt.serving.client", "kopt.cli.main"]  # fmt: skip
+LIGHT = [
+    "kopt",
+    "kopt.core.settings",
+    "kopt.agents",
+    "kopt.controllers",
+    "kopt.cluster.runtime.informer",
+    "kopt.cluster.runtime.certificates",
+    "kopt.cluster.teardown",
+    "kopt.policies.lending.policy",
+    "kopt.controllers.admission.main",
+    "kopt.controllers.sizing.main",
+    "kopt.agents.profiler.command",
+    "kopt.agents.logtail.process",
+    "kopt.agents.topology.process",
+    "kopt.controllers.pairwise.main",
+    "kopt.controllers.evictions.main",
+    "kopt.saving",
+    "kopt.serving.client.client",
+    "kopt.cli.main",
+]
 
 
 def loaded_by(module: str) -> set[str]:
@@ -36,7 +60,8 @@ def test_the_check_sees_a_heavy_import() -> None:
 
 def test_lightgbm_comes_without_scikit_learn_which_can_be_had_afterwards() -> None:
     code = (
-        "import sys; from kopt.models.trees import import_lightgbm_alone as alone; alone(); before = set(sys.modules);"
+        "import sys; from kopt.models.registry.lightgbm_io import import_lightgbm_alone as alone;"
+        "alone(); before = set(sys.modules);"
         "import lightgbm, sklearn.base, numpy as np; lightgbm.Dataset(np.eye(99), [0] * 99).construct();"
         "print(sorted({'sklearn', 'lightgbm'} & before))"
     )

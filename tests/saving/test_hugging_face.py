@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kopt.core.saving import REQUEST_ANNOTATION, SaveRequest
+from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION, SaveRequest
 
 pytestmark = [pytest.mark.trainers, pytest.mark.slow]
 SOURCE = Path(__file__).parents[2] / "src"
@@ -22,8 +22,13 @@ class Training:
 
     def __init__(self, command: list[str], folder: Path) -> None:
         self.output, self.notes, self.log = folder / "out", folder / "notes", folder / "log"
-        environment = os.environ | {"PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
-                                    "HF_HUB_OFFLINE": "1", "TMPDIR": str(folder)}  # fmt: skip
+        environment = os.environ | {
+            "PYTHONPATH": str(SOURCE),
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "TMPDIR": str(folder),
+        }
         words = [*command, str(PROGRAM), str(self.output), str(self.notes)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(words, env=environment, stdout=log, stderr=log, cwd=folder)

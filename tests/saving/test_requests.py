@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.core.saving import REQUEST_ANNOTATION, SaveRequest
+from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION, SaveRequest
 from kopt.saving import SaveRequests
 from kopt.saving.requests import request_in
 

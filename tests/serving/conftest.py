@@ -14,11 +14,11 @@ from kopt.core.reason import Reason
 from kopt.core.settings import Settings
 from kopt.data.demand.table import DemandSeries
 from kopt.features.rows import FeatureStoreError
-from kopt.models.registry import NotRegisteredError, RegisteredModel, RegistryError
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.build import Parts, assemble
-from kopt.serving.stored import StoredFeatures
-from kopt.serving.wire import DEADLINE_HEADER
+from kopt.models.registry.registry import NotRegisteredError, RegisteredModel, RegistryError
+from kopt.serving.contract.common import DEADLINE_HEADER
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.runtime.assemble import Parts, assemble
 
 URL = "http://endpoint"
 
@@ -32,9 +32,14 @@ class StandInModel:
         self.before: Callable[[DemandSeries], None] = lambda _: None
 
     def forecast(
-        self, series: DemandSeries, horizons_s: Sequence[int], quantiles: Sequence[float], *,
-        calibration: Any = None, now_s: float | None = None,
-    ) -> tuple[Prediction, ...]:  # fmt: skip
+        self,
+        series: DemandSeries,
+        horizons_s: Sequence[int],
+        quantiles: Sequence[float],
+        *,
+        calibration: Any = None,
+        now_s: float | None = None,
+    ) -> tuple[Prediction, ...]:
         self.before(series)
         known = series.value[np.isfinite(series.value)]
         if not len(known):
@@ -45,10 +50,21 @@ class StandInModel:
         last = float(known[-1]) * self.factor
         levels = {q: last * (0.5 + q) if q > 0.5 else last for q in quantiles}
         return tuple(
-            Prediction(last, last * 0.5, last * 1.5, 0.9, series.unit, 0.8, self.version, (Reason("LAST", "Last."),),
-                       levels, float(series.times_s[-1]), float(h))
+            Prediction(
+                last,
+                last * 0.5,
+                last * 1.5,
+                0.9,
+                series.unit,
+                0.8,
+                self.version,
+                (Reason("LAST", "Last."),),
+                levels,
+                float(series.times_s[-1]),
+                float(h),
+            )
             for h in horizons_s
-        )  # fmt: skip
+        )
 
 
 def digest_of(version: str) -> str:

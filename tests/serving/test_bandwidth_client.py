@@ -12,36 +12,43 @@ import pytest
 import topology_outputs
 from bandwidth_nodes import cube_mesh, strange, without_symmetry
 
-from kopt.core.bandwidth import BandwidthKind, Collective
+from kopt.core.hardware.bandwidth import BandwidthKind, Collective
 from kopt.core.settings import Settings
-from kopt.models.bandwidth.ask import load
+from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.bandwidth_answers import BandwidthQuery, MeasuredCollective, WrongQuestion, parse_bandwidth
-from kopt.serving.bandwidth_fallback import fallback_bandwidth
-from kopt.serving.bandwidth_schemas import BANDWIDTH_REQUEST
-from kopt.serving.build import Parts, assemble
-from kopt.serving.client import AsyncPredictionClient, EndpointFailure, PredictionClient, RequestRefused
-from kopt.serving.deploy import free_port
-from kopt.serving.stored import StoredFeatures
+from kopt.serving.bandwidth.service import BandwidthService
+from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, PredictionClient, RequestRefused
+from kopt.serving.client.fallback_bandwidth import fallback_bandwidth
+from kopt.serving.contract.bandwidth_answers import BandwidthQuery, MeasuredCollective, WrongQuestion, parse_bandwidth
+from kopt.serving.contract.bandwidth_schemas import BANDWIDTH_REQUEST
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.runtime.deploy import free_port
 from tests.serving.conftest import URL, MemorySource, no_store
 
 QUERY = BandwidthQuery(
-    cube_mesh(), [(0, 1, 2, 3), (0, 5)], Collective.ALL_REDUCE, 1 << 28, gpu="V100-SXM2-32GB",
-    minimum_gigabytes_per_s=20.0, of=BandwidthKind.ALGORITHM, count=4, free=range(8),
+    cube_mesh(),
+    [(0, 1, 2, 3), (0, 5)],
+    Collective.ALL_REDUCE,
+    1 << 28,
+    gpu="V100-SXM2-32GB",
+    minimum_gigabytes_per_s=20.0,
+    of=BandwidthKind.ALGORITHM,
+    count=4,
+    free=range(8),
     probes=[MeasuredCollective((0, 1), Collective.BROADCAST, 1 << 20, 60.0)],
-)  # fmt: skip
+)
 PATIENT_S = 60.0
 
 
 @pytest.fixture
 def endpoint(source: MemorySource, tmp_path: Path) -> Iterator[Endpoint]:
-    shipped = load("shipped")
-    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped_bandwidth=lambda: shipped)
+    shipped = load_bandwidth("shipped")
+    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped={"bandwidth": lambda: shipped})
     built = assemble(Settings(home=tmp_path), parts)
     built.start()
-    assert built.bandwidth is not None
-    built.bandwidth.refresh()
+    built.service(BandwidthService).refresh()
     yield built
     built.stop()
 
@@ -70,7 +77,7 @@ async def test_it_asks_and_understands_the_real_endpoint(served: AsyncPrediction
     by_text = await served.bandwidth(replace(of_four, topology=text), deadline_s=PATIENT_S)
     by_document = await served.bandwidth(
         replace(of_four, topology=topology_outputs.node(text).to_dict()), deadline_s=PATIENT_S
-    )  # fmt: skip
+    )
     assert by_text == by_document
 
 
@@ -148,9 +155,17 @@ async def test_a_wrong_query_is_refused_alike_with_and_without_an_endpoint(
 
 @pytest.mark.parametrize(
     "node",
-    [{"gpus": [{"index": 0}, {"index": 1, "numa": [7]}]}, {"gpus": [{"index": 1e999}]}, {"gpus": [7]}, {"gpus": "abc"},
-     {"gpus": []}, {"links": 3}, {}, {"gpus": [{"index": 0}, {"index": 1}], "links": [NOT_A_SPEED]}],
-)  # fmt: skip
+    [
+        {"gpus": [{"index": 0}, {"index": 1, "numa": [7]}]},
+        {"gpus": [{"index": 1e999}]},
+        {"gpus": [7]},
+        {"gpus": "abc"},
+        {"gpus": []},
+        {"links": 3},
+        {},
+        {"gpus": [{"index": 0}, {"index": 1}], "links": [NOT_A_SPEED]},
+    ],
+)
 def test_documents_that_no_endpoint_saw_are_refused_not_crashed_on(node: Any) -> None:
     with pytest.raises(WrongQuestion):
         _fallback(BandwidthQuery(node, [(0, 1)]))
@@ -195,5 +210,4 @@ async def test_many_questions_at_once_are_answered_each_on_their_own(served: Asy
 
 
 def test_the_shipped_model_is_what_is_served(endpoint: Endpoint) -> None:
-    assert endpoint.bandwidth is not None
-    assert isinstance(endpoint.bandwidth.slot.current, BandwidthPredictor)
+    assert isinstance(endpoint.service(BandwidthService).slot.current, BandwidthPredictor)

@@ -11,26 +11,28 @@ import httpx
 import pytest
 import topology_outputs
 from bandwidth_nodes import cube_mesh, strange, without_symmetry
+from example_budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kopt.core.bandwidth import BandwidthKind, Collective
+from kopt.core.hardware.bandwidth import BandwidthKind, Collective
+from kopt.core.hardware.node_topology import LinkType
 from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
-from kopt.core.topology import LinkType
-from kopt.models.bandwidth.ask import bandwidth, load
+from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor
-from kopt.models.registry import RegisteredModel, RegistryError
-from kopt.policies.bandwidth.topology import machine_from
-from kopt.policies.topology.within import choose_gpus
-from kopt.serving import bandwidth_schemas
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.bandwidth import BandwidthService, bandwidth_slot
-from kopt.serving.build import Parts, assemble
-from kopt.serving.stored import StoredFeatures
-from kopt.serving.wire import DEADLINE_HEADER
-from kopt.serving.workers import Deadline
+from kopt.models.registry.registry import RegisteredModel, RegistryError
+from kopt.sdk.bandwidth import bandwidth
+from kopt.serving.bandwidth.service import BandwidthService, bandwidth_slot
+from kopt.serving.contract import bandwidth_schemas
+from kopt.serving.contract.common import DEADLINE_HEADER
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.runtime.workers import Deadline
+from kopt.topology.from_node import machine_from
+from kopt.topology.sets.within_node import choose_gpus
 from tests.serving.conftest import URL, MemorySource, no_store
 
 NODE = cube_mesh().to_dict()
@@ -39,12 +41,12 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="session")
 def shipped() -> BandwidthPredictor:
-    return load("shipped")
+    return load_bandwidth("shipped")
 
 
 @pytest.fixture
 def endpoint(source: MemorySource, tmp_path: Path, shipped: BandwidthPredictor) -> Iterator[Endpoint]:
-    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped_bandwidth=lambda: shipped)
+    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped={"bandwidth": lambda: shipped})
     built = assemble(Settings(home=tmp_path), parts)
     built.start()
     service(built).refresh()
@@ -60,8 +62,7 @@ async def http(endpoint: Endpoint) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def service(endpoint: Endpoint) -> BandwidthService:
-    assert endpoint.bandwidth is not None
-    return endpoint.bandwidth
+    return endpoint.service(BandwidthService)
 
 
 async def ask(http: httpx.AsyncClient, topology: Any = NODE, **more: Any) -> dict[str, Any]:
@@ -87,8 +88,9 @@ async def test_every_set_is_answered_as_the_library_would(http: httpx.AsyncClien
         assert one["latency_us"] == pytest.approx(same.latency_us)
         assert one["bus_low_gigabytes_per_s"] == pytest.approx(same.bus_low_gigabytes_per_s)
         for end in ("low", "high"):
-            shares = (one[f"{kind}_{end}_gigabytes_per_s"] / one[f"{kind}_gigabytes_per_s"]
-                      for kind in ("algorithm", "bus"))  # fmt: skip
+            shares = (
+                one[f"{kind}_{end}_gigabytes_per_s"] / one[f"{kind}_gigabytes_per_s"] for kind in ("algorithm", "bus")
+            )
             assert next(shares) == pytest.approx(next(shares))
         assert one["algorithm_gigabytes_per_s"] == pytest.approx((1 << 26) / one["latency_us"] / 1e3)
         assert one["meets"] is None
@@ -203,12 +205,14 @@ async def test_measurements_pull_only_the_answers_that_they_came_with(http: http
         ({"topology": NODE, "gpu_sets": [[0, 1]], "free": [0, 1]}, "count"),
         ({"topology": NODE, "count": 2, "minimum_gigabytes_per_s": -1}, "minimum_gigabytes_per_s"),
         ({"topology": NODE, "count": 2, "of": "copper"}, "of"),
-        ({"topology": NODE, "count": 2, "probes": [{"gpus": [0, 1], "bytes": 1, "latency_us": 0}]},
-         "probes.0.latency_us"),
+        (
+            {"topology": NODE, "count": 2, "probes": [{"gpus": [0, 1], "bytes": 1, "latency_us": 0}]},
+            "probes.0.latency_us",
+        ),
         ({"topology": NODE, "count": 2, "probes": [{"gpus": [0, 9], "bytes": 1, "latency_us": 1}]}, "probes.0"),
         ({"topology": NODE, "count": 2, "surprise": 1}, "surprise"),
     ],
-)  # fmt: skip
+)
 async def test_wrong_questions_are_refused_with_the_field(
     http: httpx.AsyncClient, endpoint: Endpoint, body: dict[str, Any], field: str
 ) -> None:
@@ -225,9 +229,16 @@ async def test_wrong_questions_are_refused_with_the_field(
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [("bytes", "NaN"), ("bytes", "1e9"), ("bytes", "9" * 400), ("minimum_gigabytes_per_s", "NaN"),
-     ("minimum_gigabytes_per_s", "Infinity"), ("minimum_gigabytes_per_s", "1e999"), ("deadline_ms", "NaN")],
-)  # fmt: skip
+    [
+        ("bytes", "NaN"),
+        ("bytes", "1e9"),
+        ("bytes", "9" * 400),
+        ("minimum_gigabytes_per_s", "NaN"),
+        ("minimum_gigabytes_per_s", "Infinity"),
+        ("minimum_gigabytes_per_s", "1e999"),
+        ("deadline_ms", "NaN"),
+    ],
+)
 async def test_numbers_that_are_none_are_refused(http: httpx.AsyncClient, name: str, number: str) -> None:
     text = json.dumps({"topology": NODE, "count": 2})[:-1] + f', "{name}": {number}}}'
     reply = await http.post("/v1/bandwidth", content=text, headers={"content-type": "application/json"})
@@ -235,35 +246,60 @@ async def test_numbers_that_are_none_are_refused(http: httpx.AsyncClient, name: 
 
 
 _NUMBERS = st.none() | st.integers(-2, 9) | st.sampled_from([0.0, 25.0, 1e6, 1e7])
-_LINKS = st.lists(st.fixed_dictionaries(
-    {"a": st.integers(0, 5), "b": st.integers(0, 5), "type": st.sampled_from([one.value for one in LinkType])},
-    optional={"count": _NUMBERS, "gigabytes_per_s": _NUMBERS, "weight": _NUMBERS},
-), max_size=8)  # fmt: skip
+_LINKS = st.lists(
+    st.fixed_dictionaries(
+        {"a": st.integers(0, 5), "b": st.integers(0, 5), "type": st.sampled_from([one.value for one in LinkType])},
+        optional={"count": _NUMBERS, "gigabytes_per_s": _NUMBERS, "weight": _NUMBERS},
+    ),
+    max_size=8,
+)
 _ANY_NODE = st.fixed_dictionaries(
     {"gpus": st.lists(st.integers(0, 5).map(lambda n: {"index": n, "name": "MI300X" if n else ""}), max_size=5)},
-    optional={"links": _LINKS, "switches": st.just([{"gpus": [0, 1, 2]}]), "vendor": st.sampled_from(["amd", "NVIDIA"]),
-              "nics": st.lists(st.fixed_dictionaries({"name": st.text(max_size=3), "gbit_per_s": _NUMBERS}))},
-)  # fmt: skip
+    optional={
+        "links": _LINKS,
+        "switches": st.just([{"gpus": [0, 1, 2]}]),
+        "vendor": st.sampled_from(["amd", "NVIDIA"]),
+        "nics": st.lists(st.fixed_dictionaries({"name": st.text(max_size=3), "gbit_per_s": _NUMBERS})),
+    },
+)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    topology=_ANY_NODE, sets=st.lists(st.lists(st.integers(0, 5), max_size=4, unique=True), max_size=3),
-    kind=st.sampled_from(list(Collective)), bytes_=st.sampled_from([1, 65_536, GIB, 1 << 44]),
-    nodes=st.sampled_from([1, 2, 100_000]), nics=st.sampled_from(["", "8x NDR400 IB", "0x", "9" * 200]),
+    topology=_ANY_NODE,
+    sets=st.lists(st.lists(st.integers(0, 5), max_size=4, unique=True), max_size=3),
+    kind=st.sampled_from(list(Collective)),
+    bytes_=st.sampled_from([1, 65_536, GIB, 1 << 44]),
+    nodes=st.sampled_from([1, 2, 100_000]),
+    nics=st.sampled_from(["", "8x NDR400 IB", "0x", "9" * 200]),
     count=st.none() | st.integers(1, 6),
-)  # fmt: skip
+)
 def test_any_node_is_answered_with_finite_numbers_or_refused(
-    shipped: BandwidthPredictor, source: MemorySource, tmp_path: Path, topology: Any, sets: Any, kind: Collective,
-    bytes_: int, nodes: int, nics: str, count: int | None,
-) -> None:  # fmt: skip
+    shipped: BandwidthPredictor,
+    source: MemorySource,
+    tmp_path: Path,
+    topology: Any,
+    sets: Any,
+    kind: Collective,
+    bytes_: int,
+    nodes: int,
+    nics: str,
+    count: int | None,
+) -> None:
     async def once() -> None:
         endpoint = assemble(Settings(home=tmp_path), Parts(source, StoredFeatures(no_store)))
         service(endpoint).slot.current = shipped
         transport = httpx.ASGITransport(create_app(endpoint, manage=False))
         async with httpx.AsyncClient(transport=transport, base_url=URL, headers={DEADLINE_HEADER: "30000"}) as http:
-            body = {"topology": topology, "gpu_sets": sets, "collective": kind.value, "bytes": bytes_, "nodes": nodes,
-                    "nics": nics, "count": count}  # fmt: skip
+            body = {
+                "topology": topology,
+                "gpu_sets": sets,
+                "collective": kind.value,
+                "bytes": bytes_,
+                "nodes": nodes,
+                "nics": nics,
+                "count": count,
+            }
             reply = await http.post("/v1/bandwidth", json=body)
         endpoint.stop()
         assert reply.status_code in (200, 422), reply.text
@@ -303,9 +339,10 @@ async def test_the_fallback_promises_nothing_that_its_interval_does_not(
     service(endpoint).slot.current = None
     (one,) = (await ask(http, gpu_sets=[[0, 1, 2, 3]]))["sets"]
     for minimum, meets in (
-        (0.9 * one["bus_low_gigabytes_per_s"], True), (one["bus_gigabytes_per_s"], None),
+        (0.9 * one["bus_low_gigabytes_per_s"], True),
+        (one["bus_gigabytes_per_s"], None),
         (1.1 * one["bus_high_gigabytes_per_s"], False),
-    ):  # fmt: skip
+    ):
         found = await ask(http, gpu_sets=[[0, 1, 2, 3]], minimum_gigabytes_per_s=minimum)
         assert found["sets"][0]["meets"] is meets
     assert codes(found) == {"NO_MODEL"}
@@ -321,7 +358,7 @@ async def test_a_model_that_fails_is_not_the_callers_outage(
 async def test_a_choice_that_nobody_waits_for_is_given_up(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kopt.serving.bandwidth._FALLBACK_S", 0.005)
+    monkeypatch.setattr("kopt.serving.bandwidth.service._FALLBACK_S", 0.005)
     body = {"topology": without_symmetry(64).to_dict(), "count": 8, "deadline_ms": 5}
     replies = await asyncio.gather(*(http.post("/v1/bandwidth", json=body) for _ in range(4)))
     for reply in replies:
@@ -376,7 +413,7 @@ async def test_the_champion_answers_once_it_is_trusted_and_sound(shipped: Bandwi
     slot._refused = None
     slot.refresh()
     assert slot.current is shipped, "a model that cannot answer never serves"
-    sound = load("shipped")
+    sound = load_bandwidth("shipped")
     sound.version = ModelVersion("bandwidth", "3", "3" * 64)
     source.bandwidth, slot._refused = sound, None
     assert slot.refresh()

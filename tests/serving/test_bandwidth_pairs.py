@@ -11,22 +11,25 @@ from typing import Any
 import httpx
 import pytest
 from bandwidth_nodes import cube_mesh, strange
+from pydantic import TypeAdapter
 
-from kopt.core.bandwidth import Collective
-from kopt.core.pairs import Health, MeasuredPair, MeasuredPoint
+from kopt.core.hardware.bandwidth import Collective
+from kopt.core.hardware.node_topology import NodeTopology
+from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint
 from kopt.core.settings import Settings
-from kopt.core.topology import NodeTopology
-from kopt.models.bandwidth.ask import load
 from kopt.models.bandwidth.calibration import MOST
+from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
-from kopt.policies.bandwidth.topology import machine_from
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.bandwidth_cluster import Machines, likeness, points_of
-from kopt.serving.bandwidth_pairs_schemas import MAX_PAIRS, PairsKept, PairsResponse
-from kopt.serving.bandwidth_pairs_table import MOST_CLUSTERS, RETENTION_S, KeptNode, KeptPairs, PairTable, Scope
-from kopt.serving.build import Parts, assemble
-from kopt.serving.stored import StoredFeatures
-from kopt.serving.wire import DEADLINE_HEADER
+from kopt.serving.bandwidth.cluster_calibration import Machines, likeness, points_of
+from kopt.serving.bandwidth.service import BandwidthService
+from kopt.serving.contract.common import DEADLINE_HEADER
+from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse
+from kopt.serving.contract.pairwise_schemas import MAX_PAIRS
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.pairwise.table import MOST_CLUSTERS, RETENTION_S, KeptNode, KeptPairs, PairTable, Scope
+from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.topology.from_node import machine_from
 from tests.serving.conftest import URL, MemorySource, no_store
 from tests.serving.test_identity import bearer, caller, guarded, tokens
 
@@ -40,15 +43,14 @@ SOFTWARE = "nccl 2.21.5"
 
 @pytest.fixture(scope="session")
 def shipped() -> BandwidthPredictor:
-    return load("shipped")
+    return load_bandwidth("shipped")
 
 
 def built(source: MemorySource, home: Path, shipped: BandwidthPredictor) -> Endpoint:
-    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped_bandwidth=lambda: shipped)
+    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped={"bandwidth": lambda: shipped})
     endpoint = assemble(Settings(home=home), parts)
     endpoint.start()
-    assert endpoint.bandwidth is not None
-    endpoint.bandwidth.refresh()
+    endpoint.service(BandwidthService).refresh()
     return endpoint
 
 
@@ -79,26 +81,40 @@ def reached_us(model: BandwidthPredictor, size: int, times: float = 1.0, node: N
 def pair(model: BandwidthPredictor, a: str, b: str, times: float = 1.5, **more: Any) -> MeasuredPair:
     """A measurement that took ``times`` what the model says."""
     points = tuple(MeasuredPoint(size, reached_us(model, size, times)) for size in SIZES)
-    return MeasuredPair((a, b), 8, Collective.ALL_REDUCE, **{
-        "measured_at": NOW_S - 3600, "points": points, "alpha_us": 30.0, "beta_gbps": 20.0, "software": SOFTWARE,
-        **more,
-    })  # fmt: skip
+    return MeasuredPair(
+        (a, b),
+        8,
+        Collective.ALL_REDUCE,
+        **{
+            "measured_at": NOW_S - 3600,
+            "points": points,
+            "alpha_us": 30.0,
+            "beta_gbps": 20.0,
+            "software": SOFTWARE,
+            **more,
+        },
+    )
 
 
 def names(count: int) -> list[str]:
     return [f"gpu-{n:02}" for n in range(count)]
 
 
-def body(pairs: Sequence[MeasuredPair], nodes: Sequence[str] = (), node: NodeTopology = NODE, **more: Any
-         ) -> dict[str, Any]:  # fmt: skip
-    return {"cluster": "east", "pairs": [one.to_dict() for one in pairs],
-            "topologies": {name: node.to_dict() for name in nodes}, **more}  # fmt: skip
+def body(
+    pairs: Sequence[MeasuredPair], nodes: Sequence[str] = (), node: NodeTopology = NODE, **more: Any
+) -> dict[str, Any]:
+    return {
+        "cluster": "east",
+        "pairs": [one.to_dict() for one in pairs],
+        "topologies": {name: node.to_dict() for name in nodes},
+        **more,
+    }
 
 
 async def post(http: httpx.AsyncClient, document: dict[str, Any], **more: Any) -> dict[str, Any]:
     reply = await http.post("/v1/bandwidth/pairs", json=document, **more)
     assert reply.status_code == 200, reply.text
-    PairsKept.model_validate_json(reply.content, strict=True, extra="forbid")
+    TypeAdapter(PairsKept).validate_json(reply.content, strict=True, extra="forbid")
     found: dict[str, Any] = reply.json()
     return found
 
@@ -106,7 +122,7 @@ async def post(http: httpx.AsyncClient, document: dict[str, Any], **more: Any) -
 async def shown(http: httpx.AsyncClient, cluster: str | None = "east", **more: Any) -> dict[str, Any]:
     reply = await http.get("/v1/bandwidth/pairs", params={"cluster": cluster} if cluster else {}, **more)
     assert reply.status_code == 200, reply.text
-    PairsResponse.model_validate_json(reply.content, strict=True, extra="forbid")
+    TypeAdapter(PairsResponse).validate_json(reply.content, strict=True, extra="forbid")
     found: dict[str, Any] = reply.json()
     return found
 
@@ -169,10 +185,15 @@ async def test_slow_and_failed_pairs_do_not_poison_the_cluster(
     http: httpx.AsyncClient, shipped: BandwidthPredictor
 ) -> None:
     good = ring(shipped, 4)
-    slow = [pair(shipped, name, sick, 9.0, health=Health.SLOW, reason="a ninth")
-            for sick in ("sick-1", "sick-3") for name in names(4)]  # fmt: skip
-    failed = [replace(pair(shipped, name, "sick-2"), points=(), alpha_us=None, beta_gbps=None, health=Health.FAILED)
-              for name in names(4)]  # fmt: skip
+    slow = [
+        pair(shipped, name, sick, 9.0, health=Health.SLOW, reason="a ninth")
+        for sick in ("sick-1", "sick-3")
+        for name in names(4)
+    ]
+    failed = [
+        replace(pair(shipped, name, "sick-2"), points=(), alpha_us=None, beta_gbps=None, health=Health.FAILED)
+        for name in names(4)
+    ]
     await post(http, body(good, names(4)))
     clean = took_us(await ask(http, cluster="east"))
     await post(http, body([*slow, *failed], ["sick-1", "sick-2", "sick-3"]))
@@ -253,8 +274,13 @@ async def test_what_is_kept_survives_a_restart(
     again.stop()
 
 
-GOOD: dict[str, Any] = {"nodes": ["a", "b"], "gpus_per_node": 8, "collective": "all_reduce", "measured_at": 1.7e9,
-        "points": [{"bytes": 1024, "latency_us": 9.0}]}  # fmt: skip
+GOOD: dict[str, Any] = {
+    "nodes": ["a", "b"],
+    "gpus_per_node": 8,
+    "collective": "all_reduce",
+    "measured_at": 1.7e9,
+    "points": [{"bytes": 1024, "latency_us": 9.0}],
+}
 
 
 @pytest.mark.parametrize(
@@ -277,20 +303,28 @@ GOOD: dict[str, Any] = {"nodes": ["a", "b"], "gpus_per_node": 8, "collective": "
         ({"cluster": "east", "pairs": [GOOD | {"measured_at": -1}]}, "pairs.0.measured_at"),
         ({"cluster": "east", "pairs": [GOOD | {"measured_at": 9e10}]}, "pairs.0.measured_at"),
         ({"cluster": "east", "pairs": [GOOD | {"points": []}]}, "pairs.0"),
-        ({"cluster": "east", "pairs": [GOOD | {"points": [{"bytes": 1, "latency_us": 0}]}]},
-         "pairs.0.points.0.latency_us"),
+        (
+            {"cluster": "east", "pairs": [GOOD | {"points": [{"bytes": 1, "latency_us": 0}]}]},
+            "pairs.0.points.0.latency_us",
+        ),
         ({"cluster": "east", "pairs": [GOOD | {"points": GOOD["points"] * 65}]}, "pairs.0.points"),
         ({"cluster": "east", "pairs": [GOOD | {"health": "Poorly"}]}, "pairs.0.health"),
         ({"cluster": "east", "pairs": [GOOD | {"reason": "x" * 1025}]}, "pairs.0.reason"),
         ({"cluster": "east", "pairs": [GOOD | {"beta_gbps": -3.0}]}, "pairs.0.beta_gbps"),
         ({"cluster": "east", "pairs": [GOOD | {"surprise": 1}]}, "pairs.0.surprise"),
         ({"cluster": "east", "pairs": [], "topologies": {"a": {"gpus": []}}}, "topologies.a.gpus"),
-        ({"cluster": "east", "pairs": [], "topologies": {"a": {**NODE.to_dict(), "links": [
-            {"a": 0, "b": 99, "type": "SYS"}]}}}, "topologies.a"),
+        (
+            {
+                "cluster": "east",
+                "pairs": [],
+                "topologies": {"a": {**NODE.to_dict(), "links": [{"a": 0, "b": 99, "type": "SYS"}]}},
+            },
+            "topologies.a",
+        ),
         ({"cluster": "east", "pairs": [], "topologies": {"": NODE.to_dict()}}, "topologies"),
         ({"cluster": "east", "pairs": [], "domains": {"a": ["x"] * 9}}, "domains.a"),
     ],
-)  # fmt: skip
+)
 async def test_what_cannot_be_is_refused_with_its_field(
     http: httpx.AsyncClient, document: dict[str, Any], field: str
 ) -> None:
@@ -311,8 +345,7 @@ async def test_a_torn_file_costs_the_calibration_and_nothing_else(
 ) -> None:
     await post(http, body(ring(shipped, 3), names(3)))
     before = await ask(http)
-    assert endpoint.bandwidth is not None
-    pairs = endpoint.bandwidth._pairs
+    pairs = endpoint.service(BandwidthService)._pairs
     assert pairs is not None
     pairs.close()
     for part in tmp_path.glob("bandwidth.db*"):
@@ -338,8 +371,7 @@ async def test_a_full_disk_is_told_and_what_was_kept_still_counts(
 ) -> None:
     await post(http, body(ring(shipped, 3), names(3)))
     before = await shown(http)
-    assert endpoint.bandwidth is not None
-    pairs = endpoint.bandwidth._pairs
+    pairs = endpoint.service(BandwidthService)._pairs
     assert pairs is not None
     with pairs.table._open() as db:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
@@ -354,7 +386,7 @@ async def test_a_full_disk_is_told_and_what_was_kept_still_counts(
 async def test_nobody_reads_or_moves_what_another_measured(
     guarded: Endpoint, caller: httpx.AsyncClient, shipped: BandwidthPredictor
 ) -> None:
-    guarded.bandwidth.slot.current = shipped  # type: ignore[union-attr]
+    guarded.service(BandwidthService).slot.current = shipped
     await post(caller, body(ring(shipped, 3), names(3)), headers=bearer("a"))
     forged = [replace(one, measured_at=NOW_S) for one in ring(shipped, 3, 50.0)]
     await post(caller, body(forged, names(3)), headers=bearer("b"))
@@ -374,8 +406,12 @@ async def test_nobody_reads_or_moves_what_another_measured(
 
 def test_the_points_that_calibrate_are_few_however_many_pairs_there_are(shipped: BandwidthPredictor) -> None:
     machines = Machines({name: KeptNode(json.dumps(NODE.to_dict())) for name in names(12)})
-    many = [replace(one, collective=kind, gpus_per_node=gpus) for one in ring(shipped, 12)
-            for kind in Collective for gpus in (1, 2, 4, 8)]  # fmt: skip
+    many = [
+        replace(one, collective=kind, gpus_per_node=gpus)
+        for one in ring(shipped, 12)
+        for kind in Collective
+        for gpus in (1, 2, 4, 8)
+    ]
     found = points_of(KeptPairs("1", tuple(many)), likeness(machine_from(NODE)), machines)
     assert found.pairs == 66
     assert 0 < len(found.points) <= 48 < MOST

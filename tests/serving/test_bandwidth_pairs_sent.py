@@ -10,15 +10,15 @@ from bandwidth_nodes import cube_mesh
 from pairs.test_sending import Informed
 
 from kopt.agents.topology.documents import spec_of
-from kopt.cluster.node_bandwidths import NodeBandwidth, status_of
-from kopt.cluster.resources import Object
-from kopt.controllers.pairs.sending import Sender
-from kopt.core.bandwidth import Collective
-from kopt.core.pairs import Health, MeasuredPair, MeasuredPoint
-from kopt.models.bandwidth.ask import load
-from kopt.serving.app import create_app
-from kopt.serving.bandwidth_answers import BandwidthQuery
-from kopt.serving.client import AsyncPredictionClient
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.node_bandwidth import NodeBandwidth, status_of
+from kopt.controllers.pairwise.endpoint_upload import Sender
+from kopt.core.hardware.bandwidth import Collective
+from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint
+from kopt.models.bandwidth.loading import load_bandwidth
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.contract.bandwidth_answers import BandwidthQuery
+from kopt.serving.http.app import create_app
 from tests.serving.conftest import URL, MemorySource
 from tests.serving.test_bandwidth_pairs import built
 
@@ -30,15 +30,26 @@ def held(node: str, partners: Sequence[str], slow: str) -> Object:
         times = 10.0 if other == slow else 2.0
         points = tuple(MeasuredPoint(size, times * (20.0 + size / 200e3)) for size in (1 << 10, 1 << 20, 1 << 30))
         health = Health.SLOW if other == slow else Health.HEALTHY
-        found.append(MeasuredPair((node, other), 8, Collective.ALL_REDUCE, time.time() - 60, points, 20.0 * times,
-                                  200.0 / times, "nccl 2.27.3", health))  # fmt: skip
+        found.append(
+            MeasuredPair(
+                (node, other),
+                8,
+                Collective.ALL_REDUCE,
+                time.time() - 60,
+                points,
+                20.0 * times,
+                200.0 / times,
+                "nccl 2.27.3",
+                health,
+            )
+        )
     return {"metadata": {"name": node}, "status": status_of(NodeBandwidth(node, pairs=tuple(found)))}
 
 
 async def test_pairs_go_from_the_objects_through_the_endpoint_into_answers(
     source: MemorySource, tmp_path: Path
 ) -> None:
-    endpoint = built(source, tmp_path, load("shipped"))
+    endpoint = built(source, tmp_path, load_bandwidth("shipped"))
     bandwidths = Informed({("", "a"): held("a", list("bcde"), slow="e")})
     written = spec_of(cube_mesh())
     topologies = Informed({("", name): {"metadata": {"name": name}, "spec": written} for name in "abcde"})

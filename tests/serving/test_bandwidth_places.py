@@ -10,36 +10,37 @@ import httpx
 import pytest
 from bandwidth_nodes import cube_mesh
 
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
-from kopt.models.bandwidth.ask import load
-from kopt.serving import bandwidth_schemas
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.bandwidth_answers import BandwidthQuery, OfferedNode, WrongQuestion, parse_bandwidth
-from kopt.serving.bandwidth_fallback import fallback_bandwidth
-from kopt.serving.build import Parts, assemble
-from kopt.serving.stored import StoredFeatures
-from kopt.serving.wire import DEADLINE_HEADER
+from kopt.models.bandwidth.loading import load_bandwidth
+from kopt.serving.bandwidth.service import BandwidthService
+from kopt.serving.client.fallback_bandwidth import fallback_bandwidth
+from kopt.serving.contract import bandwidth_schemas
+from kopt.serving.contract.bandwidth_answers import BandwidthQuery, OfferedNode, WrongQuestion, parse_bandwidth
+from kopt.serving.contract.common import DEADLINE_HEADER
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.runtime.assemble import Parts, assemble
 from tests.serving.conftest import URL, MemorySource, no_store
 
 WHY = Reason("NO_MODEL", "None.")
 NICS = "8x NDR400 IB"
 H100 = NodeTopology(
-    "n", tuple(TopologyGpu(n, "NVIDIA H100 80GB HBM3", numa=n // 4) for n in range(8)),
+    "n",
+    tuple(TopologyGpu(n, "NVIDIA H100 80GB HBM3", numa=n // 4) for n in range(8)),
     tuple(TopologyLink(a, b, LinkType.NVLINK, 18) for a, b in combinations(range(8), 2)),
-)  # fmt: skip
+)
 RACKS = [OfferedNode("a", None, ("b", "r1")), OfferedNode("b", None, ("b", "r2")), OfferedNode("c", None, ("b", "r2"))]
 
 
 @pytest.fixture
 def endpoint(source: MemorySource, tmp_path: Path) -> Iterator[Endpoint]:
-    shipped = load("shipped")
-    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped_bandwidth=lambda: shipped)
+    shipped = load_bandwidth("shipped")
+    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped={"bandwidth": lambda: shipped})
     built = assemble(Settings(home=tmp_path), parts)
     built.start()
-    assert built.bandwidth is not None
-    built.bandwidth.refresh()
+    built.service(BandwidthService).refresh()
     yield built
     built.stop()
 
@@ -131,8 +132,17 @@ async def test_on_several_nodes_like_this_one_the_set_is_chosen_for_their_networ
 
 async def test_pairs_that_the_cluster_measured_slow_are_kept_apart_without_being_told(http: httpx.AsyncClient) -> None:
     points = [{"bytes": 1 << 30, "latency_us": 50_000.0}]
-    slow = {"nodes": ["b", "c"], "gpus_per_node": 8, "collective": "all_reduce", "measured_at": time.time(),
-            "points": points, "alpha_us": 30.0, "beta_gbps": 40.0, "health": "Slow", "reason": "slow"}  # fmt: skip
+    slow = {
+        "nodes": ["b", "c"],
+        "gpus_per_node": 8,
+        "collective": "all_reduce",
+        "measured_at": time.time(),
+        "points": points,
+        "alpha_us": 30.0,
+        "beta_gbps": 40.0,
+        "health": "Slow",
+        "reason": "slow",
+    }
     told = await http.post("/v1/bandwidth/pairs", json={"cluster": "east", "pairs": [slow], "topologies": {}})
     assert told.status_code == 200, told.text
 

@@ -3,7 +3,8 @@
 import httpx
 import pytest
 
-from kopt.serving.app import Endpoint
+from kopt.serving.checkpoint.service import CheckpointService
+from kopt.serving.http.app import Endpoint
 from tests.serving.test_identity import bearer, caller, guarded, tokens
 
 __all__ = ["caller", "guarded", "tokens"]
@@ -12,8 +13,7 @@ JOB = "team/train"
 
 @pytest.fixture
 def following(guarded: Endpoint) -> Endpoint:
-    assert guarded.checkpoint is not None
-    guarded.checkpoint.refresh()
+    guarded.service(CheckpointService).refresh()
     return guarded
 
 

@@ -10,21 +10,24 @@ from typing import Any
 
 import httpx
 import pytest
+from example_budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kopt.core.settings import Settings
 from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.checkpoint.session import Session
-from kopt.models.loading import load_predictor
-from kopt.serving import checkpoint, checkpoint_schemas
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.build import Parts, assemble
-from kopt.serving.checkpoint_job import FollowedJob
-from kopt.serving.checkpoint_table import JobTable
-from kopt.serving.client import AsyncPredictionClient
-from kopt.serving.stored import StoredFeatures
-from kopt.serving.wire import DEADLINE_HEADER
+from kopt.models.registry.loading import load_predictor
+from kopt.serving.checkpoint import service as checkpoint
+from kopt.serving.checkpoint.job import FollowedJob
+from kopt.serving.checkpoint.service import CheckpointService
+from kopt.serving.checkpoint.table import JobTable
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.contract import checkpoint_schemas
+from kopt.serving.contract.common import DEADLINE_HEADER
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.runtime.assemble import Parts, assemble
 from tests.serving.conftest import URL, MemorySource, no_store
 
 JOB = "team/train-1"
@@ -77,12 +80,11 @@ def replica(source: MemorySource, tmp_path: Path, shipped: CheckpointPredictor, 
     started: list[Endpoint] = []
 
     def build() -> Endpoint:
-        parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped_checkpoint=lambda: shipped)
+        parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped={"checkpoint": lambda: shipped})
         made = assemble(Settings(home=tmp_path), parts)
-        assert made.checkpoint is not None
-        made.checkpoint._clock = clock
+        made.service(CheckpointService)._clock = clock
         made.start()
-        made.checkpoint.refresh()
+        made.service(CheckpointService).refresh()
         started.append(made)
         return made
 
@@ -215,8 +217,10 @@ async def test_a_senders_clock_that_is_ahead_hides_no_silence(http: httpx.AsyncC
 
 
 async def test_times_of_another_zone_in_the_lines_hide_no_loss(http: httpx.AsyncClient, clock: Clock) -> None:
-    lines = [{"text": f"2026-09-21 23:{n // 60:02}:{n % 60:02} {one['text']}", "at": None}
-             for n, one in enumerate(training())]  # fmt: skip
+    lines = [
+        {"text": f"2026-09-21 23:{n // 60:02}:{n % 60:02} {one['text']}", "at": None}
+        for n, one in enumerate(training())
+    ]
     assert (await post(http, lines))["evidence"]
     clock.now_s += 3000
     later = await post(http, [{"text": "step 41/400 loss 1.0", "at": clock.now_s}])
@@ -272,7 +276,6 @@ async def test_a_session_survives_a_restart(replica: Build, clock: Clock) -> Non
     before, after = replica(), replica()
     async with served(before) as http:
         first = await post(http, lines[:-1], first=1, gpus=4)
-    assert before.checkpoint is not None
     async with served(after) as http:
         assert same(await post(http), first)
         last = await post(http, lines[-1:], first=len(lines))
@@ -296,9 +299,7 @@ async def test_a_replica_that_was_overtaken_reads_onto_what_the_other_stored(
 ) -> None:
     lines = training()
     slow, quick = replica(), replica()
-    assert slow.checkpoint is not None
-    assert quick.checkpoint is not None
-    store, between = slow.checkpoint.table.store, [True]
+    store, between = slow.service(CheckpointService).table.store, [True]
     async with served(slow) as one, served(quick) as other:
         loop = asyncio.get_running_loop()
 
@@ -310,7 +311,7 @@ async def test_a_replica_that_was_overtaken_reads_onto_what_the_other_stored(
 
         await post(one, lines[:5], source="pod-0", first=1)
         between[:] = [True]
-        monkeypatch.setattr(slow.checkpoint.table, "store", overtaken)
+        monkeypatch.setattr(slow.service(CheckpointService).table, "store", overtaken)
         found = await post(one, lines[5:10], source="pod-0", first=6)
     assert not between
     assert found["next"] == {"pod-1": 21, "pod-0": 11}
@@ -348,8 +349,7 @@ async def test_a_model_that_fails_is_never_safe(http: httpx.AsyncClient, monkeyp
 async def test_without_a_model_lines_are_refused_for_now_and_questions_answered(
     http: httpx.AsyncClient, endpoint: Endpoint
 ) -> None:
-    assert endpoint.checkpoint is not None
-    endpoint.checkpoint.slot.current = None
+    endpoint.service(CheckpointService).slot.current = None
     refused = await http.post("/v1/checkpoint", json={"job": JOB, "lines": ["x"]})
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     assert (await post(http))["fallback"]
@@ -425,8 +425,7 @@ async def test_writers_without_end_do_not_fill_the_store(
     lines = [f"({name}{n} pid={n}) Saving checkpoint to /out/checkpoint-{n} ..." for n in range(3000)]
     found = await post(http, lines, first=1)
     assert not found["safe"]
-    assert endpoint.checkpoint is not None
-    kept = endpoint.checkpoint.table.load("", JOB)
+    kept = endpoint.service(CheckpointService).table.load("", JOB)
     assert kept is not None
     assert len(kept[1]) <= 1 << 20
     after = await post(http, training(), first=3001)
@@ -455,8 +454,13 @@ async def test_a_checkpoint_that_its_owner_recorded_counts(http: httpx.AsyncClie
     note = {"kaiwo.ai/last-checkpoint-time": moment, "kaiwo.ai/last-checkpoint-step": "17", "other": "x"}
     found = await post(http, annotations=note)
     assert (found["evidence"], found["last_durable_step"], found["notes"]) == (True, 17, [])
+    assert found["last_durable_claimed"]
+    assert "say by annotation" in found["reason"] or not found["safe"]
+    assert "line None" not in found["reason"]
     older = note | {"kaiwo.ai/last-checkpoint-time": "2026-09-21T13:00:00Z", "kaiwo.ai/last-checkpoint-step": "9"}
     assert (await post(http, annotations=older))["last_durable_step"] == 17
+    saved = [{**line, "at": NOW - 100 + n} for n, line in enumerate(training())]
+    assert not (await post(http, saved, first=len(lines) + 1))["last_durable_claimed"], "its log shows one"
 
 
 @pytest.mark.parametrize("moment", ["soon", "2026-09-21T14:00:00", "2999-01-01T00:00:00Z", "-5", "9" * 400])
@@ -546,17 +550,23 @@ line = (
 near = st.fixed_dictionaries(
     {"job": st.sampled_from(["a/b", "a/c"])},
     optional={
-        "lines": st.lists(line, max_size=5) | junk, "source": st.sampled_from(["", "p/c"]) | junk,
-        "first": st.integers(-2, 40) | junk, "gpus": st.floats() | junk, "files": junk, "files_at": junk,
+        "lines": st.lists(line, max_size=5) | junk,
+        "source": st.sampled_from(["", "p/c"]) | junk,
+        "first": st.integers(-2, 40) | junk,
+        "gpus": st.floats() | junk,
+        "files": junk,
+        "files_at": junk,
         "annotations": st.dictionaries(
             st.sampled_from(["kaiwo.ai/last-checkpoint-time", "kaiwo.ai/last-checkpoint-step"]),
             st.text(max_size=12) | st.floats().map(str) | st.datetimes().map(lambda at: f"{at.isoformat()}Z"),
-        ) | junk, "deadline_ms": st.just(30_000) | junk,
+        )
+        | junk,
+        "deadline_ms": st.just(30_000) | junk,
     },
-)  # fmt: skip
+)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(body=near | junk)
 async def test_whatever_is_sent_the_answer_is_a_document(endpoint: Endpoint, body: Any) -> None:
     async with served(endpoint) as http:

@@ -10,9 +10,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from kopt.serving.answers import AnswerError
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.client import (
+from kopt.serving.client.client import (
     AsyncPredictionClient,
     DemandQuery,
     EndpointFailure,
@@ -20,8 +18,11 @@ from kopt.serving.client import (
     PredictionClient,
     RequestRefused,
 )
-from kopt.serving.deploy import free_port
-from kopt.serving.resilience import CircuitBreaker, RetryBudget
+from kopt.serving.client.resilience import CircuitBreaker, RetryBudget
+from kopt.serving.contract.answers import AnswerError
+from kopt.serving.demand.service import DemandService
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.runtime.deploy import free_port
 from tests.serving.conftest import URL, StandInModel
 
 QUERY = DemandQuery([History("chat", t=[0, 300, 600], value=[10.0, None, 11.0])], capacity_per_gpu=4.0)
@@ -51,8 +52,8 @@ async def test_it_asks_and_understands_the_real_endpoint(served: AsyncPrediction
     health = await served.model_health()
     assert (health.model.version, health.challenger) == ("1", None)
     await served.demand(DemandQuery([History("chat", [0, 300], [1.0, 2.0], gpus=4)], capacity_per_gpu=1.0))
-    assert endpoint.observer is not None
-    endpoint.observer.stop()
+    assert endpoint.service(DemandService).observer is not None
+    endpoint.service(DemandService).observer.stop()
     (advice,) = await served.recommendations()
     assert advice.curve[0].lendable_milli_gpu == 1000
     await served.close()
@@ -159,23 +160,27 @@ async def test_an_overloaded_endpoint_is_left_alone_as_long_as_it_asks() -> None
 
 
 async def test_waiting_for_readiness_does_not_open_the_circuit(endpoint: Endpoint) -> None:
-    model, endpoint.champion.current = endpoint.champion.current, None
+    model, endpoint.service(DemandService).slot.current = endpoint.service(DemandService).slot.current, None
     transport = httpx.ASGITransport(create_app(endpoint, manage=False))
     async with AsyncPredictionClient(URL, transport=transport) as client:
         for _ in range(10):
             assert not await client.ready(deadline_s=0.05)
-        endpoint.champion.current = model
+        endpoint.service(DemandService).slot.current = model
         assert await client.ready()
 
 
 @pytest.mark.parametrize(
     "reply",
     [
-        httpx.Response(200, text="<html>"), httpx.Response(200, json=[]), httpx.Response(200, json={"schema": "other"}),
-        httpx.Response(200, json={"schema": "kopt/v1", "series": "x"}), httpx.Response(404, text="no route"),
-        httpx.Response(302, headers={"location": "http://elsewhere/"}), httpx.Response(200, text="[" * 100_000),
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, json=[]),
+        httpx.Response(200, json={"schema": "other"}),
+        httpx.Response(200, json={"schema": "kopt/v1", "series": "x"}),
+        httpx.Response(404, text="no route"),
+        httpx.Response(302, headers={"location": "http://elsewhere/"}),
+        httpx.Response(200, text="[" * 100_000),
     ],
-)  # fmt: skip
+)
 async def test_answers_that_are_none_end_in_the_fallback(reply: httpx.Response) -> None:
     async with client_of(lambda _: reply, deadline_s=0.2) as client:
         assert reason(await client.demand(QUERY)) == "ENDPOINT_ERROR"
@@ -241,7 +246,7 @@ def test_the_retry_budget_is_a_share_of_successes() -> None:
 
 
 def test_importing_the_client_brings_no_heavy_package() -> None:
-    code = "import kopt.serving.client, sys; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    code = "import kopt.serving.client.client, sys; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     heavy = {"ray", "torch", "numpy", "pandas", "mlflow", "feast", "lightgbm", "pydantic", "fastapi", "sqlalchemy"}
     assert not heavy & set(done.stdout.split())

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from kopt.dashboard.app import pages_client
-from kopt.serving.client import AsyncPredictionClient, DemandQuery, EndpointFailure, History
-from kopt.serving.tokens import TokenError, token_from
+from kopt.serving.client.client import AsyncPredictionClient, DemandQuery, EndpointFailure, History
+from kopt.serving.client.tokens import TokenError, token_from
 
 SECRET = "header.payload.signature"
 

@@ -9,10 +9,11 @@ import httpx
 import pytest
 
 from kopt.core.settings import Settings
-from kopt.serving.answers import parse_forecast
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.build import Parts, assemble
-from kopt.serving.wire import MAX_BODY_BYTES
+from kopt.serving.contract.answers import parse_forecast
+from kopt.serving.contract.common import MAX_BODY_BYTES
+from kopt.serving.demand.service import DemandService
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.runtime.assemble import Parts, assemble
 from tests.serving.conftest import URL, MemorySource, StandInModel, history, wave
 
 
@@ -23,8 +24,15 @@ async def post(
 
 
 async def test_every_series_and_horizon_gets_quantiles_of_demand_and_gpus(http: httpx.AsyncClient) -> None:
-    reply = await post(http, history(), history(name="search"), capacity_per_gpu=4.0, unit="images",
-                       horizons_s=[300, 900], quantiles=[0.5, 0.99])  # fmt: skip
+    reply = await post(
+        http,
+        history(),
+        history(name="search"),
+        capacity_per_gpu=4.0,
+        unit="images",
+        horizons_s=[300, 900],
+        quantiles=[0.5, 0.99],
+    )
     assert reply.status_code == 200
     document = reply.json()
     assert document["schema"] == "kopt/v1"
@@ -131,13 +139,17 @@ async def test_wrong_histories_are_refused_with_the_field(http: httpx.AsyncClien
 @pytest.mark.parametrize(
     ("more", "place"),
     [
-        ({"horizons_s": [30]}, "horizons_s.0"), ({"horizons_s": [300, 300]}, "horizons_s"),
-        ({"horizons_s": [90_000]}, "horizons_s.0"), ({"horizons_s": []}, "horizons_s"),
-        ({"quantiles": [0.9, 0.5]}, "quantiles"), ({"quantiles": [1.0]}, "quantiles.0"),
-        ({"capacity_per_gpu": 0}, "capacity_per_gpu"), ({"unit": ""}, "unit"),
+        ({"horizons_s": [30]}, "horizons_s.0"),
+        ({"horizons_s": [300, 300]}, "horizons_s"),
+        ({"horizons_s": [90_000]}, "horizons_s.0"),
+        ({"horizons_s": []}, "horizons_s"),
+        ({"quantiles": [0.9, 0.5]}, "quantiles"),
+        ({"quantiles": [1.0]}, "quantiles.0"),
+        ({"capacity_per_gpu": 0}, "capacity_per_gpu"),
+        ({"unit": ""}, "unit"),
         ({"horizons_s": [300.5]}, "horizons_s.0"),
     ],
-)  # fmt: skip
+)
 async def test_wrong_questions_are_refused_with_the_field(
     http: httpx.AsyncClient, more: dict[str, object], place: str
 ) -> None:
@@ -272,8 +284,8 @@ async def test_lending_advice_follows_what_was_asked(http: httpx.AsyncClient, en
     one = history(gpus=8, min_gpus=2, pool="llm")
     other = history([40.0, 40.0], name="search", gpus=20, pool="llm")
     await post(http, one, other, history(name="elsewhere"), capacity_per_gpu=4.0)
-    assert endpoint.observer is not None
-    endpoint.observer.stop()
+    assert endpoint.service(DemandService).observer is not None
+    endpoint.service(DemandService).observer.stop()
     (advice,) = (await http.get("/v1/recommendations")).json()["recommendations"]
     assert advice["pool"] == "llm"
     assert advice["services"] == ["chat", "search"]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kopt.core.reason import Reason
 from kopt.data.demand import table
-from kopt.serving import wire
-from kopt.serving.fallback import CAP_FACTOR, REACTIVE_MARGIN, SPREAD, fallback_forecast, recent
+from kopt.serving.client.fallback_demand import CAP_FACTOR, REACTIVE_MARGIN, SPREAD, fallback_forecast, recent
+from kopt.serving.contract import common as wire
 
 WHY = Reason("TEST", "because")
 QUANTILES = (0.05, 0.5, 0.9, 0.95, 0.99)

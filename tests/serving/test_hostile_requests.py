@@ -4,10 +4,11 @@ import json
 
 import httpx
 import pytest
+from example_budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kopt.serving.app import Endpoint, create_app
+from kopt.serving.http.app import Endpoint, create_app
 from tests.serving.conftest import URL
 
 junk = st.recursive(
@@ -20,32 +21,54 @@ column = st.lists(numbers, max_size=6)
 series = st.fixed_dictionaries(
     {},
     optional={
-        "name": st.text(max_size=5) | junk, "t": column | junk, "value": column | junk, "in_tok": column,
-        "out_tok": column, "tenants": st.dictionaries(st.text(max_size=3), column, max_size=2) | junk,
-        "pool": junk, "gpus": junk, "min_gpus": numbers,
+        "name": st.text(max_size=5) | junk,
+        "t": column | junk,
+        "value": column | junk,
+        "in_tok": column,
+        "out_tok": column,
+        "tenants": st.dictionaries(st.text(max_size=3), column, max_size=2) | junk,
+        "pool": junk,
+        "gpus": junk,
+        "min_gpus": numbers,
     },
-)  # fmt: skip
+)
 near = st.fixed_dictionaries(
     {"series": st.lists(series | junk, max_size=3)},
     optional={
-        "unit": junk, "capacity_per_gpu": numbers, "horizons_s": column | junk, "quantiles": column | junk,
+        "unit": junk,
+        "capacity_per_gpu": numbers,
+        "horizons_s": column | junk,
+        "quantiles": column | junk,
         "now_s": numbers,
     },
-)  # fmt: skip
+)
 plausible = st.builds(
     lambda start, step, values, more: {
-        "series": [{"name": "chat", "t": [start + step * i for i in range(len(values))], "value": values}], **more
+        "series": [{"name": "chat", "t": [start + step * i for i in range(len(values))], "value": values}],
+        **more,
     },
-    st.floats(-1e12, 1e12), st.floats(-10, 1e6), st.lists(st.none() | st.floats(0, 1e16), min_size=1, max_size=30),
+    st.floats(-1e12, 1e12),
+    st.floats(-10, 1e6),
+    st.lists(st.none() | st.floats(0, 1e16), min_size=1, max_size=30),
     st.fixed_dictionaries({}, optional={"capacity_per_gpu": st.floats(1e-300, 1e15), "now_s": st.floats(-1e12, 1e12)}),
-)  # fmt: skip
+)
 tensors = st.fixed_dictionaries(
-    {"inputs": st.lists(st.fixed_dictionaries({
-        "name": st.sampled_from(["value", "step_s", "start_s", "horizons_s", "quantiles", "?"]),
-        "shape": st.lists(st.integers(-1, 4), max_size=3), "datatype": st.sampled_from(["FP64", "INT64", "BYTES"]),
-        "data": column | st.lists(column, max_size=3)}) | junk, max_size=4)},
-)  # fmt: skip
-calm = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    {
+        "inputs": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "name": st.sampled_from(["value", "step_s", "start_s", "horizons_s", "quantiles", "?"]),
+                    "shape": st.lists(st.integers(-1, 4), max_size=3),
+                    "datatype": st.sampled_from(["FP64", "INT64", "BYTES"]),
+                    "data": column | st.lists(column, max_size=3),
+                }
+            )
+            | junk,
+            max_size=4,
+        )
+    },
+)
+calm = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 async def sent(

@@ -7,14 +7,15 @@ from typing import Any
 import httpx
 import pytest
 
-from kopt.cluster.errors import Unreachable
-from kopt.cluster.reviews import Caller
+from kopt.cluster.client.auth_reviews import Caller
+from kopt.cluster.client.errors import Unreachable
 from kopt.core.settings import Settings, SettingsError
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.build import Parts, assemble
-from kopt.serving.client import AsyncPredictionClient
-from kopt.serving.identity import OPEN
-from kopt.serving.stored import StoredFeatures
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.demand.service import DemandService
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.http.auth import OPEN
+from kopt.serving.runtime.assemble import Parts, assemble
 from tests.serving.conftest import URL, MemorySource, history, no_store
 
 
@@ -68,14 +69,22 @@ async def demand(client: httpx.AsyncClient, token: str, **more: Any) -> httpx.Re
 
 @pytest.mark.parametrize(
     "headers",
-    [{}, {"authorization": ""}, {"authorization": "Basic YTpi"}, {"authorization": "Bearer"}, bearer("wrong"),
-     bearer("a b"), {"authorization": "a"}],
-)  # fmt: skip
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Basic YTpi"},
+        {"authorization": "Bearer"},
+        bearer("wrong"),
+        bearer("a b"),
+        {"authorization": "a"},
+    ],
+)
 @pytest.mark.parametrize(
     "path", ["/v1/models", "/v1/recommendations", "/v2", "/v2/models/demand", "/v1/none", "//v1/models"]
 )
-async def test_without_a_valid_token_nothing_is_told(caller: httpx.AsyncClient, headers: dict[str, str],
-                                                     path: str) -> None:  # fmt: skip
+async def test_without_a_valid_token_nothing_is_told(
+    caller: httpx.AsyncClient, headers: dict[str, str], path: str
+) -> None:
     answer = await caller.get(path, headers=headers)
     assert answer.status_code == 401
     assert answer.headers["content-type"] == "application/problem+json"
@@ -105,8 +114,8 @@ async def test_an_api_server_that_does_not_answer_lets_nobody_in(
 
 async def test_callers_see_their_own_advice_only(caller: httpx.AsyncClient, guarded: Endpoint) -> None:
     assert (await demand(caller, "a")).status_code == 200
-    assert guarded.observer is not None
-    guarded.observer.stop()
+    assert guarded.service(DemandService).observer is not None
+    guarded.service(DemandService).observer.stop()
     mine = (await caller.get("/v1/recommendations", headers=bearer("a"))).json()["recommendations"]
     others = (await caller.get("/v1/recommendations", headers=bearer("b"))).json()["recommendations"]
     alls = (await caller.get("/v1/recommendations", headers=bearer("o"))).json()["recommendations"]
@@ -123,8 +132,9 @@ def test_the_setting_is_none_or_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-async def test_tokens_of_a_real_cluster(control_plane: Any, source: MemorySource, tmp_path: Path,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+async def test_tokens_of_a_real_cluster(
+    control_plane: Any, source: MemorySource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     api = control_plane.api
     namespace = api.space("callers")
     core, rbac = "v1", "rbac.authorization.k8s.io/v1"
@@ -132,12 +142,20 @@ async def test_tokens_of_a_real_cluster(control_plane: Any, source: MemorySource
         api.apply({"apiVersion": core, "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}})
     verbs = {"client": ["get", "post"], "operator": ["get", "list"]}
     roles = [
-        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": f"{namespace}-{name}"},
-         "rules": [{"nonResourceURLs": ["/v1/*", "/v2/*"], "verbs": allowed}]}
+        {
+            "apiVersion": rbac,
+            "kind": "ClusterRole",
+            "metadata": {"name": f"{namespace}-{name}"},
+            "rules": [{"nonResourceURLs": ["/v1/*", "/v2/*"], "verbs": allowed}],
+        }
         for name, allowed in verbs.items()
-    ]  # fmt: skip
-    bound = {"friend": f"{namespace}-client", "colleague": f"{namespace}-client", "boss": f"{namespace}-operator",
-             "endpoint": "system:auth-delegator"}  # fmt: skip
+    ]
+    bound = {
+        "friend": f"{namespace}-client",
+        "colleague": f"{namespace}-client",
+        "boss": f"{namespace}-operator",
+        "endpoint": "system:auth-delegator",
+    }
     api.apply(*roles, *(binding(namespace, *pair) for pair in bound.items()))
     monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig_for("endpoint", namespace)))
     built = assemble(
@@ -152,13 +170,14 @@ async def test_tokens_of_a_real_cluster(control_plane: Any, source: MemorySource
         assert (await demand(client, api.token("stranger", namespace, audiences=["predictions"]))).status_code == 403
         assert (await demand(client, api.token("friend", namespace))).status_code == 401
         assert (await demand(client, friend[:-4] + "AAAA")).status_code == 401
-        assert built.observer is not None
-        built.observer.stop()
-        assert built.table is not None
-        assert len(built.table.advice(f"system:serviceaccount:{namespace}:friend", 0.0)) == 1
-        assert built.table.advice("", 0.0) == []
-        tokens = {name: api.token(name, namespace, audiences=["predictions"])
-                  for name in ("friend", "colleague", "boss")}  # fmt: skip
+        assert built.service(DemandService).observer is not None
+        built.service(DemandService).observer.stop()
+        assert built.service(DemandService).table is not None
+        assert len(built.service(DemandService).table.advice(f"system:serviceaccount:{namespace}:friend", 0.0)) == 1
+        assert built.service(DemandService).table.advice("", 0.0) == []
+        tokens = {
+            name: api.token(name, namespace, audiences=["predictions"]) for name in ("friend", "colleague", "boss")
+        }
         seen = {name: await pools(transport, token) for name, token in tokens.items()}
         assert seen == {"friend": ["chat"], "colleague": [], "boss": ["chat"]}
     built.stop()
@@ -173,7 +192,9 @@ async def pools(transport: httpx.ASGITransport, token: str) -> list[str]:
 def binding(namespace: str, account: str, role: str) -> dict[str, Any]:
     group = "rbac.authorization.k8s.io"
     return {
-        "apiVersion": f"{group}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": f"{namespace}-{account}"},
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": f"{namespace}-{account}"},
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
-    }  # fmt: skip
+    }

@@ -8,9 +8,10 @@ import httpx
 import pytest
 
 from kopt.core.settings import Settings
-from kopt.serving.answers import parse_forecast
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.build import Parts, assemble
+from kopt.serving.contract.answers import parse_forecast
+from kopt.serving.demand.service import DemandService
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.runtime.assemble import Parts, assemble
 from tests.serving.conftest import URL, MemorySource, StandInModel, history
 
 
@@ -127,7 +128,7 @@ async def test_the_application_starts_and_stops_its_endpoint(source: MemorySourc
     app = create_app(endpoint)
     async with app.router.lifespan_context(app):
         assert endpoint.alive
-        assert endpoint.champion.current is not None
+        assert endpoint.service(DemandService).slot.current is not None
     assert not endpoint.alive
 
 
@@ -151,8 +152,8 @@ async def test_metrics_count_routes_answers_and_fallbacks(http: httpx.AsyncClien
 async def test_a_withdrawn_challenger_stops_shadowing(endpoint: Endpoint, source: MemorySource, alias: str) -> None:
     source.add(StandInModel("7"), alias)
     endpoint.refresh()
-    assert endpoint.challenger is not None
-    assert endpoint.challenger.version is not None
+    assert endpoint.service(DemandService).challenger is not None
+    assert endpoint.service(DemandService).challenger.version is not None
     del source.aliases[alias]
     endpoint.refresh()
-    assert endpoint.challenger.version is None
+    assert endpoint.service(DemandService).challenger.version is None

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from kopt.data.demand.table import DemandSeries
-from kopt.serving.answers import parse_forecast
-from kopt.serving.app import Endpoint
-from kopt.serving.health import LEAST, Matched, alarm, population_stability
-from kopt.serving.monitoring import CHAMPION, RETENTION_S, PredictionTable, Row
-from kopt.serving.observer import TableObserver
+from kopt.serving.contract.answers import parse_forecast
+from kopt.serving.demand.health import LEAST, Matched, alarm, population_stability
+from kopt.serving.demand.monitoring import CHAMPION, RETENTION_S, PredictionTable, Row
+from kopt.serving.demand.observer import TableObserver
+from kopt.serving.demand.service import DemandService
+from kopt.serving.http.app import Endpoint
 from tests.serving.conftest import MemorySource, StandInModel
 
 
@@ -60,7 +61,7 @@ def test_the_first_prediction_for_a_target_counts(table: PredictionTable) -> Non
 def test_old_rows_are_pruned(table: PredictionTable, monkeypatch: pytest.MonkeyPatch) -> None:
     table.add([row(300.0, made_at_s=1e9), row(600.0, made_at_s=1e9 + RETENTION_S)])
     assert table.prune(1e9 + RETENTION_S + 1) == 1
-    monkeypatch.setattr("kopt.serving.monitoring.MOST_ROWS", 10)
+    monkeypatch.setattr("kopt.serving.demand.monitoring.MOST_ROWS", 10)
     table.add([row(t * 300.0, made_at_s=2e9 + t) for t in range(25)])
     table.prune(2e9)
     table.match("", series([1.0] * 30))
@@ -110,19 +111,19 @@ async def ask(http: httpx.AsyncClient, endpoint: Endpoint, values: Sequence[floa
     """One more bucket arrives, is answered and observed."""
     body = {"series": [{"name": "chat", "t": [i * 300 for i in range(len(values))], "value": list(values)}]}
     reply = await http.post("/v1/demand", json=body)
-    assert endpoint.observer is not None
-    while not endpoint.observer._queue.empty():
-        seen = endpoint.observer._queue.get_nowait()
+    assert endpoint.service(DemandService).observer is not None
+    while not endpoint.service(DemandService).observer._queue.empty():
+        seen = endpoint.service(DemandService).observer._queue.get_nowait()
         assert seen is not None
-        endpoint.observer.take(seen)
+        endpoint.service(DemandService).observer.take(seen)
     return parse_forecast(reply.json())
 
 
 @pytest.fixture
 def watched(endpoint: Endpoint) -> Endpoint:
     """An endpoint whose observations the test takes itself."""
-    assert isinstance(endpoint.observer, TableObserver)
-    endpoint.observer.stop()
+    assert isinstance(endpoint.service(DemandService).observer, TableObserver)
+    endpoint.service(DemandService).observer.stop()
     return endpoint
 
 
@@ -185,8 +186,8 @@ async def test_a_series_counts_once_per_bucket(http: httpx.AsyncClient, watched:
     body = {"series": [{"name": "chat", "t": [0, 300], "value": [1.0, 2.0]}]}
     for _ in range(5):
         await http.post("/v1/demand", json=body)
-    assert watched.observer is not None
-    assert watched.observer._queue.qsize() == 1
+    assert watched.service(DemandService).observer is not None
+    assert watched.service(DemandService).observer._queue.qsize() == 1
 
 
 async def test_a_full_queue_drops_and_counts_instead_of_waiting(http: httpx.AsyncClient, watched: Endpoint) -> None:

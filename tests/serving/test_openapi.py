@@ -7,16 +7,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kopt.serving import schemas
-from kopt.serving.app import Endpoint
-from kopt.serving.openapi import document, text
+from kopt.serving.contract import schemas
+from kopt.serving.demand.service import DemandService
+from kopt.serving.http.app import Endpoint
+from kopt.serving.http.openapi import document, text
 from tests.serving.conftest import history
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
 
 
 def test_the_published_document_is_the_running_one() -> None:
-    assert PUBLISHED.read_text(encoding="utf-8") == text(), "run: python -m kopt.serving.openapi"
+    assert PUBLISHED.read_text(encoding="utf-8") == text(), "run: python -m kopt.serving.http.openapi"
 
 
 def test_every_reference_leads_somewhere() -> None:
@@ -47,11 +48,18 @@ async def test_answers_fit_their_schemas(
     asked = {"series": [history(gpus=3)], "capacity_per_gpu": 2.0}
     reply = await http.post("/v1/demand", json=asked)
     schemas.DemandResponse.model_validate_json(reply.content, strict=True, extra="forbid")
-    assert endpoint.observer is not None
-    endpoint.observer.stop()
+    assert endpoint.service(DemandService).observer is not None
+    endpoint.service(DemandService).observer.stop()
     schema.model_validate_json((await http.get(path)).content, strict=True, extra="forbid")
 
 
 async def test_problems_fit_their_schema(http: httpx.AsyncClient) -> None:
     reply = await http.post("/v1/demand", json={})
     schemas.ProblemOut.model_validate_json(reply.content, strict=True, extra="forbid")
+
+
+def test_every_prediction_says_that_a_foreign_name_is_refused() -> None:
+    paths = document()["paths"]
+    answers = {path: set(one["post"]["responses"]) for path, one in paths.items() if "post" in one and "/v1/" in path}
+    assert answers
+    assert [path for path, codes in answers.items() if "421" not in codes] == []

@@ -7,20 +7,21 @@ from typing import Any
 import httpx
 import pytest
 
-from kopt.cluster.errors import Unreachable
-from kopt.cluster.reviews import Caller
-from kopt.controllers.webhook.facts import job_type_of, read_workload
-from kopt.controllers.webhook.sizing import SizingCache
+from kopt.cluster.client.auth_reviews import Caller
+from kopt.cluster.client.errors import Unreachable
+from kopt.cluster.workloads.workload import job_type_of, read_workload
+from kopt.controllers.admission.sizing import SizingCache
 from kopt.core.settings import Settings
 from kopt.core.units import GIB
 from kopt.models.sizing.estimate import load_sizing
-from kopt.models.sizing.summary import summary
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.build import Parts, assemble
-from kopt.serving.client import AsyncPredictionClient
-from kopt.serving.sizes import owner_of
-from kopt.serving.stored import StoredFeatures
-from kopt.serving.wire import DEADLINE_HEADER
+from kopt.models.sizing.trace_summary import summary
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.contract.common import DEADLINE_HEADER
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.sizing.service import SizingService
+from kopt.serving.sizing.table import owner_of
 from tests.serving.conftest import URL, MemorySource, no_store
 from tests.serving.test_identity import bearer, binding
 from tests.serving.test_sizing_endpoint import CODE, pod
@@ -66,8 +67,7 @@ def endpoint(source: MemorySource, tmp_path: Path, rbac: Rbac) -> Iterator[Endpo
 
 def started(built: Endpoint) -> Iterator[Endpoint]:
     built.start()
-    assert built.sizing is not None
-    built.sizing.slot.current = load_sizing("shipped")
+    built.service(SizingService).slot.current = load_sizing("shipped")
     yield built
     built.stop()
 
@@ -104,8 +104,14 @@ async def test_what_is_told_for_a_namespace_counts_there_and_nowhere_else(http: 
 
 async def test_nobody_plants_a_size_where_they_may_not_change_jobs(http: httpx.AsyncClient) -> None:
     honest = (await post(http, "alice", "blue", trace=TRACE)).json()["memory"]["peak_bytes"]
-    profile = {"schema": "kopt/v1", "peak_bytes": 1 << 20, "duration_s": 60.0, "samples": 60, "steady": True,
-               "gpu": "A100-SXM4-80GB"}  # fmt: skip
+    profile = {
+        "schema": "kopt/v1",
+        "peak_bytes": 1 << 20,
+        "duration_s": 60.0,
+        "samples": 60,
+        "steady": True,
+        "gpu": "A100-SXM4-80GB",
+    }
     for evidence in ({"trace": SMALL}, {"profile": profile}):
         refused = await post(http, "mallory", "blue", **evidence)
         assert refused.status_code == 403
@@ -148,8 +154,10 @@ async def test_a_namespace_is_a_name(http: httpx.AsyncClient, namespace: Any) ->
 
 async def needs(endpoint: Endpoint, token: str, namespace: str) -> int | None:
     """What the admission webhook, with this token, knows of a Job in the namespace."""
-    job = {"metadata": {"name": "train", "namespace": namespace},
-           "spec": {"template": {"metadata": {}, "spec": IMAGE["spec"]}}}  # fmt: skip
+    job = {
+        "metadata": {"name": "train", "namespace": namespace},
+        "spec": {"template": {"metadata": {}, "spec": IMAGE["spec"]}},
+    }
     workload = read_workload(job, "batch", "Job", namespace, "train")
     assert workload is not None
     job_type = job_type_of(workload)
@@ -170,10 +178,16 @@ async def test_a_users_published_trace_reaches_the_webhook_in_a_real_cluster(
     home = api.space("sizes-home")
     for name in ("webhook", "endpoint"):
         api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": home}})
-    roles = {"asks": [{"nonResourceURLs": ["/v1/*"], "verbs": ["get", "post"]}],
-             "reads": [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["list"]}]}  # fmt: skip
-    api.apply(*({"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": f"sizes-{name}"}, "rules": rules}
-                for name, rules in roles.items()))  # fmt: skip
+    roles = {
+        "asks": [{"nonResourceURLs": ["/v1/*"], "verbs": ["get", "post"]}],
+        "reads": [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["list"]}],
+    }
+    api.apply(
+        *(
+            {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": f"sizes-{name}"}, "rules": rules}
+            for name, rules in roles.items()
+        )
+    )
     api.apply(binding(home, "endpoint", "system:auth-delegator"), binding(home, "webhook", "sizes-reads"))
     users = {}
     for name in ("sizes-blue", "sizes-red"):

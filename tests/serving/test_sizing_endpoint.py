@@ -13,25 +13,25 @@ from typing import Any
 import httpx
 import pytest
 
-from kopt.controllers.webhook.sizing import parse_need
+from kopt.cluster.workloads.memory_need import parse_need
 from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
-from kopt.core.sizing import MemoryBreakdown, Method, ShareKind, TraceCoverage
 from kopt.core.units import GIB, Bytes
-from kopt.models.registry import RegisteredModel, RegistryError
+from kopt.core.workload.sizing import MemoryBreakdown, Method, ShareKind, TraceCoverage
+from kopt.models.registry.registry import RegisteredModel, RegistryError
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.estimate import load_sizing
 from kopt.models.sizing.predictor import SizingPredictor
-from kopt.models.sizing.summary import read_summary, summary
-from kopt.serving import schemas
-from kopt.serving.answers import parse_models, parse_sizes
-from kopt.serving.app import Endpoint, create_app
-from kopt.serving.build import Parts, assemble
-from kopt.serving.sizes import Known, SizeTable
-from kopt.serving.sizing import sizing_slot
-from kopt.serving.stored import StoredFeatures
-from kopt.serving.wire import DEADLINE_HEADER
-from kopt.serving.workers import Deadline
+from kopt.models.sizing.trace_summary import read_summary, summary
+from kopt.serving.contract import schemas
+from kopt.serving.contract.answers import parse_models, parse_sizes
+from kopt.serving.contract.common import DEADLINE_HEADER
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.runtime.workers import Deadline
+from kopt.serving.sizing.service import SizingService, sizing_slot
+from kopt.serving.sizing.table import Known, SizeTable
 from tests.serving.conftest import URL, MemorySource, StandInModel, no_store
 
 MEGATRON = (
@@ -40,11 +40,23 @@ MEGATRON = (
 )
 SCRIPT = "import torch\nmodel = torch.nn.Linear(4096, 4096).cuda()\n"
 CODE = CodeEstimate(
-    Method.ABSTRACT, TraceCoverage.FULL, Bytes(4 * GIB), Bytes(5 * GIB),
-    MemoryBreakdown(Bytes(GIB), Bytes(GIB), Bytes(2 * GIB)), {"parameter_bytes": 30.0, "torch": 215.0}, steps=3,
-)  # fmt: skip
-PROFILE = {"schema": "kopt/v1", "gpu": "A100-SXM4-80GB", "peak_bytes": 9 * GIB, "duration_s": 120.0, "samples": 120,
-           "steady": True, "steps": 200}  # fmt: skip
+    Method.ABSTRACT,
+    TraceCoverage.FULL,
+    Bytes(4 * GIB),
+    Bytes(5 * GIB),
+    MemoryBreakdown(Bytes(GIB), Bytes(GIB), Bytes(2 * GIB)),
+    {"parameter_bytes": 30.0, "torch": 215.0},
+    steps=3,
+)
+PROFILE = {
+    "schema": "kopt/v1",
+    "gpu": "A100-SXM4-80GB",
+    "peak_bytes": 9 * GIB,
+    "duration_s": 120.0,
+    "samples": 120,
+    "steady": True,
+    "steps": 200,
+}
 
 
 @pytest.fixture(scope="session")
@@ -54,11 +66,10 @@ def shipped() -> SizingPredictor:
 
 @pytest.fixture
 def endpoint(source: MemorySource, tmp_path: Path, shipped: SizingPredictor) -> Iterator[Endpoint]:
-    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped_sizing=lambda: shipped)
+    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped={"sizing": lambda: shipped})
     built = assemble(Settings(home=tmp_path), parts)
     built.start()
-    assert built.sizing is not None
-    built.sizing.refresh()
+    built.service(SizingService).refresh()
     yield built
     built.stop()
 
@@ -72,8 +83,12 @@ async def http(endpoint: Endpoint) -> AsyncIterator[httpx.AsyncClient]:
 
 def pod(*command: str, **more: Any) -> dict[str, Any]:
     """A pod template, as the webhook sends it."""
-    container = {"name": "main", "image": "registry/train:1", "command": list(command),
-                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}  # fmt: skip
+    container = {
+        "name": "main",
+        "image": "registry/train:1",
+        "command": list(command),
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
     return {"metadata": {"annotations": {}}, "spec": {"containers": [container | more]}}
 
 
@@ -149,8 +164,7 @@ async def test_a_dry_run_is_remembered_for_the_job_type(
 
 
 async def test_what_one_caller_sends_is_for_its_own_answers_only(endpoint: Endpoint) -> None:
-    assert endpoint.sizing is not None
-    table = endpoint.sizing.table
+    table = endpoint.service(SizingService).table
     assert table is not None
     table.put(["a"], "job", 1.0, sent=Known({"x": 1}), advice={"name": "of a"})
     table.put(["a"], "job", 2.0, sent=Known(profile={"y": 2}), advice={"name": "newer"})
@@ -206,7 +220,6 @@ async def test_a_deeply_nested_manifest_is_refused(http: httpx.AsyncClient) -> N
 async def test_past_the_deadline_a_whole_gpu_is_advised_and_marked(
     http: httpx.AsyncClient, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, shipped: SizingPredictor
 ) -> None:
-    assert endpoint.sizing is not None
     monkeypatch.setattr(SizingPredictor, "predict", lambda *_: time.sleep(0.5))
     reply = await http.post("/v1/sizing", json={"workload": MEGATRON}, headers={DEADLINE_HEADER: "50"})
     found = reply.json()
@@ -225,8 +238,7 @@ async def test_a_model_that_fails_is_not_the_callers_outage(
 
 
 async def test_before_a_model_is_loaded_the_fallback_says_so(http: httpx.AsyncClient, endpoint: Endpoint) -> None:
-    assert endpoint.sizing is not None
-    endpoint.sizing.slot.current = None
+    endpoint.service(SizingService).slot.current = None
     assert "NO_MODEL" in codes(await ask(http, MEGATRON))
 
 
@@ -256,8 +268,9 @@ async def test_the_default_model_is_listed_as_the_one_that_answers(
 ) -> None:
     listed = (await http.get("/v1/models")).json()["models"]
     assert {(one["name"], one["version"], one["serving"]) for one in listed} == {
-        ("demand", "1", True), ("sizing", "shipped", True),
-    }  # fmt: skip
+        ("demand", "1", True),
+        ("sizing", "shipped", True),
+    }
     source.down = True
     assert (await http.get("/v1/models")).json()["models"] == listed
 
@@ -290,15 +303,16 @@ async def test_every_predictors_versions_are_listed_with_the_one_that_serves(
     source.sizing.version = ModelVersion("sizing", "3", "3" * 64)
     endpoint = assemble(Settings(home=tmp_path), Parts(source, StoredFeatures(no_store), refresh_s=3600))
     endpoint.refresh()
-    assert endpoint.sizing is not None
-    endpoint.sizing.refresh()
+    endpoint.service(SizingService).refresh()
     transport = httpx.ASGITransport(create_app(endpoint, manage=False))
     async with httpx.AsyncClient(transport=transport, base_url=URL) as http:
         known = parse_models((await http.get("/v1/models")).json())
     endpoint.stop()
     assert [(one.version.name, one.version.version, one.alias, one.serving) for one in known.models] == [
-        ("demand", "1", "champion", True), ("sizing", "4", "challenger", False), ("sizing", "3", "champion", True),
-    ]  # fmt: skip
+        ("demand", "1", "champion", True),
+        ("sizing", "4", "challenger", False),
+        ("sizing", "3", "champion", True),
+    ]
 
 
 def test_a_champion_that_cannot_be_loaded_at_the_start_leaves_the_answer_to_the_default_model(
@@ -330,12 +344,24 @@ def test_a_summary_comes_back_as_it_was_sent() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"allocated_bytes": -1}, {"allocated_bytes": True}, {"reserved_bytes": 1}, {"reserved_bytes": 1 << 60},
-        {"method": "guess"}, {"inputs": {"unheard": 1.0}}, {"inputs": {"torch": "2"}}, {"inputs": {"torch": 1e300}},
-        {"breakdown": {"weights": -5}}, {"breakdown": None}, {"kernels": {"gemm": 3}}, {"per_rank": [{}] * 2},
-        {"assumptions": "x"}, {"warnings": ["x" * 5000]}, {"reasons": [{"code": 1}]}, {"spread": 0.5},
+        {"allocated_bytes": -1},
+        {"allocated_bytes": True},
+        {"reserved_bytes": 1},
+        {"reserved_bytes": 1 << 60},
+        {"method": "guess"},
+        {"inputs": {"unheard": 1.0}},
+        {"inputs": {"torch": "2"}},
+        {"inputs": {"torch": 1e300}},
+        {"breakdown": {"weights": -5}},
+        {"breakdown": None},
+        {"kernels": {"gemm": 3}},
+        {"per_rank": [{}] * 2},
+        {"assumptions": "x"},
+        {"warnings": ["x" * 5000]},
+        {"reasons": [{"code": 1}]},
+        {"spread": 0.5},
     ],
-)  # fmt: skip
+)
 def test_a_hostile_summary_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
         read_summary(summary(CODE) | change)
@@ -370,10 +396,13 @@ async def test_an_unknown_size_saves_nothing_and_patches_nothing(http: httpx.Asy
     "container",
     [
         {"env": [{"name": "A", "value": "x" * 200_000}], "command": ["$(A)"] * 20_000},
-        {"env": [{"name": f"V{n}", "value": f"$(V{n - 1})$(V{n - 1})" if n else "xx"} for n in range(17)]
-         + [{"name": f"W{n}", "value": "$(V16)"} for n in range(20_000)], "command": ["python", "x.py"]},
+        {
+            "env": [{"name": f"V{n}", "value": f"$(V{n - 1})$(V{n - 1})" if n else "xx"} for n in range(17)]
+            + [{"name": f"W{n}", "value": "$(V16)"} for n in range(20_000)],
+            "command": ["python", "x.py"],
+        },
     ],
-)  # fmt: skip
+)
 async def test_short_words_that_stand_for_long_ones_are_bounded(
     http: httpx.AsyncClient, container: dict[str, Any]
 ) -> None:
@@ -403,10 +432,9 @@ async def test_what_another_replica_was_sent_counts_at_once(
     image = pod("python", "train.py")
     for _ in range(2):
         assert (await ask(http, image))["memory"]["peak_bytes"] is None
-    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped_sizing=lambda: shipped)
+    parts = Parts(source, StoredFeatures(no_store), refresh_s=3600, shipped={"sizing": lambda: shipped})
     beside = assemble(Settings(home=tmp_path), parts)
-    assert beside.sizing is not None
-    beside.sizing.refresh()
+    beside.service(SizingService).refresh()
     transport = httpx.ASGITransport(create_app(beside, manage=False))
     async with httpx.AsyncClient(transport=transport, base_url=URL, headers={DEADLINE_HEADER: "30000"}) as other:
         sent = await ask(other, image, trace=summary(CODE))
@@ -421,10 +449,12 @@ async def test_what_another_replica_was_sent_counts_at_once(
 async def test_a_known_trace_is_answered_while_every_thread_is_busy(
     http: httpx.AsyncClient, endpoint: Endpoint
 ) -> None:
-    assert endpoint.sizing is not None
     image, free = pod("python", "train.py"), threading.Event()
     sent = await ask(http, image, trace=summary(CODE))
-    busy = [asyncio.create_task(endpoint.sizing._workers.run(Deadline(float("inf"), 1), free.wait)) for _ in range(2)]
+    busy = [
+        asyncio.create_task(endpoint.service(SizingService)._workers.run(Deadline(float("inf"), 1), free.wait))
+        for _ in range(2)
+    ]
     try:
         found = await asyncio.wait_for(ask(http, image), 20)
     finally:

@@ -12,10 +12,10 @@ import pytest
 from kopt.core.settings import Settings
 from kopt.features.demand import COLUMN, FEATURES
 from kopt.features.rows import FeatureStoreError, OnlineRows
-from kopt.serving.answers import parse_forecast
-from kopt.serving.app import create_app
-from kopt.serving.build import Parts, assemble
-from kopt.serving.stored import KEEP_S, StoredFeatures
+from kopt.serving.contract.answers import parse_forecast
+from kopt.serving.demand.feature_lookup import KEEP_S, StoredFeatures
+from kopt.serving.http.app import create_app
+from kopt.serving.runtime.assemble import Parts, assemble
 from tests.serving.conftest import URL, MemorySource, StandInModel
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kopt.core.cluster import GpuRequest, Node
 from kopt.core.gpu import Gpu
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.cluster import GpuRequest, Node
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import GIB, Bytes, MilliGpu
 from kopt.data.jobs.openb import TracePod
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from example_budget import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -44,6 +45,7 @@ def jobs(gpus: int, hours: float, count: int) -> list[TraceJob]:
     return [TraceJob(f"j{n}", -1.0, 3600 * hours, gpus) for n in range(count)]
 
 
+@settings(max_examples=examples(15))
 @given(st.integers(0, 5), st.sampled_from([300, 1800, 3600]), st.integers(100, 600))
 def test_what_is_kept_depends_on_nothing_later_than_a_lead_time_before(seed: int, lead_s: int, change: int) -> None:
     before = demand(seed)
@@ -102,6 +104,7 @@ def test_gpus_are_back_when_the_service_keeps_them(ours: bool) -> None:
     assert 0 < found.lost <= 8 * (1800 + 60) / 3600
 
 
+@settings(max_examples=examples(15))
 @given(st.lists(st.integers(0, GPUS), min_size=20, max_size=60), st.integers(0, 3), st.integers(1, 6))
 def test_no_more_is_used_than_is_lent_and_no_more_is_lost_than_was_used(steps: list[int], held: int, lead: int) -> None:
     kept = np.repeat(np.array(steps, dtype=np.int64), 3)
@@ -120,15 +123,27 @@ def test_the_command_compares_rules_by_lead_time(tmp_path: Path) -> None:
     )
     told = persisting(values)
     frames = [
-        pd.DataFrame({"series": "chat", "t": told.origins * STEP_S, "h": horizon_s // 60}
-                     | {f"q{round(100 * q)}": told.value[:, place, k] for k, q in enumerate(told.quantiles)})
+        pd.DataFrame(
+            {"series": "chat", "t": told.origins * STEP_S, "h": horizon_s // 60}
+            | {f"q{round(100 * q)}": told.value[:, place, k] for k, q in enumerate(told.quantiles)}
+        )
         for place, horizon_s in enumerate(told.horizons_s)
-    ]  # fmt: skip
+    ]
     pd.concat(frames).to_parquet(tmp_path / "pred.parquet")
     lines = "".join(f"j{n},{600 * n},{3600 * (1 + n % 5)},{(1, 2, 4)[n % 3]}\n" for n in range(2000))
     (tmp_path / "jobs.csv").write_text("job_id,submit_time,duration,gpus\n" + lines)
-    command = ["simulate", "lending", "--demand", str(tmp_path / "d.parquet"), "--forecasts",
-               str(tmp_path / "pred.parquet"), "--jobs", str(tmp_path / "jobs.csv"), "--workers", "1"]  # fmt: skip
+    command = [
+        "simulate",
+        "lending",
+        "--demand",
+        str(tmp_path / "d.parquet"),
+        "--forecasts",
+        str(tmp_path / "pred.parquet"),
+        "--jobs",
+        str(tmp_path / "jobs.csv"),
+        "--workers",
+        "1",
+    ]
     done = CliRunner().invoke(app, [*command, "--lead", "5,60", "--plot", str(tmp_path / "lent.svg"), "-o", "json"])
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)

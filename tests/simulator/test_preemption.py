@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.core.checkpoint import JobState
+from kopt.core.workload.checkpoint import JobState
 from kopt.data.jobs.openb import TraceError
 from kopt.data.jobs.training import TraceJob, read_jobs
 from kopt.policies.preemption import PreemptionSettings
 from kopt.simulator.preemption.behaviour import STEADY, Habits, Manner, Scales, read_manners, sample
 from kopt.simulator.preemption.replay import Outcome, Room, Scenario, replay
-from kopt.simulator.preemption.rivals import Ask, Foresight, Ours, Told, newest_first
+from kopt.simulator.preemption.rivals import Answer, Ask, Foresight, Ours, newest_first
 from kopt.simulator.preemption.runs import Run
-from kopt.simulator.preemption.sight import Sight, believed_durables, gang, look, next_checkpoint, rhythm
+from kopt.simulator.preemption.sight import Sight, believed_durables, gang, next_checkpoint, observe, rhythm
 from kopt.simulator.preemption.study import RIVALS, Setup, figures, study
 
 EVERY_10_MINUTES = Manner((1.0,), (1.0,))
@@ -87,38 +87,38 @@ def test_no_work_is_durable_before_it_is_done_and_none_is_lost_again(at_s: float
 
 def test_with_clear_sight_the_status_is_the_truth() -> None:
     one = run(gpus=4)
-    status = look(one, 1000.0, CLEAR).status
+    status = observe(one, 1000.0, CLEAR).status
     assert status is not None
     assert (status.state, status.safe, status.seconds_since_durable) == (JobState.TRAIN, True, 340.0)
     assert status.work_at_risk_gpu_seconds is not None
     assert status.work_at_risk_gpu_seconds.value == pytest.approx(one.lost_gpu_s(1000.0))
-    inside = look(one, 1210.0, CLEAR).status
+    inside = observe(one, 1210.0, CLEAR).status
     assert inside is not None
     assert (inside.state, inside.safe) == (JobState.CKPT_WRITING, False)
-    before = look(one, 300.0, CLEAR).status
+    before = observe(one, 300.0, CLEAR).status
     assert before is not None
     assert (before.safe, before.evidence) == (False, False)
     assert rhythm(one, 3000.0, CLEAR).intervals_s == pytest.approx((600.0,) * 3)
 
 
 def test_nothing_is_known_of_a_job_that_does_not_tell() -> None:
-    assert look(run(observable=False), 5000.0, CLEAR).status is None
+    assert observe(run(observable=False), 5000.0, CLEAR).status is None
 
 
 def test_what_is_seen_is_late_and_may_be_wrong() -> None:
-    late = look(run(delay_s=30.0), 680.0, CLEAR)
+    late = observe(run(delay_s=30.0), 680.0, CLEAR)
     assert late.seen_at_s == 650.0
     assert late.status is not None
     assert late.status.state is JobState.CKPT_WRITING
     deaf = replace(CLEAR, done_seen=0.0)
-    status = look(run(), 1000.0, deaf).status
+    status = observe(run(), 1000.0, deaf).status
     assert status is not None
     assert not status.safe
     wrong = replace(CLEAR, false_done=1.0)
     believed = believed_durables(run(), 5000.0, wrong)
     truth = believed_durables(run(), 5000.0, CLEAR)
     assert set(truth) < set(believed)
-    blind = look(run(), 610.0 + 600 + 10, replace(CLEAR, safe_in_write=1.0)).status
+    blind = observe(run(), 610.0 + 600 + 10, replace(CLEAR, safe_in_write=1.0)).status
     assert blind is not None
     assert blind.safe
 
@@ -129,12 +129,12 @@ def test_the_next_checkpoint_is_reckoned_from_what_is_believed_and_not_from_the_
     assert (told.value, told.low, told.high) == (500.0, 500.0, 600.0)
     assert next_checkpoint([0.0, 600.0], 700.0) is None, "one gap tells nothing"
     wrong = replace(CLEAR, false_done=1.0)
-    status = look(run(), 5000.0, wrong).status
+    status = observe(run(), 5000.0, wrong).status
     assert status is not None
     assert status.next_checkpoint_seconds is not None
     truth_s = run().next_durable_s(5000.0) - 5000.0
     assert abs(status.next_checkpoint_seconds.value - truth_s) > 60
-    clear = look(run(), 5000.0, CLEAR).status
+    clear = observe(run(), 5000.0, CLEAR).status
     assert clear is not None
     assert clear.next_checkpoint_seconds is not None
     assert clear.next_checkpoint_seconds.value == pytest.approx(truth_s, abs=60)
@@ -185,7 +185,7 @@ def test_each_rival_takes_whom_its_name_says() -> None:
     assert Foresight(0.0)(_ask(old, new, fresh)).victims == (
         min((old, new, fresh), key=lambda one: one.lost_s(10_000.0)),
     )
-    assert newest_first(_ask(old, missing=2)) == Told()
+    assert newest_first(_ask(old, missing=2)) == Answer()
 
 
 def test_kueues_order_spares_whom_it_does_not_need() -> None:
@@ -205,8 +205,8 @@ def test_foresight_under_the_promises_takes_only_who_tells_of_checkpoints_or_lea
     promised, ask = Foresight(0.0, promised=True), _ask(silent, telling)
     assert silent.lost_s(ask.now_s) < telling.lost_s(ask.now_s)
     assert Foresight(0.0)(ask).victims == (silent,)
-    assert promised(ask) == Told(), "newest first loses less, and may take whom it likes"
-    assert Foresight(0.0, promised=True)(_ask(early, telling, run(9999.0, 4, index=4), missing=4)) == Told()
+    assert promised(ask) == Answer(), "newest first loses less, and may take whom it likes"
+    assert Foresight(0.0, promised=True)(_ask(early, telling, run(9999.0, 4, index=4), missing=4)) == Answer()
     dear = _ask(telling, run(2000.0, gpus=8, index=4), missing=1, now_s=10_100.0)
     assert Foresight(0.0, promised=True)(dear).victims == (telling,)
 
@@ -252,8 +252,9 @@ def test_where_nobody_may_be_chosen_the_native_scheduler_decides() -> None:
 def test_without_any_waiting_no_more_is_lost_than_by_newest_first() -> None:
     found = study(setup(budget_s=0.0), ["newest-first", "kopt"], (4, 12), (0, 1), workers=1)
     for pool in (4, 12):
-        base, ours = (next(one for one in found if (one.policy, one.pool) == (name, pool))
-                      for name in ("newest-first", "kopt"))  # fmt: skip
+        base, ours = (
+            next(one for one in found if (one.policy, one.pool) == (name, pool)) for name in ("newest-first", "kopt")
+        )
         assert ours.lost_mean < base.lost_mean
         assert ours.torn == 0
 

@@ -16,8 +16,20 @@ ROWS = "".join(f"j{n},{300 * n},{3600 * (1 + n % 7)},{(1, 1, 2, 4)[n % 4]},q\n" 
 @pytest.fixture
 def trace(tmp_path: Path) -> list[str]:
     (tmp_path / "jobs.csv.gz").write_bytes(gzip.compress((HEAD + ROWS).encode()))
-    return ["simulate", "preemption", "--jobs", str(tmp_path / "jobs.csv.gz"), "--warm", "0.2", "--days", "1",
-            "--urgent", "0.15", "--workers", "1"]  # fmt: skip
+    return [
+        "simulate",
+        "preemption",
+        "--jobs",
+        str(tmp_path / "jobs.csv.gz"),
+        "--warm",
+        "0.2",
+        "--days",
+        "1",
+        "--urgent",
+        "0.15",
+        "--workers",
+        "1",
+    ]
 
 
 def test_policies_stand_side_by_side_by_number_of_candidates(trace: list[str], tmp_path: Path) -> None:

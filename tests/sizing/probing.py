@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from kopt.models.sizing.events import SUBJECT, A, Event, Role, Trace, read_events
+from kopt.tracing.events import SUBJECT, A, Event, Role, Trace, read_events
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
-PROBE = ROOT / "models" / "sizing" / "probe"
+PROBE = ROOT / "tracing" / "probe"
 _RUN_SECONDS = 240
 
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kopt.core.language_models import find_language_model
 from kopt.core.reason import Reason
-from kopt.core.sizing import AllocationKind
-from kopt.core.training import (
+from kopt.core.units import GIB
+from kopt.core.workload.language_models import find_language_model
+from kopt.core.workload.sizing import AllocationKind
+from kopt.core.workload.training_plan import (
     Adapter,
     Attention,
     Experts,
@@ -28,7 +29,6 @@ from kopt.core.training import (
     Style,
     TrainingPlan,
 )
-from kopt.core.units import GIB
 from kopt.data.memory.load import read_memory_runs
 from kopt.models.sizing.analytic import estimate_plan, features_of, formula_of_run, reserved_bytes
 from kopt.models.sizing.analytic.activations import kept
@@ -36,31 +36,64 @@ from kopt.models.sizing.analytic.states import stage_layers
 
 shapes = st.builds(
     lambda layers, heads, groups, width, ffn, vocab, gated, tied, experts: ModelShape(
-        "drawn", layers, heads * groups * width, heads * groups, heads, width, ffn, vocab, gated=gated, tied=tied,
+        "drawn",
+        layers,
+        heads * groups * width,
+        heads * groups,
+        heads,
+        width,
+        ffn,
+        vocab,
+        gated=gated,
+        tied=tied,
         experts=Experts(8, 2, ffn) if experts else None,
     ),
-    st.integers(1, 48), st.integers(1, 16), st.integers(1, 4), st.sampled_from([32, 64, 128]), st.integers(64, 20_000),
-    st.integers(100, 200_000), st.booleans(), st.booleans(), st.booleans(),
-)  # fmt: skip
+    st.integers(1, 48),
+    st.integers(1, 16),
+    st.integers(1, 4),
+    st.sampled_from([32, 64, 128]),
+    st.integers(64, 20_000),
+    st.integers(100, 200_000),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
 layouts = st.builds(
     Parallelism,
-    data=st.sampled_from([1, 2, 4, 8]), tensor=st.sampled_from([1, 2, 4]), pipeline=st.sampled_from([1, 2, 4]),
-    context=st.sampled_from([1, 2]), expert=st.sampled_from([1, 2]), virtual_stages=st.sampled_from([1, 2]),
-    sequence_parallel=st.booleans(), sharding=st.sampled_from(Sharding),
-)  # fmt: skip
+    data=st.sampled_from([1, 2, 4, 8]),
+    tensor=st.sampled_from([1, 2, 4]),
+    pipeline=st.sampled_from([1, 2, 4]),
+    context=st.sampled_from([1, 2]),
+    expert=st.sampled_from([1, 2]),
+    virtual_stages=st.sampled_from([1, 2]),
+    sequence_parallel=st.booleans(),
+    sharding=st.sampled_from(Sharding),
+)
 plans = st.builds(
     TrainingPlan,
-    st.just("drawn"), shapes, st.integers(1, 16), st.sampled_from([128, 1024, 8192]), st.integers(1, 16), layouts,
+    st.just("drawn"),
+    shapes,
+    st.integers(1, 16),
+    st.sampled_from([128, 1024, 8192]),
+    st.integers(1, 16),
+    layouts,
     weights=st.sampled_from([Precision.FP32, Precision.BF16]),
     compute=st.sampled_from([Precision.FP32, Precision.BF16]),
-    optimizer=st.sampled_from(OptimizerKind), master_bytes=st.sampled_from([0.0, 4.0]), foreach_step=st.booleans(),
-    preallocated_gradients=st.booleans(), recompute=st.sampled_from(Recompute), recompute_layers=st.just(1),
-    attention=st.sampled_from(Attention), style=st.sampled_from(Style), dropout=st.booleans(),
+    optimizer=st.sampled_from(OptimizerKind),
+    master_bytes=st.sampled_from([0.0, 4.0]),
+    foreach_step=st.booleans(),
+    preallocated_gradients=st.booleans(),
+    recompute=st.sampled_from(Recompute),
+    recompute_layers=st.just(1),
+    attention=st.sampled_from(Attention),
+    style=st.sampled_from(Style),
+    dropout=st.booleans(),
     logit_bytes=st.sampled_from([0.0, 6.0, 14.0]),
-    adapter=st.none() | st.builds(Adapter, st.integers(1, 10**7), st.just(8), st.integers(1, 7), st.booleans(),
-                                  scales=st.booleans()),
-    offload_activations=st.booleans(), ends=st.sampled_from([None, Precision.FP32]),
-)  # fmt: skip
+    adapter=st.none()
+    | st.builds(Adapter, st.integers(1, 10**7), st.just(8), st.integers(1, 7), st.booleans(), scales=st.booleans()),
+    offload_activations=st.booleans(),
+    ends=st.sampled_from([None, Precision.FP32]),
+)
 
 
 def worst(plan: TrainingPlan) -> int:
@@ -138,8 +171,17 @@ GPT = ModelShape("GPT", 4, 1024, 16, 16, 64, 4096, 50_000, gated=False, tied=Tru
 
 def test_activations_are_those_of_the_paper() -> None:
     """Korthikanti et al. 2022: s · b · h · (34 + 5 · a · s / h) bytes per layer; sequence parallelism divides all."""
-    plan = TrainingPlan("megatron", GPT, 2, 512, weights=Precision.BF16, compute=Precision.BF16, logit_bytes=0.0,
-                        attention=Attention.EAGER, dropout=True)  # fmt: skip
+    plan = TrainingPlan(
+        "megatron",
+        GPT,
+        2,
+        512,
+        weights=Precision.BF16,
+        compute=Precision.BF16,
+        logit_bytes=0.0,
+        attention=Attention.EAGER,
+        dropout=True,
+    )
     tokens = 2 * 512
     paper = 4 * tokens * 1024 * (34 + 5 * 16 * 512 / 1024)
     assert kept(plan, 0) == pytest.approx(paper, rel=0.02)
@@ -149,11 +191,22 @@ def test_activations_are_those_of_the_paper() -> None:
 
 def test_states_are_sixteen_bytes_for_each_weight_and_divide_by_the_stage() -> None:
     """Rajbhandari et al. 2020, figure 1: 2 + 2 + 12 bytes; 4, 2 + 14/N, and 16/N with N ranks."""
-    mixed = TrainingPlan("deepspeed", GPT, weights=Precision.BF16, compute=Precision.BF16, gradient_bytes=2.0,
-                         master_bytes=4.0, preallocated_gradients=True)  # fmt: skip
+    mixed = TrainingPlan(
+        "deepspeed",
+        GPT,
+        weights=Precision.BF16,
+        compute=Precision.BF16,
+        gradient_bytes=2.0,
+        master_bytes=4.0,
+        preallocated_gradients=True,
+    )
     numbers = GPT.parameters()
-    for sharding, each in ((Sharding.NONE, 16.0), (Sharding.OPTIMIZER, 4 + 12 / 8), (Sharding.GRADIENTS, 2 + 14 / 8),
-                           (Sharding.PARAMETERS, 16 / 8)):  # fmt: skip
+    for sharding, each in (
+        (Sharding.NONE, 16.0),
+        (Sharding.OPTIMIZER, 4 + 12 / 8),
+        (Sharding.GRADIENTS, 2 + 14 / 8),
+        (Sharding.PARAMETERS, 16 / 8),
+    ):
         parts = estimate_plan(replace(mixed, parallel=Parallelism(data=8, sharding=sharding))).worst
         assert parts.weights + parts.gradients + parts.optimizer == pytest.approx(each * numbers, rel=0.01)
 
@@ -168,22 +221,33 @@ def test_the_first_pipeline_stage_holds_as_many_micro_batches_as_there_are_stage
 
 def test_a_cache_is_two_numbers_per_head_layer_and_token() -> None:
     """8,192 tokens of Llama 3.1 8B: 32 layers · 8 heads · 128 · 2 · 2 bytes each, 1 GiB."""
-    served = TrainingPlan("vllm", find_language_model("Llama-3.1-8B"), weights=Precision.BF16, compute=Precision.BF16,
-                          serving=Serving(context_tokens=8192))  # fmt: skip
+    served = TrainingPlan(
+        "vllm",
+        find_language_model("Llama-3.1-8B"),
+        weights=Precision.BF16,
+        compute=Precision.BF16,
+        serving=Serving(context_tokens=8192),
+    )
     assert estimate_plan(served).worst.activations == GIB
 
 
 def test_a_serving_engine_fills_its_share_of_the_gpu() -> None:
-    served = TrainingPlan("vllm", find_language_model("Llama-3.1-8B"), weights=Precision.BF16, compute=Precision.BF16,
-                          serving=Serving(context_tokens=8192, reserve_share=0.9, batched_tokens=2048))  # fmt: skip
+    served = TrainingPlan(
+        "vllm",
+        find_language_model("Llama-3.1-8B"),
+        weights=Precision.BF16,
+        compute=Precision.BF16,
+        serving=Serving(context_tokens=8192, reserve_share=0.9, batched_tokens=2048),
+    )
     found = estimate_plan(served, gpu_bytes=80 * GIB)
     assert found.worst.total == pytest.approx(0.9 * 80 * GIB, rel=0.05)
     assert estimate_plan(served).high_share > found.high_share
 
 
 def test_quantised_weights_are_a_quarter() -> None:
-    plan = TrainingPlan("hf", find_language_model("Llama-2-7B"), weights=Precision.BF16, compute=Precision.BF16,
-                        adapter=Adapter(10**7))  # fmt: skip
+    plan = TrainingPlan(
+        "hf", find_language_model("Llama-2-7B"), weights=Precision.BF16, compute=Precision.BF16, adapter=Adapter(10**7)
+    )
     small = replace(plan, weights=Precision.NF4_DOUBLE)
     assert estimate_plan(small).worst.weights < 0.31 * estimate_plan(plan).worst.weights
 
@@ -191,8 +255,9 @@ def test_quantised_weights_are_a_quarter() -> None:
 def test_what_an_adapter_keeps_depends_on_what_it_trains() -> None:
     """A scale on every linear layer keeps what each puts out: two bytes for each of 64 thousand numbers per token."""
     llama = find_language_model("Llama-2-7B")
-    plan = TrainingPlan("litgpt", llama, 1, 1000, weights=Precision.BF16, compute=Precision.BF16,
-                        adapter=Adapter(10**6, dropout=False))  # fmt: skip
+    plan = TrainingPlan(
+        "litgpt", llama, 1, 1000, weights=Precision.BF16, compute=Precision.BF16, adapter=Adapter(10**6, dropout=False)
+    )
     scaled = replace(plan, adapter=Adapter(10**6, dropout=False, scales=True))
     outputs = 4 * 4096 + 2 * 11008 + 4096
     assert kept(scaled, 0) - kept(plan, 0) == pytest.approx(32 * 1000 * (2 * outputs + 8 * 4096), rel=0.01)

@@ -4,12 +4,13 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.core.units import GIB, MIB
-from kopt.models.sizing.allocator import CachingAllocator, OutOfMemory
-from kopt.models.sizing.allocator_settings import AllocatorSettings
+from kopt.tracing.allocator import CachingAllocator, OutOfMemory
+from kopt.tracing.allocator_settings import AllocatorSettings
 
 SIZES = st.one_of(
     st.integers(1, 2048), st.integers(1, 2 * MIB), st.integers(MIB, 30 * MIB), st.sampled_from([0, 512, MIB, MIB + 1])
@@ -65,7 +66,7 @@ def _check(allocator: CachingAllocator, asked_bytes: int) -> None:
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 @pytest.mark.parametrize("capacity", [None, 96 * MIB])
 @given(actions=ACTIONS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_memory_is_conserved_and_no_two_blocks_overlap(
     configuration: str, capacity: int | None, actions: list[tuple[str, int, int]]
 ) -> None:
@@ -93,9 +94,11 @@ class Plain:
         small = size <= MIB
         fitting = [
             (block[0], n, m)
-            for n, (is_small, blocks) in enumerate(self.segments) if is_small == small
-            for m, block in enumerate(blocks) if block[1] and block[0] >= size
-        ]  # fmt: skip
+            for n, (is_small, blocks) in enumerate(self.segments)
+            if is_small == small
+            for m, block in enumerate(blocks)
+            if block[1] and block[0] >= size
+        ]
         if fitting:
             _, n, m = min(fitting)
         else:
@@ -129,7 +132,7 @@ class Plain:
 
 
 @given(actions=st.lists(st.tuples(st.booleans(), SIZES, st.integers(0, 10**6)), max_size=150))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_it_does_what_the_rules_written_down_again_do(actions: list[tuple[bool, int, int]]) -> None:
     ours, plain, live = CachingAllocator(), Plain(), list[int]()
     for storage, (allocates, size, pick) in enumerate(actions):
@@ -264,7 +267,7 @@ def test_sizes_are_rounded_by_the_divisions_of_their_power_of_two(text: str, siz
 
 
 @given(st.text(max_size=80))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_settings_that_cannot_be_read_are_told(text: str) -> None:
     found = AllocatorSettings.parse(text)
     CachingAllocator(found).malloc(1, 5 * MIB)

@@ -1,33 +1,36 @@
 """From a command to a sizing, with scripts that really run where an environment with torch is there."""
 
 import json
+import random
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from secret_corpus import left_of, plain
 from sizing.traces import training
 
-from kopt.core.catalogue import UnknownGpuError, find_gpu
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
+from kopt.core.redaction import HIDDEN
 from kopt.core.settings import Settings
-from kopt.core.sizing import Method, ShareKind, SizingEstimate, TraceCoverage, WorkloadProfile
 from kopt.core.units import GIB, MIB, Bytes
+from kopt.core.workload.sizing import Method, ShareKind, SizingEstimate, TraceCoverage, WorkloadProfile
 from kopt.formats.entrypoint import EntrypointError
 from kopt.models.sizing import estimate as sizing
 from kopt.models.sizing.code import from_trace
 from kopt.models.sizing.compute import activity
 from kopt.models.sizing.estimate import EstimateOptions, estimate, estimate_and_code
-from kopt.models.sizing.events import End, Trace
 from kopt.models.sizing.fitting import fits, recommend
 from kopt.models.sizing.plot import draw
 from kopt.models.sizing.posterior import combine
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.residual import ResidualSettings
 from kopt.models.sizing.table import MeasuredQuestion, SizingQuestion, sizing_table
-from kopt.models.sizing.tracing import Traced
+from kopt.tracing.events import End, Trace
+from kopt.tracing.trace import Traced
 
 STEADY = WorkloadProfile("A100-40GB", Bytes(4 * GIB), 300.0, 300, steady=True, activity=0.7, steps=200)
 
@@ -76,9 +79,21 @@ def test_a_script_that_ran_is_sized_with_interval_reasons_and_advice(
     assert {reason.code for reason in found.reasons} >= {"ABSTRACT_EXECUTION", "LEARNED_OVERHEAD"}
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert set(document) >= {
-        "schema", "script", "gpu", "memory", "compute", "per_rank", "method", "trace", "fits", "recommendation",
-        "assumptions", "warnings", "seconds", "model",
-    }  # fmt: skip
+        "schema",
+        "script",
+        "gpu",
+        "memory",
+        "compute",
+        "per_rank",
+        "method",
+        "trace",
+        "fits",
+        "recommendation",
+        "assumptions",
+        "warnings",
+        "seconds",
+        "model",
+    }
     assert set(document["memory"]) >= {"peak_bytes", "low_bytes", "high_bytes", "probability", "breakdown"}
 
 
@@ -166,6 +181,28 @@ def test_what_broke_a_script_is_told_with_its_place(
     warnings = estimate("train.py", model=predictor, folder=tmp_path).warnings
     assert any(text.endswith(said) or said in text for text in warnings), warnings
     assert not any("Traceback" in text for text in warnings)
+
+
+@pytest.mark.parametrize(
+    ("error", "output"),
+    [
+        ("the script exited with 2", "usage: x\nx: error: cannot log in with password={}\n"),
+        ('Traceback (most recent call last):\n  File "/work/train.py", line 1, in <module>\nOSError: token={}\n', ""),
+        ("OSError: redis://:{}@cache:6379 does not answer", ""),
+    ],
+)
+def test_what_broke_a_script_is_told_without_its_secrets(
+    predictor: SizingPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, output: str
+) -> None:
+    secret = plain(random.Random(3))
+    made = replace(training(), end=End("error", 0, error.replace("{}", secret)))
+    traced = Traced(made, output_tail=output.replace("{}", secret))
+    monkeypatch.setattr(sizing, "trace_script", lambda *_, **__: traced)
+    monkeypatch.setattr(sizing, "find_interpreter", lambda _: sys.executable)
+    (tmp_path / "train.py").write_text("pass")
+    warnings = estimate("train.py", model=predictor, folder=tmp_path).warnings
+    assert any(HIDDEN in text for text in warnings), warnings
+    assert left_of(secret, repr(warnings)) == []
 
 
 def test_a_script_that_takes_what_there_is_gets_a_whole_gpu_and_no_larger_one(

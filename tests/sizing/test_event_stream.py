@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sizing.traces import HELLO, frame, message, read, rows
 
-from kopt.models.sizing.events import Event, EventLimits, Pass, Role, TraceError, read_events
-from kopt.models.sizing.timeline import replay
+from kopt.tracing.events import Event, EventLimits, Pass, Role, TraceError, read_events
+from kopt.tracing.timeline import replay
 
 WHOLE = (
     message(name=[1, "forward"]),
@@ -24,9 +25,17 @@ WHOLE = (
 )
 
 FOLD = {
-    "id": 1, "input": [8, 64, 56, 56], "weight": [128, 32, 3, 3], "stride": [2, 2], "padding": [1, 1],
-    "dilation": [1], "groups": 2, "transposed": False, "dtype": "float32", "channels_last": True,
-}  # fmt: skip
+    "id": 1,
+    "input": [8, 64, 56, 56],
+    "weight": [128, 32, 3, 3],
+    "stride": [2, 2],
+    "padding": [1, 1],
+    "dilation": [1],
+    "groups": 2,
+    "transposed": False,
+    "dtype": "float32",
+    "channels_last": True,
+}
 
 
 class Dribble(io.RawIOBase):
@@ -86,10 +95,19 @@ def test_rows_belong_to_the_rank_named_last() -> None:
 
 
 def test_a_storage_keeps_its_rank_and_a_phase_is_everybodys() -> None:
-    trace = read(message(name=[1, "forward"]), rows(
-        (Event.ALLOC, 1, 512), (Event.RANK, 1), (Event.ALLOC, 2, 1024), (Event.ROLE, 1, Role.WEIGHTS),
-        (Event.PHASE, 1, 0), (Event.ROLE, 2, Role.GRADIENTS), (Event.RANK, 0), (Event.ROLE, 2, Role.OPTIMIZER),
-    ))  # fmt: skip
+    trace = read(
+        message(name=[1, "forward"]),
+        rows(
+            (Event.ALLOC, 1, 512),
+            (Event.RANK, 1),
+            (Event.ALLOC, 2, 1024),
+            (Event.ROLE, 1, Role.WEIGHTS),
+            (Event.PHASE, 1, 0),
+            (Event.ROLE, 2, Role.GRADIENTS),
+            (Event.RANK, 0),
+            (Event.ROLE, 2, Role.OPTIMIZER),
+        ),
+    )
     assert trace.of_rank(0)[:, :2].tolist() == [[Event.ALLOC, 1], [Event.ROLE, 1], [Event.PHASE, 1]]
     assert trace.of_rank(1)[:, 1].tolist() == [2, 1, 2, 2]
     first, second = replay(trace, rank=0), replay(trace, rank=1)
@@ -190,7 +208,7 @@ def _refusal(content: bytes) -> str | None:
 
 
 @given(st.binary(max_size=400), st.booleans())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_any_bytes_are_a_trace_or_a_clear_error(content: bytes, greeted: bool) -> None:
     said = _refusal((message(hello=HELLO) if greeted else b"") + content)
     assert said is None or said.startswith("event stream, byte ")
@@ -204,7 +222,7 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(["hello", "name", "parameters", "end", "stand_in", "assumption", "warning", "new"]), JSON)
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_any_message_is_read_or_a_clear_error(key: str, content: Any) -> None:
     said = _refusal(message(hello=HELLO) + message(**{key: content}))
     assert said is None or said.startswith("event stream, byte ")
@@ -213,7 +231,7 @@ def test_any_message_is_read_or_a_clear_error(key: str, content: Any) -> None:
 @given(
     st.lists(st.tuples(st.integers(-1, 10), st.integers(-1, 6), st.integers(-1, 9), st.integers(-1, 2)), max_size=30)
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_any_rows_are_a_trace_that_can_be_replayed_or_a_clear_error(events: list[tuple[int, ...]]) -> None:
     try:
         trace = read(rows(*events))

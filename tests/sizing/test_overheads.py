@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kopt.core.sizing import AllocationKind, MemoryBreakdown, Method, TraceCoverage
 from kopt.core.units import MIB, Bytes
+from kopt.core.workload.sizing import AllocationKind, MemoryBreakdown, Method, TraceCoverage
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.table import MeasuredQuestion, SizingQuestion, sizing_table

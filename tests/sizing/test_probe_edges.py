@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kopt.models.sizing.events import Event, Role
-from kopt.models.sizing.timeline import replay
+from kopt.tracing.events import Event, Role
+from kopt.tracing.timeline import replay
 from tests.sizing.probing import PROBE, Run, start
 
 pytestmark = [pytest.mark.trainers, pytest.mark.slow]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kopt.models.sizing.events import SUBJECT, A, Event, Pass, Role
+from kopt.tracing.events import SUBJECT, A, Event, Pass, Role
 from tests.sizing.probing import Run
 
 pytestmark = [pytest.mark.trainers, pytest.mark.slow]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kopt.formats.entrypoint import EntrypointError
-from kopt.models.sizing.reading import LIMITS, read_script_confined
+from kopt.tracing.confined_reading import LIMITS, read_script_confined
 
 
 def test_facts_come_back_as_if_read_here() -> None:

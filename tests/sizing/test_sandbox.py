@@ -15,14 +15,7 @@ from typing import Any
 
 import pytest
 
-from kopt.models.sizing.sandbox import (
-    EVENTS_VARIABLE,
-    ConfinementError,
-    Limits,
-    Outcome,
-    interpreter_folders,
-    run_confined,
-)
+from kopt.tracing.sandbox import EVENTS_VARIABLE, ConfinementError, Limits, Outcome, interpreter_folders, run_confined
 
 NAMESPACES = ("user", "net", "mount", "ipc", "host name", "pid")
 SHORT = Limits(wall_s=1.5)
@@ -127,7 +120,7 @@ os.wait()
 def test_the_script_ends_when_the_process_that_asked_is_killed(tmp_path: Path) -> None:
     marker = f"orphan-{os.getpid()}"
     asking = (
-        "import sys; from kopt.models.sizing.sandbox import run_confined\n"
+        "import sys; from kopt.tracing.sandbox import run_confined\n"
         f"run_confined([sys.executable, '-S', '-c', 'while True: pass  # {marker}'], cwd={str(tmp_path)!r})"
     )
     asker = subprocess.Popen([sys.executable, "-P", "-c", asking])
@@ -479,13 +472,21 @@ open("mine", "w"); print("done")
 """
     source = f"""
 import sys; sys.path.insert(0, {root!r})
-from kopt.models.sizing.sandbox import run_confined
+from kopt.tracing.sandbox import run_confined
 print(run_confined([{python!r}, "-c", {hostile!r}], cwd="/usr/share"))
 """
     found = subprocess.run(
-        [python, "-I", "-B", "-c", source], user=65534, group=65534, extra_groups=[], cwd="/", timeout=60, check=False,
-        env={"TMPDIR": "/tmp", "HOME": "/nonexistent"}, capture_output=True, text=True,
-    )  # fmt: skip
+        [python, "-I", "-B", "-c", source],
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        cwd="/",
+        timeout=60,
+        check=False,
+        env={"TMPDIR": "/tmp", "HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+    )
     if "No module named 'kopt'" in found.stderr:
         pytest.skip("the source tree is not readable to other users")
     assert "output_tail='done" in found.stdout, found.stdout + found.stderr

@@ -18,10 +18,31 @@ ENTRIES = suite.read_suite()
 DOCUMENT = tomllib.loads(suite.MANIFEST.read_text())
 FILES = sorted(path for path in suite.FOLDER.rglob("*.py") if "__pycache__" not in path.parts)
 
-NETWORK = {"requests", "urllib", "http", "socket", "ftplib", "httpx", "aiohttp", "huggingface_hub", "wandb", "mlflow",
-           "datasets", "gdown", "kagglehub"}  # fmt: skip
-DOWNLOADS = {"from_pretrained", "load_dataset", "load_state_dict_from_url", "download_url", "hf_hub_download",
-             "snapshot_download", "urlopen", "urlretrieve"}  # fmt: skip
+NETWORK = {
+    "requests",
+    "urllib",
+    "http",
+    "socket",
+    "ftplib",
+    "httpx",
+    "aiohttp",
+    "huggingface_hub",
+    "wandb",
+    "mlflow",
+    "datasets",
+    "gdown",
+    "kagglehub",
+}
+DOWNLOADS = {
+    "from_pretrained",
+    "load_dataset",
+    "load_state_dict_from_url",
+    "download_url",
+    "hf_hub_download",
+    "snapshot_download",
+    "urlopen",
+    "urlretrieve",
+}
 MEMORY = re.compile(r"memory_allocated|memory_reserved|memory_stats|memory_summary|mem_get_info|peak_memory|pynvml|smi")
 
 
@@ -46,12 +67,33 @@ def test_the_suite_is_large_and_broad() -> None:
     assert len({one.file for one in ENTRIES}) >= 30
     assert len({one.family for one in ENTRIES}) >= 12
     assert {one.category for one in ENTRIES} >= {
-        "cnn", "transformer", "detection", "segmentation", "llm-full", "lora", "diffusion", "rnn", "gnn",
-        "recommender", "speech", "generative", "contrastive", "sharded", "inference",
-    }  # fmt: skip
+        "cnn",
+        "transformer",
+        "detection",
+        "segmentation",
+        "llm-full",
+        "lora",
+        "diffusion",
+        "rnn",
+        "gnn",
+        "recommender",
+        "speech",
+        "generative",
+        "contrastive",
+        "sharded",
+        "inference",
+    }
     assert {one.framework for one in ENTRIES} >= {
-        "torch", "torchvision", "timm", "transformers", "accelerate", "peft", "lightning", "torch-ddp", "torch-fsdp",
-    }  # fmt: skip
+        "torch",
+        "torchvision",
+        "timm",
+        "transformers",
+        "accelerate",
+        "peft",
+        "lightning",
+        "torch-ddp",
+        "torch-fsdp",
+    }
     assert {"fp32", "fp16-amp", "bf16-amp", "bf16", "nf4"} <= {one.precision for one in ENTRIES}
     assert {"python", "module", "torchrun"} == {one.launcher for one in ENTRIES}
     assert {one.memory_gib for one in ENTRIES} <= {16, 24, 40, 80, 141}

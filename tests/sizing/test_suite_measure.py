@@ -108,9 +108,20 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         entry = suite.SuiteEntry(
-            name=path.stem, file=file, files=(file,), launcher="python", framework="torch", packages=("torch",),
-            category="cnn", family="resnet", precision="fp32", optimizer="sgd", batch=1, memory_gib=16, digest="d",
-        )  # fmt: skip
+            name=path.stem,
+            file=file,
+            files=(file,),
+            launcher="python",
+            framework="torch",
+            packages=("torch",),
+            category="cnn",
+            family="resnet",
+            precision="fp32",
+            optimizer="sgd",
+            batch=1,
+            memory_gib=16,
+            digest="d",
+        )
         return dataclasses.replace(entry, **changed)
 
     return write
@@ -126,8 +137,9 @@ class OneGpu:
         self._others = tree_of(os.getpid())
 
     def read(self) -> Reading:
-        gpu = GpuSample("GPU-1", "Stand-in GPU", Bytes(3 * GIB), Bytes(80 * GIB), activity=0.5, bandwidth=0.25,
-                        driver="1.0")  # fmt: skip
+        gpu = GpuSample(
+            "GPU-1", "Stand-in GPU", Bytes(3 * GIB), Bytes(80 * GIB), activity=0.5, bandwidth=0.25, driver="1.0"
+        )
         mine = tree_of(os.getpid()) - self._others
         processes = tuple(ProcessSample(pid, "GPU-1", Bytes(2 * MIB)) for pid in mine)
         return Reading(time.monotonic(), (gpu,), processes)
@@ -319,9 +331,12 @@ def test_the_gpu_is_the_one_that_was_asked_for() -> None:
 
 
 def test_what_was_measured_is_kept_when_the_gpu_fails(
-    stand_in: None, program: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    stand_in: None,
+    program: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     def kept() -> list[str]:
         return [line for path in (tmp_path / "results").glob("*.jsonl") for line in path.read_text().splitlines()]
 

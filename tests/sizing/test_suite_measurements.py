@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from benchmarked import benchmark_module
 
-from kopt.core.sizing import AllocationKind
 from kopt.core.units import GIB
+from kopt.core.workload.sizing import AllocationKind
 from kopt.data.memory import Category
 
 stored = benchmark_module("measurements")
@@ -19,12 +19,31 @@ Ending = stored.Ending
 
 def one(**changed: Any) -> Any:
     about = {
-        "name": "imagenet-resnet50-b64", "digest": "d1", "category": "cnn", "family": "resnet", "framework": "torch",
-        "precision": "fp32", "optimizer": "sgd", "batch": 64, "ending": Ending.FINISHED, "gpu": "NVIDIA H200",
-        "driver": "580.1", "capacity": 141 * GIB, "torch": "2.11.0+cu130", "cuda": "13.0", "hip": None,
-        "allocator_configuration": "", "at": "2026-11-21T19:00:00+00:00", "seconds": 12.5, "steps": 40,
-        "allocated": 5 * GIB, "reserved": 6 * GIB, "process": 7 * GIB, "process_scope": "process", "activity": 0.7,
-    }  # fmt: skip
+        "name": "imagenet-resnet50-b64",
+        "digest": "d1",
+        "category": "cnn",
+        "family": "resnet",
+        "framework": "torch",
+        "precision": "fp32",
+        "optimizer": "sgd",
+        "batch": 64,
+        "ending": Ending.FINISHED,
+        "gpu": "NVIDIA H200",
+        "driver": "580.1",
+        "capacity": 141 * GIB,
+        "torch": "2.11.0+cu130",
+        "cuda": "13.0",
+        "hip": None,
+        "allocator_configuration": "",
+        "at": "2026-11-21T19:00:00+00:00",
+        "seconds": 12.5,
+        "steps": 40,
+        "allocated": 5 * GIB,
+        "reserved": 6 * GIB,
+        "process": 7 * GIB,
+        "process_scope": "process",
+        "activity": 0.7,
+    }
     return stored.Measurement(**{**about, **changed})
 
 
@@ -58,9 +77,16 @@ def test_a_line_cut_off_at_the_end_is_left_out_and_one_within_is_named(tmp_path:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"allocated": -1}, {"process": 1 << 60}, {"activity": 1.5}, {"bandwidth": -0.1}, {"ending": "well"}, {"new": 1},
-     {"name": None}],
-)  # fmt: skip
+    [
+        {"allocated": -1},
+        {"process": 1 << 60},
+        {"activity": 1.5},
+        {"bandwidth": -0.1},
+        {"ending": "well"},
+        {"new": 1},
+        {"name": None},
+    ],
+)
 def test_what_cannot_be_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
     document = {**dataclasses.asdict(one()), **changed}
     if document["name"] is None:
@@ -78,10 +104,14 @@ def test_what_is_no_measurement_is_refused(tmp_path: Path, line: str) -> None:
 
 
 def test_measurements_as_rows_of_the_public_table() -> None:
-    rows = stored.memory_runs([
-        one(), one(name="oom", ending=Ending.OUT_OF_MEMORY), one(name="bad", ending=Ending.FAILED, allocated=None),
-        one(name="caught", out_of_memory_events=1, process=None, reserved=None),
-    ])  # fmt: skip
+    rows = stored.memory_runs(
+        [
+            one(),
+            one(name="oom", ending=Ending.OUT_OF_MEMORY),
+            one(name="bad", ending=Ending.FAILED, allocated=None),
+            one(name="caught", out_of_memory_events=1, process=None, reserved=None),
+        ]
+    )
     assert [(row.name, row.metric, row.measured) for row in rows[:3]] == [
         ("imagenet-resnet50-b64", AllocationKind.ALLOCATED, 5 * GIB),
         ("imagenet-resnet50-b64", AllocationKind.RESERVED, 6 * GIB),

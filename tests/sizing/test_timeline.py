@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sizing.traces import message, read, rows, training
 
 from kopt.core.units import MIB, Bytes
-from kopt.models.sizing.events import Event
-from kopt.models.sizing.timeline import ModuleShare, by_depth, replay
+from kopt.tracing.events import Event
+from kopt.tracing.timeline import ModuleShare, by_depth, replay
 
 
 def test_the_peak_is_split_by_role() -> None:
@@ -83,7 +84,7 @@ def test_a_rank_is_replayed_alone() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 64 * MIB), st.integers(0, 6), st.booleans()), max_size=60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_roles_always_add_up_to_what_was_asked_for(storages: list[tuple[int, int, bool]]) -> None:
     events: list[tuple[int, ...]] = []
     for n, (size, role, freed) in enumerate(storages, 1):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kopt.core.catalogue import find_gpu
-from kopt.models.sizing import tracing
-from kopt.models.sizing.sandbox import Limits, Outcome
-from kopt.models.sizing.tracing import ScriptCall, call_digest, trace_script
+from kopt.core.gpu_catalogue import find_gpu
+from kopt.tracing import trace as tracing
+from kopt.tracing.sandbox import Limits, Outcome
+from kopt.tracing.trace import ScriptCall, call_digest, trace_script
 
 SCRIPT = """
 import sys, torch, beside

@@ -6,9 +6,9 @@ import pytest
 from sizing.traces import message, read, rows
 
 from kopt.core.units import MIB
-from kopt.models.sizing.events import Convolution, Event, Pass, Trace
-from kopt.models.sizing.timeline import replay
-from kopt.models.sizing.workspaces import unfolded_bytes
+from kopt.tracing.events import Convolution, Event, Pass, Trace
+from kopt.tracing.timeline import replay
+from kopt.tracing.workspaces import unfolded_bytes
 
 PICTURES = Convolution((8, 64, 56, 56), (128, 64, 3, 3), (1, 1), (1, 1), (1, 1), 1, False, "float32", False)
 
@@ -37,15 +37,24 @@ def test_the_unfolded_picture_holds_every_pixel_once_for_each_place_of_the_kerne
 def _trace(passes: int, sides: int = 56, freed: int = 0) -> Trace:
     """50 MiB that stay, some that were freed, a convolution, and 2 MiB after it."""
     told = {
-        "id": 5, "input": [8, 64, sides, sides], "weight": [128, 64, 3, 3], "stride": [1, 1], "padding": [1, 1],
-        "dilation": [1, 1], "groups": 1, "transposed": False, "dtype": "float32", "channels_last": False,
-    }  # fmt: skip
+        "id": 5,
+        "input": [8, 64, sides, sides],
+        "weight": [128, 64, 3, 3],
+        "stride": [1, 1],
+        "padding": [1, 1],
+        "dilation": [1, 1],
+        "groups": 1,
+        "transposed": False,
+        "dtype": "float32",
+        "channels_last": False,
+    }
     return read(
-        message(convolution=told), message(name=[1, "forward"]),
+        message(convolution=told),
+        message(name=[1, "forward"]),
         rows((Event.PHASE, 1, 0), (Event.ALLOC, 1, 50 * MIB)),
         rows((Event.ALLOC, 3, freed * MIB), (Event.FREE, 3)),
         rows((Event.CONVOLUTION, 5, passes), (Event.ALLOC, 2, 2 * MIB)),
-    )  # fmt: skip
+    )
 
 
 def test_a_search_takes_the_workspace_while_the_convolution_runs() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kopt.models.sizing.events import COLUMNS, Event, Trace, read_events
+from kopt.tracing.events import COLUMNS, Event, Trace, read_events
 
 HELLO = {"torch": "2.15.0", "cuda": "13.2", "hip": None, "python": "3.11", "probe": 1, "allocator_conf": "", "argv": []}
 

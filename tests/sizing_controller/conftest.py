@@ -31,22 +31,37 @@ def recording(path: Path, peak_mib: int, rows: int = 150, activity: int = 8) -> 
     return path
 
 
-def job(name: str, namespace: str, script: str, *, log: Path | None = None, selector: dict[str, str] | None = None,
-        annotations: dict[str, str] | None = None, **spec: Any) -> Object:  # fmt: skip
+def job(
+    name: str,
+    namespace: str,
+    script: str,
+    *,
+    log: Path | None = None,
+    selector: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> Object:
     """A Job for one GPU that runs a shell line; ``log``: what its dry run replays."""
     container: Object = {
-        "name": "train", "image": "team/train:1", "command": ["sh", "-c", script],
+        "name": "train",
+        "image": "team/train:1",
+        "command": ["sh", "-c", script],
         "resources": {"limits": {GPU: "1", "cpu": "100m"}},
-    }  # fmt: skip
+    }
     if log is not None:
         container["env"] = [{"name": "KOPT_PROFILE_SOURCE", "value": f"csv:{log}"}]
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container],
-           "nodeSelector": selector or {}}  # fmt: skip
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+        "nodeSelector": selector or {},
+    }
     return {
-        "apiVersion": "batch/v1", "kind": "Job",
+        "apiVersion": "batch/v1",
+        "kind": "Job",
         "metadata": {"name": name, "namespace": namespace, "annotations": annotations or {}},
         "spec": {"template": {"spec": pod}, **spec},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="session")
@@ -80,9 +95,20 @@ def start_controller(plane: ControlPlane) -> Iterator[Callable[..., Server]]:
 
         def start(*options: str, kubeconfig: Path | None = None) -> Server:
             port = free_port()
-            command = [*KOPT, "controller", "sizing", "--kubeconfig", str(kubeconfig or plane.kubeconfig),
-                       "--agent-image=kopt-agents:test", "--interval=0.02", "--duration=20s", "--budget=120s",
-                       f"--port={port}", f"--identity=replica-{next(numbers)}", *options]  # fmt: skip
+            command = [
+                *KOPT,
+                "controller",
+                "sizing",
+                "--kubeconfig",
+                str(kubeconfig or plane.kubeconfig),
+                "--agent-image=kopt-agents:test",
+                "--interval=0.02",
+                "--duration=20s",
+                "--budget=120s",
+                f"--port={port}",
+                f"--identity=replica-{next(numbers)}",
+                *options,
+            ]
             server = plane.start_server(f"sizing-{next(numbers)}", command)
             running.callback(server.kill)
             metrics = f"http://127.0.0.1:{port}/metrics"
@@ -97,8 +123,22 @@ def webhook(plane: ControlPlane) -> Iterator[Server]:
     """A replica of the webhook, taken out again in the end: the control plane is shared."""
     plane.apply_crds([POLICIES])
     port, probes = free_port(), free_port()
-    command = [*KOPT, "webhook", "--kubeconfig", str(plane.kubeconfig), "--listen", f"127.0.0.1:{port}", "--probes",
-               str(probes), "--url", f"https://127.0.0.1:{port}", "--namespace", SYSTEM, "--drain", "0"]  # fmt: skip
+    command = [
+        *KOPT,
+        "webhook",
+        "--kubeconfig",
+        str(plane.kubeconfig),
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--probes",
+        str(probes),
+        "--url",
+        f"https://127.0.0.1:{port}",
+        "--namespace",
+        SYSTEM,
+        "--drain",
+        "0",
+    ]
     policy = {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "ConformancePolicy", "metadata": {"name": "default"}}
     plane.api.apply(policy | {"spec": {"namespaces": "OptIn", "rollout": {"queues": 0}}})
     server = plane.start_server("sizing-webhook", command)

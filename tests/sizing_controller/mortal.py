@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kopt.cluster.access import find_access
-from kopt.cluster.api import Kube
-from kopt.cluster.lease import LeaseSettings
-from kopt.cluster.resources import Object
-from kopt.controllers.sizing.given import SizingSettings
-from kopt.controllers.sizing.process import ProcessSettings, Replica
-from kopt.policies.profiling import ProfilingSettings
-from kopt.policies.profiling_pod import DryRunSettings
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.credentials import find_access
+from kopt.cluster.client.resources import Object
+from kopt.cluster.runtime.lease import LeaseSettings
+from kopt.controllers.sizing.main import ProcessSettings, Replica
+from kopt.controllers.sizing.ports import SizingSettings
+from kopt.policies.sizing.profiling import ProfilingSettings
+from kopt.policies.sizing.profiling_pod import DryRunSettings
 
 from .conftest import SYSTEM
 
@@ -87,8 +87,11 @@ def settings(identity: str) -> ProcessSettings:
 async def live(kubeconfig: Path, fate: Fate, identity: str, over: asyncio.Event) -> None:
     """One life of a controller: until it is killed, or everything is over."""
     kube = Mortal(kubeconfig, fate)
-    tasks = [asyncio.create_task(Replica(kube, settings(identity)).run()),
-             asyncio.create_task(kube.died.wait()), asyncio.create_task(over.wait())]  # fmt: skip
+    tasks = [
+        asyncio.create_task(Replica(kube, settings(identity)).run()),
+        asyncio.create_task(kube.died.wait()),
+        asyncio.create_task(over.wait()),
+    ]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     kube.dead = True
     for task in tasks:

@@ -11,24 +11,25 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.cluster.api import AlreadyExists
-from kopt.cluster.held import PARKED, QUEUE_LABEL, holder_of
-from kopt.cluster.namespaces import NamespaceView
-from kopt.cluster.resources import JOBS, Key, Object, Resource
-from kopt.controllers.sizing.given import SizingSettings
+from kopt.cluster.client.api import AlreadyExists
+from kopt.cluster.client.resources import JOBS, Key, Object, Resource
+from kopt.cluster.holds.hold import PARKED, QUEUE_LABEL, holder_of
+from kopt.cluster.objects.namespace import NamespaceView
 from kopt.controllers.sizing.jobs import state_of
-from kopt.controllers.sizing.pods import PodView
+from kopt.controllers.sizing.pods import JobPod
+from kopt.controllers.sizing.ports import SizingSettings
 from kopt.controllers.sizing.profiles import Learned, learned_of
 from kopt.controllers.sizing.reconciler import Reconciler
-from kopt.core.catalogue import find_gpu
-from kopt.core.profile import DryRun, Spread
-from kopt.core.sizing import WorkloadProfile
+from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.units import GIB, Bytes
-from kopt.policies.profiling import PartitionOffer, ProfilingSettings
-from kopt.policies.profiling_pod import PROFILING_LABEL, DryRunSettings
+from kopt.core.workload.profile import DryRun, Spread
+from kopt.core.workload.sizing import WorkloadProfile
+from kopt.policies.sizing.profiling import PartitionOffer, ProfilingSettings
+from kopt.policies.sizing.profiling_pod import PROFILING_LABEL, DryRunSettings
 
 from .conftest import GPU
 from .test_steps import KEY, a_job, merged
@@ -54,7 +55,7 @@ class Played:
         self.need, self.shown, self.deaths, self.queued = need, shown, deaths, queued
         self.calls, self.now_s = 0, 1_800_000_000.0
         self.profiles: dict[str, Learned] = {}
-        self.failed: list[PodView] = []
+        self.failed: list[JobPod] = []
         self.runs: list[tuple[int, str]] = []
         self.holds = self.releases = 0
         self.active = True
@@ -67,7 +68,7 @@ class Played:
     def namespace(self, name: str) -> NamespaceView:
         return NamespaceView(True, "enforce")
 
-    def pods(self, job: Key) -> list[PodView]:
+    def pods(self, job: Key) -> list[JobPod]:
         if job == KEY:
             return list(self.failed)
         found = self._dry_run_pod(job[1])
@@ -79,7 +80,7 @@ class Played:
     def offers(self, pod: Object) -> tuple[PartitionOffer, ...]:
         return OFFERS
 
-    async def last_words(self, pod: PodView) -> bool:
+    async def last_words(self, pod: JobPod) -> bool:
         with self._call():
             return True
 
@@ -155,21 +156,21 @@ class Played:
         if SIZES[asked] >= self.need:
             job["status"] = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
         else:
-            self.failed.append(PodView(("team", "p"), f"p{len(self.failed)}", "train", True, True, False, "", ""))
+            self.failed.append(JobPod(("team", "p"), f"p{len(self.failed)}", "train", True, True, False, "", ""))
 
     def _learn(self, document: Object) -> None:
         found = learned_of(document)
         assert found is not None
         self.profiles[found.digest] = found
 
-    def _dry_run_pod(self, name: str) -> PodView:
+    def _dry_run_pod(self, name: str) -> JobPod:
         message = ""
         if self.shown is not None:
             profile = WorkloadProfile(H100.name, Bytes(self.shown), 90.0, 180, True, 0.05)
             message = json.dumps(DryRun(profile, activity=Spread(0.05, 0.05, 0.05)).to_dict())
         elif (dry_run := self.jobs.get(("team", name))) is not None:
             dry_run["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
-        return PodView(("team", name), "d", name, True, self.shown is None, False, message, "")
+        return JobPod(("team", name), "d", name, True, self.shown is None, False, message, "")
 
     @staticmethod
     def _limits(job: Object) -> Object:
@@ -213,7 +214,7 @@ deaths = st.dictionaries(st.integers(1, 40), st.sampled_from(["before", "after"]
 needs = st.integers(1 * GIB, H100.usable_bytes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(needs, st.none() | needs, deaths, st.booleans())
 def test_every_hold_ends_in_one_release_and_no_request_is_below_what_is_known(
     need: int, shown: int | None, struck: Deaths, queued: bool

@@ -57,8 +57,9 @@ def test_a_job_is_held_profiled_given_a_slice_released_and_bound(
     # The next of its type needs no dry run, and one that opts out is left alone.
     log = tmp_path / "log.csv"
     plane.api.create(job("second", space, script, log=log, selector=gpu_node.selector))
-    plane.api.create(job("other", space, "true", log=log, selector=gpu_node.selector,
-                         annotations={"kaiwo.ai/profiling": "false"}))  # fmt: skip
+    plane.api.create(
+        job("other", space, "true", log=log, selector=gpu_node.selector, annotations={"kaiwo.ai/profiling": "false"})
+    )
     again = plane.api.wait(*BATCH, "second", lambda one: phase(one) == "sized", space)
     assert limits(again) == limits(sized)
     plane.api.wait(*BATCH, "other", lambda one: one["status"].get("succeeded"), space)
@@ -76,9 +77,15 @@ def test_a_job_that_runs_out_of_memory_gets_more_twice_and_then_its_own_request(
         " echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB' >&2; exit 1"
     )
     plane.api.create(
-        job("hungry", space, script, log=recording(tmp_path / "log.csv", 7000), selector=gpu_node.selector,
-            backoffLimit=1)
-    )  # fmt: skip
+        job(
+            "hungry",
+            space,
+            script,
+            log=recording(tmp_path / "log.csv", 7000),
+            selector=gpu_node.selector,
+            backoffLimit=1,
+        )
+    )
     asked: list[tuple[int, str]] = []
 
     def own(found: Object) -> bool:
@@ -90,8 +97,11 @@ def test_a_job_that_runs_out_of_memory_gets_more_twice_and_then_its_own_request(
 
     last = plane.api.wait(*BATCH, "hungry", own, space, timeout_s=150)
     assert asked == [
-        (0, "nvidia.com/mig-1g.10gb"), (1, "nvidia.com/mig-2g.20gb"), (2, "nvidia.com/mig-3g.40gb"), (3, GPU),
-    ], last["metadata"]["annotations"]["kaiwo.ai/recommended-reason"]  # fmt: skip
+        (0, "nvidia.com/mig-1g.10gb"),
+        (1, "nvidia.com/mig-2g.20gb"),
+        (2, "nvidia.com/mig-3g.40gb"),
+        (3, GPU),
+    ], last["metadata"]["annotations"]["kaiwo.ai/recommended-reason"]
     done = plane.api.wait(*BATCH, "hungry", lambda one: one["status"].get("succeeded"), space, timeout_s=150)
     assert done["spec"]["backoffLimit"] == 4, "the user's own retries, and those that were ours"
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.cluster.held import PARKED, QUEUE_LABEL, UNDO_ANNOTATION, hold, parked, queue_of, release
-from kopt.cluster.requests import request_of, with_request
-from kopt.cluster.resources import JOBS, Object
+from kopt.cluster.client.resources import JOBS, Object
+from kopt.cluster.holds.hold import PARKED, QUEUE_LABEL, UNDO_ANNOTATION, hold, parked, queue_of, release
+from kopt.cluster.holds.original_request import request_of, with_request
 
 from .conftest import GPU
 from .test_steps import a_job, merged
@@ -54,8 +54,9 @@ def test_a_parked_job_whose_queue_is_not_known_any_more_runs_without_one(undo: s
 names = st.sampled_from(["resources", "fraction", "train", "limits"]) | st.text()
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(names, inner), max_leaves=8,
-)  # fmt: skip
+    lambda inner: st.lists(inner) | st.dictionaries(names, inner),
+    max_leaves=8,
+)
 undos = st.fixed_dictionaries({}, optional=dict.fromkeys(("suspend", "queue", "asked", "gates"), anything))
 
 

@@ -17,9 +17,13 @@ BATCH = ("batch/v1", "Job")
 
 
 def test_no_pod_starts_before_the_dry_run(
-    plane: ControlPlane, gpu_node: Kubelet, space: str, webhook: Server, start_controller: Callable[..., Server],
+    plane: ControlPlane,
+    gpu_node: Kubelet,
+    space: str,
+    webhook: Server,
+    start_controller: Callable[..., Server],
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     start_controller()
     out = tmp_path / "out"
     log = recording(tmp_path / "log.csv", 7000)

@@ -43,9 +43,14 @@ def gpus(found: Object) -> list[str]:
 
 
 def test_a_queued_job_is_admitted_only_with_its_size(
-    plane: ControlPlane, gpu_node: Kubelet, space: str, queue: str, webhook: Server,
-    start_controller: Callable[..., Server], tmp_path: Path,
-) -> None:  # fmt: skip
+    plane: ControlPlane,
+    gpu_node: Kubelet,
+    space: str,
+    queue: str,
+    webhook: Server,
+    start_controller: Callable[..., Server],
+    tmp_path: Path,
+) -> None:
     start_controller()
     out = tmp_path / "out"
     script = f'echo ${{WANDB_MODE:-real}} >> {out}; [ "$WANDB_MODE" ] && exec sleep 60; sleep 4'
@@ -74,9 +79,13 @@ def test_a_queued_job_is_admitted_only_with_its_size(
 
 
 def test_a_queued_job_that_runs_out_of_memory_is_stopped_by_its_workload_and_gets_more(
-    plane: ControlPlane, gpu_node: Kubelet, space: str, queue: str, start_controller: Callable[..., Server],
+    plane: ControlPlane,
+    gpu_node: Kubelet,
+    space: str,
+    queue: str,
+    start_controller: Callable[..., Server],
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     runs, wants = tmp_path / "runs", queued("hungry", space, "", gpu_node, recording(tmp_path / "log.csv", 7000))
     script = (
         f'[ "$WANDB_MODE" ] && exec sleep 60; sleep 1; echo run >> {runs}; [ $(wc -l < {runs}) -ge 4 ] && exit 0;'
@@ -110,9 +119,13 @@ def test_a_queued_job_that_runs_out_of_memory_is_stopped_by_its_workload_and_get
 
 
 def test_without_the_webhook_an_admitted_job_whose_pods_wait_is_stopped_and_sized(
-    plane: ControlPlane, gpu_node: Kubelet, space: str, queue: str, start_controller: Callable[..., Server],
+    plane: ControlPlane,
+    gpu_node: Kubelet,
+    space: str,
+    queue: str,
+    start_controller: Callable[..., Server],
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     """Kueue is quicker than the controller; an image that is being pulled is stood for by a missing ConfigMap."""
     out = tmp_path / "out"
     script = f'echo ${{WANDB_MODE:-real}} >> {out}; [ "$WANDB_MODE" ] && exec sleep 60; sleep 1'
@@ -141,9 +154,13 @@ def test_without_the_webhook_an_admitted_job_whose_pods_wait_is_stopped_and_size
 
 
 def test_without_the_webhook_an_admitted_job_that_has_begun_goes_on_as_written(
-    plane: ControlPlane, gpu_node: Kubelet, space: str, queue: str, start_controller: Callable[..., Server],
+    plane: ControlPlane,
+    gpu_node: Kubelet,
+    space: str,
+    queue: str,
+    start_controller: Callable[..., Server],
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     out, goes_on = tmp_path / "out", tmp_path / "goes-on"
     script = f"echo began >> {out}; until [ -e {goes_on} ]; do sleep .1; done"
     made = plane.api.create(queued("begun", space, script, gpu_node, None))

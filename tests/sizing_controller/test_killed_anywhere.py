@@ -27,11 +27,17 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 SLICES = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb", "nvidia.com/mig-3g.40gb"]
 QUOTA = {GPU: 2, "nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-2g.20gb": 3, "nvidia.com/mig-3g.40gb": 2, "cpu": 8}
 CALLS = {
-    "PATCH train profile 0": "hold", "POST jobs": "dry run", "POST sizingprofiles": "profile",
-    "PATCH train sized 0": "release", "PATCH train retry 0": "out of memory", "PATCH train sized 1": "second try",
-    "PATCH train retry 1": "out of memory again", "PATCH train sized 2": "third try",
-    "PATCH train retry 2": "out of memory once more", "PATCH train own 3": "its own request",
-}  # fmt: skip
+    "PATCH train profile 0": "hold",
+    "POST jobs": "dry run",
+    "POST sizingprofiles": "profile",
+    "PATCH train sized 0": "release",
+    "PATCH train retry 0": "out of memory",
+    "PATCH train sized 1": "second try",
+    "PATCH train retry 1": "out of memory again",
+    "PATCH train sized 2": "third try",
+    "PATCH train retry 2": "out of memory once more",
+    "PATCH train own 3": "its own request",
+}
 
 
 class History:

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from kopt.cluster.api import Invalid
-from kopt.cluster.held import PARKED, hold, holder_of, parked, queue_of
-from kopt.cluster.namespaces import NamespaceView
-from kopt.cluster.requests import request_of
-from kopt.cluster.resources import JOBS, Key, Object, Resource
-from kopt.controllers.sizing.given import SizingSettings
+from kopt.cluster.client.api import Invalid
+from kopt.cluster.client.resources import JOBS, Key, Object, Resource
+from kopt.cluster.holds.hold import PARKED, hold, holder_of, parked, queue_of
+from kopt.cluster.holds.original_request import request_of
+from kopt.cluster.objects.namespace import NamespaceView
 from kopt.controllers.sizing.jobs import STATE_ANNOTATION, State, job_type_of
 from kopt.controllers.sizing.offers import all_offers, offers_of
-from kopt.controllers.sizing.pods import PodView, pod_view
+from kopt.controllers.sizing.pods import JobPod, job_pod
+from kopt.controllers.sizing.ports import SizingSettings
 from kopt.controllers.sizing.profiles import Learned
 from kopt.controllers.sizing.reconciler import Reconciler
-from kopt.core.catalogue import find_gpu
-from kopt.core.profile import DryRun, Spread
-from kopt.core.sizing import WorkloadProfile
+from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.units import GIB, Bytes
-from kopt.policies.profiling import PartitionOffer, ProfilingSettings
-from kopt.policies.profiling_pod import DryRunSettings
+from kopt.core.workload.profile import DryRun, Spread
+from kopt.core.workload.sizing import WorkloadProfile
+from kopt.policies.sizing.profiling import PartitionOffer, ProfilingSettings
+from kopt.policies.sizing.profiling_pod import DryRunSettings
 
 from .conftest import GPU, job
 
@@ -63,7 +63,7 @@ class World:
     def namespace(self, name: str) -> NamespaceView:
         return NamespaceView(True, self.known.get("mode", "enforce"))
 
-    def pods(self, job: Key) -> list[PodView]:
+    def pods(self, job: Key) -> list[JobPod]:
         return list(self.known.get("pods", ()))
 
     def learned(self, namespace: str, digest: str) -> Learned | None:
@@ -87,7 +87,7 @@ class World:
     async def resume(self, fence: object, job: Object) -> None:
         self.resumed += 1
 
-    async def last_words(self, pod: PodView) -> bool:
+    async def last_words(self, pod: JobPod) -> bool:
         return False
 
     async def patch(self, resource: Resource, seen: Object, changes: Object) -> Object:
@@ -136,8 +136,19 @@ def a_job(state: State | None = None, *, held: bool = False, **changes: Any) -> 
 def learned(peak: int = 5 * GIB, **changes: Any) -> Learned:
     profile = WorkloadProfile(H100.name, Bytes(peak), 90.0, 180, True, 0.05)
     run = DryRun(profile, activity=Spread(0.05, 0.05, 0.05))
-    return Learned(**{"digest": "d", "namespace": "team", "run": run, "reason": "", "at_s": NOW_S, "image_id": "",
-                      "job_uid": "p", "document": {"metadata": {}}} | changes)  # fmt: skip
+    return Learned(
+        **{
+            "digest": "d",
+            "namespace": "team",
+            "run": run,
+            "reason": "",
+            "at_s": NOW_S,
+            "image_id": "",
+            "job_uid": "p",
+            "document": {"metadata": {}},
+        }
+        | changes
+    )
 
 
 def state(phase: str = "profile", **changes: Any) -> State:
@@ -205,7 +216,7 @@ async def test_a_request_is_changed_only_when_no_pod_is_left() -> None:
 
 
 async def test_a_job_that_fails_for_reasons_of_its_own_gets_no_tries_of_ours() -> None:
-    failed = PodView(("team", "p"), "uid", "train", True, True, False, "", "")
+    failed = JobPod(("team", "p"), "uid", "train", True, True, False, "", "")
     found = a_job(state("sized", granted_bytes=10 * GIB))
     found["spec"]["backoffLimit"] = 3
     world = World(found, pods=[failed], learned=learned())
@@ -214,7 +225,7 @@ async def test_a_job_that_fails_for_reasons_of_its_own_gets_no_tries_of_ours() -
 
 
 async def test_another_image_behind_the_reference_ends_the_profile() -> None:
-    runs = PodView(("team", "p"), "uid", "train", False, False, False, "", "image@sha256:b")
+    runs = JobPod(("team", "p"), "uid", "train", False, False, False, "", "image@sha256:b")
     found = a_job(state("sized"))
     # As Kueue's flavours do while it runs; the type is that of the Job as it was written.
     found["spec"]["template"]["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
@@ -233,22 +244,28 @@ async def test_a_state_that_cannot_be_read_starts_anew_and_harms_nothing(text: s
     assert world.limits[GPU] == "1"
 
 
-@pytest.mark.parametrize(("status", "expected"), [
-    ({"reason": "OOMKilled", "exitCode": 137}, True), ({"reason": "Error", "exitCode": 1}, False),
-    ({"reason": "Error", "exitCode": 1, "message": "torch.OutOfMemoryError: CUDA out of memory."}, True),
-    ({"reason": "Completed", "exitCode": 0, "message": "CUDA out of memory"}, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"reason": "OOMKilled", "exitCode": 137}, True),
+        ({"reason": "Error", "exitCode": 1}, False),
+        ({"reason": "Error", "exitCode": 1, "message": "torch.OutOfMemoryError: CUDA out of memory."}, True),
+        ({"reason": "Completed", "exitCode": 0, "message": "CUDA out of memory"}, False),
+    ],
+)
 def test_how_a_pod_ran_out_of_memory(status: Object, expected: bool) -> None:
-    pod = {"metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"batch.kubernetes.io/job-name": "train"}},
-           "status": {"containerStatuses": [{"name": "train", "state": {"terminated": status}}]}}  # fmt: skip
-    view = pod_view(pod)
+    pod = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"batch.kubernetes.io/job-name": "train"}},
+        "status": {"containerStatuses": [{"name": "train", "state": {"terminated": status}}]},
+    }
+    view = job_pod(pod)
     assert view is not None
     assert view.out_of_memory is expected
 
 
 QUEUED = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}}
 SUSPENDED = {"spec": {"suspend": True}, "status": {"conditions": [{"type": "Suspended", "status": "True"}]}}
-OUT_OF_MEMORY = PodView(("team", "p"), "uid", "train", True, True, True, "", "")
+OUT_OF_MEMORY = JobPod(("team", "p"), "uid", "train", True, True, True, "", "")
 
 
 def queue_of_(found: Object) -> str:
@@ -288,17 +305,23 @@ async def test_a_queue_without_quota_of_partitions_leaves_the_request() -> None:
     assert (queue_of_(world.found), world.limits[GPU], world.state["phase"]) == ("gpus", "1", "own")
 
 
-PENDING = PodView(("team", "p"), "uid", "train", False, False, False, "", "")
+PENDING = JobPod(("team", "p"), "uid", "train", False, False, False, "", "")
 RUNS = replace(PENDING, begun=True)
 
 
 @pytest.mark.parametrize(
     ("pods", "status"),
-    [([RUNS], {"active": 1}), ([PENDING, RUNS], {"active": 2}), ([PENDING], {"active": 2}), ([], {"active": 1}),
-     ([PENDING], {"active": 1, "ready": 1}), ([PENDING], {"active": 1, "failed": 1})],
-)  # fmt: skip
+    [
+        ([RUNS], {"active": 1}),
+        ([PENDING, RUNS], {"active": 2}),
+        ([PENDING], {"active": 2}),
+        ([], {"active": 1}),
+        ([PENDING], {"active": 1, "ready": 1}),
+        ([PENDING], {"active": 1, "failed": 1}),
+    ],
+)
 async def test_what_a_queue_has_admitted_and_has_begun_goes_on_as_it_is(
-    pods: list[PodView], status: dict[str, int]
+    pods: list[JobPod], status: dict[str, int]
 ) -> None:
     """Nor is one stopped whose pods are not all seen yet."""
     world = World(a_job(**QUEUED, status=status), pods=pods)
@@ -364,8 +387,12 @@ async def test_what_kueue_started_while_it_was_parked_is_given_back_at_once() ->
 
 async def test_a_queued_job_that_ran_out_of_memory_is_stopped_by_its_workload_and_tries_again() -> None:
     covered = [one.resource for one in OFFERS]
-    world = World(a_job(state("sized", granted_bytes=10 * GIB), **QUEUED), pods=[OUT_OF_MEMORY], learned=learned(),
-                  covered=covered)  # fmt: skip
+    world = World(
+        a_job(state("sized", granted_bytes=10 * GIB), **QUEUED),
+        pods=[OUT_OF_MEMORY],
+        learned=learned(),
+        covered=covered,
+    )
     await world.step()
     assert (world.state["phase"], holder_of(world.found)) == ("retry", "profiling")
     assert "suspend" not in world.found["spec"], "Kueue would start it again"
@@ -408,7 +435,7 @@ async def test_a_job_without_a_command_is_told_why_it_is_not_profiled_once() -> 
     await world.step()
     await world.step()
     assert world.told == ["NotProfiled"]
-    assert "Write `command`" in world.found["metadata"]["annotations"]["kaiwo.ai/recommended-reason"]
+    assert "Set `command`" in world.found["metadata"]["annotations"]["kaiwo.ai/recommended-reason"]
     assert (holder_of(world.found), world.limits[GPU]) == ("", "1")
     assert "suspend" not in world.found["spec"]
 
@@ -448,23 +475,32 @@ def needs(key: str, operator: str, *values: str) -> Object:
 TAINT = {"key": "slices", "value": "yes", "effect": "NoSchedule"}
 
 
-@pytest.mark.parametrize(("pod", "taints", "expected"), [
-    ({}, (), True), ({"nodeSelector": {"pool": "slices"}}, (), True), ({"nodeSelector": {"pool": "whole"}}, (), False),
-    (affinity(needs(PRODUCT, "In", "NVIDIA-H100-80GB-HBM3", "x")), (), True),
-    (affinity(needs(PRODUCT, "In", "NVIDIA-A100-SXM4-40GB")), (), False),
-    (affinity(needs("pool", "NotIn", "slices")), (), False), (affinity(needs("none", "DoesNotExist")), (), True),
-    (affinity(needs("pool", "Exists"), needs("rack", "Gt", "6")), (), True),
-    (affinity(needs("rack", "Lt", "7")), (), False),
-    (affinity(needs("pool", "Like", "s")), (), False), (affinity(needs("rack", "Gt", "x")), (), False),
-    (affinity(needs("pool", "Exists"), matchFields=[{}]), (), False), (affinity(), (), False),
-    ({}, (TAINT,), False), ({}, (TAINT | {"effect": "PreferNoSchedule"},), True),
-    ({}, ({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"},), True),
-    ({"tolerations": [{"key": "slices", "operator": "Exists"}]}, (TAINT,), True),
-    ({"tolerations": [{"operator": "Exists", "effect": "NoSchedule"}]}, (TAINT,), True),
-    ({"tolerations": [{"key": "slices", "value": "yes"}]}, (TAINT,), True),
-    ({"tolerations": [{"key": "slices", "value": "no"}]}, (TAINT,), False),
-    ({"tolerations": [{"key": "slices", "value": "yes", "effect": "NoExecute"}]}, (TAINT,), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pod", "taints", "expected"),
+    [
+        ({}, (), True),
+        ({"nodeSelector": {"pool": "slices"}}, (), True),
+        ({"nodeSelector": {"pool": "whole"}}, (), False),
+        (affinity(needs(PRODUCT, "In", "NVIDIA-H100-80GB-HBM3", "x")), (), True),
+        (affinity(needs(PRODUCT, "In", "NVIDIA-A100-SXM4-40GB")), (), False),
+        (affinity(needs("pool", "NotIn", "slices")), (), False),
+        (affinity(needs("none", "DoesNotExist")), (), True),
+        (affinity(needs("pool", "Exists"), needs("rack", "Gt", "6")), (), True),
+        (affinity(needs("rack", "Lt", "7")), (), False),
+        (affinity(needs("pool", "Like", "s")), (), False),
+        (affinity(needs("rack", "Gt", "x")), (), False),
+        (affinity(needs("pool", "Exists"), matchFields=[{}]), (), False),
+        (affinity(), (), False),
+        ({}, (TAINT,), False),
+        ({}, (TAINT | {"effect": "PreferNoSchedule"},), True),
+        ({}, ({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"},), True),
+        ({"tolerations": [{"key": "slices", "operator": "Exists"}]}, (TAINT,), True),
+        ({"tolerations": [{"operator": "Exists", "effect": "NoSchedule"}]}, (TAINT,), True),
+        ({"tolerations": [{"key": "slices", "value": "yes"}]}, (TAINT,), True),
+        ({"tolerations": [{"key": "slices", "value": "no"}]}, (TAINT,), False),
+        ({"tolerations": [{"key": "slices", "value": "yes", "effect": "NoExecute"}]}, (TAINT,), False),
+    ],
+)
 def test_partitions_are_offered_only_where_it_may_run(pod: Object, taints: Sequence[Object], expected: bool) -> None:
     found = offers_of(node(taints))
     assert found is not None

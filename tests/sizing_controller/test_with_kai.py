@@ -16,9 +16,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def test_a_job_of_kais_is_held_dry_run_in_its_queue_and_bound_with_its_size(
-    plane: ControlPlane, gpu_node: Kubelet, space: str, kai: Kai, start_controller: Callable[..., Server],
+    plane: ControlPlane,
+    gpu_node: Kubelet,
+    space: str,
+    kai: Kai,
+    start_controller: Callable[..., Server],
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     start_controller()
     out = tmp_path / "out"
     script = (

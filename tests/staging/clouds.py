@@ -39,11 +39,27 @@ def google(folder: Path) -> Iterator[Cloud]:
     """fake-gcs-server; it asks nobody who they are."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [build.binaries("gcs") / "fake-gcs-server", "-scheme", "http", "-host", "127.0.0.1", "-port", str(port),
-               "-public-host", f"127.0.0.1:{port}", "-external-url", url, "-backend", "memory"]  # fmt: skip
+    command = [
+        build.binaries("gcs") / "fake-gcs-server",
+        "-scheme",
+        "http",
+        "-host",
+        "127.0.0.1",
+        "-port",
+        str(port),
+        "-public-host",
+        f"127.0.0.1:{port}",
+        "-external-url",
+        url,
+        "-backend",
+        "memory",
+    ]
     key = folder / "key.json"
-    key.write_text(json.dumps({"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": "",
-                               "private_key_id": ""}))  # fmt: skip
+    key.write_text(
+        json.dumps(
+            {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        )
+    )
     server = Server("fake-gcs-server", command, folder)
     server.wait_until(lambda: httpx.post(f"{url}/storage/v1/b?project=p", json={"name": "data"}).status_code < 500)
 
@@ -60,9 +76,19 @@ def azure(folder: Path) -> Iterator[Cloud]:
     """Azurite, from npm; raises FileNotFoundError where it cannot be had."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = ["node", _azurite() / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js",
-               "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", folder / "blobs", "--silent",
-               "--skipApiVersionCheck", "--disableTelemetry"]  # fmt: skip
+    command = [
+        "node",
+        _azurite() / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js",
+        "--blobHost",
+        "127.0.0.1",
+        "--blobPort",
+        str(port),
+        "--location",
+        folder / "blobs",
+        "--silent",
+        "--skipApiVersionCheck",
+        "--disableTelemetry",
+    ]
     server = Server("azurite", command, folder)
     server.wait_until(lambda: _signed("PUT", url, f"/{ACCOUNT}/data", "restype:container").status_code in (201, 409))
 

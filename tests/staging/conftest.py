@@ -14,7 +14,7 @@ from controlplane.object_store import KEY, S3, SECRET, s3_server
 
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.staging import stage
-from kopt.core.staging import Manifest, Progress, Source
+from kopt.core.staging.manifest import Manifest, Progress, Source
 from tests.staging.servers import Pipe, Web, web
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
@@ -59,14 +59,20 @@ def run(*words: object, variables: dict[str, str] | None = None, **more: Any) ->
     """``kopt stage …`` to its end."""
     environment = {**os.environ, **(variables or {})}
     return subprocess.run(
-        [*KOPT, "stage", *map(str, words)], env=environment, capture_output=True, text=True, timeout=120, check=False,
+        [*KOPT, "stage", *map(str, words)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
         **more,
-    )  # fmt: skip
+    )
 
 
 def content(place: Path) -> dict[str, bytes]:
     """The files of a copy, without what staging keeps."""
     return {
-        str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*")
+        str(path.relative_to(place)): path.read_bytes()
+        for path in place.rglob("*")
         if path.is_file() and not path.relative_to(place).parts[0].startswith(".kopt-")
-    }  # fmt: skip
+    }

@@ -106,9 +106,12 @@ def _send_file(handler: BaseHTTPRequestHandler, state: Web, one: Served, wanted:
 
 
 def _send(
-    handler: BaseHTTPRequestHandler, status: int, body: bytes, more: dict[str, str] | None = None,
+    handler: BaseHTTPRequestHandler,
+    status: int,
+    body: bytes,
+    more: dict[str, str] | None = None,
     length: int | None = None,
-) -> None:  # fmt: skip
+) -> None:
     handler.send_response(status)
     for key, value in {"content-length": str(len(body) if length is None else length), **(more or {})}.items():
         handler.send_header(key, value)

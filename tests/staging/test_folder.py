@@ -21,7 +21,7 @@ from kopt.agents.staging.folder import Folder
 from kopt.agents.staging.journal import Journal
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.staging import stage
-from kopt.core.staging import Checksum, Phase, Progress, Source, StagingError, Trouble
+from kopt.core.staging.manifest import Checksum, Phase, Progress, Source, StagingError, Trouble
 from tests.staging.conftest import KOPT, content, run, staged
 
 
@@ -214,8 +214,9 @@ def test_a_disk_that_fills_up_meanwhile_stops_it_and_a_larger_one_goes_on(source
         f'"$@" || exit 3; cp -r {space}/copy {tmp_path}/result; exit $status'
     )
     words = [*KOPT, "stage", str(source), str(space / "copy"), "--part", "256KiB", "--parallel", "2"]
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", script, "sh", *words], capture_output=True, text=True,
-                          timeout=120, check=False)  # fmt: skip
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, "sh", *words], capture_output=True, text=True, timeout=120, check=False
+    )
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip(f"no namespaces for mounts here: {done.stderr.strip()}")
     assert done.returncode == 1, done.stderr
@@ -338,8 +339,9 @@ def test_damage_is_found_told_and_mended(source: Path, tmp_path: Path) -> None:
         file.write(b"rotten")
     (place / "inner" / "empty").unlink()
     assert asyncio.run(verify(place)) == [
-        Damage("inner/empty", "is not there"), Damage("one.bin", "1 of 10 parts differ from what was fetched"),
-    ]  # fmt: skip
+        Damage("inner/empty", "is not there"),
+        Damage("one.bin", "1 of 10 parts differ from what was fetched"),
+    ]
     told = run("--verify", place)
     assert told.returncode == 1
     assert "inner/empty" in told.stdout

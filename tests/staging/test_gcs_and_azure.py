@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kopt.core.staging import Progress, StagingError, Trouble
+from kopt.core.staging.manifest import Progress, StagingError, Trouble
 from tests.staging.clouds import Cloud, azure, google
 from tests.staging.conftest import content, run, staged
 
@@ -32,9 +32,11 @@ def cloud(server: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
 
 def test_objects_of_all_sizes_and_names_arrive(cloud: Cloud, tmp_path: Path) -> None:
     objects = {
-        "all/one": b"x", "all/inner/of two parts": os.urandom(2 * PART), "all/strange # + ü?.bin": os.urandom(PART + 1),
+        "all/one": b"x",
+        "all/inner/of two parts": os.urandom(2 * PART),
+        "all/strange # + ü?.bin": os.urandom(PART + 1),
         "all/large": os.urandom(9 * PART + 7),
-    }  # fmt: skip
+    }
     for key, value in objects.items():
         cloud.put(key, value)
     cloud.put("alligator", b"another prefix")
@@ -69,8 +71,7 @@ def test_another_version_of_an_object_is_never_mixed_with_the_first(cloud: Cloud
 
     told = Listening(change_it)
     with pytest.raises(StagingError) as caught:
-        staged(f"{cloud.scheme}://data/changing", tmp_path, told, part_bytes=PART, parallel=1,
-               limit_bytes_s=2.0 * PART)  # fmt: skip
+        staged(f"{cloud.scheme}://data/changing", tmp_path, told, part_bytes=PART, parallel=1, limit_bytes_s=2.0 * PART)
     assert caught.value.trouble is Trouble.CHANGED
     assert content(tmp_path) == {}
 
@@ -101,8 +102,11 @@ def test_what_is_not_there_and_what_may_not_be_read_say_so(
     if cloud.scheme == "gs":
         return
     monkeypatch.delenv("AZURE_STORAGE_USE_EMULATOR")
-    wrong = {"AZURE_STORAGE_ACCOUNT_NAME": "devstoreaccount1", "AZURE_STORAGE_ACCOUNT_KEY": "d3Jvbmc=",
-             "AZURE_STORAGE_ENDPOINT": f"{cloud.variables['AZURITE_BLOB_STORAGE_URL']}/devstoreaccount1"}  # fmt: skip
+    wrong = {
+        "AZURE_STORAGE_ACCOUNT_NAME": "devstoreaccount1",
+        "AZURE_STORAGE_ACCOUNT_KEY": "d3Jvbmc=",
+        "AZURE_STORAGE_ENDPOINT": f"{cloud.variables['AZURITE_BLOB_STORAGE_URL']}/devstoreaccount1",
+    }
     for name, value in wrong.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(StagingError) as caught:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from controlplane.processes import free_port
 
-from kopt.core.staging import Checksum, Progress, StagingError, Trouble
+from kopt.core.staging.manifest import Checksum, Progress, StagingError, Trouble
 from tests.staging.conftest import content, run, staged
 from tests.staging.servers import Served, Web
 
@@ -51,9 +51,10 @@ def test_a_server_that_stays_busy_is_given_up_with_a_word(files: Web, tmp_path: 
     assert caught.value.trouble is Trouble.UNREACHABLE
 
 
-@pytest.mark.parametrize(("scheme", "listening", "why"), [
-    ("http", False, "Connection refused"), ("https", True, "InvalidMessage InvalidContentType")
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("scheme", "listening", "why"),
+    [("http", False, "Connection refused"), ("https", True, "InvalidMessage InvalidContentType")],
+)
 def test_where_nobody_answers_that_is_said(files: Web, tmp_path: Path, scheme: str, listening: bool, why: str) -> None:
     address = files.url.partition("//")[2] if listening else f"127.0.0.1:{free_port()}"
     with pytest.raises(StagingError, match=f"no connection: {why}") as caught:

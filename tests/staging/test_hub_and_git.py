@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kopt.core.staging import StagingError, Trouble
+from kopt.core.staging.manifest import StagingError, Trouble
 from tests.staging.conftest import content, run, staged
 from tests.staging.servers import Hub, hub
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from controlplane.processes import Server, spawn, wait_for
 
-from kopt.core.staging import StagingError, Trouble
+from kopt.core.staging.manifest import StagingError, Trouble
 from tests.staging.conftest import KOPT, S3, SECRET, content, run, staged
 from tests.staging.servers import Pipe
 
@@ -24,9 +24,12 @@ def _lines(place: Path) -> int:
 
 def test_objects_of_all_sizes_and_names_arrive(s3: S3, tmp_path: Path) -> None:
     objects = {
-        "all/empty": b"", "all/one": b"x", "all/inner/of two parts": os.urandom(2 * PART),
-        "all/strange %41 # + ü?.bin": os.urandom(PART + 1), "all/large": os.urandom(12 * PART + 7),
-    }  # fmt: skip
+        "all/empty": b"",
+        "all/one": b"x",
+        "all/inner/of two parts": os.urandom(2 * PART),
+        "all/strange %41 # + ü?.bin": os.urandom(PART + 1),
+        "all/large": os.urandom(12 * PART + 7),
+    }
     for key, value in objects.items():
         s3.put(key, value)
     s3.put("alligator", b"another prefix")
@@ -44,8 +47,9 @@ def test_after_a_kill_no_finished_part_is_fetched_again(s3: S3, tmp_path: Path, 
     s3.put("killed/set.bin", whole)
     place, first, second = tmp_path / "copy", pipes(s3.port), pipes(s3.port)
     words = ["stage", "s3://data/killed", str(place), "--part", "1MiB", "--parallel", "4", "-o", "json"]
-    slow = spawn([*KOPT, *words, "--limit", "6MiB/s"], env={**os.environ, **s3.through(first.url)},
-                 stdout=subprocess.DEVNULL)  # fmt: skip
+    slow = spawn(
+        [*KOPT, *words, "--limit", "6MiB/s"], env={**os.environ, **s3.through(first.url)}, stdout=subprocess.DEVNULL
+    )
     wait_for(lambda: _lines(place) >= 8, what="eight parts are fetched")
     slow.send_signal(signal.SIGKILL)
     slow.wait()
@@ -126,9 +130,14 @@ def test_an_object_that_changes_midway_stops_it_and_its_parts_go(
     ],
 )
 def test_what_cannot_be_read_is_said_with_what_to_do(
-    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], source: str, trouble: Trouble,
+    s3: S3,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, str],
+    source: str,
+    trouble: Trouble,
     says: str,
-) -> None:  # fmt: skip
+) -> None:
     for name, value in change.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(StagingError, match=says) as caught:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from kopt.agents.staging.journal import Journal, PartLine, known
 from kopt.agents.staging.troubles import of_source
-from kopt.core.staged_data import StageResult
-from kopt.core.staging import (
+from kopt.core.staging.manifest import (
     Checksum,
     Entry,
     Manifest,
@@ -30,6 +29,7 @@ from kopt.core.staging import (
     redacted,
     safe_path,
 )
+from kopt.core.staging.staged_data import StageResult
 from tests.staging.conftest import run
 
 DIGEST = "ab" * 32
@@ -87,9 +87,23 @@ def test_sources_are_read(text: str, kind: SourceKind, address: str, revision: s
 
 @pytest.mark.parametrize(
     "text",
-    ["", "s3://", "ftp://host/x", "hf://onlyname", "hf://a/../b", "hf://a/b/../../c", "pvc://../x", "git+ext://sh -c x",
-     "git+https://host/a@--upload-pack=x", "https:///path", "https://[x/y", "file://host/x", "s3://a\nb", "pvc://a/../b"],
-)  # fmt: skip
+    [
+        "",
+        "s3://",
+        "ftp://host/x",
+        "hf://onlyname",
+        "hf://a/../b",
+        "hf://a/b/../../c",
+        "pvc://../x",
+        "git+ext://sh -c x",
+        "git+https://host/a@--upload-pack=x",
+        "https:///path",
+        "https://[x/y",
+        "file://host/x",
+        "s3://a\nb",
+        "pvc://a/../b",
+    ],
+)
 def test_what_is_no_source_is_refused(text: str) -> None:
     with pytest.raises(StagingError):
         Source.parse(text)
@@ -166,18 +180,36 @@ def test_a_manifest_of_anything_else_is_refused(change: Callable[[dict[str, Any]
 
 @pytest.mark.parametrize(
     "change",
-    [{"phase": "Done"}, {"phase": []}, {"reason": "Because"}, {"objects": -1}, {"objects": "1"}, {"schema": None},
-     {"seconds_left": "soon"}, {"message": None}, {"more": 1}],
-)  # fmt: skip
+    [
+        {"phase": "Done"},
+        {"phase": []},
+        {"reason": "Because"},
+        {"objects": -1},
+        {"objects": "1"},
+        {"schema": None},
+        {"seconds_left": "soon"},
+        {"message": None},
+        {"more": 1},
+    ],
+)
 def test_a_progress_of_anything_else_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(StagingError):
         Progress.from_dict(Progress(Phase.FETCHING, "x").to_dict() | change)
 
 
 LINES = st.lists(
-    st.builds(PartLine, st.sampled_from(["a", "b/c"]), st.just("v"), st.just(100), st.just(10), st.integers(0, 9),
-              st.just(DIGEST)), min_size=1, max_size=12,
-)  # fmt: skip
+    st.builds(
+        PartLine,
+        st.sampled_from(["a", "b/c"]),
+        st.just("v"),
+        st.just(100),
+        st.just(10),
+        st.integers(0, 9),
+        st.just(DIGEST),
+    ),
+    min_size=1,
+    max_size=12,
+)
 
 
 @given(LINES, st.integers(0, 2000), st.binary(max_size=20))

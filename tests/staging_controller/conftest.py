@@ -50,44 +50,86 @@ class Team:
         self.claim = folder / "claim"
         self.claim.mkdir()
         self.secret("s3", s3.variables)
-        volume = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"],
-                  "hostPath": {"path": str(self.claim)}, "claimRef": {"name": "data", "namespace": space}}  # fmt: skip
-        claim = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": space,
-                 "resources": {"requests": {"storage": "1Gi"}}}  # fmt: skip
+        volume = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteMany"],
+            "hostPath": {"path": str(self.claim)},
+            "claimRef": {"name": "data", "namespace": space},
+        }
+        claim = {
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "",
+            "volumeName": space,
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
         self.api.apply(
             {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": space}, "spec": volume},
-            {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": space},
-             "spec": claim},
-        )  # fmt: skip
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "data", "namespace": space},
+                "spec": claim,
+            },
+        )
 
     def secret(self, name: str, values: dict[str, str]) -> None:
-        self.api.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": self.space},
-                        "stringData": values})  # fmt: skip
+        self.api.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": name, "namespace": self.space},
+                "stringData": values,
+            }
+        )
 
     def stage(self, name: str, source: str, path: str = "", **spec: Any) -> Object:
         place = {"claim": "data", "path": path or name}
         wanted = {"source": source, "destination": place, "credentials": {"secretName": "s3"}} | spec
-        return self.api.create({"apiVersion": DATA[0], "kind": DATA[1],
-                                "metadata": {"name": name, "namespace": self.space}, "spec": wanted})  # fmt: skip
+        return self.api.create(
+            {
+                "apiVersion": DATA[0],
+                "kind": DATA[1],
+                "metadata": {"name": name, "namespace": self.space},
+                "spec": wanted,
+            }
+        )
 
-    def submit(self, name: str, data: str = "", queue: str = "gpus", script: str = "sleep 600", gpus: int = 1,
-               params: dict[str, str] | None = None, secret: str = "", **notes: str) -> Object:  # fmt: skip
+    def submit(
+        self,
+        name: str,
+        data: str = "",
+        queue: str = "gpus",
+        script: str = "sleep 600",
+        gpus: int = 1,
+        params: dict[str, str] | None = None,
+        secret: str = "",
+        **notes: str,
+    ) -> Object:
         """A Job of one pod that mounts the claim at /data."""
         annotations = {"kaiwo.ai/staged-data": data} if data else {}
         annotations |= {f"kaiwo.ai/{key.replace('_', '-')}": value for key, value in notes.items()}
-        container = {"name": "train", "image": "team/train:1", "command": ["sh", "-c", script],
-                     "resources": {"limits": {GPU: str(gpus)}, "requests": {"cpu": "100m"}},
-                     "volumeMounts": [{"name": "data", "mountPath": "/data"}]}  # fmt: skip
+        container = {
+            "name": "train",
+            "image": "team/train:1",
+            "command": ["sh", "-c", script],
+            "resources": {"limits": {GPU: str(gpus)}, "requests": {"cpu": "100m"}},
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        }
         if secret:
             container["envFrom"] = [{"secretRef": {"name": secret}}]
-        pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container],
-               "nodeSelector": self.node.selector,
-               "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}  # fmt: skip
+        pod = {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container],
+            "nodeSelector": self.node.selector,
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+        }
         labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
         metadata = {"name": name, "namespace": self.space, "labels": labels, "annotations": annotations}
         spec = {"template": {"spec": pod}, "suspend": bool(queue), "backoffLimit": 0}
-        return self.api.create({"apiVersion": BATCH[0], "kind": BATCH[1], "metadata": metadata, "spec": spec},
-                               **(params or {}))  # fmt: skip
+        return self.api.create(
+            {"apiVersion": BATCH[0], "kind": BATCH[1], "metadata": metadata, "spec": spec}, **(params or {})
+        )
 
     def wait_reviewed(self) -> None:
         """Until the webhook holds what asks for data as it is created."""
@@ -105,10 +147,15 @@ class Team:
         return str(self.job(name)["metadata"].get("labels", {}).get("kaiwo.ai/held", ""))
 
     def history(self, stored: Object) -> list[Object]:
-        """Every state that a Job had since it was stored."""
-        query = {"watch": "true", "timeoutSeconds": "1", "resourceVersion": stored["metadata"]["resourceVersion"],
-                 "fieldSelector": f"metadata.name={stored['metadata']['name']}"}  # fmt: skip
-        answer = self.api.request("GET", self.api.path(*BATCH, self.space), params=query)
+        """Every state that an object had since it was stored."""
+        query = {
+            "watch": "true",
+            "timeoutSeconds": "1",
+            "resourceVersion": stored["metadata"]["resourceVersion"],
+            "fieldSelector": f"metadata.name={stored['metadata']['name']}",
+        }
+        path = self.api.path(stored["apiVersion"], stored["kind"], self.space)
+        answer = self.api.request("GET", path, params=query)
         return [stored, *(json.loads(line)["object"] for line in answer.text.splitlines())]
 
     def holders(self, stored: Object) -> list[str]:
@@ -197,11 +244,26 @@ def webhook(plane: ControlPlane) -> Iterator[Server]:
 def reviewing(plane: ControlPlane) -> Iterator[Server]:
     """A replica of the webhook while the block runs."""
     port, probes = free_port(), free_port()
-    command = [*KOPT, "webhook", "--kubeconfig", str(plane.kubeconfig), "--listen", f"127.0.0.1:{port}", "--probes",
-               str(probes), "--url", f"https://127.0.0.1:{port}", "--namespace", SYSTEM, "--drain", "0"]  # fmt: skip
+    command = [
+        *KOPT,
+        "webhook",
+        "--kubeconfig",
+        str(plane.kubeconfig),
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--probes",
+        str(probes),
+        "--url",
+        f"https://127.0.0.1:{port}",
+        "--namespace",
+        SYSTEM,
+        "--drain",
+        "0",
+    ]
     policy = {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "ConformancePolicy", "metadata": {"name": "default"}}
-    plane.api.apply(policy | {"spec": {"namespaces": "OptIn", "rollout": {"queues": 0},
-                                 "tracing": {"samplesPerThousand": 0}}})  # fmt: skip
+    plane.api.apply(
+        policy | {"spec": {"namespaces": "OptIn", "rollout": {"queues": 0}, "tracing": {"samplesPerThousand": 0}}}
+    )
     server = plane.start_server("staging-webhook", command)
     yield server
     server.kill()

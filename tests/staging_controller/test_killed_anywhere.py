@@ -15,9 +15,9 @@ from controlplane.processes import Server, wait_for
 from cut_off import way_to
 from mortal import Met, Mortal, lives, until_killed
 
-from kopt.cluster.lease import LeaseSettings
-from kopt.controllers.staging.given import StagingSettings
-from kopt.controllers.staging.process import ProcessSettings, Replica
+from kopt.cluster.runtime.lease import LeaseSettings
+from kopt.controllers.staging.main import ProcessSettings, Replica
+from kopt.controllers.staging.ports import StagingSettings
 from kopt.core.decision import Mode
 from kopt.policies.staging.pod import PodSettings
 
@@ -57,9 +57,12 @@ def killed(kubeconfig: Path, met: Met) -> AbstractContextManager[None]:
     async def live(over: asyncio.Event, number: int) -> None:
         kube = Mortal(kubeconfig, met, call_of)
         settings = ProcessSettings(
-            lease=LeaseSettings(1.5, 1.0, 0.2), namespace=SYSTEM, identity=f"life-{number}", port=0,
+            lease=LeaseSettings(1.5, 1.0, 0.2),
+            namespace=SYSTEM,
+            identity=f"life-{number}",
+            port=0,
             staging=StagingSettings(PodSettings("kopt-staging:test", cpu="10m"), Mode.ENFORCE),
-        )  # fmt: skip
+        )
         await until_killed(kube, Replica(kube, settings).run(), over)
 
     return lives(live)
@@ -68,13 +71,25 @@ def killed(kubeconfig: Path, met: Met) -> AbstractContextManager[None]:
 def gated(team: Team, name: str, request: str) -> None:
     """A pod as the webhook leaves it."""
     labels = {"kaiwo.ai/held": "staging", "kaiwo.ai/asks-for-data": "true"}
-    notes = {"kaiwo.ai/stage": request, "kaiwo.ai/stage-secret": "s3",
-             "kaiwo.ai/held-undo": '{"gates":["kaiwo.ai/staging"]}'}  # fmt: skip
-    spec = {"containers": [{"name": "serve", "image": "team/serve:1", "command": ["sleep", "600"]}],
-            "schedulingGates": [{"name": "kaiwo.ai/staging"}], "nodeSelector": team.node.selector,
-            "terminationGracePeriodSeconds": 0}  # fmt: skip
-    team.api.create({"apiVersion": "v1", "kind": "Pod", "spec": spec, "metadata": {
-        "name": name, "namespace": team.space, "labels": labels, "annotations": notes}})  # fmt: skip
+    notes = {
+        "kaiwo.ai/stage": request,
+        "kaiwo.ai/stage-secret": "s3",
+        "kaiwo.ai/held-undo": '{"gates":["kaiwo.ai/staging"]}',
+    }
+    spec = {
+        "containers": [{"name": "serve", "image": "team/serve:1", "command": ["sleep", "600"]}],
+        "schedulingGates": [{"name": "kaiwo.ai/staging"}],
+        "nodeSelector": team.node.selector,
+        "terminationGracePeriodSeconds": 0,
+    }
+    team.api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "spec": spec,
+            "metadata": {"name": name, "namespace": team.space, "labels": labels, "annotations": notes},
+        }
+    )
 
 
 def test_data_is_fetched_once_and_the_job_runs_wherever_it_dies(team: Team) -> None:
@@ -156,8 +171,13 @@ def test_kopt_off_gives_back_everything(team: Team, controller: Callable[..., Co
         team.wait_told(name, "failed")
         assert team.holder(name) == "staging"
     one.server.kill()
-    done = subprocess.run([*KOPT, "off", "--kubeconfig", str(team.plane.kubeconfig)], text=True,
-                          capture_output=True, timeout=120, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*KOPT, "off", "--kubeconfig", str(team.plane.kubeconfig)],
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     for name in ("train", "alone"):
         wait_for(lambda name=name: team.runs(name), what=f"{name} runs")

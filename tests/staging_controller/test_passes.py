@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from kopt.cluster.api import Page
-from kopt.cluster.resources import JOBS, Object, Resource
-from kopt.cluster.staged_data import STAGED_DATA, staged_data_of
-from kopt.controllers.staging.given import DataView
-from kopt.controllers.staging.live import data_view
+from kopt.cluster.client.api import Page
+from kopt.cluster.client.resources import JOBS, Object, Resource
+from kopt.cluster.objects.staged_data import STAGED_DATA, staged_data_of
+from kopt.controllers.staging.ports import DataView
 from kopt.controllers.staging.reading import workload_view
 from kopt.controllers.staging.reconciler import Reconciler
+from kopt.controllers.staging.state import data_view
 from kopt.controllers.staging.views import JobView, PodView, WorkloadView
-from kopt.core.staged_data import CLAIM
+from kopt.core.staging.staged_data import CLAIM
 from kopt.policies.staging.copies import Run, Verb
 
 from .test_scene import NOW, Seen, settings
@@ -38,8 +38,10 @@ class Written(Seen):
 
     def stage(self, name: str, source: str) -> None:
         metadata = {"namespace": "team", "name": name, "uid": f"uid-{name}", "generation": 1, "resourceVersion": "1"}
-        self.documents[name] = {"metadata": metadata, "spec": {
-            "source": source, "destination": {"claim": "claim", "path": name}}}  # fmt: skip
+        self.documents[name] = {
+            "metadata": metadata,
+            "spec": {"source": source, "destination": {"claim": "claim", "path": name}},
+        }
 
     async def create(self, resource: Resource, body: Object) -> Object:
         self.created.append(body)
@@ -69,10 +71,16 @@ class Written(Seen):
 
 
 def asking(name: str, **metadata: Any) -> WorkloadView:
-    metadata = {"namespace": "team", "name": name, "uid": name, "resourceVersion": "1",
-                "annotations": {"kaiwo.ai/staged-data": "tokens"}} | metadata  # fmt: skip
-    view = workload_view({"metadata": metadata, "spec": {"suspend": False, "template": {"spec": {"containers": []}}},
-                          "status": {}}, JOBS)  # fmt: skip
+    metadata = {
+        "namespace": "team",
+        "name": name,
+        "uid": name,
+        "resourceVersion": "1",
+        "annotations": {"kaiwo.ai/staged-data": "tokens"},
+    } | metadata
+    view = workload_view(
+        {"metadata": metadata, "spec": {"suspend": False, "template": {"spec": {"containers": []}}}, "status": {}}, JOBS
+    )
     assert view is not None
     return view
 

@@ -9,7 +9,7 @@ import pytest
 from cluster.holdable import SPECS
 from controlplane.processes import Server, wait_for
 
-from kopt.cluster.held import HOLDABLE
+from kopt.cluster.holds.hold import HOLDABLE
 
 from .conftest import GPU, KOPT, Controller, Object, Team
 
@@ -21,13 +21,23 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 
 def template(team: Team, data: str, **labels: str) -> Object:
     """A pod that asks for data itself, and reads it."""
-    container = {"name": "serve", "image": "team/serve:1", "command": ["sh", "-c", "cat /data/tokens/a && sleep 600"],
-                 "resources": {"limits": {GPU: "1"}, "requests": {"cpu": "100m"}},
-                 "volumeMounts": [{"name": "data", "mountPath": "/data"}]}  # fmt: skip
-    spec = {"terminationGracePeriodSeconds": 0, "containers": [container], "nodeSelector": team.node.selector,
-            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}  # fmt: skip
-    return {"metadata": {"labels": {"app": "serve", **labels}, "annotations": {"kaiwo.ai/staged-data": data}},
-            "spec": spec}  # fmt: skip
+    container = {
+        "name": "serve",
+        "image": "team/serve:1",
+        "command": ["sh", "-c", "cat /data/tokens/a && sleep 600"],
+        "resources": {"limits": {GPU: "1"}, "requests": {"cpu": "100m"}},
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    spec = {
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+        "nodeSelector": team.node.selector,
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    }
+    return {
+        "metadata": {"labels": {"app": "serve", **labels}, "annotations": {"kaiwo.ai/staged-data": data}},
+        "spec": spec,
+    }
 
 
 def pod(team: Team, name: str, data: str, **labels: str) -> Object:
@@ -121,8 +131,13 @@ def test_kopt_off_takes_the_gate_from_pods(team: Team, controller: Callable[...,
     pod(team, "serve", "others")
     assert held(team) == [True]
     one.server.kill()
-    done = subprocess.run([*KOPT, "off", "--kubeconfig", str(team.plane.kubeconfig)], text=True,
-                          capture_output=True, timeout=120, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*KOPT, "off", "--kubeconfig", str(team.plane.kubeconfig)],
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert held(team) == [False]
     wait_for(lambda: pods(team)[0]["spec"].get("nodeName"), what="it has a node")
@@ -155,8 +170,12 @@ class Asking:
         spec |= {"shutdownAfterJobFinishes": True} if kind == "RayJob" else {}
         self.team, self.kind, self.path = team, kind, HOLDABLE[resource].path
         self.version = f"{resource.group}/{resource.version}"
-        metadata = {"name": kind.lower(), "namespace": team.space, "labels": {QUEUE: "gpus"},
-                    "annotations": {"kaiwo.ai/staged-data": "tokens"}}  # fmt: skip
+        metadata = {
+            "name": kind.lower(),
+            "namespace": team.space,
+            "labels": {QUEUE: "gpus"},
+            "annotations": {"kaiwo.ai/staged-data": "tokens"},
+        }
         team.api.create({"apiVersion": self.version, "kind": kind, "metadata": metadata, "spec": spec})
 
     def stored(self) -> Object:

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kopt.cluster.namespaces import NamespaceView
-from kopt.cluster.resources import Object, Resource
-from kopt.cluster.staged_data import staged_data_of, status_of
-from kopt.controllers.staging.given import DataView, Silent, StagingSettings
+from kopt.cluster.client.resources import Object, Resource
+from kopt.cluster.objects.namespace import NamespaceView
+from kopt.cluster.objects.staged_data import staged_data_of, status_of
+from kopt.controllers.staging.ports import DataView, Silent, StagingSettings
 from kopt.controllers.staging.reading import pod_view
-from kopt.controllers.staging.scene import Scene, scene_of
+from kopt.controllers.staging.snapshot import StagingSnapshot, snapshot_of
 from kopt.controllers.staging.views import JobView, KueueView, NodeView, PodView, WorkloadView
 from kopt.core.decision import Mode
-from kopt.core.staged_data import (
+from kopt.core.staging.manifest import Trouble
+from kopt.core.staging.staged_data import (
     CLAIM,
     Amounts,
     ClaimFolder,
@@ -24,7 +25,6 @@ from kopt.core.staged_data import (
     StagedData,
     StageResult,
 )
-from kopt.core.staging import Trouble
 from kopt.policies.staging.copies import Run, Verb
 from kopt.policies.staging.decide import decide
 from kopt.policies.staging.pod import PodSettings
@@ -66,8 +66,8 @@ class Seen:
     def noted(self, resource: Resource, document: Object) -> None:
         raise AssertionError
 
-    def scene(self, **rules: Any) -> Scene:
-        return scene_of(self, Silent(), settings(**rules), NOW)
+    def scene(self, **rules: Any) -> StagingSnapshot:
+        return snapshot_of(self, Silent(), settings(**rules), NOW)
 
 
 def settings(**rules: Any) -> StagingSettings:
@@ -77,20 +77,55 @@ def settings(**rules: Any) -> StagingSettings:
 def data(name: str, size: int, last_used_s: float, *, path: str = "", node: str = "", **copy: Any) -> StagedData:
     place = NodeCache() if node else ClaimFolder("claim", path or name)
     made = Copy(node or CLAIM, DataPhase.READY, 1, generation=1, digest="d", amounts=Amounts(size, size), gone=False)
-    return StagedData("team", name, f"uid-{name}", 1, DataSpec("s3://b/c", place), copies=(replace(made, **copy),),
-                      last_used_at_s=last_used_s)  # fmt: skip
+    return StagedData(
+        "team",
+        name,
+        f"uid-{name}",
+        1,
+        DataSpec("s3://b/c", place),
+        copies=(replace(made, **copy),),
+        last_used_at_s=last_used_s,
+    )
 
 
 def asks(name: str) -> WorkloadView:
-    from kopt.cluster.resources import JOBS
+    from kopt.cluster.client.resources import JOBS
 
-    return WorkloadView({}, "1", JOBS, ("team", f"of-{name}"), f"of-{name}", Request((name,)), "", False, True, False,
-                        False, False, False, False, "", "", False, True, ())  # fmt: skip
+    return WorkloadView(
+        {},
+        "1",
+        JOBS,
+        ("team", f"of-{name}"),
+        f"of-{name}",
+        Request((name,)),
+        "",
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+        "",
+        False,
+        True,
+        (),
+    )
 
 
 def test_a_full_disk_takes_what_was_used_longest_ago_of_the_same_claim_and_tries_again_soon() -> None:
-    full = data("full", 100, 0, phase=DataPhase.FAILED, reason=Trouble.NO_ROOM, judged=1, failures=1,
-                retry_at_s=NOW + 600, amounts=Amounts(100, 40), digest="")  # fmt: skip
+    full = data(
+        "full",
+        100,
+        0,
+        phase=DataPhase.FAILED,
+        reason=Trouble.NO_ROOM,
+        judged=1,
+        failures=1,
+        retry_at_s=NOW + 600,
+        amounts=Amounts(100, 40),
+        digest="",
+    )
     old, new, used = data("old", 50, 1), data("new", 50, 3), data("used", 500, 0)
     elsewhere = data("elsewhere", 500, 0, node="a")
     seen = Seen([full, old, new, used, elsewhere], [asks("full"), asks("used")])
@@ -142,7 +177,7 @@ def test_the_pod_that_came_last_says_why_nothing_comes() -> None:
     def waiting(*pods: PodView) -> str:
         job = JobView({}, "1", ("team", "job"), "job", "uid-one", Run(CLAIM, Verb.STAGE, 1, 1))
         scene = Seen([data("one", 5, 1)], made=[job], said=list(pods)).scene()
-        return scene.jobs["uid-one"][CLAIM][1].waiting
+        return scene.jobs["uid-one"][CLAIM][1].pending_reason
 
     evicted = PodView(("team", "first"), "first", "job", False, True, ended_at_s=NOW - 90, started_s=NOW - 100)
     second = PodView(("team", "second"), "second", "job", False, False)
@@ -160,8 +195,11 @@ def test_a_status_is_read_as_it_was_written() -> None:
     for one in (data("one", 5, 1, ready_at_s=3.0), data("two", 5, 1, node="a", ready_at_s=3.0, machine="uid/system")):
         place = {"claim": "claim", "path": "one"} if one.name == "one" else {"nodeCache": {"copies": 1}}
         metadata = {"namespace": "team", "name": one.name, "uid": one.uid, "generation": 1}
-        document = {"metadata": metadata, "spec": {"source": "s3://b/c", "destination": place},
-                    "status": status_of(one)}  # fmt: skip
+        document = {
+            "metadata": metadata,
+            "spec": {"source": "s3://b/c", "destination": place},
+            "status": status_of(one),
+        }
         found = staged_data_of(document)
         assert status_of(found) == status_of(one)
         assert found.copies[0].phase is DataPhase.READY

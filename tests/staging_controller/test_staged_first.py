@@ -27,8 +27,10 @@ def test_a_job_waits_outside_its_queue_until_its_data_is_complete(
     wait_for(lambda: team.runs("train"), what="it runs")
     status = team.status("tokens")
     assert (status["phase"], status["progress"]["bytes"], status["progress"]["bytesDone"]) == (
-        "Ready", 3 * MIB + 6, 3 * MIB + 6,
-    )  # fmt: skip
+        "Ready",
+        3 * MIB + 6,
+        3 * MIB + 6,
+    )
     assert len(status["digest"]) == 64
     assert [one["name"] for one in status["users"]] == ["train"]
     assert team.conditions("train")["QuotaReserved"]["lastTransitionTime"] >= status["readyAt"]

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from kopt.cluster.held import (
+from kopt.cluster.client.resources import JOBS, Object
+from kopt.cluster.holds.hold import (
     PARKED,
     HoldError,
     hold,
@@ -17,16 +18,21 @@ from kopt.cluster.held import (
     release,
     wait_turn,
 )
-from kopt.cluster.resources import JOBS, Object
 
 LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def job(queue: str = "gpus") -> Object:
     container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    return {"metadata": {"name": "train", "namespace": "team", "resourceVersion": "1",
-                         "labels": {LABEL: queue} if queue else {}},
-            "spec": {"suspend": bool(queue), "template": {"spec": {"containers": [container]}}}}  # fmt: skip
+    return {
+        "metadata": {
+            "name": "train",
+            "namespace": "team",
+            "resourceVersion": "1",
+            "labels": {LABEL: queue} if queue else {},
+        },
+        "spec": {"suspend": bool(queue), "template": {"spec": {"containers": [container]}}},
+    }
 
 
 def merged(before: Any, changes: Any) -> Any:

@@ -19,8 +19,18 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 @pytest.fixture
 def sizing(team: Team) -> Iterator[Server]:
     port = free_port()
-    command = [*KOPT, "controller", "sizing", "--kubeconfig", str(team.plane.kubeconfig), f"--port={port}",
-               "--agent-image=kopt-agents:test", "--interval=0.02", "--duration=20s", "--budget=120s"]  # fmt: skip
+    command = [
+        *KOPT,
+        "controller",
+        "sizing",
+        "--kubeconfig",
+        str(team.plane.kubeconfig),
+        f"--port={port}",
+        "--agent-image=kopt-agents:test",
+        "--interval=0.02",
+        "--duration=20s",
+        "--budget=120s",
+    ]
     server = team.plane.start_server("staging-sizing", command)
     metrics = f"http://127.0.0.1:{port}/metrics"
     server.wait_until(lambda: "\nkopt_sizing_leading 1.0" in httpx.get(metrics, trust_env=False).text)
@@ -60,17 +70,25 @@ def test_sizing_takes_over_from_staging_in_the_same_write(
 def nodes(team: Team) -> Iterator[list[Kubelet]]:
     with ExitStack() as stack:
         yield [
-            stack.enter_context(Kubelet(team.plane, f"{team.space}-{letter}", {GPU: "8"}, {"cache": team.space},
-                                        entrypoints={"kopt-staging": KOPT}))
+            stack.enter_context(
+                Kubelet(
+                    team.plane,
+                    f"{team.space}-{letter}",
+                    {GPU: "8"},
+                    {"cache": team.space},
+                    entrypoints={"kopt-staging": KOPT},
+                )
+            )
             for letter in "ab"
-        ]  # fmt: skip
+        ]
 
 
 def cached(team: Team, name: str, copies: int = 1) -> None:
     place = {"nodeCache": {"copies": copies, "nodeSelector": {"cache": team.space}}}
     spec = {"source": f"s3://data/{team.space}", "destination": place, "credentials": {"secretName": "s3"}}
-    team.api.create({"apiVersion": DATA[0], "kind": DATA[1], "metadata": {"name": name, "namespace": team.space},
-                     "spec": spec})  # fmt: skip
+    team.api.create(
+        {"apiVersion": DATA[0], "kind": DATA[1], "metadata": {"name": name, "namespace": team.space}, "spec": spec}
+    )
 
 
 def on_nodes(team: Team, name: str, data: str, folder: Path, pods: int, gpus: int) -> None:
@@ -82,10 +100,18 @@ def on_nodes(team: Team, name: str, data: str, folder: Path, pods: int, gpus: in
         "resources": {"limits": {GPU: str(gpus)}, "requests": {"cpu": "100m"}},
         "volumeMounts": mount,
     }
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container],
-           "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}]}  # fmt: skip
-    metadata = {"name": name, "namespace": team.space, "annotations": {"kaiwo.ai/staged-data": data},
-                "labels": {"kueue.x-k8s.io/queue-name": "gpus"}}  # fmt: skip
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+        "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}],
+    }
+    metadata = {
+        "name": name,
+        "namespace": team.space,
+        "annotations": {"kaiwo.ai/staged-data": data},
+        "labels": {"kueue.x-k8s.io/queue-name": "gpus"},
+    }
     spec = {"template": {"spec": pod}, "suspend": True, "parallelism": pods, "completions": pods}
     team.api.create({"apiVersion": BATCH[0], "kind": BATCH[1], "metadata": metadata, "spec": spec})
 
@@ -124,11 +150,20 @@ def test_a_copy_on_a_node_takes_the_job_there_and_is_made_again_when_the_node_is
 
 def pod_on_nodes(team: Team, name: str, folder: Path, affinity: Object) -> Object:
     """One that ends where its data is not there as it begins."""
-    container = {"name": "serve", "image": "team/serve:1", "command": ["sh", "-c", "cat /data/a && sleep 600"],
-                 "resources": {"limits": {GPU: "1"}, "requests": {"cpu": "100m"}},
-                 "volumeMounts": [{"name": "data", "mountPath": "/data"}]}  # fmt: skip
-    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container],
-            "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}], "affinity": affinity}  # fmt: skip
+    container = {
+        "name": "serve",
+        "image": "team/serve:1",
+        "command": ["sh", "-c", "cat /data/a && sleep 600"],
+        "resources": {"limits": {GPU: "1"}, "requests": {"cpu": "100m"}},
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+        "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}],
+        "affinity": affinity,
+    }
     metadata = {"name": name, "namespace": team.space, "annotations": {"kaiwo.ai/staged-data": "tokens"}}
     return team.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 

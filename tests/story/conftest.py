@@ -23,9 +23,10 @@ from kopt.core.settings import Settings
 from kopt.data.demand.files import read_demand
 from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features.store import DemandFeatureStore
-from kopt.serving.app import create_app
-from kopt.serving.build import Parts, assemble
-from kopt.serving.stored import StoredFeatures
+from kopt.serving.checkpoint.service import CheckpointService
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.http.app import create_app
+from kopt.serving.runtime.assemble import Parts, assemble
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 ROOT = Path(__file__).parents[2]
@@ -74,8 +75,7 @@ def endpoint(home: Path, demand: Demand) -> Iterator[str]:
         settings, Parts(ShippedDemand(), StoredFeatures(lambda: DemandFeatureStore(settings)), refresh_s=3600)
     )
     made.start()
-    assert made.checkpoint is not None
-    made.checkpoint.refresh()
+    made.service(CheckpointService).refresh()
     try:
         with served(create_app(made, manage=False)) as url:
             yield url
@@ -132,16 +132,38 @@ class Cluster:
     def start(self, *names: str) -> None:
         """Starts components, or starts them again."""
         commands: dict[str, Sequence[str]] = {
-            "ledger": ["controller", "ledger", f"--port={free_port()}"],
-            "reallocation": ["controller", "reallocation", "--predictions", self.endpoint, "--refresh=2s",
-                             "--stale=20m", f"--port={free_port()}"],
-            "logtail": ["agent", "logtail", "cluster", "--namespace", self.space, "--mode", "annotate",
-                        "--predictions", self.endpoint, "--state", str(self.folder / "logtail.json")],
-        }  # fmt: skip
+            "ledger": ["controller", "evictions", f"--port={free_port()}"],
+            "reallocation": [
+                "controller",
+                "lending",
+                "--predictions",
+                self.endpoint,
+                "--refresh=2s",
+                "--stale=20m",
+                f"--port={free_port()}",
+            ],
+            "logtail": [
+                "agent",
+                "logtail",
+                "cluster",
+                "--namespace",
+                self.space,
+                "--mode",
+                "annotate",
+                "--predictions",
+                self.endpoint,
+                "--state",
+                str(self.folder / "logtail.json"),
+            ],
+        }
         lines: dict[str, Sequence[str]] = {name: [*KOPT, *words] for name, words in commands.items()}
-        lines["pages"] = [sys.executable, "-P", "-m", "kopt.cli.pages"]
-        environment = {"KUBECONFIG": str(self.plane.kubeconfig), "KOPT_HOME": str(self.folder / "other"),
-                       "KOPT_URL": self.endpoint, "KOPT_PAGES_PORT": str(self.pages_port)}  # fmt: skip
+        lines["pages"] = [sys.executable, "-P", "-m", "kopt.cli.local.pages"]
+        environment = {
+            "KUBECONFIG": str(self.plane.kubeconfig),
+            "KOPT_HOME": str(self.folder / "other"),
+            "KOPT_URL": self.endpoint,
+            "KOPT_PAGES_PORT": str(self.pages_port),
+        }
         for name in names or tuple(lines):
             if name in self.components:
                 self.components[name].start()
@@ -154,12 +176,25 @@ class Cluster:
             one.kill()
 
     def lend(self, capacity_per_gpu: float) -> None:
-        service = {"name": "chat", "namespace": self.space, "selector": {"matchLabels": {"app": "chat"}},
-                   "demand": SERVICE, "capacityPerGpu": capacity_per_gpu, "minimumGpus": 1}  # fmt: skip
-        spec = {"gpus": 4, "services": [service], "leadTime": "5m", "hold": "5s", "mode": "enforce",
-                "borrowers": [{"system": "Kueue", "queue": self.queue}]}  # fmt: skip
-        self.plane.api.apply({"apiVersion": KAIWO, "kind": "LendingPool", "metadata": {"name": self.space},
-                              "spec": spec})  # fmt: skip
+        service = {
+            "name": "chat",
+            "namespace": self.space,
+            "selector": {"matchLabels": {"app": "chat"}},
+            "demand": SERVICE,
+            "capacityPerGpu": capacity_per_gpu,
+            "minimumGpus": 1,
+        }
+        spec = {
+            "gpus": 4,
+            "services": [service],
+            "leadTime": "5m",
+            "hold": "5s",
+            "mode": "enforce",
+            "borrowers": [{"system": "Kueue", "queue": self.queue}],
+        }
+        self.plane.api.apply(
+            {"apiVersion": KAIWO, "kind": "LendingPool", "metadata": {"name": self.space}, "spec": spec}
+        )
 
     def pool(self) -> Object:
         return self.plane.api.get(KAIWO, "LendingPool", self.space, "").get("status", {})
@@ -172,21 +207,40 @@ class Cluster:
         self.output.mkdir(exist_ok=True)
         mounts = [{"name": "podinfo", "mountPath": "/etc/podinfo"}, {"name": "output", "mountPath": "/checkpoints"}]
         notes = {"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}
-        volumes = [{"name": "podinfo", "downwardAPI": {"items": [notes]}},
-                   {"name": "output", "hostPath": {"path": str(self.output)}}]  # fmt: skip
-        variables = {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
-                     "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TMPDIR": str(self.folder)}  # fmt: skip
+        volumes = [
+            {"name": "podinfo", "downwardAPI": {"items": [notes]}},
+            {"name": "output", "hostPath": {"path": str(self.output)}},
+        ]
+        variables = {
+            "PYTHONPATH": str(ROOT / "src"),
+            "HF_HUB_OFFLINE": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": str(self.folder),
+        }
         container = {
-            "name": "train", "image": "train",
+            "name": "train",
+            "image": "train",
             "command": [self.python, str(TRAIN), "/checkpoints", "/etc/podinfo/annotations"],
-            "env": [{"name": name, "value": value} for name, value in variables.items()], "volumeMounts": mounts,
+            "env": [{"name": name, "value": value} for name, value in variables.items()],
+            "volumeMounts": mounts,
             "resources": {"limits": {GPU: "2"}, "requests": {"cpu": "10m"}},
-        }  # fmt: skip
-        pod = {"restartPolicy": "Never", "containers": [container], "volumes": volumes,
-               "priorityClassName": "story-low", "terminationGracePeriodSeconds": 5}  # fmt: skip
+        }
+        pod = {
+            "restartPolicy": "Never",
+            "containers": [container],
+            "volumes": volumes,
+            "priorityClassName": "story-low",
+            "terminationGracePeriodSeconds": 5,
+        }
         asked = {"kaiwo.ai/saves-on-request": "true", "kaiwo.ai/job": "llama"}
-        spec = {"suspend": True, "backoffLimit": 20, "podReplacementPolicy": "Failed",
-                "template": {"metadata": {"annotations": asked}, "spec": pod}}  # fmt: skip
+        spec = {
+            "suspend": True,
+            "backoffLimit": 20,
+            "podReplacementPolicy": "Failed",
+            "template": {"metadata": {"annotations": asked}, "spec": pod},
+        }
         labels = {"kueue.x-k8s.io/queue-name": "gpus"}
         metadata = {"name": "llama", "namespace": self.space, "labels": labels}
         return self.plane.api.create({"apiVersion": BATCH, "kind": "Job", "metadata": metadata, "spec": spec})
@@ -198,10 +252,18 @@ class Cluster:
         for name in there - wanted:
             self.plane.api.delete("v1", "Pod", name, self.space, gracePeriodSeconds=0)
         for name in sorted(wanted - there):
-            container = {"name": "serve", "image": "serve", "command": ["sleep", "3600"],
-                         "resources": {"limits": {GPU: "1"}, "requests": {"cpu": "10m"}}}  # fmt: skip
-            spec = {"containers": [container], "nodeSelector": self.node.selector, "priorityClassName": "story-high",
-                    "terminationGracePeriodSeconds": 1}  # fmt: skip
+            container = {
+                "name": "serve",
+                "image": "serve",
+                "command": ["sleep", "3600"],
+                "resources": {"limits": {GPU: "1"}, "requests": {"cpu": "10m"}},
+            }
+            spec = {
+                "containers": [container],
+                "nodeSelector": self.node.selector,
+                "priorityClassName": "story-high",
+                "terminationGracePeriodSeconds": 1,
+            }
             metadata = {"name": name, "namespace": self.space, "labels": {"app": "chat"}}
             self.plane.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
@@ -212,8 +274,11 @@ class Cluster:
     def trainers(self) -> list[Object]:
         """Pods of the training that run and are not being deleted."""
         found = self.plane.api.list("v1", "Pod", self.space, "batch.kubernetes.io/job-name=llama")
-        return [one for one in found if one["status"].get("phase") == "Running"
-                and "deletionTimestamp" not in one["metadata"]]  # fmt: skip
+        return [
+            one
+            for one in found
+            if one["status"].get("phase") == "Running" and "deletionTimestamp" not in one["metadata"]
+        ]
 
     def workload(self) -> Object:
         return workload_of(self.plane, self.plane.api.get(BATCH, "Job", "llama", self.space))
@@ -248,16 +313,21 @@ class Cluster:
 
 @pytest.fixture
 def cluster(
-    control_plane: ControlPlane, kueue: Kueue, endpoint: str, tmp_path: Path,
-    trainer_python: Callable[[str], str], request: pytest.FixtureRequest,
-) -> Iterator[Cluster]:  # fmt: skip
+    control_plane: ControlPlane,
+    kueue: Kueue,
+    endpoint: str,
+    tmp_path: Path,
+    trainer_python: Callable[[str], str],
+    request: pytest.FixtureRequest,
+) -> Iterator[Cluster]:
     api = control_plane.api
     control_plane.apply_crds(sorted((ROOT / "deploy" / "chart" / "crds").glob("*.yaml")))
     api.namespace(SYSTEM)
     space = api.space("story", {"kaiwo.ai/managed": "true"})
     for name, value in (("story-low", -100), ("story-high", 1000)):
-        api.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
-                   "value": value})  # fmt: skip
+        api.apply(
+            {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+        )
     python = trainer_python("newest")
     with (
         Kubelet(control_plane, resources={GPU: "4"}) as node,

@@ -59,8 +59,10 @@ def test_training_borrows_gives_back_and_goes_on(cluster: Cluster, demand: Deman
     (pod,) = cluster.until(lambda: cluster.trainers(), "it trains again")
     cluster.until(lambda: f" {saved + 1}/" in cluster.log(pod), "it goes on at the step that was saved")
     assert " 1/100000" not in cluster.log(pod)
-    outcome = cluster.until(lambda: (one := cluster.evictions()[0].get("status", {})).get("verified") == "Yes" and one,
-                            "the ledger has seen in its log that it did")  # fmt: skip
+    outcome = cluster.until(
+        lambda: (one := cluster.evictions()[0].get("status", {})).get("verified") == "Yes" and one,
+        "the ledger has seen in its log that it did",
+    )
     assert outcome["phase"] == "Resumed"
     assert saved <= outcome["resumedStep"] <= saved + 20
     assert "llama" in cluster.kopt("evictions", "-n", cluster.space, "-o", "json")
@@ -97,6 +99,10 @@ def test_without_any_of_ours_the_service_gets_its_gpus_and_nothing_is_lost(clust
     (pod,) = cluster.until(lambda: cluster.trainers(), "it trains again")
     cluster.until(lambda: f" {saved + 1}/" in cluster.log(pod), "it goes on at the step that was saved")
     (cluster.output / "enough").touch()
-    job = cluster.until(lambda: (one := cluster.plane.api.get("batch/v1", "Job", "llama", cluster.space))["status"].get(
-        "succeeded") and one, "it finishes")  # fmt: skip
+    job = cluster.until(
+        lambda: (
+            (one := cluster.plane.api.get("batch/v1", "Job", "llama", cluster.space))["status"].get("succeeded") and one
+        ),
+        "it finishes",
+    )
     assert job["status"]["succeeded"] == 1

@@ -43,9 +43,15 @@ def main():
     transformers.utils.logging.enable_explicit_format()
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=1))
     arguments = TrainingArguments(
-        output_dir=str(output), max_steps=100_000, save_steps=SAVES, logging_steps=10, save_total_limit=3, report_to=[],
-        use_cpu=True, per_device_train_batch_size=2,
-    )  # fmt: skip
+        output_dir=str(output),
+        max_steps=100_000,
+        save_steps=SAVES,
+        logging_steps=10,
+        save_total_limit=3,
+        report_to=[],
+        use_cpu=True,
+        per_device_train_batch_size=2,
+    )
     trainer = Trainer(
         model=model, args=arguments, train_dataset=Tokens(), callbacks=[SaveOnRequest(sys.argv[2]), Paced()]
     )

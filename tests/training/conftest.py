@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
+from empty_registry import with_empty_registry
 
 from kopt.core.prediction import DEFAULT_QUANTILES, ModelVersion, Prediction
 from kopt.core.reason import Reason
@@ -18,18 +19,18 @@ from kopt.data.demand.generator import generate
 from kopt.data.demand.rolling import Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import HORIZONS_S, fill_gaps
-from kopt.models import catalogue
-from kopt.models.artefact import ModelCard
+from kopt.models import predictors as catalogue
 from kopt.models.base import Predictor
 from kopt.models.demand.table import TrainingTable, training_table
-from kopt.models.registry import Registry
-from kopt.models.seen import fingerprint
-from kopt.training import recipe
-from kopt.training.demand import _rows_of
-from kopt.training.demand_scoring import DemandScoring
-from kopt.training.evaluate import scored_origins
-from kopt.training.recipe import Part
-from kopt.training.sources import DemandDataset, dataset
+from kopt.models.demand.training_overlap import fingerprint
+from kopt.models.registry.artifact import ModelCard
+from kopt.models.registry.registry import Registry
+from kopt.training.demand.evaluate import scored_origins
+from kopt.training.demand.recipe import _rows_of
+from kopt.training.demand.scoring import DemandScoring
+from kopt.training.demand.sources import DemandDataset, dataset
+from kopt.training.pipeline import recipe
+from kopt.training.pipeline.protocols import Part
 
 
 class RatioPredictor(Predictor):
@@ -137,7 +138,7 @@ class Generated:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(home=tmp_path / "home")
+    return Settings(home=with_empty_registry(tmp_path / "home"))
 
 
 @pytest.fixture
@@ -146,8 +147,10 @@ def ratio_recipe(monkeypatch: pytest.MonkeyPatch) -> type[RatioRecipe]:
     module = types.ModuleType("ratio_recipe")
     module.RatioRecipe, module.RatioPredictor = RatioRecipe, RatioPredictor  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "ratio_recipe", module)
-    monkeypatch.setattr(recipe, "RECIPES", {"ratios": "ratio_recipe:RatioRecipe"})
-    monkeypatch.setattr(catalogue, "PREDICTORS", {"ratios": "ratio_recipe:RatioPredictor"})
+    module.RECIPE = RatioRecipe()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "kopt.training.ratios.recipe", module)
+    spec = catalogue.PredictorSpec("ratios", "ratio_recipe:RatioPredictor", "the next ratio")
+    monkeypatch.setattr(catalogue, "PREDICTORS", (spec,))
     RatioRecipe.calls.clear()
     RatioRecipe.interrupt_at = ""
     return RatioRecipe

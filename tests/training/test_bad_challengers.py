@@ -12,11 +12,11 @@ import pytest
 from kopt.core.settings import Settings
 from kopt.features.demand import COLUMN
 from kopt.models.demand.table import TrainingTable, training_table
-from kopt.models.registry import Registry
-from kopt.training.demand import DemandRecipe
-from kopt.training.pipeline import TrainingOutcome, TrainOptions, train
-from kopt.training.sources import DemandDataset
-from kopt.training.tasks import HereTasks
+from kopt.models.registry.registry import Registry
+from kopt.training.demand.recipe import DemandRecipe
+from kopt.training.demand.sources import DemandDataset
+from kopt.training.pipeline.run import TrainingOutcome, TrainOptions, train
+from kopt.training.pipeline.tasks import HereTasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 QUICK = {"rounds": 40, "network_epochs": 2, "rows_per_series": 800, "rows_in_leaf": 50}
@@ -54,7 +54,7 @@ def trained(home: Path, champion_source: Any) -> Settings:
     settings = Settings(home=home)
     registry = Registry(settings, known_digests=())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kopt.models.registry.shipped_digests", dict)
+        patch.setattr("kopt.models.registry.registry.shipped_digests", dict)
         patch.setattr(DemandRecipe, "table", lambda _, data, __: _table(data))
         outcome = _train(settings, registry, champion_source, 0)
     registry.promote("demand", outcome.model.version, force=True)
@@ -79,9 +79,13 @@ def _train(settings: Settings, registry: Registry, source: Any, seed: int) -> Tr
     ],
 )
 def test_the_gate_refuses_leaks_and_worse_data_and_says_where(
-    trained: Settings, challenger_source: Any, monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[TrainingTable], TrainingTable], codes: set[str], seed: int,
-) -> None:  # fmt: skip
+    trained: Settings,
+    challenger_source: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[TrainingTable], TrainingTable],
+    codes: set[str],
+    seed: int,
+) -> None:
     monkeypatch.setattr(DemandRecipe, "table", lambda _, data, __: change(_table(data)))
     outcome = _train(trained, Registry(trained, known_digests=()), challenger_source, seed)
     found = {reason.code for reason in outcome.verdict.reasons}

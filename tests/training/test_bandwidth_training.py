@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from empty_registry import with_empty_registry
 
-from kopt.core.bandwidth import BandwidthError
+from kopt.core.hardware.bandwidth import BandwidthError
 from kopt.core.settings import Settings
-from kopt.models import registry as registering
 from kopt.models.bandwidth.rows import MeasuredRow
-from kopt.models.registry import Registry
-from kopt.training.bandwidth import BandwidthDataset, BandwidthTables, licensed_rows
-from kopt.training.pipeline import TrainOptions, train
-from kopt.training.tasks import HereTasks
+from kopt.models.registry import registry as registering
+from kopt.models.registry.registry import Registry
+from kopt.training.bandwidth.recipe import BandwidthDataset, BandwidthTables, licensed_rows
+from kopt.training.pipeline.run import TrainOptions, train
+from kopt.training.pipeline.tasks import HereTasks
 
 _EXAMPLE = Path(__file__).parents[1] / "models" / "examples" / "bandwidth.py"
 
@@ -39,7 +40,7 @@ class Given:
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(registering, "shipped_digests", dict)
-    settings = Settings(home=tmp_path / "home")
+    settings = Settings(home=with_empty_registry(tmp_path / "home"))
     registry = Registry(settings, known_digests=())
     options = {"settings": settings, "options": TrainOptions(folds=3), "tasks": HereTasks(), "registry": registry}
     return lambda found: train("bandwidth", source=Given(found), **options)  # type: ignore[arg-type]

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from kopt.core.checkpoint import JobState, LineLabel
 from kopt.core.settings import Settings
+from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.data.joblogs.labelled import LabelledLog, LogDataError
-from kopt.models import registry as registering
-from kopt.models.registry import Registry
-from kopt.training.checkpoint import LogDataset, LogFolders
-from kopt.training.checkpoint_scoring import CheckpointScoring, score_log, summary
-from kopt.training.default_models import licensed_logs
-from kopt.training.pipeline import TrainOptions, train
-from kopt.training.tasks import HereTasks
+from kopt.models.registry import registry as registering
+from kopt.models.registry.registry import Registry
+from kopt.training.checkpoint.default_data import licensed_logs
+from kopt.training.checkpoint.recipe import LogDataset, LogFolders
+from kopt.training.checkpoint.scoring import CheckpointScoring, score_log, summary
+from kopt.training.pipeline.run import TrainOptions, train
+from kopt.training.pipeline.tasks import HereTasks
 
 _L, _S = LineLabel, JobState
 _OPTIONS = TrainOptions(folds=2, parameters={"epochs": 4})
@@ -49,7 +49,7 @@ class Given:
 
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("kopt.training.checkpoint.MADE_JOBS", 200)
+    monkeypatch.setattr("kopt.training.checkpoint.recipe.MADE_JOBS", 200)
     # The shipped model would be the champion, and is better than what these few lines teach.
     monkeypatch.setattr(registering, "shipped_digests", dict)
     settings = Settings(home=tmp_path / "home")

@@ -8,10 +8,12 @@ import pytest
 
 from kopt.data.demand.catalogue import SeriesInfo, read_catalogue
 from kopt.data.demand.generator import generate
-from kopt.models import shipped
-from kopt.models.artefact import ArtefactError
-from kopt.training.default_models import fit_default, licence_of, licensed
-from kopt.training.sources import DemandDataset, dataset
+from kopt.models.registry import shipped
+from kopt.models.registry.artifact import ArtefactError
+from kopt.training.default_models import fit_default
+from kopt.training.demand.default_data import licensed
+from kopt.training.demand.sources import DemandDataset, dataset
+from kopt.training.pipeline.default_data import licence_of
 
 QUICK = {"rounds": 5, "network_epochs": 1, "rows_per_series": 300}
 
@@ -25,19 +27,28 @@ def _data(licences: tuple[str, ...]) -> DemandDataset:
 @pytest.mark.parametrize(
     ("stated", "licence"),
     [
-        ("Apache-2.0", "Apache-2.0"), ("MIT", "MIT"), ("Apache-2.0 (repo)", "Apache-2.0"), ("CC-BY-4.0", "CC-BY-4.0"),
-        ("none stated", None), ("MIT? see NAB LICENSE.txt", None), ("see NAB LICENSE.txt", None), ("", None),
-        ("none stated (README asks citation)", None), ("CC-BY-NC-4.0", None),
+        ("Apache-2.0", "Apache-2.0"),
+        ("MIT", "MIT"),
+        ("Apache-2.0 (repo)", "Apache-2.0"),
+        ("CC-BY-4.0", "CC-BY-4.0"),
+        ("none stated", None),
+        ("MIT? see NAB LICENSE.txt", None),
+        ("see NAB LICENSE.txt", None),
+        ("", None),
+        ("none stated (README asks citation)", None),
+        ("CC-BY-NC-4.0", None),
     ],
-)  # fmt: skip
+)
 def test_only_licences_stated_beyond_doubt_count(stated: str, licence: str | None) -> None:
     assert licence_of(stated) == licence
 
 
 def test_series_without_a_licence_or_of_allocated_gpus_are_left_out() -> None:
     data = _data(("MIT", "none stated", "Apache-2.0"))
-    kinds = {name: SeriesInfo(name, 300, licence=i.licence, kind="gpu" if i.licence == "Apache-2.0" else "llm")
-             for name, i in data.info.items()}  # fmt: skip
+    kinds = {
+        name: SeriesInfo(name, 300, licence=i.licence, kind="gpu" if i.licence == "Apache-2.0" else "llm")
+        for name, i in data.info.items()
+    }
     kept = licensed(DemandDataset("x", data.series, kinds))
     assert len(kept.series) == 1
     assert set(kept.left_out.values()) == {"licence 'none stated'", "kind gpu"}

@@ -14,7 +14,7 @@ from kopt.data.demand.generator import generate
 from kopt.data.demand.rolling import Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import HORIZONS_S, fill_gaps
-from kopt.training.evaluate import score, scored_origins, summarise
+from kopt.training.demand.evaluate import score, scored_origins, summarise
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 SCRIPT = "score_demand.py"
@@ -133,8 +133,13 @@ def test_figures_agree_with_the_public_scoring_script(demand_data_dir: Path, tmp
     for key, mine in ours.items():
         row = theirs.loc[key]
         figures = {
-            "mase": mine.mase, "mase_last": mine.mase_last, "q95_viol": mine.violation(0.95),
-            "q99_viol": mine.violation(0.99), "eff99_q95": mine.eff99("q95"), "eff99_q99": mine.eff99("q99"),
-            "eff99_last": mine.eff99("last"), "eff99_hpa": mine.eff99("hpa"),
-        }  # fmt: skip
+            "mase": mine.mase,
+            "mase_last": mine.mase_last,
+            "q95_viol": mine.violation(0.95),
+            "q99_viol": mine.violation(0.99),
+            "eff99_q95": mine.eff99("q95"),
+            "eff99_q99": mine.eff99("q99"),
+            "eff99_last": mine.eff99("last"),
+            "eff99_hpa": mine.eff99("hpa"),
+        }
         assert figures == pytest.approx({name: row[name] for name in figures}, abs=1e-9), key

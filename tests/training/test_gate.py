@@ -9,16 +9,22 @@ from kopt.data.demand.generator import generate
 from kopt.data.demand.rolling import Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import HORIZONS_S, fill_gaps
-from kopt.training.evaluate import Score, score, scored_origins
-from kopt.training.gate import GateRules, Verdict, judge
+from kopt.training.demand.evaluate import Score, score, scored_origins
+from kopt.training.demand.gate import judge
+from kopt.training.pipeline.protocols import GateRules, Verdict
 
 RULES = GateRules(resamples=400)
 
 
 def _scores(
-    services: list[DemandSeries], blend: float, *, seed: int = 0, width: float = 1.5, noise: float = 0.02,
+    services: list[DemandSeries],
+    blend: float,
+    *,
+    seed: int = 0,
+    width: float = 1.5,
+    noise: float = 0.02,
     worse_on: str = "",
-) -> list[Score]:  # fmt: skip
+) -> list[Score]:
     """Forecasts that know ``blend`` of the coming change, with a little noise of their own."""
     rng, found = np.random.default_rng(seed), []
     for series in services:

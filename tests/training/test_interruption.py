@@ -10,9 +10,9 @@ import pytest
 from controlplane.processes import wait_for
 
 from kopt.core.settings import Settings
-from kopt.training.pipeline import TrainOptions, train
-from kopt.training.sources import GeneratedSource
-from kopt.training.tasks import RayTasks
+from kopt.training.demand.sources import GeneratedSource
+from kopt.training.pipeline.run import TrainOptions, train
+from kopt.training.pipeline.tasks import RayTasks
 
 SOURCE = GeneratedSource(services=3, days=4.0, seed=5)
 OPTIONS = TrainOptions(folds=2, parameters={"rounds": 5, "network_epochs": 1, "rows_per_series": 300})
@@ -20,9 +20,9 @@ CHILD = """
 import sys
 from pathlib import Path
 from kopt.core.settings import Settings
-from kopt.training.pipeline import TrainOptions, train
-from kopt.training.sources import GeneratedSource
-from kopt.training.tasks import HereTasks
+from kopt.training.pipeline.run import TrainOptions, train
+from kopt.training.demand.sources import GeneratedSource
+from kopt.training.pipeline.tasks import HereTasks
 source = GeneratedSource(services=3, days=4.0, seed=5)
 options = TrainOptions(folds=2, parameters={"rounds": 5, "network_epochs": 1, "rows_per_series": 300})
 show = lambda event: print(event.step, event.done, event.total, event.kept, flush=True)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from kopt.core.settings import Settings
-from kopt.models.registry import NotRegisteredError, Registry
-from kopt.training.gate import GateRules
-from kopt.training.pipeline import TrainingError, TrainingOutcome, TrainOptions, train
-from kopt.training.progress import Event
-from kopt.training.steps import RunFolder
-from kopt.training.tasks import HereTasks
+from kopt.models.registry.registry import NotRegisteredError, Registry
+from kopt.training.pipeline.progress import Event
+from kopt.training.pipeline.protocols import GateRules
+from kopt.training.pipeline.run import TrainingError, TrainingOutcome, TrainOptions, train
+from kopt.training.pipeline.steps import RunFolder
+from kopt.training.pipeline.tasks import HereTasks
 
 OPTIONS = TrainOptions(folds=2, rules=GateRules(resamples=100))
 
@@ -24,9 +24,14 @@ def run(settings: Settings, registry: Registry) -> Any:
     def call(source: Any, progress: Any = lambda _: None, **parameters: Any) -> TrainingOutcome:
         options = dataclasses.replace(OPTIONS, **parameters.pop("options", {}), parameters=parameters)
         return train(
-            "ratios", source=source, settings=settings, options=options, tasks=HereTasks(), registry=registry,
+            "ratios",
+            source=source,
+            settings=settings,
+            options=options,
+            tasks=HereTasks(),
+            registry=registry,
             progress=progress,
-        )  # fmt: skip
+        )
 
     return call
 

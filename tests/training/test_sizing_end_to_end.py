@@ -13,11 +13,12 @@ import pytest
 
 from kopt.core.settings import Settings
 from kopt.features.store import FeatureStoreError
-from kopt.models import registry as registering
-from kopt.models.registry import Registry
-from kopt.serving.app import create_app
-from kopt.serving.build import Parts, assemble
-from kopt.serving.stored import StoredFeatures
+from kopt.models.registry import registry as registering
+from kopt.models.registry.registry import Registry
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.http.app import create_app
+from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.sizing.service import SizingService
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 _TABLES = ("megatron_golden_memory.csv.gz", "peft_method_comparison.csv", "llm_finetune_memory.csv", "SOURCES.md")
@@ -55,7 +56,7 @@ def _no_store() -> Any:
 
 
 _KOPT = """
-import kopt.models.registry as registering
+import kopt.models.registry.registry as registering
 registering.shipped_digests = dict
 from kopt.cli.main import app
 app()
@@ -76,8 +77,7 @@ async def test_what_the_gate_lets_through_answers_at_the_endpoint(home: Path, ta
     (model,) = Registry(settings).list("sizing")
     assert model.aliases == ("champion",)
     endpoint = assemble(settings, Parts(features=StoredFeatures(_no_store), refresh_s=3600))
-    assert endpoint.sizing is not None
-    endpoint.sizing.refresh()
+    endpoint.service(SizingService).refresh()
     transport = httpx.ASGITransport(create_app(endpoint, manage=False))
     async with httpx.AsyncClient(transport=transport, base_url="http://endpoint", timeout=60) as http:
         headers = {"x-kopt-deadline-ms": "30000"}

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from empty_registry import with_empty_registry
 
 from kopt.core.settings import Settings
 from kopt.core.units import Bytes
 from kopt.data.memory import MemoryDataError
-from kopt.models.registry import Registry
-from kopt.training.default_models import licensed_runs
-from kopt.training.pipeline import TrainOptions, train
-from kopt.training.sizing import MemoryRuns, SizingDataset
-from kopt.training.sizing_scoring import SizedRun, SizingScoring, summary
-from kopt.training.tasks import HereTasks
+from kopt.models.registry.registry import Registry
+from kopt.training.pipeline.run import TrainOptions, train
+from kopt.training.pipeline.tasks import HereTasks
+from kopt.training.sizing.default_data import licensed_runs
+from kopt.training.sizing.recipe import MemoryRuns, SizingDataset
+from kopt.training.sizing.scoring import SizedRun, SizingScoring, summary
 
 _EXAMPLE = Path(__file__).parents[1] / "models" / "examples" / "sizing.py"
 _OPTIONS = TrainOptions(folds=3, parameters={"rounds": 10, "rows_in_leaf": 3})
@@ -43,7 +44,7 @@ class Given:
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Any:
-    settings = Settings(home=tmp_path / "home")
+    settings = Settings(home=with_empty_registry(tmp_path / "home"))
     registry = Registry(settings, known_digests=())
     options = {"settings": settings, "options": _OPTIONS, "tasks": HereTasks(), "registry": registry}
     return lambda dataset: train("sizing", source=Given(dataset), **options)  # type: ignore[arg-type]

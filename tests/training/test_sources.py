@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kopt.data.demand.table import GRID_S, DemandSeries
-from kopt.training.sources import PrometheusSource
+from kopt.training.demand.sources import PrometheusSource
 
 QUERY = "sum by (service) (increase(requests_total[$step]))"
 

@@ -29,9 +29,24 @@ class Replica:
     def __init__(self, plane: ControlPlane, port: int, options: tuple[str, ...] = ()) -> None:
         self.port, self._probes = port, free_port()
         self.url = f"https://127.0.0.1:{port}"
-        command = [*KOPT, "webhook", "--kubeconfig", str(plane.kubeconfig), "--listen", f"127.0.0.1:{port}",
-                   "--probes", str(self._probes), "--url", self.url, "--namespace", SYSTEM, "--drain", "0.2",
-                   "--reuse-port", *options]  # fmt: skip
+        command = [
+            *KOPT,
+            "webhook",
+            "--kubeconfig",
+            str(plane.kubeconfig),
+            "--listen",
+            f"127.0.0.1:{port}",
+            "--probes",
+            str(self._probes),
+            "--url",
+            self.url,
+            "--namespace",
+            SYSTEM,
+            "--drain",
+            "0.2",
+            "--reuse-port",
+            *options,
+        ]
         self.server: Server = plane.start_server(f"webhook-{next(_numbers)}", command)
         self.server.wait_until(lambda: self.probe("/readyz").is_success)
 
@@ -67,8 +82,12 @@ class Webhooks:
         stored = self.api.apply(POLICY | {"spec": spec})
         for replica in self.replicas:
             if replica.server.alive:
-                wait_for(lambda one=replica: one.metric("kopt_conformance_policy_generation")  # type: ignore[misc]
-                         == stored["metadata"]["generation"])  # fmt: skip
+                wait_for(
+                    lambda one=replica: (
+                        one.metric("kopt_conformance_policy_generation")  # type: ignore[misc]
+                        == stored["metadata"]["generation"]
+                    )
+                )
 
     def namespace(self, annotations: dict[str, str] | None = None, managed: bool = True) -> str:
         """A namespace of the test's own."""
@@ -89,8 +108,13 @@ class Webhooks:
 
     def command(self, *arguments: str) -> dict[str, Any]:
         """A ``kopt`` command's JSON answer, as it would print it."""
-        done = subprocess.run([*KOPT, *arguments, "--kubeconfig", str(self.plane.kubeconfig), "-o", "json"],
-                              capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
+        done = subprocess.run(
+            [*KOPT, *arguments, "--kubeconfig", str(self.plane.kubeconfig), "-o", "json"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
         assert done.returncode == 0, done.stderr
         return dict(yaml.safe_load(done.stdout))
 

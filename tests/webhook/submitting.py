@@ -28,10 +28,14 @@ def person(webhooks: Webhooks, name: str, groups: tuple[str, ...] = (), *, bypas
     rbac = "rbac.authorization.k8s.io"
     webhooks.api.apply(
         {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": f"user-{name}"}, "rules": allowed},
-        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": f"user-{name}"},
-         "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": f"user-{name}"},
-         "subjects": [{"apiGroup": rbac, "kind": "User", "name": name}]},
-    )  # fmt: skip
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": f"user-{name}"},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": f"user-{name}"},
+            "subjects": [{"apiGroup": rbac, "kind": "User", "name": name}],
+        },
+    )
     api = Api(webhooks.plane.kubeconfig_as(name, groups))
     wait_for(lambda: api.http.get(api.path("batch/v1", "Job", "default")).is_success)
     return api

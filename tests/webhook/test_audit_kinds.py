@@ -9,9 +9,9 @@ from controlplane.plane import CRDS, ControlPlane
 from controlplane.processes import until
 from webhook.workloads import template
 
-from kopt.cluster.api import Kube, connect
-from kopt.controllers.audit import AuditWatch
-from kopt.controllers.webhook.judging import FixedView
+from kopt.cluster.client.api import Kube, connect
+from kopt.controllers.admission.audit import AuditWatch
+from kopt.controllers.admission.evaluation import FixedState
 
 pytestmark = pytest.mark.cluster
 JOBS = ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "jobs.batch.volcano.sh")
@@ -25,7 +25,7 @@ async def kube(webhook_plane: ControlPlane) -> AsyncIterator[Kube]:
 
 @contextlib.asynccontextmanager
 async def watching(kube: Kube) -> AsyncIterator[AuditWatch]:
-    watch = AuditWatch(kube, FixedView(), look_every_s=0.3)
+    watch = AuditWatch(kube, FixedState(), rescan_s=0.3)
     task = asyncio.create_task(watch.run())
     try:
         yield watch
@@ -44,20 +44,31 @@ async def test_a_kind_is_seen_when_it_is_installed_and_when_it_is_gone(webhook_p
         def names() -> list[str]:
             return [one.name for one in watch.findings() if one.namespace == space]
 
-        api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lone", "namespace": space},
-                    "spec": template(1)["spec"]})  # fmt: skip
+        api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "lone", "namespace": space},
+                "spec": template(1)["spec"],
+            }
+        )
         await until(lambda: names() == ["lone"])
         await asyncio.to_thread(webhook_plane.apply_crds, [CRDS / "volcano.yaml"])
-        api.create({"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job",
-                    "metadata": {"name": "later", "namespace": space},
-                    "spec": {"tasks": [{"replicas": 2, "template": template(1)}]}})  # fmt: skip
+        api.create(
+            {
+                "apiVersion": "batch.volcano.sh/v1alpha1",
+                "kind": "Job",
+                "metadata": {"name": "later", "namespace": space},
+                "spec": {"tasks": [{"replicas": 2, "template": template(1)}]},
+            }
+        )
         await until(lambda: sorted(names()) == ["later", "lone"])
         api.delete(*JOBS)
         await until(lambda: names() == ["lone"])
 
 
 async def test_an_api_server_that_does_not_answer_is_asked_again(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kopt.cluster.api import Unreachable
+    from kopt.cluster.client.api import Unreachable
 
     asked = 0
     real = kube.group_versions

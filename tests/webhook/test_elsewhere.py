@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webhook.workloads import deployment, job, pod, pod_spec
 
-from kopt.controllers.webhook.elsewhere import (
+from kopt.cluster.workloads.external_requests import (
     CLAIM_TEMPLATES,
     CLAIMS,
     CLUSTER_RUNTIMES,
@@ -18,8 +18,8 @@ from kopt.controllers.webhook.elsewhere import (
     is_gpu_class,
     stands_elsewhere,
 )
-from kopt.controllers.webhook.facts import Workload, read_workload
-from kopt.controllers.webhook.gpus import gpus_of
+from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.cluster.workloads.workload import Workload, read_workload
 
 Object = dict[str, Any]
 SPACE = "research"
@@ -51,12 +51,28 @@ def workload(document: Object) -> Workload:
 
 @pytest.mark.parametrize(
     ("wanted", "gpus"),
-    [([exactly("gpu.nvidia.com")], 1), ([exactly("gpu.amd.com", 4)], 4), ([exactly("mig.nvidia.com", 2)], 2),
-     ([exactly("gpu.nvidia.com", 2), exactly("dra.net", 8)], 2), ([exactly("dra.net", 8)], 0), ([], 0),
-     ([exactly("gpu.nvidia.com", allocationMode="All")], 1), ([exactly("gpu.nvidia.com", adminAccess=True)], 0),
-     ([{"firstAvailable": [{"deviceClassName": "gpu.nvidia.com", "count": 2},
-                           {"deviceClassName": "dra.net", "count": 9}]}], 2)],
-)  # fmt: skip
+    [
+        ([exactly("gpu.nvidia.com")], 1),
+        ([exactly("gpu.amd.com", 4)], 4),
+        ([exactly("mig.nvidia.com", 2)], 2),
+        ([exactly("gpu.nvidia.com", 2), exactly("dra.net", 8)], 2),
+        ([exactly("dra.net", 8)], 0),
+        ([], 0),
+        ([exactly("gpu.nvidia.com", allocationMode="All")], 1),
+        ([exactly("gpu.nvidia.com", adminAccess=True)], 0),
+        (
+            [
+                {
+                    "firstAvailable": [
+                        {"deviceClassName": "gpu.nvidia.com", "count": 2},
+                        {"deviceClassName": "dra.net", "count": 9},
+                    ]
+                }
+            ],
+            2,
+        ),
+    ],
+)
 def test_devices_of_gpu_classes_are_counted(wanted: list[Object], gpus: int) -> None:
     found, missing = complete(workload(job("train", 0, pods=3, **BY_TEMPLATE)), template(*wanted).get)
     assert found.gpus == 3 * gpus * 1000
@@ -75,19 +91,25 @@ def test_claimed_devices_come_on_top_of_those_asked_for_and_stay_writable() -> N
 
 @pytest.mark.parametrize(
     ("expression", "gpus"),
-    [("device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'", True),
-     ('device.driver in ["other.driver", "gpu.amd.com"]', True), ("device.driver == 'dra.net'", False),
-     ("device.driver != 'gpu.nvidia.com'", False), ("", False),
-     ("device.attributes['gpu.nvidia.com'].x == 'y'", False)],
-)  # fmt: skip
+    [
+        ("device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'", True),
+        ('device.driver in ["other.driver", "gpu.amd.com"]', True),
+        ("device.driver == 'dra.net'", False),
+        ("device.driver != 'gpu.nvidia.com'", False),
+        ("", False),
+        ("device.attributes['gpu.nvidia.com'].x == 'y'", False),
+    ],
+)
 def test_a_class_is_one_of_gpus_by_the_driver_that_it_selects(expression: str, gpus: bool) -> None:
     assert is_gpu_class(device_class("big", expression)) is gpus
 
 
 async def test_what_is_not_in_memory_is_read_link_by_link() -> None:
     claims = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}
-    inner = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
-             "spec": job("x", 0, **claims)["spec"]}  # fmt: skip
+    inner = {
+        "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+        "spec": job("x", 0, **claims)["spec"],
+    }
     cluster = {
         Place(CLUSTER_RUNTIMES, "", "torch"): {
             "spec": {"template": {"spec": {"replicatedJobs": [{"name": "node", "template": inner}]}}}
@@ -101,8 +123,12 @@ async def test_what_is_not_in_memory_is_read_link_by_link() -> None:
         asked.append(place)
         return cluster.get(place)
 
-    train_job = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "tune"},
-                 "spec": {"runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 4}}}  # fmt: skip
+    train_job = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": "tune"},
+        "spec": {"runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 4}},
+    }
     found = await completed(workload(train_job), lambda _: None, read)
     assert (found.gpus, found.pods) == (8000, 4)
     assert asked == list(cluster)
@@ -120,12 +146,31 @@ def test_a_device_asked_for_without_a_claim_counts_by_its_class() -> None:
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["devices", "requests", "exactly", "firstAvailable", "deviceClassName", "count", "spec", "name",
-                         "resourceClaimName", "resourceClaimTemplateName", "template", "replicatedJobs"]), inner,
-        max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "devices",
+                    "requests",
+                    "exactly",
+                    "firstAvailable",
+                    "deviceClassName",
+                    "count",
+                    "spec",
+                    "name",
+                    "resourceClaimName",
+                    "resourceClaimTemplateName",
+                    "template",
+                    "replicatedJobs",
+                ]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @given(claims=anything, found=anything)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webhook.patching import patched
 
-from kopt.controllers.webhook.patch import JsonPatch, pointer
+from kopt.cluster.objects.json_patch import JsonPatch, pointer
 
 steps = st.sampled_from(["metadata", "labels", "a/b", "c~d", "spec"])
 leaves = st.sampled_from(["x", "y", 3])

@@ -60,14 +60,15 @@ def test_the_group_of_the_creator_names_the_queue_and_a_refusal_names_the_missin
     webhooks.policy(mode="enforce", queues={"groups": [{"name": "nlp", "queue": "research"}]})
     space = webhooks.namespace()
     ada, bob = person(webhooks, "ada", ("nlp",)), person(webhooks, "bob", ("vision",))
-    made = wait_for(lambda: next((one for one in [ada.create(placed(job("mine"), space), dryRun="All")]
-                                  if labelled(one)), None))  # fmt: skip
+    made = wait_for(
+        lambda: next((one for one in [ada.create(placed(job("mine"), space), dryRun="All")] if labelled(one)), None)
+    )
     assert made["metadata"]["labels"][KUEUE] == "research"
     with pytest.raises(Refused) as refused:
         bob.create(placed(job("other", gpus=4), space))
     message = str(refused.value)
     assert refused.value.status == 403
-    assert "asks for 4 GPU(s)" in message
+    assert "requests 4 GPU(s)" in message
     assert "spec.queues.groups: [{name: vision, queue: QUEUE}]" in message
     assert f"kubectl annotate namespace {space} kaiwo.ai/queue=QUEUE" in message
     assert bob.create(placed(job("cpu", gpus=0), space))
@@ -89,8 +90,11 @@ def test_a_dry_run_is_answered_and_counted_nowhere(webhooks: Webhooks) -> None:
 def test_a_conforming_pod_costs_one_call_and_is_refused_all_the_same_when_nothing_names_its_queue(
     webhooks: Webhooks,
 ) -> None:
-    webhooks.policy(mode="enforce", queues={"groups": [{"name": "system:masters", "queue": "rest"}]},
-                    tracing={"samplesPerThousand": 0})  # fmt: skip
+    webhooks.policy(
+        mode="enforce",
+        queues={"groups": [{"name": "system:masters", "queue": "rest"}]},
+        tracing={"samplesPerThousand": 0},
+    )
     space = webhooks.namespace()
     webhooks.seen(space, labelled)
     replica, count = webhooks.replicas[0], "kopt_webhook_requests_total"
@@ -178,10 +182,20 @@ def test_a_train_job_is_labelled_by_the_gpus_of_its_runtime(webhooks: Webhooks) 
             "mlPolicy": {"numNodes": 2},
             "template": {"spec": {"replicatedJobs": [{"name": "node", "template": inner}]}},
         }
-        webhooks.api.apply({"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime",
-                            "metadata": {"name": name}, "spec": spec})  # fmt: skip
-        wanted = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": name},
-                  "spec": {"runtimeRef": {"name": name}}}  # fmt: skip
+        webhooks.api.apply(
+            {
+                "apiVersion": "trainer.kubeflow.org/v1alpha1",
+                "kind": "ClusterTrainingRuntime",
+                "metadata": {"name": name},
+                "spec": spec,
+            }
+        )
+        wanted = {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": {"name": name},
+            "spec": {"runtimeRef": {"name": name}},
+        }
         assert labelled(webhooks.api.create(placed(wanted, space))) == bool(gpus)
         webhooks.api.create(placed(wanted, unseen))
     listed = webhooks.command("audit", "-n", unseen)["rogue"]
@@ -207,8 +221,14 @@ def test_claimed_gpus_are_gpus(webhooks: Webhooks) -> None:
     for name, (device_class, gpus) in wanted.items():
         for place in (space, unseen):
             meta = {"name": name, "namespace": place}
-            api.create({"apiVersion": dra, "kind": "ResourceClaimTemplate", "metadata": meta,
-                        "spec": {"spec": claim(device_class, 2)}})  # fmt: skip
+            api.create(
+                {
+                    "apiVersion": dra,
+                    "kind": "ResourceClaimTemplate",
+                    "metadata": meta,
+                    "spec": {"spec": claim(device_class, 2)},
+                }
+            )
             api.create({"apiVersion": dra, "kind": "ResourceClaim", "metadata": meta, "spec": claim(device_class)})
         by_template = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": name}]}
         assert labelled(api.create(placed(job(name, 0, **by_template), space))) is gpus
@@ -217,9 +237,13 @@ def test_claimed_gpus_are_gpus(webhooks: Webhooks) -> None:
         api.create(placed(job(name, 0, pods=3, **by_template), unseen))
         api.create(placed(pod(name, 0, **by_name), unseen))
     person(webhooks, "eve")
-    with pytest.raises(Refused, match="asks for 2 GPU"):
-        Api(webhooks.plane.kubeconfig_as("eve")).create(placed(job("refused", 0, **{
-            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "by-driver"}]}), space))  # fmt: skip
+    with pytest.raises(Refused, match="requests 2 GPU"):
+        Api(webhooks.plane.kubeconfig_as("eve")).create(
+            placed(
+                job("refused", 0, **{"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "by-driver"}]}),
+                space,
+            )
+        )
     rogue = {(one["kind"], one["name"]): one["milli_gpus"] for one in webhooks.command("audit", "-n", unseen)["rogue"]}
     names = ("by-class", "by-driver")
     assert rogue == {("Job", name): 6000 for name in names} | {("Pod", name): 1000 for name in names}
@@ -242,8 +266,12 @@ def gang(lease: str) -> Object:
 def lease(name: str, age_s: float) -> Object:
     renewed = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed}
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": name, "namespace": SYSTEM}, "spec": spec}  # fmt: skip
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": SYSTEM},
+        "spec": spec,
+    }
 
 
 def test_a_distributed_job_goes_to_the_gang_scheduler_while_that_one_runs(webhooks: Webhooks) -> None:

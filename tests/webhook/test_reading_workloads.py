@@ -7,13 +7,13 @@ import pytest
 from webhook.patching import patched
 from webhook.workloads import Object, deployment, every_kind, job, pod, pod_spec, pytorch_job, review, template
 
-from kopt.controllers.webhook.admission import Admissions
-from kopt.controllers.webhook.facts import NamespaceFacts, read_workload, shape_of, submission_of
-from kopt.controllers.webhook.gpus import gpus_of
-from kopt.controllers.webhook.judging import FixedView, judged_by_itself
-from kopt.controllers.webhook.policy import PolicyError, parse_policy
-from kopt.controllers.webhook.review import parse_review
-from kopt.policies.conformance import Framework
+from kopt.cluster.admission.review import parse_review
+from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.cluster.workloads.workload import NamespaceFacts, read_workload, shape_of, submission_of
+from kopt.controllers.admission.evaluation import FixedState, is_evaluated
+from kopt.controllers.admission.handlers import Admissions
+from kopt.controllers.admission.policy import PolicyError, parse_policy
+from kopt.core.scheduling.submission import Framework
 
 VOLCANO = "scheduling.volcano.sh/queue-name"
 KAI = "kai.scheduler/queue"
@@ -26,12 +26,20 @@ def limits(resource: str, amount: Any) -> Object:
 @pytest.mark.parametrize(
     ("resource", "amount", "milli"),
     [
-        ("nvidia.com/gpu", "2", 2000), ("amd.com/gpu", 8, 8000), ("nvidia.com/mig-1g.10gb", "7", 7 * 143),
-        ("nvidia.com/mig-7g.80gb", "1", 1000), ("amd.com/cpx_nps4", "64", 8000), ("amd.com/spx_nps1", "1", 1000),
-        ("cpu", "4", 0), ("nvidia.com/gpumem", "1000", 0), ("nvidia.com/gpu", "2.5", 0), ("nvidia.com/gpu", -1, 0),
-        ("nvidia.com/gpu", None, 0), ("nvidia.com/gpu", True, 0),
+        ("nvidia.com/gpu", "2", 2000),
+        ("amd.com/gpu", 8, 8000),
+        ("nvidia.com/mig-1g.10gb", "7", 7 * 143),
+        ("nvidia.com/mig-7g.80gb", "1", 1000),
+        ("amd.com/cpx_nps4", "64", 8000),
+        ("amd.com/spx_nps1", "1", 1000),
+        ("cpu", "4", 0),
+        ("nvidia.com/gpumem", "1000", 0),
+        ("nvidia.com/gpu", "2.5", 0),
+        ("nvidia.com/gpu", -1, 0),
+        ("nvidia.com/gpu", None, 0),
+        ("nvidia.com/gpu", True, 0),
     ],
-)  # fmt: skip
+)
 def test_an_amount_of_a_resource_is_so_many_gpus(resource: str, amount: Any, milli: int) -> None:
     assert gpus_of({"containers": [limits(resource, amount)]}, {}) == milli
 
@@ -46,22 +54,38 @@ def test_init_containers_count_as_the_scheduler_counts_them() -> None:
 @pytest.mark.parametrize(
     ("annotations", "milli"),
     [
-        ({"gpu-fraction": "0.5"}, 500), ({"kaiwo.ai/gpu-fraction": "0.25"}, 250), ({"gpu-memory": "2000"}, 1000),
-        ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "3"}, 1500), ({"gpu-fraction": "half"}, 0),
-        ({"kaiwo.ai/gpu-memory": "many"}, 0), ({"gpu-fraction": 0.5}, 0),
+        ({"gpu-fraction": "0.5"}, 500),
+        ({"kaiwo.ai/gpu-fraction": "0.25"}, 250),
+        ({"gpu-memory": "2000"}, 1000),
+        ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "3"}, 1500),
+        ({"gpu-fraction": "half"}, 0),
+        ({"kaiwo.ai/gpu-memory": "many"}, 0),
+        ({"gpu-fraction": 0.5}, 0),
     ],
-)  # fmt: skip
+)
 def test_shares_are_asked_for_by_annotation(annotations: Object, milli: int) -> None:
     assert gpus_of(pod_spec(0), annotations) == milli
 
 
 def test_the_pods_of_each_kind_are_counted() -> None:
     expected = {
-        "Pod": (1, 2000), "Deployment": (1, 2000), "StatefulSet": (1, 2000), "Job": (1, 2000), "CronJob": (1, 2000),
-        "JobSet": (2, 4000), "LeaderWorkerSet": (2, 4000), "MPIJob": (4, 8000), "PyTorchJob": (4, 8000),
-        "TrainJob": (2, 4000), "RayJob": (3, 4000), "RayCluster": (3, 4000), "RayService": (3, 4000),
-        "InferenceService": (1, 2000), "KaiwoJob": (1, 4000), "KaiwoService": (1, 2000),
-    }  # fmt: skip
+        "Pod": (1, 2000),
+        "Deployment": (1, 2000),
+        "StatefulSet": (1, 2000),
+        "Job": (1, 2000),
+        "CronJob": (1, 2000),
+        "JobSet": (2, 4000),
+        "LeaderWorkerSet": (2, 4000),
+        "MPIJob": (4, 8000),
+        "PyTorchJob": (4, 8000),
+        "TrainJob": (2, 4000),
+        "RayJob": (3, 4000),
+        "RayCluster": (3, 4000),
+        "RayService": (3, 4000),
+        "InferenceService": (1, 2000),
+        "KaiwoJob": (1, 4000),
+        "KaiwoService": (1, 2000),
+    }
     found = {}
     for one in every_kind("w", gpus=2):
         group, _, _ = one["apiVersion"].rpartition("/")
@@ -95,7 +119,7 @@ def test_a_stated_class_is_believed() -> None:
 async def admitted(workload: Object, framework: str, **schedulers: Any) -> Object:
     spec = {"mode": "enforce", "framework": framework, "queues": {"default": "main"}, "schedulers": schedulers}
     policy = parse_policy({"metadata": {"name": "default"}, "spec": spec})
-    view = FixedView(policy, schedulers={"volcano", "kai-scheduler"})
+    view = FixedState(policy, schedulers={"volcano", "kai-scheduler"})
     done = await Admissions(view).mutate(parse_review(orjson.dumps(review(workload))))
     return patched(workload, done.answer.patch)
 
@@ -159,4 +183,4 @@ def test_a_daemon_of_a_node_is_not_judged() -> None:
     one["metadata"]["ownerReferences"] = [owner]
     workload = read_workload(one, "", "Pod", "team", "driver")
     assert workload is not None
-    assert not judged_by_itself(workload)
+    assert not is_evaluated(workload)

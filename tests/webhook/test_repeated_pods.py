@@ -7,16 +7,17 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from webhook.workloads import Object, job, pod, review
 
-from kopt.controllers.webhook.admission import LET_THROUGH, Admissions
-from kopt.controllers.webhook.facts import NamespaceFacts
-from kopt.controllers.webhook.judging import FixedView
-from kopt.controllers.webhook.policy import ConformancePolicy, parse_policy
-from kopt.controllers.webhook.review import parse_review
-from kopt.policies.conformance import Framework
+from kopt.cluster.admission.review import parse_review
+from kopt.cluster.workloads.workload import NamespaceFacts
+from kopt.controllers.admission.evaluation import FixedState
+from kopt.controllers.admission.handlers import LET_THROUGH, Admissions
+from kopt.controllers.admission.policy import ConformancePolicy, parse_policy
+from kopt.core.scheduling.submission import Framework
 
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
@@ -29,21 +30,28 @@ def policy(**spec: Any) -> ConformancePolicy:
 PACKING = {"packing": {"scheduler": "packer", "maxGpus": 1}}
 GROUPS = {"groups": [{"name": "nlp", "queue": "research"}], "priorityClasses": [{"name": "high", "queue": "prod"}]}
 POLICIES = (
-    policy(), policy(queues={"default": "rest"} | GROUPS), policy(queues=GROUPS), policy(mode="observe"),
-    policy(mode="annotate", queues=GROUPS), policy(framework="KAI"), policy(framework="Volcano", schedulers=PACKING),
-    policy(schedulers=PACKING), policy(rollout={"queues": 50}), policy(tracing={"samplesPerThousand": 200}),
-)  # fmt: skip
+    policy(),
+    policy(queues={"default": "rest"} | GROUPS),
+    policy(queues=GROUPS),
+    policy(mode="observe"),
+    policy(mode="annotate", queues=GROUPS),
+    policy(framework="KAI"),
+    policy(framework="Volcano", schedulers=PACKING),
+    policy(schedulers=PACKING),
+    policy(rollout={"queues": 50}),
+    policy(tracing={"samplesPerThousand": 200}),
+)
 
 
 @dataclass
 class Changing:
     """A view that changes, as the live one does, and counts how often a queue was looked for."""
 
-    now: FixedView
+    now: FixedState
     looked: int = 0
     moments: int = 0
 
-    def change(self, now: FixedView) -> None:
+    def change(self, now: FixedState) -> None:
         self.now, self.moments = now, self.moments + 1
 
     @property
@@ -54,7 +62,7 @@ class Changing:
         self.looked += 1
         return self.now.queues(framework, namespace)
 
-    def moment(self) -> Hashable:
+    def version(self) -> Hashable:
         return self.moments
 
     def __getattr__(self, name: str) -> Any:
@@ -80,7 +88,7 @@ def born(one: Object, number: int) -> Object:
 
 
 def test_the_second_of_two_alike_is_not_judged_again() -> None:
-    view = Changing(FixedView(policy()))
+    view = Changing(FixedState(policy()))
     admissions = Admissions(view)
     first, second = (answer(admissions, review(born(pod("x"), number), uid=f"u-{number}")) for number in range(2))
     assert (first, view.looked) == (second, 1)
@@ -88,7 +96,7 @@ def test_the_second_of_two_alike_is_not_judged_again() -> None:
 
 
 def test_what_is_no_pod_or_no_creation_is_judged_each_time() -> None:
-    view = Changing(FixedView(policy()))
+    view = Changing(FixedState(policy()))
     admissions = Admissions(view)
     for number in range(2):
         answer(admissions, review(job("same")))
@@ -97,7 +105,7 @@ def test_what_is_no_pod_or_no_creation_is_judged_each_time() -> None:
 
 
 def test_a_pod_too_large_to_be_kept_is_answered_all_the_same() -> None:
-    view = Changing(FixedView(policy()))
+    view = Changing(FixedState(policy()))
     admissions = Admissions(view)
     large = pod("large") | {"metadata": {"name": "large", "annotations": {"note": "x" * 20_000}}}
     assert answer(admissions, review(large)) == answer(admissions, review(large))
@@ -105,7 +113,7 @@ def test_a_pod_too_large_to_be_kept_is_answered_all_the_same() -> None:
 
 
 def test_what_is_kept_has_an_end() -> None:
-    view = Changing(FixedView(policy()))
+    view = Changing(FixedState(policy()))
     admissions = Admissions(view)
     for number in [*range(600), 0, 599]:
         labelled = pod("x") | {"metadata": {"name": "x", "labels": {"index": str(number)}}}
@@ -123,19 +131,23 @@ pods = st.builds(
     st.sampled_from([{}, {}, {"priorityClassName": "high"}, {"schedulerName": "theirs"}]),
 )
 views = st.builds(
-    lambda chosen, queue, known, running: FixedView(
-        chosen, {"a": NamespaceFacts(queue)}, known and [("a", one) for one in known], running),
-    st.sampled_from(POLICIES), st.sampled_from(["", "research"]),
-    st.sampled_from([None, ("rest",), ("rest", "research", "prod")]), st.sampled_from([(), ("packer",)]),
-)  # fmt: skip
-turns = st.tuples(st.integers(0, 1), st.sampled_from(["a", "b"]), st.sampled_from([(), ("nlp",)]), st.integers(0, 9),
-                  st.booleans())  # fmt: skip
+    lambda chosen, queue, known, running: FixedState(
+        chosen, {"a": NamespaceFacts(queue)}, known and [("a", one) for one in known], running
+    ),
+    st.sampled_from(POLICIES),
+    st.sampled_from(["", "research"]),
+    st.sampled_from([None, ("rest",), ("rest", "research", "prod")]),
+    st.sampled_from([(), ("packer",)]),
+)
+turns = st.tuples(
+    st.integers(0, 1), st.sampled_from(["a", "b"]), st.sampled_from([(), ("nlp",)]), st.integers(0, 9), st.booleans()
+)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(pods, st.tuples(views, views), st.lists(turns, min_size=2, max_size=8))
 def test_an_answer_never_depends_on_those_before_it(
-    wanted: Object, seen: tuple[FixedView, FixedView], sequence: list[Any]
+    wanted: Object, seen: tuple[FixedState, FixedState], sequence: list[Any]
 ) -> None:
     view = Changing(seen[0])
     admissions = Admissions(view)
@@ -148,7 +160,7 @@ def test_an_answer_never_depends_on_those_before_it(
 
 def test_a_new_policy_and_a_namespace_annotated_anew_count_at_once() -> None:
     """Neither is part of the moment: both are compared themselves."""
-    view = Changing(FixedView(policy(), {"team": NamespaceFacts("one")}))
+    view = Changing(FixedState(policy(), {"team": NamespaceFacts("one")}))
     admissions = Admissions(view)
     found = {answer(admissions, review(pod("x")))}
     view.now = replace(view.now, namespaces={"team": NamespaceFacts("two")})
@@ -160,7 +172,7 @@ def test_a_new_policy_and_a_namespace_annotated_anew_count_at_once() -> None:
 
 def test_rollouts_choose_by_name_and_samples_by_uid() -> None:
     for chosen in (policy(rollout={"queues": 50}), policy(tracing={"samplesPerThousand": 500})):
-        view = FixedView(chosen)
+        view = FixedState(chosen)
         admissions = Admissions(view)
         made = [review(born(pod("x"), number), uid=f"{UID}-{number}") for number in range(20)]
         found = [answer(admissions, one) for one in made]
@@ -169,6 +181,6 @@ def test_rollouts_choose_by_name_and_samples_by_uid() -> None:
 
 
 def test_what_is_let_through_stays_let_through() -> None:
-    admissions = Admissions(FixedView(policy()))
+    admissions = Admissions(FixedState(policy()))
     for _ in range(2):
         assert admissions.mutate_at_once(parse_review(json.dumps(review(pod("cpu", gpus=0))).encode())) is LET_THROUGH

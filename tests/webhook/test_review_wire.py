@@ -11,18 +11,28 @@ from hypothesis import strategies as st
 from webhook.patching import patched
 from webhook.workloads import every_kind, job, pod, review
 
-from kopt.controllers.webhook.admission import Admissions
-from kopt.controllers.webhook.judging import FixedView
-from kopt.controllers.webhook.kinds import BY_KEY
-from kopt.controllers.webhook.policy import parse_policy
-from kopt.controllers.webhook.review import MalformedReview, encode_answer, parse_review
+from kopt.cluster.admission.review import MalformedReview, encode_answer, parse_review
+from kopt.cluster.workloads.kinds import BY_KEY
+from kopt.controllers.admission.evaluation import FixedState
+from kopt.controllers.admission.handlers import Admissions
+from kopt.controllers.admission.policy import parse_policy
 
-ENFORCE = parse_policy({"metadata": {"name": "default"}, "spec": {
-    "mode": "enforce", "queues": {"default": "main"}, "tracing": {"samplesPerThousand": 1000},
-    "schedulers": {"packing": {"scheduler": "packer", "nodeSelector": {"pool": "a"}}, "spread": {},
-                   "gang": {"scheduler": "kai-scheduler", "queue": "gang"}},
-}})  # fmt: skip
-VIEW = FixedView(ENFORCE, schedulers={"packer", "kai-scheduler"})
+ENFORCE = parse_policy(
+    {
+        "metadata": {"name": "default"},
+        "spec": {
+            "mode": "enforce",
+            "queues": {"default": "main"},
+            "tracing": {"samplesPerThousand": 1000},
+            "schedulers": {
+                "packing": {"scheduler": "packer", "nodeSelector": {"pool": "a"}},
+                "spread": {},
+                "gang": {"scheduler": "kai-scheduler", "queue": "gang"},
+            },
+        },
+    }
+)
+VIEW = FixedState(ENFORCE, schedulers={"packer", "kai-scheduler"})
 
 numbers = st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False))
 scalars = st.one_of(st.none(), st.booleans(), numbers, st.text(max_size=8))
@@ -105,7 +115,9 @@ async def test_an_answer_at_once_is_the_answer_after_waiting(document: Any) -> N
     # A trace context is drawn anew each time.
     written = [one["path"] for one in waited.answer.patch]
     assert at_once is None or ([one["path"] for one in at_once.answer.patch], at_once.records) == (
-        written, waited.records)  # fmt: skip
+        written,
+        waited.records,
+    )
 
 
 async def test_every_kind_is_known_and_labelled_where_its_queue_looks() -> None:

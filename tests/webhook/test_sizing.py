@@ -15,27 +15,34 @@ from aiohttp.test_utils import TestServer
 from webhook.patching import patched
 from webhook.workloads import Object, pod, review
 
-from kopt.controllers.webhook.admission import Admissions
-from kopt.controllers.webhook.facts import JobType
-from kopt.controllers.webhook.judging import FixedView
-from kopt.controllers.webhook.policy import parse_policy
-from kopt.controllers.webhook.process import sizing_source
-from kopt.controllers.webhook.review import parse_review
-from kopt.controllers.webhook.sizing import SizingCache, SizingSettings
+from kopt.cluster.admission.review import parse_review
+from kopt.cluster.workloads.workload import JobType
+from kopt.controllers.admission.evaluation import FixedState
+from kopt.controllers.admission.handlers import Admissions
+from kopt.controllers.admission.main import sizing_source
+from kopt.controllers.admission.policy import parse_policy
+from kopt.controllers.admission.sizing import SizingCache, SizingSettings
 from kopt.core.units import MilliGpu
-from kopt.serving.client import AsyncPredictionClient
+from kopt.serving.client.client import AsyncPredictionClient
 
 TYPE = JobType("image", ("train",), MilliGpu(1000), 1)
 GIB = 1 << 30
 ANSWER = {
     "memory": {"peak_bytes": 6 * GIB, "low_bytes": 5 * GIB, "high_bytes": 8 * GIB, "probability": 0.95},
-    "model": {"name": "sizing", "version": "7"}, "method": "combined",
-}  # fmt: skip
+    "model": {"name": "sizing", "version": "7"},
+    "method": "combined",
+}
 
 
-def view(mode: str) -> FixedView:
-    return FixedView(parse_policy({"metadata": {"name": "default"}, "spec": {
-        "mode": mode, "queues": {"default": "main"}, "tracing": {"samplesPerThousand": 0}}}))  # fmt: skip
+def view(mode: str) -> FixedState:
+    return FixedState(
+        parse_policy(
+            {
+                "metadata": {"name": "default"},
+                "spec": {"mode": mode, "queues": {"default": "main"}, "tracing": {"samplesPerThousand": 0}},
+            }
+        )
+    )
 
 
 async def answer_always(_: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -148,8 +155,15 @@ async def test_a_dry_run_asks_nobody() -> None:
     assert not asked
 
 
-@pytest.mark.parametrize("answer", [{}, {"memory": {"peak_bytes": None}}, {"memory": {"peak_bytes": 5, "low_bytes": 9,
-                                    "high_bytes": 1}}, {"memory": "much"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"memory": {"peak_bytes": None}},
+        {"memory": {"peak_bytes": 5, "low_bytes": 9, "high_bytes": 1}},
+        {"memory": "much"},
+    ],
+)
 async def test_an_answer_without_sense_leaves_the_pod_as_written(answer: Object) -> None:
     async def say(_: Mapping[str, Any]) -> Mapping[str, Any]:
         return answer
@@ -211,7 +225,7 @@ async def gib(sizes: SizingCache) -> int | None:
 
 async def test_a_newer_trace_is_seen_by_the_next_pod_once_the_answer_is_not_fresh() -> None:
     now, endpoint = [0.0], _Endpoint()
-    sizes = SizingCache(endpoint.ask, SizingSettings(fresh_s=15, moment_s=20), clock=lambda: now[0])
+    sizes = SizingCache(endpoint.ask, SizingSettings(fresh_s=15, refresh_wait_s=20), clock=lambda: now[0])
     endpoint.need = None
     assert await gib(sizes) is None
     endpoint.need, now[0] = 8, 15.1
@@ -226,7 +240,7 @@ async def test_a_newer_trace_is_seen_by_the_next_pod_once_the_answer_is_not_fres
 
 async def test_a_slow_endpoint_leaves_the_old_answer_and_brings_the_new_one_later() -> None:
     now, endpoint = [0.0], _Endpoint()
-    sizes = SizingCache(endpoint.ask, SizingSettings(fresh_s=15, moment_s=0.01), clock=lambda: now[0])
+    sizes = SizingCache(endpoint.ask, SizingSettings(fresh_s=15, refresh_wait_s=0.01), clock=lambda: now[0])
     assert await gib(sizes) == 8
     endpoint.answers.clear()
     endpoint.need, now[0] = 12, 20.0
@@ -239,7 +253,7 @@ async def test_a_slow_endpoint_leaves_the_old_answer_and_brings_the_new_one_late
 
 async def test_an_endpoint_that_fails_leaves_the_old_answer() -> None:
     now, endpoint = [0.0], _Endpoint()
-    sizes = SizingCache(endpoint.ask, SizingSettings(fresh_s=15, moment_s=20, pause_s=30), clock=lambda: now[0])
+    sizes = SizingCache(endpoint.ask, SizingSettings(fresh_s=15, refresh_wait_s=20, pause_s=30), clock=lambda: now[0])
     assert await gib(sizes) == 8
     endpoint.broken, now[0] = True, 20.0
     assert [await gib(sizes), await gib(sizes), endpoint.asked] == [8, 8, 2]
@@ -260,8 +274,9 @@ async def test_a_namespaces_size_is_asked_for_by_its_name_and_is_no_other_namesp
     assert asked == ["blue", "red"]
 
 
-async def test_the_webhook_shows_the_endpoint_its_mounted_token(monkeypatch: pytest.MonkeyPatch,
-                                                                tmp_path: Path) -> None:  # fmt: skip
+async def test_the_webhook_shows_the_endpoint_its_mounted_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     shown = []
 
     async def answer(request: web.Request) -> web.Response:

@@ -14,11 +14,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from webhook.patching import patched
 from webhook.workloads import Object, pod, review
 
-from kopt.controllers.tracing import SpanExport, TraceContext, is_sampled, new_context, parse_traceparent
-from kopt.controllers.webhook.admission import Admissions
-from kopt.controllers.webhook.judging import FixedView
-from kopt.controllers.webhook.policy import parse_policy
-from kopt.controllers.webhook.review import parse_review
+from kopt.cluster.admission.review import parse_review
+from kopt.cluster.runtime.tracing import SpanExport, TraceContext, is_sampled, new_context, parse_traceparent
+from kopt.controllers.admission.evaluation import FixedState
+from kopt.controllers.admission.handlers import Admissions
+from kopt.controllers.admission.policy import parse_policy
 
 ANNOTATION = "kaiwo.ai/traceparent"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -26,7 +26,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 async def admit(per_mille: int, traceparent: str = "", mode: str = "annotate", **fields: Any) -> Object:
     spec = {"mode": mode, "queues": {"default": "main"}, "tracing": {"samplesPerThousand": per_mille}}
-    view = FixedView(parse_policy({"metadata": {"name": "default"}, "spec": spec}))
+    view = FixedState(parse_policy({"metadata": {"name": "default"}, "spec": spec}))
     one = parse_review(orjson.dumps(review(pod("p"), **fields)))
     done = await Admissions(view).mutate(one, traceparent)
     return patched(pod("p"), done.answer.patch)["metadata"].get("annotations", {})
@@ -91,8 +91,13 @@ async def test_a_span_arrives_at_the_collector_under_the_ids_that_were_given_awa
         context = new_context(TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"))
         export.record("admit pod", context, 1_000, 2_000, {"k8s.pod.name": "p"})
         await asyncio.to_thread(export.close)
-        spans = [span for one in received for resource in one.resource_spans for scope in resource.scope_spans
-                 for span in scope.spans]  # fmt: skip
+        spans = [
+            span
+            for one in received
+            for resource in one.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
         assert [(span.name, span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()) for span in spans] == [
             ("admit pod", context.trace_id, context.span_id, "b7ad6b7169203331")
         ]

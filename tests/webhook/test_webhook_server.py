@@ -14,24 +14,25 @@ import orjson
 import pytest
 from webhook.workloads import deployment, job, review
 
-from kopt.cluster.certificates import make_pair
-from kopt.controllers.webhook.admission import Admissions
-from kopt.controllers.webhook.judging import FixedView
-from kopt.controllers.webhook.metrics import WebhookMetrics
-from kopt.controllers.webhook.policy import parse_policy
-from kopt.controllers.webhook.server import LARGEST_REVIEW_BYTES, ServerSettings, WebhookServer
-from kopt.policies.conformance import Framework
+from kopt.cluster.admission.review import LARGEST_REVIEW_BYTES
+from kopt.cluster.runtime.certificates import make_pair
+from kopt.controllers.admission.evaluation import FixedState
+from kopt.controllers.admission.handlers import Admissions
+from kopt.controllers.admission.metrics import WebhookMetrics
+from kopt.controllers.admission.policy import parse_policy
+from kopt.controllers.admission.server import ServerSettings, WebhookServer
+from kopt.core.scheduling.submission import Framework
 
 ENFORCE = parse_policy({"metadata": {"name": "default"}, "spec": {"mode": "enforce"}})
 
 
-class Broken(FixedView):
+class Broken(FixedState):
     def queues(self, framework: Framework, namespace: str) -> Any:
         raise RuntimeError("a fault of ours")
 
 
 class Serving:
-    def __init__(self, tls: tuple[ssl.SSLContext, ssl.SSLContext], view: FixedView, ready: bool) -> None:
+    def __init__(self, tls: tuple[ssl.SSLContext, ssl.SSLContext], view: FixedState, ready: bool) -> None:
         self._client_tls, self.metrics = tls[1], WebhookMetrics()
         settings = ServerSettings(port=0, probe_port=0, drain_s=0.3)
         self.server = WebhookServer(Admissions(view), tls[0], settings, self.metrics, lambda: ready)
@@ -59,9 +60,10 @@ def tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 @contextlib.asynccontextmanager
-async def serving(tls: tuple[ssl.SSLContext, ssl.SSLContext], view: FixedView | None = None, ready: bool = True
-                  ) -> AsyncIterator[Serving]:  # fmt: skip
-    one = Serving(tls, view or FixedView(ENFORCE), ready)
+async def serving(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext], view: FixedState | None = None, ready: bool = True
+) -> AsyncIterator[Serving]:
+    one = Serving(tls, view or FixedState(ENFORCE), ready)
     await one.server.start_probes()
     assert (await one.get("/readyz"))[0] == 503, "ready before anything is served"
     await one.server.start()
@@ -101,15 +103,19 @@ async def test_a_fault_of_ours_lets_the_object_through(tls: Any) -> None:
 
 
 async def test_an_answer_that_cannot_be_written_lets_the_object_through(tls: Any) -> None:
-    policy = parse_policy({"metadata": {"name": "default"}, "spec": {
-        "mode": "enforce", "queues": {"default": "main"}, "schedulers": {"spread": {}}}})  # fmt: skip
+    policy = parse_policy(
+        {
+            "metadata": {"name": "default"},
+            "spec": {"mode": "enforce", "queues": {"default": "main"}, "schedulers": {"spread": {}}},
+        }
+    )
     deep: Any = "end"
     for _ in range(500):
         deep = {"a": deep}
     web = deployment("web", pods=3)
     web["spec"]["selector"]["matchLabels"] = deep
     body = json.dumps(review(web)).encode()
-    async with serving(tls, FixedView(policy)) as one:
+    async with serving(tls, FixedState(policy)) as one:
         for path in ("/mutate", "/validate"):
             status, answer = await one.post(body, path)
             assert (status, answer["allowed"]) == (200, True)

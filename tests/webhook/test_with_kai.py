@@ -21,15 +21,24 @@ def webhooks(control_plane: Any) -> Iterator[Webhooks]:
 
 def pods_of(job: Object) -> list[Object]:
     """What the training operator makes of the templates as they are stored: there is none here."""
-    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": job["metadata"]["name"],
-             "uid": job["metadata"]["uid"], "controller": True}  # fmt: skip
+    owner = {
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+        "controller": True,
+    }
     made = []
     for role, replica in job["spec"]["pytorchReplicaSpecs"].items():
         template = replica["template"]
         labels = template["metadata"]["labels"] | {"training.kubeflow.org/replica-type": role.lower()}
         for index in range(replica["replicas"]):
-            metadata = {"name": f"{job['metadata']['name']}-{role.lower()}-{index}", "labels": labels,
-                        "namespace": job["metadata"]["namespace"], "ownerReferences": [owner]}  # fmt: skip
+            metadata = {
+                "name": f"{job['metadata']['name']}-{role.lower()}-{index}",
+                "labels": labels,
+                "namespace": job["metadata"]["namespace"],
+                "ownerReferences": [owner],
+            }
             made.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
     return made
 

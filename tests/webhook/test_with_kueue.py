@@ -45,8 +45,14 @@ def test_a_queue_is_written_once_it_exists(webhooks: Webhooks, kueue: Kueue) -> 
         made = webhooks.seen(space, lambda one: QUEUE in one["metadata"].get("labels", {}))
         assert made["metadata"]["labels"][QUEUE] == "gpus"
         found = webhooks.api.get("kueue.x-k8s.io/v1beta1", "LocalQueue", "gpus", space)
-        webhooks.api.create({"apiVersion": found["apiVersion"], "kind": "LocalQueue", "spec": found["spec"],
-                             "metadata": {"name": "absent", "namespace": space}})  # fmt: skip
+        webhooks.api.create(
+            {
+                "apiVersion": found["apiVersion"],
+                "kind": "LocalQueue",
+                "spec": found["spec"],
+                "metadata": {"name": "absent", "namespace": space},
+            }
+        )
         webhooks.seen(space, lambda one: one["metadata"]["labels"][QUEUE] == "absent")
 
 

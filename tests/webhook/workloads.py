@@ -53,8 +53,14 @@ def ray_cluster_spec(gpus: int | str, workers: int = 2) -> Object:
     head, worker = template(0), template(gpus)
     for each in (head, worker):
         each["spec"].pop("restartPolicy")
-    group = {"groupName": "gpu", "replicas": workers, "minReplicas": 0, "maxReplicas": 8, "rayStartParams": {},
-             "template": worker}  # fmt: skip
+    group = {
+        "groupName": "gpu",
+        "replicas": workers,
+        "minReplicas": 0,
+        "maxReplicas": 8,
+        "rayStartParams": {},
+        "template": worker,
+    }
     return {"headGroupSpec": {"rayStartParams": {}, "template": head}, "workerGroupSpecs": [group]}
 
 
@@ -68,36 +74,55 @@ def every_kind(name: str, gpus: int | str = 1) -> list[Object]:
     predictor = {"model": {"modelFormat": {"name": "huggingface"}, "resources": resources}}
     bodies: list[tuple[str, str, Object]] = [
         ("batch/v1", "CronJob", {"schedule": "0 3 * * *", "jobTemplate": {"spec": cron}}),
-        ("jobset.x-k8s.io/v1alpha2", "JobSet",
-         {"replicatedJobs": [{"name": "w", "replicas": 2, "template": {"spec": cron}}]}),
-        ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet",
-         {"replicas": 1, "leaderWorkerTemplate": {"size": 2, "workerTemplate": lws_worker}}),
+        (
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            {"replicatedJobs": [{"name": "w", "replicas": 2, "template": {"spec": cron}}]},
+        ),
+        (
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            {"replicas": 1, "leaderWorkerTemplate": {"size": 2, "workerTemplate": lws_worker}},
+        ),
         ("kubeflow.org/v2beta1", "MPIJob", {"mpiReplicaSpecs": {"Launcher": mpi["Master"], "Worker": mpi["Worker"]}}),
-        ("trainer.kubeflow.org/v1alpha1", "TrainJob",
-         {"runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 2, "resourcesPerNode": resources}}),
+        (
+            "trainer.kubeflow.org/v1alpha1",
+            "TrainJob",
+            {"runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 2, "resourcesPerNode": resources}},
+        ),
         ("ray.io/v1", "RayJob", {"entrypoint": "python train.py", "rayClusterSpec": ray_cluster_spec(gpus)}),
         ("ray.io/v1", "RayCluster", ray_cluster_spec(gpus)),
         ("ray.io/v1", "RayService", {"rayClusterConfig": ray_cluster_spec(gpus)}),
         ("serving.kserve.io/v1beta1", "InferenceService", {"predictor": predictor}),
         ("kaiwo.silogen.ai/v1alpha1", "KaiwoJob", {"gpus": 4 * bool(gpus), "image": IMAGE}),
         ("kaiwo.silogen.ai/v1alpha1", "KaiwoService", {"gpus": 2 * bool(gpus), "image": IMAGE}),
-    ]  # fmt: skip
+    ]
     made = [
         {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
         for version, kind, spec in bodies
     ]
-    return [pod(name, gpus), deployment(name, gpus), deployment(name, gpus, kind="StatefulSet"), job(name, gpus),
-            pytorch_job(name, gpus), *made]  # fmt: skip
+    return [
+        pod(name, gpus),
+        deployment(name, gpus),
+        deployment(name, gpus, kind="StatefulSet"),
+        job(name, gpus),
+        pytorch_job(name, gpus),
+        *made,
+    ]
 
 
-def review(workload: Object, namespace: str = "team", operation: str = "CREATE", groups: tuple[str, ...] = (),
-           **fields: Any) -> Object:  # fmt: skip
+def review(
+    workload: Object, namespace: str = "team", operation: str = "CREATE", groups: tuple[str, ...] = (), **fields: Any
+) -> Object:
     """The AdmissionReview that the API server would send."""
     group, _, version = workload["apiVersion"].rpartition("/")
     request = {
-        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "operation": operation, "namespace": namespace,
-        "name": workload["metadata"].get("name", ""), "object": workload,
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "operation": operation,
+        "namespace": namespace,
+        "name": workload["metadata"].get("name", ""),
+        "object": workload,
         "kind": {"group": group, "version": version, "kind": workload["kind"]},
         "userInfo": {"username": "ada", "groups": list(groups)},
-    } | fields  # fmt: skip
+    } | fields
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}

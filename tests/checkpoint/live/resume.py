@@ -35,9 +35,15 @@ def resume(copy):
     newest = max(copy.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=2))
     arguments = TrainingArguments(
-        output_dir=str(copy / "again"), max_steps=10_000, save_strategy="no", logging_steps=1, report_to=[],
-        use_cpu=True, per_device_train_batch_size=8, disable_tqdm=True,
-    )  # fmt: skip
+        output_dir=str(copy / "again"),
+        max_steps=10_000,
+        save_strategy="no",
+        logging_steps=1,
+        report_to=[],
+        use_cpu=True,
+        per_device_train_batch_size=8,
+        disable_tqdm=True,
+    )
     stops = Stops()
     trainer = Trainer(model=model, args=arguments, train_dataset=Tokens(), callbacks=[stops])
     trainer.train(resume_from_checkpoint=str(newest))

@@ -137,10 +137,16 @@ class Container:
         """An entry of ``containerStatuses``."""
         image = self.spec.get("image", "")
         return {
-            "name": self.name, "image": image, "imageID": "", "restartCount": self.restarts, "ready": self.ready,
-            "started": self.running, "state": self.state, "lastState": self._last,
+            "name": self.name,
+            "image": image,
+            "imageID": "",
+            "restartCount": self.restarts,
+            "ready": self.ready,
+            "started": self.running,
+            "state": self.state,
+            "lastState": self._last,
             "containerID": f"process://{self._process.pid}" if self._process else "",
-        }  # fmt: skip
+        }
 
     def _ended(self, code: int, reason: str, message: str, started: str) -> None:
         # What the container left running ends with it, as it would with its process namespace.

@@ -91,24 +91,34 @@ class Kubelet:
             for kind in ("MemoryPressure", "DiskPressure", "PIDPressure")
         ]
         status = {
-            "capacity": dict(capacity), "allocatable": dict(capacity), "conditions": [ready, *pressures],
+            "capacity": dict(capacity),
+            "allocatable": dict(capacity),
+            "conditions": [ready, *pressures],
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": self.name}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._server.server_address[1]}},
             "nodeInfo": {
-                "architecture": "amd64", "operatingSystem": "linux", "kubeletVersion": "v1.36.3", "bootID": "",
-                "containerRuntimeVersion": "process://1", "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
-                "osImage": "", "systemUUID": "",
+                "architecture": "amd64",
+                "operatingSystem": "linux",
+                "kubeletVersion": "v1.36.3",
+                "bootID": "",
+                "containerRuntimeVersion": "process://1",
+                "kernelVersion": "",
+                "kubeProxyVersion": "",
+                "machineID": "",
+                "osImage": "",
+                "systemUUID": "",
             },
-        }  # fmt: skip
+        }
         self.api.patch("v1", "Node", self.name, {"status": status}, "", "status")
 
     def _renew(self) -> None:
         """Renews the node's lease, which is how the node controller knows that it lives."""
         while True:
             spec = {
-                "holderIdentity": self.name, "leaseDurationSeconds": 4 * _LEASE_SECONDS,
+                "holderIdentity": self.name,
+                "leaseDurationSeconds": 4 * _LEASE_SECONDS,
                 "renewTime": now().replace("Z", ".000000Z"),
-            }  # fmt: skip
+            }
             meta = {"name": self.name, "namespace": "kube-node-lease"}
             lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
             try:

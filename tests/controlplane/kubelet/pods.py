@@ -197,9 +197,12 @@ class PodWorker:
         url = self._api.http.base_url
         programs = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
         base = {
-            "PATH": programs, "HOME": str(home), "HOSTNAME": self.pod["metadata"]["name"],
-            "KUBERNETES_SERVICE_HOST": url.host, "KUBERNETES_SERVICE_PORT": str(url.port),
-        }  # fmt: skip
+            "PATH": programs,
+            "HOME": str(home),
+            "HOSTNAME": self.pod["metadata"]["name"],
+            "KUBERNETES_SERVICE_HOST": url.host,
+            "KUBERNETES_SERVICE_PORT": str(url.port),
+        }
         if "/tmp" in mounts:
             base["TMPDIR"] = str(mounts["/tmp"])
         account = mounts.get("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -297,12 +300,15 @@ class PodWorker:
         reason = "PodCompleted" if self._phase == "Succeeded" else ""
         flags = {"Initialized": initialised, "ContainersReady": ready, "Ready": ready}
         status: Object = {
-            "phase": self._phase, "hostIP": "127.0.0.1", "podIP": self._pod_ip, "podIPs": [{"ip": self._pod_ip}],
+            "phase": self._phase,
+            "hostIP": "127.0.0.1",
+            "podIP": self._pod_ip,
+            "podIPs": [{"ip": self._pod_ip}],
             "startTime": self._started,
             "conditions": [self._condition(kind, value, reason) for kind, value in flags.items()],
             "containerStatuses": [one.status() for one in self._mains],
             "initContainerStatuses": [self._init_status(one) for one in self._inits],
-        }  # fmt: skip
+        }
         if self._reason:
             status["reason"] = self._reason
         return status

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kopt.core.checkpoint import LineLabel
+from kopt.core.workload.checkpoint import LineLabel
 from kopt.data.joblogs.labelled import LogDataError, family_of, read_logs
 from kopt.data.joblogs.phrases import Phrases, dressed, phrases
 from kopt.data.joblogs.scenarios import Scenario
@@ -18,9 +18,13 @@ def _excerpt(folder: Path, **changes: object) -> Path:
     (folder / "logs").mkdir(parents=True)
     (folder / "logs" / "a.log").write_bytes(b"step 1\rstep 2\r\nSaving\nSaved\n")
     record = {
-        "file": "a.log", "framework": "plain", "lines": {"1": "train_step", "3": "ckpt_begin"}, "completed_at": [4],
-        "write_intervals": [{"begin": 3, "end": 4, "kind": "sync", "end_evidence": "explicit"}], "licence": "MIT",
-    }  # fmt: skip
+        "file": "a.log",
+        "framework": "plain",
+        "lines": {"1": "train_step", "3": "ckpt_begin"},
+        "completed_at": [4],
+        "write_intervals": [{"begin": 3, "end": 4, "kind": "sync", "end_evidence": "explicit"}],
+        "licence": "MIT",
+    }
     (folder / "labels.jsonl").write_text(json.dumps({**record, **changes}) + "\n")
     return folder
 
@@ -53,9 +57,12 @@ def test_a_recording_is_read_and_a_torn_one_refused(tmp_path: Path) -> None:
     packed = gzip.compress(b"step 1\nstep 2\nstep 3\n")
     (tmp_path / "r.log.gz").write_bytes(packed)
     record = {
-        "name": "r", "framework": "plain", "labels": {"1": "train_step"}, "arrivals_ms": [0, 1000, 2000],
+        "name": "r",
+        "framework": "plain",
+        "labels": {"1": "train_step"},
+        "arrivals_ms": [0, 1000, 2000],
         "writes": [{"unit": "ckpt_1", "start_s": 0.5, "end_s": 1.5, "step": 1, "complete": True}],
-    }  # fmt: skip
+    }
     (tmp_path / "records.jsonl").write_text(json.dumps(record) + "\n")
     (log,) = read_logs(tmp_path)
     assert (log.spans, log.arrivals_s) == (((2, 2),), (0.0, 1.0, 2.0))

@@ -5,11 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.core.sizing import AllocationKind
 from kopt.core.units import GIB, MIB
+from kopt.core.workload.sizing import AllocationKind
 from kopt.data.memory import Category, MemoryDataError, MemoryRun, MemoryTable, read_memory_runs
 from kopt.data.memory.families import image_category, image_family
 
@@ -118,7 +119,7 @@ def test_missing_columns_torn_archives_and_empty_folders_are_told(tmp_path: Path
 
 
 @given(content=st.binary(max_size=300))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_any_bytes_are_a_table_or_a_clear_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("any") / "llm_finetune_memory.csv"
     path.write_bytes(HEAD.encode() + b"\n" + content)

@@ -21,28 +21,57 @@ APPS = "pid, process_name, used_gpu_memory [MiB], gpu_uuid\n4711, /usr/bin/pytho
 ROCM: dict[str, Any] = {
     "card1": {"GPU use (%)": "7", "VRAM Total Memory (B)": "206141652992", "VRAM Total Used Memory (B)": "297"},
     "card0": {
-        "GPU use (%)": "93", "GPU Memory Allocated (VRAM%)": "41", "GPU Memory Read/Write Activity (%)": "N/A",
-        "Memory Activity": "N/A", "VRAM Total Memory (B)": "206141652992",
-        "VRAM Total Used Memory (B)": "85899345920", "Card Series": "AMD Instinct MI300X OAM",
+        "GPU use (%)": "93",
+        "GPU Memory Allocated (VRAM%)": "41",
+        "GPU Memory Read/Write Activity (%)": "N/A",
+        "Memory Activity": "N/A",
+        "VRAM Total Memory (B)": "206141652992",
+        "VRAM Total Used Memory (B)": "85899345920",
+        "Card Series": "AMD Instinct MI300X OAM",
     },
-    "system": {"Driver version": "6.10.5", "PID31": "python3, train, 2, 85899000000, 0, 120",
-               "PID32": "other, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN"},
-}  # fmt: skip
-METRIC: list[dict[str, Any]] = [{
-    "gpu": 0, "usage": {"gfx_activity": {"value": 42, "unit": "%"}, "umc_activity": {"value": 1, "unit": "%"},
-                        "vcn_activity": ["N/A"]},
-    "mem_usage": {"total_vram": {"value": 196592, "unit": "MB"}, "used_vram": {"value": 283, "unit": "MB"}},
-}]  # fmt: skip
-PROCESS: list[dict[str, Any]] = [{"gpu": 0, "process_list": [{"process_info": {
-    "name": "python3", "pid": 31, "memory_usage": {"vram_mem": {"value": 1 << 30, "unit": "B"}},
-}}]}, {"gpu": 1, "process_list": [{"process_info": "No running processes detected"}]}]  # fmt: skip
+    "system": {
+        "Driver version": "6.10.5",
+        "PID31": "python3, train, 2, 85899000000, 0, 120",
+        "PID32": "other, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN",
+    },
+}
+METRIC: list[dict[str, Any]] = [
+    {
+        "gpu": 0,
+        "usage": {
+            "gfx_activity": {"value": 42, "unit": "%"},
+            "umc_activity": {"value": 1, "unit": "%"},
+            "vcn_activity": ["N/A"],
+        },
+        "mem_usage": {"total_vram": {"value": 196592, "unit": "MB"}, "used_vram": {"value": 283, "unit": "MB"}},
+    }
+]
+PROCESS: list[dict[str, Any]] = [
+    {
+        "gpu": 0,
+        "process_list": [
+            {
+                "process_info": {
+                    "name": "python3",
+                    "pid": 31,
+                    "memory_usage": {"vram_mem": {"value": 1 << 30, "unit": "B"}},
+                }
+            }
+        ],
+    },
+    {"gpu": 1, "process_list": [{"process_info": "No running processes detected"}]},
+]
 
 
 def test_nvidia_smi_rows_are_read_by_the_names_in_the_header() -> None:
     busy, idle = nvidia_smi.parse_query_gpu(GPUS)
     assert (busy.gpu, busy.name, busy.used_bytes, busy.activity, busy.bandwidth) == (
-        "GPU-8a", "NVIDIA H100 80GB HBM3", 61234 * MIB, 0.97, 0.44,
-    )  # fmt: skip
+        "GPU-8a",
+        "NVIDIA H100 80GB HBM3",
+        61234 * MIB,
+        0.97,
+        0.44,
+    )
     assert (idle.activity, idle.bandwidth, idle.total_bytes) == (None, None, 81559 * MIB)
     (process,) = nvidia_smi.parse_compute_apps(APPS)
     assert (process.pid, process.gpu, process.used_bytes) == (4711, "GPU-8a", 61202 * MIB)
@@ -54,12 +83,24 @@ def test_nvidia_smi_without_units_reads_the_same() -> None:
     assert nvidia_smi.parse_query_gpu(bare) == nvidia_smi.parse_query_gpu(GPUS)
 
 
-@pytest.mark.parametrize(("text", "line"), [
-    (GPUS[:-12], 3), (GPUS.replace("61234 MiB", "61234 parsecs"), 2), (GPUS.replace("61234", "x"), 2),
-    (GPUS.replace("97 %", "970 %"), 2), (GPUS.replace("61234 MiB", "91234 MiB"), 2), (GPUS + "1, 2\n", 4),
-    (GPUS.replace("memory.used", "memory.unused"), 1), ("No devices were found\n", 1), ("", 0), ("\x00\n", 1),
-    (GPUS.replace("61234", "1e300"), 2), (GPUS.replace("61234", "-1"), 2), (GPUS.replace("61234", "6_1"), 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (GPUS[:-12], 3),
+        (GPUS.replace("61234 MiB", "61234 parsecs"), 2),
+        (GPUS.replace("61234", "x"), 2),
+        (GPUS.replace("97 %", "970 %"), 2),
+        (GPUS.replace("61234 MiB", "91234 MiB"), 2),
+        (GPUS + "1, 2\n", 4),
+        (GPUS.replace("memory.used", "memory.unused"), 1),
+        ("No devices were found\n", 1),
+        ("", 0),
+        ("\x00\n", 1),
+        (GPUS.replace("61234", "1e300"), 2),
+        (GPUS.replace("61234", "-1"), 2),
+        (GPUS.replace("61234", "6_1"), 2),
+    ],
+)
 def test_malformed_nvidia_smi_output_names_its_line(text: str, line: int) -> None:
     with pytest.raises(MetricsError) as caught:
         nvidia_smi.parse_query_gpu(text)
@@ -130,14 +171,24 @@ def test_figures_that_cannot_be_are_refused(value: Any) -> None:
 
 
 def test_exporter_series_become_gpus_and_pods_are_told_apart() -> None:
-    mine = {"UUID": "GPU-1", "gpu": "0", "Hostname": "n", "modelName": "NVIDIA A100-SXM4-40GB", "pod": "a",
-            "namespace": "x"}  # fmt: skip
+    mine = {
+        "UUID": "GPU-1",
+        "gpu": "0",
+        "Hostname": "n",
+        "modelName": "NVIDIA A100-SXM4-40GB",
+        "pod": "a",
+        "namespace": "x",
+    }
     other = mine | {"UUID": "GPU-2", "pod": "b"}
     series = [
-        ("DCGM_FI_DEV_FB_USED", mine, 10240.0), ("DCGM_FI_DEV_FB_FREE", mine, 30000.0), ("up", {}, 1.0),
-        ("DCGM_FI_DEV_FB_USED", other, 5.0), ("DCGM_FI_PROF_SM_ACTIVE", mine, 0.61),
-        ("DCGM_FI_DEV_GPU_UTIL", mine, 99.0), ("DCGM_FI_PROF_DRAM_ACTIVE", other, float("nan")),
-    ]  # fmt: skip
+        ("DCGM_FI_DEV_FB_USED", mine, 10240.0),
+        ("DCGM_FI_DEV_FB_FREE", mine, 30000.0),
+        ("up", {}, 1.0),
+        ("DCGM_FI_DEV_FB_USED", other, 5.0),
+        ("DCGM_FI_PROF_SM_ACTIVE", mine, 0.61),
+        ("DCGM_FI_DEV_GPU_UTIL", mine, 99.0),
+        ("DCGM_FI_PROF_DRAM_ACTIVE", other, float("nan")),
+    ]
     (found,) = exporters.samples_of(series, "x", "a")
     assert found == GpuSample("n/GPU-1", "NVIDIA A100-SXM4-40GB", 10 * GIB, 40240 * MIB, None, 0.61, None, pod="a")  # type: ignore[arg-type]
     assert len(exporters.samples_of(series)) == 2
@@ -155,8 +206,13 @@ def test_amds_exporter_is_read_in_either_unit(factor: int) -> None:
 
 @given(st.text(max_size=400))
 def test_any_text_is_samples_or_an_error_that_says_so(text: str) -> None:
-    for parse in (nvidia_smi.parse_query_gpu, nvidia_smi.parse_compute_apps, rocm_smi.parse, amd_smi.parse_metric,
-                  amd_smi.parse_process):  # fmt: skip
+    for parse in (
+        nvidia_smi.parse_query_gpu,
+        nvidia_smi.parse_compute_apps,
+        rocm_smi.parse,
+        amd_smi.parse_metric,
+        amd_smi.parse_process,
+    ):
         try:
             parse(text)  # type: ignore[operator]
         except MetricsError:

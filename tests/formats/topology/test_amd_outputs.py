@@ -6,7 +6,7 @@ import pytest
 import topology_outputs as rendered
 from topology_outputs import Machine, node
 
-from kopt.core.topology import LinkType, NodeTopology
+from kopt.core.hardware.node_topology import LinkType, NodeTopology
 from kopt.formats.topology import FormatError, parse, parse_tree
 
 HIVES = Machine(
@@ -20,9 +20,13 @@ def kinds(found: NodeTopology) -> list[tuple[int, int, str, int | None, int | No
 
 
 EXPECTED = [
-    (0, 1, "XGMI", 15, 1), (0, 2, "PCIE", 72, 3), (0, 3, "PCIE", 72, 3),
-    (1, 2, "PCIE", 72, 3), (1, 3, "PCIE", 72, 3), (2, 3, "XGMI", 15, 1),
-]  # fmt: skip
+    (0, 1, "XGMI", 15, 1),
+    (0, 2, "PCIE", 72, 3),
+    (0, 3, "PCIE", 72, 3),
+    (1, 2, "PCIE", 72, 3),
+    (1, 3, "PCIE", 72, 3),
+    (2, 3, "XGMI", 15, 1),
+]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,9 @@ def test_kfd_counts_hops_and_weights_as_rocm_smi_does() -> None:
     found = parse_tree(rendered.kfd(HIVES))
     assert kinds(found) == EXPECTED
     assert [(gpu.name, gpu.pci, gpu.numa) for gpu in found.gpus][:2] == [
-        ("gfx942", "0000:11:00.0", 0), ("gfx942", "0000:21:00.0", 0)]  # fmt: skip
+        ("gfx942", "0000:11:00.0", 0),
+        ("gfx942", "0000:21:00.0", 0),
+    ]
     assert found.links[0].gigabytes_per_s == 50.0
 
 
@@ -123,7 +129,9 @@ GPU: 1
 
 def test_partitions_of_amd_smi() -> None:
     assert [(gpu.pci, gpu.partition) for gpu in node(BLOCKS).gpus] == [
-        ("0000:05:00.0", "CPX/NPS4"), ("0000:05:00.1", "CPX/NPS4")]  # fmt: skip
+        ("0000:05:00.0", "CPX/NPS4"),
+        ("0000:05:00.1", "CPX/NPS4"),
+    ]
     listed = [{"gpu": 0, "bdf": "0000:05:00.0", "vram": {"size": {"value": 196592, "unit": "MB"}}, "numa": {"node": 1}}]
     gpu = node(json.dumps(listed)).gpus[0]
     assert (gpu.memory_bytes, gpu.numa) == (196592 << 20, 1)
@@ -131,9 +139,15 @@ def test_partitions_of_amd_smi() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("GPU: 1\n", ""), ("GPU: 1\n", "GPU: 2\n"), ("        MEMORY_PARTITION: NPS4\n\n", "\n"), ("05:00.1", "05:00.0"),
-     ("NPS4\n\nGPU: 1", "NPS4\n\nGPU: one"), ("BDF: 0000:05:00.1", "BDF: 0000:05")],
-)  # fmt: skip
+    [
+        ("GPU: 1\n", ""),
+        ("GPU: 1\n", "GPU: 2\n"),
+        ("        MEMORY_PARTITION: NPS4\n\n", "\n"),
+        ("05:00.1", "05:00.0"),
+        ("NPS4\n\nGPU: 1", "NPS4\n\nGPU: one"),
+        ("BDF: 0000:05:00.1", "BDF: 0000:05"),
+    ],
+)
 def test_damaged_blocks_are_refused(old: str, new: str) -> None:
     assert old in BLOCKS
     with pytest.raises(FormatError):

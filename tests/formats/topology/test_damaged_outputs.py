@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from topology_outputs import PRINTERS, TABLES, Machine, Printer, machine, read
 
-from kopt.core.collectives import CollectiveLog
-from kopt.core.fabric import Fabric
+from kopt.core.hardware.collectives import CollectiveLog
+from kopt.core.hardware.fabric import Fabric
 from kopt.formats.topology import FormatError, Parsed, parse, parse_tree
 
 machines = st.builds(machine, st.integers(0, 1 << 20), st.integers(2, 8), st.integers(0, 3))
@@ -105,8 +105,13 @@ Bridge: x|hca_id:|nodes/0/properties|index, name|DCGM_FI_DEV_FB_USED{|Attached G
 WORDS = (*_TELLING.replace("\n", "|").split("|"), "|", "\t", "\n", "\x1b[4m")
 
 
-@given(st.one_of(st.text(), st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join),
-                 st.lists(st.sampled_from(WORDS), max_size=40).map("\n".join)))  # fmt: skip
+@given(
+    st.one_of(
+        st.text(),
+        st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join),
+        st.lists(st.sampled_from(WORDS), max_size=40).map("\n".join),
+    )
+)
 def test_any_text_is_refused_or_read(text: str) -> None:
     with suppress(FormatError):
         found: Parsed = parse(text)

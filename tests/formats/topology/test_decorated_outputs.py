@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import topology_outputs as rendered
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from topology_outputs import PRINTERS, Printer, machine, pasted, read
@@ -40,13 +41,13 @@ DECORATIONS: dict[str, Callable[[str], str]] = {
     "a prompt": lambda text: f"root@gpu-7:~# some-tool --option\n{text}root@gpu-7:~# \n",
     "messages on both sides": lambda text: f"{MESSAGES[0]}\n\n{text}{MESSAGES[1]}\n",
     "an exit status": lambda text: f"{text}command terminated with exit code 0\n",
-}  # fmt: skip
+}
 _NAME = re.compile(r"\b(GPU\d+|NIC\d+|XGMI|PCIE)\b")
 
 
 @pytest.mark.parametrize("decoration", DECORATIONS)
 @pytest.mark.parametrize("printer", PRINTERS)
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(seed=st.integers(0, 1 << 16), gpus=st.integers(2, 5))
 def test_decoration_changes_nothing(printer: Printer, decoration: str, seed: int, gpus: int) -> None:
     text = printer(machine(seed, gpus))

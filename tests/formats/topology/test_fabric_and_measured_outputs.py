@@ -6,11 +6,11 @@ import pytest
 import topology_outputs as rendered
 from topology_outputs import Machine, machine, node
 
-from kopt.core.collectives import CollectiveGraphs, CollectiveLog, PortTests
-from kopt.core.fabric import Fabric
-from kopt.core.topology import LinkType
+from kopt.core.hardware.collectives import CollectiveGraphs, CollectiveLog, PortTests
+from kopt.core.hardware.fabric import Fabric
+from kopt.core.hardware.node_topology import LinkType
 from kopt.formats.topology import FormatError, parse, parse_tree
-from kopt.formats.topology.topograph import parse as parse_model
+from kopt.formats.topology.fabric.topograph import parse as parse_model
 
 PAIR = Machine((("X", "NV4"), ("NV4", "X")), (("SYS",), ("SYS",)))
 
@@ -19,7 +19,9 @@ def test_nccl_xml_tells_links_ways_and_cards() -> None:
     found = node(rendered.nccl_xml(PAIR))
     assert [(one.type, one.count) for one in found.links] == [(LinkType.NVLINK, 4)]
     assert [(gpu.pci, gpu.numa, gpu.name) for gpu in found.gpus] == [
-        ("0000:11:00.0", 0, "sm_90"), ("0000:21:00.0", 1, "sm_90")]  # fmt: skip
+        ("0000:11:00.0", 0, "sm_90"),
+        ("0000:21:00.0", 1, "sm_90"),
+    ]
     assert [(nic.name, nic.gbit_per_s, nic.numa) for nic in found.nics] == [("mlx5_0", 400.0, 0)]
     assert [(one.gpu, one.type) for one in found.nic_affinity] == [(0, LinkType.PHB), (1, LinkType.SYS)]
 
@@ -64,9 +66,11 @@ def test_comments_are_passed_over_also_those_that_are_no_xml() -> None:
 
 
 def test_nvswitches_link_every_pair() -> None:
-    gpu = ('<pci busid="0000:0{0}:00.0" class="0x030200"><gpu dev="{0}" sm="90" rank="{0}">'
-           '<nvlink target="0000:f0:00.0" count="8" tclass="0x068000"/>'
-           '<nvlink target="0000:f1:00.0" count="10" tclass="0x068000"/></gpu></pci>')  # fmt: skip
+    gpu = (
+        '<pci busid="0000:0{0}:00.0" class="0x030200"><gpu dev="{0}" sm="90" rank="{0}">'
+        '<nvlink target="0000:f0:00.0" count="8" tclass="0x068000"/>'
+        '<nvlink target="0000:f1:00.0" count="10" tclass="0x068000"/></gpu></pci>'
+    )
     text = f'<system version="1"><cpu numaid="0">{gpu.format(0)}{gpu.format(1)}</cpu></system>'
     found = node(text)
     assert (found.links[0].type, found.links[0].count, found.switches[0].gpus) == (LinkType.NVLINK, 18, (0, 1))
@@ -121,9 +125,11 @@ def test_a_gpu_that_all_others_link_to_must_be_there() -> None:
 
 
 def test_graphs_hold_as_many_channels_as_they_say() -> None:
-    text = ('<graphs version="1">\n<graph id="0" pattern="4" nchannels="2" speedintra="48" speedinter="24">\n'
-            '<channel><net dev="0"/><gpu dev="0"/><gpu dev="0x1"/></channel>\n'
-            '<channel><net dev="1"/><gpu dev="1"/><gpu dev="0"/></channel>\n</graph>\n</graphs>\n')  # fmt: skip
+    text = (
+        '<graphs version="1">\n<graph id="0" pattern="4" nchannels="2" speedintra="48" speedinter="24">\n'
+        '<channel><net dev="0"/><gpu dev="0"/><gpu dev="0x1"/></channel>\n'
+        '<channel><net dev="1"/><gpu dev="1"/><gpu dev="0"/></channel>\n</graph>\n</graphs>\n'
+    )
     found = parse(text)
     assert isinstance(found, CollectiveGraphs)
     assert found.graphs[0].channels == (("net 0", "gpu 0", "gpu 1"), ("net 1", "gpu 1", "gpu 0"))
@@ -184,7 +190,8 @@ LIST = """\
 def test_lspci() -> None:
     found = node(LIST)
     assert [(gpu.name, gpu.pci) for gpu in found.gpus] == [
-        ("NVIDIA Corporation GH100 [H100 SXM5 80GB]", "0000:1b:00.0")]  # fmt: skip
+        ("NVIDIA Corporation GH100 [H100 SXM5 80GB]", "0000:1b:00.0")
+    ]
     assert [device.kind for device in found.devices] == ["other", "gpu", "nic", "switch"]
     changes = (("2a:00.0", "1b:00.0"), ("2a:00.0 Infiniband", "2a:00.0"), ("Family [", "Family\n["))
     for damaged in (LIST.rstrip("\n"), *(LIST.replace(old, new) for old, new in changes)):
@@ -193,16 +200,22 @@ def test_lspci() -> None:
 
 
 def test_the_tree_of_lspci() -> None:
-    text = ("-+-[0000:00]-+-00.0  Advanced Micro Devices, Inc. [AMD] Device 14a4\n"
-            " |           +-01.1-[01-02]----00.0-[02]--+-00.0  NVIDIA Corporation AD102GL [RTX 6000 Ada Generation]\n"
-            " |           |                            \\-00.1  NVIDIA Corporation AD102 Audio Controller\n"
-            " \\-[0000:40]---01.1-[41]----00.0  Mellanox Technologies MT2910 Family [ConnectX-7]\n")  # fmt: skip
+    text = (
+        "-+-[0000:00]-+-00.0  Advanced Micro Devices, Inc. [AMD] Device 14a4\n"
+        " |           +-01.1-[01-02]----00.0-[02]--+-00.0  NVIDIA Corporation AD102GL [RTX 6000 Ada Generation]\n"
+        " |           |                            \\-00.1  NVIDIA Corporation AD102 Audio Controller\n"
+        " \\-[0000:40]---01.1-[41]----00.0  Mellanox Technologies MT2910 Family [ConnectX-7]\n"
+    )
     found = node(text)
     assert [(one.pci, one.kind, one.parent) for one in found.devices] == [
-        ("0000:00:00.0", "other", ""), ("0000:00:01.1", "bridge", ""), ("0000:01:00.0", "bridge", "0000:00:01.1"),
-        ("0000:02:00.0", "gpu", "0000:01:00.0"), ("0000:02:00.1", "other", "0000:01:00.0"),
-        ("0000:40:01.1", "bridge", ""), ("0000:41:00.0", "nic", "0000:40:01.1"),
-    ]  # fmt: skip
+        ("0000:00:00.0", "other", ""),
+        ("0000:00:01.1", "bridge", ""),
+        ("0000:01:00.0", "bridge", "0000:00:01.1"),
+        ("0000:02:00.0", "gpu", "0000:01:00.0"),
+        ("0000:02:00.1", "other", "0000:01:00.0"),
+        ("0000:40:01.1", "bridge", ""),
+        ("0000:41:00.0", "nic", "0000:40:01.1"),
+    ]
 
 
 DEVINFO = """\
@@ -227,17 +240,25 @@ def test_cards_of_every_tool() -> None:
     )
     assert nics(ibstat) == nics(ibstat.rstrip()) == [("mlx5_1", 200.0, "ACTIVE", "")]
     assert nics(DEVINFO + ibstat) == nics(DEVINFO)
-    link = ("link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev ens1f0np0 \n"
-            "link mlx5_0/2 state DOWN physical_state DISABLED \n")  # fmt: skip
+    link = (
+        "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev ens1f0np0 \n"
+        "link mlx5_0/2 state DOWN physical_state DISABLED \n"
+    )
     assert nics(link) == [("mlx5_0:1", None, "ACTIVE", "ens1f0np0"), ("mlx5_0:2", None, "DOWN", "")]
     assert nics("mlx5_0 port 1 ==> ens64np1 (Up)\n") == [("mlx5_0", None, "UP", "ens64np1")]
-    tree = {f"infiniband/mlx5_0/ports/1/{name}": text for name, text in
-            (("rate", "400 Gb/sec (4X NDR)\n"), ("state", "4: ACTIVE\n"), ("link_layer", "InfiniBand\n"))}  # fmt: skip
+    tree = {
+        f"infiniband/mlx5_0/ports/1/{name}": text
+        for name, text in (("rate", "400 Gb/sec (4X NDR)\n"), ("state", "4: ACTIVE\n"), ("link_layer", "InfiniBand\n"))
+    }
     assert [(nic.gbit_per_s, nic.state, nic.link_layer) for nic in parse_tree(tree).nics] == [
         (400.0, "ACTIVE", "InfiniBand")
     ]
-    for damaged in (DEVINFO.replace("cnt:\t\t\t1", "cnt:\t\t\t2"), DEVINFO[: DEVINFO.index("\t\t\tlink_layer")],
-                    link.replace(" physical_state LINK_UP", ""), link * 2):  # fmt: skip
+    for damaged in (
+        DEVINFO.replace("cnt:\t\t\t1", "cnt:\t\t\t2"),
+        DEVINFO[: DEVINFO.index("\t\t\tlink_layer")],
+        link.replace(" physical_state LINK_UP", ""),
+        link * 2,
+    ):
         with pytest.raises(FormatError):
             parse(damaged)
 
@@ -251,9 +272,11 @@ def test_pci_devices_of_sys() -> None:
 
 
 def test_a_bandwidth_test_of_two_cards() -> None:
-    text = ("                    RDMA_Write BW Test\n Device         : mlx5_3\n Link type      : InfiniBand\n"
-            " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
-            " 65536      5000             394.55             392.18             0.747823\n")  # fmt: skip
+    text = (
+        "                    RDMA_Write BW Test\n Device         : mlx5_3\n Link type      : InfiniBand\n"
+        " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
+        " 65536      5000             394.55             392.18             0.747823\n"
+    )
     found = parse(text)
     assert isinstance(found, PortTests)
     assert (found.tests[0].device, found.tests[0].average_gbit_per_s) == ("mlx5_3", 392.18)
@@ -276,9 +299,13 @@ def test_a_fabric_from_both_ends() -> None:
 
 
 def test_a_model_of_topograph() -> None:
-    model = {"switches": {"core": {"switches": ["leaf1", "leaf2"]}},
-             "blocks": [{"switch": "leaf1", "nodes": ["n[01-03]", "n7"], "annotations": {"a/domain": "nvl1"}},
-                        {"switch": "leaf2", "nodes": ["m[1,4]"]}]}  # fmt: skip
+    model = {
+        "switches": {"core": {"switches": ["leaf1", "leaf2"]}},
+        "blocks": [
+            {"switch": "leaf1", "nodes": ["n[01-03]", "n7"], "annotations": {"a/domain": "nvl1"}},
+            {"switch": "leaf2", "nodes": ["m[1,4]"]},
+        ],
+    }
     found = parse_model(model)
     assert [host.key for host in found.hosts] == ["n01", "n02", "n03", "n7", "m1", "m4"]
     assert (len(found.switches), len(found.cables), found.hosts[0].domain) == (3, 8, "nvl1")
@@ -286,8 +313,14 @@ def test_a_model_of_topograph() -> None:
         "switches": {"a": {"switches": ["b"]}, "b": {"switches": ["a"]}},
         "blocks": [{"switch": "a", "nodes": ["n"]}],
     }
-    for damaged in (circle, {"switches": {}}, {**model, "blocks": [{"switch": "leaf9", "nodes": ["n1"]}]},
-                    {**model, "blocks": [{"switch": "leaf1", "nodes": ["n[3-1]"]}]}, [], None):  # fmt: skip
+    for damaged in (
+        circle,
+        {"switches": {}},
+        {**model, "blocks": [{"switch": "leaf9", "nodes": ["n1"]}]},
+        {**model, "blocks": [{"switch": "leaf1", "nodes": ["n[3-1]"]}]},
+        [],
+        None,
+    ):
         with pytest.raises(FormatError):
             parse_model(damaged)
 

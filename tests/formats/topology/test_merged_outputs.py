@@ -6,13 +6,22 @@ import pytest
 import topology_outputs as rendered
 from topology_outputs import Machine, node
 
-from kopt.core.topology import LinkType, NodeTopology, TopologyError, TopologyGpu, TopologyLink, TopologyNic
+from kopt.core.hardware.node_topology import (
+    LinkType,
+    NodeTopology,
+    TopologyError,
+    TopologyGpu,
+    TopologyLink,
+    TopologyNic,
+)
 from kopt.formats.topology import merged
 
 PAIR = Machine((("X", "NV12"), ("NV12", "X")), (("PIX",), ("SYS",)))
-QUERY = ("index, name, uuid, pci.bus_id, memory.total [MiB]\n"
-         f"0, NVIDIA A100-SXM4-80GB, {rendered.uuid(0)}, 00000000:11:00.0, 81920 MiB\n"
-         f"1, NVIDIA A100-SXM4-80GB, {rendered.uuid(1)}, 00000000:21:00.0, 81920 MiB\n")  # fmt: skip
+QUERY = (
+    "index, name, uuid, pci.bus_id, memory.total [MiB]\n"
+    f"0, NVIDIA A100-SXM4-80GB, {rendered.uuid(0)}, 00000000:11:00.0, 81920 MiB\n"
+    f"1, NVIDIA A100-SXM4-80GB, {rendered.uuid(1)}, 00000000:21:00.0, 81920 MiB\n"
+)
 
 
 def test_matrix_links_and_query_complete_each_other() -> None:
@@ -26,9 +35,11 @@ def test_matrix_links_and_query_complete_each_other() -> None:
 
 def test_gpus_are_the_same_by_address_whatever_their_numbers() -> None:
     turned = NodeTopology(
-        "", (TopologyGpu(0, "sm_80", "0000:21:00.0", 1), TopologyGpu(1, "sm_80", "0000:11:00.0", 0)),
-        (TopologyLink(0, 1, LinkType.NVLINK, 12),), tool="other",
-    )  # fmt: skip
+        "",
+        (TopologyGpu(0, "sm_80", "0000:21:00.0", 1), TopologyGpu(1, "sm_80", "0000:11:00.0", 0)),
+        (TopologyLink(0, 1, LinkType.NVLINK, 12),),
+        tool="other",
+    )
     whole = merged([node(QUERY), turned])
     assert [(gpu.index, gpu.pci, gpu.numa) for gpu in whole.gpus] == [(0, "0000:11:00.0", 0), (1, "0000:21:00.0", 1)]
     assert whole.gpus[0].name == "NVIDIA A100-SXM4-80GB"

@@ -4,7 +4,7 @@ import pytest
 import topology_outputs as rendered
 from topology_outputs import Machine, node
 
-from kopt.core.topology import LinkType
+from kopt.core.hardware.node_topology import LinkType
 from kopt.formats.topology import FormatError, parse
 
 PAIR = Machine((("X", "NV12"), ("NV12", "X")), (("PIX",), ("SYS",)))
@@ -144,12 +144,18 @@ def test_links_that_were_left_out_are_not_counted() -> None:
 
 def test_a_list_with_mig_devices() -> None:
     uuid = rendered.uuid(0)
-    text = (f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: {uuid})\n"
-            f"  MIG 3g.40gb     Device  0: (UUID: MIG-{uuid[4:]})\n"
-            f"  MIG 1g.10gb     Device  1: (UUID: MIG-{uuid}/9/0)\n")  # fmt: skip
+    text = (
+        f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: {uuid})\n"
+        f"  MIG 3g.40gb     Device  0: (UUID: MIG-{uuid[4:]})\n"
+        f"  MIG 1g.10gb     Device  1: (UUID: MIG-{uuid}/9/0)\n"
+    )
     gpu = node(text).gpus[0]
     assert (gpu.name, gpu.uuid, gpu.instances, gpu.partition) == (
-        "NVIDIA H100 80GB HBM3", uuid, ("3g.40gb", "1g.10gb"), "MIG")  # fmt: skip
+        "NVIDIA H100 80GB HBM3",
+        uuid,
+        ("3g.40gb", "1g.10gb"),
+        "MIG",
+    )
     with pytest.raises(FormatError, match="line 2: MIG device 0 of GPU 0 is expected, not 1"):
         parse(text.replace("  MIG 3g", "x MIG 3g", 1).split("\n", 1)[0] + "\n" + text.splitlines()[2] + "\n")
 
@@ -174,15 +180,24 @@ def test_gpu_instances_of_a_table() -> None:
 
 
 def test_a_query_as_csv() -> None:
-    text = ("index, name, uuid, pci.bus_id, memory.total [MiB]\n"
-            f"0, NVIDIA L40S, {rendered.uuid(0)}, 00000000:3B:00.0, 46068 MiB\n"
-            f"1, NVIDIA L40S, {rendered.uuid(1)}, 00000000:AF:00.0, 46068 MiB\n")  # fmt: skip
+    text = (
+        "index, name, uuid, pci.bus_id, memory.total [MiB]\n"
+        f"0, NVIDIA L40S, {rendered.uuid(0)}, 00000000:3B:00.0, 46068 MiB\n"
+        f"1, NVIDIA L40S, {rendered.uuid(1)}, 00000000:AF:00.0, 46068 MiB\n"
+    )
     found = node(text)
     assert [(gpu.pci, gpu.memory_bytes) for gpu in found.gpus] == [
-        ("0000:3b:00.0", 46068 << 20), ("0000:af:00.0", 46068 << 20)]  # fmt: skip
+        ("0000:3b:00.0", 46068 << 20),
+        ("0000:af:00.0", 46068 << 20),
+    ]
     assert node(text.replace(" MiB\n", "\n")).gpus == found.gpus
-    for damaged in (text.replace(", 00000000:AF:00.0", ""), text.replace("AF:00", "3B:00"), text.rstrip("\n"),
-                    text.replace("\n1,", "\n2,"), text.replace("46068 MiB", "46068 apples")):  # fmt: skip
+    for damaged in (
+        text.replace(", 00000000:AF:00.0", ""),
+        text.replace("AF:00", "3B:00"),
+        text.rstrip("\n"),
+        text.replace("\n1,", "\n2,"),
+        text.replace("46068 MiB", "46068 apples"),
+    ):
         with pytest.raises(FormatError):
             parse(damaged)
 
@@ -215,7 +230,9 @@ GPU 00000000:5E:00.0
 
 def test_the_full_report() -> None:
     assert [(gpu.index, gpu.pci, gpu.partition, gpu.memory_bytes) for gpu in node(FULL).gpus] == [
-        (0, "0000:3b:00.0", "", 23034 << 20), (1, "0000:5e:00.0", "MIG", 23034 << 20)]  # fmt: skip
+        (0, "0000:3b:00.0", "", 23034 << 20),
+        (1, "0000:5e:00.0", "MIG", 23034 << 20),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +267,11 @@ BOX = """\
 def test_the_box_of_nvidia_smi() -> None:
     gpu = node(BOX).gpus[0]
     assert (gpu.name, gpu.pci, gpu.memory_bytes, gpu.partition) == (
-        "NVIDIA H100 80GB HBM3", "0000:1b:00.0", 81559 << 20, "MIG")  # fmt: skip
+        "NVIDIA H100 80GB HBM3",
+        "0000:1b:00.0",
+        81559 << 20,
+        "MIG",
+    )
     lines = BOX.splitlines(keepends=True)
     for damaged in (
         "".join(lines[:-1]),

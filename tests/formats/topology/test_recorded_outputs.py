@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from kopt.core.collectives import CollectiveGraphs, CollectiveLog
-from kopt.core.fabric import Fabric
-from kopt.core.topology import NodeTopology
-from kopt.formats.topology import FormatError, Parsed, exporters, nccl_topo, parse
+from kopt.core.hardware.collectives import CollectiveGraphs, CollectiveLog
+from kopt.core.hardware.fabric import Fabric
+from kopt.core.hardware.node_topology import NodeTopology
+from kopt.formats.topology import FormatError, Parsed, parse
+from kopt.formats.topology.exporters import prometheus as exporters
+from kopt.formats.topology.nccl import topo as nccl_topo
 from kopt.formats.topology.text import source_of
 from kopt.formats.topology.xml import read
 
@@ -119,11 +121,17 @@ def _of_node(tool: str, want: Mapping[str, Any], found: NodeTopology) -> Iterato
     kinds = {f"GPU{one.a}-GPU{one.b}": f"NV{one.count}" if one.count else one.type.value for one in links}
     kinds |= {} if links else {f"GPU{one.a}-GPU{one.b}": one.status for one in found.peers}
     yield from (("pairs", kinds), ("gpu_pair_link_counts", dict(Counter(kinds.values()))))
-    yield from ((name, {str(key): count for key, count in Counter(values).items()}) for name, values in (
-        ("weight_values", [one.weight for one in links]), ("hops_values", [one.hops for one in links]),
-        ("type_values", [one.type.value for one in links]), ("weights", [one.weight for one in links]),
-        ("hops", [one.hops for one in links]), ("types", [one.type.value for one in links]),
-    ))  # fmt: skip
+    yield from (
+        (name, {str(key): count for key, count in Counter(values).items()})
+        for name, values in (
+            ("weight_values", [one.weight for one in links]),
+            ("hops_values", [one.hops for one in links]),
+            ("type_values", [one.type.value for one in links]),
+            ("weights", [one.weight for one in links]),
+            ("hops", [one.hops for one in links]),
+            ("types", [one.type.value for one in links]),
+        )
+    )
     if want.get("numa_node"):
         yield "numa_node", {str(gpu.index): str(gpu.numa) for gpu in gpus}
     yield from _of_cards(want, found)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from kopt.core.bandwidth import Collective
+from kopt.core.hardware.bandwidth import Collective
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
 from kopt.models.bandwidth.residual import KernelSettings
 from kopt.models.bandwidth.rows import AskedRow, MeasuredRow
-from kopt.policies.bandwidth.analytic import analytic
-from kopt.policies.bandwidth.hardware import HardwareRow, machine_of
+from kopt.topology.collective_cost import analytic
+from kopt.topology.hardware import HardwareRow, machine_of
 
 PREDICTOR = BandwidthPredictor
 _SLOWER = {"A100-SXM4-80GB": 1.2, "H100-SXM5-80GB": 1.1, "MI300X": 1.5}

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from kopt.models.checkpoint.classifier.settings import FitSettings
+from kopt.models.checkpoint.classifier.table import LogTable
 from kopt.models.checkpoint.predictor import CheckpointPredictor, LogQuestion
-from kopt.models.checkpoint.settings import FitSettings
-from kopt.models.checkpoint.table import LogTable
 
 PREDICTOR = CheckpointPredictor
 _TIMED = tuple(f"2024-05-01 10:00:{second:02d} step {second} loss 0.5" for second in range(10))

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from kopt.core.sizing import AllocationKind, MemoryBreakdown, Method, TraceCoverage, WorkloadProfile
 from kopt.core.units import GIB, MIB, Bytes
+from kopt.core.workload.sizing import AllocationKind, MemoryBreakdown, Method, TraceCoverage, WorkloadProfile
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.residual import ResidualSettings
@@ -25,10 +25,13 @@ def estimate(mib: int, *, method: Method = Method.ABSTRACT, convolutions: float 
     """What the code says of a model that holds so many MiB."""
     part = Bytes(mib * MIB // 4)
     return CodeEstimate(
-        method, TraceCoverage.FULL, Bytes(mib * MIB), Bytes(int(mib * MIB * 1.05)),
+        method,
+        TraceCoverage.FULL,
+        Bytes(mib * MIB),
+        Bytes(int(mib * MIB * 1.05)),
         MemoryBreakdown(weights=part, gradients=part, activations=Bytes(2 * part)),
         {"share_activations": 0.5, "convolutions_per_step": convolutions, "parameter_bytes": math.log2(1 + part)},
-    )  # fmt: skip
+    )
 
 
 def table() -> Any:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kopt.core.cluster import GpuRequest
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.cluster import GpuRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import GIB, Bytes, MilliGpu
 from kopt.policies.placement.state import FleetNode
 

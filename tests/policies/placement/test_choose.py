@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kopt.core.placement import PodRequest, TopologyPreference
+from kopt.core.scheduling.placement import PodRequest, TopologyPreference
 from kopt.core.units import GIB, Bytes
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import choose, explain
@@ -91,7 +91,7 @@ def test_equal_nodes_are_told_apart_always_in_the_same_way(
 
 def test_only_candidates_are_looked_at(pod: Make, node: MakeNode, cache: FragmentationCache) -> None:
     state = FleetState([node("a"), node("b"), node("c")])
-    rows = state.rows_of(["c", "b", "gone"])
+    rows = np.array([state.row("c"), state.row("b")])
     choice = choose(state, pod(4), rows, cache=cache)
     assert choice.node in ("b", "c")
     assert choice.considered == 2
@@ -99,17 +99,28 @@ def test_only_candidates_are_looked_at(pod: Make, node: MakeNode, cache: Fragmen
 
 
 def test_every_refusal_is_counted_under_its_reason(pod: Make, node: MakeNode, cache: FragmentationCache) -> None:
-    state = FleetState([
-        node("gone", ready=False), node("t4", model="t4"), node("small", gpus=1), node("busy"), node("taken"),
-        node("fits", gpu_memory_bytes=80 << 30), node("none", gpus=0),
-    ])  # fmt: skip
+    state = FleetState(
+        [
+            node("gone", ready=False),
+            node("t4", model="t4"),
+            node("small", gpus=1),
+            node("busy"),
+            node("taken"),
+            node("fits", gpu_memory_bytes=80 << 30),
+            node("none", gpus=0),
+        ]
+    )
     place(state, "busy", (), pod(95, gpus=0))
     place(state, "taken", range(7), pod(7, gpus=7))
     choice = choose(state, pod(4, gpus=2, models=("a100", "h100")), np.arange(state.rows), cache=cache)
     assert choice.node == "fits"
     assert dict(choice.rejected) == {
-        Refusal.NOT_READY: 1, Refusal.GPU_MODEL: 2, Refusal.GPU_COUNT: 1, Refusal.CPU: 1, Refusal.GPU_FREE: 1,
-    }  # fmt: skip
+        Refusal.NOT_READY: 1,
+        Refusal.GPU_MODEL: 2,
+        Refusal.GPU_COUNT: 1,
+        Refusal.CPU: 1,
+        Refusal.GPU_FREE: 1,
+    }
     assert choice.feasible == 1
 
 
@@ -121,10 +132,10 @@ def test_reasons_name_the_winner_the_next_and_what_spoke_against_the_rest(
     choice = choose(state, pod(4, milli=500, models=("a100",)), cache=cache)
     first, second, third = explain(choice)
     assert first.code == "BEST_NODE"
-    assert "Node b, GPU 3: the best of 2 that can take 4 CPU and 0.5 GPU (a100)" in first.message
+    assert "Node b, GPU 3: the best of 2 nodes with room for 4 CPU and 0.5 GPU (a100)" in first.message
     assert second.code == "RUNNER_UP"
     assert second.message.startswith("Node a scores")
-    assert "mostly for reserve" in second.message
+    assert "mostly because of reserve" in second.message
     assert (third.code, third.numbers["nodes"]) == ("GPU_MODEL", 1)
     assert sum(choice.breakdown.values()) == pytest.approx(choice.score)
 
@@ -136,8 +147,8 @@ def test_a_pod_that_waits_is_told_what_it_waits_for(pod: Make, node: MakeNode, c
     assert waiting.code == "NO_NODE"
     assert "1 too little GPU left. It waits for room." in waiting.message
     never = explain(choose(state, pod(4, gpus=4), cache=cache))[0]
-    assert "fewer GPUs than asked for. Ask for what a node has." in never.message
-    assert "there are none" in explain(choose(FleetState(), pod(), cache=cache))[0].message
+    assert "fewer GPUs than asked for. Request what a node has." in never.message
+    assert "there are no nodes" in explain(choose(FleetState(), pod(), cache=cache))[0].message
 
 
 def test_an_unhealthy_node_is_taken_last(pod: Make, node: MakeNode, cache: FragmentationCache) -> None:

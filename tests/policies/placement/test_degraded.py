@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kopt.core.bandwidth import BandwidthKind, BandwidthMinimum
-from kopt.core.cluster import GpuRequest
-from kopt.core.placement import PodRequest
+from kopt.core.hardware.bandwidth import BandwidthKind, BandwidthMinimum
+from kopt.core.scheduling.cluster import GpuRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import best, choose
 from kopt.policies.placement.feasible import Refusal

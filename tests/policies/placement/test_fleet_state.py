@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kopt.core.cluster import GpuRequest
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.cluster import GpuRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import Bytes, MilliGpu
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import best, choose
@@ -54,9 +55,12 @@ class Fleet(RuleBasedStateMachine):
         self.holdings: list[tuple[str, tuple[int, ...], PodRequest]] = []
 
     @rule(
-        number=st.integers(0, 5), gpus=st.sampled_from([0, 1, 2, 4, 8, 10]), cpu=st.sampled_from([8_000, 96_000]),
-        model=st.sampled_from(["a100", "t4"]), ready=st.booleans(),
-    )  # fmt: skip
+        number=st.integers(0, 5),
+        gpus=st.sampled_from([0, 1, 2, 4, 8, 10]),
+        cpu=st.sampled_from([8_000, 96_000]),
+        model=st.sampled_from(["a100", "t4"]),
+        ready=st.booleans(),
+    )
     def add_node(self, number: int, gpus: int, cpu: int, model: str, ready: bool) -> None:
         name = f"node-{number}"
         if name not in {node for node, *_ in self.holdings}:
@@ -124,7 +128,7 @@ class Fleet(RuleBasedStateMachine):
 
 
 TestFleet = Fleet.TestCase
-TestFleet.settings = settings(max_examples=20, stateful_step_count=20)
+TestFleet.settings = settings(max_examples=examples(20), stateful_step_count=20)
 
 
 @given(request=requests(), more=requests())

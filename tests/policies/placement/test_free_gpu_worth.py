@@ -5,11 +5,12 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.core.cluster import GpuRequest
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.cluster import GpuRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import Bytes, MilliGpu
 from kopt.policies.placement import expected_fill
 from kopt.policies.placement.fragmentation import UsableTables
@@ -33,7 +34,7 @@ def learned(mix: list[tuple[int, int, int]]) -> TypicalPods:
     )
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(mix=MIX, cpu=st.integers(0, 24), milli=st.integers(0, 100))
 def test_expected_fill_is_that_of_pods_offered_one_after_another(
     mix: list[tuple[int, int, int]], cpu: int, milli: int
@@ -78,7 +79,7 @@ def test_usable_gpu_is_what_the_paper_counts(mix: list[tuple[int, int, int]], fr
     assert found[0] == pytest.approx(expected)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(mix=MIX, free=st.lists(st.integers(0, 1000), min_size=4, max_size=4), cpu=st.integers(0, 60_000))
 def test_nodes_are_worth_no_more_than_their_free_gpus(
     mix: list[tuple[int, int, int]], free: list[int], cpu: int

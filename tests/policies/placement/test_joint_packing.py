@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.core.cluster import GpuRequest
-from kopt.core.placement import PodRequest
+from kopt.core.scheduling.cluster import GpuRequest
+from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import GIB, Bytes, MilliGpu
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.joint import pack, upper_bound
@@ -40,11 +41,15 @@ def cache_for(requests: Sequence[PodRequest]) -> FragmentationCache:
 
 
 def numbers(state: FleetState) -> list[bytes]:
-    return [state.gpu_free_milli.tobytes(), state.cpu_free_milli.tobytes(), state.memory_free_bytes.tobytes(),
-            state.gpu_free_total.tobytes()]  # fmt: skip
+    return [
+        state.gpu_free_milli.tobytes(),
+        state.cpu_free_milli.tobytes(),
+        state.memory_free_bytes.tobytes(),
+        state.gpu_free_total.tobytes(),
+    ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(FREE, SIZES)
 def test_every_pod_that_had_a_place_alone_has_one_and_the_state_is_as_it_was(
     free: list[int], sizes: list[float]
@@ -54,17 +59,19 @@ def test_every_pod_that_had_a_place_alone_has_one_and_the_state_is_as_it_was(
     alone, together = pack(state, requests, cache=cache, rounds=1), pack(state, requests, cache=cache)
     assert numbers(state) == before
     assert sorted(together.order) == list(range(len(requests)))
-    assert all(new is not None for new, old in zip(together.places, alone.places, strict=True) if old is not None)
+    assert all(
+        new is not None for new, old in zip(together.placements, alone.placements, strict=True) if old is not None
+    )
     assert alone.allocated <= together.allocated <= together.bound
     # No GPU is given twice, no node more than it has: the fleet takes them all.
     for one in together.order:
-        taken = together.places[one]
+        taken = together.placements[one]
         if taken is not None:
             place(state, *taken, requests[one])
     assert (state.gpu_free_milli >= 0).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=3), st.lists(st.integers(1, 4), min_size=1, max_size=5))
 def test_no_plan_at_all_exceeds_the_bound(free: list[int], sizes: list[int]) -> None:
     state, requests = fleet(free), [asking(size) for size in sizes]
@@ -81,7 +88,7 @@ def test_a_large_pod_behind_small_ones_finds_its_place() -> None:
     """Best fit puts 3 beside 1 free and 2 beside 3: the pod on 4 behind them would wait."""
     state, requests = fleet([5, 4]), [asking(3), asking(2), asking(4)]
     cache = cache_for(requests)
-    placed = [sum(one is not None for one in pack(state, requests, cache=cache, rounds=r).places) for r in (1, 8)]
+    placed = [sum(one is not None for one in pack(state, requests, cache=cache, rounds=r).placements) for r in (1, 8)]
     assert placed[1] == 3
     assert pack(state, requests, cache=cache).allocated == pack(state, requests, cache=cache).bound
 
@@ -89,7 +96,7 @@ def test_a_large_pod_behind_small_ones_finds_its_place() -> None:
 def test_only_the_rows_that_may_be_used_are() -> None:
     state, requests = fleet([8, 8]), [asking(8), asking(8)]
     packing = pack(state, requests, cache=cache_for(requests), candidates=np.array([1]))
-    assert [one[0] if one else None for one in packing.places] == [1, None]
+    assert [one[0] if one else None for one in packing.placements] == [1, None]
     assert packing.bound == 8000
 
 
@@ -114,7 +121,7 @@ def test_on_a_nearly_full_fleet_bursts_fill_more_together_than_one_by_one(seed: 
     assert bound - together < 0.96 * (bound - alone)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(FREE, st.lists(st.tuples(st.sampled_from([0.3, 0.5, 1, 2, 4]), st.integers(1, 60)), min_size=1, max_size=8))
 def test_looking_up_what_a_like_node_was_worth_changes_no_decision(
     free: list[int], asked: list[tuple[float, int]]
@@ -135,5 +142,5 @@ def test_looking_up_what_a_like_node_was_worth_changes_no_decision(
         fresh.outlook(state, request)
         assert kept.room.prices(state).tolist() == fresh.room.prices(state).tolist()
         packing = pack(state, [request], cache=kept)
-        if packing.places[0] is not None:
-            place(state, *packing.places[0], request)
+        if packing.placements[0] is not None:
+            place(state, *packing.placements[0], request)

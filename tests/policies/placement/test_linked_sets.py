@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from node_outputs import CUBE_MESH
 
-from kopt.core.bandwidth import BandwidthKind, BandwidthMinimum
-from kopt.core.cluster import GpuRequest
-from kopt.core.placement import PodRequest, TopologyPreference
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.hardware.bandwidth import BandwidthKind, BandwidthMinimum
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.scheduling.cluster import GpuRequest
+from kopt.core.scheduling.placement import PodRequest, TopologyPreference
 from kopt.core.units import Bytes
 from kopt.policies.placement.links import links_of
 from kopt.policies.placement.state import FleetNode, FleetState
@@ -24,9 +24,10 @@ def node(links: Mapping[tuple[int, int], int], indexes: range = range(8)) -> Nod
     first = indexes[0]
     pairs = tuple(
         TopologyLink(a + first, b + first, LinkType.NVLINK, links[a, b])
-        if (a, b) in links else TopologyLink(a + first, b + first, LinkType.SYS)
+        if (a, b) in links
+        else TopologyLink(a + first, b + first, LinkType.SYS)
         for a, b in combinations(range(len(indexes)), 2)
-    )  # fmt: skip
+    )
     return NodeTopology("n1", gpus, pairs)
 
 

@@ -1,6 +1,6 @@
 """The home of a gang: one node, else the tightest rack with room; unequal shares where equal ones do not fit."""
 
-from kopt.policies.topology.gangs import GangOffer, Home, choose_home
+from kopt.topology.sets.gangs import GangOffer, Home, choose_home
 from tests.policies.topology.test_nodes import MACHINE
 
 

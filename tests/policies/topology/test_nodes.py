@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuFacts, Machine, Network
-from kopt.policies.topology.nodes import ClusterChoice, NodeOffer, choose_nodes
+from kopt.topology.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuSpecs, Machine, Network
+from kopt.topology.sets.across_nodes import ClusterChoice, NodeOffer, choose_nodes
 
 SWITCH = Device(DeviceKind.LINK_SWITCH, 0)
-H100 = GpuFacts("H100-SXM5-80GB", "nvidia", 450.0, 64.0, 3350.0, 132, 4)
+H100 = GpuSpecs("H100-SXM5-80GB", "nvidia", 450.0, 64.0, 3350.0, 132, 4)
 NODE = DeviceGraph(
     H100, tuple(range(8)), tuple(Edge(Device(DeviceKind.GPU, n), SWITCH, EdgeKind.NVLINK, 450.0) for n in range(8))
 )

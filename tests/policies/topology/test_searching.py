@@ -5,19 +5,20 @@ from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.core.bandwidth import Collective
-from kopt.core.topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
-from kopt.policies.bandwidth.graph import Machine
-from kopt.policies.bandwidth.hardware import CUBE_MESH
-from kopt.policies.bandwidth.topology import machine_from
-from kopt.policies.topology import sets
-from kopt.policies.topology.branching import all_reaching
-from kopt.policies.topology.symmetry import canonical, how_many, representatives, turns
-from kopt.policies.topology.table import table_of
-from kopt.policies.topology.within import GIB, bus_gbps, choose_gpus, limit_of
+from kopt.core.hardware.bandwidth import Collective
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.topology.from_node import machine_from
+from kopt.topology.graph import Machine
+from kopt.topology.hardware import CUBE_MESH
+from kopt.topology.sets import best as sets
+from kopt.topology.sets.branch_and_bound import all_reaching
+from kopt.topology.sets.link_table import table_of
+from kopt.topology.sets.symmetry import canonical, how_many, representatives, turns
+from kopt.topology.sets.within_node import GIB, bus_gbps, choose_gpus, limit_of
 
 PCIE = (LinkType.PIX, LinkType.NODE, LinkType.SYS)
 
@@ -26,10 +27,11 @@ def machine(count: int, seed: int, linked: float) -> Machine:
     """GPUs on two NUMA nodes, some with links of one to three wires, the others joined by PCIe."""
     chance = random.Random(seed)
     links = [
-        TopologyLink(a, b, LinkType.NVLINK, chance.randint(1, 3)) if chance.random() < linked
+        TopologyLink(a, b, LinkType.NVLINK, chance.randint(1, 3))
+        if chance.random() < linked
         else TopologyLink(a, b, PCIE[0] if a // 2 == b // 2 else PCIE[1] if a % 2 == b % 2 else PCIE[2])
         for a, b in combinations(range(count), 2)
-    ]  # fmt: skip
+    ]
     gpus = tuple(TopologyGpu(index, "V100-SXM2-16GB", numa=index % 2) for index in range(count))
     return machine_from(NodeTopology("n", gpus, tuple(links), vendor="nvidia"))
 
@@ -42,12 +44,12 @@ def only_search(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No question is small enough to look at every set, and branching has nothing to do but branch."""
     with monkeypatch.context() as patch:
         patch.setattr(sets, "_MOST_SETS", 0)
-        patch.setattr("kopt.policies.topology.branching._MOST_LEAVES", 0)
+        patch.setattr("kopt.topology.sets.branch_and_bound._MOST_LEAVES", 0)
         yield
 
 
 @given(machines, st.integers(2, 6), st.sampled_from(Collective))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_set_reaches_more_than_its_links_allow(one: Machine, count: int, kind: Collective) -> None:
     limit, table = limit_of(one, count, kind, GIB), table_of(one.node)
     assert limit is not None
@@ -61,7 +63,7 @@ def test_no_set_reaches_more_than_its_links_allow(one: Machine, count: int, kind
 
 
 @given(machines, st.integers(2, 6), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_chosen_set_is_as_fast_as_the_fastest_of_all(one: Machine, count: int, data: st.DataObject) -> None:
     free = data.draw(st.sets(st.sampled_from(one.node.gpus), min_size=2))
     every = {gpus: bus_gbps(one, gpus) for gpus in combinations(sorted(free), count)}
@@ -91,23 +93,24 @@ def test_a_search_that_says_it_is_exact_has_missed_nothing() -> None:
 
 
 @given(machines, st.integers(2, 6), st.floats(1, 200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_branch_and_bound_finds_all_sets_of_enough_links(one: Machine, count: int, gbps: float) -> None:
     table = table_of(one.node)
     rows = range(len(table.gpus))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kopt.policies.topology.branching._MOST_LEAVES", 0)
+        patch.setattr("kopt.topology.sets.branch_and_bound._MOST_LEAVES", 0)
         found = all_reaching(table, rows, count, gbps)
     assert found is not None
     wanted = [
-        one for one in representatives(table, rows, count)
+        one
+        for one in representatives(table, rows, count)
         if count <= len(rows) and table.degrees(one[None, :])[0][one].min() >= gbps
-    ]  # fmt: skip
+    ]
     assert {one.tobytes() for one in found} == {one.tobytes() for one in wanted}
 
 
 @given(machines)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_twins_are_gpus_whose_swap_changes_no_wire(one: Machine) -> None:
     table = table_of(one.node)
     for a, b in combinations(range(len(table.gpus)), 2):
@@ -118,14 +121,18 @@ def test_twins_are_gpus_whose_swap_changes_no_wire(one: Machine) -> None:
     assert how_many(table, range(len(table.gpus)), 3) == len(representatives(table, range(len(table.gpus)), 3))
 
 
-CUBE = machine_from(NodeTopology(
-    "n", tuple(TopologyGpu(index, "V100-SXM2-16GB", numa=index // 4) for index in range(8)),
-    tuple(TopologyLink(a, b, LinkType.NVLINK, wires) for a, b, wires in CUBE_MESH), vendor="nvidia",
-))  # fmt: skip
+CUBE = machine_from(
+    NodeTopology(
+        "n",
+        tuple(TopologyGpu(index, "V100-SXM2-16GB", numa=index // 4) for index in range(8)),
+        tuple(TopologyLink(a, b, LinkType.NVLINK, wires) for a, b, wires in CUBE_MESH),
+        vendor="nvidia",
+    )
+)
 
 
 @given(st.one_of(machines, st.just(CUBE)), st.integers(2, 4), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_free_gpus_that_lie_alike_get_the_same_answer(one: Machine, count: int, data: st.DataObject) -> None:
     free = sorted(data.draw(st.sets(st.sampled_from(one.node.gpus), min_size=count)))
     turned, back = canonical(table_of(one.node), free)
@@ -173,8 +180,9 @@ def test_the_fastest_set_is_found_among_four_billion() -> None:
     best = set(chance.sample(range(64), 8))
     links = [
         TopologyLink(a, b, LinkType.NVLINK, 4) if {a, b} <= best else TopologyLink(a, b, LinkType.NVLINK, 1)
-        for a, b in combinations(range(64), 2) if {a, b} <= best or chance.random() < 0.15
-    ]  # fmt: skip
+        for a, b in combinations(range(64), 2)
+        if {a, b} <= best or chance.random() < 0.15
+    ]
     gpus = tuple(TopologyGpu(index, "V100-SXM2-16GB", numa=0) for index in range(64))
     choice = choose_gpus(machine_from(NodeTopology("n", gpus, tuple(links), vendor="nvidia")), range(64), 8)
     assert choice is not None

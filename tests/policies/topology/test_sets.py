@@ -4,17 +4,18 @@ from collections.abc import Mapping
 from itertools import combinations
 
 import pytest
+from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_outputs import CUBE_MESH
 
-from kopt.core.topology import LinkType, NicAffinity, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
-from kopt.policies.bandwidth.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuFacts
-from kopt.policies.bandwidth.rings import ring_gbps
-from kopt.policies.bandwidth.topology import machine_from
-from kopt.policies.topology.sets import best_set
-from kopt.policies.topology.symmetry import how_many, representatives, twins
-from kopt.policies.topology.table import table_of
+from kopt.core.hardware.node_topology import LinkType, NicAffinity, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
+from kopt.topology.from_node import machine_from
+from kopt.topology.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuSpecs
+from kopt.topology.rings import ring_gbps
+from kopt.topology.sets.best import best_set
+from kopt.topology.sets.link_table import table_of
+from kopt.topology.sets.symmetry import how_many, representatives, twins
 
 
 def gpu(index: int) -> Device:
@@ -35,7 +36,7 @@ def node(
                 edges += [Edge(bridge, up, EdgeKind.PCIE, 16.0)]
         else:
             edges += [Edge(gpu(index), up, EdgeKind.PCIE, 16.0)]
-    return DeviceGraph(GpuFacts("V100-SXM2-16GB", "nvidia"), tuple(sorted(numa)), tuple(edges))
+    return DeviceGraph(GpuSpecs("V100-SXM2-16GB", "nvidia"), tuple(sorted(numa)), tuple(edges))
 
 
 def rings(graph: DeviceGraph):  # type: ignore[no-untyped-def]
@@ -94,9 +95,10 @@ def test_a_question_that_makes_no_sense_is_refused(free: tuple[int, ...], count:
 def test_sixteen_gpus_behind_one_switch_need_one_look() -> None:
     switch = Device(DeviceKind.LINK_SWITCH, 0)
     flat = DeviceGraph(
-        GpuFacts("V100-SXM3-32GB", "nvidia"), tuple(range(16)),
+        GpuSpecs("V100-SXM3-32GB", "nvidia"),
+        tuple(range(16)),
         tuple(Edge(gpu(n), switch, EdgeKind.NVLINK, 150.0) for n in range(16)),
-    )  # fmt: skip
+    )
     asked: list[tuple[int, ...]] = []
 
     def value(gpus: tuple[int, ...]) -> float:
@@ -120,7 +122,7 @@ graphs = st.builds(
 
 
 @given(graphs, st.sets(st.integers(0, 6), min_size=2), st.integers(2, 4))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_set_is_faster_than_the_chosen_one(graph: DeviceGraph, free: set[int], count: int) -> None:
     def value(gpus: tuple[int, ...]) -> float:
         pairs = [graph.between.get(pair, 0.0) for pair in combinations(gpus, 2)]
@@ -144,8 +146,10 @@ def test_no_set_is_faster_than_the_chosen_one(graph: DeviceGraph, free: set[int]
 
 
 def test_gpus_beside_one_card_hang_on_one_numa_node_though_nvlink_hides_their_way() -> None:
-    pairs = tuple(TopologyLink(a, b, LinkType.NVLINK if b - a == 1 else LinkType.SYS, 1 if b - a == 1 else None)
-                  for a, b in combinations(range(4), 2))  # fmt: skip
+    pairs = tuple(
+        TopologyLink(a, b, LinkType.NVLINK if b - a == 1 else LinkType.SYS, 1 if b - a == 1 else None)
+        for a, b in combinations(range(4), 2)
+    )
     near = tuple(NicAffinity(gpu, f"mlx5_{gpu // 2}", LinkType.PHB) for gpu in range(4))
     cards = (TopologyNic("mlx5_0"), TopologyNic("mlx5_1"))
     found = machine_from(NodeTopology("n1", tuple(map(TopologyGpu, range(4))), pairs, cards, near)).node

@@ -44,9 +44,16 @@ def main():
     output, folder = sys.argv[1:]
     model = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=1))
     arguments = TrainingArguments(
-        output_dir=output, max_steps=100_000, save_strategy="no", logging_steps=10_000, report_to=[], use_cpu=True,
-        per_device_train_batch_size=1, disable_tqdm=True, ddp_backend="gloo" if "RANK" in os.environ else None,
-    )  # fmt: skip
+        output_dir=output,
+        max_steps=100_000,
+        save_strategy="no",
+        logging_steps=10_000,
+        report_to=[],
+        use_cpu=True,
+        per_device_train_batch_size=1,
+        disable_tqdm=True,
+        ddp_backend="gloo" if "RANK" in os.environ else None,
+    )
     asks = SaveOnRequest(Path(folder) / os.environ.get("RANK", "0") / "annotations", agree_every=3)
     Trainer(model=model, args=arguments, train_dataset=Tokens(), callbacks=[asks, Tells()]).train()
     say("the end")

@@ -24,9 +24,16 @@ data = load_dataset("wikitext", "wikitext-2-raw-v1", split="train")
 data = data.map(lambda rows: tokenizer(rows["text"], truncation=True, max_length=128), batched=True)
 data = data.remove_columns(["text"])
 arguments = TrainingArguments(
-    "out", per_device_train_batch_size=4, gradient_accumulation_steps=16, num_train_epochs=2, bf16=True,
-    logging_steps=1, report_to=[], save_steps=1, dataloader_num_workers=2,
-)  # fmt: skip
+    "out",
+    per_device_train_batch_size=4,
+    gradient_accumulation_steps=16,
+    num_train_epochs=2,
+    bf16=True,
+    logging_steps=1,
+    report_to=[],
+    save_steps=1,
+    dataloader_num_workers=2,
+)
 collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
 trainer = Trainer(model=model, args=arguments, train_dataset=data, data_collator=collator)
 trainer.train()

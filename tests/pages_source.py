@@ -1,0 +1,17 @@
+"""A source of the pages with made-up data; feeds that are not named are empty."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from kopt.dashboard.data.feed import AnyFeed, Feed
+
+T = TypeVar("T")
+
+
+class FixedSource:
+    def __init__(self, values: Mapping[AnyFeed, Any]) -> None:
+        self.values = dict(values)
+
+    async def latest(self, feed: Feed[T]) -> T:
+        value: T = self.values[feed] if feed in self.values else feed.empty()
+        return value

@@ -1,0 +1,25 @@
+"""JSON that others wrote is read by the one reader with bounds: whoever reads it otherwise says here why they may."""
+
+from documents import ROOT
+
+READERS = ("agents", "cluster", "controllers", "core", "policies", "dashboard")
+MAY = {
+    "core/untrusted.py": "the reader itself",
+    "core/staging/manifest.py": "manifests of any number of files, which our own downloads write",
+    "cluster/client/api.py": "what the API server answers",
+    "cluster/admission/review.py": "what the API server asks, within the server's bounds",
+    "controllers/extender/calls/node_list.py": "what the scheduler asks, within the server's bounds",
+    "controllers/extender/calls/protocol.py": "what the scheduler asks, within the server's bounds",
+    "agents/logtail/records.py": "each line of a log, by a reader that takes neither infinity nor deep nesting",
+    "agents/logtail/offset_store.py": "the agent's own file, with a checksum",
+}
+
+
+def test_json_of_others_is_read_within_bounds() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for folder in READERS
+        for path in (ROOT / folder).rglob("*.py")
+        if "json.loads(" in path.read_text(encoding="utf-8")
+    }
+    assert found == set(MAY)

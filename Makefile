@@ -8,6 +8,8 @@ export KOPT_HOME ?= $(CURDIR)/.kopt
 export RAY_USAGE_STATS_ENABLED := 0
 export MLFLOW_DISABLE_TELEMETRY := true
 export HF_HUB_OFFLINE := 1
+# Compiled modules halve the time in which a command starts.
+unexport PYTHONDONTWRITEBYTECODE
 # TORCH_BACKEND=cpu|rocm…|cu… asks uv for another build of torch than the index's own.
 TORCH_BACKEND ?=
 
@@ -27,6 +29,17 @@ lock:  ## write requirements.lock again from pyproject.toml
 	uv pip compile -q --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url \
 	    --no-emit-package kaiwo-optimizer --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 
+# The tag that is asked once; builds take the digest that it had then. Commit the file.
+BASE_IMAGE ?= python:3.11-slim
+.PHONY: images-lock
+images-lock:  ## write deploy/images/base.lock, the base image by digest (asks its registry, needs docker buildx)
+	digest=$$(docker buildx imagetools inspect $(BASE_IMAGE) --format '{{.Manifest.Digest}}') && \
+	    sh deploy/images/pinned.sh "$(BASE_IMAGE)@$$digest" && echo "$(BASE_IMAGE)@$$digest" > deploy/images/base.lock
+
+.PHONY: sbom
+sbom: setup  ## build/sbom/kopt-EXTRA.cdx.json: what each image installs, as CycloneDX
+	$(BIN)/python -P deploy/images/sbom.py build/sbom
+
 .PHONY: run
 run: setup  ## start the platform on this machine and open its pages on loopback
 	@$(BIN)/kopt up
@@ -41,11 +54,26 @@ lint: setup  ## ruff, mypy strict, import contracts
 .PHONY: test
 test: setup  ## everything; installs Debian packages for real servers where it may
 	scripts/test-packages.sh
-	scripts/test-all.sh
+	$(BIN)/python -P scripts/test_all.py
 
 .PHONY: test-fast
 test-fast: setup  ## without servers, browser and Ray
 	$(BIN)/python -P -m pytest -m "not ray and not browser and not services and not cluster and not slow"
+
+# CLUSTER=1 attacks a real control plane as well (ten minutes once it is built).
+.PHONY: attack
+attack: setup  ## attacks on what this product opens, see docs/security.md (two minutes; CLUSTER=1: ten)
+	$(BIN)/python -P -m pytest $(if $(CLUSTER),,-m "not cluster") tests/attacks
+
+.PHONY: test-thorough
+test-thorough: setup  ## what only a long run can show: fuzzing, properties with large budgets, mutants
+	KOPT_THOROUGH=1 $(BIN)/python -P -m pytest -m thorough
+	$(MAKE) mutants
+
+# MUTANTS="placement" names groups of tests/mutants/modules.toml; with --again only what survived is tested once more.
+.PHONY: mutants
+mutants: setup  ## change each line of the most important modules; fast tests must notice (half an hour)
+	$(BIN)/python -P tests/mutants/run.py $(MUTANTS)
 
 .PHONY: story
 story: setup control-plane  ## watch a training borrow GPUs, save, give them back before a spike, and go on (five minutes)
@@ -54,6 +82,12 @@ story: setup control-plane  ## watch a training borrow GPUs, save, give them bac
 .PHONY: control-plane
 control-plane: setup  ## build the Kubernetes control plane of the tests (a quarter of an hour once, cached)
 	$(BIN)/python -P tests/controlplane/build.py
+
+# Not with -q: it would silence the warnings that --strict turns into errors.
+.PHONY: docs
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: setup  ## the documentation as a site in build/site; a broken link or anchor is an error
+	$(BIN)/mkdocs build --strict --clean
 
 .PHONY: bench
 bench: setup  ## the tables of figures, beside their baselines

@@ -126,7 +126,7 @@ def test_a_base_image_without_a_digest_is_refused() -> None:
     assert rc(f"registry.example.com:5000/python@{digest}") == 0
     for wrong in ("", "python", "python:3.11-slim", "python@sha256:", f"python@{digest[:-1]}", f"python @{digest}"):
         assert rc(wrong) == 1, wrong
-    assert (IMAGES / "base.lock").read_text().startswith("python:3.11-slim"), "refused as well until it has its digest"
+    assert rc((IMAGES / "base.lock").read_text().strip()) == 0, "what is committed is named by its digest"
     assert re.findall(r"^ARG PYTHON_IMAGE.*$", TEXT, re.MULTILINE)[0] == "ARG PYTHON_IMAGE", "there is no default"
     bases = {base for base, _ in stages().values() if base not in stages()}
     assert bases == {"${PYTHON_IMAGE}"}

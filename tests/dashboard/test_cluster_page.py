@@ -70,8 +70,8 @@ async def test_it_says_what_is_lent_who_was_evicted_and_what_is_on_its_way(pages
     html = await page(pages)
     assert "8 GPUs are being taken back from research/pretrain, team/sweep-3, in 15 min at the latest." in html
     assert "The quantile 0.993 of demand" in html
-    assert "Its forecasts are stale: nothing new is lent" in html
-    assert "It only watches (mode observe)" in html
+    assert "Forecasts are stale: nothing new is lent" in html
+    assert "Mode observe: nothing is changed" in html
     assert html.index(">chat</h3>") < html.index(">vision</h3>"), "those that take back come first"
     rows = re.findall(r"<tr><td data-label=\"when\">.*?</tr>", html)
     assert len(rows) == 4
@@ -141,7 +141,7 @@ async def test_what_is_old_or_cannot_be_read_is_said(told: ClusterSource, pages:
     html = await page(pages)
     assert "What is told of evictions.kaiwo.ai is 5 min old" in html
     assert "does `kopt controller lending` run?" in html
-    assert "It has told nothing for 3 h." in html
+    assert "No progress has been reported for 3 h." in html
     assert "180 min late" in html or "3 h late" in html
 
 

@@ -116,7 +116,7 @@ async def test_the_best_set_is_chosen_and_said_why(pages: httpx.AsyncClient) -> 
     [
         ("bash: nvidia-smi: command not found", "not the output of a tool that is known here"),
         (CUBE[: len(CUBE) // 4], "line "),
-        (rendered.fabric(), "fabric or of measurements"),
+        (rendered.fabric(), "a fabric or measurements"),
         ("\x00" * 50, "zero bytes"),
         ("[" * 5000, "line 1"),
         ("9" * MAX_TEXT_BYTES, "known"),
@@ -190,7 +190,7 @@ async def test_a_form_of_another_site_is_refused(pages: httpx.AsyncClient) -> No
 async def test_without_a_cluster_the_page_says_what_to_give_it(pages: httpx.AsyncClient) -> None:
     html = (await pages.get("/topology")).text
     assert "nvidia-smi topo -m" in html
-    assert "These pages have no cluster" in html
+    assert "These pages are not connected to a cluster" in html
 
 
 class ScriptedCluster:

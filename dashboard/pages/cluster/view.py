@@ -35,12 +35,12 @@ _CAUSE_TEXTS: Mapping[Cause, str] = {
 }
 _VERBS = {"lend": "Lent {} more", "reclaim": "Took {} back", "keep": "Changed nothing"}
 _FORECASTS = {
-    "Stale": "Its forecasts are stale: nothing new is lent, and GPUs are taken back by the reactive rule.",
-    "Missing": "There are no forecasts for it: nothing new is lent, and GPUs are taken back by the reactive rule.",
+    "Stale": "Forecasts are stale: nothing new is lent, and GPUs are reclaimed by the reactive rule.",
+    "Missing": "There are no forecasts: nothing new is lent, and GPUs are reclaimed by the reactive rule.",
 }
 _MODES = {
-    "observe": "It only watches (mode observe): figures are what it would lend.",
-    "annotate": "It only advises (mode annotate): figures are what it would lend.",
+    "observe": "Mode observe: nothing is changed; figures show what would be lent.",
+    "annotate": "Mode annotate: only advice is written; figures show what would be lent.",
 }
 
 
@@ -181,7 +181,7 @@ def _gpus(value: float | None) -> str:
 def _decided(pool_state: PoolState) -> str:
     """The last decision in a sentence; its reasons stand beside it."""
     if not pool_state.verb:
-        return "Nothing has been decided about it yet."
+        return "No decision has been made yet."
     gpus = f"{amount(pool_state.verb_gpus)} GPU{'' if pool_state.verb_gpus == 1 else 's'}"
     return _VERBS.get(pool_state.verb, f"Decided to {pool_state.verb} {{}}").format(gpus)
 
@@ -291,9 +291,9 @@ def _staged_notes(staged_state: StagedState, now_s: float) -> tuple[str, ...]:
         reason = f"{staged_state.reason}: " if staged_state.reason else ""
         result.append(f"{reason}{staged_state.message or 'no reason is given'}")
     if staged_state.phase == "Failed" and staged_state.retry_at_s is not None and staged_state.retry_at_s > now_s:
-        result.append(f"It is tried again in {span(staged_state.retry_at_s - now_s)}.")
+        result.append(f"Next attempt in {span(staged_state.retry_at_s - now_s)}.")
     if staged_state.phase == "Staging" and staged_state.at_s is not None and now_s - staged_state.at_s > STUCK_S:
-        result.append(f"It has told nothing for {span(now_s - staged_state.at_s)}.")
+        result.append(f"No progress has been reported for {span(now_s - staged_state.at_s)}.")
     if staged_state.users:
         result.append(f"Used by {_names(staged_state.users)}.")
     return tuple(result)

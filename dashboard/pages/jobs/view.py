@@ -98,7 +98,7 @@ def _card(followed_job: FollowedJobView, now_s: float, hours: float) -> JobCard:
     return JobCard(
         followed_job,
         WORDS[status.state],
-        "not known: nothing tells the time" if risk is None else _between(risk),
+        "unknown: the log has no timestamps" if risk is None else _between(risk),
         _durable(followed_job),
         _coming(followed_job),
         _pieces(followed_job.changes, begun_s, now_s),

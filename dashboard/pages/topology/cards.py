@@ -54,7 +54,7 @@ def lay_out_cards(
         wanted.setdefault(numa, []).append(Beside(nic.name, nic.pci, turn, foot, _card_text(nic, near, kind)))
     placed = [beside for numa, cards in wanted.items() for beside in _spread(cards, *numas[numa])]
     more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
-    notes = (f"cards beside no GPU that is known: {', '.join(lost[:_MOST_NAMED])}{more}",) if lost else ()
+    notes = (f"network cards that are attached to no known GPU: {', '.join(lost[:_MOST_NAMED])}{more}",) if lost else ()
     return Cards(tuple(placed), notes)
 
 

@@ -108,7 +108,7 @@ def _profiling(job: JobSnapshot, thing: Thing, _: str) -> Finding:
     return Finding(
         ranks.HELD,
         "HELD_PROFILING",
-        f"It is held by profiling{since(since_s, job.now_s)}: {why}.",
+        f"It is held by sizing{since(since_s, job.now_s)}: {why}.",
         thing.label,
         since_s,
         "Nothing has to be done: it goes on with what was measured, or as it is where "

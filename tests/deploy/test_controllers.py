@@ -116,6 +116,7 @@ def test_the_chart_deploys_it_with_an_account_and_a_network_policy(
     options = {text for option in command_of(spec).params for text in (*option.opts, *option.secondary_opts)}
     assert {argument.partition("=")[0] for argument in arguments} <= options
     probes = {port["name"]: port["containerPort"] for port in container["ports"]}["probes"]
+    assert set(spec.ports) <= {port["containerPort"] for port in container["ports"]}
     assert {"port": probes} in [port for rule in policy["ingress"] for port in rule["ports"]]
 
 

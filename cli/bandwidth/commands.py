@@ -10,27 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kopt.cli.bandwidth.pairs import pairs_command
+from kopt.cli.collective_options import Gpu, Kind, Model, Size, bytes_of, collective_of, indexes
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, format_number, show
 from kopt.cli.progress import say
 from kopt.core.hardware.bandwidth import (
-    MAX_BYTES,
-    BandwidthError,
     BandwidthEstimate,
     BandwidthKind,
-    Collective,
-    collective,
 )
 from kopt.core.hardware.node_topology import NodeTopology
-from kopt.core.units import format_bytes, parse_bytes
+from kopt.core.units import format_bytes
 from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.cli.bandwidth.place import SetRequest
 
 app = typer.Typer(no_args_is_help=True, help="Latency and bandwidth of collectives on a set of GPUs.")
-_COLLECTIVES = ", ".join(collective.value for collective in Collective)
 
 Files = Annotated[
     list[str],
@@ -38,13 +34,9 @@ Files = Annotated[
 ]
 Table = Annotated[Path, typer.Argument(metavar="IN.csv", help="Hardware, collective and size in each row; also .gz.")]
 Gpus = Annotated[str, typer.Option("--gpus", metavar="LIST", help="Indexes in the topology: 0,1,2,3 or 0-7.")]
-Kind = Annotated[str, typer.Option("--collective", metavar="NAME", help=f"One of {_COLLECTIVES}.")]
-Size = Annotated[str, typer.Option("--bytes", metavar="SIZE", help="The message: 64KiB, 1GiB, or a number of bytes.")]
 Nodes = Annotated[int, typer.Option("--nodes", min=1, max=100_000, help="So many nodes like this one.")]
-Gpu = Annotated[str, typer.Option("--gpu", metavar="MODEL", help="The model, where the tool does not name it: MI300X.")]
 Nics = Annotated[str, typer.Option("--nics", metavar="TEXT", help="Network cards of a node: '8x NDR400 IB'.")]
 Software = Annotated[str, typer.Option("--software", metavar="TEXT", help="'nccl 2.27', 'aws-ofi-nccl', 'TCP'.")]
-Model = Annotated[str, typer.Option("--model", metavar="MODEL", help="champion, a version number, or shipped.")]
 _KINDS = {"algorithm": "message by time", "bus": "as nccl-tests prints it", "link": "specification per GPU, one way"}
 
 
@@ -179,7 +171,7 @@ def place(
     if cluster == bool(files):
         usage_error("name files, or read the cluster with --cluster", "FILE")
     from kopt.cli.bandwidth import place as across
-    from kopt.cli.topology.commands import nodes_in
+    from kopt.cli.topology.input import nodes_in
 
     nodes = [] if cluster else nodes_in(files or [])
     if len(nodes) == 1:
@@ -274,40 +266,12 @@ def _write(path: Path, estimates: list[BandwidthEstimate]) -> None:
 
 
 def _node(files: list[str]) -> NodeTopology:
-    from kopt.cli.topology.commands import parsed
+    from kopt.cli.topology.input import parsed
 
     result = parsed(files)
     if not isinstance(result, NodeTopology):
         raise Refused("this describes a fabric or measurements; give the output of a tool that shows one node")
     return result
-
-
-def collective_of(name: str) -> Collective:
-    try:
-        return collective(name)
-    except BandwidthError as error:
-        usage_error(str(error), "--collective")
-
-
-def bytes_of(text: str) -> int:
-    try:
-        size_bytes = int(parse_bytes(text))
-    except ValueError as error:
-        usage_error(str(error), "--bytes")
-    if not 1 <= size_bytes <= MAX_BYTES:
-        usage_error(f"{text} is no message; from 1 byte to {format_bytes(MAX_BYTES)} are understood", "--bytes")
-    return size_bytes
-
-
-def indexes(text: str) -> tuple[int, ...]:
-    """``0,1,2,3`` or ``0-3,6``."""
-    result: list[int] = []
-    for part in text.replace(" ", "").split(","):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or len(first) > 4 or len(last) > 4:
-            usage_error(f"{text!r} is no list of GPUs; write 0,1,2,3 or 0-7", "--gpus")
-        result.extend(range(int(first), int(last or first) + 1))
-    return tuple(result)
 
 
 def _answer(bandwidth_estimate: BandwidthEstimate) -> Answer:

@@ -161,7 +161,7 @@ def _row(pair_view: "PairOut") -> PairRow:
 
 def _read(argument: str) -> "list[MeasuredPair]":
     """The pair of each run in a log. Raises Refused with the name of the file."""
-    from kopt.cli.topology.commands import parsed
+    from kopt.cli.topology.input import parsed
     from kopt.core.hardware.collectives import CollectiveLog
 
     named = _LOG.fullmatch(argument)
@@ -237,7 +237,7 @@ def _evaluated(pairs: "list[MeasuredPair]") -> "tuple[list[MeasuredPair], list[P
 def _node(topology: Path | None) -> "NodeTopology | None":
     if topology is None:
         return None
-    from kopt.cli.topology.commands import parsed
+    from kopt.cli.topology.input import parsed
     from kopt.core.hardware.node_topology import NodeTopology
 
     result = parsed([str(topology)])

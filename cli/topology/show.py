@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.bandwidth.commands import Gpu, Kind, Model, Size, bytes_of, collective_of, indexes
+from kopt.cli.collective_options import Gpu, Kind, Model, Size, bytes_of, collective_of, indexes
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
@@ -96,7 +96,7 @@ def _check(out: Path | None) -> None:
 
 
 def _read(what: list[str], kubeconfig: Path | None) -> DescribedNode:
-    from kopt.cli.topology.commands import parsed
+    from kopt.cli.topology.input import parsed
 
     if len(what) == 1 and what[0] != "-" and not Path(what[0]).exists():
         return _node_in_cluster(what[0], kubeconfig)

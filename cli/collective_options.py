@@ -1,0 +1,44 @@
+"""Options that commands about collectives share, and how their values are read."""
+
+from typing import Annotated
+
+import typer
+
+from kopt.cli.errors import usage_error
+from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, Collective, collective
+from kopt.core.units import format_bytes, parse_bytes
+
+_COLLECTIVES = ", ".join(collective.value for collective in Collective)
+
+Kind = Annotated[str, typer.Option("--collective", metavar="NAME", help=f"One of {_COLLECTIVES}.")]
+Size = Annotated[str, typer.Option("--bytes", metavar="SIZE", help="The message: 64KiB, 1GiB, or a number of bytes.")]
+Gpu = Annotated[str, typer.Option("--gpu", metavar="MODEL", help="The model, where the tool does not name it: MI300X.")]
+Model = Annotated[str, typer.Option("--model", metavar="MODEL", help="champion, a version number, or shipped.")]
+
+
+def collective_of(name: str) -> Collective:
+    try:
+        return collective(name)
+    except BandwidthError as error:
+        usage_error(str(error), "--collective")
+
+
+def bytes_of(text: str) -> int:
+    try:
+        size_bytes = int(parse_bytes(text))
+    except ValueError as error:
+        usage_error(str(error), "--bytes")
+    if not 1 <= size_bytes <= MAX_BYTES:
+        usage_error(f"{text} is no message; from 1 byte to {format_bytes(MAX_BYTES)} are understood", "--bytes")
+    return size_bytes
+
+
+def indexes(text: str) -> tuple[int, ...]:
+    """``0,1,2,3`` or ``0-3,6``."""
+    result: list[int] = []
+    for part in text.replace(" ", "").split(","):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()) or len(first) > 4 or len(last) > 4:
+            usage_error(f"{text!r} is no list of GPUs; write 0,1,2,3 or 0-7", "--gpus")
+        result.extend(range(int(first), int(last or first) + 1))
+    return tuple(result)

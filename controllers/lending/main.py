@@ -15,9 +15,9 @@ from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
-from kopt.controllers.lending.executor import Acting
+from kopt.controllers.lending.executor import Executor
 from kopt.controllers.lending.forecasts import Ask, Forecasts
-from kopt.controllers.lending.planner import Deciding
+from kopt.controllers.lending.planner import Planner
 from kopt.controllers.lending.ports import ControllerSettings, Writer
 from kopt.controllers.lending.queues import Queues
 from kopt.controllers.lending.reconciler import Reconciler
@@ -97,21 +97,21 @@ class Replica(LedReplica):
     async def lead(self, fence: Fence) -> None:
         settings, writer = self._settings.controller, Writer(fence, self.cluster, self._kube)
         queues = Queues(self.cluster, settings.policy.stale_s, settings.workload_may_lower)
-        deciding = Deciding(self.cluster, self._forecasts, settings, queues)
-        acting = Acting(self.cluster, writer, deciding, self._about)
+        planner = Planner(self.cluster, self._forecasts, settings, queues)
+        executor = Executor(writer, self._about, settings.policy.stale_s)
         reconciler = Reconciler(
-            self.cluster, writer, self._forecasts, deciding, acting, settings, self._about, isolation=self.isolation
+            self.cluster, writer, self._forecasts, planner, executor, settings, self._about, isolation=self.isolation
         )
         # Before the first pass: a new leader does not reclaim because it knows no forecast yet.
-        await self._ask(deciding)
-        task = asyncio.create_task(self._keep_asking(deciding))
+        await self._ask(planner)
+        task = asyncio.create_task(self._keep_asking(planner))
         try:
             await self.step_through(_Timed(self, reconciler), self.cluster.changed, _GATHER_S)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _keep_asking(self, deciding: Deciding) -> None:
+    async def _keep_asking(self, planner: Planner) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.controller.refresh_s):
@@ -119,10 +119,10 @@ class Replica(LedReplica):
             self.cluster.pools_changed.clear()
             # A task that ends would leave every pool without new forecasts.
             with self.isolation.guard(self.isolation.itself):
-                await self._ask(deciding)
+                await self._ask(planner)
 
-    async def _ask(self, deciding: Deciding) -> None:
-        pools = [(pool.spec, deciding.lead_s(pool)) for pool in self.cluster.pools() if pool.spec is not None]
+    async def _ask(self, planner: Planner) -> None:
+        pools = [(pool.spec, planner.lead_s(pool)) for pool in self.cluster.pools() if pool.spec is not None]
         await self._forecasts.refresh(pools)
 
     def observe(self, seconds: float | None) -> None:

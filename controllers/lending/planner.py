@@ -1,34 +1,33 @@
-"""What is to be done about a pool, from what the cluster shows now; writes nothing.
+"""Plans what is to be done about a pool, from what the cluster shows now; writes nothing.
 
-The state of the policies is kept here and written into the pools' status, so that a new leader goes on with it; rhythms
-of checkpoints are learned at every look.
+The state of the policies is kept here and written into the pools' status, so that a new leader goes on with it; how
+often borrowers make checkpoints is learned along the way.
 """
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
-from kopt.cluster.objects.kueue import PodView
 from kopt.cluster.objects.lending_pool import LONGEST_LEAD_S
 from kopt.controllers.lending.forecasts import Forecasts
+from kopt.controllers.lending.plan import Evaluation, Outcome, PoolPlan, QueuePlan
 from kopt.controllers.lending.ports import ControllerSettings
 from kopt.controllers.lending.return_order import Queued, most_lent
 from kopt.controllers.lending.state import LiveCluster
 from kopt.controllers.lending.views import Borrowing, Pool, QueueView, SeenPod
-from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
-from kopt.core.scheduling.lending_pool import Borrower, ForecastState, LendingPool, Memory, PoolService
+from kopt.core.scheduling.lending_pool import Borrower, Memory, PoolService
 from kopt.core.units import WHOLE_GPU
-from kopt.policies.lending import Candidate, Choice, LeadTime, Plan, Turn, choose, lead_time, plan, shares
+from kopt.policies.lending import Candidate, Choice, Turn, VictimAction, choose, lead_time, plan, shares
 from kopt.policies.lending.caution import Caution
 from kopt.policies.lending.plan import learned
 from kopt.policies.lending.policy import LendingState
 from kopt.policies.preemption import PreemptionState, observe
 
 _MOST_STARTS, _MOST_SAVES, _SEEN_TICKS = 40, 20, 2
-_GRACE_S, _LOOKS_EVERY_S, _REFUSED_S = 30.0, 5.0, 60.0
+_GRACE_S, _OBSERVE_EVERY_S, _REFUSED_S = 30.0, 5.0, 60.0
 
 
 class QueueOf(Protocol):
@@ -37,56 +36,7 @@ class QueueOf(Protocol):
     def __call__(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> QueueView: ...
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """A pool at a moment: its queues in the order of its borrowers, what each may use beyond its own, and the state
-    once that is carried out."""
-
-    pool: LendingPool
-    now_s: float
-    queues: tuple[QueueView, ...]
-    lead: LeadTime
-    plan: Plan
-    shares: tuple[int, ...]
-    service_gpus: int
-    forecast: ForecastState
-    memory: Memory
-    needy: str
-    """namespace/name of the service that asks for most."""
-    queued: tuple[Queued, ...] = ()
-    """Who of each queue was told to go."""
-
-    @property
-    def borrowed(self) -> int:
-        return sum(queue.borrowed for queue in self.queues)
-
-    @property
-    def by_s(self) -> float:
-        """When GPUs that are to be taken back have to be free."""
-        need_in_s = min(self.plan.need_in_s, self.lead.seconds)
-        return self.now_s + max(0.0, need_in_s - self.lead.needed_s)
-
-    @property
-    def missing(self) -> int:
-        """Thousandths of GPUs that all queues use beyond what is lent, without what is on its way out."""
-        return max(0, sum(queue.beyond for queue in self.queues if queue.problem is None) - self.plan.lent * WHOLE_GPU)
-
-    def after(self, victims: Collection[str]) -> "Evaluation":
-        """With the shares that the queues have once these are told to go."""
-        queues = tuple(queue.without(victims) for queue in self.queues)
-        return replace(self, queues=queues, shares=_shares(self.plan.lent, queues, self.queued, self.now_s))
-
-    def turn(self, index: int) -> Turn:
-        """Who returns in a queue, and what it may use then; not while others have to go."""
-        queue = self.queues[index]
-        turn = self.queued[index].turn(queue, self.shares[index], self.now_s)
-        if queue.barred is None:
-            return turn
-        # What may not be stopped may not borrow, and whom the queueing system admits is not ours to say.
-        return Turn((), min(turn.open, max(queue.own * WHOLE_GPU, queue.used)))
-
-
-class Deciding:
+class Planner:
     """``queue_of`` reads a borrower's queue, whatever system it is of."""
 
     def __init__(
@@ -95,11 +45,11 @@ class Deciding:
         self._cluster, self._forecasts, self._settings, self._queue_of = cluster, forecasts, settings, queue_of
         self._memories: dict[str, Memory] = {}
         self._rhythms = PreemptionState()
-        self._looked_s: dict[str, float] = {}
+        self._observed_s: dict[str, float] = {}
         self._refused: dict[str, float] = {}
 
-    def judge(self, pool: Pool, now_s: float) -> Evaluation:
-        """``pool`` has a spec. Keeps nothing; ``applied`` does, once what was decided is written."""
+    def evaluate(self, pool: Pool, now_s: float) -> Evaluation:
+        """``pool`` has a spec. Its new state is kept by ``applied``, once the plan is carried out."""
         spec = pool.spec
         assert spec is not None
         pods = self._cluster.pods()
@@ -128,7 +78,6 @@ class Deciding:
             queues,
             lead,
             result,
-            _shares(result.lent, queues, queued, now_s),
             sum(asked.values()),
             self._forecasts.state(spec),
             memory,
@@ -136,25 +85,39 @@ class Deciding:
             queued,
         )
 
+    def plan(self, pool: Pool, evaluation: Evaluation) -> PoolPlan:
+        self._observe(evaluation)
+        before = pool.status.reclaiming
+        # The deadline never moves away once GPUs are being taken back.
+        by_s = min(before.by_s, evaluation.by_s) if before else evaluation.by_s
+        choice, victims = self._victims(evaluation, by_s) if evaluation.missing else (None, ())
+        queues: tuple[QueuePlan, ...] = ()
+        if evaluation.pool.mode is Mode.ENFORCE:
+            stopped = choice.victims if choice and choice.action is VictimAction.STOP else ()
+            queues = _queue_plans(evaluation, stopped)
+        return PoolPlan(evaluation, by_s, queues, choice, victims)
+
     def applied(self, pool: Pool, evaluation: Evaluation) -> None:
         before = self._memories.get(pool.uid, evaluation.memory)
         self._memories[pool.uid] = replace(evaluation.memory, saves=before.saves)
 
-    def saved(self, pool: Pool, took_s: float) -> None:
-        """A borrower that was asked to save took so long."""
-        before = self._memories.get(pool.uid, pool.status.memory)
-        self._memories[pool.uid] = replace(before, saves=(*before.saves, took_s)[-_MOST_SAVES:])
+    def record(self, pool: Pool, outcome: Outcome, now_s: float) -> None:
+        """Learn from what became of a plan: how long saves took, and which workloads may not be changed."""
+        if outcome.saves_s:
+            before = self._memories.get(pool.uid, pool.status.memory)
+            self._memories[pool.uid] = replace(before, saves=(*before.saves, *outcome.saves_s)[-_MOST_SAVES:])
+        self._refused |= dict.fromkeys(outcome.refused, now_s)
 
-    def look(self, evaluation: Evaluation) -> None:
+    def _observe(self, evaluation: Evaluation) -> None:
         """Learn how often borrowers make checkpoints; now and then is often enough."""
-        if not 0 <= evaluation.now_s - self._looked_s.get(evaluation.pool.name, float("-inf")) < _LOOKS_EVERY_S:
-            self._looked_s[evaluation.pool.name] = evaluation.now_s
+        if not 0 <= evaluation.now_s - self._observed_s.get(evaluation.pool.name, float("-inf")) < _OBSERVE_EVERY_S:
+            self._observed_s[evaluation.pool.name] = evaluation.now_s
             for index, queue in enumerate(evaluation.queues):
                 if queue.problem is None:
                     self._learn(self._weighed(evaluation, index), evaluation.now_s)
 
-    def victims(self, evaluation: Evaluation, by_s: float) -> tuple[Choice, list[Borrowing]]:
-        """Who of all queues gives back what is missing: those who lose least."""
+    def _victims(self, evaluation: Evaluation, by_s: float) -> tuple[Choice, tuple[Borrowing, ...]]:
+        """Which workloads of all queues give back what is missing: those that lose least."""
         queues = [self._weighed(evaluation, index) for index, queue in enumerate(evaluation.queues) if queue.beyond]
         for queue in queues:
             self._learn(queue, evaluation.now_s)
@@ -164,17 +127,7 @@ class Deciding:
         choice = choose(
             candidates, self._rhythms, evaluation.missing, evaluation.now_s, by_s, self._settings.policy, spare
         )
-        return choice, [borrowing for borrowing in running if borrowing.name in choice.victims]
-
-    def is_safe(self, borrowing: Borrowing, pods: Sequence[PodView], now_s: float) -> bool:
-        """Whether it may be stopped by what these pods say, which were read a moment ago."""
-        own = [self._cluster.claims.settled(pod) for pod in pods]
-        members = members_of(borrowing.gpus, own, now_s, self._settings.policy.stale_s)
-        return all(its.status is not None and its.status.safe for its in members)
-
-    def refused(self, name: str, now_s: float) -> None:
-        """The API server lets nobody change it: for a while the others are looked at alone."""
-        self._refused[name] = now_s
+        return choice, tuple(borrowing for borrowing in running if borrowing.name in choice.victims)
 
     def _is_refused(self, name: str, now_s: float) -> bool:
         return 0 <= now_s - self._refused.get(name, float("-inf")) < _REFUSED_S
@@ -233,8 +186,28 @@ class Deciding:
         self._memories = {uid: memory for uid, memory in self._memories.items() if uid in there}
 
 
-def _shares(lent: int, queues: Sequence[QueueView], queued: Sequence[Queued], now_s: float) -> tuple[int, ...]:
-    return shares(lent, [its.claim(queue, now_s) for queue, its in zip(queues, queued, strict=True)])
+def _queue_plans(evaluation: Evaluation, stopped: Collection[str]) -> tuple[QueuePlan, ...]:
+    """Of the queues without a problem, with the shares that they have once these workloads are told to stop."""
+    queues = [queue.without(stopped) for queue in evaluation.queues]
+    claims = [its.claim(queue, evaluation.now_s) for queue, its in zip(queues, evaluation.queued, strict=True)]
+    owed = shares(evaluation.plan.lent, claims)
+    return tuple(
+        _queue_plan(queue, before.running, share, queued, evaluation.now_s)
+        for before, queue, share, queued in zip(evaluation.queues, queues, owed, evaluation.queued, strict=True)
+        if queue.problem is None
+    )
+
+
+def _queue_plan(
+    queue: QueueView, running: tuple[Borrowing, ...], share: int, queued: Queued, now_s: float
+) -> QueuePlan:
+    turn = queued.turn(queue, share, now_s)
+    if queue.barred is not None:
+        # What may not be stopped may not borrow, and which workloads the queueing system admits is not ours to say.
+        turn = Turn((), min(turn.open, max(queue.own * WHOLE_GPU, queue.used)))
+    held = {borrowing.name: borrowing for borrowing in queue.held}
+    lent = math.ceil(turn.open / WHOLE_GPU) - queue.own
+    return QueuePlan(queue, running, share, lent, tuple(held[name] for name in turn.names))
 
 
 def _pods_of(service: PoolService, pods: Sequence[SeenPod]) -> list[SeenPod]:

@@ -1,8 +1,8 @@
-"""What the reconciler is given: settings, fenced writes, a way to tell."""
+"""What the reconciler is given: settings and fenced writes."""
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kopt.cluster.client.api import AlreadyExists, ApiError, Kube, NotFound
 from kopt.cluster.client.resources import LENDING_POOLS, PODS, VOLCANO_COMMANDS, VOLCANO_JOBS, Object, Resource
@@ -55,12 +55,13 @@ class Writer:
     def __init__(self, fence: Fence, cluster: LiveCluster, kube: Kube) -> None:
         self._fence, self._cluster, self._kube = fence, cluster, kube
 
-    async def look(self, pod: SeenPod) -> SeenPod | None:
+    async def read_pod(self, pod: SeenPod) -> SeenPod | None:
         """The pod as the API server has it now; None where it is gone or has ended."""
         try:
-            return seen_pod(await self._kube.get(PODS, pod.key[1], pod.key[0]))
+            fresh = seen_pod(await self._kube.get(PODS, pod.key[1], pod.key[0]))
         except NotFound:
             return None
+        return fresh and replace(fresh, view=self._cluster.claims.settled(fresh.view))
 
     async def patch(self, resource: Resource, document: Object, changes: Object) -> None:
         self._cluster.noted(resource, await self._fence.patch(resource, document, changes))

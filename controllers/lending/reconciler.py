@@ -19,9 +19,11 @@ from kopt.cluster.objects.lending_pool import status_document
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import SOON_S, Retrying
-from kopt.controllers.lending.executor import Acting, Carried
+from kopt.controllers.lending.executor import Executor
 from kopt.controllers.lending.forecasts import Forecasts
-from kopt.controllers.lending.planner import Deciding, Evaluation
+from kopt.controllers.lending.leftovers import stray_quotas, stray_workloads
+from kopt.controllers.lending.plan import Evaluation, Outcome, PoolPlan
+from kopt.controllers.lending.planner import Planner
 from kopt.controllers.lending.ports import ControllerSettings, Errors, Writer
 from kopt.controllers.lending.state import LiveCluster
 from kopt.controllers.lending.status import is_news, refused, status_after
@@ -42,16 +44,16 @@ class Reconciler(Retrying):
         cluster: LiveCluster,
         writer: Writer,
         forecasts: Forecasts,
-        deciding: Deciding,
-        acting: Acting,
+        planner: Planner,
+        executor: Executor,
         settings: ControllerSettings,
         emit_event: EmitEvent,
         clock: Callable[[], float] = time.time,
         isolation: Isolation | None = None,
     ) -> None:
         super().__init__(isolation or Isolation("reallocation"))
-        self._cluster, self._writer, self._forecasts, self._deciding = cluster, writer, forecasts, deciding
-        self._acting, self._settings, self._emit_event, self._clock = acting, settings, emit_event, clock
+        self._cluster, self._writer, self._forecasts, self._planner = cluster, writer, forecasts, planner
+        self._executor, self._settings, self._emit_event, self._clock = executor, settings, emit_event, clock
         self._evaluations: list[Evaluation] = []
 
     async def step(self) -> float:
@@ -60,7 +62,7 @@ class Reconciler(Retrying):
         self._evaluations.clear()
         again_s = [await self._guarded(pool) for pool in pools]
         again_s.append(await self._tried(partial(self._tidied, pools)))
-        self._deciding.forget(pools)
+        self._planner.forget(pools)
         return min(_IDLE_S, *again_s)
 
     async def _guarded(self, pool: Pool) -> float:
@@ -71,48 +73,21 @@ class Reconciler(Retrying):
         if pool.spec is None:
             await self._write(pool, refused(pool, now_s))
             return _IDLE_S
-        evaluation = self._deciding.judge(pool, now_s)
+        evaluation = self._planner.evaluate(pool, now_s)
         self._evaluations.append(evaluation)
-        self._deciding.look(evaluation)
-        carried = await self._acting.carry_out(pool, evaluation, self._by_s(pool, evaluation))
-        status = status_after(
-            pool,
-            evaluation,
-            self._forecasts.of(pool.spec),
-            self._reclaiming(pool, evaluation, carried),
-            self._settings.history_s,
-        )
+        plan = self._planner.plan(pool, evaluation)
+        outcome = await self._executor.apply(pool, plan)
+        self._planner.record(pool, outcome, now_s)
+        if outcome.error is not None:
+            raise outcome.error
+        known, reclaiming = self._forecasts.of(pool.spec), _reclaiming(pool, plan, outcome)
+        status = status_after(pool, evaluation, known, reclaiming, self._settings.history_s)
         if is_news(pool.status, status, self._settings.refresh_s):
             await self._write(pool, status)
-        self._deciding.applied(pool, evaluation)
+        self._planner.applied(pool, evaluation)
         self._say(pool, evaluation)
         tick_s = self._settings.refresh_s - now_s % self._settings.refresh_s
-        return min(carried.again_s, tick_s + 0.01)
-
-    def _by_s(self, pool: Pool, evaluation: Evaluation) -> float:
-        """The deadline never moves away once GPUs are being taken back."""
-        before = pool.status.reclaiming
-        return min(before.by_s, evaluation.by_s) if before else evaluation.by_s
-
-    def _reclaiming(self, pool: Pool, evaluation: Evaluation, carried: Carried) -> Reclaiming | None:
-        going = sum(queue.leaving for queue in evaluation.queues)
-        missing = evaluation.missing
-        if not missing and not (going and pool.status.reclaiming):
-            return None
-        before = pool.status.reclaiming
-        since_s = before.since_s if before else evaluation.now_s
-        named = {
-            borrowing.name
-            for queue in evaluation.queues
-            for borrowing in queue.going
-            if holder_of(borrowing.document) == HOLDER
-        }
-        return Reclaiming(
-            math.ceil((missing + going) / 1000),
-            since_s,
-            self._by_s(pool, evaluation),
-            tuple(sorted(named | set(carried.victims))),
-        )
+        return min(outcome.again_s, tick_s + 0.01)
 
     async def _write(self, pool: Pool, status: PoolStatus) -> None:
         document = status_document(status)
@@ -154,12 +129,12 @@ class Reconciler(Retrying):
             if queue.problem is None or queue.problem.code == "NO_QUEUE"
         ]
         errors = Errors()
-        for resource, name, document in self._acting.strays({item.borrower.key for item in lent}):
+        for resource, name, document in stray_workloads(self._cluster, {item.borrower.key for item in lent}):
             with errors.kept():
                 await self._writer.give_back(resource, document)
                 _LOG.info("%s %s is given back: no pool lends to it", resource.kind, name)
         places = {(*item.borrower.key, place) for item in lent for place in item.values}
-        for resource, name, document, changes in self._acting.too_much(places):
+        for resource, name, document, changes in stray_quotas(self._cluster, places):
             with errors.kept():
                 await self._writer.patch(resource, document, changes)
                 _LOG.info("%s %s has what it owns: no pool lends to it", resource.kind, name)
@@ -169,3 +144,22 @@ class Reconciler(Retrying):
             # A quota that has changed meanwhile.
             return SOON_S
         return _IDLE_S
+
+
+def _reclaiming(pool: Pool, plan: PoolPlan, outcome: Outcome) -> Reclaiming | None:
+    evaluation, before = plan.evaluation, pool.status.reclaiming
+    terminating = sum(queue.leaving for queue in evaluation.queues)
+    if not evaluation.missing and not (terminating and before):
+        return None
+    named = {
+        borrowing.name
+        for queue in evaluation.queues
+        for borrowing in queue.going
+        if holder_of(borrowing.document) == HOLDER
+    }
+    return Reclaiming(
+        math.ceil((evaluation.missing + terminating) / 1000),
+        before.since_s if before else evaluation.now_s,
+        plan.by_s,
+        tuple(sorted(named | set(outcome.victims))),
+    )

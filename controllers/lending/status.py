@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from kopt.controllers.lending.forecasts import Known
-from kopt.controllers.lending.planner import Evaluation
+from kopt.controllers.lending.plan import Evaluation
 from kopt.controllers.lending.views import Pool
 from kopt.core.scheduling.lending_pool import (
     Condition,

@@ -27,9 +27,9 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.objects.kai import QUEUE_LABEL
-from kopt.controllers.lending.executor import Acting
+from kopt.controllers.lending.executor import Executor
 from kopt.controllers.lending.forecasts import Forecasts
-from kopt.controllers.lending.planner import Deciding
+from kopt.controllers.lending.planner import Planner
 from kopt.controllers.lending.ports import ControllerSettings, Writer
 from kopt.controllers.lending.queues import Queues
 from kopt.controllers.lending.reconciler import Reconciler
@@ -300,12 +300,12 @@ class World:
             return self.answer(query)
 
         forecasts = Forecasts(ask, cluster.nudge, settings.stale_s, lambda: self.now_s)
-        deciding = Deciding(cluster, forecasts, settings, Queues(cluster, settings.policy.stale_s))
-        acting = Acting(cluster, writer, deciding, lambda *_: None)
+        planner = Planner(cluster, forecasts, settings, Queues(cluster, settings.policy.stale_s))
+        executor = Executor(writer, lambda *_: None, settings.policy.stale_s)
         reconciler = Reconciler(
-            cluster, writer, forecasts, deciding, acting, settings, lambda *_: None, lambda: self.now_s
+            cluster, writer, forecasts, planner, executor, settings, lambda *_: None, lambda: self.now_s
         )
-        pools = [(one.spec, deciding.lead_s(one)) for one in cluster.pools() if one.spec is not None]
+        pools = [(one.spec, planner.lead_s(one)) for one in cluster.pools() if one.spec is not None]
         await forecasts.refresh(pools)
         with contextlib.suppress(KilledError):
             for _ in range(steps):

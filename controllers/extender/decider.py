@@ -11,10 +11,10 @@ from kopt.cluster.workloads.pod_request import ANY_POOL, Ask
 from kopt.controllers.extender.books.fleet import Fleet, Holding, Placement, Stage
 from kopt.controllers.extender.books.gangs import Gangs, Near
 from kopt.controllers.extender.books.views import PodState
-from kopt.controllers.extender.calls.node_list import NodeNames
-from kopt.controllers.extender.calls.protocol import BindCall
 from kopt.controllers.extender.decision_log import DecisionLog, PodDecision, of_degraded
 from kopt.controllers.extender.metrics import ExtenderMetrics
+from kopt.controllers.extender.node_list import NodeNames
+from kopt.controllers.extender.protocol import BindCall
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.core.decision import Mode
 from kopt.policies.admission.mode import effective_mode, is_reached

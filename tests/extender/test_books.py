@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kopt.cluster.workloads.pod_request import Ask, ask_of
 from kopt.controllers.extender.books.fleet import Fleet, Stage
-from kopt.controllers.extender.calls.node_list import NodeNames
+from kopt.controllers.extender.node_list import NodeNames
 from kopt.core.units import GIB, Bytes
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.placement.state import FleetNode, PlacementError

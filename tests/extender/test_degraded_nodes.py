@@ -18,9 +18,9 @@ from kopt.cluster.runtime.informer import Change, ChangeKind
 from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.node_health import of_bandwidth
 from kopt.controllers.extender.books.topologies import report_of
-from kopt.controllers.extender.calls.protocol import parse_offer
 from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
+from kopt.controllers.extender.protocol import parse_offer
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.core.decision import Mode
 from kopt.core.hardware.bandwidth import Collective

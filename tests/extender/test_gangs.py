@@ -19,9 +19,9 @@ from kopt.controllers.extender.books.gpu_workloads import workload_of
 from kopt.controllers.extender.books.node_health import Complaint
 from kopt.controllers.extender.books.topologies import report_of
 from kopt.controllers.extender.books.topology_domains import LEVELS, domains_of_node
-from kopt.controllers.extender.calls.protocol import parse_offer
 from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
+from kopt.controllers.extender.protocol import parse_offer
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.core.decision import Mode
 from tests.extender.conftest import Object, RunningExtender, gpu_pod

@@ -8,8 +8,8 @@ MAY = {
     "core/staging/manifest.py": "manifests of any number of files, which our own downloads write",
     "cluster/client/api.py": "what the API server answers",
     "cluster/admission/review.py": "what the API server asks, within the server's bounds",
-    "controllers/extender/calls/node_list.py": "what the scheduler asks, within the server's bounds",
-    "controllers/extender/calls/protocol.py": "what the scheduler asks, within the server's bounds",
+    "controllers/extender/node_list.py": "what the scheduler asks, within the server's bounds",
+    "controllers/extender/protocol.py": "what the scheduler asks, within the server's bounds",
     "agents/logtail/records.py": "each line of a log, by a reader that takes neither infinity nor deep nesting",
     "agents/logtail/offset_store.py": "the agent's own file, with a checksum",
 }

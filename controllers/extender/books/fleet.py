@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kopt.cluster.client.resources import Key
 from kopt.cluster.workloads.pod_request import ANY_POOL, Ask
 from kopt.controllers.extender.books.node_health import Complaint, Complaints
-from kopt.controllers.extender.calls.node_list import NodeNames
+from kopt.controllers.extender.node_list import NodeNames
 from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU, MilliGpu
 from kopt.policies.placement.cache import FragmentationCache

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kopt.controllers.extender.books.fleet import Fleet, Pool
 from kopt.controllers.extender.books.gang_membership import Membership
 from kopt.controllers.extender.books.views import PodState
-from kopt.controllers.extender.calls.node_list import NodeNames
+from kopt.controllers.extender.node_list import NodeNames
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.feasible import Refusal

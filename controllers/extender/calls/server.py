@@ -17,10 +17,10 @@ import orjson
 
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
 from kopt.controllers.extender.binding.queue import BindAnswer
-from kopt.controllers.extender.calls.node_list import WireError
-from kopt.controllers.extender.calls.protocol import parse_binding, parse_offer
 from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
+from kopt.controllers.extender.node_list import WireError
+from kopt.controllers.extender.protocol import parse_binding, parse_offer
 
 _LOG = logging.getLogger(__name__)
 LARGEST_CALL_BYTES = 32 << 20

@@ -13,11 +13,11 @@ from kopt.controllers.extender.books.node_health import Complaint
 from kopt.controllers.extender.books.topologies import TopologyReport
 from kopt.controllers.extender.books.typical_pods import Learner
 from kopt.controllers.extender.books.views import PodState, pod_state_of
-from kopt.controllers.extender.calls.node_list import NodeNames, WireError
-from kopt.controllers.extender.calls.protocol import BindCall, Offer, filter_reply, scores_reply, unchanged_reply
 from kopt.controllers.extender.decider import Decider
 from kopt.controllers.extender.decision_log import PodDecision
 from kopt.controllers.extender.metrics import ExtenderMetrics
+from kopt.controllers.extender.node_list import NodeNames, WireError
+from kopt.controllers.extender.protocol import BindCall, Offer, filter_reply, scores_reply, unchanged_reply
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.controllers.extender.traces import Spans
 from kopt.policies.placement.feasible import SENTENCES, Refusal

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from kopt.cluster.client.resources import Key, Object
-from kopt.controllers.extender.calls.node_list import NodeNames, WireError
+from kopt.controllers.extender.node_list import NodeNames, WireError
 
 MOST_SCORE = 10
 _NAMES_AT = b',"Nodes":null,"NodeNames":['

@@ -12,8 +12,8 @@ from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.holds.quota_loan import noted, value_at
 from kopt.cluster.objects.fields import at, count, mapping, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
-from kopt.cluster.objects.kueue_reading import requests_of, seconds
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.workloads.kueue_reading import requests_of, seconds
 from kopt.controllers.lending.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster, kai_queue
 from kopt.controllers.lending.views import HOLDER, Borrowing, QueueView, SeenPod

@@ -7,8 +7,8 @@ from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS,
 from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.holds.quota_loan import Place, is_same, noted, value_at
 from kopt.cluster.objects.fields import at, items, text
-from kopt.cluster.objects.kueue import WorkloadView
-from kopt.cluster.objects.kueue_reading import amount
+from kopt.cluster.workloads.kueue import WorkloadView
+from kopt.cluster.workloads.kueue_reading import amount
 from kopt.controllers.lending.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster
 from kopt.controllers.lending.views import HOLDER, Borrowing, QueueView, SeenPod

@@ -6,9 +6,9 @@ from typing import Any
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.checkpoint_request import saving_by
 from kopt.cluster.objects.fields import at, items, mapping, slim, text
-from kopt.cluster.objects.kueue_reading import pod_view, requests_of, seconds
 from kopt.cluster.objects.lending_pool import pool_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
+from kopt.cluster.workloads.kueue_reading import pod_view, requests_of, seconds
 from kopt.cluster.workloads.pod_request import is_gpu
 from kopt.controllers.lending.views import Pool, SeenPod
 

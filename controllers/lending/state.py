@@ -25,11 +25,11 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.eviction import entry_of
 from kopt.cluster.objects.fields import at, items, mapping, slim, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
-from kopt.cluster.objects.kueue import PodView, WorkloadView
-from kopt.cluster.objects.kueue_reading import local_queue_target, workload_view
 from kopt.cluster.objects.namespace import NamespaceView, namespace_view
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.workloads.kueue import PodView, WorkloadView
+from kopt.cluster.workloads.kueue_reading import local_queue_target, workload_view
 from kopt.controllers.lending.pool import pool_view, seen_pod
 from kopt.controllers.lending.views import Pool, SeenPod
 from kopt.controllers.preemption.claims import Claims

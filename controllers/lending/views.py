@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from kopt.cluster.client.resources import Key, Object, Resource
 from kopt.cluster.holds.quota_loan import Place
-from kopt.cluster.objects.kueue import PodView
+from kopt.cluster.workloads.kueue import PodView
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.lending_pool import Borrower, LendingPool, PoolStatus

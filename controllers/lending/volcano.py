@@ -10,9 +10,9 @@ from kopt.cluster.client.resources import VOLCANO_JOBS, VOLCANO_QUEUES, Object, 
 from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.holds.quota_loan import is_same, noted, value_at
 from kopt.cluster.objects.fields import count, items, mapping, text
-from kopt.cluster.objects.kueue_reading import amount, requests_of, seconds
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.objects.volcano import ABORT, ABORTED, ENDED, RESUME, STEP, STOPPING, phase_of
+from kopt.cluster.workloads.kueue_reading import amount, requests_of, seconds
 from kopt.controllers.lending.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster, volcano_queue
 from kopt.controllers.lending.views import HOLDER, Borrowing, QueueView, SeenPod

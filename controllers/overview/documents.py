@@ -7,8 +7,8 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text, texts
-from kopt.cluster.objects.kueue_reading import seconds
 from kopt.cluster.objects.staged_data import request_of, told_of
+from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.core.reason import Reason
 from kopt.core.scheduling.overview import NodeCopy, PoolMoment, PoolState, Reclaiming, StagedState
 from kopt.core.staging.manifest import redacted

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from kopt.cluster.holds.original_request import FRACTION_ANNOTATION
 from kopt.cluster.objects.fields import text
-from kopt.cluster.objects.kueue_reading import seconds
 from kopt.cluster.workloads.frameworks import QUEUE_SOURCE
+from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.admission.mutating import SCHEDULER_ADVICE
 from kopt.controllers.extender.binding.request import INDICES_ANNOTATION
 from kopt.controllers.overview import finding_order as ranks

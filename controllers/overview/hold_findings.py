@@ -7,9 +7,9 @@ from kopt.cluster.client.resources import PODS
 from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.objects.annotations import mapping_of
 from kopt.cluster.objects.fields import text, texts
-from kopt.cluster.objects.kueue import DECISION_ANNOTATION
-from kopt.cluster.objects.kueue_reading import seconds
 from kopt.cluster.objects.staged_data import request_of
+from kopt.cluster.workloads.kueue import DECISION_ANNOTATION
+from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.documents import StagingAnnotation, number, staging_annotation
 from kopt.controllers.overview.job import Finding, JobSnapshot, Thing, annotated

@@ -8,7 +8,7 @@ from kopt.cluster.objects.annotations import mapping_of
 from kopt.cluster.objects.checkpoint import source_of
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_of
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.cluster.objects.kueue_reading import seconds
+from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot, annotated
 from kopt.controllers.overview.queues import condition, is_true, turned_s

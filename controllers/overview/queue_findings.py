@@ -5,9 +5,9 @@ from typing import Any
 
 from kopt.cluster.holds.hold import PARKED, holder_of
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.cluster.objects.kueue import ClusterQueueView
-from kopt.cluster.objects.kueue_reading import cluster_queue_view, seconds
 from kopt.cluster.workloads.gpu_requests import milli_of
+from kopt.cluster.workloads.kueue import ClusterQueueView
+from kopt.cluster.workloads.kueue_reading import cluster_queue_view, seconds
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot
 from kopt.controllers.overview.queues import Queued, State, condition, turned_s

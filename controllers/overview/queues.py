@@ -14,9 +14,9 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.hold import PARKED, holder_of, queue_of
 from kopt.cluster.objects.checkpoint import source_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
-from kopt.cluster.objects.kueue import Cover
-from kopt.cluster.objects.kueue_reading import seconds, workload_view
 from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.cluster.workloads.kueue import Cover
+from kopt.cluster.workloads.kueue_reading import seconds, workload_view
 from kopt.controllers.evictions.observations import anchor
 from kopt.controllers.evictions.views import PodView, pod_view
 from kopt.core.scheduling.eviction import System

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kopt.cluster.objects.fields import text
-from kopt.cluster.objects.kueue_reading import seconds
+from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview import history
 from kopt.controllers.overview import hold_findings as holding

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from kopt.cluster.objects.checkpoint import source_of
-from kopt.cluster.objects.kueue import PodView
-from kopt.cluster.objects.kueue_reading import seconds
+from kopt.cluster.workloads.kueue import PodView
+from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.core.units import WHOLE_GPU, MilliGpu
 from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus, Source
 from kopt.policies.evictions import LONGEST_START_S

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from kopt.cluster.objects.checkpoint import claims_write
-from kopt.cluster.objects.kueue import PodView
+from kopt.cluster.workloads.kueue import PodView
 from kopt.controllers.preemption.checkpoint_status import STATE
 from kopt.core.workload.checkpoint import JobState
 

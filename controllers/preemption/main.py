@@ -8,12 +8,12 @@ from typing import Any
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, Object
-from kopt.cluster.objects.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, WorkloadView
 from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.workloads.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, WorkloadView
 from kopt.controllers.preemption.kai.preemptor import KaiPreemption
 from kopt.controllers.preemption.kai.scheduling_gates import Gating
 from kopt.controllers.preemption.kai.state import LiveKai

@@ -7,8 +7,8 @@ from typing import Any
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.hold import HELD_LABEL, UNDO_ANNOTATION, marks
 from kopt.cluster.objects.fields import at
-from kopt.cluster.objects.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, MINE, WorkloadView
 from kopt.cluster.objects.seals import SEAL
+from kopt.cluster.workloads.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, MINE, WorkloadView
 from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION, SaveRequest
 from kopt.policies.preemption import PreemptionDecision
 

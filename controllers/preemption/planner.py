@@ -7,7 +7,7 @@ from the Workloads, so that a new leader knows them too.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kopt.cluster.objects.kueue import HOLDER, ClusterQueueView, PodView, WorkloadView
+from kopt.cluster.workloads.kueue import HOLDER, ClusterQueueView, PodView, WorkloadView
 from kopt.controllers.preemption.ports import Cluster, ControllerSettings
 from kopt.controllers.preemption.snapshot import (
     QueueSnapshot,

@@ -8,9 +8,9 @@ from typing import Protocol
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.errors import NotFound
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Key, Object
-from kopt.cluster.objects.kueue import ClusterQueueView, PodView, WorkloadView
-from kopt.cluster.objects.kueue_reading import pod_view
 from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.workloads.kueue import ClusterQueueView, PodView, WorkloadView
+from kopt.cluster.workloads.kueue_reading import pod_view
 from kopt.core.decision import Mode
 from kopt.policies.preemption import PreemptionSettings
 

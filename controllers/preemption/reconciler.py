@@ -17,9 +17,9 @@ from typing import Any
 
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, Object
 from kopt.cluster.holds.hold import release
-from kopt.cluster.objects.kueue import HOLDER, MINE, PodView, WorkloadView
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import SOON_S
+from kopt.cluster.workloads.kueue import HOLDER, MINE, PodView, WorkloadView
 from kopt.controllers.preemption.checkpoint_status import grounds
 from kopt.controllers.preemption.passes import Passes
 from kopt.controllers.preemption.patches import (

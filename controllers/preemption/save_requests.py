@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kopt.cluster.holds.checkpoint_request import saving_by
-from kopt.cluster.objects.kueue import PodView
+from kopt.cluster.workloads.kueue import PodView
 from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION, PodSaving, SaveRequest
 from kopt.policies.checkpoint_request import SaveState, save_state, unasked
 

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kopt.cluster.objects.kueue import ClusterQueueView, PodView, WorkloadView
 from kopt.cluster.workloads.gpu_requests import milli_of
+from kopt.cluster.workloads.kueue import ClusterQueueView, PodView, WorkloadView
 from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.controllers.preemption.save_requests import Saving
 from kopt.core.reason import Reason

@@ -17,18 +17,18 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.objects.fields import at, items, text
-from kopt.cluster.objects.kueue import ClusterQueueView, EvictionView, PodView, WorkloadView
-from kopt.cluster.objects.kueue_reading import (
+from kopt.cluster.objects.namespace import NamespaceView, namespace_view
+from kopt.cluster.runtime.index import Index
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.workloads.kueue import ClusterQueueView, EvictionView, PodView, WorkloadView
+from kopt.cluster.workloads.kueue_reading import (
     cluster_queue_view,
     eviction_view,
     local_queue_target,
     pod_view,
     workload_view,
 )
-from kopt.cluster.objects.namespace import NamespaceView, namespace_view
-from kopt.cluster.runtime.index import Index
-from kopt.cluster.runtime.informer import Change, Informer
-from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.controllers.preemption.claims import Claims
 from kopt.controllers.preemption.pods import SeenPods
 from kopt.core.decision import Mode

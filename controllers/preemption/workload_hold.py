@@ -37,11 +37,11 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.objects.fields import at, mapping
-from kopt.cluster.objects.kueue import HOLDER, WorkloadView
-from kopt.cluster.objects.kueue_reading import workload_view
 from kopt.cluster.objects.namespace import MANAGED_LABEL
 from kopt.cluster.runtime.certificates import ServingCertificate
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpServer, Reply, Request
+from kopt.cluster.workloads.kueue import HOLDER, WorkloadView
+from kopt.cluster.workloads.kueue_reading import workload_view
 from kopt.controllers.preemption.patches import hold_operations
 
 _LOG = logging.getLogger(__name__)

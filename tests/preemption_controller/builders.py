@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from kopt.cluster.client.api import Conflict
-from kopt.cluster.objects.kueue import ClusterQueueView, PodView, WorkloadView
-from kopt.cluster.objects.kueue_reading import cluster_queue_view, pod_view, workload_view
+from kopt.cluster.workloads.kueue import ClusterQueueView, PodView, WorkloadView
+from kopt.cluster.workloads.kueue_reading import cluster_queue_view, pod_view, workload_view
 from kopt.controllers.preemption.patches import stamp
 
 GPU, QUEUE, NOW_S = "nvidia.com/gpu", "research", 1_900_000_000.0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.cluster.holds.checkpoint_request import request_of
-from kopt.cluster.objects.kueue_reading import seconds
+from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.preemption.patches import stamp
 from kopt.controllers.preemption.reconciler import Reconciler
 from kopt.core.workload.checkpoint_request import SaveRequest

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.cluster.objects.kueue import WorkloadView
-from kopt.cluster.objects.kueue_reading import local_queue_target, workload_view
+from kopt.cluster.workloads.kueue import WorkloadView
+from kopt.cluster.workloads.kueue_reading import local_queue_target, workload_view
 from kopt.controllers.preemption.checkpoint_status import latest_status, members_of
 from kopt.controllers.preemption.patches import stamp
 from kopt.controllers.preemption.snapshot import QueueSnapshot, refusal, snapshot_for, to_shield, would_preempt

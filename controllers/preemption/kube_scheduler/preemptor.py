@@ -15,10 +15,10 @@ from dataclasses import replace
 from functools import partial
 
 from kopt.cluster.client.api import ApiError
-from kopt.cluster.objects.kueue import MINE, Evicting
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.retry import SOON_S, is_change
+from kopt.cluster.workloads.kueue import MINE, Evicting
 from kopt.controllers.preemption.kube_scheduler.eviction_notices import (
     evicted_for,
     grounds_of,

@@ -7,9 +7,9 @@ from typing import Any
 
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
-from kopt.cluster.objects.kueue import Evicting, PodView, Verdict
-from kopt.cluster.objects.kueue_reading import amount, evicting_of, notes_of, requests_of, seconds, told_verdict
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.workloads.kueue import Evicting, PodView, Verdict
+from kopt.cluster.workloads.kueue_reading import amount, evicting_of, notes_of, requests_of, seconds, told_verdict
 from kopt.cluster.workloads.pod_request import is_gpu
 
 _NOBODY: Object = {}

@@ -9,7 +9,9 @@ from kopt.cluster.client.resources import Object, key_of
 from kopt.cluster.holds.hold import holder_of, is_mirrored, undo_of
 from kopt.cluster.objects.annotations import mapping_of
 from kopt.cluster.objects.fields import at, count, items, mapping, slim, text, texts
-from kopt.cluster.objects.kueue import (
+from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.objects.seals import SEAL
+from kopt.cluster.workloads.kueue import (
     DECISION_ANNOTATION,
     EVICTING_ANNOTATION,
     HOLDER,
@@ -22,8 +24,6 @@ from kopt.cluster.objects.kueue import (
     Verdict,
     WorkloadView,
 )
-from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.objects.seals import SEAL
 from kopt.cluster.workloads.pod_request import is_gpu, quantity
 
 _WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"

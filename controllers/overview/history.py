@@ -7,7 +7,7 @@ from kopt.cluster.objects.fields import text
 from kopt.cluster.workloads.frameworks import QUEUE_SOURCE
 from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.admission.mutating import SCHEDULER_ADVICE
-from kopt.controllers.extender.binding.request import INDICES_ANNOTATION
+from kopt.controllers.extender.books.views import INDICES_ANNOTATION
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.collect import event_at
 from kopt.controllers.overview.job import Finding, JobSnapshot, annotated

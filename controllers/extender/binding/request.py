@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import PODS, Key, Object
 from kopt.cluster.runtime.lease import TERM_ANNOTATION, Deposed, Leader
-
-INDICES_ANNOTATION = "kaiwo.ai/gpu-indices"
-"""Which GPUs of its node a pod was given, in the order of the device plugin; the API server copies it from the
-Binding to the pod."""
+from kopt.controllers.extender.books.views import INDICES_ANNOTATION
 
 
 class Binder:

@@ -18,7 +18,7 @@ from kopt.agents.logtail.pods import Container, FollowedPod, mode_of
 from kopt.agents.logtail.streams import Instance, StreamSource
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import Key
-from kopt.cluster.objects.namespace import NamespaceView
+from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.cluster.runtime.informer import Change
 from kopt.core.decision import Mode
 
@@ -137,7 +137,7 @@ class Pods:
         kube: Kube,
         settings: PodSettings,
         annotations: AnnotationSettings,
-        namespaces: Callable[[str], NamespaceView],
+        namespaces: Callable[[str], NamespaceSettings],
     ) -> None:
         self._jobs, self._make, self._kube, self._settings, self._annotations = jobs, make, kube, settings, annotations
         self._namespaces = namespaces
@@ -157,7 +157,7 @@ class Pods:
             self._views[change.key] = change.new
             self._observe(change.new)
 
-    def namespace_changed(self, change: Change[NamespaceView]) -> None:
+    def namespace_changed(self, change: Change[NamespaceSettings]) -> None:
         """Its pods may be followed or annotated from now on, or no longer."""
         for key, pod in list(self._views.items()):
             if key[0] == change.key[1]:

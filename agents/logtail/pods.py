@@ -7,7 +7,7 @@ from typing import Any
 
 from kopt.agents.logtail.annotator import LAST_STEP, LAST_TIME, MODEL
 from kopt.cluster.client.resources import Key, Object
-from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceView
+from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceSettings
 from kopt.core.decision import Mode
 from kopt.policies.admission.mode import effective_mode
 
@@ -92,7 +92,9 @@ def job_of(metadata: Mapping[str, Any]) -> str:
     return f"{metadata['namespace']}/{named or _owner(metadata, 'name') or metadata['name']}"
 
 
-def mode_of(pod: FollowedPod, namespace: NamespaceView, default: Mode, workload_may_lower: bool | None = None) -> Mode:
+def mode_of(
+    pod: FollowedPod, namespace: NamespaceSettings, default: Mode, workload_may_lower: bool | None = None
+) -> Mode:
     """As for every other component; ``workload_may_lower`` as ``policies.admission.mode.effective_mode`` takes it."""
     return effective_mode(pod.mode, namespace.mode, default, workload_may_lower)
 

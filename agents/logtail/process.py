@@ -20,7 +20,7 @@ from kopt.agents.runtime.contained import Contained
 from kopt.agents.runtime.running import beside, end_signals
 from kopt.cluster.client.api import ApiError, Kube, KubeSettings, connect
 from kopt.cluster.client.resources import NAMESPACES, PODS, Object
-from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceView, namespace_view
+from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceSettings, read_namespace
 from kopt.cluster.runtime.informer import Informer
 from kopt.core.decision import Mode
 from kopt.policies.admission.mode import effective_mode
@@ -124,8 +124,8 @@ async def _serve_pods(
 ) -> None:
     ending, contained = end_signals(stop), Contained(_NAME)
     async with connect(settings.kubeconfig, _kube_settings()) as kube, _running(settings, contained) as (jobs, notices):
-        namespaces: Informer[NamespaceView] = Informer(
-            kube, NAMESPACES, keep=namespace_view, field_selector=f"metadata.name={namespace}" if namespace else ""
+        namespaces: Informer[NamespaceSettings] = Informer(
+            kube, NAMESPACES, keep=read_namespace, field_selector=f"metadata.name={namespace}" if namespace else ""
         )
         informer: Informer[FollowedPod] = Informer(
             kube, PODS, namespace=namespace or None, keep=followed_pod, field_selector=fields, label_selector=selector
@@ -137,7 +137,7 @@ async def _serve_pods(
             kube,
             wanted,
             settings.jobs.annotations,
-            lambda name: namespaces.objects.get(("", name), NamespaceView()),
+            lambda name: namespaces.objects.get(("", name), NamespaceSettings()),
         )
 
         async def begin() -> None:

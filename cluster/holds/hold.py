@@ -282,10 +282,10 @@ def _undo(document: Object) -> Mapping[str, Any] | None:
 
 
 def _value(kind: Holdable, document: Object) -> Any:
-    place: Any = document
+    path: Any = document
     for step in kind.path:
-        place = place.get(step) if isinstance(place, dict) else None
-    value = place.get(kind.field) if isinstance(place, dict) else None
+        path = path.get(step) if isinstance(path, dict) else None
+    value = path.get(kind.field) if isinstance(path, dict) else None
     return kind.runs if value is None else value
 
 

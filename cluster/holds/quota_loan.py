@@ -14,40 +14,40 @@ from typing import Any
 from kopt.cluster.client.resources import KAI_QUEUES, KUEUE_CLUSTER_QUEUES, VOLCANO_QUEUES, Object, Resource
 from kopt.core.units import UnitError, parse_bytes
 
-Place = tuple[str, ...]
+QuotaPath = tuple[str, ...]
 """Inside a queue's spec: (flavour, resource) of Kueue, (field,) of KAI's GPUs, (resource,) of Volcano."""
 _QUANTITY = re.compile(r"\d+(\.\d+)?([A-Za-z]{0,2}|[eE]\d+)")
 QUOTA = "quota"
 """The name in ``kaiwo.ai/held-undo``."""
 
 
-def value_at(resource: Resource, document: Object, place: Place) -> Any:
+def value_at(resource: Resource, document: Object, path: QuotaPath) -> Any:
     """What stands there; None for nothing."""
     spec = document.get("spec") or {}
     if resource == KUEUE_CLUSTER_QUEUES:
-        result = _quotas(spec).get(place)
+        result = _quotas(spec).get(path)
         return None if result is None else str(result.get("nominalQuota", "0"))
-    return _parent(resource, spec).get(place[-1])
+    return _parent(resource, spec).get(path[-1])
 
 
-def with_values(resource: Resource, document: Object, values: Mapping[Place, Any]) -> Object:
+def with_values(resource: Resource, document: Object, values: Mapping[QuotaPath, Any]) -> Object:
     """The ``spec`` of a merge patch that writes them; places that are gone are left out."""
     if resource == KUEUE_CLUSTER_QUEUES:
         groups = copy.deepcopy((document.get("spec") or {}).get("resourceGroups") or [])
-        for place, result in _quotas({"resourceGroups": groups}).items():
-            if place in values:
-                result["nominalQuota"] = values[place]
+        for path, result in _quotas({"resourceGroups": groups}).items():
+            if path in values:
+                result["nominalQuota"] = values[path]
         return {"resourceGroups": groups}
-    changes = {place[-1]: value for place, value in values.items()}
+    changes = {path[-1]: value for path, value in values.items()}
     return {"resources": {"gpu": changes}} if resource == KAI_QUEUES else {"capability": changes}
 
 
 def restored(resource: Resource, document: Object, undo: Mapping[str, Any] | None) -> Object:
     """The changes that give a queue back what it owns; none where its marks say nothing."""
     values = {
-        place: own
-        for place, (own, stands) in noted(undo).items()
-        if is_same(value_at(resource, document, place), stands)
+        path: own
+        for path, (own, stands) in noted(undo).items()
+        if is_same(value_at(resource, document, path), stands)
         # What people have made of the marks must not be what the server refuses for ever.
         and (resource == KAI_QUEUES or _QUANTITY.fullmatch(str(own)))
     }
@@ -62,23 +62,23 @@ def is_same(item: Any, other: Any) -> bool:
         return bool(item == other)
 
 
-def noted(undo: Mapping[str, Any] | None) -> Mapping[Place, tuple[Any, Any]]:
+def noted(undo: Mapping[str, Any] | None) -> Mapping[QuotaPath, tuple[Any, Any]]:
     """What its marks say: by place what the queue owns and what was written instead."""
     rows = (undo or {}).get(QUOTA)
     result = {}
     for row in rows if isinstance(rows, list) else ():
-        place = row.get("at") if isinstance(row, dict) else None
-        if isinstance(place, list) and place and all(isinstance(step, str) for step in place):
-            result[tuple(place)] = (row.get("own"), row.get("set"))
+        path = row.get("at") if isinstance(row, dict) else None
+        if isinstance(path, list) and path and all(isinstance(step, str) for step in path):
+            result[tuple(path)] = (row.get("own"), row.get("set"))
     return MappingProxyType(result)
 
 
-def note(values: Mapping[Place, tuple[Any, Any]]) -> Object:
+def note(values: Mapping[QuotaPath, tuple[Any, Any]]) -> Object:
     """The other way round, for the marks."""
-    return {QUOTA: [{"at": list(place), "own": own, "set": stands} for place, (own, stands) in values.items()]}
+    return {QUOTA: [{"at": list(path), "own": own, "set": stands} for path, (own, stands) in values.items()]}
 
 
-def _quotas(spec: Mapping[str, Any]) -> dict[Place, Object]:
+def _quotas(spec: Mapping[str, Any]) -> dict[QuotaPath, Object]:
     return {
         (flavor["name"], resource["name"]): resource
         for group in spec.get("resourceGroups") or ()

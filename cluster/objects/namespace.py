@@ -9,14 +9,14 @@ MANAGED_LABEL = "kaiwo.ai/managed"
 
 
 @dataclass(frozen=True)
-class NamespaceView:
+class NamespaceSettings:
     """Whether it is ours to act in, and in which mode ("": it does not say)."""
 
     managed: bool = False
     mode: str = ""
 
 
-def namespace_view(document: Object) -> NamespaceView:
+def read_namespace(document: Object) -> NamespaceSettings:
     metadata = document["metadata"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    return NamespaceView(labels.get(MANAGED_LABEL) == "true", str(annotations.get(MODE_ANNOTATION, "")))
+    return NamespaceSettings(labels.get(MANAGED_LABEL) == "true", str(annotations.get(MODE_ANNOTATION, "")))

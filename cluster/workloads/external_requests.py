@@ -37,7 +37,7 @@ _DEPTH = 3
 """A runtime names a claim template, which names a class."""
 
 
-class Place(NamedTuple):
+class ObjectRef(NamedTuple):
     """Where an object is; the namespace is empty for kinds of the whole cluster."""
 
     resource: Resource
@@ -45,9 +45,9 @@ class Place(NamedTuple):
     name: str
 
 
-Find = Callable[[Place], Object | None]
+Find = Callable[[ObjectRef], Object | None]
 """From memory; None for what is not there, or not known."""
-Read = Callable[[Place], Awaitable[Object | None]]
+Read = Callable[[ObjectRef], Awaitable[Object | None]]
 """From the API server; None for what is not there, or cannot be had."""
 
 
@@ -55,7 +55,7 @@ async def completed(workload: Workload, find: Find, read: Read | None) -> Worklo
     """A workload with the GPUs that stand elsewhere; what neither gives counts as no GPUs."""
     if not stands_elsewhere(workload):
         return workload
-    been: dict[Place, Object | None] = {}
+    been: dict[ObjectRef, Object | None] = {}
     for _ in range(_DEPTH):
         missing = list(complete(workload, lambda place: been.get(place) or find(place))[1] - been.keys())
         if not missing or read is None:
@@ -65,7 +65,7 @@ async def completed(workload: Workload, find: Find, read: Read | None) -> Worklo
     return complete(workload, lambda place: been.get(place) or find(place))[0]
 
 
-def complete(workload: Workload, find: Find) -> tuple[Workload, set[Place]]:
+def complete(workload: Workload, find: Find) -> tuple[Workload, set[ObjectRef]]:
     """The same from memory alone, and the places that ``find`` knows nothing of."""
     seeker = _Seeker(find, workload.namespace)
     return replace(workload, pod_sets=tuple(seeker.pod_sets(workload))), seeker.missing
@@ -94,7 +94,7 @@ def is_generated(claim: Object) -> bool:
     return _GENERATED in mapping(claim, "metadata", "annotations")
 
 
-async def read_object(kube: Kube, place: Place) -> Object | None:
+async def read_object(kube: Kube, place: ObjectRef) -> Object | None:
     """The object at a place; None where there is none, or it cannot be read."""
     try:
         return await kube.get(place.resource, place.name, place.namespace)
@@ -106,7 +106,7 @@ async def read_object(kube: Kube, place: Place) -> Object | None:
 class _Seeker:
     find: Find
     namespace: str
-    missing: set[Place] = field(default_factory=set)
+    missing: set[ObjectRef] = field(default_factory=set)
 
     def pod_sets(self, workload: Workload) -> Iterator[PodSet]:
         if _has_silent_runtime(workload):
@@ -161,7 +161,7 @@ class _Seeker:
     def _look(self, resource: Resource, name: str) -> Object | None:
         if not name:
             return None
-        place = Place(resource, self.namespace if resource.namespaced else "", name)
+        place = ObjectRef(resource, self.namespace if resource.namespaced else "", name)
         result = self.find(place)
         if result is None:
             self.missing.add(place)

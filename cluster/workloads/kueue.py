@@ -17,9 +17,9 @@ MINE = "kopt-preemption"
 
 
 @dataclass(frozen=True)
-class Cover:
-    """A raised priority: what it was (None: not set), what it is, for which workload and until when. ``stands``: nobody
-    has written another one since."""
+class Shield:
+    """A priority raised above a preemptor's: its old value (None: not set), its new one, the preemptor's uid, and until
+    when. ``stands``: no other priority was written since."""
 
     priority: int | None
     raised: int
@@ -30,26 +30,27 @@ class Cover:
 
 @dataclass(frozen=True)
 class Evicting:
-    """We told a workload to make room: for whom (namespace/name) and when. ``pods``: how many a plain gang had."""
+    """Our notice to a victim: for which preemptor (namespace/name) and when. ``pods``: how many a plain gang had."""
 
     at_s: float
-    waiting: str
+    preemptor: str
     pods: int = 0
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What was decided about a waiting Workload, as it stands on it. ``until_s``: covers hold so long."""
+class RecordedDecision:
+    """What was decided about a preemptor, as its annotation says. ``until_s``: its shields last so long."""
 
-    word: str
+    action: str
     until_s: float = 0.0
     victims: tuple[str, ...] = ()
     at_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class WorkloadView:
-    """A Workload of Kueue's. ``priority`` is its own also while we have raised it; ``asks`` and ``uses`` are totals."""
+class KueueWorkload:
+    """A Workload of Kueue's. ``priority`` is its own also while we have raised it; ``requests`` and ``uses`` are totals
+    over its pods."""
 
     document: Object = field(compare=False, repr=False)
     version: str
@@ -59,7 +60,7 @@ class WorkloadView:
     priority: int
     queue: str
     cluster_queue: str
-    asks: Mapping[str, int]
+    requests: Mapping[str, int]
     uses: Mapping[tuple[str, str], int]
     created_s: float
     reserved_s: float | None
@@ -68,11 +69,11 @@ class WorkloadView:
     active: bool
     holder: str
     mode: str = ""
-    cover: Cover | None = None
+    shield: Shield | None = None
     evicting: Evicting | None = None
-    verdict: Verdict | None = None
+    decision: RecordedDecision | None = None
     let_go_s: float | None = None
-    """When others let it go to its queue, and we held it then."""
+    """When another holder released it to its queue and we held it in turn."""
     mirrored: bool = False
     """MultiKueue has it in two clusters, and deletes the remote job when the specs of the two differ."""
 
@@ -88,12 +89,17 @@ class WorkloadView:
     @property
     def held(self) -> bool:
         """It waits for our decision."""
-        return self.holder == HOLDER and self.cover is None and not self.active
+        return self.holder == HOLDER and self.shield is None and not self.active
 
-    def is_covered_from(self, waiting: "WorkloadView") -> bool:
-        """Kueue cannot take it for one that waits."""
-        cover = self.cover
-        return cover is not None and cover.for_uid == waiting.uid and cover.stands and cover.raised > waiting.priority
+    def is_shielded_from(self, preemptor: "KueueWorkload") -> bool:
+        """Kueue cannot preempt it for this workload."""
+        shield = self.shield
+        return (
+            shield is not None
+            and shield.for_uid == preemptor.uid
+            and shield.stands
+            and shield.raised > preemptor.priority
+        )
 
     @property
     def pending(self) -> bool:
@@ -105,19 +111,19 @@ class WorkloadView:
         return self.reserved_s is not None and not self.finished and self.evicted_at_s is None and self.active
 
     @property
-    def leaving(self) -> bool:
+    def terminating(self) -> bool:
         """It was told to give its quota back, and its pods have not ended yet."""
         return self.reserved_s is not None and not self.finished and self.evicted_at_s is not None
 
     @property
     def gpu_resource(self) -> str:
-        """The one GPU resource that it asks for; empty where there is none, or several."""
-        result = [name for name, amount in self.asks.items() if amount and is_gpu(name)]
+        """The one GPU resource that it requests; empty where there is none, or several."""
+        result = [name for name, amount in self.requests.items() if amount and is_gpu(name)]
         return result[0] if len(result) == 1 else ""
 
 
 @dataclass(frozen=True)
-class ClusterQueueView:
+class ClusterQueue:
     """``quota``: nominal, by flavour and resource, as the groups list them; ``preempts``: withinClusterQueue."""
 
     name: str
@@ -135,21 +141,21 @@ class ClusterQueueView:
 
 
 @dataclass(frozen=True)
-class PodView:
-    """A pod that lives: by which Workload or owner it is found, its GPUs, and what its annotations say."""
+class GpuPod:
+    """A pod that has not ended: its Workload or owner, its GPUs, and our annotations on it."""
 
     key: Key
     uid: str
     workload: str
     owner_uid: str
     gpus: int
-    notes: Mapping[str, str]
+    annotations: Mapping[str, str]
     version: str = field(default="", compare=False)
     started_s: float | None = None
 
 
 @dataclass(frozen=True)
-class EvictionView:
+class PastEviction:
     """One eviction, by anyone."""
 
     uid: str

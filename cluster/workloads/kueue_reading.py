@@ -16,32 +16,32 @@ from kopt.cluster.workloads.kueue import (
     EVICTING_ANNOTATION,
     HOLDER,
     MINE,
-    ClusterQueueView,
-    Cover,
+    ClusterQueue,
     Evicting,
-    EvictionView,
-    PodView,
-    Verdict,
-    WorkloadView,
+    GpuPod,
+    KueueWorkload,
+    PastEviction,
+    RecordedDecision,
+    Shield,
 )
 from kopt.cluster.workloads.pod_request import is_gpu, quantity
 
 _WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 
 
-def workload_view(document: Object) -> WorkloadView:
+def read_kueue_workload(document: Object) -> KueueWorkload:
     """Nothing in a document that anybody may have written makes this raise."""
     metadata = slim(document)["metadata"]
     annotations = SEAL.proven(text(metadata, "uid"), mapping(metadata, "annotations"))
     spec_priority = at(document, "spec", "priority")
     own = spec_priority if isinstance(spec_priority, int) else 0
     holder = holder_of(document)
-    cover = _cover(undo_of(document), spec_priority) if holder == HOLDER else None
+    shield = _shield_of(undo_of(document), spec_priority) if holder == HOLDER else None
     # Since when it may wait is noted in the hold, and in the decision after it was let go.
     decision = mapping_of(annotations, DECISION_ANNOTATION)
     reserved = _condition(document, "QuotaReserved")
     evicted = _condition(document, "Evicted")
-    return WorkloadView(
+    return KueueWorkload(
         document=document,
         version=text(metadata, "resourceVersion"),
         key=key_of(document),
@@ -49,10 +49,10 @@ def workload_view(document: Object) -> WorkloadView:
         owner_uid=next(
             (text(item, "uid") for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), ""
         ),
-        priority=cover.priority or 0 if cover and cover.stands else own,
+        priority=shield.priority or 0 if shield and shield.stands else own,
         queue=text(document, "spec", "queueName"),
         cluster_queue=text(document, "status", "admission", "clusterQueue"),
-        asks=_asks(document),
+        requests=_requests(document),
         uses=_uses(document),
         created_s=seconds(text(metadata, "creationTimestamp")) or 0.0,
         reserved_s=reserved,
@@ -61,9 +61,9 @@ def workload_view(document: Object) -> WorkloadView:
         active=at(document, "spec", "active") is not False,
         holder=holder,
         mode=_mode(document),
-        cover=cover,
+        shield=shield,
         evicting=evicting_of(annotations),
-        verdict=told_verdict(annotations),
+        decision=recorded_decision(annotations),
         let_go_s=seconds(text(undo_of(document) if holder == HOLDER else decision, "since")),
         mirrored=is_mirrored(document)
         or bool(text(document, "status", "clusterName"))
@@ -71,13 +71,13 @@ def workload_view(document: Object) -> WorkloadView:
     )
 
 
-def cluster_queue_view(document: Object) -> ClusterQueueView:
+def read_cluster_queue(document: Object) -> ClusterQueue:
     quota: dict[tuple[str, str], int] = {}
     for _, group in items(document, "spec", "resourceGroups"):
         for _, flavor in items(group, "flavors"):
             for _, item in items(flavor, "resources"):
                 quota[text(flavor, "name"), text(item, "name")] = amount(at(item, "nominalQuota"))
-    return ClusterQueueView(
+    return ClusterQueue(
         document["metadata"]["name"],
         quota,
         text(document, "spec", "preemption", "withinClusterQueue") or "Never",
@@ -91,18 +91,18 @@ def local_queue_target(document: Object) -> str:
     return text(document, "spec", "clusterQueue") if text(document, "spec", "stopPolicy") in ("", "None") else ""
 
 
-def pod_view(pod: Object) -> PodView | None:
+def read_gpu_pod(pod: Object) -> GpuPod | None:
     """None for pods that have ended, and for those without GPUs and without a word about checkpoints."""
     metadata = pod["metadata"]
     annotations = mapping(metadata, "annotations")
-    notes = notes_of(pod)
+    notes = annotations_of(pod)
     gpus = sum(value for name, value in requests_of(mapping(pod, "spec")).items() if is_gpu(name))
     if text(pod, "status", "phase") in ("Succeeded", "Failed") or not (gpus or notes):
         return None
     owner = next(
         (text(item, "uid") for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), ""
     )
-    return PodView(
+    return GpuPod(
         key_of(pod),
         text(metadata, "uid"),
         text(annotations, _WORKLOAD_ANNOTATION),
@@ -114,16 +114,16 @@ def pod_view(pod: Object) -> PodView | None:
     )
 
 
-def notes_of(pod: Object) -> dict[str, str]:
+def annotations_of(pod: Object) -> dict[str, str]:
     """The annotations of ours on a pod, without those that others wrote in our name (``cluster.objects.seals``)."""
     metadata = pod["metadata"]
     own = {name: str(value) for name, value in mapping(metadata, "annotations").items() if name.startswith("kaiwo.ai/")}
     return SEAL.proven(text(metadata, "uid"), own)
 
 
-def eviction_view(document: Object) -> EvictionView | None:
+def read_eviction(document: Object) -> PastEviction | None:
     at_s, uid = seconds(text(document, "spec", "evictedAt")), text(document, "spec", "workload", "uid")
-    return None if at_s is None or not uid else EvictionView(uid, at_s)
+    return None if at_s is None or not uid else PastEviction(uid, at_s)
 
 
 def seconds(stamp: str) -> float | None:
@@ -161,7 +161,7 @@ def _container(item: Any) -> Counter[str]:
     return Counter({str(name): amount(value) for name, value in asked.items()})
 
 
-def _asks(document: Object) -> dict[str, int]:
+def _requests(document: Object) -> dict[str, int]:
     total, left = Counter[str](), _left(document)
     for _, pods in items(document, "spec", "podSets"):
         number = left.get(text(pods, "name"), 0)
@@ -214,12 +214,12 @@ def _mode(document: Object) -> str:
     return next((name for name in result if name), "")
 
 
-def _cover(undo: Mapping[str, Any], priority_now: Any) -> Cover | None:
+def _shield_of(undo: Mapping[str, Any], priority_now: Any) -> Shield | None:
     raised, priority = at(undo, "raised"), at(undo, "priority")
     if not isinstance(raised, int) or not (priority is None or isinstance(priority, int)):
         return None
     until_s = seconds(text(undo, "until")) or 0.0
-    return Cover(priority, raised, text(undo, "for"), until_s, stands=priority_now == raised)
+    return Shield(priority, raised, text(undo, "for"), until_s, stands=priority_now == raised)
 
 
 def evicting_of(annotations: Mapping[str, Any]) -> Evicting | None:
@@ -233,11 +233,11 @@ def evicting_of(annotations: Mapping[str, Any]) -> Evicting | None:
     )
 
 
-def told_verdict(annotations: Mapping[str, Any]) -> Verdict | None:
+def recorded_decision(annotations: Mapping[str, Any]) -> RecordedDecision | None:
     """Our decision, off the annotations of what waited."""
     result = mapping_of(annotations, DECISION_ANNOTATION)
     word = text(result, "verdict")
     if not word:
         return None
     at_s = seconds(text(result, "at")) or 0.0
-    return Verdict(word, seconds(text(result, "until")) or 0.0, texts(result, "victims"), at_s)
+    return RecordedDecision(word, seconds(text(result, "until")) or 0.0, texts(result, "victims"), at_s)

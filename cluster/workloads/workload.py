@@ -16,7 +16,7 @@ OPT_OUT_ANNOTATION = "kaiwo.ai/opt-out"
 
 
 @dataclass(frozen=True)
-class NamespaceFacts:
+class NamespaceDefaults:
     """A namespace's annotations that matter here."""
 
     queue: str = ""
@@ -88,7 +88,7 @@ def read_workload(document: Object, group: str, kind: str, namespace: str, name:
 
 
 def submission_of(
-    workload: Workload, framework: Framework, namespace: NamespaceFacts, groups: tuple[str, ...]
+    workload: Workload, framework: Framework, namespace: NamespaceDefaults, groups: tuple[str, ...]
 ) -> Submission:
     """What K1's rules look at."""
     first = next((pod_set.spec for pod_set in workload.pod_sets if pod_set.spec is not None), None)

@@ -25,7 +25,7 @@ from kopt.cluster.runtime.informer import Informer, identity
 from kopt.cluster.workloads.external_requests import (
     CLAIMS,
     ELSEWHERE,
-    Place,
+    ObjectRef,
     complete,
     completed,
     is_generated,
@@ -34,7 +34,7 @@ from kopt.cluster.workloads.external_requests import (
 )
 from kopt.cluster.workloads.frameworks import MARKS, write_queue, written_queue
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind
-from kopt.cluster.workloads.workload import NamespaceFacts, Workload, read_workload
+from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, read_workload
 from kopt.controllers.admission.evaluation import ClusterState, evaluate, is_evaluated
 from kopt.core.scheduling.submission import Framework
 from kopt.core.units import MilliGpu
@@ -69,9 +69,9 @@ class Finding:
 
 async def audit(kube: Kube, cluster: ClusterState, namespace: str = "") -> AsyncIterator[Finding]:
     """Everything that bypasses the queues now, kind by kind; kinds that are not served or not readable are left out."""
-    objects: dict[Place, Object | None] = {}
+    objects: dict[ObjectRef, Object | None] = {}
 
-    async def read(location: Place) -> Object | None:
+    async def read(location: ObjectRef) -> Object | None:
         if location not in objects:
             objects[location] = await read_object(kube, location)
         return objects[location]
@@ -142,7 +142,7 @@ class AuditWatch:
             self._kinds.pop(resource, None)
             self._others.pop(resource, None)
 
-    def _find_object(self, location: Place) -> Object | None:
+    def _find_object(self, location: ObjectRef) -> Object | None:
         followed = self._others.get(location.resource)
         return None if followed is None else followed.informer.objects.get((location.namespace, location.name))
 
@@ -262,7 +262,7 @@ def _find(workload: Workload, cluster: ClusterState) -> Finding | None:
     if _has_queue(workload, cluster) or not is_evaluated(workload):
         return None
     framework = cluster.policy.queues.framework
-    evaluation = evaluate(workload, cluster, cluster.namespace(workload.namespace) or NamespaceFacts(), ())
+    evaluation = evaluate(workload, cluster, cluster.namespace(workload.namespace) or NamespaceDefaults(), ())
     patch = JsonPatch(copy.deepcopy({key: at(workload.document, key) for key in ("metadata", "spec")}))
     write_queue(patch, framework, workload.kind, workload.pod_sets, evaluation.queue.queue or _PLACEHOLDER)
     return Finding(

@@ -7,9 +7,9 @@ from typing import Protocol
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.workloads.external_requests import Place
+from kopt.cluster.workloads.external_requests import ObjectRef
 from kopt.cluster.workloads.kinds import is_handled
-from kopt.cluster.workloads.workload import NamespaceFacts, Workload, shape_of, submission_of
+from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, shape_of, submission_of
 from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
@@ -27,7 +27,7 @@ class ClusterState(Protocol):
     @property
     def policy(self) -> ConformancePolicy: ...
 
-    def namespace(self, name: str) -> NamespaceFacts | None:
+    def namespace(self, name: str) -> NamespaceDefaults | None:
         """None for one that is not known (yet)."""
         ...
 
@@ -39,7 +39,7 @@ class ClusterState(Protocol):
         """Names of schedulers that are seen running now."""
         ...
 
-    def find(self, location: Place) -> Object | None:
+    def find(self, location: ObjectRef) -> Object | None:
         """An object that may have GPUs of a workload; None for one that is not known (yet)."""
         ...
 
@@ -58,15 +58,15 @@ class FixedState:
     """A view that does not change: for the audit of one moment, for notebooks and for tests."""
 
     policy: ConformancePolicy = field(default_factory=ConformancePolicy)
-    namespaces: Mapping[str, NamespaceFacts] = field(default_factory=dict)
+    namespaces: Mapping[str, NamespaceDefaults] = field(default_factory=dict)
     known_queues: Collection[tuple[str, str]] | None = None
     """(namespace, name); the namespace is empty for queues of the whole cluster."""
     schedulers: Collection[str] = ()
-    elsewhere: Mapping[Place, Object] = field(default_factory=dict)
+    elsewhere: Mapping[ObjectRef, Object] = field(default_factory=dict)
     """Objects that have GPUs of workloads."""
 
-    def namespace(self, name: str) -> NamespaceFacts | None:
-        return self.namespaces.get(name, NamespaceFacts())
+    def namespace(self, name: str) -> NamespaceDefaults | None:
+        return self.namespaces.get(name, NamespaceDefaults())
 
     def queues(self, framework: Framework, namespace: str) -> Collection[str] | None:
         return None if self.known_queues is None else names_in(self.known_queues, namespace)
@@ -74,7 +74,7 @@ class FixedState:
     def running_schedulers(self) -> Collection[str]:
         return self.schedulers
 
-    def find(self, location: Place) -> Object | None:
+    def find(self, location: ObjectRef) -> Object | None:
         return self.elsewhere.get(location)
 
     def version(self) -> Hashable:
@@ -110,7 +110,7 @@ def _scheduler(workload: Workload, cluster: ClusterState) -> SchedulerChoice:
 
 
 def evaluate(
-    workload: Workload, cluster: ClusterState, namespace: NamespaceFacts, groups: tuple[str, ...]
+    workload: Workload, cluster: ClusterState, namespace: NamespaceDefaults, groups: tuple[str, ...]
 ) -> Evaluation:
     """What should happen to a workload that someone in ``groups`` creates."""
     policy = cluster.policy

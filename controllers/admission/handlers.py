@@ -10,10 +10,10 @@ from kopt.cluster.client.resources import CRON_JOBS, Object
 from kopt.cluster.holds.hold import is_mirrored
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.runtime.tracing import TraceContext
-from kopt.cluster.workloads.external_requests import Place, completed, stands_elsewhere
+from kopt.cluster.workloads.external_requests import ObjectRef, completed, stands_elsewhere
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.memory_need import Need
-from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceFacts, Workload, read_workload
+from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceDefaults, Workload, read_workload
 from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate, is_evaluated
 from kopt.controllers.admission.mutating import (
     Record,
@@ -80,9 +80,9 @@ class _Draft:
 class Reader(Protocol):
     """Asks the API server for what the view does not hold; None and empty where there is no answer."""
 
-    async def read_namespace(self, name: str) -> NamespaceFacts | None: ...
+    async def read_namespace(self, name: str) -> NamespaceDefaults | None: ...
 
-    async def read(self, location: Place) -> Object | None: ...
+    async def read(self, location: ObjectRef) -> Object | None: ...
 
 
 class DryRuns(Protocol):
@@ -150,7 +150,7 @@ class Admissions:
         return admission
 
     def _draft(
-        self, review: Review, workload: Workload, namespace: NamespaceFacts, traceparent: str
+        self, review: Review, workload: Workload, namespace: NamespaceDefaults, traceparent: str
     ) -> "_Draft | None":
         """Everything but the size; None for what is let through as it is."""
         policy, creates = self._cluster.policy, review.operation == "CREATE"
@@ -217,7 +217,7 @@ class Admissions:
         record = Record.of("queue", evaluation.queue.reasons[-1], evaluation.queue_mode)
         return Admission(Answer(refusal=record.message, audit=_audit([record])), (record,))
 
-    async def _namespace(self, workload: Workload) -> NamespaceFacts | None:
+    async def _namespace(self, workload: Workload) -> NamespaceDefaults | None:
         """None when the namespace cannot be known in time: unsure means hands off."""
         namespace = self._cluster.namespace(workload.namespace)
         if namespace is None and self._reader is not None:

@@ -23,8 +23,8 @@ from kopt.cluster.objects.leases import lease_until
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import Isolation
-from kopt.cluster.workloads.external_requests import CLAIM_TEMPLATES, DEVICE_CLASSES, Place, read_object
-from kopt.cluster.workloads.workload import NamespaceFacts
+from kopt.cluster.workloads.external_requests import CLAIM_TEMPLATES, DEVICE_CLASSES, ObjectRef, read_object
+from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
 from kopt.controllers.admission.policy import POLICY_NAME, ConformancePolicy, Evidence, PolicyError, parse_policy
 from kopt.core.scheduling.submission import Framework
@@ -77,18 +77,18 @@ class LiveState:
         await self._policies.synced.wait()
         await self._namespaces.synced.wait()
 
-    def namespace(self, name: str) -> NamespaceFacts | None:
+    def namespace(self, name: str) -> NamespaceDefaults | None:
         return self._namespaces.objects.get(("", name))
 
-    def find(self, location: Place) -> Object | None:
+    def find(self, location: ObjectRef) -> Object | None:
         informer = self._elsewhere.get(location.resource)
         return None if informer is None else informer.objects.get((location.namespace, location.name))
 
-    async def read(self, location: Place) -> Object | None:
+    async def read(self, location: ObjectRef) -> Object | None:
         """What ``find`` does not know."""
         return await read_object(self._kube, location)
 
-    async def read_namespace(self, name: str) -> NamespaceFacts | None:
+    async def read_namespace(self, name: str) -> NamespaceDefaults | None:
         """A namespace that is too new for the informer; None when it cannot be had."""
         try:
             return namespace_annotations(await self._kube.get(NAMESPACES, name))
@@ -201,10 +201,10 @@ async def _all(kube: Kube, resource: Resource) -> list[Object] | None:
         return None
 
 
-def namespace_annotations(document: Object) -> NamespaceFacts:
+def namespace_annotations(document: Object) -> NamespaceDefaults:
     """The annotations of a namespace that decisions rest on."""
     annotations = at(document, "metadata", "annotations")
-    return NamespaceFacts(text(annotations, NAMESPACE_ANNOTATION), text(annotations, MODE_ANNOTATION))
+    return NamespaceDefaults(text(annotations, NAMESPACE_ANNOTATION), text(annotations, MODE_ANNOTATION))
 
 
 def available_until(document: Object) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from kopt.cluster.objects.eviction import name_of
 from kopt.controllers.evictions.observations import Lost, Seen
-from kopt.controllers.evictions.views import JobView, KueueView
+from kopt.controllers.evictions.views import TrackedJob, TrackedWorkload
 from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Notice, Phase, System, WorkloadRef
 from kopt.policies.evictions import LastReport, lost_gpu_s, order_of_return
 
@@ -168,12 +168,12 @@ def _by_kueue(seen: Seen, root: str) -> list[Sighting]:
     ]
 
 
-def _kueue_cause(view: KueueView) -> Cause:
+def _kueue_cause(view: TrackedWorkload) -> Cause:
     reason = view.evicted_reason
     return Cause.DEACTIVATED if reason.startswith("Deactivated") else _KUEUE_CAUSES.get(reason, Cause.UNKNOWN)
 
 
-def _preemptor(seen: Seen, view: KueueView) -> str:
+def _preemptor(seen: Seen, view: TrackedWorkload) -> str:
     """Kueue names whom it made room for by uid."""
     match = _PREEMPTOR.search(view.evicted_message) or _PREEMPTOR.search(view.preempted_message)
     if match is None or view.evicted_reason != "Preempted":
@@ -205,7 +205,7 @@ def _by_suspension(seen: Seen, root: str) -> list[Sighting]:
     ]
 
 
-def _ran(seen: Seen, job: JobView, at_s: float) -> bool:
+def _ran(seen: Seen, job: TrackedJob, at_s: float) -> bool:
     """Whether it was suspended while it ran; one that is created suspended loses nothing."""
     pods = [pod for pod in seen.pods_of(job.uid) if pod.started_at_s is not None and pod.started_at_s <= at_s + 1]
     return bool(pods) or (job.uid in seen.first_suspended and at_s - job.created_at_s > _CERTAIN_S)

@@ -33,14 +33,14 @@ from kopt.controllers.evictions.observations import Evicted, Seen
 from kopt.controllers.evictions.recorder import Recorder
 from kopt.controllers.evictions.store import EvictionStore, StoredEviction
 from kopt.controllers.evictions.views import (
-    GroupView,
-    JobView,
-    KueueView,
-    PodView,
-    group_view,
-    job_view,
-    kueue_view,
-    pod_view,
+    TrackedJob,
+    TrackedPod,
+    TrackedPodGroup,
+    TrackedWorkload,
+    read_job,
+    read_pod,
+    read_pod_group,
+    read_workload,
 )
 from kopt.core.scheduling.eviction import Eviction
 from kopt.policies.evictions import Keeping
@@ -86,10 +86,10 @@ class Replica(LedReplica):
         self._kube, self._keeping = kube, settings.keeping
         self.seen, self.store = Seen(time.monotonic), EvictionStore(kube)
         self._changed = asyncio.Event()
-        pods: Informer[PodView] = Informer(kube, PODS, keep=pod_view)
-        jobs: Informer[JobView] = Informer(kube, JOBS, keep=job_view)
-        kueue: Informer[KueueView] = Informer(kube, workloads, keep=_named(workloads, kueue_view))
-        groups: Informer[GroupView] = Informer(kube, KAI_POD_GROUPS, keep=_named(KAI_POD_GROUPS, group_view))
+        pods: Informer[TrackedPod] = Informer(kube, PODS, keep=read_pod)
+        jobs: Informer[TrackedJob] = Informer(kube, JOBS, keep=read_job)
+        kueue: Informer[TrackedWorkload] = Informer(kube, workloads, keep=_named(workloads, read_workload))
+        groups: Informer[TrackedPodGroup] = Informer(kube, KAI_POD_GROUPS, keep=_named(KAI_POD_GROUPS, read_pod_group))
         told: Informer[tuple[Key, Evicted]] = Informer(kube, EVENTS, keep=evict_event, field_selector="reason=Evict")
         pods.subscribe(self._to(self.seen.pod))
         jobs.subscribe(self._to(self.seen.job))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kopt.cluster.client.resources import Key
 from kopt.cluster.runtime.isolation import Subject
-from kopt.controllers.evictions.views import GroupView, JobView, KueueView, PodView
+from kopt.controllers.evictions.views import TrackedJob, TrackedPod, TrackedPodGroup, TrackedWorkload
 from kopt.core.scheduling.eviction import Notice, WorkloadRef
 
 FORGOTTEN_AFTER_S = 900.0
@@ -24,7 +24,7 @@ MOST_TIMES = 100
 class Lost:
     """A pod that ran and was told to go, or is gone. ``seen_s``: when that was first seen, by this process's clock."""
 
-    pod: PodView
+    pod: TrackedPod
     at_s: float
     seen_s: float
 
@@ -42,14 +42,14 @@ class Seen:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.pods: dict[str, PodView] = {}
-        self.jobs: dict[str, JobView] = {}
-        self.workloads: dict[str, KueueView] = {}
-        self.groups: dict[Key, GroupView] = {}
+        self.pods: dict[str, TrackedPod] = {}
+        self.jobs: dict[str, TrackedJob] = {}
+        self.workloads: dict[str, TrackedWorkload] = {}
+        self.groups: dict[Key, TrackedPodGroup] = {}
         self.lost: dict[str, Lost] = {}
-        self.evicted: dict[str, dict[float, KueueView]] = defaultdict(dict)
+        self.evicted: dict[str, dict[float, TrackedWorkload]] = defaultdict(dict)
         """By root and time: Workloads as they were evicted."""
-        self.suspended: dict[str, dict[float, JobView]] = defaultdict(dict)
+        self.suspended: dict[str, dict[float, TrackedJob]] = defaultdict(dict)
         self.group_evictions: dict[Key, Evicted] = {}
         self.notices: dict[str, Notice] = {}
         """By uid of what they were written on, the newest."""
@@ -63,7 +63,7 @@ class Seen:
 
     # --- What came ---------------------------------------------------------------------------------------------------
 
-    def pod(self, old: PodView | None, new: PodView | None) -> None:
+    def pod(self, old: TrackedPod | None, new: TrackedPod | None) -> None:
         view = new or old
         assert view is not None
         before = self.pods.get(view.uid)
@@ -78,7 +78,7 @@ class Seen:
                 self._note_lost(self.pods[view.uid])
         self.dirty.add(self.root_of(view).uid)
 
-    def job(self, old: JobView | None, new: JobView | None) -> None:
+    def job(self, old: TrackedJob | None, new: TrackedJob | None) -> None:
         view = new or old
         assert view is not None
         root = view.owner or view.ref
@@ -95,7 +95,7 @@ class Seen:
             self._notice(view.uid, view.notice)
         self.dirty.add(root.uid)
 
-    def workload(self, old: KueueView | None, new: KueueView | None) -> None:
+    def workload(self, old: TrackedWorkload | None, new: TrackedWorkload | None) -> None:
         view = new or old
         assert view is not None
         root = view.owner or view.ref
@@ -109,7 +109,7 @@ class Seen:
             self._notice(view.uid, view.notice)
         self.dirty.add(root.uid)
 
-    def group(self, old: GroupView | None, new: GroupView | None) -> None:
+    def group(self, old: TrackedPodGroup | None, new: TrackedPodGroup | None) -> None:
         view = new or old
         assert view is not None
         root = (view.owner or view.ref).uid
@@ -159,7 +159,7 @@ class Seen:
 
     # --- What belongs together ---------------------------------------------------------------------------------------
 
-    def root_of(self, pod: PodView) -> WorkloadRef:
+    def root_of(self, pod: TrackedPod) -> WorkloadRef:
         """The workload that a pod is of: what its queue decides about."""
         if pod.owner is not None:
             job = self.jobs.get(pod.owner.uid)
@@ -180,13 +180,13 @@ class Seen:
         result = {self.root_of(lost.pod).uid for lost in self.lost.values()}
         return result | {*self.evicted, *self.suspended} | {(job.owner or job.ref).uid for job in self.jobs.values()}
 
-    def jobs_of(self, root: str) -> list[JobView]:
+    def jobs_of(self, root: str) -> list[TrackedJob]:
         uids = {root, *self._jobs_of.get(root, ())}
         return [self.jobs[uid] for uid in uids if uid in self.jobs]
 
     def subject_of(self, root: str) -> Subject:
         """The object with this uid, for failures that are about it; without a name where it was never seen."""
-        known: list[JobView | KueueView] = [*self.jobs.values(), *self.workloads.values()]
+        known: list[TrackedJob | TrackedWorkload] = [*self.jobs.values(), *self.workloads.values()]
         for view in known:
             for ref in (view.ref, view.owner):
                 if ref is not None and ref.uid == root:
@@ -194,13 +194,13 @@ class Seen:
         pod = next(self.pods_of(root), None)
         return Subject("v1", "Pod", *pod.key, pod.uid) if pod is not None else Subject("", "Workload", "", "", root)
 
-    def workloads_of(self, root: str) -> list[KueueView]:
+    def workloads_of(self, root: str) -> list[TrackedWorkload]:
         return [self.workloads[uid] for uid in self._workloads_of.get(root, ()) if uid in self.workloads]
 
-    def groups_of(self, root: str) -> list[GroupView]:
+    def groups_of(self, root: str) -> list[TrackedPodGroup]:
         return [self.groups[key] for key in self._groups_of.get(root, ()) if key in self.groups]
 
-    def pods_of(self, root: str) -> Iterator[PodView]:
+    def pods_of(self, root: str) -> Iterator[TrackedPod]:
         """Also those that are gone."""
         for place in self._anchors(root):
             for uid in sorted(self._pods_of.get(place, ())):
@@ -227,7 +227,7 @@ class Seen:
         if notice is not None and (known is None or known.at_s <= notice.at_s):
             self.notices[uid] = notice
 
-    def _note_lost(self, pod: PodView) -> None:
+    def _note_lost(self, pod: TrackedPod) -> None:
         # Gone without a word before: forced by somebody who knows of it.
         at_s = pod.disruption.at_s if pod.disruption is not None else pod.deleted_at_s
         at_s = float("inf") if at_s is None else at_s
@@ -239,7 +239,7 @@ class Seen:
             self.lost[pod.uid] = Lost(pod, min(at_s, known.at_s), known.seen_s)
 
 
-def anchor(pod: PodView) -> str:
+def anchor(pod: TrackedPod) -> str:
     """What its pods are found by, whatever else is known yet."""
     if pod.owner is not None:
         return pod.owner.uid
@@ -251,7 +251,7 @@ def _group_anchor(namespace: str, name: str) -> str:
     return f"group {namespace}/{name}"
 
 
-def _with_memory(view: PodView, before: PodView | None) -> PodView:
+def _with_memory(view: TrackedPod, before: TrackedPod | None) -> TrackedPod:
     """A pod that has ended, or is ending, with since when it ran and what it told last."""
     if before is None:
         return view

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from kopt.controllers.evictions.observations import Seen
-from kopt.controllers.evictions.views import PodView
+from kopt.controllers.evictions.views import TrackedPod
 from kopt.core.scheduling.eviction import Entry, Eviction, Phase, Return, System, Verified
 
 UNVERIFIED_AFTER_S = 900.0
@@ -57,7 +57,7 @@ def _gone(seen: Seen, known: Eviction, now_s: float) -> bool:
     return now_s - known.evicted_at_s > _NOBODY_S
 
 
-def back(seen: Seen, known: Eviction) -> list[PodView]:
+def back(seen: Seen, known: Eviction) -> list[TrackedPod]:
     """Pods that run and were not there when it was evicted."""
     there = [pod for pod in seen.pods_of(known.workload.uid) if pod.uid in seen.pods and not pod.lost]
     return [pod for pod in there if pod.started_at_s is not None and pod.started_at_s >= known.evicted_at_s]

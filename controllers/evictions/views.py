@@ -34,7 +34,7 @@ class Disruption:
 
 
 @dataclass(frozen=True)
-class PodView:
+class TrackedPod:
     """A pod with GPUs. ``owner`` controls it, ``group`` is its gang's name where it has one of a scheduler's.
 
     ``started_at_s``: since when all its containers run, None while they do not.
@@ -62,7 +62,7 @@ class PodView:
 
 
 @dataclass(frozen=True)
-class JobView:
+class TrackedJob:
     """A batch Job. ``pods`` may run at once; ``suspended_at_s``: since when it is, None while it is not."""
 
     key: Key
@@ -83,7 +83,7 @@ class JobView:
 
 
 @dataclass(frozen=True)
-class KueueView:
+class TrackedWorkload:
     """A Workload of Kueue's with GPUs. ``owner`` is None for a group of pods.
 
     ``evicted_at_s``: since when it is, None while it is not; ``ran``: it had been admitted when it was evicted.
@@ -107,7 +107,7 @@ class KueueView:
 
 
 @dataclass(frozen=True)
-class GroupView:
+class TrackedPodGroup:
     """A PodGroup of KAI's."""
 
     key: Key
@@ -116,7 +116,7 @@ class GroupView:
     deleting: bool
 
 
-def pod_view(pod: Object) -> PodView | None:
+def read_pod(pod: Object) -> TrackedPod | None:
     """None for a pod without GPUs."""
     spec, metadata = mapping(pod, "spec"), pod["metadata"]
     notes = mapping(metadata, "annotations")
@@ -129,7 +129,7 @@ def pod_view(pod: Object) -> PodView | None:
         else _SCHEDULERS.get(text(spec, "schedulerName"), System.NONE)
     )
     grace_s = int(metadata.get("deletionGracePeriodSeconds") or 0)
-    return PodView(
+    return TrackedPod(
         key_of(pod),
         metadata["uid"],
         _ref(pod, "v1", "Pod"),
@@ -148,7 +148,7 @@ def pod_view(pod: Object) -> PodView | None:
     )
 
 
-def job_view(job: Object) -> JobView | None:
+def read_job(job: Object) -> TrackedJob | None:
     """None for a Job without GPUs."""
     metadata, spec = job["metadata"], mapping(job, "spec")
     gpus = _template_gpus(spec)
@@ -159,7 +159,7 @@ def job_view(job: Object) -> JobView | None:
         parallel, max(0, count(spec, "completions", default=parallel) - count(job, "status", "succeeded", default=0))
     )
     suspended = _condition(job, "Suspended")
-    return JobView(
+    return TrackedJob(
         key_of(job),
         metadata["uid"],
         _ref(job, "batch/v1", "Job"),
@@ -178,7 +178,7 @@ def job_view(job: Object) -> JobView | None:
     )
 
 
-def kueue_view(workload: Object) -> KueueView | None:
+def read_workload(workload: Object) -> TrackedWorkload | None:
     """None for a Workload without GPUs."""
     metadata = workload["metadata"]
     sets = [(count(item, "count"), _template_gpus(item)) for _, item in items(workload, "spec", "podSets")]
@@ -189,7 +189,7 @@ def kueue_view(workload: Object) -> KueueView | None:
     evicted_at_s = _since(evicted)
     # Admitted turns false once it has stopped; one that was never admitted has no such condition, or an older one.
     ran = _since(admitted) is not None or (_turned(admitted) or 0.0) >= (evicted_at_s or 0.0) > 0
-    return KueueView(
+    return TrackedWorkload(
         key_of(workload),
         metadata["uid"],
         _ref(workload, workload.get("apiVersion", ""), "Workload"),
@@ -212,9 +212,9 @@ def _template_gpus(owner: Any) -> int:
     return gpus_of(mapping(owner, "template", "spec"), mapping(owner, "template", "metadata", "annotations"))
 
 
-def group_view(group: Object) -> GroupView:
+def read_pod_group(group: Object) -> TrackedPodGroup:
     metadata = group["metadata"]
-    return GroupView(
+    return TrackedPodGroup(
         key_of(group),
         _ref(group, group.get("apiVersion", ""), "PodGroup"),
         _controller(metadata),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from kopt.cluster.holds.hold import is_mirrored
 from kopt.controllers.lending.state import LiveCluster
-from kopt.controllers.lending.views import NOT_OURS, Borrowing, QueueView, SeenPod
+from kopt.controllers.lending.views import NOT_OURS, Borrowing, BorrowingQueue, SeenPod
 from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
@@ -21,34 +21,34 @@ class Sorting:
     """The workloads of a queue by what they do; GPUs in thousandths."""
 
     used: int = 0
-    asked: int = 0
+    pending_gpus: int = 0
     running: list[Borrowing] = field(default_factory=list)
-    going: list[Borrowing] = field(default_factory=list)
+    terminating: list[Borrowing] = field(default_factory=list)
     held: list[Borrowing] = field(default_factory=list)
     returning: list[Borrowing] = field(default_factory=list)
     due: list[tuple[str, Borrowing]] = field(default_factory=list)
-    waiting: list[Borrowing] = field(default_factory=list)
-    coming: bool = False
+    pending: list[Borrowing] = field(default_factory=list)
+    requeueing: bool = False
 
-    def waits(self, borrowing: Borrowing, line: Entry | None) -> None:
-        """It may run and does not; with a line of the ledger, who let go on after lending."""
-        self.asked += borrowing.gpus
-        self.waiting.append(borrowing)
-        if line is not None and line.eviction.cause is Cause.LENDING:
+    def add_pending(self, borrowing: Borrowing, eviction: Entry | None) -> None:
+        """It may run and does not; ``eviction`` is its last one, after which it was released, if any."""
+        self.pending_gpus += borrowing.gpus
+        self.pending.append(borrowing)
+        if eviction is not None and eviction.eviction.cause is Cause.LENDING:
             self.returning.append(borrowing)
 
-    def into(self, queue: QueueView) -> QueueView:
+    def into(self, queue: BorrowingQueue) -> BorrowingQueue:
         return replace(
             queue,
             used=self.used,
-            asked=self.asked,
+            pending_gpus=self.pending_gpus,
             running=tuple(self.running),
-            going=tuple(self.going),
+            terminating=tuple(self.terminating),
             held=tuple(self.held),
             returning=tuple(self.returning),
             due=tuple(self.due),
-            coming=self.coming,
-            waiting=tuple(self.waiting),
+            requeueing=self.requeueing,
+            pending=tuple(self.pending),
         )
 
 
@@ -77,11 +77,11 @@ class Weighing:
         return replace(borrowing, barred=barred)
 
     def candidate(
-        self, queue: QueueView, borrowing: Borrowing, now_s: float, *, priority: int = 0, idle: bool | None = None
+        self, queue: BorrowingQueue, borrowing: Borrowing, now_s: float, *, priority: int = 0, idle: bool | None = None
     ) -> Candidate:
         """``idle`` where it is known otherwise than by its pods."""
         saving = save_state([pod.saving for pod in borrowing.pods], now_s, borrowing.since_s)
-        members = members_of(borrowing.gpus, [pod.view for pod in borrowing.pods], now_s, self.stale_s)
+        members = members_of(borrowing.gpus, [pod.gpu_pod for pod in borrowing.pods], now_s, self.stale_s)
         gang = RunningGang(
             borrowing.name,
             queue.name,

@@ -12,10 +12,10 @@ from kopt.cluster.holds.checkpoint_request import request_patch
 from kopt.cluster.holds.hold import HoldError
 from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.events import EmitEvent
-from kopt.controllers.lending.patches import advised, quota, returned, told
+from kopt.controllers.lending.patches import advised, quota, returned, stop
 from kopt.controllers.lending.plan import Outcome, PoolPlan, QueuePlan
 from kopt.controllers.lending.ports import Errors, Writer
-from kopt.controllers.lending.views import ADVICE_ANNOTATION, MINE, Borrowing, Pool, QueueView, SeenPod
+from kopt.controllers.lending.views import ADVICE_ANNOTATION, MINE, Borrowing, BorrowingQueue, Pool, SeenPod
 from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.core.decision import Mode
 from kopt.policies.checkpoint_request import USUAL_S, SaveState, unasked
@@ -35,7 +35,7 @@ class Executor:
         self._writer, self._emit_event, self._stale_s = writer, emit_event, stale_s
         self._reported: dict[str, str] = {}
         self._ordered: dict[tuple[str, str], float] = {}
-        self._requeued_s: dict[str, float] = {}
+        self._requeueing_s: dict[str, float] = {}
 
     async def apply(self, pool: Pool, plan: PoolPlan) -> Outcome:
         """What became of it; with a Conflict when an object has changed since it was seen."""
@@ -88,14 +88,14 @@ class Executor:
                     await self._set(queue_plan)
         errors.raise_first()
 
-    def _awaits_requeue(self, queue: QueueView, now_s: float) -> bool:
+    def _awaits_requeue(self, queue: BorrowingQueue, now_s: float) -> bool:
         """Returned workloads are requeued first, ahead of younger ones; then the quota rises."""
-        if not queue.coming:
-            self._requeued_s.pop(queue.name, None)
+        if not queue.requeueing:
+            self._requeueing_s.pop(queue.name, None)
             return False
-        return 0 <= now_s - self._requeued_s.setdefault(queue.name, now_s) < _REQUEUED_WITHIN_S
+        return 0 <= now_s - self._requeueing_s.setdefault(queue.name, now_s) < _REQUEUED_WITHIN_S
 
-    async def _settle(self, queue: QueueView, now_s: float) -> None:
+    async def _settle(self, queue: BorrowingQueue, now_s: float) -> None:
         """Marks whose Command was not written yet, or was carried out. Volcano gets a while for each."""
         for action, borrowing in queue.due:
             summary = (borrowing.name, action)
@@ -143,7 +143,7 @@ class Executor:
                 continue
             why = f"{evaluation.needy} needs the GPUs that were lent. {choice.reason.message}"
             try:
-                changes = told(borrowing, evaluation.now_s, evaluation.needy, why)
+                changes = stop(borrowing, evaluation.now_s, evaluation.needy, why)
             except HoldError as error:
                 _LOG.info("%s is not stopped: %s", borrowing.name, error)
                 continue
@@ -162,7 +162,9 @@ class Executor:
             return True
         fresh = await asyncio.gather(*(self._writer.read_pod(pod) for pod in borrowing.pods))
         views = [
-            new.view for old, new in zip(borrowing.pods, fresh, strict=True) if new and new.view.uid == old.view.uid
+            new.gpu_pod
+            for old, new in zip(borrowing.pods, fresh, strict=True)
+            if new and new.gpu_pod.uid == old.gpu_pod.uid
         ]
         if len(views) != len(borrowing.pods):
             return False
@@ -188,7 +190,7 @@ class Executor:
             asked = [pod for pod, is_due in zip(borrowing.pods, due, strict=True) if is_due]
             for pod in asked:
                 patch = request_patch(
-                    MINE, choice.reason.message, evaluation.now_s, until_s, evaluation.needy, uid=pod.view.uid
+                    MINE, choice.reason.message, evaluation.now_s, until_s, evaluation.needy, uid=pod.gpu_pod.uid
                 )
                 await self._writer.patch(PODS, pod.document, patch)
             if asked:

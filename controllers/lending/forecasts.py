@@ -39,7 +39,7 @@ class Known:
 
     at_s: float | None = None
     by_series: Mapping[str, Forecast] = field(default_factory=dict)
-    trouble: str = ""
+    error: str = ""
 
 
 class Forecasts:

@@ -16,7 +16,7 @@ from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.kueue_reading import requests_of, seconds
 from kopt.controllers.lending.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster, kai_queue
-from kopt.controllers.lending.views import HOLDER, Borrowing, QueueView, SeenPod
+from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, SeenPod
 from kopt.core.reason import Reason
 from kopt.core.scheduling.lending_pool import Borrower
 
@@ -27,53 +27,55 @@ class Kai:
     def __init__(self, cluster: LiveCluster, weighing: Weighing) -> None:
         self._cluster, self._weighing = cluster, weighing
 
-    def queue(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> QueueView:
+    def queue(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> BorrowingQueue:
         """A Queue as far as it uses GPUs of one resource."""
         document = self._cluster.queues(KAI_QUEUES).get(borrower.queue)
         if document is None:
             problem = Reason("NO_QUEUE", f"There is no KAI Queue {borrower.queue}.")
-            return QueueView(borrower, KAI_QUEUES, None, problem=problem)
+            return BorrowingQueue(borrower, KAI_QUEUES, None, problem=problem)
         values = _values(document)
         own, stands = values[_LIMIT]
         if not isinstance(own, int | float) or not isinstance(stands, int | float) or min(own, stands) < 0:
             why = f"KAI Queue {borrower.queue} may use any number of GPUs; give it a limit (0: none of its own)."
-            return QueueView(borrower, KAI_QUEUES, document, problem=Reason("NO_LIMIT", why))
-        queue = QueueView(
+            return BorrowingQueue(borrower, KAI_QUEUES, document, problem=Reason("NO_LIMIT", why))
+        queue = BorrowingQueue(
             borrower, KAI_QUEUES, document, int(own), int(stands), values=values, marked=holder_of(document) == HOLDER
         )
         return self._with_jobs(queue, gpu, now_s, weigh=weigh)
 
-    def _with_jobs(self, queue: QueueView, gpu: str, now_s: float, *, weigh: bool) -> QueueView:
+    def _with_jobs(self, queue: BorrowingQueue, gpu: str, now_s: float, *, weigh: bool) -> BorrowingQueue:
         name = queue.borrower.queue
         jobs = {text(item, "metadata", "uid"): item for item in self._cluster.jobs() if kai_queue(item) == name}
         pods = _by_owner(
-            pod for pod in self._cluster.pods() if pod.labels.get(QUEUE_LABEL) == name or pod.view.owner_uid in jobs
+            pod for pod in self._cluster.pods() if pod.labels.get(QUEUE_LABEL) == name or pod.gpu_pod.owner_uid in jobs
         )
-        waiting = self._cluster.waiting()
+        evictions = self._cluster.pending_evictions()
         sorting = Sorting()
         for uid, own in pods.items():
             uses = sum(pod.amounts.get(gpu, 0) for pod in own if pod.bound)
             sorting.used += uses
             if uid in jobs and uses:
-                borrowing, going = _borrowing(jobs[uid], uses, own), at(jobs[uid], "spec", "suspend") is True
-                borrowing = self._weighing.with_bar(borrowing, _mode(jobs[uid]), runs=not going)
-                if weigh and not going:
+                borrowing, terminating = _borrowing(jobs[uid], uses, own), at(jobs[uid], "spec", "suspend") is True
+                borrowing = self._weighing.with_bar(borrowing, _mode(jobs[uid]), runs=not terminating)
+                if weigh and not terminating:
                     borrowing = replace(borrowing, candidate=self._weighing.candidate(queue, borrowing, now_s))
-                (sorting.going if going else sorting.running).append(borrowing)
+                (sorting.terminating if terminating else sorting.running).append(borrowing)
         for uid, job in jobs.items():
             wants = requests_of(mapping(job, "spec", "template", "spec"))[gpu] * count(job, "spec", "parallelism")
             if any(pod.bound for pod in pods.get(uid, ())):
                 continue
             if at(job, "spec", "suspend") is not True:
-                sorting.waits(self._weighing.with_bar(_borrowing(job, wants), _mode(job), runs=False), waiting.get(uid))
+                sorting.add_pending(
+                    self._weighing.with_bar(_borrowing(job, wants), _mode(job), runs=False), evictions.get(uid)
+                )
             elif holder_of(job) == HOLDER:
                 sorting.held.append(_borrowing(job, wants))
         return sorting.into(queue)
 
 
 def _mode(job: Object) -> str:
-    said = [mapping(job, "metadata"), mapping(job, "spec", "template", "metadata")]
-    return next((mode for its in said if (mode := text(its, "annotations", MODE_ANNOTATION))), "")
+    candidates = [mapping(job, "metadata"), mapping(job, "spec", "template", "metadata")]
+    return next((mode for its in candidates if (mode := text(its, "annotations", MODE_ANNOTATION))), "")
 
 
 def _borrowing(job: Object, gpus: int, pods: Sequence[SeenPod] = ()) -> Borrowing:
@@ -86,15 +88,15 @@ def _values(document: Object) -> dict[tuple[str, ...], tuple[object, object]]:
     """Limit and quota: what is its own, and what stands there; another value than ours is its own now."""
     known = noted(undo_of(document))
     values: dict[tuple[str, ...], tuple[object, object]] = {}
-    for place in (_LIMIT, _QUOTA):
-        stands = value_at(KAI_QUEUES, document, place)
-        own, was_set = known.get(place, (stands, stands))
-        values[place] = (own if was_set == stands else stands, stands)
+    for path in (_LIMIT, _QUOTA):
+        stands = value_at(KAI_QUEUES, document, path)
+        own, was_set = known.get(path, (stands, stands))
+        values[path] = (own if was_set == stands else stands, stands)
     return values
 
 
 def _by_owner(pods: Iterable[SeenPod]) -> Mapping[str, list[SeenPod]]:
     pods_by_name: dict[str, list[SeenPod]] = {}
     for pod in pods:
-        pods_by_name.setdefault(pod.view.owner_uid or pod.view.uid, []).append(pod)
+        pods_by_name.setdefault(pod.gpu_pod.owner_uid or pod.gpu_pod.uid, []).append(pod)
     return pods_by_name

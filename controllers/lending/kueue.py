@@ -5,20 +5,20 @@ from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, Object
 from kopt.cluster.holds.hold import holder_of, undo_of
-from kopt.cluster.holds.quota_loan import Place, is_same, noted, value_at
+from kopt.cluster.holds.quota_loan import QuotaPath, is_same, noted, value_at
 from kopt.cluster.objects.fields import at, items, text
-from kopt.cluster.workloads.kueue import WorkloadView
+from kopt.cluster.workloads.kueue import KueueWorkload
 from kopt.cluster.workloads.kueue_reading import amount
 from kopt.controllers.lending.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster
-from kopt.controllers.lending.views import HOLDER, Borrowing, QueueView, SeenPod
+from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, SeenPod
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.lending_pool import Borrower
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.lending import Candidate
 
-_LONGEST_COVER_S = 900.0
+_LONGEST_SHIELD_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class _Index:
     """What informers have seen at one moment: Workloads by ClusterQueue, pods by names, lines of the ledger by uid."""
 
     now_s: float
-    by_queue: Mapping[str, Sequence[WorkloadView]]
+    by_queue: Mapping[str, Sequence[KueueWorkload]]
     pods: Mapping[tuple[str, str], list[SeenPod]]
-    waiting: Mapping[str, Entry]
+    evictions: Mapping[str, Entry]
 
 
 class Kueue:
@@ -36,7 +36,7 @@ class Kueue:
         self._cluster, self._weighing = cluster, weighing
         self._last: _Index | None = None
 
-    def queue(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> QueueView:
+    def queue(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> BorrowingQueue:
         """A ClusterQueue as far as it uses GPUs of one resource; ``weigh`` reads what its workloads would lose."""
         document = self._cluster.queues(KUEUE_CLUSTER_QUEUES).get(borrower.queue)
         if document is None:
@@ -55,7 +55,7 @@ class Kueue:
             # Somebody has written another quota over ours: that is its own now.
             own = stands
         return self._with_workloads(
-            QueueView(
+            BorrowingQueue(
                 borrower,
                 KUEUE_CLUSTER_QUEUES,
                 document,
@@ -72,19 +72,21 @@ class Kueue:
     def _index(self, now_s: float) -> _Index:
         """Made once for a pass over all queues, which has one time."""
         if self._last is None or self._last.now_s != now_s:
-            by_queue: dict[str, list[WorkloadView]] = {}
+            by_queue: dict[str, list[KueueWorkload]] = {}
             for workload in self._cluster.workloads():
                 if not workload.finished:
                     by_queue.setdefault(self._cluster.cluster_queue_of(workload), []).append(workload)
-            self._last = _Index(now_s, by_queue, _by_name(self._cluster.pods()), self._cluster.waiting())
+            self._last = _Index(now_s, by_queue, _by_name(self._cluster.pods()), self._cluster.pending_evictions())
         return self._last
 
-    def _with_workloads(self, queue: QueueView, index: _Index, flavor_resource: Place, *, weigh: bool) -> QueueView:
+    def _with_workloads(
+        self, queue: BorrowingQueue, index: _Index, flavor_resource: QuotaPath, *, weigh: bool
+    ) -> BorrowingQueue:
         sorting = Sorting()
         for workload in index.by_queue.get(queue.borrower.queue, ()):
             uses, wants = (
                 workload.uses.get((flavor_resource[0], flavor_resource[1]), 0),
-                workload.asks.get(flavor_resource[1], 0),
+                workload.requests.get(flavor_resource[1], 0),
             )
             if uses:
                 sorting.used += uses
@@ -92,22 +94,26 @@ class Kueue:
                 borrowing = self._weighing.with_bar(borrowing, workload.mode, _holder(workload, index.now_s), runs=True)
                 if weigh and workload.running and not workload.mirrored:
                     borrowing = replace(borrowing, candidate=self._candidate(queue, workload, borrowing, index.now_s))
-                (sorting.running if workload.running else sorting.going).append(borrowing)
+                (sorting.running if workload.running else sorting.terminating).append(borrowing)
             elif workload.holder == HOLDER and not workload.active:
                 sorting.held.append(_borrowing(workload, wants))
             elif workload.active and workload.pending:
-                line = index.waiting.get(workload.owner_uid) or index.waiting.get(workload.uid)
-                sorting.waits(self._weighing.with_bar(_borrowing(workload, wants), workload.mode, runs=False), line)
-                sorting.coming = sorting.coming or _is_coming(workload)
+                eviction = index.evictions.get(workload.owner_uid) or index.evictions.get(workload.uid)
+                sorting.add_pending(
+                    self._weighing.with_bar(_borrowing(workload, wants), workload.mode, runs=False), eviction
+                )
+                sorting.requeueing = sorting.requeueing or _is_requeueing(workload)
         return sorting.into(queue)
 
-    def _candidate(self, queue: QueueView, workload: WorkloadView, borrowing: Borrowing, now_s: float) -> Candidate:
+    def _candidate(
+        self, queue: BorrowingQueue, workload: KueueWorkload, borrowing: Borrowing, now_s: float
+    ) -> Candidate:
         # Pods of a Job carry its uid; of others none may be found although they run.
         idle = None if _is_job(workload) else False
         return self._weighing.candidate(queue, borrowing, now_s, priority=workload.priority, idle=idle)
 
 
-def _borrowing(workload: WorkloadView, gpus: int, pods: Sequence[SeenPod] = ()) -> Borrowing:
+def _borrowing(workload: KueueWorkload, gpus: int, pods: Sequence[SeenPod] = ()) -> Borrowing:
     return Borrowing(
         KUEUE_WORKLOADS,
         workload.document,
@@ -120,21 +126,21 @@ def _borrowing(workload: WorkloadView, gpus: int, pods: Sequence[SeenPod] = ()) 
     )
 
 
-def _holder(workload: WorkloadView, now_s: float) -> str:
+def _holder(workload: KueueWorkload, now_s: float) -> str:
     """Who holds one that runs. Only pre-emption does, by a raised priority and for a while: its user may have written
     any other mark."""
     return (
         workload.holder
-        if workload.cover and workload.cover.stands and workload.cover.until_s - now_s <= _LONGEST_COVER_S
+        if workload.shield and workload.shield.stands and workload.shield.until_s - now_s <= _LONGEST_SHIELD_S
         else ""
     )
 
 
-def _without(borrower: Borrower, problem: Reason, document: Object | None = None) -> QueueView:
-    return QueueView(borrower, KUEUE_CLUSTER_QUEUES, document, problem=problem)
+def _without(borrower: Borrower, problem: Reason, document: Object | None = None) -> BorrowingQueue:
+    return BorrowingQueue(borrower, KUEUE_CLUSTER_QUEUES, document, problem=problem)
 
 
-def _flavor_resource(document: Object, flavor: str, gpu: str) -> Place | None:
+def _flavor_resource(document: Object, flavor: str, gpu: str) -> QuotaPath | None:
     flavor_resources = [
         (text(item, "name"), gpu)
         for _, group in items(document, "spec", "resourceGroups")
@@ -153,26 +159,26 @@ def _by_name(pods: Iterable[SeenPod]) -> Mapping[tuple[str, str], list[SeenPod]]
     """Pods by what they are found by: their Workload's name, their owner's uid, their own."""
     result: dict[tuple[str, str], list[SeenPod]] = {}
     for pod in pods:
-        pod_view = pod.view
-        for name in {f"/{pod_view.workload}" if pod_view.workload else "", pod_view.owner_uid, pod_view.uid} - {""}:
-            result.setdefault((pod_view.key[0], name), []).append(pod)
+        gpu_pod = pod.gpu_pod
+        for name in {f"/{gpu_pod.workload}" if gpu_pod.workload else "", gpu_pod.owner_uid, gpu_pod.uid} - {""}:
+            result.setdefault((gpu_pod.key[0], name), []).append(pod)
     return result
 
 
-def _pods_of(workload: WorkloadView, pods: Mapping[tuple[str, str], list[SeenPod]]) -> list[SeenPod]:
+def _pods_of(workload: KueueWorkload, pods: Mapping[tuple[str, str], list[SeenPod]]) -> list[SeenPod]:
     pods_by_name: dict[str, SeenPod] = {}
     for name in (f"/{workload.key[1]}", workload.owner_uid):
-        pods_by_name |= {pod.view.uid: pod for pod in pods.get((workload.key[0], name), ())}
+        pods_by_name |= {pod.gpu_pod.uid: pod for pod in pods.get((workload.key[0], name), ())}
     return list(pods_by_name.values())
 
 
-def _is_coming(workload: WorkloadView) -> bool:
+def _is_requeueing(workload: KueueWorkload) -> bool:
     """It is active again, and Kueue has not taken notice of it yet."""
     result = [item for _, item in items(workload.document, "status", "conditions") if text(item, "type") == "Requeued"]
     return any(text(item, "status") == "False" and text(item, "reason") == "Deactivated" for item in result)
 
 
-def _is_job(workload: WorkloadView) -> bool:
+def _is_job(workload: KueueWorkload) -> bool:
     owners = [
         item for _, item in items(workload.document, "metadata", "ownerReferences") if at(item, "controller") is True
     ]

@@ -14,7 +14,7 @@ from kopt.cluster.client.resources import (
     key_of,
 )
 from kopt.cluster.holds.hold import holder_of, undo_of
-from kopt.cluster.holds.quota_loan import Place, noted
+from kopt.cluster.holds.quota_loan import QuotaPath, noted
 from kopt.cluster.objects.fields import at
 from kopt.controllers.lending.patches import given_back
 from kopt.controllers.lending.state import LiveCluster, kai_queue, volcano_queue
@@ -42,7 +42,7 @@ def stray_workloads(
 
 
 def stray_quotas(
-    cluster: LiveCluster, lent: Collection[tuple[System, str, Place]]
+    cluster: LiveCluster, lent: Collection[tuple[System, str, QuotaPath]]
 ) -> Iterator[tuple[Resource, str, Object, Object]]:
     """Queues with raised quotas other than those of ``lent``, and the patches that lower these again."""
     for resource, system in _SYSTEMS:

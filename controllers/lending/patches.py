@@ -4,45 +4,45 @@ from collections.abc import Collection
 
 from kopt.cluster.client.resources import VOLCANO_JOBS, Object, Resource
 from kopt.cluster.holds.hold import HELD_LABEL, HoldError, hold, holder_of, marks, release, undo_of
-from kopt.cluster.holds.quota_loan import Place, note, noted, restored, with_values
+from kopt.cluster.holds.quota_loan import QuotaPath, note, noted, restored, with_values
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_text
 from kopt.cluster.objects.volcano import ABORT, RESUME, STEP
-from kopt.controllers.lending.views import ADVICE_ANNOTATION, HOLDER, MINE, Borrowing, QueueView
+from kopt.controllers.lending.views import ADVICE_ANNOTATION, HOLDER, MINE, Borrowing, BorrowingQueue
 from kopt.core.scheduling.eviction import Cause, Notice, System
 
 _LONGEST = 900
 
 
-def quota(queue: QueueView, lent: int) -> Object:
+def quota(queue: BorrowingQueue, lent: int) -> Object:
     """The patch that lets a queue use what it owns and ``lent`` GPUs more; nothing lent takes the marks away."""
     assert queue.document is not None
     if lent == 0 and queue.marked:
         return given_back(queue.resource, queue.document, queue.values)
-    more = {place: _more(queue, own, lent) for place, (own, _) in queue.values.items()}
+    more = {path: _more(queue, own, lent) for path, (own, _) in queue.values.items()}
     # Other flavours of it may be lent to by other pools.
     known = dict(noted(undo_of(queue.document)))
-    known |= {place: (own, more[place]) for place, (own, _) in queue.values.items()}
+    known |= {path: (own, more[path]) for path, (own, _) in queue.values.items()}
     return {"metadata": marks(HOLDER, note(known)), "spec": with_values(queue.resource, queue.document, more)}
 
 
-def given_back(resource: Resource, document: Object, places: Collection[Place]) -> Object:
-    """The patch that gives a queue what it owns at ``places``; its marks go with the last of them."""
+def given_back(resource: Resource, document: Object, paths: Collection[QuotaPath]) -> Object:
+    """The patch that gives a queue what it owns at ``paths``; its marks go with the last of them."""
     known = noted(undo_of(document))
-    left = {place: value for place, value in known.items() if place not in places}
+    left = {path: value for path, value in known.items() if path not in paths}
     if not left:
         return release(resource, document)
-    changes = restored(resource, document, note({place: known[place] for place in known if place in places}))
+    changes = restored(resource, document, note({path: known[path] for path in known if path in paths}))
     return changes | {"metadata": marks(HOLDER, note(left))}
 
 
-def _more(queue: QueueView, own: object, lent: int) -> object:
+def _more(queue: BorrowingQueue, own: object, lent: int) -> object:
     """Kueue and Volcano write quantities; KAI numbers, of which a negative one is no limit."""
     if queue.borrower.system is not System.KAI:
         return str(queue.own + lent)
     return own + lent if isinstance(own, int | float) and own >= 0 else own
 
 
-def told(borrowing: Borrowing, now_s: float, for_whom: str, reason: str) -> Object:
+def stop(borrowing: Borrowing, now_s: float, for_whom: str, reason: str) -> Object:
     """The patch that stops a borrower, and tells it and whoever keeps the ledger why. Raises HoldError."""
     if borrowing.resource != VOLCANO_JOBS:
         changes = hold(borrowing.resource, _unmarked(borrowing.document), HOLDER)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from kopt.cluster.client.errors import ApiError
 from kopt.controllers.lending.return_order import Queued
-from kopt.controllers.lending.views import Borrowing, QueueView
+from kopt.controllers.lending.views import Borrowing, BorrowingQueue
 from kopt.core.scheduling.lending_pool import ForecastState, LendingPool, Memory
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.lending import Choice, LeadTime, Plan
@@ -16,7 +16,7 @@ class Evaluation:
 
     pool: LendingPool
     now_s: float
-    queues: tuple[QueueView, ...]
+    queues: tuple[BorrowingQueue, ...]
     lead: LeadTime
     plan: Plan
     service_gpus: int
@@ -47,7 +47,7 @@ class Evaluation:
 class QueuePlan:
     """What is to be done about a borrowing queue; ``queue`` is as it will be once the victims are told to stop."""
 
-    queue: QueueView
+    queue: BorrowingQueue
     running: tuple[Borrowing, ...]
     """What runs in it now, victims included."""
     share: int

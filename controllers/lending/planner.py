@@ -15,7 +15,7 @@ from kopt.controllers.lending.plan import Evaluation, Outcome, PoolPlan, QueuePl
 from kopt.controllers.lending.ports import ControllerSettings
 from kopt.controllers.lending.return_order import Queued, most_lent
 from kopt.controllers.lending.state import LiveCluster
-from kopt.controllers.lending.views import Borrowing, Pool, QueueView, SeenPod
+from kopt.controllers.lending.views import Borrowing, BorrowingQueue, Pool, SeenPod
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.scheduling.lending_pool import Borrower, Memory, PoolService
@@ -33,7 +33,7 @@ _GRACE_S, _OBSERVE_EVERY_S, _REFUSED_S = 30.0, 5.0, 60.0
 class QueueOf(Protocol):
     """Reads a borrower's queue; ``weigh`` with what each workload would lose."""
 
-    def __call__(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> QueueView: ...
+    def __call__(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> BorrowingQueue: ...
 
 
 class Planner:
@@ -68,7 +68,7 @@ class Planner:
         memory = replace(
             memory, recent=result.state.recent, level=result.state.caution.level, promised=result.state.caution.promised
         )
-        lines = self._cluster.waiting() if any(queue.held or queue.returning for queue in queues) else {}
+        lines = self._cluster.pending_evictions() if any(queue.held or queue.returning for queue in queues) else {}
         lendable = most_lent(spec, pool.status.history, result.lent, now_s)
         queued = tuple(Queued.of(queue, lines, lendable) for queue in queues)
         needy = max(spec.services, key=lambda service: asked[service.name])
@@ -139,7 +139,7 @@ class Planner:
             candidate, barred=Reason("REFUSED", f"The API server does not let {candidate.gang.name} be changed.")
         )
 
-    def _borrowing(self, pool: Pool, index: int, now_s: float) -> QueueView:
+    def _borrowing(self, pool: Pool, index: int, now_s: float) -> BorrowingQueue:
         """The queue of a borrower, unless another pool lends to it, or this one in another place."""
         assert pool.spec is not None
         borrower = pool.spec.borrowers[index]
@@ -153,7 +153,7 @@ class Planner:
             assert other.spec is not None
             if self._queue_of(its, other.spec.resource, now_s, weigh=False).values.keys() & queue.values.keys():
                 why = f"{borrower.system} queue {borrower.queue} borrows of LendingPool {other.name} already."
-                return QueueView(borrower, queue.resource, None, problem=Reason("CLAIMED", why))
+                return BorrowingQueue(borrower, queue.resource, None, problem=Reason("CLAIMED", why))
         return replace(queue, held=held)
 
     def _claims(self, borrower: Borrower) -> list[tuple[Pool, int, Borrower]]:
@@ -167,10 +167,10 @@ class Planner:
             if its.key == borrower.key
         ]
 
-    def _weighed(self, evaluation: Evaluation, index: int) -> QueueView:
+    def _weighed(self, evaluation: Evaluation, index: int) -> BorrowingQueue:
         return self._queue_of(evaluation.pool.borrowers[index], evaluation.pool.resource, evaluation.now_s, weigh=True)
 
-    def _learn(self, queue: QueueView, now_s: float) -> None:
+    def _learn(self, queue: BorrowingQueue, now_s: float) -> None:
         gangs = [borrowing.candidate.gang for borrowing in queue.running if borrowing.candidate]
         self._rhythms = observe(self._rhythms, gangs, now_s)
 
@@ -199,7 +199,7 @@ def _queue_plans(evaluation: Evaluation, stopped: Collection[str]) -> tuple[Queu
 
 
 def _queue_plan(
-    queue: QueueView, running: tuple[Borrowing, ...], share: int, queued: Queued, now_s: float
+    queue: BorrowingQueue, running: tuple[Borrowing, ...], share: int, queued: Queued, now_s: float
 ) -> QueuePlan:
     turn = queued.turn(queue, share, now_s)
     if queue.barred is not None:
@@ -217,7 +217,7 @@ def _pods_of(service: PoolService, pods: Sequence[SeenPod]) -> list[SeenPod]:
 
 def _gpus(pods: Sequence[SeenPod], resource: str) -> int:
     """What pods ask for that run, or wait: a pod that waits is a need."""
-    return math.ceil(sum(pod.amounts.get(resource, 0) for pod in pods if not pod.leaving) / WHOLE_GPU)
+    return math.ceil(sum(pod.amounts.get(resource, 0) for pod in pods if not pod.terminating) / WHOLE_GPU)
 
 
 def _until(memory: Memory, now_s: float) -> Memory:
@@ -229,13 +229,13 @@ def _until(memory: Memory, now_s: float) -> Memory:
 
 def _with_starts(memory: Memory, pods: Sequence[SeenPod]) -> Memory:
     known = dict(memory.starts)
-    new = {pod.view.uid: pod.start_s for pod in pods if pod.start_s is not None and pod.view.uid not in known}
+    new = {pod.gpu_pod.uid: pod.start_s for pod in pods if pod.start_s is not None and pod.gpu_pod.uid not in known}
     if not new:
         return memory
     # Pods that are there are not counted twice when older ones are dropped.
     return replace(memory, starts=(*memory.starts, *new.items())[-max(_MOST_STARTS, len(pods)) :])
 
 
-def _grace_s(queues: Sequence[QueueView]) -> float:
+def _grace_s(queues: Sequence[BorrowingQueue]) -> float:
     result = [pod.grace_s for queue in queues for borrowing in queue.running for pod in borrowing.pods]
     return max(result, default=_GRACE_S)

@@ -8,34 +8,34 @@ from kopt.cluster.holds.checkpoint_request import saving_by
 from kopt.cluster.objects.fields import at, items, mapping, slim, text
 from kopt.cluster.objects.lending_pool import pool_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
-from kopt.cluster.workloads.kueue_reading import pod_view, requests_of, seconds
+from kopt.cluster.workloads.kueue_reading import read_gpu_pod, requests_of, seconds
 from kopt.cluster.workloads.pod_request import is_gpu
 from kopt.controllers.lending.views import Pool, SeenPod
 
 _GRACE_S = 30.0
 
 
-def pool_view(document: Object) -> Pool:
+def read_pool(document: Object) -> Pool:
     metadata = slim(document)["metadata"]
-    spec, trouble = None, ""
+    spec, error = None, ""
     try:
         spec = pool_of(document)
-    except ValueError as error:
-        trouble = str(error)
+    except ValueError as invalid:
+        error = str(invalid)
     return Pool(
         document,
         metadata["name"],
         metadata["uid"],
         int(metadata.get("generation") or 0),
         spec,
-        trouble,
+        error,
         status_of(document),
     )
 
 
 def seen_pod(pod: Object) -> SeenPod | None:
     """None for pods that have ended, and for those without GPUs."""
-    view = pod_view(pod)
+    view = read_gpu_pod(pod)
     if view is None or not view.gpus:
         return None
     metadata, spec = pod["metadata"], mapping(pod, "spec")
@@ -53,7 +53,7 @@ def seen_pod(pod: Object) -> SeenPod | None:
         bool(text(spec, "nodeName")),
         float(grace) if isinstance(grace, int) else _GRACE_S,
         _start_s(pod),
-        saving_by(view.notes),
+        saving_by(view.annotations),
     )
 
 

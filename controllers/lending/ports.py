@@ -61,7 +61,7 @@ class Writer:
             fresh = seen_pod(await self._kube.get(PODS, pod.key[1], pod.key[0]))
         except NotFound:
             return None
-        return fresh and replace(fresh, view=self._cluster.claims.settled(fresh.view))
+        return fresh and replace(fresh, gpu_pod=self._cluster.claims.settled(fresh.gpu_pod))
 
     async def patch(self, resource: Resource, document: Object, changes: Object) -> None:
         self._cluster.noted(resource, await self._fence.patch(resource, document, changes))

@@ -4,7 +4,7 @@ from kopt.controllers.lending.borrowers import Weighing
 from kopt.controllers.lending.kai import Kai
 from kopt.controllers.lending.kueue import Kueue
 from kopt.controllers.lending.state import LiveCluster
-from kopt.controllers.lending.views import QueueView
+from kopt.controllers.lending.views import BorrowingQueue
 from kopt.controllers.lending.volcano import Volcano
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.lending_pool import Borrower
@@ -21,5 +21,5 @@ class Queues:
             System.VOLCANO: Volcano(cluster, weighing),
         }
 
-    def __call__(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> QueueView:
+    def __call__(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> BorrowingQueue:
         return self._systems[borrower.system].queue(borrower, gpu, now_s, weigh=weigh)

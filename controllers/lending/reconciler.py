@@ -133,8 +133,8 @@ class Reconciler(Retrying):
             with errors.kept():
                 await self._writer.give_back(resource, document)
                 _LOG.info("%s %s is given back: no pool lends to it", resource.kind, name)
-        places = {(*item.borrower.key, place) for item in lent for place in item.values}
-        for resource, name, document, changes in stray_quotas(self._cluster, places):
+        paths = {(*item.borrower.key, path) for item in lent for path in item.values}
+        for resource, name, document, changes in stray_quotas(self._cluster, paths):
             with errors.kept():
                 await self._writer.patch(resource, document, changes)
                 _LOG.info("%s %s has what it owns: no pool lends to it", resource.kind, name)
@@ -148,13 +148,13 @@ class Reconciler(Retrying):
 
 def _reclaiming(pool: Pool, plan: PoolPlan, outcome: Outcome) -> Reclaiming | None:
     evaluation, before = plan.evaluation, pool.status.reclaiming
-    terminating = sum(queue.leaving for queue in evaluation.queues)
+    terminating = sum(queue.terminating_gpus for queue in evaluation.queues)
     if not evaluation.missing and not (terminating and before):
         return None
     named = {
         borrowing.name
         for queue in evaluation.queues
-        for borrowing in queue.going
+        for borrowing in queue.terminating
         if holder_of(borrowing.document) == HOLDER
     }
     return Reclaiming(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kopt.cluster.objects.eviction import proven_notice_of
-from kopt.controllers.lending.views import Borrowing, QueueView
+from kopt.controllers.lending.views import Borrowing, BorrowingQueue
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.lending_pool import HistoryPoint, LendingPool
 from kopt.core.units import WHOLE_GPU
@@ -24,22 +24,24 @@ class Queued:
     most: int
 
     @classmethod
-    def of(cls, queue: QueueView, lines: Mapping[str, Entry], most_lent: int) -> "Queued":
-        held, returning = ([_waiting(borrowing, lines) for borrowing in its] for its in (queue.held, queue.returning))
+    def of(cls, queue: BorrowingQueue, lines: Mapping[str, Entry], most_lent: int) -> "Queued":
+        held, returning = (
+            [_held_workload(borrowing, lines) for borrowing in its] for its in (queue.held, queue.returning)
+        )
         return cls(tuple(held), tuple(returning), (queue.own + most_lent) * WHOLE_GPU)
 
-    def claim(self, queue: QueueView, now_s: float) -> Claim:
+    def claim(self, queue: BorrowingQueue, now_s: float) -> Claim:
         """What the queue would have of what is lent."""
         if queue.problem is not None:
             return Claim(0)
         first = overdue((*self.held, *self.returning), self.most, now_s)
         if first is None:
             return Claim(queue.staying, queue.wanted)
-        others = sum(waiting.gpus for waiting in self.returning if waiting is not first)
-        due = queue.used - queue.leaving + others + first.gpus - queue.own * WHOLE_GPU
+        others = sum(workload.gpus for workload in self.returning if workload is not first)
+        due = queue.used - queue.terminating_gpus + others + first.gpus - queue.own * WHOLE_GPU
         return Claim(queue.staying, queue.wanted, max(0, math.ceil(due / WHOLE_GPU)), first.since_s)
 
-    def turn(self, queue: QueueView, share: int, now_s: float) -> Turn:
+    def turn(self, queue: BorrowingQueue, share: int, now_s: float) -> Turn:
         """``share``: GPUs that the queue may use beyond its own."""
         room = Room((queue.own + share) * WHOLE_GPU, queue.used, queue.closed, self.most)
         return turn(room, self.held, self.returning, now_s)
@@ -52,7 +54,7 @@ def most_lent(pool: LendingPool, history: Sequence[HistoryPoint], lent: int, now
     return max(lent, *(history_point.lent for history_point in history))
 
 
-def _waiting(borrowing: Borrowing, lines: Mapping[str, Entry]) -> HeldWorkload:
+def _held_workload(borrowing: Borrowing, lines: Mapping[str, Entry]) -> HeldWorkload:
     """By the ledger's order; where there is no ledger, by when it was told to go."""
     line = next((entry for uid in borrowing.uids if (entry := lines.get(uid))), None)
     if line is not None:

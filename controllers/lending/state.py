@@ -25,12 +25,12 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.eviction import entry_of
 from kopt.cluster.objects.fields import at, items, mapping, slim, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
-from kopt.cluster.objects.namespace import NamespaceView, namespace_view
+from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
-from kopt.cluster.workloads.kueue import PodView, WorkloadView
-from kopt.cluster.workloads.kueue_reading import local_queue_target, workload_view
-from kopt.controllers.lending.pool import pool_view, seen_pod
+from kopt.cluster.workloads.kueue import GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue_reading import local_queue_target, read_kueue_workload
+from kopt.controllers.lending.pool import read_pool, seen_pod
 from kopt.controllers.lending.views import Pool, SeenPod
 from kopt.controllers.preemption.claims import Claims
 from kopt.core.scheduling.eviction import Entry, Phase
@@ -45,19 +45,19 @@ class LiveCluster:
     def __init__(self, kube: Kube) -> None:
         self.changed, self.pools_changed = asyncio.Event(), asyncio.Event()
         self.since_s: float | None = None
-        self._pools = ObjectCache(Informer(kube, LENDING_POOLS, keep=pool_view, required=True))
-        self._workloads = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=workload_view))
+        self._pools = ObjectCache(Informer(kube, LENDING_POOLS, keep=read_pool, required=True))
+        self._workloads = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=read_kueue_workload))
         self._cluster_queues = ObjectCache(Informer(kube, KUEUE_CLUSTER_QUEUES, keep=_queue))
         self._kai_queues = ObjectCache(Informer(kube, KAI_QUEUES, keep=_queue))
         self._jobs = ObjectCache(Informer(kube, JOBS, keep=gpu_job))
         self._volcano_queues = ObjectCache(Informer(kube, VOLCANO_QUEUES, keep=_queue))
         self._volcano_jobs: ObjectCache[Object] = ObjectCache(Informer(kube, VOLCANO_JOBS))
         self._local: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
-        self._namespaces: Informer[NamespaceView] = Informer(kube, NAMESPACES, keep=namespace_view)
+        self._namespaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
         self._evictions: Informer[Entry] = Informer(kube, EVICTIONS, keep=entry_of)
         self._pods = ObjectCache(Informer(kube, PODS, keep=seen_pod))
         self.claims = Claims()
-        self._pods.informer.subscribe(lambda change: self.claims.see(_view(change.old), _view(change.new)))
+        self._pods.informer.subscribe(lambda change: self.claims.see(_gpu_pod(change.old), _gpu_pod(change.new)))
         self._caches: Mapping[Resource, ObjectCache[Any]] = {
             LENDING_POOLS: self._pools,
             KUEUE_WORKLOADS: self._workloads,
@@ -75,13 +75,13 @@ class LiveCluster:
             *(item.informer for item in self._caches.values()),
         )
         for informer in self.informers:
-            informer.subscribe(self._told)
+            informer.subscribe(self._changed)
         self._pools.informer.subscribe(lambda change: self.pools_changed.set() if change.old != change.new else None)
 
     def pools(self) -> Sequence[Pool]:
         return sorted(self._pools.objects.values(), key=lambda pool: pool.name)
 
-    def workloads(self) -> Sequence[WorkloadView]:
+    def workloads(self) -> Sequence[KueueWorkload]:
         return list(self._workloads.objects.values())
 
     def jobs(self) -> Sequence[Object]:
@@ -94,16 +94,16 @@ class LiveCluster:
         """Queues of a kind by name."""
         return {name: document for (_, name), document in self._caches[resource].objects.items()}
 
-    def cluster_queue_of(self, workload: WorkloadView) -> str:
+    def cluster_queue_of(self, workload: KueueWorkload) -> str:
         return workload.cluster_queue or self._local.objects.get((workload.key[0], workload.queue), "")
 
-    def namespace(self, name: str) -> NamespaceView:
-        return self._namespaces.objects.get(("", name), NamespaceView())
+    def namespace(self, name: str) -> NamespaceSettings:
+        return self._namespaces.objects.get(("", name), NamespaceSettings())
 
     def pods(self) -> Sequence[SeenPod]:
-        return [replace(pod, view=self.claims.settled(pod.view)) for pod in self._pods.objects.values()]
+        return [replace(pod, gpu_pod=self.claims.settled(pod.gpu_pod)) for pod in self._pods.objects.values()]
 
-    def waiting(self) -> Mapping[str, Entry]:
+    def pending_evictions(self) -> Mapping[str, Entry]:
         """Lines of the ledger about workloads that are not back, by the workload's uid; the newest of each."""
         entries_by_name: dict[str, Entry] = {}
         for entry in self._evictions.objects.values():
@@ -122,14 +122,14 @@ class LiveCluster:
             self.since_s = time.monotonic()
         self.changed.set()
 
-    def _told(self, change: Change[Any]) -> None:
+    def _changed(self, change: Change[Any]) -> None:
         # A pool's status is our own word.
         if change.old != change.new:
             self.nudge()
 
 
-def _view(pod: SeenPod | None) -> PodView | None:
-    return None if pod is None else pod.view
+def _gpu_pod(pod: SeenPod | None) -> GpuPod | None:
+    return None if pod is None else pod.gpu_pod
 
 
 def gpu_job(job: Object) -> Object | None:

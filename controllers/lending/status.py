@@ -49,16 +49,16 @@ def refused(pool: Pool, now_s: float) -> PoolStatus:
     return replace(
         pool.status,
         generation=pool.generation,
-        conditions=(_condition(pool.status, "Ready", False, "InvalidSpec", pool.trouble, now_s),),
+        conditions=(_condition(pool.status, "Ready", False, "InvalidSpec", pool.error, now_s),),
     )
 
 
 def is_news(before: PoolStatus, after: PoolStatus, tick_s: float) -> bool:
     """Whether this has to be written now; what only goes on is written once in ``tick_s``."""
 
-    def told(pool_status: PoolStatus) -> tuple[object, ...]:
+    def reported(pool_status: PoolStatus) -> tuple[object, ...]:
         conditions = tuple((it.type, it.status, it.reason) for it in pool_status.conditions)
-        going = pool_status.reclaiming and (
+        reclaiming = pool_status.reclaiming and (
             pool_status.reclaiming.gpus,
             pool_status.reclaiming.victims,
             int(pool_status.reclaiming.by_s),
@@ -69,13 +69,13 @@ def is_news(before: PoolStatus, after: PoolStatus, tick_s: float) -> bool:
             pool_status.borrowed_gpus,
             pool_status.service_gpus,
             pool_status.forecast,
-            going,
+            reclaiming,
             conditions,
         )
 
     last_s = before.decision.at_s if before.decision else 0.0
     now_s = after.decision.at_s if after.decision else 0.0
-    return told(before) != told(after) or int(now_s // tick_s) != int(last_s // tick_s)
+    return reported(before) != reported(after) or int(now_s // tick_s) != int(last_s // tick_s)
 
 
 def _model(evaluation: Evaluation) -> str:
@@ -109,9 +109,9 @@ def _conditions(before: PoolStatus, evaluation: Evaluation, known: Known) -> tup
     why = (
         "Lending follows the forecasts."
         if fresh
-        else (f"Nothing new is lent: {known.trouble or 'there is no forecast that is new enough'}.")
+        else (f"Nothing new is lent: {known.error or 'there is no forecast that is new enough'}.")
     )
-    missing = evaluation.missing + sum(queue.leaving for queue in evaluation.queues)
+    missing = evaluation.missing + sum(queue.terminating_gpus for queue in evaluation.queues)
     back = f"{missing // WHOLE_GPU} GPUs are being taken back." if missing else "Nothing is being taken back."
     barred = next((item.barred for item in evaluation.queues if item.barred), None)
     stoppable = (

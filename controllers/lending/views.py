@@ -1,6 +1,6 @@
 """What a decision about a pool rests on: queues that borrow, what runs and waits in them, pods, forecasts.
 
-GPUs of workloads are thousandths, those of queues and pools whole.
+GPUs of workloads are milli-GPUs, those of queues and pools whole ones.
 """
 
 import math
@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from kopt.cluster.client.resources import Key, Object, Resource
-from kopt.cluster.holds.quota_loan import Place
-from kopt.cluster.workloads.kueue import PodView
+from kopt.cluster.holds.quota_loan import QuotaPath
+from kopt.cluster.workloads.kueue import GpuPod
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.lending_pool import Borrower, LendingPool, PoolStatus
@@ -18,7 +18,7 @@ from kopt.core.workload.checkpoint_request import PodSaving
 from kopt.policies.lending import Candidate
 
 HOLDER = "lending"
-"""The value of kaiwo.ai/held on what we told to go, and on queues that have more than they own."""
+"""The value of kaiwo.ai/held on workloads that we have stopped, and on queues whose quota is raised."""
 MINE = "kopt-reallocation"
 _MOST_NAMED = 5
 NOT_OURS = "NOT_OURS"
@@ -27,19 +27,19 @@ ADVICE_ANNOTATION = "kaiwo.ai/reallocation"
 
 @dataclass(frozen=True)
 class Pool:
-    """A LendingPool; ``spec`` is None where it cannot be read, and ``trouble`` says why."""
+    """A LendingPool; ``spec`` is None where it cannot be read, and ``error`` says why."""
 
     document: Object = field(compare=False, repr=False)
     name: str
     uid: str
     generation: int
     spec: LendingPool | None
-    trouble: str = ""
+    error: str = ""
     status: PoolStatus = field(default_factory=PoolStatus, compare=False)
 
     @property
     def created(self) -> str:
-        """When, as it stands there: the older of two is the smaller."""
+        """Its creation timestamp: that of the older pool is the smaller."""
         return str(self.document["metadata"].get("creationTimestamp", ""))
 
 
@@ -48,11 +48,11 @@ class SeenPod:
     """A pod with GPUs that has not ended. ``start_s``: from its node to its first readiness, once it is ready."""
 
     document: Object = field(compare=False, repr=False)
-    view: PodView
+    gpu_pod: GpuPod
     labels: Mapping[str, str]
     amounts: Mapping[str, int]
     running: bool
-    leaving: bool
+    terminating: bool
     bound: bool
     grace_s: float
     start_s: float | None
@@ -60,7 +60,7 @@ class SeenPod:
 
     @property
     def key(self) -> Key:
-        return self.view.key
+        return self.gpu_pod.key
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class Borrowing:
 
 
 @dataclass(frozen=True)
-class QueueView:
+class BorrowingQueue:
     """A borrowing queue. ``own`` GPUs are its own, ``stands`` may be used as its spec says now.
 
-    ``used`` of running and of going workloads, ``asked`` by those that wait; thousandths. ``returning`` were let go and
-    have no quota yet. ``values`` are its quotas by place: its own and what stands there. ``due`` are
-    Commands that are still to be written for marked Jobs of Volcano's; "" stands for a mark to take away.
+    ``used`` by running and terminating workloads, ``pending_gpus`` by pending ones; milli-GPUs. ``returning`` were
+    released and have no quota yet. ``values`` are its quotas by path: its own and the one in its spec. ``due`` are
+    Commands that are still to be written for marked Jobs of Volcano's; "" stands for a mark to remove.
     """
 
     borrower: Borrower
@@ -97,18 +97,18 @@ class QueueView:
     own: int = 0
     stands: int = 0
     used: int = 0
-    asked: int = 0
+    pending_gpus: int = 0
     returning: tuple[Borrowing, ...] = ()
     running: tuple[Borrowing, ...] = ()
-    going: tuple[Borrowing, ...] = ()
+    terminating: tuple[Borrowing, ...] = ()
     held: tuple[Borrowing, ...] = ()
     due: tuple[tuple[str, Borrowing], ...] = ()
-    values: Mapping[Place, tuple[object, object]] = field(default_factory=dict)
+    values: Mapping[QuotaPath, tuple[object, object]] = field(default_factory=dict)
     marked: bool = False
-    coming: bool = False
-    """Somebody was let go whom the queueing system has not in its queue yet: others would come before."""
-    waiting: tuple[Borrowing, ...] = ()
-    """Who may run and does not."""
+    requeueing: bool = False
+    """A workload was released and is not back in its queue yet: others would be admitted before it."""
+    pending: tuple[Borrowing, ...] = ()
+    """Workloads that may run and do not."""
     problem: Reason | None = None
 
     @property
@@ -116,7 +116,7 @@ class QueueView:
         """Why nothing more is lent to it: what may not be stopped needs more than the queue owns."""
         borrowings = [
             borrowing
-            for borrowing in (*self.running, *self.waiting)
+            for borrowing in (*self.running, *self.pending)
             if borrowing.barred and borrowing.barred.code == NOT_OURS
         ]
         if sum(borrowing.gpus for borrowing in borrowings) <= self.own * WHOLE_GPU:
@@ -141,8 +141,8 @@ class QueueView:
 
     @property
     def beyond(self) -> int:
-        """Thousandths of GPUs beyond its own, without what is on its way out."""
-        return max(0, self.used - self.leaving - self.own * WHOLE_GPU)
+        """Milli-GPUs beyond its own, without what is terminating."""
+        return max(0, self.used - self.terminating_gpus - self.own * WHOLE_GPU)
 
     @property
     def staying(self) -> int:
@@ -151,26 +151,27 @@ class QueueView:
 
     @property
     def wanted(self) -> int:
-        """GPUs beyond its own that those would use who stay and who wait."""
-        waits = self.asked + sum(borrowing.gpus for borrowing in self.held)
-        return math.ceil(max(0, self.used - self.leaving + waits - self.own * WHOLE_GPU) / WHOLE_GPU)
+        """GPUs beyond its own that running and pending workloads would use."""
+        add_pending = self.pending_gpus + sum(borrowing.gpus for borrowing in self.held)
+        return math.ceil(max(0, self.used - self.terminating_gpus + add_pending - self.own * WHOLE_GPU) / WHOLE_GPU)
 
     @property
-    def leaving(self) -> int:
-        return sum(borrowing.gpus for borrowing in self.going)
+    def terminating_gpus(self) -> int:
+        """Milli-GPUs of workloads that were told to stop."""
+        return sum(borrowing.gpus for borrowing in self.terminating)
 
     @property
     def closed(self) -> int:
-        """Thousandths of GPUs that it may use while nobody new is to come on lent ones. KAI's queues keep what they
-        use: KAI may take from a queue what it has beyond its quota."""
+        """Milli-GPUs that it may use while no new workload may start on lent ones. KAI's queues keep what they use:
+        KAI may reclaim from a queue what it has beyond its quota."""
         own = self.own * WHOLE_GPU
         return max(own, self.used) if self.borrower.system is System.KAI else own
 
-    def without(self, names: Collection[str]) -> "QueueView":
-        """As it is once these are told to go."""
+    def without(self, names: Collection[str]) -> "BorrowingQueue":
+        """As it is once these workloads are told to stop."""
         gone = tuple(borrowing for borrowing in self.running if borrowing.name in names)
         return replace(
             self,
             running=tuple(borrowing for borrowing in self.running if borrowing not in gone),
-            going=(*self.going, *gone),
+            terminating=(*self.terminating, *gone),
         )

@@ -15,7 +15,7 @@ from kopt.cluster.objects.volcano import ABORT, ABORTED, ENDED, RESUME, STEP, ST
 from kopt.cluster.workloads.kueue_reading import amount, requests_of, seconds
 from kopt.controllers.lending.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster, volcano_queue
-from kopt.controllers.lending.views import HOLDER, Borrowing, QueueView, SeenPod
+from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, SeenPod
 from kopt.core.reason import Reason
 from kopt.core.scheduling.lending_pool import Borrower
 from kopt.core.units import WHOLE_GPU
@@ -25,20 +25,20 @@ class Volcano:
     def __init__(self, cluster: LiveCluster, weighing: Weighing) -> None:
         self._cluster, self._weighing = cluster, weighing
 
-    def queue(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> QueueView:
+    def queue(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> BorrowingQueue:
         """A Queue as far as it uses GPUs of one resource."""
         document = self._cluster.queues(VOLCANO_QUEUES).get(borrower.queue)
         if document is None:
             problem = Reason("NO_QUEUE", f"There is no Volcano Queue {borrower.queue}.")
-            return QueueView(borrower, VOLCANO_QUEUES, None, problem=problem)
+            return BorrowingQueue(borrower, VOLCANO_QUEUES, None, problem=problem)
         stands = value_at(VOLCANO_QUEUES, document, (gpu,))
         if stands is None:
             why = f"Volcano Queue {borrower.queue} may use any number of {gpu}; give it a capability (0: none its own)."
-            return QueueView(borrower, VOLCANO_QUEUES, document, problem=Reason("NO_LIMIT", why))
+            return BorrowingQueue(borrower, VOLCANO_QUEUES, document, problem=Reason("NO_LIMIT", why))
         known = noted(undo_of(document))
         own, was_set = known.get((gpu,), (stands, stands))
         own = own if is_same(was_set, stands) else stands
-        view = QueueView(
+        view = BorrowingQueue(
             borrower,
             VOLCANO_QUEUES,
             document,
@@ -49,16 +49,16 @@ class Volcano:
         )
         return self._with_jobs(view, gpu, now_s, weigh=weigh)
 
-    def _with_jobs(self, queue: QueueView, gpu: str, now_s: float, *, weigh: bool) -> QueueView:
+    def _with_jobs(self, queue: BorrowingQueue, gpu: str, now_s: float, *, weigh: bool) -> BorrowingQueue:
         pods: dict[str, list[SeenPod]] = {}
         for pod in self._cluster.pods():
-            pods.setdefault(pod.view.owner_uid, []).append(pod)
+            pods.setdefault(pod.gpu_pod.owner_uid, []).append(pod)
         sorting = Sorting()
         for job in self._cluster.volcano_jobs():
             if volcano_queue(job) != queue.borrower.queue or phase_of(job) in ENDED:
                 continue
             own = pods.get(text(job, "metadata", "uid"), [])
-            uses, wants = sum(item.amounts.get(gpu, 0) for item in own if item.bound), _asks(job, gpu)
+            uses, wants = sum(item.amounts.get(gpu, 0) for item in own if item.bound), _requests(job, gpu)
             step = undo_of(job).get(STEP) if holder_of(job) == HOLDER else ""
             borrowing = _borrowing(job, uses or wants, own if uses and not step else ())
             sorting.used += uses
@@ -67,7 +67,7 @@ class Volcano:
             if step == RESUME:
                 sorting.returning += [] if uses else [borrowing]
             elif step and uses:
-                sorting.going.append(borrowing)
+                sorting.terminating.append(borrowing)
             elif step and phase_of(job) == ABORTED:
                 sorting.held.append(borrowing)
             elif uses and not step and phase_of(job) not in STOPPING:
@@ -75,7 +75,7 @@ class Volcano:
                 candidate = self._weighing.candidate(queue, borrowing, now_s) if weigh else None
                 sorting.running.append(replace(borrowing, candidate=candidate))
             elif not step and phase_of(job) not in STOPPING:
-                sorting.waits(self._weighing.with_bar(borrowing, _mode(job), runs=False), None)
+                sorting.add_pending(self._weighing.with_bar(borrowing, _mode(job), runs=False), None)
         return sorting.into(queue)
 
 
@@ -98,6 +98,6 @@ def _due(step: object, phase: str) -> str | None:
     return None
 
 
-def _asks(job: Object, gpu: str) -> int:
+def _requests(job: Object, gpu: str) -> int:
     tasks: list[Mapping[str, object]] = [mapping(item) for _, item in items(job, "spec", "tasks")]
     return sum(requests_of(mapping(task, "template", "spec"))[gpu] * count(task, "replicas") for task in tasks)

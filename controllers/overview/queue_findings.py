@@ -6,8 +6,8 @@ from typing import Any
 from kopt.cluster.holds.hold import PARKED, holder_of
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.gpu_requests import milli_of
-from kopt.cluster.workloads.kueue import ClusterQueueView
-from kopt.cluster.workloads.kueue_reading import cluster_queue_view, seconds
+from kopt.cluster.workloads.kueue import ClusterQueue
+from kopt.cluster.workloads.kueue_reading import read_cluster_queue, seconds
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot
 from kopt.controllers.overview.queues import Queued, State, condition, turned_s
@@ -175,7 +175,7 @@ def _quota(queued: Queued, job: JobSnapshot) -> str:
     """What its queue has and what is taken of it, in GPUs."""
     if job.cluster_queue is None:
         return ""
-    cluster_queue = cluster_queue_view(job.cluster_queue)
+    cluster_queue = read_cluster_queue(job.cluster_queue)
     total = _gpu_quota(cluster_queue)
     if not total:
         return ""
@@ -189,12 +189,12 @@ def _quota(queued: Queued, job: JobSnapshot) -> str:
     return f" The queue has {gpus(total)}, {format_gpus(used)} of them in use{cohort}.{more}"
 
 
-def _gpu_quota(cluster_queue: ClusterQueueView) -> int:
+def _gpu_quota(cluster_queue: ClusterQueue) -> int:
     return sum(milli_of(resource, amount // 1000) for (_, resource), amount in cluster_queue.quota.items())
 
 
 def _next(queued: Queued, job: JobSnapshot) -> str:
-    cluster_queue = cluster_queue_view(job.cluster_queue) if job.cluster_queue is not None else None
+    cluster_queue = read_cluster_queue(job.cluster_queue) if job.cluster_queue is not None else None
     total = _gpu_quota(cluster_queue) if cluster_queue is not None else 0
     if cluster_queue is not None and total and queued.gpus > total and not cluster_queue.cohort:
         return f"Ask for at most {gpus(total)}, or submit it to a larger queue: here it can never start."

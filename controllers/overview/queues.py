@@ -15,10 +15,10 @@ from kopt.cluster.holds.hold import PARKED, holder_of, queue_of
 from kopt.cluster.objects.checkpoint import source_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.gpu_requests import gpus_of
-from kopt.cluster.workloads.kueue import Cover
-from kopt.cluster.workloads.kueue_reading import seconds, workload_view
+from kopt.cluster.workloads.kueue import Shield
+from kopt.cluster.workloads.kueue_reading import read_kueue_workload, seconds
 from kopt.controllers.evictions.observations import anchor
-from kopt.controllers.evictions.views import PodView, pod_view
+from kopt.controllers.evictions.views import TrackedPod, read_pod
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.overview import PoolState
 from kopt.core.workload.checkpoint import Source
@@ -74,7 +74,7 @@ class Queued:
     risk_gpu_s: float | None = None
     risk_source: Source | None = None
     pool: str = ""
-    cover: Cover | None = None
+    shield: Shield | None = None
 
     @property
     def full_name(self) -> str:
@@ -101,7 +101,7 @@ def queued_of(
     """A Workload of Kueue's with GPUs that has not ended. ``cluster_queues``: of (namespace, LocalQueue); ``held``:
     objects that carry the mark of a holder, by uid: one whose owner is parked waits in a queue that there is not."""
     gpus = _gpus(document)
-    workload = workload_view(document)
+    workload = read_kueue_workload(document)
     if not gpus or workload.finished or text(document, "metadata", "deletionTimestamp"):
         return None
     owner: Mapping[str, Any] = next(
@@ -134,7 +134,7 @@ def queued_of(
         holder,
         message,
         frozenset(flavor for flavor, _ in workload.uses),
-        cover=workload.cover,
+        shield=workload.shield,
     )
 
 
@@ -174,10 +174,10 @@ def unqueued(pods: Iterable[Object], now_s: float, owners: frozenset[str] = froz
 
     ``owners`` are uids of what Kueue's Workloads belong to.
     """
-    result: dict[str, list[tuple[Object, PodView]]] = {}
+    result: dict[str, list[tuple[Object, TrackedPod]]] = {}
     for pod in pods:
         try:
-            parsed = pod_view(pod)
+            parsed = read_pod(pod)
         except (KeyError, ValueError, TypeError, AttributeError):
             continue
         if parsed is None or parsed.ended or parsed.system is System.KUEUE or _is_kueues(pod):
@@ -195,7 +195,7 @@ def _is_kueues(pod: Object) -> bool:
     return "kueue.x-k8s.io/podset" in labels or "kueue.x-k8s.io/workload" in mapping(pod, "metadata", "annotations")
 
 
-def _gang(members: Sequence[tuple[Object, PodView]], now_s: float) -> Queued:
+def _gang(members: Sequence[tuple[Object, TrackedPod]], now_s: float) -> Queued:
     pod, first = members[0]
     queue = text(pod, "metadata", "labels", _KAI_QUEUE) or text(pod, "metadata", "annotations", _VOLCANO_QUEUE)
     unplaced = [item for item, _ in members if not text(item, "spec", "nodeName")]

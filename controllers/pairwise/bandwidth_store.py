@@ -11,7 +11,7 @@ from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODES, Object
 from kopt.cluster.objects.node_bandwidth import NodeBandwidth, bandwidth_of, key, owned_by, status_of
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.controllers.pairwise.ports import Cluster, Writer
-from kopt.controllers.pairwise.views import NodeView
+from kopt.controllers.pairwise.views import ObservedNode
 from kopt.core.hardware.bandwidth import BandwidthError
 from kopt.core.hardware.pairwise import Health, MeasuredPair
 from kopt.policies.pairwise.health import Evaluation, HealthSettings, Result, evaluate
@@ -77,7 +77,7 @@ class Keeper:
         }
         return {name: node_bandwidth for name, (_, node_bandwidth) in self._read.items()}
 
-    async def _put(self, node: NodeView, before: NodeBandwidth | None, wanted: NodeBandwidth) -> None:
+    async def _put(self, node: ObservedNode, before: NodeBandwidth | None, wanted: NodeBandwidth) -> None:
         document = self._cluster.bandwidths().get(node.name)
         was = (before.health, before.reason) if before is not None else (Health.HEALTHY, "")
         if before is not None and was == (wanted.health, wanted.reason) and before.judged_at:
@@ -90,7 +90,7 @@ class Keeper:
         if was[0] is not wanted.health:
             self._tell_of(node, wanted)
 
-    def _tell_of(self, node: NodeView, verdict: NodeBandwidth) -> None:
+    def _tell_of(self, node: ObservedNode, verdict: NodeBandwidth) -> None:
         regarding: Object = NODES.reference("", node.name, node.uid)
         if verdict.health is Health.HEALTHY:
             self._emit_event(regarding, "BandwidthRecovered", "It reaches with others what such nodes reach.")
@@ -106,12 +106,12 @@ def _read(name: str, document: Object) -> NodeBandwidth:
         return NodeBandwidth(name)
 
 
-def _counts(pair: MeasuredPair, node: NodeView | None, other: NodeView | None) -> bool:
+def _counts(pair: MeasuredPair, node: ObservedNode | None, other: ObservedNode | None) -> bool:
     """A node that was made anew under its name is another one."""
     return node is not None and other is not None and pair.measured_at >= max(node.created_s, other.created_s)
 
 
-def _result(pair: MeasuredPair, nodes: Mapping[str, NodeView]) -> Result:
+def _result(pair: MeasuredPair, nodes: Mapping[str, ObservedNode]) -> Result:
     node, other = nodes[pair.nodes[0]], nodes[pair.nodes[1]]
     hardware = tuple(sorted([node.hardware, other.hardware]))
     kind = (pair.collective, pair.gpus_per_node, pair.software, hardware, node.nearness(other))

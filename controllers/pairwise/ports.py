@@ -5,7 +5,7 @@ from typing import Protocol
 
 from kopt.cluster.client.resources import Key, Object, Resource
 from kopt.cluster.runtime.lease import Fence
-from kopt.controllers.pairwise.views import NodeView, PodView
+from kopt.controllers.pairwise.views import ObservedNode, ObservedPod
 
 
 class Cluster(Protocol):
@@ -17,11 +17,11 @@ class Cluster(Protocol):
         """Of tests."""
         ...
 
-    def pods(self) -> Iterable[PodView]: ...
+    def pods(self) -> Iterable[ObservedPod]: ...
 
-    def pods_of(self, job: Key) -> list[PodView]: ...
+    def pods_of(self, job: Key) -> list[ObservedPod]: ...
 
-    def nodes(self) -> Mapping[str, NodeView]: ...
+    def nodes(self) -> Mapping[str, ObservedNode]: ...
 
     def bandwidths(self) -> dict[str, Object]:
         """NodeBandwidths by node."""

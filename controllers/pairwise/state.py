@@ -21,7 +21,7 @@ from kopt.cluster.runtime.index import Index
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.controllers.pairwise.jobs import BENCHMARK_LABEL
-from kopt.controllers.pairwise.views import NodeView, PodView, node_view, pod_view
+from kopt.controllers.pairwise.views import ObservedNode, ObservedPod, read_node, read_pod
 
 _LOG_LINES, _LOG_BYTES = 100_000, 4 << 20
 
@@ -42,8 +42,8 @@ class LiveCluster:
         self._jobs: Informer[Object] = Informer(
             kube, JOBS, namespace=namespace, label_selector=BENCHMARK_LABEL, keep=slim
         )
-        self._pods: Informer[PodView] = Informer(kube, PODS, keep=pod_view)
-        self._nodes: Informer[NodeView] = Informer(kube, NODES, keep=node_view)
+        self._pods: Informer[ObservedPod] = Informer(kube, PODS, keep=read_pod)
+        self._nodes: Informer[ObservedNode] = Informer(kube, NODES, keep=read_node)
         self._priorities: Informer[_Priority] = Informer(kube, PRIORITY_CLASSES, keep=_priority)
         self._written = {
             PAIRWISE_BENCHMARKS: ObjectCache(self._benchmarks),
@@ -51,7 +51,7 @@ class LiveCluster:
             JOBS: ObjectCache(self._jobs),
         }
         """Of the kinds that we write."""
-        self._of_job: Index[Key, PodView] = Index(lambda pod: [pod.job] if pod.job is not None else [])
+        self._of_job: Index[Key, ObservedPod] = Index(lambda pod: [pod.job] if pod.job is not None else [])
         self._verdicts = True
         self._pods.subscribe(self._of_job.follow)
         self._nodes.subscribe(self._of_verdicts)
@@ -73,13 +73,13 @@ class LiveCluster:
     def jobs(self) -> list[Object]:
         return list(self._written[JOBS].objects.values())
 
-    def pods(self) -> list[PodView]:
+    def pods(self) -> list[ObservedPod]:
         return list(self._pods.objects.values())
 
-    def pods_of(self, job: Key) -> list[PodView]:
+    def pods_of(self, job: Key) -> list[ObservedPod]:
         return self._of_job.of(job)
 
-    def nodes(self) -> Mapping[str, NodeView]:
+    def nodes(self) -> Mapping[str, ObservedNode]:
         return {node.name: node for node in self._nodes.objects.values()}
 
     def bandwidths(self) -> dict[str, Object]:

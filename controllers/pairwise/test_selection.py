@@ -9,7 +9,7 @@ from kopt.cluster.workloads.node_selection import runs_on
 from kopt.controllers.pairwise.ports import Cluster
 from kopt.controllers.pairwise.spec import Benchmark
 from kopt.controllers.pairwise.test_stage import Test
-from kopt.controllers.pairwise.views import NodeView, PodView
+from kopt.controllers.pairwise.views import ObservedNode, ObservedPod
 from kopt.core.hardware.pairwise import Health, MeasuredPair, Pair
 from kopt.policies.pairwise.budget import affordable, fits_window, next_check_s
 from kopt.policies.pairwise.tournament import next_pairs, pairs_to_measure
@@ -72,7 +72,7 @@ def plan(
     return Plan(pairs, due_at_s, [], "Measuring" if running else "NodesBusy", why, later)
 
 
-def taking_part(benchmark: Benchmark, nodes: Mapping[str, NodeView]) -> dict[str, NodeView]:
+def taking_part(benchmark: Benchmark, nodes: Mapping[str, ObservedNode]) -> dict[str, ObservedNode]:
     """Nodes that are ready, are selected, have the GPUs and let the template's pod run."""
     pod: Object = benchmark.template["spec"]
     return {
@@ -85,7 +85,7 @@ def taking_part(benchmark: Benchmark, nodes: Mapping[str, NodeView]) -> dict[str
     }
 
 
-def occupied(benchmark: Benchmark, cluster: Cluster, nodes: Mapping[str, NodeView]) -> set[str]:
+def occupied(benchmark: Benchmark, cluster: Cluster, nodes: Mapping[str, ObservedNode]) -> set[str]:
     """Nodes whose GPUs are somebody's, or may be what a pod waits for that is not below the tests in priority."""
     used: Counter[str] = Counter()
     floor = cluster.priority(benchmark.priority_class)
@@ -102,7 +102,7 @@ def occupied(benchmark: Benchmark, cluster: Cluster, nodes: Mapping[str, NodeVie
     }
 
 
-def in_the_way(test: Test, benchmark: Benchmark, cluster: Cluster) -> PodView | None:
+def in_the_way(test: Test, benchmark: Benchmark, cluster: Cluster) -> ObservedPod | None:
     """A pod that finds no room and could have that of a test."""
     floor = cluster.priority(benchmark.priority_class)
     nodes = cluster.nodes()

@@ -9,7 +9,7 @@ from kopt.cluster.objects.fields import at, items, text
 from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.controllers.pairwise.jobs import BENCHMARK_LABEL, pair_of_job
 from kopt.controllers.pairwise.spec import Benchmark
-from kopt.controllers.pairwise.views import PodView
+from kopt.controllers.pairwise.views import ObservedPod
 from kopt.core.hardware.pairwise import Pair
 
 _LATE_S = 60.0
@@ -69,7 +69,7 @@ class Look:
 
     stage: Stage
     why: str = ""
-    pod: PodView | None = None
+    pod: ObservedPod | None = None
     at_s: float = 0.0
 
 
@@ -81,7 +81,9 @@ def test_of(job: Object) -> Test | None:
     return Test(job, pair, benchmark)
 
 
-def look_at(test: Test, pods: Sequence[PodView], nodes: Collection[str], benchmark: Benchmark, now_s: float) -> Look:
+def look_at(
+    test: Test, pods: Sequence[ObservedPod], nodes: Collection[str], benchmark: Benchmark, now_s: float
+) -> Look:
     """``pods`` are those of the Job, ``nodes`` those that there are."""
     first = next((pod for pod in pods if pod.rank == "0" and pod.ended), None)
     if first is not None and first.succeeded:

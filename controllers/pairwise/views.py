@@ -15,7 +15,7 @@ _NEAR_LABELS = ("kaiwo.ai/nvlink-domain", "kaiwo.ai/topology-rack", "kaiwo.ai/to
 
 
 @dataclass(frozen=True)
-class NodeView:
+class ObservedNode:
     """``gpus`` by resource name, as allocatable; ``ready``: pods may be bound to it."""
 
     name: str
@@ -35,7 +35,7 @@ class NodeView:
         """Block, rack and NVLink domain, as far as they are known."""
         return tuple([self.labels[name] for name in reversed(_NEAR_LABELS) if self.labels.get(name)])
 
-    def nearness(self, other: "NodeView") -> str:
+    def nearness(self, other: "ObservedNode") -> str:
         """The closest level that two nodes share, by labels; empty for none."""
         return next(
             (
@@ -48,7 +48,7 @@ class NodeView:
 
 
 @dataclass(frozen=True)
-class PodView:
+class ObservedPod:
     """A pod with GPUs, or of a test. ``wants`` are extended GPU resources; ``exit_code`` of its first container.
 
     ``waiting``: not bound, and nothing holds it back; ``unschedulable``: the scheduler has said that there is no room.
@@ -73,13 +73,13 @@ class PodView:
     spec: Object = field(default_factory=dict)
     """Where it may run; of one that waits."""
 
-    def may_use(self, resource: str, node: NodeView) -> bool:
+    def may_use(self, resource: str, node: ObservedNode) -> bool:
         """Whether GPUs of this resource on this node could be what it waits for."""
         wanted = self.wants.get(resource, 0 if self.wants else 1)
         return 0 < wanted <= node.gpus.get(resource, 0) and runs_on(self.spec, node.labels, node.taints)
 
 
-def node_view(node: Object) -> NodeView:
+def read_node(node: Object) -> ObservedNode:
     """Also of a node without GPUs: they may be away for the moment in which a device plugin starts anew."""
     gpus = {
         str(name): int(amount)
@@ -94,12 +94,12 @@ def node_view(node: Object) -> NodeView:
     labels = {str(key): str(value) for key, value in mapping(metadata, "labels").items()}
     taints = tuple([dict(item) for _, item in items(node, "spec", "taints")])
     usable = ready and at(node, "spec", "unschedulable") is not True and "deletionTimestamp" not in metadata
-    return NodeView(
+    return ObservedNode(
         metadata["name"], metadata["uid"], labels, taints, gpus, usable, seconds(metadata["creationTimestamp"])
     )
 
 
-def pod_view(pod: Object) -> PodView | None:
+def read_pod(pod: Object) -> ObservedPod | None:
     """None for a pod that neither has GPUs nor is of a test."""
     spec, metadata = mapping(pod, "spec"), pod["metadata"]
     of_test = BENCHMARK_LABEL in mapping(metadata, "labels")
@@ -116,7 +116,7 @@ def pod_view(pod: Object) -> PodView | None:
     state = next((mapping(item, "state", "terminated") for _, item in items(pod, "status", "containerStatuses")), {})
     code = at(state, "exitCode")
     job = text(metadata, "labels", JOB_NAME_LABEL)
-    return PodView(
+    return ObservedPod(
         key_of(pod),
         metadata["uid"],
         node,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from kopt.cluster.objects.checkpoint import source_of
-from kopt.cluster.workloads.kueue import PodView
+from kopt.cluster.workloads.kueue import GpuPod
 from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.core.units import WHOLE_GPU, MilliGpu
 from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus, Source
@@ -39,13 +39,13 @@ class ReportedStatus:
     claimed: bool = False
 
 
-def members_of(gpus: int, pods: Iterable[PodView], now_s: float, stale_s: float) -> tuple[Member, ...]:
+def members_of(gpus: int, pods: Iterable[GpuPod], now_s: float, stale_s: float) -> tuple[Member, ...]:
     """The members of a gang of ``gpus`` milli-GPU, one for each log. GPUs without observed pods are a member without a
     status; if the pods have more GPUs than the gang, they become one member with the worst status."""
     members = []
     for _, group in groupby(sorted(pods, key=lambda pod: (pod.owner_uid, pod.uid)), key=lambda pod: pod.owner_uid):
         own = list(group)
-        reported = bounded(latest_status([pod.notes for pod in own], now_s, stale_s), gpus, own, now_s)
+        reported = bounded(latest_status([pod.annotations for pod in own], now_s, stale_s), gpus, own, now_s)
         amount = MilliGpu(sum(pod.gpus for pod in own))
         if amount or reported:
             members.append(member(amount, reported))
@@ -77,7 +77,7 @@ def latest_status(annotations: Sequence[Mapping[str, str]], now_s: float, stale_
     return matches[-1] if matches else None
 
 
-def bounded(reported: ReportedStatus | None, gpus: int, pods: Sequence[PodView], now_s: float) -> ReportedStatus | None:
+def bounded(reported: ReportedStatus | None, gpus: int, pods: Sequence[GpuPod], now_s: float) -> ReportedStatus | None:
     """The status with its work at risk bounded by what ``gpus`` milli-GPU can have computed since the first pod
     started, plus a restart. Work of earlier pods is lost or saved already."""
     started = [pod.started_s for pod in pods if pod.started_s is not None]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from kopt.cluster.objects.checkpoint import claims_write
-from kopt.cluster.workloads.kueue import PodView
+from kopt.cluster.workloads.kueue import GpuPod
 from kopt.controllers.preemption.checkpoint_status import STATE
 from kopt.core.workload.checkpoint import JobState
 
@@ -30,18 +30,18 @@ class Claims:
         self._clock = clock
         self._since_s: dict[str, float] = {}
 
-    def see(self, old: PodView | None, new: PodView | None) -> None:
+    def see(self, old: GpuPod | None, new: GpuPod | None) -> None:
         """A pod changed; every version is to be seen, as the agent's and its user's may alternate."""
         if new is None and old is not None:
             self._since_s.pop(old.uid, None)
-        elif new is not None and is_claim(new.notes):
+        elif new is not None and is_claim(new.annotations):
             self._since_s.setdefault(new.uid, self._clock())
         elif new is not None and self._clock() - self._since_s.get(new.uid, 0.0) > 2 * LONGEST_CLAIM_S:
             self._since_s.pop(new.uid, None)
 
-    def settled(self, pod: PodView) -> PodView:
+    def settled(self, pod: GpuPod) -> GpuPod:
         """The pod as it counts: without a claim that has lasted for too long."""
         since_s = self._since_s.get(pod.uid)
-        if since_s is None or not is_claim(pod.notes) or self._clock() - since_s <= LONGEST_CLAIM_S:
+        if since_s is None or not is_claim(pod.annotations) or self._clock() - since_s <= LONGEST_CLAIM_S:
             return pod
-        return replace(pod, notes={**pod.notes, STATE: JobState.TRAIN.value})
+        return replace(pod, annotations={**pod.annotations, STATE: JobState.TRAIN.value})

@@ -13,7 +13,7 @@ from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
-from kopt.cluster.workloads.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, WorkloadView
+from kopt.cluster.workloads.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, KueueWorkload
 from kopt.controllers.preemption.kai.preemptor import KaiPreemption
 from kopt.controllers.preemption.kai.scheduling_gates import Gating
 from kopt.controllers.preemption.kai.state import LiveKai
@@ -83,7 +83,7 @@ class Replica(LedReplica):
         self.gauge(
             "covered_workloads",
             "Running Workloads whose priority is raised.",
-            lambda: sum(workload.cover is not None for workload in self.cluster.workloads()),
+            lambda: sum(workload.shield is not None for workload in self.cluster.workloads()),
         )
         self.gauge("errors", "Passes that failed and are tried again.", lambda: self.troubles)
 
@@ -144,6 +144,6 @@ class Replica(LedReplica):
     def _said(self, regarding: Object, reason: str, sentence: str) -> None:
         self.tell(regarding, reason, "Preempting", sentence)
 
-    def _about(self, view: WorkloadView, reason: str, sentence: str) -> None:
+    def _about(self, view: KueueWorkload, reason: str, sentence: str) -> None:
         regarding = KUEUE_WORKLOADS.reference(*view.key, view.uid)
         self.tell(regarding, reason, "Preempting", sentence)

@@ -37,7 +37,7 @@ class Options(ControllerOptions):
     budget_s: Annotated[
         float, Flag("How long a workload may wait for a better moment.", name="budget", kind=Kind.SPAN)
     ] = 300.0
-    cover_s: Annotated[float, Flag("Time Kueue has to evict the selected victims.", name="cover", kind=Kind.SPAN)] = (
+    shield_s: Annotated[float, Flag("Time Kueue has to evict the selected victims.", name="cover", kind=Kind.SPAN)] = (
         60.0
     )
     plain_pods: Annotated[
@@ -61,7 +61,7 @@ class Options(ControllerOptions):
         controller = ControllerSettings(
             self.mode,
             self.budget_s,
-            max(1.0, self.cover_s),
+            max(1.0, self.shield_s),
             workload_may_lower=may_lower(self.workload_mode),
         )
         return ProcessSettings(

@@ -8,18 +8,18 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.hold import HELD_LABEL, UNDO_ANNOTATION, marks
 from kopt.cluster.objects.fields import at
 from kopt.cluster.objects.seals import SEAL
-from kopt.cluster.workloads.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, MINE, WorkloadView
+from kopt.cluster.workloads.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, MINE, KueueWorkload
 from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION, SaveRequest
 from kopt.policies.preemption import PreemptionDecision
 
 _LONGEST = 900
 
 
-def shielded(workload: WorkloadView, preemptor: WorkloadView, until_s: float) -> Object:
+def shielded(workload: KueueWorkload, preemptor: KueueWorkload, until_s: float) -> Object:
     """The patch that raises a running Workload's priority above the preemptor's, so that Kueue cannot preempt it."""
     before = (
-        workload.cover.priority
-        if workload.cover and workload.cover.stands
+        workload.shield.priority
+        if workload.shield and workload.shield.stands
         else at(workload.document, "spec", "priority")
     )
     raised = preemptor.priority + 1

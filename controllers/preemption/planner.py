@@ -7,7 +7,7 @@ from the Workloads, so that a new leader knows them too.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kopt.cluster.workloads.kueue import HOLDER, ClusterQueueView, PodView, WorkloadView
+from kopt.cluster.workloads.kueue import HOLDER, ClusterQueue, GpuPod, KueueWorkload
 from kopt.controllers.preemption.ports import Cluster, ControllerSettings
 from kopt.controllers.preemption.snapshot import (
     QueueSnapshot,
@@ -31,7 +31,7 @@ LAPSED = "lapsed"
 """The outcome for a Workload whose victims did not suffice."""
 _DAY_S, _PAST_S = 86_400.0, 60.0
 _NEXT_S, _SKEW_S = 1.0, 60.0
-_NO_QUEUE = ClusterQueueView("", {}, "Never", "", False)
+_NO_QUEUE = ClusterQueue("", {}, "Never", "", False)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Evaluation:
     state: PreemptionState | None = None
 
     @property
-    def victims(self) -> list[WorkloadView]:
+    def victims(self) -> list[KueueWorkload]:
         names = self.decision.victims if self.decision else ()
         return [workload for workload in self.snapshot.workloads if workload.name in names]
 
@@ -55,7 +55,7 @@ class Planner:
     def __init__(self, cluster: Cluster, settings: ControllerSettings) -> None:
         self._cluster, self._settings = cluster, settings
         self._state = PreemptionState()
-        self._ran: dict[str, tuple[WorkloadView, Sequence[PodView]]] = {}
+        self._ran: dict[str, tuple[KueueWorkload, Sequence[GpuPod]]] = {}
 
     def learn(self, now_s: float) -> None:
         """Learn the current statuses, and evictions, including those of the previous leader."""
@@ -69,10 +69,10 @@ class Planner:
             if eviction.gang not in running or (running[eviction.gang].reserved_s or 0.0) > eviction.at_s
         }
         evicted = {
-            Eviction(workload.evicting.at_s, workload.name, workload.evicting.waiting)
+            Eviction(workload.evicting.at_s, workload.name, workload.evicting.preemptor)
             for workload in workloads
             if workload.evicting
-            and (not workload.running or self._is_under_way(pending.get(workload.evicting.waiting), now_s))
+            and (not workload.running or self._is_under_way(pending.get(workload.evicting.preemptor), now_s))
         }
         # Annotations are written to the millisecond.
         new = {
@@ -91,7 +91,7 @@ class Planner:
         }
         self._ran |= {workload.uid: (workload, self._cluster.pods_of(workload)) for workload in running.values()}
 
-    def evaluate(self, preemptor: WorkloadView, now_s: float, mode: Mode = Mode.ENFORCE) -> Evaluation:
+    def evaluate(self, preemptor: KueueWorkload, now_s: float, mode: Mode = Mode.ENFORCE) -> Evaluation:
         """The policy's decision, or why it is not called."""
         if other := self._other_under_way(preemptor, now_s):
             # First, as it is cheap: hundreds of Workloads may be held at once.
@@ -113,11 +113,11 @@ class Planner:
             return Evaluation(snapshot, too_little(preemptor, missing))
         return evaluation
 
-    def would_preempt(self, preemptor: WorkloadView, now_s: float) -> bool:
+    def would_preempt(self, preemptor: KueueWorkload, now_s: float) -> bool:
         """Whether Kueue would preempt for a Workload now, and the mode is enforce."""
         return self.mode_of(preemptor) is Mode.ENFORCE and would_preempt(preemptor, self.snapshot(preemptor, now_s))
 
-    def did_preempt(self, preemptor: WorkloadView, now_s: float) -> list[str] | None:
+    def did_preempt(self, preemptor: KueueWorkload, now_s: float) -> list[str] | None:
         """Kueue's victims for a Workload that we do not hold; None if it fits without preemption."""
         snapshot = self.past_snapshot(preemptor, now_s)
         if not would_preempt(preemptor, snapshot):
@@ -134,13 +134,13 @@ class Planner:
             self._state = evaluation.state
 
     def still_safe(
-        self, victims: Sequence[WorkloadView], now_s: float, pods: Mapping[str, Sequence[PodView]] | None = None
+        self, victims: Sequence[KueueWorkload], now_s: float, pods: Mapping[str, Sequence[GpuPod]] | None = None
     ) -> bool:
         """The last check of the victims; ``pods`` by the Workload's uid, as read from the API server."""
         gangs = [self._gang(workload, now_s, None if pods is None else pods[workload.uid]) for workload in victims]
         return all(gang and all(member.status and member.status.safe for member in gang.members) for gang in gangs)
 
-    def guarded(self, preemptor: WorkloadView, snapshot: QueueSnapshot) -> list[WorkloadView]:
+    def guarded(self, preemptor: KueueWorkload, snapshot: QueueSnapshot) -> list[KueueWorkload]:
         """Workloads that are or may be writing, of all that Kueue could preempt: if one is shielded, Kueue preempts
         the next one, which may not have been a candidate."""
         rhythms, policy = {rhythm.gang: rhythm for rhythm in self._state.rhythms}, self._settings.policy
@@ -152,7 +152,7 @@ class Planner:
         outlooks = [outlook(gang, rhythms.get(name), snapshot.now_s, policy) for name, (_, gang) in gangs.items()]
         return [gangs[name][0] for name in gangs_to_guard(outlooks, self._state, snapshot.now_s, policy)[0]]
 
-    def snapshot(self, workload: WorkloadView, now_s: float) -> QueueSnapshot:
+    def snapshot(self, workload: KueueWorkload, now_s: float) -> QueueSnapshot:
         """The ClusterQueue of a Workload now."""
         queue = self._cluster.queue_of(workload) or _NO_QUEUE
         own = [
@@ -171,7 +171,7 @@ class Planner:
             workload.came_s,
         )
 
-    def past_snapshot(self, preemptor: WorkloadView, now_s: float) -> QueueSnapshot:
+    def past_snapshot(self, preemptor: KueueWorkload, now_s: float) -> QueueSnapshot:
         """Its ClusterQueue at the time a Workload was created: Kueue does not wait for us if we only observe."""
         queue = self._cluster.queue_of(preemptor) or _NO_QUEUE
         own = {
@@ -189,11 +189,11 @@ class Planner:
             stale_s=self._settings.policy.stale_s,
         )
 
-    def mode_of(self, workload: WorkloadView) -> Mode:
+    def mode_of(self, workload: KueueWorkload) -> Mode:
         mode = self._cluster.mode(workload)
         return Mode(mode) if mode in tuple(Mode) else self._settings.mode
 
-    def _unasked(self, preemptor: WorkloadView, snapshot: QueueSnapshot, mode: Mode) -> Reason | None:
+    def _unasked(self, preemptor: KueueWorkload, snapshot: QueueSnapshot, mode: Mode) -> Reason | None:
         if not snapshot.queue.name:
             return Reason("NO_QUEUE", f"{preemptor.name} is in no known queue.")
         if mode is Mode.ENFORCE and self.mode_of(preemptor) is not Mode.ENFORCE:
@@ -206,7 +206,7 @@ class Planner:
                 return Reason("HELD_BY_OTHERS", text)
         return None
 
-    def _gang(self, workload: WorkloadView, now_s: float, pods: Sequence[PodView] | None = None) -> RunningGang | None:
+    def _gang(self, workload: KueueWorkload, now_s: float, pods: Sequence[GpuPod] | None = None) -> RunningGang | None:
         flavor_resource = next((use for use in workload.uses if use[1] == workload.gpu_resource), None)
         queue = self._cluster.queue_of(workload)
         if flavor_resource is None or queue is None:
@@ -215,7 +215,7 @@ class Planner:
         snapshot = QueueSnapshot(now_s, queue, (), {workload.uid: own}, {}, self._settings.policy.stale_s)
         return gang_of(workload, flavor_resource, snapshot)
 
-    def _still_saving(self, preemptor: WorkloadView, snapshot: QueueSnapshot) -> PreemptionDecision | None:
+    def _still_saving(self, preemptor: KueueWorkload, snapshot: QueueSnapshot) -> PreemptionDecision | None:
         """A decision to wait while gangs save a checkpoint for it, without another search. Pods that were not asked yet
         are asked now."""
         saving = {
@@ -238,7 +238,7 @@ class Planner:
             save_requests=tuple(name for name, item in saving.items() if item.unasked_pods),
         )
 
-    def _other_under_way(self, preemptor: WorkloadView, now_s: float) -> WorkloadView | None:
+    def _other_under_way(self, preemptor: KueueWorkload, now_s: float) -> KueueWorkload | None:
         own = self._cluster.queue_of(preemptor)
         return next(
             (
@@ -252,21 +252,21 @@ class Planner:
             None,
         )
 
-    def _is_under_way(self, workload: WorkloadView | None, now_s: float) -> bool:
-        return workload is not None and is_under_way(workload, now_s, self._settings.cover_s)
+    def _is_under_way(self, workload: KueueWorkload | None, now_s: float) -> bool:
+        return workload is not None and is_under_way(workload, now_s, self._settings.shield_s)
 
 
-def is_under_way(workload: WorkloadView, now_s: float, cover_s: float) -> bool:
+def is_under_way(workload: KueueWorkload, now_s: float, shield_s: float) -> bool:
     """Whether it was decided and released, and Kueue has not reserved quota for it yet. A deadline beyond the lifetime
     of shields comes from another clock, or is not ours."""
-    decision = workload.verdict
+    decision = workload.decision
     return (
         workload.pending
         and workload.active
         and decision is not None
-        and 0 < decision.until_s - now_s <= cover_s + _SKEW_S
+        and 0 < decision.until_s - now_s <= shield_s + _SKEW_S
     )
 
 
-def is_lapsed(workload: WorkloadView) -> bool:
-    return workload.verdict is not None and workload.verdict.word == LAPSED
+def is_lapsed(workload: KueueWorkload) -> bool:
+    return workload.decision is not None and workload.decision.action == LAPSED

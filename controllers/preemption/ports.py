@@ -9,14 +9,14 @@ from kopt.cluster.client.api import Kube
 from kopt.cluster.client.errors import NotFound
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Key, Object
 from kopt.cluster.runtime.lease import Fence
-from kopt.cluster.workloads.kueue import ClusterQueueView, PodView, WorkloadView
-from kopt.cluster.workloads.kueue_reading import pod_view
+from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue_reading import read_gpu_pod
 from kopt.core.decision import Mode
 from kopt.policies.preemption import PreemptionSettings
 
 _AT_ONCE = 16
 """Writes that do not wait for each other."""
-EmitEvent = Callable[[WorkloadView, str, str], None]
+EmitEvent = Callable[[KueueWorkload, str, str], None]
 """An event on a Workload: reason, sentence."""
 
 
@@ -28,7 +28,7 @@ class ControllerSettings:
     """For workloads and namespaces without a mode of their own."""
     budget_s: float = 300.0
     """A workload waits at most this long for a cheaper time."""
-    cover_s: float = 60.0
+    shield_s: float = 60.0
     """Time that Kueue has to preempt the victims after a decision; then it applies its own rules."""
     overdue_s: float = 15.0
     """A Workload is released this long after its budget, whatever the policy says."""
@@ -41,21 +41,21 @@ class ControllerSettings:
 class Cluster(Protocol):
     """The state observed by informers, with our own writes applied."""
 
-    def workloads(self) -> Sequence[WorkloadView]: ...
+    def workloads(self) -> Sequence[KueueWorkload]: ...
 
-    def workload(self, key: Key) -> WorkloadView | None: ...
+    def workload(self, key: Key) -> KueueWorkload | None: ...
 
-    def queue_of(self, workload: WorkloadView) -> ClusterQueueView | None:
+    def queue_of(self, workload: KueueWorkload) -> ClusterQueue | None:
         """The ClusterQueue that a Workload waits or runs in."""
         ...
 
-    def pods_of(self, workload: WorkloadView) -> Sequence[PodView]: ...
+    def pods_of(self, workload: KueueWorkload) -> Sequence[GpuPod]: ...
 
     def preemptions(self, since_s: float) -> Mapping[str, int]:
         """Evictions since then by the Workload's or its owner's uid, as far as they are recorded."""
         ...
 
-    def mode(self, workload: WorkloadView) -> str:
+    def mode(self, workload: KueueWorkload) -> str:
         """The mode of the workload or its namespace; empty if neither sets one."""
         ...
 
@@ -70,22 +70,22 @@ class Writer:
     def __init__(self, fence: Fence, cluster: Cluster, kube: Kube) -> None:
         self._fence, self._cluster, self._kube = fence, cluster, kube
 
-    async def look(self, pod: PodView) -> PodView | None:
+    async def look(self, pod: GpuPod) -> GpuPod | None:
         """The pod as the API server has it now; None where it is gone."""
         try:
-            return pod_view(await self._kube.get(PODS, pod.key[1], pod.key[0]))
+            return read_gpu_pod(await self._kube.get(PODS, pod.key[1], pod.key[0]))
         except NotFound:
             return None
 
-    async def patch(self, workload: WorkloadView, changes: Object) -> None:
+    async def patch(self, workload: KueueWorkload, changes: Object) -> None:
         """Raises Conflict when the Workload has changed since it was seen."""
         self._cluster.noted(await self._fence.patch(KUEUE_WORKLOADS, workload.document, changes))
 
-    async def patch_all(self, changes: Sequence[tuple[WorkloadView, Object]]) -> None:
+    async def patch_all(self, changes: Sequence[tuple[KueueWorkload, Object]]) -> None:
         """Several, in no order; all are tried. Raises what the first of them failed with."""
         turns = asyncio.Semaphore(_AT_ONCE)
 
-        async def write(workload: WorkloadView, change: Object) -> None:
+        async def write(workload: KueueWorkload, change: Object) -> None:
             async with turns:
                 await self.patch(workload, change)
 
@@ -93,12 +93,12 @@ class Writer:
             if isinstance(result, BaseException):
                 raise result
 
-    async def ask(self, pod: PodView, changes: Object) -> None:
+    async def ask(self, pod: GpuPod, changes: Object) -> None:
         """Raises Conflict if the pod has changed since it was observed, so that no pod is asked twice."""
         metadata = {
             "namespace": pod.key[0],
             "name": pod.key[1],
             "resourceVersion": pod.version,
-            "annotations": dict(pod.notes),
+            "annotations": dict(pod.annotations),
         }
         await self._fence.patch(PODS, {"metadata": metadata}, changes)

@@ -4,8 +4,8 @@ A Workload that Kueue would preempt for is held (``active: false``) from its cre
 releases it. While it is held, the policy is called at every change; gangs that can save on request are asked to, and
 waited for. Then, in this order: all Workloads that must not be preempted are shielded (a priority above the
 preemptor's), the victims get a notice, and the Workload is released: Kueue finds no other victims. Shields end when it
-has quota, or is gone, or after ``cover_s``. If a step fails, the next reconcile continues or undoes it. Until Kueue has
-decided, a victim that begins to write is shielded as well.
+has quota, or is gone, or after ``shield_s``. If a step fails, the next reconcile continues or undoes it. Until Kueue
+has decided, a victim that begins to write is shielded as well.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from kopt.cluster.client.resources import KUEUE_WORKLOADS, Object
 from kopt.cluster.holds.hold import release
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import SOON_S
-from kopt.cluster.workloads.kueue import HOLDER, MINE, PodView, WorkloadView
+from kopt.cluster.workloads.kueue import HOLDER, MINE, GpuPod, KueueWorkload
 from kopt.controllers.preemption.checkpoint_status import grounds
 from kopt.controllers.preemption.passes import Passes
 from kopt.controllers.preemption.patches import (
@@ -84,10 +84,10 @@ class Reconciler(Passes):
         ):
             if workload.held:
                 again_s.append(await self._handle_within_budget(workload))
-            elif is_under_way(workload, now_s, self._settings.cover_s):
+            elif is_under_way(workload, now_s, self._settings.shield_s):
                 again_s.append(await self._tried(partial(self._keep, workload, now_s), _about(workload)))
             elif (
-                now_s - workload.created_s < _NEW_S and workload.verdict is None and workload.uid not in self._reported
+                now_s - workload.created_s < _NEW_S and workload.decision is None and workload.uid not in self._reported
             ):
                 again_s.append(await self._tried(partial(self._advise, workload, now_s), _about(workload)))
         return min([_IDLE_S, *again_s])
@@ -96,9 +96,9 @@ class Reconciler(Passes):
         self._deciding.learn(now_s)
         return _IDLE_S
 
-    async def _lapse(self, preemptor: WorkloadView, now_s: float) -> float:
+    async def _lapse(self, preemptor: KueueWorkload, now_s: float) -> float:
         """If shields ended and it still waits: Kueue reconsiders it once it has left its queue and returned."""
-        decision = preemptor.verdict
+        decision = preemptor.decision
         if (
             decision is None
             or not decision.until_s
@@ -107,13 +107,13 @@ class Reconciler(Passes):
             or is_lapsed(preemptor)
         ):
             return _IDLE_S
-        if is_under_way(preemptor, now_s, self._settings.cover_s):
+        if is_under_way(preemptor, now_s, self._settings.shield_s):
             return decision.until_s - now_s
-        if any(workload.leaving and workload.name in decision.victims for workload in self._cluster.workloads()):
+        if any(workload.terminating and workload.name in decision.victims for workload in self._cluster.workloads()):
             # The victims are still terminating; leaving the queue now would give their room to others.
             return _IDLE_S
         if not preemptor.holder and any(
-            workload.cover and workload.cover.for_uid == preemptor.uid for workload in self._cluster.workloads()
+            workload.shield and workload.shield.for_uid == preemptor.uid for workload in self._cluster.workloads()
         ):
             lapsed = outcome_document(LAPSED, now_s, "LAPSED", _OWN_RULES)
             await self._writer.patch(preemptor, held({"active": True}, preemptor.uid, lapsed))
@@ -124,16 +124,16 @@ class Reconciler(Passes):
         return {
             key
             for workload in self._cluster.workloads()
-            if workload.pending and (_is_held(workload) or is_under_way(workload, now_s, self._settings.cover_s))
+            if workload.pending and (_is_held(workload) or is_under_way(workload, now_s, self._settings.shield_s))
             for key in (workload.uid, workload.name)
         }
 
     async def _remove_shields(self, now_s: float) -> float:
         """Remove shields and marks that no longer have a reason."""
-        preemptor_ids, changes = self._preemptor_ids(now_s), list[tuple[WorkloadView, Object]]()
+        preemptor_ids, changes = self._preemptor_ids(now_s), list[tuple[KueueWorkload, Object]]()
         for workload in self._cluster.workloads():
-            stray = workload.holder == HOLDER and not workload.cover and workload.active
-            if stray or (workload.cover and not (workload.running and workload.cover.for_uid in preemptor_ids)):
+            stray = workload.holder == HOLDER and not workload.shield and workload.active
+            if stray or (workload.shield and not (workload.running and workload.shield.for_uid in preemptor_ids)):
                 changes.append((workload, release(KUEUE_WORKLOADS, workload.document)))
         await self._writer.patch_all(changes)
         return _IDLE_S
@@ -144,12 +144,12 @@ class Reconciler(Passes):
             [
                 (workload, no_eviction_notice())
                 for workload in self._cluster.workloads()
-                if workload.evicting and workload.running and workload.evicting.waiting not in preemptor_ids
+                if workload.evicting and workload.running and workload.evicting.preemptor not in preemptor_ids
             ]
         )
         return _IDLE_S
 
-    async def _handle_within_budget(self, preemptor: WorkloadView) -> float:
+    async def _handle_within_budget(self, preemptor: KueueWorkload) -> float:
         """Release it shortly after its budget, whatever goes wrong."""
         before, failed = self.troubles, self._isolation.waits_s(_about(preemptor)) > 0
         again_s = await self._tried(partial(self._handle, preemptor), _about(preemptor))
@@ -160,7 +160,7 @@ class Reconciler(Passes):
         )
         return await self._tried(partial(self._release, preemptor, overdue))
 
-    async def _handle(self, preemptor: WorkloadView) -> float:
+    async def _handle(self, preemptor: KueueWorkload) -> float:
         """A held Workload: release it, select victims for it, or let it wait."""
         now_s = self._clock()
         if is_lapsed(preemptor):
@@ -183,7 +183,7 @@ class Reconciler(Passes):
         return await self._leave(preemptor, evaluation, evaluation.decision)
 
     async def _request_saves(
-        self, preemptor: WorkloadView, evaluation: Evaluation, decision: PreemptionDecision
+        self, preemptor: KueueWorkload, evaluation: Evaluation, decision: PreemptionDecision
     ) -> None:
         """Ask the gangs that the plan counts on for a checkpoint; all pods of a gang get the same request."""
         snapshot, ends_s = evaluation.snapshot, preemptor.came_s + self._settings.budget_s
@@ -195,12 +195,12 @@ class Reconciler(Passes):
                 await self._writer.ask(pod, save_request(pod.uid, wanted))
             self._emit_event(workload, "SaveRequested", why)
 
-    async def _choose(self, preemptor: WorkloadView, evaluation: Evaluation, decision: PreemptionDecision) -> float:
+    async def _choose(self, preemptor: KueueWorkload, evaluation: Evaluation, decision: PreemptionDecision) -> float:
         """Write the decision, shield the others, notify the victims, let Kueue preempt."""
         now_s, victims = evaluation.snapshot.now_s, evaluation.victims
         uids = {workload.uid for workload in victims}
         models = {_grounds(evaluation.snapshot, workload)["model"] for workload in victims}
-        if preemptor.verdict is None or preemptor.verdict.victims != decision.victims:
+        if preemptor.decision is None or preemptor.decision.victims != decision.victims:
             await self._writer.patch(
                 self._newest(preemptor), advised(preemptor.uid, decision_document(decision, now_s, 0.0, models))
             )
@@ -213,14 +213,14 @@ class Reconciler(Passes):
         # Its priority may have changed meanwhile.
         if not await self._may_go(self._newest(preemptor), victims, uids):
             return SOON_S
-        await self._release(preemptor, decision_document(decision, now_s, now_s + self._settings.cover_s, models))
+        await self._release(preemptor, decision_document(decision, now_s, now_s + self._settings.shield_s, models))
         self._deciding.applied(evaluation)
         self._emit_event(preemptor, "PreemptionChosen", decision.reasons[0].message)
         for victim in victims:
             self._emit_event(victim, "Preempting", _why(victim, decision))
-        return self._settings.cover_s
+        return self._settings.shield_s
 
-    async def _may_go(self, preemptor: WorkloadView, victims: list[WorkloadView], uids: Collection[str]) -> bool:
+    async def _may_go(self, preemptor: KueueWorkload, victims: list[KueueWorkload], uids: Collection[str]) -> bool:
         """The last check: the victims are still safe to kill, also by the API server, and all others are shielded."""
         fresh = {workload.uid: await self._read_pods(workload) for workload in victims}
         now_s = self._clock()
@@ -228,19 +228,19 @@ class Reconciler(Passes):
             return False
         open_to_it = to_shield(preemptor, self._deciding.snapshot(preemptor, now_s), uids)
         return self._deciding.still_safe(victims, now_s) and all(
-            workload.is_covered_from(preemptor) for workload in open_to_it
+            workload.is_shielded_from(preemptor) for workload in open_to_it
         )
 
-    async def _read_pods(self, victim: WorkloadView) -> list[PodView]:
+    async def _read_pods(self, victim: KueueWorkload) -> list[GpuPod]:
         """Its pods as the API server has them, without replacements of the same name."""
         pods = self._cluster.pods_of(victim)
         fresh = await asyncio.gather(*(self._writer.look(pod) for pod in pods))
         return [new for old, new in zip(pods, fresh, strict=True) if new is not None and new.uid == old.uid]
 
-    async def _keep(self, preemptor: WorkloadView, now_s: float) -> float:
+    async def _keep(self, preemptor: KueueWorkload, now_s: float) -> float:
         """It was released and Kueue has not decided yet: shield new Workloads, and victims that are no longer safe.
         In the latter case decide again: Kueue does not retry a Workload without victims by itself."""
-        decision, snapshot = preemptor.verdict, self._deciding.snapshot(preemptor, now_s)
+        decision, snapshot = preemptor.decision, self._deciding.snapshot(preemptor, now_s)
         if decision is None or not decision.victims:
             return _IDLE_S
         victims = [
@@ -256,50 +256,50 @@ class Reconciler(Passes):
             return SOON_S
         return _IDLE_S
 
-    async def _leave(self, preemptor: WorkloadView, evaluation: Evaluation, decision: PreemptionDecision) -> float:
+    async def _leave(self, preemptor: KueueWorkload, evaluation: Evaluation, decision: PreemptionDecision) -> float:
         """Leave it to Kueue's own rules; gangs that are writing stay shielded for a while."""
         now_s = evaluation.snapshot.now_s
         guarded = self._deciding.guarded(preemptor, evaluation.snapshot)
         await self._shield(preemptor, guarded, (), now_s)
-        until_s = now_s + self._settings.cover_s if guarded else 0.0
+        until_s = now_s + self._settings.shield_s if guarded else 0.0
         await self._release(preemptor, decision_document(decision, now_s, until_s, ()))
         self._emit_event(preemptor, "PreemptionLeft", decision.reasons[0].message)
         return SOON_S
 
-    async def _let_go(self, preemptor: WorkloadView, document: Mapping[str, Any]) -> float:
+    async def _let_go(self, preemptor: KueueWorkload, document: Mapping[str, Any]) -> float:
         """Release it without a decision of ours, and without shields."""
         await self._shield(preemptor, [], (), self._clock())
         await self._release(preemptor, document)
         self._emit_event(preemptor, "PreemptionLeft", str(document["reason"]))
         return SOON_S
 
-    async def _release(self, preemptor: WorkloadView, document: Mapping[str, Any]) -> float:
+    async def _release(self, preemptor: KueueWorkload, document: Mapping[str, Any]) -> float:
         since = {} if preemptor.let_go_s is None else {"since": stamp(preemptor.let_go_s)}
         await self._writer.patch(self._newest(preemptor), released(preemptor.uid, {**document, **since}))
         return SOON_S
 
-    def _ends_s(self, preemptor: WorkloadView) -> float:
+    def _ends_s(self, preemptor: KueueWorkload) -> float:
         return preemptor.came_s + self._settings.budget_s + self._settings.overdue_s
 
     async def _shield(
-        self, preemptor: WorkloadView, wanted: Iterable[WorkloadView], victim_uids: Collection[str], now_s: float
+        self, preemptor: KueueWorkload, wanted: Iterable[KueueWorkload], victim_uids: Collection[str], now_s: float
     ) -> None:
         """Shield exactly the ``wanted`` Workloads for it, and withdraw notices from all but the victims."""
-        uids, until_s = {workload.uid for workload in wanted}, now_s + self._settings.cover_s
-        changes: list[tuple[WorkloadView, Object]] = []
+        uids, until_s = {workload.uid for workload in wanted}, now_s + self._settings.shield_s
+        changes: list[tuple[KueueWorkload, Object]] = []
         for workload in self._cluster.workloads():
-            ours = workload.cover is not None and workload.cover.for_uid == preemptor.uid
-            if workload.uid in uids and not workload.is_covered_from(preemptor):
+            ours = workload.shield is not None and workload.shield.for_uid == preemptor.uid
+            if workload.uid in uids and not workload.is_shielded_from(preemptor):
                 changes.append((workload, shielded(workload, preemptor, until_s)))
             elif ours and workload.uid not in uids:
                 changes.append((workload, release(KUEUE_WORKLOADS, workload.document)))
         await self._writer.patch_all(changes)
         for workload in self._cluster.workloads():
-            notice = workload.evicting is not None and workload.evicting.waiting == preemptor.name
+            notice = workload.evicting is not None and workload.evicting.preemptor == preemptor.name
             if notice and workload.running and workload.uid not in victim_uids:
                 await self._writer.patch(workload, no_eviction_notice())
 
-    async def _advise(self, preemptor: WorkloadView, now_s: float) -> float:
+    async def _advise(self, preemptor: KueueWorkload, now_s: float) -> float:
         """A new Workload that is not held: report Kueue's own victims, and those that would lose least."""
         mode = self._deciding.mode_of(preemptor)
         native = None if mode is Mode.ENFORCE else self._deciding.did_preempt(preemptor, now_s)
@@ -319,7 +319,7 @@ class Reconciler(Passes):
         self._emit_event(preemptor, "PreemptionAdvised", f"{text}{evaluation.reason.message}")
         return _IDLE_S
 
-    def _say(self, preemptor: WorkloadView, decision: PreemptionDecision, mode: Mode) -> None:
+    def _say(self, preemptor: KueueWorkload, decision: PreemptionDecision, mode: Mode) -> None:
         """Report once for each action and reason, not at every reconcile."""
         summary = f"{decision.action} {decision.reasons[0].code} {decision.victims}"
         if self._reported.get(preemptor.uid) == summary:
@@ -330,7 +330,7 @@ class Reconciler(Passes):
         if decision.action is PreemptionAction.WAIT and mode is Mode.ENFORCE:
             self._emit_event(preemptor, "PreemptionWaits", decision.reasons[0].message)
 
-    def _newest(self, old: WorkloadView) -> WorkloadView:
+    def _newest(self, old: KueueWorkload) -> KueueWorkload:
         """Its newest version; not a replacement of the same name."""
         workload = self._cluster.workload(old.key)
         return workload if workload is not None and workload.uid == old.uid else old
@@ -340,18 +340,18 @@ class Reconciler(Passes):
         self._reported = {uid: summary for uid, summary in self._reported.items() if uid in uids}
 
 
-def _about(workload: WorkloadView) -> Subject:
+def _about(workload: KueueWorkload) -> Subject:
     return Subject.of(KUEUE_WORKLOADS, workload.document)
 
 
-def _is_held(workload: WorkloadView) -> bool:
+def _is_held(workload: KueueWorkload) -> bool:
     return workload.held and not is_lapsed(workload)
 
 
-def _why(victim: WorkloadView, decision: PreemptionDecision) -> str:
+def _why(victim: KueueWorkload, decision: PreemptionDecision) -> str:
     candidate = next(item for item in decision.candidates if item.gang == victim.name)
     return f"{candidate.reason.message} {decision.reasons[0].message}"
 
 
-def _grounds(snapshot: QueueSnapshot, victim: WorkloadView) -> dict[str, str]:
-    return grounds(pod.notes for pod in snapshot.pods.get(victim.uid, ()))
+def _grounds(snapshot: QueueSnapshot, victim: KueueWorkload) -> dict[str, str]:
+    return grounds(pod.annotations for pod in snapshot.pods.get(victim.uid, ()))

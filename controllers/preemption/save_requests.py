@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kopt.cluster.holds.checkpoint_request import saving_by
-from kopt.cluster.workloads.kueue import PodView
+from kopt.cluster.workloads.kueue import GpuPod
 from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION, PodSaving, SaveRequest
 from kopt.policies.checkpoint_request import SaveState, save_state, unasked
 
@@ -16,19 +16,19 @@ class Saving:
     ``request`` is what they were asked last, where that counts still.
     """
 
-    pods: tuple[PodView, ...]
+    pods: tuple[GpuPod, ...]
     views: tuple[PodSaving, ...]
     state: SaveState
     since_s: float
     request: SaveRequest | None = None
 
     @classmethod
-    def of(cls, pods: Sequence[PodView], now_s: float, since_s: float) -> "Saving":
+    def of(cls, pods: Sequence[GpuPod], now_s: float, since_s: float) -> "Saving":
         """Requests that were over before ``since_s`` do not count."""
         own = tuple(pod for pod in pods if pod.gpus)
-        views = tuple(saving_by(pod.notes) for pod in own)
+        views = tuple(saving_by(pod.annotations) for pod in own)
         asked = [
-            SaveRequest.from_text(pod.notes.get(REQUEST_ANNOTATION))
+            SaveRequest.from_text(pod.annotations.get(REQUEST_ANNOTATION))
             for pod, still in zip(own, unasked(views, since_s), strict=True)
             if not still
         ]
@@ -37,10 +37,10 @@ class Saving:
         return cls(own, views, save_state(views, now_s, since_s), since_s, newest)
 
     @property
-    def unasked_pods(self) -> list[PodView]:
+    def unasked_pods(self) -> list[GpuPod]:
         """Who is still to be asked."""
         still = unasked(self.views, self.since_s)
-        return [pod for pod, asks in zip(self.pods, still, strict=True) if asks]
+        return [pod for pod, requests in zip(self.pods, still, strict=True) if requests]
 
     @property
     def saved_at_s(self) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kopt.cluster.workloads.gpu_requests import milli_of
-from kopt.cluster.workloads.kueue import ClusterQueueView, PodView, WorkloadView
+from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload
 from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.controllers.preemption.save_requests import Saving
 from kopt.core.reason import Reason
@@ -29,9 +29,9 @@ class QueueSnapshot:
     within a day) by the Workload's uid. Save requests that ended before ``asked_since_s`` do not count."""
 
     now_s: float
-    queue: ClusterQueueView
-    workloads: Sequence[WorkloadView]
-    pods: Mapping[str, Sequence[PodView]] = field(default_factory=dict)
+    queue: ClusterQueue
+    workloads: Sequence[KueueWorkload]
+    pods: Mapping[str, Sequence[GpuPod]] = field(default_factory=dict)
     preemptions: Mapping[str, int] = field(default_factory=dict)
     stale_s: float = 75.0
     asked_since_s: float = float("-inf")
@@ -44,11 +44,11 @@ class QueueSnapshot:
                 total.update(workload.uses)
         return total
 
-    def saving(self, workload: WorkloadView) -> Saving:
+    def saving(self, workload: KueueWorkload) -> Saving:
         return Saving.of(self.pods.get(workload.uid, ()), self.now_s, self.asked_since_s)
 
 
-def refusal(preemptor: WorkloadView, snapshot: QueueSnapshot) -> Reason | None:
+def refusal(preemptor: KueueWorkload, snapshot: QueueSnapshot) -> Reason | None:
     """Why we cannot select Kueue's victims for a Workload; None if we can."""
     queue, resource = snapshot.queue, preemptor.gpu_resource
     if not resource:
@@ -73,7 +73,7 @@ def refusal(preemptor: WorkloadView, snapshot: QueueSnapshot) -> Reason | None:
         )
     if preemptor.priority > HIGHEST_PRIORITY:
         return Reason("PRIORITY_TOO_HIGH", f"No workload can be shielded from priority {preemptor.priority}.")
-    for name in sorted(queue.resources & preemptor.asks.keys()):
+    for name in sorted(queue.resources & preemptor.requests.keys()):
         if len(queue.flavors(name)) != 1:
             return Reason(
                 "SEVERAL_FLAVOURS",
@@ -88,26 +88,26 @@ def refusal(preemptor: WorkloadView, snapshot: QueueSnapshot) -> Reason | None:
 
 
 def lacking(
-    preemptor: WorkloadView, snapshot: QueueSnapshot, freed: Mapping[tuple[str, str], int] | None = None
+    preemptor: KueueWorkload, snapshot: QueueSnapshot, freed: Mapping[tuple[str, str], int] | None = None
 ) -> list[str]:
     """Resources of which the queue has too little for a Workload once ``freed`` is returned."""
     used, returned = snapshot.used, freed or {}
     return sorted(
         resource
         for flavor_resource, quota in snapshot.queue.quota.items()
-        if (resource := flavor_resource[1]) in preemptor.asks
-        and used[flavor_resource] - returned.get(flavor_resource, 0) + preemptor.asks[resource] > quota
+        if (resource := flavor_resource[1]) in preemptor.requests
+        and used[flavor_resource] - returned.get(flavor_resource, 0) + preemptor.requests[resource] > quota
     )
 
 
-def would_preempt(preemptor: WorkloadView, snapshot: QueueSnapshot) -> bool:
+def would_preempt(preemptor: KueueWorkload, snapshot: QueueSnapshot) -> bool:
     """Whether Kueue would preempt now: there is too little quota, and a running Workload of lower priority."""
     if refusal(preemptor, snapshot) or not lacking(preemptor, snapshot):
         return False
     return any(workload.running and workload.priority < preemptor.priority for workload in snapshot.workloads)
 
 
-def snapshot_for(preemptor: WorkloadView, snapshot: QueueSnapshot, budget_s: float) -> Snapshot:
+def snapshot_for(preemptor: KueueWorkload, snapshot: QueueSnapshot, budget_s: float) -> Snapshot:
     """The policy's snapshot for a Workload without ``refusal``. Free GPUs are those of the queue's quota, on whatever
     nodes; negative if the quota was reduced."""
     flavor_resource = _flavor_resource(preemptor, snapshot.queue)
@@ -115,7 +115,7 @@ def snapshot_for(preemptor: WorkloadView, snapshot: QueueSnapshot, budget_s: flo
     quota = snapshot.queue.quota[flavor_resource]
     name = snapshot.queue.name
     share = QueueShare(name, _gpus(flavor_resource, quota), _gpus(flavor_resource, used))
-    gpus = _gpus(flavor_resource, preemptor.asks[flavor_resource[1]])
+    gpus = _gpus(flavor_resource, preemptor.requests[flavor_resource[1]])
     return Snapshot(
         Preemptor(preemptor.name, name, preemptor.priority, gpus, preemptor.came_s, budget_s),
         shortlist([gang_of(workload, flavor_resource, snapshot) for workload in candidates(preemptor, snapshot)], gpus),
@@ -125,7 +125,7 @@ def snapshot_for(preemptor: WorkloadView, snapshot: QueueSnapshot, budget_s: flo
     )
 
 
-def candidates(preemptor: WorkloadView, snapshot: QueueSnapshot) -> list[WorkloadView]:
+def candidates(preemptor: KueueWorkload, snapshot: QueueSnapshot) -> list[KueueWorkload]:
     """Workloads running in the queue on the requested kind of GPU, of the lowest priorities that have enough.
 
     A victim with a higher priority than these would preempt them in turn.
@@ -136,7 +136,7 @@ def candidates(preemptor: WorkloadView, snapshot: QueueSnapshot) -> list[Workloa
         for workload in snapshot.workloads
         if workload.running and workload.uses.get(flavor_resource) and workload.uid != preemptor.uid
     ]
-    missing = preemptor.asks[flavor_resource[1]] - (
+    missing = preemptor.requests[flavor_resource[1]] - (
         snapshot.queue.quota[flavor_resource] - snapshot.used[flavor_resource]
     )
     for level in sorted({workload.priority for workload in running}):
@@ -174,7 +174,7 @@ def _lost_gpu_s(gang: RunningGang) -> tuple[bool, float, str]:
     )
 
 
-def gang_of(workload: WorkloadView, flavor_resource: tuple[str, str], snapshot: QueueSnapshot) -> RunningGang:
+def gang_of(workload: KueueWorkload, flavor_resource: tuple[str, str], snapshot: QueueSnapshot) -> RunningGang:
     gpus = _gpus(flavor_resource, workload.uses[flavor_resource])
     members = members_of(gpus, snapshot.pods.get(workload.uid, ()), snapshot.now_s, snapshot.stale_s)
     saving = snapshot.saving(workload)
@@ -191,14 +191,14 @@ def gang_of(workload: WorkloadView, flavor_resource: tuple[str, str], snapshot: 
     )
 
 
-def freed_by(victims: Iterable[WorkloadView]) -> Counter[tuple[str, str]]:
+def freed_by(victims: Iterable[KueueWorkload]) -> Counter[tuple[str, str]]:
     total: Counter[tuple[str, str]] = Counter()
     for workload in victims:
         total.update(workload.uses)
     return total
 
 
-def to_shield(preemptor: WorkloadView, snapshot: QueueSnapshot, spared: Iterable[str]) -> list[WorkloadView]:
+def to_shield(preemptor: KueueWorkload, snapshot: QueueSnapshot, spared: Iterable[str]) -> list[KueueWorkload]:
     """Workloads that Kueue could preempt and must not: all below the shielding priority, except ``spared`` uids."""
     named = set(spared)
     return [
@@ -212,12 +212,12 @@ def to_shield(preemptor: WorkloadView, snapshot: QueueSnapshot, spared: Iterable
     ]
 
 
-def too_little(preemptor: WorkloadView, missing: Sequence[str]) -> Reason:
+def too_little(preemptor: KueueWorkload, missing: Sequence[str]) -> Reason:
     text = f"{preemptor.name} also lacks {', '.join(missing)}, which is not considered; Kueue applies its own rules."
     return Reason("OTHER_RESOURCES", text)
 
 
-def _flavor_resource(preemptor: WorkloadView, queue: ClusterQueueView) -> tuple[str, str]:
+def _flavor_resource(preemptor: KueueWorkload, queue: ClusterQueue) -> tuple[str, str]:
     resource = preemptor.gpu_resource
     return queue.flavors(resource)[0], resource
 

@@ -17,17 +17,17 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.objects.fields import at, items, text
-from kopt.cluster.objects.namespace import NamespaceView, namespace_view
+from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.index import Index
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
-from kopt.cluster.workloads.kueue import ClusterQueueView, EvictionView, PodView, WorkloadView
+from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload, PastEviction
 from kopt.cluster.workloads.kueue_reading import (
-    cluster_queue_view,
-    eviction_view,
     local_queue_target,
-    pod_view,
-    workload_view,
+    read_cluster_queue,
+    read_eviction,
+    read_gpu_pod,
+    read_kueue_workload,
 )
 from kopt.controllers.preemption.claims import Claims
 from kopt.controllers.preemption.pods import SeenPods
@@ -42,16 +42,16 @@ class LiveCluster:
         self._mode, self._may_lower = mode, workload_may_lower
         self.claims = Claims()
         self.changed = asyncio.Event()
-        self._workloads = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=workload_view))
-        self._queues: Informer[ClusterQueueView] = Informer(kube, KUEUE_CLUSTER_QUEUES, keep=cluster_queue_view)
+        self._workloads = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=read_kueue_workload))
+        self._queues: Informer[ClusterQueue] = Informer(kube, KUEUE_CLUSTER_QUEUES, keep=read_cluster_queue)
         self._local: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
         self.pods = SeenPods(kube)
-        self._namespaces: Informer[NamespaceView] = Informer(kube, NAMESPACES, keep=namespace_view)
+        self._namespaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
         self.job_sets: Informer[tuple[str, str]] = Informer(kube, JOBS, keep=job_set_of)
         """The uid of each Job that belongs to a JobSet, with that of the JobSet; run where gangs are made of pods."""
-        self._evictions: Informer[EvictionView] = Informer(kube, EVICTIONS, keep=eviction_view)
-        self._pods_of: Index[tuple[str, str], PodView] = Index(_names_of_pod)
-        self.pods.read(pod_view, self._pod_changed)
+        self._evictions: Informer[PastEviction] = Informer(kube, EVICTIONS, keep=read_eviction)
+        self._pods_of: Index[tuple[str, str], GpuPod] = Index(_names_of_pod)
+        self.pods.read(read_gpu_pod, self._pod_changed)
         for item in (self._workloads.informer, self._queues, self._local, self._namespaces):
             item.subscribe(self._told)
         self.informers: tuple[Informer[Any], ...] = (
@@ -63,17 +63,17 @@ class LiveCluster:
             self._workloads.informer,
         )
 
-    def workloads(self) -> Sequence[WorkloadView]:
+    def workloads(self) -> Sequence[KueueWorkload]:
         return list(self._workloads.objects.values())
 
-    def workload(self, key: Key) -> WorkloadView | None:
+    def workload(self, key: Key) -> KueueWorkload | None:
         return self._workloads.objects.get(key)
 
-    def queue_of(self, workload: WorkloadView) -> ClusterQueueView | None:
+    def queue_of(self, workload: KueueWorkload) -> ClusterQueue | None:
         name = workload.cluster_queue or self._local.objects.get((workload.key[0], workload.queue), "")
         return self._queues.objects.get(("", name))
 
-    def pods_of(self, workload: WorkloadView) -> Sequence[PodView]:
+    def pods_of(self, workload: KueueWorkload) -> Sequence[GpuPod]:
         names = _names(workload.key, workload.owner_uid)
         pods = {pod.uid: pod for name in names for pod in self._pods_of.of(name)}
         return [self.claims.settled(pod) for pod in pods.values()]
@@ -82,16 +82,16 @@ class LiveCluster:
         return Counter(eviction.uid for eviction in self._evictions.objects.values() if eviction.at_s >= since_s)
 
     @property
-    def spaces(self) -> Mapping[Key, NamespaceView]:
+    def spaces(self) -> Mapping[Key, NamespaceSettings]:
         return self._namespaces.objects
 
-    def mode(self, workload: WorkloadView) -> str:
-        managed = self._namespaces.objects.get(("", workload.key[0]), NamespaceView()).managed
+    def mode(self, workload: KueueWorkload) -> str:
+        managed = self._namespaces.objects.get(("", workload.key[0]), NamespaceSettings()).managed
         return self.effective_mode(workload.mode, workload.key[0]) if managed else Mode.OBSERVE
 
     def effective_mode(self, own: str, namespace: str) -> Mode:
         """That of something in a namespace that says ``own`` itself."""
-        space = self._namespaces.objects.get(("", namespace), NamespaceView())
+        space = self._namespaces.objects.get(("", namespace), NamespaceSettings())
         return effective_mode(own, space.mode, self._mode, self._may_lower)
 
     def noted(self, document: Object) -> None:
@@ -101,7 +101,7 @@ class LiveCluster:
         if change.old != change.new:
             self.changed.set()
 
-    def _pod_changed(self, change: Change[PodView]) -> None:
+    def _pod_changed(self, change: Change[GpuPod]) -> None:
         self.claims.see(change.old, change.new)
         self._pods_of.follow(change)
         self._told(change)
@@ -120,5 +120,5 @@ def _names(workload: Key, *uids: str) -> list[tuple[str, str]]:
     return [(workload[0], name) for name in names]
 
 
-def _names_of_pod(pod: PodView) -> list[tuple[str, str]]:
+def _names_of_pod(pod: GpuPod) -> list[tuple[str, str]]:
     return _names((pod.key[0], pod.workload), pod.owner_uid, pod.uid)

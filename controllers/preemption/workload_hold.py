@@ -40,8 +40,8 @@ from kopt.cluster.objects.fields import at, mapping
 from kopt.cluster.objects.namespace import MANAGED_LABEL
 from kopt.cluster.runtime.certificates import ServingCertificate
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpServer, Reply, Request
-from kopt.cluster.workloads.kueue import HOLDER, WorkloadView
-from kopt.cluster.workloads.kueue_reading import workload_view
+from kopt.cluster.workloads.kueue import HOLDER, KueueWorkload
+from kopt.cluster.workloads.kueue_reading import read_kueue_workload
 from kopt.controllers.preemption.patches import hold_operations
 
 _LOG = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ _HOOK: Object = {
         }
     ],
 }
-WouldPreempt = Callable[[WorkloadView, float], bool]
+WouldPreempt = Callable[[KueueWorkload, float], bool]
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ class Workloads:
         return Answer(patch=hold_operations(review.object, since_s, again=before.held))
 
 
-def _is_new(workload: WorkloadView, before: WorkloadView | None) -> bool:
+def _is_new(workload: KueueWorkload, before: KueueWorkload | None) -> bool:
     """Whether Kueue looks at a Workload as at a new one, and it is nobody's who let it go by our word or against it."""
-    if not (workload.active and workload.pending) or workload.cover or workload.holder not in ("", HOLDER):
+    if not (workload.active and workload.pending) or workload.shield or workload.holder not in ("", HOLDER):
         return False
     if before is None:
         return not workload.holder
@@ -131,9 +131,9 @@ def _is_new(workload: WorkloadView, before: WorkloadView | None) -> bool:
     return workload.holder == HOLDER and wanted != result
 
 
-def _workload(review: Review, document: Object) -> WorkloadView:
+def _workload(review: Review, document: Object) -> KueueWorkload:
     placed = {"name": review.name or "new", "namespace": review.namespace}
-    return workload_view(document | {"metadata": dict(mapping(document, "metadata")) | placed})
+    return read_kueue_workload(document | {"metadata": dict(mapping(document, "metadata")) | placed})
 
 
 class Holding:

@@ -17,7 +17,7 @@ from kopt.cluster.holds.hold import holder_of, marks, parked, queue_of, turn
 from kopt.cluster.holds.original_request import request_of
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.objects.leases import lease_until
-from kopt.cluster.objects.namespace import NamespaceView
+from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.workloads.memory_need import Need
@@ -80,7 +80,7 @@ class SizingAtAdmission:
         if workload.kind.resource != JOBS or not self.controller_lives or not self._profiles.synced.is_set():
             return None
         queue = queue_of(workload.document)
-        snapshot = snapshot_of(workload.document, NamespaceView(managed), mode)
+        snapshot = snapshot_of(workload.document, NamespaceSettings(managed), mode)
         # Kueue's own webhook runs later; without Kueue nothing would stop a parked Job.
         snapshot = replace(snapshot, mode=mode, admitted=bool(queue) and not self._has_kueue, held_by_others=False)
         is_known = self._learned(workload) is not None

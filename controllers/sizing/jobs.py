@@ -10,7 +10,7 @@ from kopt.cluster.holds.hold import holder_of, queue_of
 from kopt.cluster.holds.original_request import FRACTION_ANNOTATION, with_request
 from kopt.cluster.objects.annotations import AnnotationError, json_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
-from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceView
+from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceSettings
 from kopt.cluster.workloads.gpu_requests import FRACTION_ANNOTATIONS, memory_of, milli_of
 from kopt.cluster.workloads.jobs import is_changeable, pods_that
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS, wanted_labels
@@ -122,7 +122,7 @@ def pods_of(job: Object) -> int:
 
 
 def snapshot_of(
-    job: Object, namespace: NamespaceView, default: Mode, workload_may_lower: bool | None = None
+    job: Object, namespace: NamespaceSettings, default: Mode, workload_may_lower: bool | None = None
 ) -> JobSnapshot:
     """What the policy looks at."""
     annotations = mapping(job, "metadata", "annotations")

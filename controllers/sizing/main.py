@@ -14,7 +14,7 @@ from kopt.cluster.client.resources import JOBS, NAMESPACES, NODES, PODS, Key, Ob
 from kopt.cluster.holds.hold import holder_of
 from kopt.cluster.objects.annotations import AnnotationError
 from kopt.cluster.objects.fields import mapping, slim
-from kopt.cluster.objects.namespace import NamespaceView, namespace_view
+from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.index import Index
 from kopt.cluster.runtime.informer import Change, Informer
@@ -81,7 +81,7 @@ class LiveCluster:
         self._read: dict[str, bool] = {}
         self._jobs: Informer[Object] = Informer(kube, JOBS, keep=_kept_job)
         self._pods: Informer[JobPod] = Informer(kube, PODS, label_selector=JOB_NAME_LABEL, keep=job_pod)
-        self._namespaces: Informer[NamespaceView] = Informer(kube, NAMESPACES, keep=namespace_view)
+        self._namespaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
         self._nodes: Informer[NodeOffers] = Informer(kube, NODES, keep=offers_of)
         self._profiles: Informer[Learned] = Informer(kube, SIZING_PROFILES, keep=learned_of)
         self._of_job: Index[Key, JobPod] = Index(lambda pod: [_job_of(pod)])
@@ -98,8 +98,8 @@ class LiveCluster:
     def job(self, key: Key) -> Object | None:
         return self._jobs.objects.get(key)
 
-    def namespace(self, name: str) -> NamespaceView:
-        return self._namespaces.objects.get(("", name), NamespaceView())
+    def namespace(self, name: str) -> NamespaceSettings:
+        return self._namespaces.objects.get(("", name), NamespaceSettings())
 
     def pods(self, job: Key) -> list[JobPod]:
         return self._of_job.of(job)

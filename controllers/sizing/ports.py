@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.objects.annotations import AnnotationError
-from kopt.cluster.objects.namespace import NamespaceView
+from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.cluster.runtime.lease import Fence
 from kopt.controllers.sizing.pods import JobPod
 from kopt.controllers.sizing.profiles import Learned
@@ -27,7 +27,7 @@ class Cluster(Protocol):
 
     def job(self, key: Key) -> Object | None: ...
 
-    def namespace(self, name: str) -> NamespaceView: ...
+    def namespace(self, name: str) -> NamespaceSettings: ...
 
     def pods(self, job: Key) -> list[JobPod]: ...
 

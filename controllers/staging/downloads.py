@@ -16,7 +16,7 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.objects.staged_data import FINALIZER, STAGED_DATA, status_of
 from kopt.cluster.runtime.events import EmitEvent
-from kopt.controllers.staging.ports import Cluster, DataView, Reads, StagingSettings, Writes
+from kopt.controllers.staging.ports import Cluster, DataObject, Reads, StagingSettings, Writes
 from kopt.controllers.staging.progress_times import Steps
 from kopt.controllers.staging.snapshot import StagingSnapshot, mode_of
 from kopt.core.decision import Mode
@@ -70,17 +70,17 @@ class Downloads:
         waiting = [wish for wish in wanted if wish.place not in self._started and counts[wish.namespace] < rules.share]
         self._steps.look(snapshot, now_s, len(waiting))
 
-    def _acts(self, staged: DataView) -> bool:
+    def _acts(self, staged: DataObject) -> bool:
         mode, managed = mode_of(self._cluster, staged.data.namespace, "", self._settings)
         return managed and mode is not Mode.OBSERVE
 
-    def _wishes(self, staged: DataView, snapshot: StagingSnapshot, now_s: float) -> list[Wish]:
+    def _wishes(self, staged: DataObject, snapshot: StagingSnapshot, now_s: float) -> list[Wish]:
         """None for what the server has just refused: it would only take the turn of others."""
         known = self._known(staged, snapshot, now_s)
         result = wishes(known, decide(known, now_s, self._settings.rules))
         return [wish for wish in result if tuple(wish.place.split("/", 1)) not in self._refused]
 
-    def _known(self, staged: DataView, snapshot: StagingSnapshot, now_s: float) -> DataSnapshot:
+    def _known(self, staged: DataObject, snapshot: StagingSnapshot, now_s: float) -> DataSnapshot:
         known = snapshot.known(staged, self._settings, now_s)
         runs = {
             location: replace(run, stalled=self._steps.stalled(snapshot.job_of(staged.data, location)))
@@ -88,7 +88,7 @@ class Downloads:
         }
         return replace(known, runs=runs)
 
-    async def look_at(self, staged: DataView, snapshot: StagingSnapshot) -> float | None:
+    async def look_at(self, staged: DataObject, snapshot: StagingSnapshot) -> float | None:
         """In how many seconds to look again if nothing changes; None for never."""
         now_s, data = self._clock(), staged.data
         if not self._acts(staged):
@@ -107,7 +107,9 @@ class Downloads:
         times = [value for value in (outcome.again_s and outcome.again_s - now_s, again_s) if value is not None]
         return max(0.0, min(times)) if times else None
 
-    async def _obey(self, staged: DataView, snapshot: StagingSnapshot, outcome: Outcome) -> tuple[Outcome, DataView]:
+    async def _obey(
+        self, staged: DataObject, snapshot: StagingSnapshot, outcome: Outcome
+    ) -> tuple[Outcome, DataObject]:
         """Begin and end Jobs; what could not be done stands in the copies."""
         copies = {item.place: item for item in outcome.data.copies}
         again_s = outcome.again_s
@@ -150,7 +152,7 @@ class Downloads:
             return refusal
         return ""
 
-    async def _guard(self, staged: DataView) -> DataView:
+    async def _guard(self, staged: DataObject) -> DataObject:
         """The object stays until its copies are gone: before the first byte is written."""
         if staged.data.guarded or staged.data.deleting:
             return staged
@@ -159,7 +161,7 @@ class Downloads:
         self._cluster.noted(STAGED_DATA, document)
         return replace(staged, document=document, data=replace(staged.data, guarded=True))
 
-    async def _let_go(self, staged: DataView) -> None:
+    async def _let_go(self, staged: DataObject) -> None:
         left = [
             finalizer for finalizer in staged.document["metadata"].get("finalizers") or () if finalizer != FINALIZER
         ]
@@ -184,7 +186,7 @@ class Downloads:
         runs = {location: replace(run, ended=True) for location, run in known.runs.items()} if gone else known.runs
         return replace(known, folder_gone=gone, runs=runs)
 
-    async def _write_status(self, staged: DataView, data: StagedData, now_s: float) -> float | None:
+    async def _write_status(self, staged: DataObject, data: StagedData, now_s: float) -> float | None:
         """The status where it changed; figures alone not too often. When to write them, if not now."""
         before, after = staged.document.get("status") or {}, status_of(data)
         if before == after:

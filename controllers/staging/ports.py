@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kopt.cluster.client.resources import Key, Object, Resource
-from kopt.cluster.objects.namespace import NamespaceView
-from kopt.controllers.staging.views import JobView, KueueView, NodeView, PodView, WorkloadView
+from kopt.cluster.objects.namespace import NamespaceSettings
+from kopt.controllers.staging.views import DownloadJob, DownloadPod, QueuedWorkload, RequestingWorkload, StagingNode
 from kopt.core.decision import Mode
 from kopt.core.staging.staged_data import Amounts, StagedData
 from kopt.policies.staging.pod import PodSettings
@@ -28,7 +28,7 @@ class StagingSettings:
 
 
 @dataclass(frozen=True)
-class DataView:
+class DataObject:
     """A StagedData and its object."""
 
     document: Object
@@ -39,25 +39,25 @@ class DataView:
 class Cluster(Protocol):
     """What informers have seen, with own writes on top."""
 
-    def data(self) -> Sequence[DataView]: ...
+    def data(self) -> Sequence[DataObject]: ...
 
-    def workloads(self) -> Sequence[WorkloadView]: ...
+    def workloads(self) -> Sequence[RequestingWorkload]: ...
 
-    def jobs(self) -> Sequence[JobView]:
+    def jobs(self) -> Sequence[DownloadJob]:
         """Our own."""
         ...
 
-    def pods(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[DownloadPod]:
         """Of our own Jobs."""
         ...
 
-    def kueue(self) -> Sequence[KueueView]:
+    def kueue(self) -> Sequence[QueuedWorkload]:
         """Kueue's Workloads."""
         ...
 
-    def nodes(self) -> Sequence[NodeView]: ...
+    def nodes(self) -> Sequence[StagingNode]: ...
 
-    def namespace(self, name: str) -> NamespaceView: ...
+    def namespace(self, name: str) -> NamespaceSettings: ...
 
     def noted(self, resource: Resource, document: Object) -> None:
         """This was written just now."""
@@ -94,7 +94,7 @@ class Writes(Protocol):
 class Progresses(Protocol):
     """What pods tell while they run."""
 
-    def follow(self, pods: Iterable[PodView]) -> None: ...
+    def follow(self, pods: Iterable[DownloadPod]) -> None: ...
 
     def amounts(self, pod_uid: str) -> Amounts | None: ...
 
@@ -102,13 +102,13 @@ class Progresses(Protocol):
 class Silent:
     """Nobody listens."""
 
-    def follow(self, pods: Iterable[PodView]) -> None:
+    def follow(self, pods: Iterable[DownloadPod]) -> None:
         pass
 
     def amounts(self, pod_uid: str) -> Amounts | None:
         return None
 
 
-def keys_of(workload: WorkloadView) -> Collection[Key]:
+def keys_of(workload: RequestingWorkload) -> Collection[Key]:
     """The StagedData that a workload names."""
     return [(workload.key[0], name) for name in workload.request.all_names]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from kopt.cluster.client.api import ApiError, Forbidden, Kube, NotFound
 from kopt.cluster.runtime.backoff import Backoff
-from kopt.controllers.staging.views import PodView
+from kopt.controllers.staging.views import DownloadPod
 from kopt.core.staging.manifest import Progress, StagingError
 from kopt.core.staging.staged_data import Amounts
 from kopt.core.untrusted import decode_mapping
@@ -25,7 +25,7 @@ class LogProgress:
         self._amounts: dict[str, Amounts] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
 
-    def follow(self, pods: Iterable[PodView]) -> None:
+    def follow(self, pods: Iterable[DownloadPod]) -> None:
         """From now on these pods, and no others."""
         known = {item.uid: item for item in pods}
         for uid in [uid for uid in self._following if uid not in known]:
@@ -45,7 +45,7 @@ class LogProgress:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, pod: PodView) -> None:
+    async def _follow(self, pod: DownloadPod) -> None:
         backoff, since_s = Backoff(0.5, 10.0), None
         while True:
             try:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kopt.controllers.staging.snapshot import StagingSnapshot
-from kopt.controllers.staging.views import JobView
+from kopt.controllers.staging.views import DownloadJob
 from kopt.core.staging.staged_data import Amounts
 from kopt.core.units import format_bytes
 from kopt.policies.staging.copies import Run, Verb
@@ -40,7 +40,7 @@ class Steps:
             if now_s - self._seen[uid].begun_s >= self._rules.longest_s:
                 self._stalled.setdefault(uid, self._its_time_is_over())
 
-    def stalled(self, job: JobView | None) -> str:
+    def stalled(self, job: DownloadJob | None) -> str:
         """Why a Job loses its slot; empty while it keeps it."""
         return self._stalled.get(job.uid, "") if job is not None else ""
 

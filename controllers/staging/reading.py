@@ -13,7 +13,15 @@ from kopt.cluster.workloads.gpu_requests import milli_of
 from kopt.cluster.workloads.jobs import is_changeable
 from kopt.cluster.workloads.kinds import BY_KEY
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
-from kopt.controllers.staging.views import GATE, HOLDER, JobView, KueueView, NodeView, PodView, WorkloadView
+from kopt.controllers.staging.views import (
+    GATE,
+    HOLDER,
+    DownloadJob,
+    DownloadPod,
+    QueuedWorkload,
+    RequestingWorkload,
+    StagingNode,
+)
 from kopt.core.staging.staged_data import Request, StageResult
 from kopt.policies.staging.copies import Run, Verb
 from kopt.policies.staging.nodes import Gang
@@ -32,7 +40,7 @@ _LEAVING = "NoExecute"
 _LONGEST = 300
 
 
-def workload_view(document: Object, resource: Resource) -> WorkloadView | None:
+def read_workload(document: Object, resource: Resource) -> RequestingWorkload | None:
     """None for a workload that asks for nothing."""
     request, kind = request_of(document), HOLDABLE[resource]
     if not request:
@@ -45,7 +53,7 @@ def workload_view(document: Object, resource: Resource) -> WorkloadView | None:
     return replace(workload, ran=_ran(document), stopped=stopped, finished=_finished(document), changeable=changeable)
 
 
-def asking_pod_view(document: Object) -> WorkloadView | None:
+def read_requesting_pod(document: Object) -> RequestingWorkload | None:
     """A pod that asks for data itself; None for one that asks for nothing any more."""
     request = request_of(document)
     if not request:
@@ -56,11 +64,11 @@ def asking_pod_view(document: Object) -> WorkloadView | None:
     return replace(workload, ran=bool(text(document, "spec", "nodeName")), finished=bool(ended))
 
 
-def _asking(document: Object, resource: Resource, request: Request, *, queued: bool, runs: bool) -> WorkloadView:
+def _asking(document: Object, resource: Resource, request: Request, *, queued: bool, runs: bool) -> RequestingWorkload:
     """What is read alike from every kind."""
     metadata, notes = slim(document)["metadata"], mapping(document, "metadata", "annotations")
     pod_sets = BY_KEY[resource.group, resource.kind].pod_sets(document)
-    return WorkloadView(
+    return RequestingWorkload(
         document,
         metadata["resourceVersion"],
         resource,
@@ -82,7 +90,7 @@ def _asking(document: Object, resource: Resource, request: Request, *, queued: b
     )
 
 
-def kueue_view(document: Object) -> KueueView:
+def read_queued_workload(document: Object) -> QueuedWorkload:
     metadata = document["metadata"]
     slim = {
         "metadata": {key: value for key, value in metadata.items() if key != "managedFields"},
@@ -94,7 +102,9 @@ def kueue_view(document: Object) -> KueueView:
         for _, item in items(document, "status", "conditions")
     )
     active = at(document, "spec", "active") is not False
-    return KueueView(slim, metadata["resourceVersion"], key_of(document), owner, holder_of(document), active, quota)
+    return QueuedWorkload(
+        slim, metadata["resourceVersion"], key_of(document), owner, holder_of(document), active, quota
+    )
 
 
 def _ran(document: Object) -> bool:
@@ -113,7 +123,7 @@ def _finished(document: Object) -> bool:
     return ended or deploy in ("Complete", "Failed") or at(document, "metadata", "deletionTimestamp") is not None
 
 
-def node_view(document: Object) -> NodeView:
+def read_node(document: Object) -> StagingNode:
     name, labels = text(document, "metadata", "name"), mapping(document, "metadata", "labels")
     ready = any(
         text(item, "type") == "Ready" and text(item, "status") == "True"
@@ -124,7 +134,7 @@ def node_view(document: Object) -> NodeView:
     gpus = sum(milli_of(str(key), amount) for key, amount in items(document, "status", "allocatable"))
     kept = tuple(sorted((str(key), str(value)) for key, value in labels.items()))
     machine = "/".join([text(document, "metadata", "uid"), text(document, "status", "nodeInfo", "machineID")])
-    return NodeView(
+    return StagingNode(
         name,
         text(labels, "kubernetes.io/hostname") or name,
         kept,
@@ -134,7 +144,7 @@ def node_view(document: Object) -> NodeView:
     )
 
 
-def job_view(document: Object) -> JobView:
+def read_job(document: Object) -> DownloadJob:
     """Raises KeyError or ValueError for a Job that is none of ours."""
     metadata = slim(document)["metadata"]
     labels, notes = metadata["labels"], metadata.get("annotations") or {}
@@ -155,10 +165,12 @@ def job_view(document: Object) -> JobView:
         pending_reason=suspended,
         ending="deletionTimestamp" in metadata,
     )
-    return JobView(document, metadata["resourceVersion"], key_of(document), metadata["uid"], labels[DATA_LABEL], run)
+    return DownloadJob(
+        document, metadata["resourceVersion"], key_of(document), metadata["uid"], labels[DATA_LABEL], run
+    )
 
 
-def pod_view(document: Object) -> PodView:
+def read_pod(document: Object) -> DownloadPod:
     metadata = document["metadata"]
     owner = next((text(item, "uid") for _, item in items(document, "metadata", "ownerReferences")), "")
     phase = text(document, "status", "phase")
@@ -173,7 +185,7 @@ def pod_view(document: Object) -> PodView:
     ended = mapping(state, "terminated")
     finished, started = text(ended, "finishedAt"), text(state, "running", "startedAt")
     leaves_at = text(metadata, "deletionTimestamp")
-    return PodView(
+    return DownloadPod(
         key_of(document),
         metadata["uid"],
         owner,

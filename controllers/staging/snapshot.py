@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import Key
-from kopt.controllers.staging.ports import Cluster, DataView, Progresses, StagingSettings, keys_of
-from kopt.controllers.staging.views import JobView, KueueView, NodeView, PodView, WorkloadView
+from kopt.controllers.staging.ports import Cluster, DataObject, Progresses, StagingSettings, keys_of
+from kopt.controllers.staging.views import DownloadJob, DownloadPod, QueuedWorkload, RequestingWorkload, StagingNode
 from kopt.core.decision import Mode
 from kopt.core.staging.staged_data import Amounts, ClaimFolder, Copy, DataPhase, NodeCache, StagedData
 from kopt.policies.admission.mode import effective_mode
@@ -27,12 +27,12 @@ Place = tuple[str, str]
 class StagingSnapshot:
     """One moment. ``jobs``: the newest of our Jobs by the uid of its StagedData, then by place."""
 
-    views: Mapping[Key, DataView]
-    workloads: tuple[WorkloadView, ...]
-    users: Mapping[Key, tuple[WorkloadView, ...]]
-    jobs: Mapping[str, Mapping[str, tuple[JobView, Run]]]
-    nodes: tuple[NodeView, ...]
-    kueue: Mapping[str, tuple[KueueView, ...]]
+    views: Mapping[Key, DataObject]
+    workloads: tuple[RequestingWorkload, ...]
+    users: Mapping[Key, tuple[RequestingWorkload, ...]]
+    jobs: Mapping[str, Mapping[str, tuple[DownloadJob, Run]]]
+    nodes: tuple[StagingNode, ...]
+    kueue: Mapping[str, tuple[QueuedWorkload, ...]]
     """Kueue's Workloads by their owner's uid."""
     evicted: frozenset[Key]
     making_room: frozenset[Key]
@@ -43,7 +43,7 @@ class StagingSnapshot:
     unsettled: bool = False
     """A Job has ended whose pod's last words have not come yet."""
 
-    def known(self, staged: DataView, settings: StagingSettings, now_s: float = 0.0) -> DataSnapshot:
+    def known(self, staged: DataObject, settings: StagingSettings, now_s: float = 0.0) -> DataSnapshot:
         """What the policy is asked about one StagedData."""
         data = staged.data
         users = self.users.get(data.key, ())
@@ -68,7 +68,7 @@ class StagingSnapshot:
             self._is_shared(data),
         )
 
-    def job_of(self, data: StagedData, location: str) -> JobView | None:
+    def job_of(self, data: StagedData, location: str) -> DownloadJob | None:
         result = self.jobs.get(data.uid, {}).get(location)
         return result[0] if result else None
 
@@ -115,18 +115,18 @@ def _keeps_folder(data: StagedData) -> bool:
 def snapshot_of(cluster: Cluster, progress: Progresses, settings: StagingSettings, now_s: float) -> StagingSnapshot:
     views = {data.data.key: data for data in cluster.data()}
     workloads = tuple(sorted(cluster.workloads(), key=lambda workload: (workload.key, workload.resource.kind)))
-    users: dict[Key, list[WorkloadView]] = defaultdict(list)
+    users: dict[Key, list[RequestingWorkload]] = defaultdict(list)
     for workload in workloads:
         if not workload.finished:
             for key in keys_of(workload):
                 users[key].append(workload)
-    pods: dict[str, list[PodView]] = defaultdict(list)
+    pods: dict[str, list[DownloadPod]] = defaultdict(list)
     for pod in cluster.pods():
         pods[pod.job_uid].append(pod)
-    jobs: dict[str, dict[str, tuple[JobView, Run]]] = defaultdict(dict)
+    jobs: dict[str, dict[str, tuple[DownloadJob, Run]]] = defaultdict(dict)
     for job in sorted(cluster.jobs(), key=lambda item: item.run.attempt):
         jobs[job.data_uid][job.run.place] = (job, _run(job, pods.get(job.uid, ()), progress, now_s))
-    queued: dict[str, tuple[KueueView, ...]] = {}
+    queued: dict[str, tuple[QueuedWorkload, ...]] = {}
     for kueue in cluster.kueue():
         queued[kueue.owner_uid] = (*queued.get(kueue.owner_uid, ()), kueue)
     folders = Counter(
@@ -157,7 +157,7 @@ def mode_of(cluster: Cluster, namespace: str, own: str, settings: StagingSetting
     return effective_mode(own, space.mode, settings.mode, settings.workload_may_lower), space.managed
 
 
-def cached_copies(views: Iterable[DataView], users: Mapping[Key, object]) -> dict[Place, list[Cached]]:
+def cached_copies(views: Iterable[DataObject], users: Mapping[Key, object]) -> dict[Place, list[Cached]]:
     """Copies by where they share room."""
     cacheds: dict[Place, list[Cached]] = defaultdict(list)
     for staged in views:
@@ -172,7 +172,7 @@ def cached_copies(views: Iterable[DataView], users: Mapping[Key, object]) -> dic
 
 
 def _evicted(
-    views: Mapping[Key, DataView],
+    views: Mapping[Key, DataObject],
     users: Mapping[Key, object],
     cached: Mapping[Place, Sequence[Cached]],
     settings: StagingSettings,
@@ -212,7 +212,7 @@ def _size(data: StagedData, copy: Copy) -> int:
     return (copy.amounts.bytes if copy.amounts else 0) or data.spec.size_bytes or 0
 
 
-def _stuck(pod: PodView, now_s: float) -> str:
+def _stuck(pod: DownloadPod, now_s: float) -> str:
     """Why a pod does not do its work; empty where it does, or soon may."""
     if pod.leaves_at_s is not None and not pod.ended and now_s - pod.leaves_at_s >= _SLOW_S:
         return (
@@ -228,7 +228,7 @@ def _stuck(pod: PodView, now_s: float) -> str:
     return pod.waiting
 
 
-def _run(job: JobView, pods: Iterable[PodView], progress: Progresses, now_s: float) -> Run:
+def _run(job: DownloadJob, pods: Iterable[DownloadPod], progress: Progresses, now_s: float) -> Run:
     """A Job with what its newest pod told. That it has ended counts once the pod's last words are there, or late."""
     run = job.run
     newest = max(pods, key=lambda pod: (not pod.ended, pod.ended_at_s, pod.started_s), default=None)

@@ -18,13 +18,20 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.holds.hold import HOLDABLE
 from kopt.cluster.objects.fields import slim
-from kopt.cluster.objects.namespace import NamespaceView, namespace_view
+from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.objects.staged_data import ASKS_LABEL, STAGED_DATA, staged_data_of
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
-from kopt.controllers.staging.ports import DataView
-from kopt.controllers.staging.reading import asking_pod_view, job_view, kueue_view, node_view, pod_view, workload_view
-from kopt.controllers.staging.views import JobView, KueueView, NodeView, PodView, WorkloadView
+from kopt.controllers.staging.ports import DataObject
+from kopt.controllers.staging.reading import (
+    read_job,
+    read_node,
+    read_pod,
+    read_queued_workload,
+    read_requesting_pod,
+    read_workload,
+)
+from kopt.controllers.staging.views import DownloadJob, DownloadPod, QueuedWorkload, RequestingWorkload, StagingNode
 from kopt.policies.staging.pod import DATA_LABEL
 
 WORKLOADS = tuple(resource for resource in HOLDABLE if resource not in (CRON_JOBS, KUEUE_WORKLOADS))
@@ -37,16 +44,16 @@ class LiveCluster:
     def __init__(self, kube: Kube) -> None:
         self.changed = asyncio.Event()
         self._data = ObjectCache(Informer(kube, STAGED_DATA, keep=data_view, required=True))
-        self._jobs = ObjectCache(Informer(kube, JOBS, keep=job_view, label_selector=DATA_LABEL))
+        self._jobs = ObjectCache(Informer(kube, JOBS, keep=read_job, label_selector=DATA_LABEL))
         self._workloads = {
-            resource: ObjectCache(Informer(kube, resource, keep=partial(workload_view, resource=resource)))
+            resource: ObjectCache(Informer(kube, resource, keep=partial(read_workload, resource=resource)))
             for resource in WORKLOADS
         }
-        self._workloads[PODS] = ObjectCache(Informer(kube, PODS, keep=asking_pod_view, label_selector=ASKS_LABEL))
-        self._kueue = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=kueue_view))
-        self._pods: Informer[PodView] = Informer(kube, PODS, keep=pod_view, label_selector=DATA_LABEL)
-        self._nodes: Informer[NodeView] = Informer(kube, NODES, keep=node_view)
-        self._namespaces: Informer[NamespaceView] = Informer(kube, NAMESPACES, keep=namespace_view)
+        self._workloads[PODS] = ObjectCache(Informer(kube, PODS, keep=read_requesting_pod, label_selector=ASKS_LABEL))
+        self._kueue = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=read_queued_workload))
+        self._pods: Informer[DownloadPod] = Informer(kube, PODS, keep=read_pod, label_selector=DATA_LABEL)
+        self._nodes: Informer[StagingNode] = Informer(kube, NODES, keep=read_node)
+        self._namespaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
         self.informers: tuple[Informer[Any], ...] = (
             self._namespaces,
             self._nodes,
@@ -59,26 +66,26 @@ class LiveCluster:
         for informer in self.informers:
             informer.subscribe(self._told)
 
-    def data(self) -> Sequence[DataView]:
+    def data(self) -> Sequence[DataObject]:
         return list(self._data.objects.values())
 
-    def workloads(self) -> Sequence[WorkloadView]:
+    def workloads(self) -> Sequence[RequestingWorkload]:
         return [workload for cache in self._workloads.values() for workload in cache.objects.values()]
 
-    def jobs(self) -> Sequence[JobView]:
+    def jobs(self) -> Sequence[DownloadJob]:
         return list(self._jobs.objects.values())
 
-    def pods(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[DownloadPod]:
         return list(self._pods.objects.values())
 
-    def kueue(self) -> Sequence[KueueView]:
+    def kueue(self) -> Sequence[QueuedWorkload]:
         return list(self._kueue.objects.values())
 
-    def nodes(self) -> Sequence[NodeView]:
+    def nodes(self) -> Sequence[StagingNode]:
         return list(self._nodes.objects.values())
 
-    def namespace(self, name: str) -> NamespaceView:
-        return self._namespaces.objects.get(("", name), NamespaceView())
+    def namespace(self, name: str) -> NamespaceSettings:
+        return self._namespaces.objects.get(("", name), NamespaceSettings())
 
     def noted(self, resource: Resource, document: Object) -> None:
         if resource == KUEUE_WORKLOADS:
@@ -95,5 +102,5 @@ class LiveCluster:
             self.changed.set()
 
 
-def data_view(document: Object) -> DataView:
-    return DataView(slim(document), document["metadata"]["resourceVersion"], staged_data_of(document))
+def data_view(document: Object) -> DataObject:
+    return DataObject(slim(document), document["metadata"]["resourceVersion"], staged_data_of(document))

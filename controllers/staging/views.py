@@ -15,7 +15,7 @@ GATE = f"{GATE_PREFIX}staging"
 
 
 @dataclass(frozen=True)
-class WorkloadView:
+class RequestingWorkload:
     """A workload that asks for data. ``runs``: it is not stopped; ``stopped``: by neither a queue nor a holder of ours;
     ``mode`` is what it says itself."""
 
@@ -49,7 +49,7 @@ class WorkloadView:
 
 
 @dataclass(frozen=True)
-class NodeView:
+class StagingNode:
     """``gpus``: milli-GPU; ``usable``: ready, not cordoned and not told to be left; ``machine``: another one where the
     node was made again, or its system."""
 
@@ -62,7 +62,7 @@ class NodeView:
 
 
 @dataclass(frozen=True)
-class PodView:
+class DownloadPod:
     """A pod of one of our Jobs. ``waiting`` says why it does not run; ``result`` what it told at its end."""
 
     key: Key
@@ -83,7 +83,7 @@ class PodView:
 
 
 @dataclass(frozen=True)
-class JobView:
+class DownloadJob:
     """One of our Jobs, without what its pods tell."""
 
     document: Object = field(compare=False, repr=False)
@@ -95,7 +95,7 @@ class JobView:
 
 
 @dataclass(frozen=True)
-class KueueView:
+class QueuedWorkload:
     """A Workload of Kueue's, without most of its object."""
 
     document: Object = field(compare=False, repr=False)

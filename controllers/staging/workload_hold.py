@@ -15,7 +15,7 @@ from kopt.cluster.workloads.jobs import JOB_NAME_LABEL, has_begun
 from kopt.controllers.staging.affinity import affinity_to
 from kopt.controllers.staging.ports import Cluster, Reads, StagingSettings, Writes, keys_of
 from kopt.controllers.staging.snapshot import StagingSnapshot, mode_of
-from kopt.controllers.staging.views import HOLDER, KueueView, WorkloadView
+from kopt.controllers.staging.views import HOLDER, QueuedWorkload, RequestingWorkload
 from kopt.core.decision import Mode
 from kopt.core.staging.staged_data import DataPhase, NodeCache, StagedData
 from kopt.policies.staging.decide import is_ready
@@ -45,7 +45,7 @@ class Holding:
         self._emit_event, self._clock = emit_event, clock
         self._reported: dict[str, str] = {}
 
-    async def look_at(self, workload: WorkloadView, snapshot: StagingSnapshot) -> float | None:
+    async def look_at(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> float | None:
         """In how many seconds to look again if nothing changes; None for never."""
         mode, managed = mode_of(self._cluster, workload.key[0], workload.mode, self._settings)
         staged_datas, missing = self._data(workload, snapshot)
@@ -99,13 +99,13 @@ class Holding:
         there = {workload.uid for workload in snapshot.workloads}
         self._reported = {uid: said for uid, said in self._reported.items() if uid in there}
 
-    def _data(self, workload: WorkloadView, snapshot: StagingSnapshot) -> tuple[list[StagedData], list[str]]:
+    def _data(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> tuple[list[StagedData], list[str]]:
         """What there is of the StagedData that it names, and the names of those that there are not."""
         keys = keys_of(workload)
         staged_datas = [snapshot.views[key].data for key in keys if key in snapshot.views]
         return staged_datas, [name for space, name in keys if (space, name) not in snapshot.views]
 
-    async def _make(self, workload: WorkloadView, snapshot: StagingSnapshot) -> None:
+    async def _make(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> None:
         """The StagedData of what it asks for without a name."""
         for name, spec in workload.request.made:
             if (workload.key[0], name) not in snapshot.views:
@@ -115,7 +115,7 @@ class Holding:
                     continue
                 self._cluster.noted(STAGED_DATA, made)
 
-    async def _has_begun(self, workload: WorkloadView, *, asks: bool) -> bool:
+    async def _has_begun(self, workload: RequestingWorkload, *, asks: bool) -> bool:
         """Whether stopping it loses something; its pods are only asked for where that decides."""
         if workload.ran or not workload.runs or not asks or workload.holder not in ("", HOLDER):
             return workload.ran
@@ -125,7 +125,7 @@ class Holding:
         return any(has_begun(item) for item in pods.items)
 
     async def _hold(
-        self, workload: WorkloadView, staged_datas: Sequence[StagedData], state: tuple[str, str, str]
+        self, workload: RequestingWorkload, staged_datas: Sequence[StagedData], state: tuple[str, str, str]
     ) -> None:
         changes = hold(workload.resource, workload.document, HOLDER)
         await self._patch(workload, changes, self._annotation(workload, staged_datas, state))
@@ -133,14 +133,14 @@ class Holding:
             workload, "HeldForData", f"It waits for {', '.join(workload.request.all_names) or 'its data'}, in no queue."
         )
 
-    async def _stop(self, kueue: Sequence[KueueView]) -> None:
+    async def _stop(self, kueue: Sequence[QueuedWorkload]) -> None:
         """Suspended by anybody else, Kueue would start it again."""
         for item in kueue:
             if item.active and item.has_quota:
                 changes = hold(KUEUE_WORKLOADS, item.document, HOLDER)
                 self._cluster.noted(KUEUE_WORKLOADS, await self._writes.patch(KUEUE_WORKLOADS, item.document, changes))
 
-    async def give_back(self, kueue: KueueView, snapshot: StagingSnapshot) -> None:
+    async def give_back(self, kueue: QueuedWorkload, snapshot: StagingSnapshot) -> None:
         """A Workload of Kueue's that we have stopped is its queue's again once what it is of is."""
         owner = next((workload for workload in snapshot.workloads if workload.uid == kueue.owner_uid), None)
         if kueue.holder == HOLDER and (owner is None or owner.holder != HOLDER):
@@ -148,7 +148,12 @@ class Holding:
             self._cluster.noted(KUEUE_WORKLOADS, await self._writes.patch(KUEUE_WORKLOADS, kueue.document, changes))
 
     async def _release(
-        self, workload: WorkloadView, staged_datas: Sequence[StagedData], *, ready: bool, state: tuple[str, str, str]
+        self,
+        workload: RequestingWorkload,
+        staged_datas: Sequence[StagedData],
+        *,
+        ready: bool,
+        state: tuple[str, str, str],
     ) -> None:
         changes = pass_on(workload.resource, workload.document)
         nodes = _common_nodes(staged_datas) if ready else None
@@ -160,7 +165,7 @@ class Holding:
         else:
             self._say(workload, "LetGo", "It is not to be held any more.")
 
-    def _steered(self, workload: WorkloadView, nodes: Collection[str]) -> Object:
+    def _steered(self, workload: RequestingWorkload, nodes: Collection[str]) -> Object:
         """The change of a Job's or a pod's ``spec`` that keeps its pods to nodes with a copy, beside what it asks for
         itself; of other kinds none."""
         names = {node.name: node.hostname for node in self._cluster.nodes()}
@@ -171,7 +176,7 @@ class Holding:
         return {"affinity": affinity_to(wanted, spec, only_adds=True)} if workload.resource == PODS else {}
 
     async def _keep_annotation(
-        self, workload: WorkloadView, staged_datas: Sequence[StagedData], state: tuple[str, str, str]
+        self, workload: RequestingWorkload, staged_datas: Sequence[StagedData], state: tuple[str, str, str]
     ) -> float | None:
         """The annotation of a workload that stays as it is: at once where words change, figures from time to time."""
         text = self._annotation(workload, staged_datas, state)
@@ -189,25 +194,25 @@ class Holding:
         return None
 
     def _annotation(
-        self, workload: WorkloadView, staged_datas: Sequence[StagedData], state: tuple[str, str, str]
+        self, workload: RequestingWorkload, staged_datas: Sequence[StagedData], state: tuple[str, str, str]
     ) -> str:
         return told(state[0], workload.request, list(staged_datas), state[1], state[2], self._clock())
 
-    async def _patch(self, workload: WorkloadView, changes: Object, text: str = "") -> None:
+    async def _patch(self, workload: RequestingWorkload, changes: Object, text: str = "") -> None:
         metadata = dict(changes.get("metadata") or {})
         if text:
             metadata["annotations"] = {**(metadata.get("annotations") or {}), STAGING_ANNOTATION: text}
         document = await self._writes.patch(workload.resource, workload.document, changes | {"metadata": metadata})
         self._cluster.noted(workload.resource, document)
 
-    def _say(self, workload: WorkloadView, reason: str, sentence: str) -> None:
+    def _say(self, workload: RequestingWorkload, reason: str, sentence: str) -> None:
         if self._reported.get(workload.uid) != sentence:
             self._reported[workload.uid] = sentence
             self._emit_event(workload.resource.reference(*workload.key, workload.uid), reason, sentence)
 
 
 def _asker(
-    workload: WorkloadView, kueue: Sequence[KueueView], mode: Mode, *, managed: bool, begun: bool
+    workload: RequestingWorkload, kueue: Sequence[QueuedWorkload], mode: Mode, *, managed: bool, begun: bool
 ) -> DataWorkload:
     return DataWorkload(
         mode,
@@ -229,7 +234,7 @@ def _asker(
 
 
 def _state(
-    workload: WorkloadView, staged_datas: Sequence[StagedData], missing: Sequence[str], *, ready: bool
+    workload: RequestingWorkload, staged_datas: Sequence[StagedData], missing: Sequence[str], *, ready: bool
 ) -> tuple[str, str, str]:
     """State, reason and message of ``kaiwo.ai/staging``."""
     if ready:

@@ -10,7 +10,7 @@ from controlplane.processes import until
 from kopt.agents.logtail.annotator import AnnotationSettings, Annotator, annotations_of, rfc3339, unknown
 from kopt.agents.logtail.pods import Container, FollowedPod, followed_pod, mode_of
 from kopt.cluster.client.api import ApiError, Conflict, Forbidden, NotFound, Unreachable
-from kopt.cluster.objects.namespace import NamespaceView, namespace_view
+from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.core.decision import Mode
 
 Object = dict[str, Any]
@@ -116,7 +116,7 @@ def test_what_others_say_of_checkpoints_is_passed_on_until_we_say_it_ourselves()
 )
 def test_the_nearest_mode_wins(own: str, namespace: str, default: Mode, mode: Mode) -> None:
     found = followed_pod(pod(annotations={"kaiwo.ai/mode": own}))
-    view = namespace_view({"metadata": {"name": "research", "annotations": {"kaiwo.ai/mode": namespace}}})
+    view = read_namespace({"metadata": {"name": "research", "annotations": {"kaiwo.ai/mode": namespace}}})
     assert found is not None
     assert mode_of(found, view, default) is mode
 
@@ -278,4 +278,4 @@ async def test_a_server_that_does_not_answer_is_asked_again() -> None:
 
 def test_namespaces_opt_in() -> None:
     labels = {"kaiwo.ai/managed": "true"}
-    assert namespace_view({"metadata": {"name": "a", "labels": labels}}) == NamespaceView(True, "")
+    assert read_namespace({"metadata": {"name": "a", "labels": labels}}) == NamespaceSettings(True, "")

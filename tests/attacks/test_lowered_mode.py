@@ -18,9 +18,9 @@ from kopt.agents.logtail.pods import followed_pod
 from kopt.agents.logtail.process import ProcessSettings, SidecarSettings, _annotate_own
 from kopt.cluster.admission.review import Review
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, NAMESPACES, NODES
-from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceView
+from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceSettings
 from kopt.cluster.runtime.informer import Change, ChangeKind, Informer
-from kopt.cluster.workloads.workload import NamespaceFacts, read_workload
+from kopt.cluster.workloads.workload import NamespaceDefaults, read_workload
 from kopt.controllers.admission.evaluation import FixedState, evaluate
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
@@ -43,7 +43,7 @@ def refusal(rule: str = "", **metadata: Any) -> str:
     """What a tenant is told who creates a Job that no queue rule matches, in a cluster in enforce."""
     spec = {"mode": "enforce", "queues": {"onlyNamespaces": True}} | ({"workloadMode": rule} if rule else {})
     policy = parse_policy({"metadata": {"name": "default"}, "spec": spec})
-    view = FixedState(policy, {"team": NamespaceFacts()}, known_queues=[("team", "gpus")])
+    view = FixedState(policy, {"team": NamespaceDefaults()}, known_queues=[("team", "gpus")])
     document = job("train")
     document["metadata"] |= {"namespace": "team", **metadata}
     review = Review(
@@ -80,22 +80,22 @@ def webhook_mode(own: str, around: str) -> Mode:
     policy = parse_policy({"metadata": {"name": "default"}, "spec": {}})
     workload = read_workload(marked(own), "batch", "Job", "team", "train")
     assert workload is not None
-    return evaluate(workload, FixedState(policy, {}), NamespaceFacts(mode=around), ()).mode
+    return evaluate(workload, FixedState(policy, {}), NamespaceDefaults(mode=around), ()).mode
 
 
 def sizing_mode(own: str, around: str) -> Mode:
-    return snapshot_of(marked(own), NamespaceView(managed=True, mode=around), Mode.OBSERVE).mode
+    return snapshot_of(marked(own), NamespaceSettings(managed=True, mode=around), Mode.OBSERVE).mode
 
 
 def staging_mode(own: str, around: str) -> Mode:
-    cluster: Any = SimpleNamespace(namespace=lambda _: NamespaceView(managed=True, mode=around))
+    cluster: Any = SimpleNamespace(namespace=lambda _: NamespaceSettings(managed=True, mode=around))
     return staging_snapshot.mode_of(cluster, "team", own, StagingSettings(PodSettings("image")))[0]
 
 
 def preemption_cluster(around: str) -> LiveCluster:
     nothing: Any = None
     cluster = LiveCluster(nothing)
-    cluster._namespaces.objects["", "team"] = NamespaceView(managed=True, mode=around)
+    cluster._namespaces.objects["", "team"] = NamespaceSettings(managed=True, mode=around)
     return cluster
 
 
@@ -130,7 +130,7 @@ def logtail_mode(own: str, around: str) -> Mode:
     )
     nothing: Any = None
     source: Any = SimpleNamespace(finish=lambda: None)
-    pods = Pods(jobs, lambda *_: source, nothing, LogPodSettings(), nothing, lambda _: NamespaceView(True, around))
+    pods = Pods(jobs, lambda *_: source, nothing, LogPodSettings(), nothing, lambda _: NamespaceSettings(True, around))
     container = {"name": "train", "resources": {"limits": {"amd.com/gpu": 8}}}
     metadata = {"namespace": "team", "name": "train-0", "uid": "1", "annotations": {MODE_ANNOTATION: own}}
     view = followed_pod({"metadata": metadata, "spec": {"containers": [container]}})
@@ -178,7 +178,7 @@ def test_sizing_does_not_let_a_lowered_job_by() -> None:
     document["metadata"] |= {"namespace": "team", "annotations": LOWERED}
     for own in (LOWERED, {"kaiwo.ai/mode": "nonsense"}):
         document["metadata"]["annotations"] = own
-        assert snapshot_of(document, NamespaceView(managed=True, mode="enforce"), Mode.OBSERVE).mode is Mode.ENFORCE
+        assert snapshot_of(document, NamespaceSettings(managed=True, mode="enforce"), Mode.OBSERVE).mode is Mode.ENFORCE
 
 
 def lending(**annotations: str) -> World:

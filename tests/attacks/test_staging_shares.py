@@ -11,7 +11,7 @@ from staging_controller.test_scene import NOW, settings
 
 from kopt.cluster.client.resources import Object, Resource
 from kopt.controllers.staging.reconciler import Reconciler
-from kopt.controllers.staging.views import JobView, PodView
+from kopt.controllers.staging.views import DownloadJob, DownloadPod
 from kopt.core.staging.staged_data import CLAIM, Amounts, Copy, DataPhase
 from kopt.policies.staging.copies import Run, Step, Verb, advance
 from kopt.policies.staging.rules import StagingRules
@@ -37,7 +37,7 @@ class Shared(Written):
     def runs(self, namespace: str, name: str) -> None:
         uid = f"uid-{name}"
         self.made.append(
-            JobView(
+            DownloadJob(
                 {"metadata": {"name": name}},
                 "1",
                 (namespace, f"job-{name}"),
@@ -46,7 +46,7 @@ class Shared(Written):
                 Run(CLAIM, Verb.STAGE, 1, 1),
             )
         )
-        self.said.append(PodView((namespace, f"pod-{name}"), f"pod-{name}", f"job-{name}", True, False))
+        self.said.append(DownloadPod((namespace, f"pod-{name}"), f"pod-{name}", f"job-{name}", True, False))
 
     def follow(self, pods: Any) -> None:
         pass

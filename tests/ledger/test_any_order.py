@@ -15,10 +15,10 @@ from kopt.controllers.evictions.detection import GATHER_S
 from kopt.controllers.evictions.observations import Seen
 from kopt.controllers.evictions.recorder import Recorder
 from kopt.controllers.evictions.store import EvictionStore
-from kopt.controllers.evictions.views import job_view, kueue_view, pod_view
+from kopt.controllers.evictions.views import read_job, read_pod, read_workload
 from kopt.policies.evictions import Keeping
 
-VIEWS: dict[str, Callable[[Object], Any]] = {"Pod": pod_view, "Job": job_view, "Workload": kueue_view}
+VIEWS: dict[str, Callable[[Object], Any]] = {"Pod": read_pod, "Job": read_job, "Workload": read_workload}
 Event = tuple[str, Object, bool]
 """(kind, object, whether it is there)."""
 NOW = 1_772_000_000.0

@@ -28,7 +28,7 @@ from kopt.cluster.objects.node_bandwidth import pairs_of, stamp
 from kopt.controllers.pairwise.jobs import pair_of_job
 from kopt.controllers.pairwise.ports import Writer
 from kopt.controllers.pairwise.reconciler import Reconciler
-from kopt.controllers.pairwise.views import NodeView, PodView
+from kopt.controllers.pairwise.views import ObservedNode, ObservedPod
 from kopt.core.hardware.pairwise import Health
 
 from .conftest import GPU, GPUS
@@ -59,7 +59,8 @@ class Played:
         self.deaths, self.length, self.taken = deaths, length, taken
         self.now_s, self.calls = START_S, 0
         self.node_views = {
-            name: NodeView(name, name, {}, (), {GPU: GPUS}, True, 0.0) for name in (f"node-{n}" for n in range(nodes))
+            name: ObservedNode(name, name, {}, (), {GPU: GPUS}, True, 0.0)
+            for name in (f"node-{n}" for n in range(nodes))
         }
         self.stored: dict[Resource, dict[Key, Object]] = {JOBS: {}, NODE_BANDWIDTHS: {}, PAIRWISE_BENCHMARKS: {}}
         spec = {
@@ -72,7 +73,7 @@ class Played:
         }
         self._put(PAIRWISE_BENCHMARKS, {"metadata": {"name": "b", "uid": "b"}, "spec": spec})
         self.started: list[tuple[str, ...]] = []
-        self.pod_views: dict[Key, list[PodView]] = {}
+        self.pod_views: dict[Key, list[ObservedPod]] = {}
         self.ages: dict[Key, int] = {}
         self.numbers: dict[Key, int] = {}
         self.cost_s = 0.0
@@ -85,13 +86,13 @@ class Played:
     def jobs(self) -> list[Object]:
         return list(self.stored[JOBS].values())
 
-    def pods(self) -> list[PodView]:
+    def pods(self) -> list[ObservedPod]:
         return [one for found in self.pod_views.values() for one in found]
 
-    def pods_of(self, job: Key) -> list[PodView]:
+    def pods_of(self, job: Key) -> list[ObservedPod]:
         return self.pod_views.get(job, [])
 
-    def nodes(self) -> Mapping[str, NodeView]:
+    def nodes(self) -> Mapping[str, ObservedNode]:
         return self.node_views
 
     def bandwidths(self) -> dict[str, Object]:
@@ -186,8 +187,8 @@ class Played:
         conditions = self.stored[JOBS][key].get("status", {}).get("conditions")
         return self.now_s if not conditions else self.ages[key] + 10.0 * self.length
 
-    def _pod(self, key: Key, ended: bool) -> PodView:
-        return PodView(key, key[1], "", ended, False, False, 0, {GPU: GPUS}, key, "0", ended, 0, self.now_s)
+    def _pod(self, key: Key, ended: bool) -> ObservedPod:
+        return ObservedPod(key, key[1], "", ended, False, False, 0, {GPU: GPUS}, key, "0", ended, 0, self.now_s)
 
     def _same(self, resource: Resource, seen: Object) -> Object:
         found = self.stored[resource].get(key_of(seen))

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from kopt.cluster.client.api import Conflict
-from kopt.cluster.workloads.kueue import ClusterQueueView, PodView, WorkloadView
-from kopt.cluster.workloads.kueue_reading import cluster_queue_view, pod_view, workload_view
+from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue_reading import read_cluster_queue, read_gpu_pod, read_kueue_workload
 from kopt.controllers.preemption.patches import stamp
 
 GPU, QUEUE, NOW_S = "nvidia.com/gpu", "research", 1_900_000_000.0
@@ -61,10 +61,10 @@ def reserved(gpus: int, at_s: float) -> Object:
     return {"admission": {"clusterQueue": QUEUE, "podSetAssignments": [usage]}, "conditions": [condition]}
 
 
-def queue(gpus: int, cpus: int = 100, preempts: str = "LowerPriority", **spec: Any) -> ClusterQueueView:
+def queue(gpus: int, cpus: int = 100, preempts: str = "LowerPriority", **spec: Any) -> ClusterQueue:
     resources = [{"name": GPU, "nominalQuota": str(gpus)}, {"name": "cpu", "nominalQuota": str(cpus)}]
     group = {"coveredResources": [GPU, "cpu"], "flavors": [{"name": "h100", "resources": resources}]}
-    found = cluster_queue_view(
+    found = read_cluster_queue(
         {
             "metadata": {"name": QUEUE},
             "status": {"conditions": [{"type": "Active", "status": "True"}]},
@@ -94,9 +94,9 @@ def notes(
     return found | ({"kaiwo.ai/last-checkpoint-time": stamp(now_s - age_s - 30)} if known else {})
 
 
-def pod(job: str, gpus: int, annotations: dict[str, str] | None = None, number: int = 0) -> PodView:
+def pod(job: str, gpus: int, annotations: dict[str, str] | None = None, number: int = 0) -> GpuPod:
     owner = {"kind": "Job", "name": job, "uid": f"job-{job}", "controller": True}
-    found = pod_view(
+    found = read_gpu_pod(
         {
             "metadata": {
                 "name": f"{job}-{number}",
@@ -119,7 +119,7 @@ class Books:
     def __init__(self, quota: int, *documents: Object) -> None:
         self.documents = {one["metadata"]["name"]: one for one in documents}
         self.queue, self.now_s = queue(quota), NOW_S
-        self.notes: dict[str, dict[str, str]] = {}
+        self.annotations: dict[str, dict[str, str]] = {}
         self.told: list[tuple[str, str]] = []
         self.writes = 0
         self.dies_after: int | None = None
@@ -127,32 +127,32 @@ class Books:
         self.asked: list[str] = []
         self._aside: set[str] = set()
 
-    def workloads(self) -> list[WorkloadView]:
-        return [workload_view(json.loads(json.dumps(one))) for one in self.documents.values()]
+    def workloads(self) -> list[KueueWorkload]:
+        return [read_kueue_workload(json.loads(json.dumps(one))) for one in self.documents.values()]
 
-    def workload(self, key: tuple[str, str]) -> WorkloadView | None:
+    def workload(self, key: tuple[str, str]) -> KueueWorkload | None:
         return next((one for one in self.workloads() if one.key == key), None)
 
-    def queue_of(self, _: WorkloadView) -> ClusterQueueView:
+    def queue_of(self, _: KueueWorkload) -> ClusterQueue:
         return self.queue
 
-    def pods_of(self, view: WorkloadView) -> list[PodView]:
+    def pods_of(self, view: KueueWorkload) -> list[GpuPod]:
         gpus = view.uses.get(("h100", GPU), 0) // 1000
-        return [pod(view.key[1], gpus, self.notes.get(view.key[1]))] if gpus else []
+        return [pod(view.key[1], gpus, self.annotations.get(view.key[1]))] if gpus else []
 
     def preemptions(self, _: float) -> dict[str, int]:
         return {}
 
-    def mode(self, _: WorkloadView) -> str:
+    def mode(self, _: KueueWorkload) -> str:
         return "enforce"
 
     def noted(self, document: Object) -> None:
         """Written already."""
 
-    def tell(self, view: WorkloadView, reason: str, _: str) -> None:
+    def tell(self, view: KueueWorkload, reason: str, _: str) -> None:
         self.told.append((view.key[1], reason))
 
-    async def patch(self, view: WorkloadView, changes: Object) -> None:
+    async def patch(self, view: KueueWorkload, changes: Object) -> None:
         """A merge patch under the condition that the object is as it was seen; then Kueue has its turn."""
         if self.dies_after is not None and self.writes >= self.dies_after:
             raise KilledError
@@ -164,19 +164,19 @@ class Books:
         document["metadata"]["resourceVersion"] = str(int(view.version) + 1)
         self.kueue()
 
-    async def patch_all(self, changes: list[tuple[WorkloadView, Object]]) -> None:
+    async def patch_all(self, changes: list[tuple[KueueWorkload, Object]]) -> None:
         for view, change in changes:
             await self.patch(view, change)
 
-    async def ask(self, view: PodView, changes: Object) -> None:
+    async def ask(self, view: GpuPod, changes: Object) -> None:
         """As ``patch``, on a pod."""
         if self.dies_after is not None and self.writes >= self.dies_after:
             raise KilledError
         self.writes += 1
         self.asked.append(view.key[1].rpartition("-")[0])
-        self.notes.setdefault(self.asked[-1], {}).update(changes["metadata"]["annotations"])
+        self.annotations.setdefault(self.asked[-1], {}).update(changes["metadata"]["annotations"])
 
-    async def look(self, view: PodView) -> PodView | None:
+    async def look(self, view: GpuPod) -> GpuPod | None:
         """The pod as it is now."""
         there = {one.uid: one for own in self.workloads() for one in self.pods_of(own)}
         return there.get(view.uid)
@@ -197,18 +197,18 @@ class Books:
                 key=lambda two: (written[two.uid], -(two.reserved_s or 0)),
             )
             free = self.queue.quota[place] - sum(two.uses[place] for two in running)
-            victims: list[WorkloadView] = []
+            victims: list[KueueWorkload] = []
             for two in order:
-                if free >= one.asks[GPU]:
+                if free >= one.requests[GPU]:
                     break
                 victims.append(two)
                 free += two.uses[place]
-            if free < one.asks[GPU]:
+            if free < one.requests[GPU]:
                 self._aside.add(one.uid)
                 continue
             self._aside.clear()
             for two in tuple(victims[:-1]):
-                if free - two.uses[place] >= one.asks[GPU]:
+                if free - two.uses[place] >= one.requests[GPU]:
                     victims.remove(two)
                     free -= two.uses[place]
             for two in victims:
@@ -217,7 +217,7 @@ class Books:
                     two.key[1],
                     {"conditions": [{"type": "Evicted", "status": "True", "lastTransitionTime": stamp(self.now_s)}]},
                 )
-            self._touch(one.key[1], reserved(one.asks[GPU] // 1000, self.now_s))
+            self._touch(one.key[1], reserved(one.requests[GPU] // 1000, self.now_s))
 
     def _touch(self, name: str, status: Object) -> None:
         document = self.documents[name]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.cluster.client.api import ApiError, Conflict
-from kopt.cluster.workloads.kueue import WorkloadView
+from kopt.cluster.workloads.kueue import KueueWorkload
 from kopt.controllers.preemption.patches import stamp
 from kopt.controllers.preemption.ports import ControllerSettings, Writer
 from kopt.controllers.preemption.reconciler import Reconciler
@@ -18,7 +18,7 @@ from kopt.core.decision import Mode
 
 from .builders import NOW_S, Books, KilledError, notes, queue, workload
 
-SETTINGS = ControllerSettings(Mode.ENFORCE, budget_s=120.0, cover_s=30.0)
+SETTINGS = ControllerSettings(Mode.ENFORCE, budget_s=120.0, shield_s=30.0)
 KINDS = {
     "safe": notes(),
     "cheap": notes(lost=1),
@@ -47,7 +47,7 @@ def books(made: list[Gang], asks: int, spare: int = 0) -> Books:
     ]
     urgent = workload("urgent", asks, 1000, held=True, started_s=NOW_S - 1)
     found = Books(sum(gpus for _, gpus, _, _ in made) + spare, *documents, urgent)
-    found.notes = {f"gang-{n}": dict(KINDS[kind]) for n, (kind, _, _, _) in enumerate(made)}
+    found.annotations = {f"gang-{n}": dict(KINDS[kind]) for n, (kind, _, _, _) in enumerate(made)}
     return found
 
 
@@ -129,7 +129,7 @@ def test_a_priority_that_was_not_set_is_not_set_again() -> None:
         workload("plain", 4, None),
         workload("urgent", 4, 1000, held=True, started_s=NOW_S - 1),
     )
-    cluster.notes = {"safe": notes(lost=1)}
+    cluster.annotations = {"safe": notes(lost=1)}
     passes(cluster)
     assert cluster.taken == ["safe"]
     assert "priority" not in cluster.documents["plain"]["spec"]
@@ -148,7 +148,7 @@ def test_kueue_goes_by_its_own_rule_when_the_covers_end() -> None:
     passes(cluster)
     assert cluster.taken == [], "only the chosen can be taken, and they are not enough"
     assert marks(cluster) == ["gang-1"]
-    cluster.now_s += SETTINGS.cover_s + 1
+    cluster.now_s += SETTINGS.shield_s + 1
     passes(cluster)
     assert sorted(cluster.taken) == ["gang-0", "gang-1"]
     assert marks(cluster) == []
@@ -204,20 +204,20 @@ def test_the_budget_of_one_that_was_held_by_others_counts_from_when_they_let_it_
         passes(cluster)
         assert (("urgent", "PreemptionLeft") in cluster.told) is left
         assert (marks(cluster) == ["urgent"]) is not left
-    cluster.notes["gang-0"] = notes(lost=1)
+    cluster.annotations["gang-0"] = notes(lost=1)
     passes(cluster)
     assert cluster.taken == ["gang-0"]
 
 
 def test_advice_that_met_a_write_of_kueues_is_given_again() -> None:
     cluster = Books(8, workload("safe", 4, started_s=NOW_S - 9000), workload("silent", 4, started_s=NOW_S - 600))
-    cluster.notes = {"safe": notes(lost=1)}
+    cluster.annotations = {"safe": notes(lost=1)}
     cluster.kueue = lambda: None  # type: ignore[method-assign]
     cluster.mode = lambda _: "annotate"  # type: ignore[method-assign]
     reconciler = Reconciler(cluster, cast(Writer, cluster), SETTINGS, cluster.tell, lambda: cluster.now_s)
     write, conflicts = cluster.patch, [Conflict(409, "Conflict", "it has changed")]
 
-    async def patch(view: WorkloadView, changes: Any) -> None:
+    async def patch(view: KueueWorkload, changes: Any) -> None:
         if conflicts:
             raise conflicts.pop()
         await write(view, changes)
@@ -247,7 +247,7 @@ def test_advice_that_met_a_write_of_kueues_is_given_again() -> None:
 )
 def test_whatever_stands_on_a_pod_nobody_is_held_for_ever(name: str, words: str) -> None:
     cluster = books([("safe", 4, 100, 9000), ("safe", 4, 100, 600)], 4)
-    cluster.notes["gang-1"] |= {f"kaiwo.ai/{name}": words, "kaiwo.ai/work-at-risk-interval": "0-1e308"}
+    cluster.annotations["gang-1"] |= {f"kaiwo.ai/{name}": words, "kaiwo.ai/work-at-risk-interval": "0-1e308"}
     passes(cluster)
     assert cluster.taken == ["gang-0"]
     assert marks(cluster) == []
@@ -278,12 +278,12 @@ def touch(cluster: Books, name: str, **spec: Any) -> None:
 
 def test_a_chosen_one_that_begins_to_write_before_kueue_looks_is_not_taken() -> None:
     cluster, reconciler = let_go("safe", "silent")
-    cluster.notes["gang-0"] = notes("CKPT_WRITING", safe=False)
+    cluster.annotations["gang-0"] = notes("CKPT_WRITING", safe=False)
     asyncio.run(reconciler.step())
     looks(cluster)
     assert cluster.taken == []
     assert "urgent" in marks(cluster), "it is decided about again"
-    cluster.notes["gang-0"] = notes()
+    cluster.annotations["gang-0"] = notes()
     asyncio.run(reconciler.step())
     assert cluster.taken == ["gang-0"]
     asyncio.run(reconciler.step())
@@ -323,7 +323,7 @@ def test_one_whose_priority_rises_while_covers_are_made_is_not_let_go_with_too_l
     cluster = books([("safe", 4, 100, 9000), ("writing", 4, 100, 600)], 4)
     write = cluster.patch
 
-    async def patch(view: WorkloadView, changes: Any) -> None:
+    async def patch(view: KueueWorkload, changes: Any) -> None:
         await write(view, changes)
         if view.key[1] == "gang-1" and changes["spec"]["priority"] == 1001:
             touch(cluster, "urgent", priority=2000)
@@ -338,7 +338,7 @@ def test_a_new_one_of_the_same_name_is_not_let_go_in_place_of_the_old() -> None:
     cluster = books([("safe", 4, 100, 9000), ("writing", 4, 100, 600)], 4)
     write = cluster.patch
 
-    async def patch(view: WorkloadView, changes: Any) -> None:
+    async def patch(view: KueueWorkload, changes: Any) -> None:
         await write(view, changes)
         if view.key[1] == "gang-1" and cluster.documents["urgent"]["metadata"]["uid"] == "uid-urgent":
             again = workload("urgent", 4, 3000, held=True, started_s=NOW_S)
@@ -356,7 +356,7 @@ def test_one_whose_room_is_being_left_does_not_leave_its_queue() -> None:
     cluster, reconciler = let_go("safe", "silent")
     evicted = {"type": "Evicted", "status": "True", "lastTransitionTime": stamp(NOW_S)}
     cluster.documents["gang-0"]["status"]["conditions"].append(evicted)
-    cluster.now_s += 10 * SETTINGS.cover_s
+    cluster.now_s += 10 * SETTINGS.shield_s
     asyncio.run(reconciler.step())
     assert marks(cluster) == [], "nobody is covered for longer than is said"
     assert "lapsed" not in cluster.documents["urgent"]["metadata"]["annotations"]["kaiwo.ai/preemption"]
@@ -375,7 +375,7 @@ def test_one_that_cannot_be_written_does_not_keep_the_others() -> None:
     cluster.queue = queue(9)
     write = cluster.patch
 
-    async def patch(view: WorkloadView, changes: Any) -> None:
+    async def patch(view: KueueWorkload, changes: Any) -> None:
         if view.key[1] in ("broken", "first"):
             raise ApiError(422, "Invalid", "a policy of this namespace refuses it")
         await write(view, changes)
@@ -390,7 +390,7 @@ def test_who_can_never_be_covered_keeps_nobody_beyond_the_budget() -> None:
     cluster = books([("safe", 4, 100, 9000), ("writing", 4, 100, 600)], 4)
     write = cluster.patch
 
-    async def patch(view: WorkloadView, changes: Any) -> None:
+    async def patch(view: KueueWorkload, changes: Any) -> None:
         if view.key[1] == "gang-1":
             raise ApiError(422, "Invalid", "a policy of this namespace refuses it")
         await write(view, changes)
@@ -399,8 +399,9 @@ def test_who_can_never_be_covered_keeps_nobody_beyond_the_budget() -> None:
     passes(cluster)
     assert marks(cluster) == ["urgent"]
     cluster.now_s += SETTINGS.budget_s + SETTINGS.overdue_s
-    cluster.notes = {
-        name: {**said, "kaiwo.ai/checkpoint-observed-at": stamp(cluster.now_s)} for name, said in cluster.notes.items()
+    cluster.annotations = {
+        name: {**said, "kaiwo.ai/checkpoint-observed-at": stamp(cluster.now_s)}
+        for name, said in cluster.annotations.items()
     }
     passes(cluster)
     assert marks(cluster) == []
@@ -434,10 +435,10 @@ def test_what_multikueue_has_in_two_clusters_keeps_its_spec(where: str) -> None:
 def test_where_one_in_a_write_is_kept_from_kueue_it_does_not_take_another_in_a_write() -> None:
     cluster = books([("writing", 4, 50, 9000), ("writing", 4, 100, 600)], 4)
     cluster.now_s += SETTINGS.budget_s
-    cluster.notes = {name: notes("CKPT_WRITING", safe=False, now_s=cluster.now_s) for name in cluster.notes}
+    cluster.annotations = {name: notes("CKPT_WRITING", safe=False, now_s=cluster.now_s) for name in cluster.annotations}
     passes(cluster)
     assert cluster.documents["urgent"]["spec"]["active"] is True
     assert cluster.taken == []
-    cluster.now_s += SETTINGS.cover_s
+    cluster.now_s += SETTINGS.shield_s
     passes(cluster)
     assert cluster.taken == ["gang-0"], "Kueue's own choice"

@@ -82,7 +82,7 @@ def test_room_that_is_made_is_not_taken_for_the_next_ones() -> None:
     one.now_s += 1
     one.passes(2)
     assert one.held() == ["next-0"]
-    one.now_s += SETTINGS.cover_s
+    one.now_s += SETTINGS.shield_s
     one.passes(2)
     assert one.held() == []
 
@@ -97,7 +97,7 @@ def test_the_next_leader_finishes_what_was_begun() -> None:
     del one.pods["gang-0-0"]
     assert ask(one, new(one, priority=10, job="gang-0")), "who made room takes it again"
     assert not ask(one, new(one, priority=2000, gpus=1, job="other")), "a more important one"
-    one.now_s += SETTINGS.cover_s + 1
+    one.now_s += SETTINGS.shield_s + 1
     fresh(one)
     one.passes(1)
     assert one.held() == ["next-0"], "the room is for one of them"

@@ -34,19 +34,19 @@ gangs = st.lists(
 def trains(cluster: Books, name: str, since_s: float = 3600.0) -> None:
     """Its last checkpoint is so long ago, on the present clock; it can be asked."""
     lost = since_s * 4
-    kept = {key: value for key, value in cluster.notes.get(name, {}).items() if key.startswith("kaiwo.ai/save")}
-    cluster.notes[name] = notes(lost=lost, now_s=cluster.now_s) | ASKABLE | kept
-    cluster.notes[name]["kaiwo.ai/last-checkpoint-time"] = stamp(cluster.now_s - since_s)
+    kept = {key: value for key, value in cluster.annotations.get(name, {}).items() if key.startswith("kaiwo.ai/save")}
+    cluster.annotations[name] = notes(lost=lost, now_s=cluster.now_s) | ASKABLE | kept
+    cluster.annotations[name]["kaiwo.ai/last-checkpoint-time"] = stamp(cluster.now_s - since_s)
 
 
 def answers(cluster: Books, name: str) -> None:
     """It has written the checkpoint just now."""
-    cluster.notes[name] |= notes("CKPT_DONE", lost=4, age_s=0, now_s=cluster.now_s)
-    cluster.notes[name]["kaiwo.ai/last-checkpoint-time"] = stamp(cluster.now_s)
+    cluster.annotations[name] |= notes("CKPT_DONE", lost=4, age_s=0, now_s=cluster.now_s)
+    cluster.annotations[name]["kaiwo.ai/last-checkpoint-time"] = stamp(cluster.now_s)
 
 
 def request(cluster: Books, name: str) -> Any:
-    return request_of({"metadata": {"annotations": cluster.notes[name]}})
+    return request_of({"metadata": {"annotations": cluster.annotations[name]}})
 
 
 def at_work(*others: str) -> Books:
@@ -66,15 +66,15 @@ def test_it_is_asked_and_taken_once_it_has_saved() -> None:
     assert ("gang-0", "SaveRequested") in cluster.told
     cluster.now_s += 10
     trains(cluster, "gang-0")
-    cluster.notes["gang-0"]["kaiwo.ai/checkpoint-state"] = "CKPT_WRITING"
-    cluster.notes["gang-0"]["kaiwo.ai/checkpoint-safe"] = "false"
+    cluster.annotations["gang-0"]["kaiwo.ai/checkpoint-state"] = "CKPT_WRITING"
+    cluster.annotations["gang-0"]["kaiwo.ai/checkpoint-safe"] = "false"
     passes(cluster)
     assert cluster.taken == [], "it is in the write that we wanted"
     cluster.now_s += 5
     answers(cluster, "gang-0")
     passes(cluster)
     assert (cluster.asked, cluster.taken) == (["gang-0"], ["gang-0"])
-    durable_s = seconds(cluster.notes["gang-0"]["kaiwo.ai/last-checkpoint-time"])
+    durable_s = seconds(cluster.annotations["gang-0"]["kaiwo.ai/last-checkpoint-time"])
     assert durable_s is not None
     assert durable_s >= found.at_s, "what was done since the request alone is lost"
     decision = json.loads(cluster.documents["urgent"]["metadata"]["annotations"]["kaiwo.ai/preemption"])
@@ -101,12 +101,12 @@ def test_who_does_not_answer_is_taken_when_the_time_is_over() -> None:
 
 def test_who_can_be_asked_goes_before_who_loses_less_as_it_is() -> None:
     cluster = at_work("safe")
-    cluster.notes["gang-1"] = notes(lost=4000)
+    cluster.annotations["gang-1"] = notes(lost=4000)
     passes(cluster)
     assert cluster.asked == ["gang-0"]
     cluster.now_s += 5
     answers(cluster, "gang-0")
-    cluster.notes["gang-1"] = notes(lost=4020, now_s=cluster.now_s)
+    cluster.annotations["gang-1"] = notes(lost=4020, now_s=cluster.now_s)
     passes(cluster)
     assert cluster.taken == ["gang-0"]
 
@@ -166,7 +166,7 @@ def test_its_answer_is_not_taken_for_its_rhythm() -> None:
 
 def test_who_is_in_a_write_is_not_asked_for_another() -> None:
     cluster = at_work("writing")
-    cluster.notes["gang-0"] |= {"kaiwo.ai/checkpoint-state": "CKPT_WRITING", "kaiwo.ai/checkpoint-safe": "false"}
+    cluster.annotations["gang-0"] |= {"kaiwo.ai/checkpoint-state": "CKPT_WRITING", "kaiwo.ai/checkpoint-safe": "false"}
     passes(cluster)
     assert (cluster.asked, cluster.taken) == ([], [])
 
@@ -174,7 +174,7 @@ def test_who_is_in_a_write_is_not_asked_for_another() -> None:
 def test_another_request_of_long_ago_does_not_keep_it_from_being_asked() -> None:
     cluster = at_work("writing")
     old = SaveRequest.of("kopt-reallocation", "", NOW_S - 900, NOW_S - 600)
-    cluster.notes["gang-0"]["kaiwo.ai/save-requested"] = old.to_text()
+    cluster.annotations["gang-0"]["kaiwo.ai/save-requested"] = old.to_text()
     passes(cluster)
     assert cluster.asked == ["gang-0"]
 
@@ -207,7 +207,7 @@ def test_whoever_answers_and_wherever_it_dies(
                 answers(cluster, name)
                 answered.add(name)
             elif kinds[name] in ("safe", "cheap"):
-                cluster.notes[name]["kaiwo.ai/checkpoint-observed-at"] = stamp(cluster.now_s + 4)
+                cluster.annotations[name]["kaiwo.ai/checkpoint-observed-at"] = stamp(cluster.now_s + 4)
         cluster.now_s += 5
     cluster.dies_after = None
     for _ in range(4):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.cluster.workloads.kueue import WorkloadView
-from kopt.cluster.workloads.kueue_reading import local_queue_target, workload_view
+from kopt.cluster.workloads.kueue import KueueWorkload
+from kopt.cluster.workloads.kueue_reading import local_queue_target, read_kueue_workload
 from kopt.controllers.preemption.checkpoint_status import latest_status, members_of
 from kopt.controllers.preemption.patches import stamp
 from kopt.controllers.preemption.snapshot import QueueSnapshot, refusal, snapshot_for, to_shield, would_preempt
@@ -38,14 +38,14 @@ running = st.lists(
 def facts_of(made: list[tuple[int, int, bool, dict[str, str], int]], quota: int) -> QueueSnapshot:
     views, pods = [], {}
     for n, (gpus, priority, leaving, said, seen) in enumerate(made):
-        view = workload_view(workload(f"gang-{n}", gpus, priority))
+        view = read_kueue_workload(workload(f"gang-{n}", gpus, priority))
         views.append(replace(view, evicted_at_s=NOW_S) if leaving else view)
         pods[view.uid] = [pod(f"gang-{n}", seen, said)]
     return QueueSnapshot(NOW_S, queue(quota), views, pods)
 
 
-def urgent(gpus: int, priority: int = 1000) -> WorkloadView:
-    return workload_view(workload("urgent", gpus, priority, held=True))
+def urgent(gpus: int, priority: int = 1000) -> KueueWorkload:
+    return read_kueue_workload(workload("urgent", gpus, priority, held=True))
 
 
 @given(running, st.integers(1, 8), st.integers(0, 8))
@@ -132,10 +132,10 @@ def test_a_raised_priority_is_not_its_own() -> None:
             "kaiwo.ai/held-undo": '{"priority":100,"raised":1001,"for":"x","until":"2030-01-01T00:00:00Z"}'
         },
     }
-    assert workload_view(document).priority == 100
+    assert read_kueue_workload(document).priority == 100
     document["spec"]["priority"] = 500
-    assert workload_view(document).priority == 500, "somebody else has set it meanwhile"
-    assert GPU in workload_view(document).asks
+    assert read_kueue_workload(document).priority == 500, "somebody else has set it meanwhile"
+    assert GPU in read_kueue_workload(document).requests
 
 
 def test_of_many_only_the_cheapest_and_the_newest_are_weighed() -> None:
@@ -153,15 +153,15 @@ def test_what_pods_that_have_ended_had_is_free() -> None:
     document = workload("sweep", 16)
     document["spec"]["podSets"][0]["count"] = 8
     document["status"]["admission"]["podSetAssignments"][0]["count"] = 8
-    used = workload_view(document).uses["h100", GPU]
+    used = read_kueue_workload(document).uses["h100", GPU]
     document["status"]["reclaimablePods"] = [{"name": "main", "count": 6}]
-    view = workload_view(document)
+    view = read_kueue_workload(document)
     assert (used, view.uses["h100", GPU]) == (16_000, 4_000)
-    assert view.asks[GPU] == 2 * 16_000
+    assert view.requests[GPU] == 2 * 16_000
     assert not would_preempt(urgent(12), QueueSnapshot(NOW_S, queue(16), [view])), "there is room"
     document["status"]["admission"]["podSetAssignments"][0]["count"] = 4
     document["status"]["reclaimablePods"] = [{"name": "main", "count": 2}]
-    assert workload_view(document).uses["h100", GPU] == 16_000
+    assert read_kueue_workload(document).uses["h100", GPU] == 16_000
 
 
 def test_what_a_smaller_quota_takes_away_is_to_be_freed_first() -> None:
@@ -173,7 +173,7 @@ def test_what_a_smaller_quota_takes_away_is_to_be_freed_first() -> None:
 def test_pods_are_a_resource_too() -> None:
     document = workload("many", 4, held=True)
     document["spec"]["podSets"][0]["count"] = 3
-    assert workload_view(document).asks["pods"] == 3000
+    assert read_kueue_workload(document).requests["pods"] == 3000
 
 
 def test_nobody_waits_in_a_local_queue_that_is_stopped() -> None:

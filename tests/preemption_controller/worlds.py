@@ -115,7 +115,7 @@ class World:
         if pod.key[1] in self.rejects:
             raise ApiError(422, "Invalid", "a policy of the namespace refuses it")
         document = self._write(pod)
-        if document["metadata"]["resourceVersion"] != pod.view.version:
+        if document["metadata"]["resourceVersion"] != pod.gpu_pod.version:
             raise Conflict(409, "Conflict", "it has changed")
         for name, value in changes["metadata"]["annotations"].items():
             if name == "kaiwo.ai/save-requested":

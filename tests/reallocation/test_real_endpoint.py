@@ -96,7 +96,7 @@ async def refreshed(forecasts: Forecasts, wanted: ForecastState) -> None:
     """Asked again and again until it is so: the first answers of a model that loads may be the fallback's."""
     ends = time.monotonic() + PATIENCE_S
     while forecasts.state(POOL) is not wanted:
-        assert time.monotonic() < ends, f"{forecasts.state(POOL)}: {forecasts.of(POOL).trouble}"
+        assert time.monotonic() < ends, f"{forecasts.state(POOL)}: {forecasts.of(POOL).error}"
         await forecasts.refresh([(POOL, LEAD_S)])
 
 

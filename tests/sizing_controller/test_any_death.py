@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kopt.cluster.client.api import AlreadyExists
 from kopt.cluster.client.resources import JOBS, Key, Object, Resource
 from kopt.cluster.holds.hold import PARKED, QUEUE_LABEL, holder_of
-from kopt.cluster.objects.namespace import NamespaceView
+from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.controllers.sizing.jobs import state_of
 from kopt.controllers.sizing.pods import JobPod
 from kopt.controllers.sizing.ports import SizingSettings
@@ -65,8 +65,8 @@ class Played:
     def job(self, key: Key) -> Object | None:
         return self.jobs.get(key)
 
-    def namespace(self, name: str) -> NamespaceView:
-        return NamespaceView(True, "enforce")
+    def namespace(self, name: str) -> NamespaceSettings:
+        return NamespaceSettings(True, "enforce")
 
     def pods(self, job: Key) -> list[JobPod]:
         if job == KEY:

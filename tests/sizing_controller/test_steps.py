@@ -11,7 +11,7 @@ from kopt.cluster.client.api import Invalid
 from kopt.cluster.client.resources import JOBS, Key, Object, Resource
 from kopt.cluster.holds.hold import PARKED, hold, holder_of, parked, queue_of
 from kopt.cluster.holds.original_request import request_of
-from kopt.cluster.objects.namespace import NamespaceView
+from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.controllers.sizing.jobs import STATE_ANNOTATION, State, job_type_of
 from kopt.controllers.sizing.offers import all_offers, offers_of
 from kopt.controllers.sizing.pods import JobPod, job_pod
@@ -60,8 +60,8 @@ class World:
     def job(self, key: Key) -> Object | None:
         return self.found if key == KEY else None
 
-    def namespace(self, name: str) -> NamespaceView:
-        return NamespaceView(True, self.known.get("mode", "enforce"))
+    def namespace(self, name: str) -> NamespaceSettings:
+        return NamespaceSettings(True, self.known.get("mode", "enforce"))
 
     def pods(self, job: Key) -> list[JobPod]:
         return list(self.known.get("pods", ()))

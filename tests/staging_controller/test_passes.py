@@ -9,11 +9,11 @@ import pytest
 from kopt.cluster.client.api import Page
 from kopt.cluster.client.resources import JOBS, Object, Resource
 from kopt.cluster.objects.staged_data import STAGED_DATA, staged_data_of
-from kopt.controllers.staging.ports import DataView
-from kopt.controllers.staging.reading import workload_view
+from kopt.controllers.staging.ports import DataObject
+from kopt.controllers.staging.reading import read_workload
 from kopt.controllers.staging.reconciler import Reconciler
 from kopt.controllers.staging.state import data_view
-from kopt.controllers.staging.views import JobView, PodView, WorkloadView
+from kopt.controllers.staging.views import DownloadJob, DownloadPod, RequestingWorkload
 from kopt.core.staging.staged_data import CLAIM
 from kopt.policies.staging.copies import Run, Verb
 
@@ -29,7 +29,7 @@ class Written(Seen):
         self.created: list[Object] = []
         self.held: list[str] = []
 
-    def data(self) -> Sequence[DataView]:
+    def data(self) -> Sequence[DataObject]:
         return [data_view(one) for one in self.documents.values()]
 
     def noted(self, resource: Resource, document: Object) -> None:
@@ -70,7 +70,7 @@ class Written(Seen):
         return reconciler.troubles
 
 
-def asking(name: str, **metadata: Any) -> WorkloadView:
+def asking(name: str, **metadata: Any) -> RequestingWorkload:
     metadata = {
         "namespace": "team",
         "name": name,
@@ -78,7 +78,7 @@ def asking(name: str, **metadata: Any) -> WorkloadView:
         "resourceVersion": "1",
         "annotations": {"kaiwo.ai/staged-data": "tokens"},
     } | metadata
-    view = workload_view(
+    view = read_workload(
         {"metadata": metadata, "spec": {"suspend": False, "template": {"spec": {"containers": []}}}, "status": {}}, JOBS
     )
     assert view is not None
@@ -105,8 +105,8 @@ def test_downloads_whose_pods_cannot_begin_keep_no_other_from_beginning() -> Non
         uid = f"uid-stuck-{number}"
         cluster.stage(f"stuck-{number}", "s3://bucket/stuck")
         run = Run(CLAIM, Verb.STAGE, 1, 1)
-        cluster.made.append(JobView({}, "1", ("team", uid), uid, uid, run))
-        cluster.said.append(PodView(("team", uid), uid, uid, False, False, waiting="its pod waits: no such claim"))
+        cluster.made.append(DownloadJob({}, "1", ("team", uid), uid, uid, run))
+        cluster.said.append(DownloadPod(("team", uid), uid, uid, False, False, waiting="its pod waits: no such claim"))
     cluster.stage("good", "s3://bucket/good")
     cluster.step()
     assert [one["spec"]["template"]["spec"]["containers"][0]["args"][1] for one in cluster.created] == [

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kopt.cluster.client.resources import Object, Resource
-from kopt.cluster.objects.namespace import NamespaceView
+from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.cluster.objects.staged_data import staged_data_of, status_of
-from kopt.controllers.staging.ports import DataView, Silent, StagingSettings
-from kopt.controllers.staging.reading import pod_view
+from kopt.controllers.staging.ports import DataObject, Silent, StagingSettings
+from kopt.controllers.staging.reading import read_pod
 from kopt.controllers.staging.snapshot import StagingSnapshot, snapshot_of
-from kopt.controllers.staging.views import JobView, KueueView, NodeView, PodView, WorkloadView
+from kopt.controllers.staging.views import DownloadJob, DownloadPod, QueuedWorkload, RequestingWorkload, StagingNode
 from kopt.core.decision import Mode
 from kopt.core.staging.manifest import Trouble
 from kopt.core.staging.staged_data import (
@@ -38,30 +38,30 @@ class Seen:
     """A cluster of what is given."""
 
     found: list[StagedData] = field(default_factory=list)
-    asking: list[WorkloadView] = field(default_factory=list)
-    made: list[JobView] = field(default_factory=list)
-    said: list[PodView] = field(default_factory=list)
+    asking: list[RequestingWorkload] = field(default_factory=list)
+    made: list[DownloadJob] = field(default_factory=list)
+    said: list[DownloadPod] = field(default_factory=list)
 
-    def data(self) -> Sequence[DataView]:
-        return [DataView({"metadata": {}}, "1", one) for one in self.found]
+    def data(self) -> Sequence[DataObject]:
+        return [DataObject({"metadata": {}}, "1", one) for one in self.found]
 
-    def workloads(self) -> Sequence[WorkloadView]:
+    def workloads(self) -> Sequence[RequestingWorkload]:
         return self.asking
 
-    def jobs(self) -> Sequence[JobView]:
+    def jobs(self) -> Sequence[DownloadJob]:
         return self.made
 
-    def pods(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[DownloadPod]:
         return self.said
 
-    def nodes(self) -> Sequence[NodeView]:
-        return [NodeView("a", "a", (), 8000, usable=True)]
+    def nodes(self) -> Sequence[StagingNode]:
+        return [StagingNode("a", "a", (), 8000, usable=True)]
 
-    def kueue(self) -> Sequence[KueueView]:
+    def kueue(self) -> Sequence[QueuedWorkload]:
         return []
 
-    def namespace(self, name: str) -> NamespaceView:
-        return NamespaceView(managed=True)
+    def namespace(self, name: str) -> NamespaceSettings:
+        return NamespaceSettings(managed=True)
 
     def noted(self, resource: Resource, document: Object) -> None:
         raise AssertionError
@@ -88,10 +88,10 @@ def data(name: str, size: int, last_used_s: float, *, path: str = "", node: str 
     )
 
 
-def asks(name: str) -> WorkloadView:
+def asks(name: str) -> RequestingWorkload:
     from kopt.cluster.client.resources import JOBS
 
-    return WorkloadView(
+    return RequestingWorkload(
         {},
         "1",
         JOBS,
@@ -157,13 +157,13 @@ def test_a_folder_that_two_keep_is_not_taken_away_by_one() -> None:
 
 
 def test_a_job_has_ended_once_its_pods_last_words_are_there_or_late() -> None:
-    def run(ended_ago_s: float, *pods: PodView) -> Run:
+    def run(ended_ago_s: float, *pods: DownloadPod) -> Run:
         ended = Run(CLAIM, Verb.STAGE, 1, 1, ended=True, ok=True, ended_at_s=NOW - ended_ago_s)
-        job = JobView({}, "1", ("team", "job"), "job", "uid-one", ended)
+        job = DownloadJob({}, "1", ("team", "job"), "job", "uid-one", ended)
         return Seen([data("one", 5, 1)], made=[job], said=list(pods)).scene().jobs["uid-one"][CLAIM][1]
 
-    def pod(result: StageResult | None) -> PodView:
-        return PodView(("team", "pod"), "pod", "job", False, True, result=result, ended_at_s=NOW)
+    def pod(result: StageResult | None) -> DownloadPod:
+        return DownloadPod(("team", "pod"), "pod", "job", False, True, result=result, ended_at_s=NOW)
 
     assert not run(1, pod(None)).ended
     assert run(60, pod(None)).ended
@@ -174,13 +174,13 @@ def test_a_job_has_ended_once_its_pods_last_words_are_there_or_late() -> None:
 
 
 def test_the_pod_that_came_last_says_why_nothing_comes() -> None:
-    def waiting(*pods: PodView) -> str:
-        job = JobView({}, "1", ("team", "job"), "job", "uid-one", Run(CLAIM, Verb.STAGE, 1, 1))
+    def waiting(*pods: DownloadPod) -> str:
+        job = DownloadJob({}, "1", ("team", "job"), "job", "uid-one", Run(CLAIM, Verb.STAGE, 1, 1))
         scene = Seen([data("one", 5, 1)], made=[job], said=list(pods)).scene()
         return scene.jobs["uid-one"][CLAIM][1].pending_reason
 
-    evicted = PodView(("team", "first"), "first", "job", False, True, ended_at_s=NOW - 90, started_s=NOW - 100)
-    second = PodView(("team", "second"), "second", "job", False, False)
+    evicted = DownloadPod(("team", "first"), "first", "job", False, True, ended_at_s=NOW - 90, started_s=NOW - 100)
+    second = DownloadPod(("team", "second"), "second", "job", False, False)
     assert waiting(evicted, replace(second, waiting="no node has room")) == "no node has room"
     # The kubelet tells of volumes that cannot be mounted in events only.
     assert waiting(evicted, replace(second, scheduled_s=NOW - 5)) == ""
@@ -212,7 +212,7 @@ def test_a_failure_names_the_folder_as_people_know_it() -> None:
         one = replace(one, copies=(Copy(place, DataPhase.STAGING, 1, generation=1),))
         told = "the disk under /copy/one is full" if place == CLAIM else "the disk under /copy is full"
         run = Run(place, Verb.STAGE, 1, 1, ended=True, reason=Trouble.NO_ROOM, message=told, ended_at_s=NOW - 60)
-        scene = Seen([one], made=[JobView({}, "1", ("team", "job"), "job", one.uid, run)]).scene()
+        scene = Seen([one], made=[DownloadJob({}, "1", ("team", "job"), "job", one.uid, run)]).scene()
         return decide(scene.known(scene.views[one.key], settings(), NOW), NOW, StagingRules()).data.copies[0].message
 
     assert message(data("one", 5, 1)) == "the disk under pvc://claim/one is full"
@@ -222,7 +222,7 @@ def test_a_failure_names_the_folder_as_people_know_it() -> None:
 def test_a_pod_that_could_say_nothing_is_told_of_in_the_systems_words() -> None:
     def died(**status: Any) -> str:
         metadata = {"namespace": "team", "name": "pod", "uid": "pod"}
-        return pod_view({"metadata": metadata, "status": {"phase": "Failed"} | status}).died
+        return read_pod({"metadata": metadata, "status": {"phase": "Failed"} | status}).died
 
     killed = {"name": "stage", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
     assert "memoryLimit" in died(containerStatuses=[killed])

@@ -12,7 +12,7 @@ from kopt.cluster.workloads.external_requests import (
     CLAIMS,
     CLUSTER_RUNTIMES,
     DEVICE_CLASSES,
-    Place,
+    ObjectRef,
     complete,
     completed,
     is_gpu_class,
@@ -34,8 +34,8 @@ def exactly(device_class: str, count: int | None = None, **fields: Any) -> Objec
     return {"exactly": {"deviceClassName": device_class} | ({"count": count} if count else {}) | fields}
 
 
-def template(*wanted: Object) -> dict[Place, Object]:
-    return {Place(CLAIM_TEMPLATES, SPACE, "gpus"): {"spec": {"spec": requests(*wanted)}}}
+def template(*wanted: Object) -> dict[ObjectRef, Object]:
+    return {ObjectRef(CLAIM_TEMPLATES, SPACE, "gpus"): {"spec": {"spec": requests(*wanted)}}}
 
 
 def device_class(name: str, expression: str) -> Object:
@@ -111,15 +111,15 @@ async def test_what_is_not_in_memory_is_read_link_by_link() -> None:
         "spec": job("x", 0, **claims)["spec"],
     }
     cluster = {
-        Place(CLUSTER_RUNTIMES, "", "torch"): {
+        ObjectRef(CLUSTER_RUNTIMES, "", "torch"): {
             "spec": {"template": {"spec": {"replicatedJobs": [{"name": "node", "template": inner}]}}}
         },
-        Place(CLAIMS, SPACE, "shared"): {"spec": requests(exactly("big", 2))},
-        Place(DEVICE_CLASSES, "", "big"): device_class("big", "device.driver == 'gpu.amd.com'"),
+        ObjectRef(CLAIMS, SPACE, "shared"): {"spec": requests(exactly("big", 2))},
+        ObjectRef(DEVICE_CLASSES, "", "big"): device_class("big", "device.driver == 'gpu.amd.com'"),
     }
-    asked: list[Place] = []
+    asked: list[ObjectRef] = []
 
-    async def read(place: Place) -> Object | None:
+    async def read(place: ObjectRef) -> Object | None:
         asked.append(place)
         return cluster.get(place)
 

@@ -9,7 +9,7 @@ from webhook.workloads import Object, deployment, every_kind, job, pod, pod_spec
 
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.workloads.gpu_requests import gpus_of
-from kopt.cluster.workloads.workload import NamespaceFacts, read_workload, shape_of, submission_of
+from kopt.cluster.workloads.workload import NamespaceDefaults, read_workload, shape_of, submission_of
 from kopt.controllers.admission.evaluation import FixedState, is_evaluated
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import PolicyError, parse_policy
@@ -105,7 +105,7 @@ def test_the_priority_class_is_found_wherever_a_kind_keeps_it() -> None:
         group = one["apiVersion"].rpartition("/")[0]
         workload = read_workload(one, group, one["kind"], "team", "w")
         assert workload is not None
-        assert submission_of(workload, Framework.KUEUE, NamespaceFacts(), ()).priority_class == "high"
+        assert submission_of(workload, Framework.KUEUE, NamespaceDefaults(), ()).priority_class == "high"
 
 
 def test_a_stated_class_is_believed() -> None:

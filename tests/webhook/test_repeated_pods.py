@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from webhook.workloads import Object, job, pod, review
 
 from kopt.cluster.admission.review import parse_review
-from kopt.cluster.workloads.workload import NamespaceFacts
+from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import LET_THROUGH, Admissions
 from kopt.controllers.admission.policy import ConformancePolicy, parse_policy
@@ -132,7 +132,7 @@ pods = st.builds(
 )
 views = st.builds(
     lambda chosen, queue, known, running: FixedState(
-        chosen, {"a": NamespaceFacts(queue)}, known and [("a", one) for one in known], running
+        chosen, {"a": NamespaceDefaults(queue)}, known and [("a", one) for one in known], running
     ),
     st.sampled_from(POLICIES),
     st.sampled_from(["", "research"]),
@@ -160,10 +160,10 @@ def test_an_answer_never_depends_on_those_before_it(
 
 def test_a_new_policy_and_a_namespace_annotated_anew_count_at_once() -> None:
     """Neither is part of the moment: both are compared themselves."""
-    view = Changing(FixedState(policy(), {"team": NamespaceFacts("one")}))
+    view = Changing(FixedState(policy(), {"team": NamespaceDefaults("one")}))
     admissions = Admissions(view)
     found = {answer(admissions, review(pod("x")))}
-    view.now = replace(view.now, namespaces={"team": NamespaceFacts("two")})
+    view.now = replace(view.now, namespaces={"team": NamespaceDefaults("two")})
     found.add(answer(admissions, review(pod("x"))))
     view.now = replace(view.now, policy=policy(mode="observe"))
     found.add(answer(admissions, review(pod("x"))))

@@ -39,7 +39,7 @@ class KaiPreemption(PlainPreemption):
 
     def _is_under_way(self, snapshot: ClusterSnapshot) -> bool:
         return any(
-            pod.open and not pod.refused and pod.verdict and snapshot.now_s < pod.verdict.until_s
+            pod.open and not pod.refused and pod.decision and snapshot.now_s < pod.decision.until_s
             for pod in snapshot.pods
         )
 
@@ -50,7 +50,7 @@ class KaiPreemption(PlainPreemption):
         return is_acted_on(preemptor, snapshot) and placed(preemptor, snapshot, ()) is not None
 
     async def _room_is_made(self, preemptor: Gang) -> None:
-        until_s = self._clock() + self._settings.cover_s
+        until_s = self._clock() + self._settings.shield_s
         held = [pod for pod in preemptor.pods if pod.refused]
         await asyncio.gather(
             *(
@@ -63,7 +63,7 @@ class KaiPreemption(PlainPreemption):
         _LOG.info("%s is left to KAI: %s", preemptor.name, reason.message)
         document = outcome_document(PreemptionAction.LEAVE, self._clock(), reason.code, reason.message)
         for pod in [pod for pod in preemptor.pods if pod.refused]:
-            await self._writer.patch(pod, _with(ungated(pod), advised(pod.view.uid, document)))
+            await self._writer.patch(pod, _with(ungated(pod), advised(pod.gpu_pod.uid, document)))
         if reason.code != "FITS":
             self._once(preemptor, reason)
         return SOON_S

@@ -41,7 +41,7 @@ class KaiSnapshot(ClusterSnapshot):
             queue = kai_queue.parent
 
     def allows(self, preemptor: Gang, victims: Sequence[Gang]) -> bool:
-        freed = sum(pod.view.gpus for gang in victims for pod in gang.pods if gang.queue == preemptor.queue)
+        freed = sum(pod.gpu_pod.gpus for gang in victims for pod in gang.pods if gang.queue == preemptor.queue)
         return all(
             kai_queue.limit is None or self.all_used[name] - freed + requested_gpus(preemptor) <= kai_queue.limit
             for name, kai_queue in self.lineage(preemptor.queue)
@@ -71,7 +71,7 @@ class KaiSnapshot(ClusterSnapshot):
 
 
 def requested_gpus(preemptor: Gang) -> int:
-    return sum(pod.view.gpus for pod in preemptor.pods)
+    return sum(pod.gpu_pod.gpus for pod in preemptor.pods)
 
 
 def kai_refusal(preemptor: Gang, snapshot: KaiSnapshot) -> Reason | None:
@@ -105,8 +105,8 @@ def is_acted_on(preemptor: Gang, snapshot: ClusterSnapshot) -> bool:
 
     Their replacements have the same names and were created later.
     """
-    decision = preemptor.pods[0].verdict
-    if decision is None or decision.word != PreemptionAction.PREEMPT:
+    decision = preemptor.pods[0].decision
+    if decision is None or decision.action != PreemptionAction.PREEMPT:
         return False
     stays = (
         pod for gang in snapshot.gangs() if gang.name in decision.victims for pod in gang.pods if not pod.terminating
@@ -125,5 +125,5 @@ def is_awaited(pod: PlainPod, snapshot: ClusterSnapshot) -> bool:
 def _gpus_of(pods: Iterable[PlainPod]) -> Counter[str]:
     total = Counter[str]()
     for pod in pods:
-        total[pod.queue] += pod.view.gpus
+        total[pod.queue] += pod.gpu_pod.gpus
     return total

@@ -94,9 +94,9 @@ def ungated(pod: PlainPod) -> Object:
         "metadata": {
             "name": pod.key[1],
             "namespace": pod.key[0],
-            "resourceVersion": pod.view.version,
+            "resourceVersion": pod.gpu_pod.version,
             "labels": {HELD_LABEL: HOLDER},
-            "annotations": dict(pod.view.notes),
+            "annotations": dict(pod.gpu_pod.annotations),
         },
         "spec": {"schedulingGates": [{"name": gate} for gate in pod.gates]},
     }
@@ -105,8 +105,8 @@ def ungated(pod: PlainPod) -> Object:
 
 def lasting(pod: PlainPod, until_s: float) -> Object:
     """The patch that says until when the room that was made for a pod is its own."""
-    decision = mapping_of(pod.view.notes, DECISION_ANNOTATION)
-    return advised(pod.view.uid, {**decision, "until": stamp(until_s)})
+    decision = mapping_of(pod.gpu_pod.annotations, DECISION_ANNOTATION)
+    return advised(pod.gpu_pod.uid, {**decision, "until": stamp(until_s)})
 
 
 def _seconds(duration: str) -> float:

@@ -11,7 +11,7 @@ from kopt.core.workload.checkpoint import JobState
 
 def saving_of(gang: Gang, preemptor: Gang, snapshot: ClusterSnapshot) -> Saving:
     """The state of a gang's save requests for a preemptor."""
-    return Saving.of([pod.view for pod in gang.pods], snapshot.now_s, preemptor.created_s)
+    return Saving.of([pod.gpu_pod for pod in gang.pods], snapshot.now_s, preemptor.created_s)
 
 
 def is_safe(gang: Gang, snapshot: ClusterSnapshot) -> bool:
@@ -34,7 +34,7 @@ def may_still_go(gang: Gang, snapshot: ClusterSnapshot) -> bool:
 
 def evicted_for(gang: Gang) -> str:
     """The preemptor that it has an eviction notice for; empty without a notice."""
-    return next((pod.evicting.waiting for pod in gang.pods if pod.evicting), "")
+    return next((pod.evicting.preemptor for pod in gang.pods if pod.evicting), "")
 
 
 def notice_of(gang: Gang) -> dict[str, object]:
@@ -44,14 +44,14 @@ def notice_of(gang: Gang) -> dict[str, object]:
 
 def grounds_of(gang: Gang) -> dict[str, str]:
     """The model and the interval behind its work at risk."""
-    return grounds(pod.view.notes for pod in gang.pods)
+    return grounds(pod.gpu_pod.annotations for pod in gang.pods)
 
 
 def subject(pod: PlainPod) -> Subject:
     """For failures that are about it."""
-    return Subject(PODS.api_version, PODS.kind, *pod.key, pod.view.uid, pod.view.version)
+    return Subject(PODS.api_version, PODS.kind, *pod.key, pod.gpu_pod.uid, pod.gpu_pod.version)
 
 
 def reference(pod: PlainPod) -> Object:
     """For events about it."""
-    return PODS.reference(*pod.key, pod.view.uid)
+    return PODS.reference(*pod.key, pod.gpu_pod.uid)

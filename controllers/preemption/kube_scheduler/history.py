@@ -18,7 +18,7 @@ def learned(state: PreemptionState, snapshot: ClusterSnapshot, preemptors: Mappi
     evicted = [
         Eviction(decision.at_s, victim, item.name)
         for item in preemptors.values()
-        if (decision := item.pods[0].verdict)
+        if (decision := item.pods[0].decision)
         for victim in decision.victims
         if (victim, item.name) not in recorded
     ]

@@ -92,7 +92,7 @@ class PlainPreemption(Passes):
     async def _step(self) -> float:
         now_s = self._clock()
         observed = self._cluster.moment(now_s)
-        uids = {plain_pod.view.uid for plain_pod in observed.pods}
+        uids = {plain_pod.gpu_pod.uid for plain_pod in observed.pods}
         self._notices = {uid: evicting for uid, evicting in self._notices.items() if uid in uids}
         snapshot = standing(observed, self._notices)
         preemptors = {gang.name: gang for gang in snapshot.preemptors()}
@@ -189,7 +189,7 @@ class PlainPreemption(Passes):
 
     async def _notify_rest(self, preemptor: Gang, snapshot: ClusterSnapshot) -> bool:
         """If a leader died after notifying only some of the victims, notify the others if that is still safe."""
-        decision = preemptor.pods[0].verdict
+        decision = preemptor.pods[0].decision
         if decision is None or not SEEN_S <= snapshot.now_s - decision.at_s < self._policy.settle_s:
             return False
         running = [
@@ -261,7 +261,7 @@ class PlainPreemption(Passes):
                 return False
         document = decision_document(decision, snapshot.now_s, 0.0, {grounds_of(item)["model"] for item in victims})
         for pod in preemptor.pods:
-            await self._writer.patch(pod, advised(pod.view.uid, document))
+            await self._writer.patch(pod, advised(pod.gpu_pod.uid, document))
             await self._promise(pod, where[pod.key])
         for gang in victims:
             why = f"{gang.name} makes room for {preemptor.name}. {decision.reasons[0].message}"
@@ -297,25 +297,27 @@ class PlainPreemption(Passes):
             if awaited and safe and not plain_pod.evicting:
                 # A leader died while writing the notices.
                 more = {**grounds_of(gang), "pods": notice.pods}
-                await self._inform(plain_pod, notice.waiting, notice.at_s, "As the others.", more)
+                await self._inform(plain_pod, notice.preemptor, notice.at_s, "As the others.", more)
             elif plain_pod.evicting and not (awaited and safe):
                 await self._untell(plain_pod)
         return False
 
     async def _inform(self, pod: PlainPod, preemptor: str, at_s: float, why: str, more: Mapping[str, object]) -> None:
-        await self._writer.patch(pod, eviction_notice(pod.view.uid, preemptor, at_s, why, more))
+        await self._writer.patch(pod, eviction_notice(pod.gpu_pod.uid, preemptor, at_s, why, more))
         pods = more.get("pods")
-        self._notices[pod.view.uid] = Evicting(at_s, preemptor, pods if isinstance(pods, int) else 0)
+        self._notices[pod.gpu_pod.uid] = Evicting(at_s, preemptor, pods if isinstance(pods, int) else 0)
 
     async def _untell(self, pod: PlainPod) -> None:
-        self._notices.pop(pod.view.uid, None)
+        self._notices.pop(pod.gpu_pod.uid, None)
         await self._writer.patch(pod, no_eviction_notice())
 
     async def _may_go(self, remaining: Sequence[PlainPod], snapshot: ClusterSnapshot, *, whole: bool) -> bool:
         """The last check, against the API server: informers may be behind."""
         fresh = await asyncio.gather(*(self._writer.look(plain_pod) for plain_pod in remaining))
-        by_uid = {plain_pod.view.uid: plain_pod for plain_pod in fresh if plain_pod is not None}
-        if any(plain_pod.view.uid not in by_uid or by_uid[plain_pod.view.uid].terminating for plain_pod in remaining):
+        by_uid = {plain_pod.gpu_pod.uid: plain_pod for plain_pod in fresh if plain_pod is not None}
+        if any(
+            plain_pod.gpu_pod.uid not in by_uid or by_uid[plain_pod.gpu_pod.uid].terminating for plain_pod in remaining
+        ):
             return False
         now = replace(snapshot, now_s=self._clock())
         remaining_gang = Gang(tuple(by_uid.values()))
@@ -348,8 +350,8 @@ class PlainPreemption(Passes):
             ends_s = preemptor.created_s + self._settings.budget_s
             wanted = saving.request or SaveRequest.of(MINE, why, self._clock(), ends_s, preemptor.name)
             uids = {item.uid for item in saving.unasked_pods}
-            for pod in [plain_pod for plain_pod in gang.pods if plain_pod.view.uid in uids]:
-                await self._writer.patch(pod, save_request(pod.view.uid, wanted))
+            for pod in [plain_pod for plain_pod in gang.pods if plain_pod.gpu_pod.uid in uids]:
+                await self._writer.patch(pod, save_request(pod.gpu_pod.uid, wanted))
             if uids:
                 self._emit_event(reference(gang.pods[0]), "SaveRequested", why)
 

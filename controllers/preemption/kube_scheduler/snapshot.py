@@ -50,7 +50,7 @@ class Gang:
 
     @property
     def owner_uid(self) -> str:
-        return self.pods[0].view.owner_uid
+        return self.pods[0].gpu_pod.owner_uid
 
     @property
     def created_s(self) -> float:
@@ -77,7 +77,7 @@ class ClusterSnapshot:
 
     def gang_of(self, pod: PlainPod) -> tuple[str, str]:
         """The key of its gang, by the owners of its owner; never across namespaces."""
-        return pod.key[0], self.sets.get(pod.view.owner_uid) or pod.gang[1]
+        return pod.key[0], self.sets.get(pod.gpu_pod.owner_uid) or pod.gang[1]
 
     def is_ours(self, preemptor: PlainPod) -> bool:
         return preemptor.key[0] in self.ours
@@ -88,7 +88,7 @@ class ClusterSnapshot:
 
     def leaves_to(self, preemptor: Gang, pod: PlainPod) -> bool:
         """Whether the pod is terminating, is not stuck, and was not evicted for another preemptor."""
-        free = pod.evicting is None or pod.evicting.waiting == preemptor.name
+        free = pod.evicting is None or pod.evicting.preemptor == preemptor.name
         by_s = min(pod.ends_s + HANGS_S, pod.ends_s - pod.grace_s + LEAVES_S)
         return pod.terminating and free and self.now_s < by_s
 
@@ -102,7 +102,7 @@ class ClusterSnapshot:
         for pod in self.pods:
             if pod.node and pod.batch and pod.key[0] in self.ours:
                 plain_pods[self.gang_of(pod)].append(pod)
-        gangs = [Gang(tuple(pods)) for pods in plain_pods.values() if any(pod.view.gpus for pod in pods)]
+        gangs = [Gang(tuple(pods)) for pods in plain_pods.values() if any(pod.gpu_pod.gpus for pod in pods)]
         return sorted(gangs, key=lambda gang: not gang.terminating)
 
     def preemptors(self) -> list[Gang]:
@@ -121,12 +121,12 @@ class ClusterSnapshot:
     def free(self, preemptor: Gang) -> dict[str, Counter[str]]:
         """Free resources of the nodes that accept the pods, including those of terminating pods; promises to others of
         the same or a higher priority are kept."""
-        own, first = {pod.view.uid for pod in preemptor.pods}, preemptor.pods[0]
+        own, first = {pod.gpu_pod.uid for pod in preemptor.pods}, preemptor.pods[0]
         remaining = {name: Counter(node.room) for name, node in self.nodes.items() if node.accepts(first)}
         for pod in self.pods:
-            promised = pod.promised if pod.priority >= preemptor.priority and pod.view.uid not in own else ""
+            promised = pod.promised if pod.priority >= preemptor.priority and pod.gpu_pod.uid not in own else ""
             if (node := pod.node or promised) in remaining and not self.leaves_to(preemptor, pod):
-                remaining[node].subtract(pod.asks)
+                remaining[node].subtract(pod.requests)
                 remaining[node]["pods"] -= 1000
         return remaining
 
@@ -135,14 +135,14 @@ def refusal(preemptor: Gang) -> Reason | None:
     """Why no victims are selected for it; None if they can be."""
     if not all(pod.simple for pod in preemptor.pods):
         return Reason("NOT_SIMPLE", f"{preemptor.name} has affinities, spreads or claims; where it fits is unknown.")
-    if len({tuple(sorted(pod.asks.items())) for pod in preemptor.pods}) > 1:
+    if len({tuple(sorted(pod.requests.items())) for pod in preemptor.pods}) > 1:
         return Reason("NOT_ALIKE", f"The pods of {preemptor.name} request different amounts.")
     return None
 
 
 def snapshot_for(preemptor: Gang, snapshot: ClusterSnapshot, budget_s: float) -> Snapshot:
     resource, free = preemptor.pods[0].resource, snapshot.free(preemptor)
-    per_pod = _gpus(resource, preemptor.pods[0].asks[resource])
+    per_pod = _gpus(resource, preemptor.pods[0].requests[resource])
     room = {name: _gpus(resource, max(0, remaining[resource])) for name, remaining in free.items()}
     candidates = [gang for gang in snapshot.gangs() if snapshot.may_preempt(gang, preemptor)]
     names = Counter(gang.name for gang in candidates)
@@ -162,7 +162,7 @@ def snapshot_for(preemptor: Gang, snapshot: ClusterSnapshot, budget_s: float) ->
 
 
 def gang_of(gang: Gang, snapshot: ClusterSnapshot, since_s: float = float("-inf")) -> RunningGang:
-    saving = Saving.of([pod.view for pod in gang.pods], snapshot.now_s, since_s)
+    saving = Saving.of([pod.gpu_pod for pod in gang.pods], snapshot.now_s, since_s)
     started = [pod.started_s for pod in gang.pods if pod.started_s is not None]
     return RunningGang(
         gang.name,
@@ -180,15 +180,15 @@ def _members(gang: Gang, snapshot: ClusterSnapshot) -> Iterable[Member]:
     """One member for each log and node; the work at risk of a log counts for its first member only."""
     logs: dict[str, list[PlainPod]] = defaultdict(list)
     for pod in gang.pods:
-        logs[pod.view.owner_uid or pod.view.uid].append(pod)
+        logs[pod.gpu_pod.owner_uid or pod.gpu_pod.uid].append(pod)
     for pods in logs.values():
-        pod_views = [pod.view for pod in pods]
-        reported = latest_status([pod.notes for pod in pod_views], snapshot.now_s, snapshot.stale_s)
-        reported = bounded(reported, sum(pod.view.gpus for pod in gang.pods), pod_views, snapshot.now_s)
+        pod_views = [pod.gpu_pod for pod in pods]
+        reported = latest_status([pod.annotations for pod in pod_views], snapshot.now_s, snapshot.stale_s)
+        reported = bounded(reported, sum(pod.gpu_pod.gpus for pod in gang.pods), pod_views, snapshot.now_s)
         status = reported.status if reported else None
         amounts: Counter[str] = Counter()
         for pod in pods:
-            amounts[pod.node] += pod.view.gpus
+            amounts[pod.node] += pod.gpu_pod.gpus
         for number, (node, gpus) in enumerate(sorted(amounts.items())):
             if status and number and status.work_at_risk_gpu_seconds:
                 status = replace(status, work_at_risk_gpu_seconds=_NOTHING)
@@ -203,7 +203,7 @@ def placed(preemptor: Gang, snapshot: ClusterSnapshot, victims: Sequence[Gang]) 
     for pod in (
         pod for gang in victims for pod in gang.pods if pod.node in free and not snapshot.leaves_to(preemptor, pod)
     ):
-        free[pod.node].update(pod.asks)
+        free[pod.node].update(pod.requests)
         free[pod.node]["pods"] += 1000
     result: dict[Key, str] = {}
     for pod in preemptor.pods:
@@ -212,13 +212,13 @@ def placed(preemptor: Gang, snapshot: ClusterSnapshot, victims: Sequence[Gang]) 
                 name
                 for name, remaining in sorted(free.items())
                 if remaining["pods"] >= 1000
-                and all(remaining[key] >= value for key, value in pod.asks.items() if value)
+                and all(remaining[key] >= value for key, value in pod.requests.items() if value)
             ),
             None,
         )
         if node is None:
             return None
-        free[node].subtract(pod.asks)
+        free[node].subtract(pod.requests)
         free[node]["pods"] -= 1000
         result[pod.key] = node
     return result

@@ -39,7 +39,7 @@ class LivePods:
         nodes = {name: plain_node for (_, name), plain_node in self._nodes.objects.items()}
         counts = self._cluster.preemptions(now_s - 86_400.0)
         sets = dict(self._cluster.job_sets.objects.values())
-        pods = [replace(pod, view=self._cluster.claims.settled(pod.view)) for pod in self._pods()]
+        pods = [replace(pod, view=self._cluster.claims.settled(pod.gpu_pod)) for pod in self._pods()]
         return ClusterSnapshot(now_s, pods, nodes, counts, ours, self._stale_s, sets)
 
     def mode(self, pod: PlainPod) -> str:
@@ -67,12 +67,12 @@ class PodWriter:
 
     async def promise(self, pod: PlainPod, node: str) -> None:
         self._require()
-        changes = {"metadata": {"uid": pod.view.uid}, "status": {"nominatedNodeName": node}}
+        changes = {"metadata": {"uid": pod.gpu_pod.uid}, "status": {"nominatedNodeName": node}}
         await self._kube.patch(PODS, pod.key[1], changes, pod.key[0], subresource="status")
 
     async def evict(self, pod: PlainPod, *, dry_run: bool = False) -> None:
         self._require()
-        options: Object = {"preconditions": {"uid": pod.view.uid}} | ({"dryRun": ["All"]} if dry_run else {})
+        options: Object = {"preconditions": {"uid": pod.gpu_pod.uid}} | ({"dryRun": ["All"]} if dry_run else {})
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -95,7 +95,7 @@ class PodWriter:
             "metadata": {
                 "namespace": pod.key[0],
                 "name": pod.key[1],
-                "resourceVersion": pod.view.version,
-                "annotations": dict(pod.view.notes),
+                "resourceVersion": pod.gpu_pod.version,
+                "annotations": dict(pod.gpu_pod.annotations),
             }
         }

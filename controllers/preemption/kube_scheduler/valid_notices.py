@@ -25,12 +25,12 @@ def standing(snapshot: ClusterSnapshot, own_notices: Mapping[str, Evicting]) -> 
 
 def lapsed(snapshot: ClusterSnapshot, now: ClusterSnapshot) -> list[PlainPod]:
     """The pods of ``snapshot`` with a notice that does not count ``now``."""
-    counts = {pod.view.uid for pod in now.pods if pod.evicting}
-    return [pod for pod in snapshot.pods if pod.evicting and not pod.terminating and pod.view.uid not in counts]
+    counts = {pod.gpu_pod.uid for pod in now.pods if pod.evicting}
+    return [pod for pod in snapshot.pods if pod.evicting and not pod.terminating and pod.gpu_pod.uid not in counts]
 
 
 def _notice(pod: PlainPod, own_notices: Mapping[str, Evicting], now_s: float) -> Evicting | None:
-    notice = pod.evicting or own_notices.get(pod.view.uid)
+    notice = pod.evicting or own_notices.get(pod.gpu_pod.uid)
     if notice is None or notice.at_s > now_s + _SKEW_S:
         return None
     if pod.terminating:

@@ -8,8 +8,15 @@ from typing import Any
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.workloads.kueue import Evicting, PodView, Verdict
-from kopt.cluster.workloads.kueue_reading import amount, evicting_of, notes_of, requests_of, seconds, told_verdict
+from kopt.cluster.workloads.kueue import Evicting, GpuPod, RecordedDecision
+from kopt.cluster.workloads.kueue_reading import (
+    amount,
+    annotations_of,
+    evicting_of,
+    recorded_decision,
+    requests_of,
+    seconds,
+)
 from kopt.cluster.workloads.pod_request import is_gpu
 
 _NOBODY: Object = {}
@@ -22,12 +29,12 @@ _KEEPS_OFF = ("NoSchedule", "NoExecute")
 class PlainPod:
     """A pod that has not ended. ``gang``: its namespace and its owner's uid, or its own where it has none."""
 
-    view: PodView
+    gpu_pod: GpuPod
     gang: tuple[str, str]
     owner: Object
     node: str
     priority: int
-    asks: Mapping[str, int]
+    requests: Mapping[str, int]
     open: bool
     """It has no node yet, and kube-scheduler takes nobody for it."""
     refused: bool
@@ -50,19 +57,19 @@ class PlainPod:
     selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Any] = ()
     evicting: Evicting | None = None
-    verdict: Verdict | None = None
+    decision: RecordedDecision | None = None
     queue: str = ""
     """Of KAI's; empty for pods of kube-scheduler's."""
     gates: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
-        return self.view.key
+        return self.gpu_pod.key
 
     @property
     def resource(self) -> str:
         """The one GPU resource that it asks for; empty where there is none, or several."""
-        result = [name for name, value in self.asks.items() if value and is_gpu(name)]
+        result = [name for name, value in self.requests.items() if value and is_gpu(name)]
         return result[0] if len(result) == 1 else ""
 
 
@@ -87,11 +94,11 @@ def plain_pod(pod: Object) -> PlainPod | None:
     if text(pod, "status", "phase") in ("Succeeded", "Failed"):
         return None
     metadata, spec = pod["metadata"], mapping(pod, "spec")
-    labels, notes = mapping(metadata, "labels"), notes_of(pod)
-    asks = requests_of(spec)
+    labels, notes = mapping(metadata, "labels"), annotations_of(pod)
+    requests = requests_of(spec)
     owner = next((item for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), _NOBODY)
-    gpus = sum(value for name, value in asks.items() if is_gpu(name))
-    view = PodView(
+    gpus = sum(value for name, value in requests.items() if is_gpu(name))
+    view = GpuPod(
         key_of(pod),
         text(metadata, "uid"),
         "",
@@ -109,7 +116,7 @@ def plain_pod(pod: Object) -> PlainPod | None:
         owner,
         node,
         priority if isinstance(priority := at(spec, "priority"), int) else 0,
-        asks,
+        requests,
         open=not node and ours and text(spec, "preemptionPolicy") == "Never",
         refused=_is_unschedulable(pod),
         promised=text(pod, "status", "nominatedNodeName"),
@@ -124,7 +131,7 @@ def plain_pod(pod: Object) -> PlainPod | None:
         selector={str(key): str(value) for key, value in mapping(spec, "nodeSelector").items()},
         tolerations=[item for _, item in items(spec, "tolerations")],
         evicting=evicting_of(notes),
-        verdict=told_verdict(notes),
+        decision=recorded_decision(notes),
     )
 
 

@@ -76,13 +76,13 @@ class ClusterWatch:
         """Of now."""
         return Overview(
             cluster=True,
-            ready=all(informer.synced.is_set() or informer.trouble is not None for informer in self._all),
+            ready=all(informer.synced.is_set() or informer.error is not None for informer in self._all),
             now_s=self._clock(),
             pools=tuple(self._pools.objects.values()),
             ledger=tuple(self._evictions.objects.values()),
             staged=tuple(self._staged.objects.values()),
             missing=frozenset(
-                informer.resource.plural for informer in self._all if isinstance(informer.trouble, NotFound)
+                informer.resource.plural for informer in self._all if isinstance(informer.error, NotFound)
             ),
             problems=_problems(self._all),
         )
@@ -97,17 +97,17 @@ def _node(document: Object) -> ClusterNode | Torn:
 
 def _problems(informers: Sequence[Informer[Any]]) -> tuple[str, ...]:
     """What is wrong; a server that is away is said once."""
-    away = [informer for informer in informers if isinstance(informer.trouble, NoCluster | Unreachable)]
+    away = [informer for informer in informers if isinstance(informer.error, NoCluster | Unreachable)]
     if len(away) == len(informers) and (stale := [informer for informer in informers if _problem(informer)]):
         newest_s = min(informer.age_s() for informer in stale)
         old = "nothing of it has been read yet" if newest_s == float("inf") else f"this is {span(newest_s)} old"
-        return (f"The cluster does not answer, {old}: {_short(stale[0].trouble)}",)
+        return (f"The cluster does not answer, {old}: {_short(stale[0].error)}",)
     return tuple(sentence for informer in informers if (sentence := _problem(informer)))
 
 
 def _problem(informer: Informer[Any]) -> str:
     """What is wrong with one kind, as the reader has to know it; empty for what is well or not installed."""
-    name, error = f"{informer.resource.plural}.{informer.resource.group}", informer.trouble
+    name, error = f"{informer.resource.plural}.{informer.resource.group}", informer.error
     if error is None or isinstance(error, NotFound):
         return ""
     if isinstance(error, Forbidden | Unauthorized):

@@ -193,11 +193,11 @@ class Kube:
 
     async def create(self, resource: Resource, body: Object, namespace: str = "", *, dry_run: bool = False) -> Object:
         """``namespace`` may stand in the body. Raises AlreadyExists."""
-        place = namespace or body.get("metadata", {}).get("namespace", "")
-        if resource.namespaced and not place:
+        namespace_ = namespace or body.get("metadata", {}).get("namespace", "")
+        if resource.namespaced and not namespace_:
             raise ValueError(f"a {resource.kind} needs a namespace")
         filled = {"apiVersion": resource.api_version, "kind": resource.kind} | body
-        return await self.request("POST", resource.path(place), query=_dry(dry_run), body=filled)
+        return await self.request("POST", resource.path(namespace_), query=_dry(dry_run), body=filled)
 
     async def create_at(self, resource: Resource, namespace: str, name: str, subresource: str, body: Object) -> Object:
         """POST to a subresource: ``binding``, ``eviction``, ``token``."""

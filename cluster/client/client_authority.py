@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 10.0
+_REREAD_S = 10.0
 
 
 class ClientAuthorityError(ValueError):
@@ -32,10 +32,10 @@ class ClientAuthority:
         context.load_verify_locations(cadata=self._bundle)
         context.verify_mode = ssl.CERT_REQUIRED
 
-    async def run(self, replaced: Callable[[], None], look_s: float = _LOOK_S) -> None:
+    async def run(self, replaced: Callable[[], None], reread_s: float = _REREAD_S) -> None:
         """Follow the file until cancelled. What cannot be used is logged, and the old one stays in force."""
         while True:
-            await asyncio.sleep(look_s)
+            await asyncio.sleep(reread_s)
             try:
                 bundle = self._read()
             except ClientAuthorityError as error:

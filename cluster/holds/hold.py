@@ -230,14 +230,14 @@ def wait_turn(document: Object, by: str) -> Object:
 def pass_on(resource: Resource, document: Object) -> Object:
     """``release``, or where somebody waits for their turn the merge patch that makes them the holder; a Job's own
     request is given back either way."""
-    undo, waiting = _undo(document), next_holders(document)
-    if undo is None or not waiting:
+    undo, queued = _undo(document), next_holders(document)
+    if undo is None or not queued:
         return release(resource, document)
     left = {key: value for key, value in undo.items() if key not in ("asked", "then")}
     asked = undo.get("asked") if resource == JOBS else None
     spec = {"spec": with_request(document, asked)} if isinstance(asked, dict) else {}
-    after = left | ({"then": list(waiting[1:])} if waiting[1:] else {})
-    return spec | {"metadata": marks(waiting[0], after) | _version(document)}
+    after = left | ({"then": list(queued[1:])} if queued[1:] else {})
+    return spec | {"metadata": marks(queued[0], after) | _version(document)}
 
 
 def _resumed(kind: Holdable, document: Object, undo: Mapping[str, Any] | None) -> Object:

@@ -19,10 +19,10 @@ _DEFAULT_BACKOFF_LIMIT = 6
 def request_of(job: Object) -> dict[str, Any]:
     """Resources by container, the fraction of a GPU that the template is annotated with, and the retries."""
     containers = job["spec"]["template"]["spec"].get("containers") or []
-    notes = (job["spec"]["template"].get("metadata") or {}).get("annotations") or {}
+    annotations = (job["spec"]["template"].get("metadata") or {}).get("annotations") or {}
     return {
         "resources": {container["name"]: copy.deepcopy(container.get("resources") or {}) for container in containers},
-        "fraction": notes.get(FRACTION_ANNOTATION),
+        "fraction": annotations.get(FRACTION_ANNOTATION),
         "backoff_limit": job["spec"].get("backoffLimit", _DEFAULT_BACKOFF_LIMIT),
     }
 

@@ -74,7 +74,7 @@ def status_of(document: Object) -> PoolStatus:
             float(status.get("leadTimeSeconds", 0)),
             status.get("caution"),
             ForecastState(forecast.get("state", ForecastState.MISSING)),
-            _moment(forecast.get("at")),
+            _seconds(forecast.get("at")),
             str(forecast.get("model", "")),
             _decision(status.get("decision")),
             _reclaiming(status.get("reclaiming")),
@@ -161,7 +161,7 @@ def _reclaiming_document(reclaiming: Reclaiming | None) -> Object | None:
 
 def _memory(result: Mapping[str, Any]) -> Memory:
     level = result.get("level")
-    starts = tuple([(str(uid), float(took_s)) for uid, took_s in _pairs(result.get("starts"))])
+    starts = tuple([(str(uid), float(took_s)) for uid, took_s in _starts(result.get("starts"))])
     saves = tuple([float(save) for save in result.get("saves") or ()])
     return Memory(
         _amounts(result.get("recent")),
@@ -192,7 +192,7 @@ def _amounts(result: Any) -> tuple[tuple[float, int], ...]:
     return tuple([(float(item["at"]), int(item["gpus"])) for item in result or ()])
 
 
-def _pairs(result: Any) -> list[tuple[str, float]]:
+def _starts(result: Any) -> list[tuple[str, float]]:
     return [(item["pod"], item["seconds"]) for item in result or ()]
 
 
@@ -238,7 +238,7 @@ def _condition_document(condition: Condition) -> Object:
     }
 
 
-def _moment(text: Any) -> float | None:
+def _seconds(text: Any) -> float | None:
     return seconds(text) if text else None
 
 

@@ -15,12 +15,12 @@ MOST_PEERS = 512
 
 @dataclass(frozen=True)
 class NodeBandwidth:
-    """The verdict on a node, and the pairs that lie in its object. ``judged_at``: Unix seconds."""
+    """The verdict on a node, and the pairs that lie in its object. ``evaluated_at``: Unix seconds."""
 
     node: str
     health: Health = Health.HEALTHY
     reason: str = ""
-    judged_at: float = 0.0
+    evaluated_at: float = 0.0
     pairs: tuple[MeasuredPair, ...] = ()
 
 
@@ -29,8 +29,10 @@ def bandwidth_of(document: Object) -> NodeBandwidth:
     node, status = str(document["metadata"]["name"]), document.get("status") or {}
     try:
         pairs = tuple([_pair(node, peer) for peer in status.get("peers") or ()])
-        health, judged = Health(status.get("health") or Health.HEALTHY), status.get("judgedAt")
-        return NodeBandwidth(node, health, str(status.get("reason") or ""), seconds(judged) if judged else 0.0, pairs)
+        health, evaluated = Health(status.get("health") or Health.HEALTHY), status.get("judgedAt")
+        return NodeBandwidth(
+            node, health, str(status.get("reason") or ""), seconds(evaluated) if evaluated else 0.0, pairs
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BandwidthError(f"NodeBandwidth {node} cannot be read ({error})") from error
 
@@ -51,7 +53,7 @@ def status_of(bandwidth: NodeBandwidth) -> Object:
     return {
         "health": bandwidth.health.value,
         "reason": bandwidth.reason[:1024],
-        "judgedAt": stamp(bandwidth.judged_at),
+        "judgedAt": stamp(bandwidth.evaluated_at),
         "peers": [
             _peer(measured_pair)
             for measured_pair in sorted(

@@ -87,8 +87,8 @@ class Seal:
         self._key, self.shared = key, True
 
     def _proof(self, name: str, uid: str, document: Mapping[str, Any]) -> str:
-        said = json.dumps([name, uid, document], separators=(",", ":"), sort_keys=True, ensure_ascii=True)
-        return hmac.new(self._key, said.encode(), hashlib.sha256).hexdigest()
+        content = json.dumps([name, uid, document], separators=(",", ":"), sort_keys=True, ensure_ascii=True)
+        return hmac.new(self._key, content.encode(), hashlib.sha256).hexdigest()
 
 
 SEAL = Seal(secrets.token_bytes(_KEY_BYTES))

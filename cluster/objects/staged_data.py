@@ -33,7 +33,7 @@ SECRET_ANNOTATION = "kaiwo.ai/stage-secret"
 """On a workload: the Secret for what ``kaiwo.ai/stage`` names."""
 STAGING_ANNOTATION = "kaiwo.ai/staging"
 """On a workload: JSON, what of its data is there."""
-ASKS_LABEL = "kaiwo.ai/asks-for-data"
+REQUESTS_DATA_LABEL = "kaiwo.ai/asks-for-data"
 """On pods that ask for data themselves, written as they are created: what they are found by."""
 AGAIN_ANNOTATION = "kaiwo.ai/stage-again"
 """On a StagedData: another text than before has a failed download tried again now."""
@@ -71,13 +71,13 @@ def staged_data_of(document: Object) -> StagedData:
 
 def spec_of(spec: Mapping[str, Any]) -> DataSpec:
     """Raises KeyError or TypeError for one of another form."""
-    place = spec["destination"]
+    target = spec["destination"]
     destination: ClaimFolder | NodeCache
-    if "nodeCache" in place:
-        cache = place["nodeCache"] or {}
+    if "nodeCache" in target:
+        cache = target["nodeCache"] or {}
         destination = NodeCache(int(cache.get("copies", 1)), tuple(sorted((cache.get("nodeSelector") or {}).items())))
     else:
-        destination = ClaimFolder(place["claim"], place["path"])
+        destination = ClaimFolder(target["claim"], target["path"])
     return DataSpec(
         spec["source"],
         destination,
@@ -93,8 +93,8 @@ def spec_of(spec: Mapping[str, Any]) -> DataSpec:
 def body_of(namespace: str, name: str, spec: DataSpec) -> Object:
     """The object that an annotation asks for, as it is created."""
     assert isinstance(spec.destination, ClaimFolder)
-    place = {"claim": spec.destination.claim, "path": spec.destination.path}
-    wanted: Object = {"source": spec.source, "destination": place}
+    target = {"claim": spec.destination.claim, "path": spec.destination.path}
+    wanted: Object = {"source": spec.source, "destination": target}
     if spec.secret:
         wanted["credentials"] = {"secretName": spec.secret}
     return {"metadata": {"name": name, "namespace": namespace}, "spec": wanted}
@@ -102,16 +102,16 @@ def body_of(namespace: str, name: str, spec: DataSpec) -> Object:
 
 def request_of(document: Object) -> Request:
     """What a workload asks for; false where that is nothing."""
-    notes = document["metadata"].get("annotations") or {}
-    names = tuple(item.strip() for item in str(notes.get(NAMES_ANNOTATION, "")).split(",") if item.strip())
+    annotations = document["metadata"].get("annotations") or {}
+    names = tuple(item.strip() for item in str(annotations.get(NAMES_ANNOTATION, "")).split(",") if item.strip())
     made: list[tuple[str, DataSpec]] = []
     try:
         for name in names:
             if not _NAME.fullmatch(name):
                 raise StagingError(f"{name[:80]!r} in {NAMES_ANNOTATION} is no name of a StagedData")
-        for line in str(notes.get(REQUEST_ANNOTATION, "")).splitlines():
+        for line in str(annotations.get(REQUEST_ANNOTATION, "")).splitlines():
             if line.strip():
-                spec = requested(line, str(notes.get(SECRET_ANNOTATION, "")))
+                spec = requested(line, str(annotations.get(SECRET_ANNOTATION, "")))
                 made.append((name_of(spec), spec))
     except StagingError as error:
         return Request(problem=str(error))
@@ -120,7 +120,7 @@ def request_of(document: Object) -> Request:
 
 def waits_for_data(document: Object) -> bool:
     """Whether a workload asks for data that it was not told to be there."""
-    return bool(request_of(document)) and told_of(document).get("state") != "ready"
+    return bool(request_of(document)) and staging_report_of(document).get("state") != "ready"
 
 
 def requested(line: str, secret: str = "") -> DataSpec:
@@ -164,7 +164,7 @@ def status_of(data: StagedData) -> Object:
     return {key: value for key, value in result.items() if value is not None}
 
 
-def told(state: str, request: Request, data: list[StagedData], reason: str, message: str, at_s: float) -> str:
+def staging_report(state: str, request: Request, data: list[StagedData], reason: str, message: str, at_s: float) -> str:
     """The value of ``kaiwo.ai/staging``. ``reason`` and ``message`` are empty where all is well."""
     amounts = [staged_data.amounts for staged_data in data if staged_data.amounts is not None]
     left = [amount.seconds_left for amount in amounts if amount.seconds_left is not None]
@@ -181,7 +181,7 @@ def told(state: str, request: Request, data: list[StagedData], reason: str, mess
     return json.dumps(result, separators=(",", ":"), ensure_ascii=False)
 
 
-def told_of(document: Object) -> Mapping[str, Any]:
+def staging_report_of(document: Object) -> Mapping[str, Any]:
     """What stands on a workload; empty where nothing does that can be read."""
     return mapping_of(document["metadata"].get("annotations") or {}, STAGING_ANNOTATION)
 
@@ -192,14 +192,14 @@ def _copies(status: Mapping[str, Any], *, at_nodes: bool) -> tuple[Copy, ...]:
     return (_copy(status, CLAIM),) if "phase" in status else ()
 
 
-def _copy(result: Mapping[str, Any], place: str) -> Copy:
+def _copy(result: Mapping[str, Any], location: str) -> Copy:
     progress, reason = result.get("progress"), result.get("reason")
     amounts = _amounts(progress) if progress else None
-    if place != CLAIM and amounts is None and "bytesDone" in result:
+    if location != CLAIM and amounts is None and "bytesDone" in result:
         amounts = Amounts(int(result.get("bytes", 0)), int(result["bytesDone"]))
     generation = result.get("madeFor", 0)
     return Copy(
-        place,
+        location,
         DataPhase(result["phase"]),
         int(result.get("attempts", 0)),
         int(result.get("judged", 0)),

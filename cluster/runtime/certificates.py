@@ -96,7 +96,7 @@ class ServingCertificate:
             self.context.sni_callback = self._hand_over
         self.ready = asyncio.Event()
         self.rotations = 0
-        self._kube, self._place, self._names = kube, (namespace, secret), tuple(names)
+        self._kube, self._secret_key, self._names = kube, (namespace, secret), tuple(names)
         self._settings, self._clock = settings or CertificateSettings(), clock
         self._loaded = self._chain = b""
         self._read: Object | None = None
@@ -124,7 +124,7 @@ class ServingCertificate:
             # Serving needs the Secret only; the configurations' bundles follow when these have been read.
             await self._secret.synced.wait()
             for informer in self._webhooks:
-                tasks.create_task(self._tell_synced(informer))
+                tasks.create_task(self._wait_synced(informer))
             while True:
                 self._changed.clear()
                 wait_s = await self._step()
@@ -132,14 +132,14 @@ class ServingCertificate:
                     async with asyncio.timeout(wait_s):
                         await self._changed.wait()
 
-    async def _tell_synced(self, informer: Informer[Object]) -> None:
+    async def _wait_synced(self, informer: Informer[Object]) -> None:
         await informer.synced.wait()
         self._changed.set()
 
     async def _step(self) -> float:
         """Do what there is to do; seconds until there may be more, should nothing change before."""
         try:
-            secret = _newer(self._secret.objects.get(self._place), self._read)
+            secret = _newer(self._secret.objects.get(self._secret_key), self._read)
             for _ in range(_ATTEMPTS):
                 try:
                     return await self._keep(secret or await self._kube.create(SECRETS, self._fresh()))
@@ -148,23 +148,23 @@ class ServingCertificate:
                     # its read timeout, must not keep this replica from serving.
                     secret = self._read = await self._read_secret()
         except ApiError as error:
-            _LOG.warning("the certificate in %s/%s cannot be kept: %s", *self._place, error)
+            _LOG.warning("the certificate in %s/%s cannot be kept: %s", *self._secret_key, error)
         return _RETRY_S
 
     async def _read_secret(self) -> Object | None:
         """As it is now. A list, as replicas have no right to get."""
-        namespace, name = self._place
+        namespace, name = self._secret_key
         result = await self._kube.list(SECRETS, namespace, field_selector=f"metadata.name={name}")
         return result.items[0] if result.items else None
 
     async def _keep(self, secret: Object) -> float:
         data = _decode(secret)
         usable = self._load(data)
-        told = not usable or await self._publish(data.get("ca.crt", b""))
+        published = not usable or await self._publish(data.get("ca.crt", b""))
         if _CERT_MANAGER in secret["metadata"].get("annotations", {}):
-            return 60.0 if usable and told else _RETRY_S
+            return 60.0 if usable and published else _RETRY_S
         wait_s = await self._rotate(secret, data, usable)
-        return wait_s if told else min(wait_s, _RETRY_S)
+        return wait_s if published else min(wait_s, _RETRY_S)
 
     async def _rotate(self, secret: Object, data: dict[str, bytes], usable: bool) -> float:
         now_s = self._clock()
@@ -196,13 +196,13 @@ class ServingCertificate:
         await self._kube.replace(
             SECRETS, secret | {"data": _encode(staged), "metadata": metadata | {"annotations": annotations}}
         )
-        _LOG.info("a new certificate for %s waits in %s/%s", ", ".join(names), *self._place)
+        _LOG.info("a new certificate for %s waits in %s/%s", ", ".join(names), *self._secret_key)
 
     def _fresh(self, known: bytes = b"") -> Object:
         now_s = self._clock()
         pair = make_pair(self._names, now_s, self._settings.lifetime_s)
         data = {"ca.crt": _living(known, now_s) + pair.authority, "tls.crt": pair.certificate, "tls.key": pair.key}
-        namespace, name = self._place
+        namespace, name = self._secret_key
         return {
             "type": "kubernetes.io/tls",
             "data": _encode(data),
@@ -221,7 +221,7 @@ class ServingCertificate:
                 _load_chain(context, chain)
             living = expiry_s(certificate) > self._clock()
         except (ssl.SSLError, ValueError) as error:
-            _LOG.error("the certificate in %s/%s cannot be used: %s", *self._place, error)
+            _LOG.error("the certificate in %s/%s cannot be used: %s", *self._secret_key, error)
             return False
         self.rotations += bool(self._loaded)
         self._loaded, self._chain, self._current = certificate, chain, fresh

@@ -1,7 +1,7 @@
 """Events on Kubernetes objects (``events.k8s.io/v1``): why we did what we did, where ``kubectl describe`` shows it.
 
-``record`` never waits and never fails; ``run`` writes. What is said again becomes a series on the event that is
-there. An object gets a burst of events and then a trickle, the API server so many a second; the rest is counted.
+``record`` never waits and never fails; ``run`` writes. A repeated event becomes a series on the first one. Events are
+rate-limited for each object and for the API server as a whole; dropped ones are counted.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 EmitEvent = Callable[[Object, str, str], None]
-"""Tells people about an object: its reference, a reason, a sentence."""
+"""Emits an event on an object: its reference, a reason, a sentence."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class EventSettings:
     """The count of a repeated event is written this often at most."""
     series_lasts_s: float = 360.0
     """An event that was not repeated for so long begins anew."""
-    waiting: int = 1000
-    """Events that wait to be written; more are dropped."""
+    queued: int = 1000
+    """Events in the queue; more are dropped."""
     remembered: int = 4096
-    """Objects and series that are kept in mind."""
+    """Objects and series that are remembered."""
 
 
 @dataclass
-class _Told:
-    """One event as it stands on the server; ``count`` is how often it was said."""
+class _Series:
+    """One event as the server has it; ``count`` is how often it occurred."""
 
     document: Object
     last_s: float
@@ -78,10 +78,10 @@ class EventRecorder:
         self.dropped = 0
         self._kube, self._component, self._instance = kube, component, instance
         self._settings, self._clock = settings or EventSettings(), clock
-        self._told: _Recent[tuple[str, ...], _Told] = _Recent(self._settings.remembered)
+        self._series: _Recent[tuple[str, ...], _Series] = _Recent(self._settings.remembered)
         self._objects: _Recent[tuple[str, ...], _Bucket] = _Recent(self._settings.remembered)
         self._all = _Bucket(self._settings.burst, 1 / self._settings.per_second, clock())
-        self._queue: deque[_Told] = deque()
+        self._queue: deque[_Series] = deque()
         self._work = asyncio.Event()
 
     def record(
@@ -96,30 +96,30 @@ class EventRecorder:
         once: bool = False,
     ) -> None:
         """``regarding`` and ``related`` are ObjectReferences (``Resource.reference``); ``reason`` is CamelCase and
-        says why, ``action`` what was done; ``note`` is a sentence with numbers. ``once``: nothing where any of our
-        components has said the same of the object already."""
+        says why, ``action`` what was done; ``note`` is a sentence with numbers. ``once``: not if any of our components
+        has recorded the same on the object already."""
         now_s = self._clock()
         note = _cut(redact(note), _LONGEST_NOTE)
         of = (regarding.get("kind", ""), regarding.get("namespace", ""), regarding["name"], regarding.get("uid", ""))
-        told = self._told.get((*of, kind, reason, action, note))
-        if told is not None and now_s - told.last_s < self._settings.series_lasts_s:
-            told.count, told.last_s = told.count + 1, now_s
-            if not told.waits and now_s - told.written_s >= self._settings.series_every_s:
-                self._enqueue(told)
+        series = self._series.get((*of, kind, reason, action, note))
+        if series is not None and now_s - series.last_s < self._settings.series_lasts_s:
+            series.count, series.last_s = series.count + 1, now_s
+            if not series.waits and now_s - series.written_s >= self._settings.series_every_s:
+                self._enqueue(series)
             return
         bucket = self._objects.get(of) or _Bucket(self._settings.object_burst, self._settings.object_every_s, now_s)
         self._objects.put(of, bucket)
-        if not bucket.take(now_s):
+        if not bucket.try_acquire(now_s):
             self.dropped += 1
             return
         document = self._document(regarding, reason, action, note, kind, related)
         if once:
-            # The name is the same whoever says it: the API server keeps the first.
+            # The name is the same for all components: the API server keeps the first.
             same = hashlib.sha256("\n".join((*of, reason, note)).encode()).hexdigest()[:16]
             document["metadata"]["name"] = document["metadata"]["name"].rpartition(".")[0] + f".{same}"
-        told = _Told(document, now_s)
-        self._told.put((*of, kind, reason, action, note), told)
-        self._enqueue(told)
+        series = _Series(document, now_s)
+        self._series.put((*of, kind, reason, action, note), series)
+        self._enqueue(series)
 
     async def run(self) -> None:
         """Write what is recorded, until cancelled."""
@@ -128,43 +128,42 @@ class EventRecorder:
                 if (wait_s := self._all.wait_s(self._clock())) > 0:
                     await asyncio.sleep(wait_s)
                     continue
-                self._all.take(self._clock())
+                self._all.try_acquire(self._clock())
                 await self._write(self._queue.popleft())
             self._work.clear()
             await self._work.wait()
 
-    def _enqueue(self, told: _Told) -> None:
-        if len(self._queue) >= self._settings.waiting:
+    def _enqueue(self, series: _Series) -> None:
+        if len(self._queue) >= self._settings.queued:
             self.dropped += 1
-            told.waits = False
+            series.waits = False
             return
-        told.waits = True
-        self._queue.append(told)
+        series.waits = True
+        self._queue.append(series)
         self._work.set()
 
-    async def _write(self, told: _Told) -> None:
-        told.waits = False
-        count, metadata = told.count, told.document["metadata"]
+    async def _write(self, series: _Series) -> None:
+        series.waits = False
+        count, metadata = series.count, series.document["metadata"]
         try:
-            if told.written_count:
-                series = {"count": count, "lastObservedTime": _micro_time()}
-                changes: Object = {"series": series}
+            if series.written_count:
+                changes: Object = {"series": {"count": count, "lastObservedTime": _micro_time()}}
                 await self._kube.patch(EVENTS, metadata["name"], changes, metadata["namespace"])
             else:
-                await self._kube.create(EVENTS, told.document)
+                await self._kube.create(EVENTS, series.document)
         except AlreadyExists:
-            # Of those that are said once.
-            told.written_count, told.written_s = count, self._clock()
+            # Recorded with ``once`` by another component.
+            series.written_count, series.written_s = count, self._clock()
         except NotFound:
-            # Its namespace is gone, or the event outlived itself; said again, it begins anew.
-            told.last_s = float("-inf")
+            # Its namespace is gone, or the event has expired; the next one begins a new series.
+            series.last_s = float("-inf")
         except ApiError as error:
             self.dropped += 1
-            told.last_s = float("-inf")
+            series.last_s = float("-inf")
             level = logging.INFO if isinstance(error, Unreachable) else logging.WARNING
             _LOG.log(level, "an event on %s could not be written: %s", metadata["name"], error)
         else:
-            told.written_count, told.written_s = count, self._clock()
+            series.written_count, series.written_s = count, self._clock()
 
     def _document(
         self, regarding: Object, reason: str, action: str, note: str, kind: str, related: Object | None
@@ -195,10 +194,10 @@ class _Bucket:
     def wait_s(self, now_s: float) -> float:
         self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) / self._every_s)
         self._at_s = now_s
-        # A hair less than a token counts, or rounding would make the one who waits wait again.
+        # A hair less than a token counts, or rounding would make the caller wait again.
         return 0.0 if self._tokens >= 1 - 1e-9 else (1 - self._tokens) * self._every_s
 
-    def take(self, now_s: float) -> bool:
+    def try_acquire(self, now_s: float) -> bool:
         if self.wait_s(now_s) > 0:
             return False
         self._tokens -= 1

@@ -85,7 +85,7 @@ class Informer(Generic[T]):
     """Objects of one kind, in one namespace or in all, as ``keep`` reduces them.
 
     ``keep`` is called once for each version of an object; None leaves it out, and so does an exception, which is
-    reported by ``isolation``. ``run`` never ends by itself; it survives every ApiError (``trouble`` says what is wrong
+    reported by ``isolation``. ``run`` never ends by itself; it survives every ApiError (``error`` says what is wrong
     now), and objects stay as last seen meanwhile. A kind that is not served counts as one without objects, unless it is
     ``required``: then there is no first list until it is served.
     """
@@ -105,7 +105,7 @@ class Informer(Generic[T]):
     ) -> None:
         self.resource, self._required = resource, required
         self.synced = asyncio.Event()
-        self.trouble: ApiError | None = None
+        self.error: ApiError | None = None
         self.relists = self.restores = 0
         """How often the list was read, and how often the server's versions had gone back when it was."""
         self.isolation = Isolation("informer")
@@ -121,7 +121,7 @@ class Informer(Generic[T]):
         self._version, self._resumable = "", False
         self._alive_at_s = float("-inf")
         self._absent_since_s: float | None = None
-        self._told = ""
+        self._logged = ""
 
     @property
     def objects(self) -> Mapping[Key, T]:
@@ -184,11 +184,11 @@ class Informer(Generic[T]):
             self._not_served()
         elif isinstance(error, Gone):
             _LOG.info("%s: the watch cannot be resumed, listing again: %s", self.resource.plural, error)
-        elif self.trouble is not None and self._told != str(error):
+        elif self.error is not None and self._logged != str(error):
             # A connection that is cut once is everyday; one that does not come back is not.
             _LOG.warning("%s cannot be watched: %s", self.resource.plural, error)
-            self._told = str(error)
-        self.trouble = error
+            self._logged = str(error)
+        self.error = error
 
     def _not_served(self) -> None:
         now_s = self._clock()
@@ -205,7 +205,7 @@ class Informer(Generic[T]):
     def _well(self) -> None:
         self._alive_at_s = self._clock()
         self._absent_since_s = None
-        self.trouble, self._told = None, ""
+        self.error, self._logged = None, ""
         self._backoff.reset()
 
     async def _list(self) -> None:
@@ -277,7 +277,7 @@ class Informer(Generic[T]):
             return
         old = self._objects.get(key)
         self._objects[key] = new
-        self._tell(Change(ChangeKind.ADDED if old is None else ChangeKind.UPDATED, key, old, new))
+        self._notify(Change(ChangeKind.ADDED if old is None else ChangeKind.UPDATED, key, old, new))
 
     def _remove(self, key: Key) -> None:
         mark = self._marks.pop(key, None)
@@ -288,7 +288,7 @@ class Informer(Generic[T]):
     def _drop(self, key: Key) -> None:
         old = self._objects.pop(key, None)
         if old is not None:
-            self._tell(Change(ChangeKind.DELETED, key, old, None))
+            self._notify(Change(ChangeKind.DELETED, key, old, None))
 
     def _kept(self, document: Object) -> T | None:
         # Custom resources hold what their authors wrote; one that cannot be read must not cost all the others.
@@ -300,7 +300,7 @@ class Informer(Generic[T]):
             return kept
         return None
 
-    def _tell(self, change: Change[T]) -> None:
+    def _notify(self, change: Change[T]) -> None:
         for handler in tuple(self._handlers):
             self._deliver(handler, change)
 
@@ -314,11 +314,11 @@ class Informer(Generic[T]):
 
 async def wait_synced(informers: Iterable[Informer[Any]], within_s: float) -> None:
     """Return when all informers have their first list. Raises Unreachable naming those that have not in time."""
-    waiting = list(informers)
+    pending = list(informers)
     try:
         async with asyncio.timeout(within_s):
-            for informer in waiting:
+            for informer in pending:
                 await informer.synced.wait()
     except TimeoutError:
-        late = [f"{i.resource.plural} ({i.trouble or 'no answer yet'})" for i in waiting if not i.synced.is_set()]
+        late = [f"{i.resource.plural} ({i.error or 'no answer yet'})" for i in pending if not i.synced.is_set()]
         raise Unreachable(f"not listed within {within_s:g} s: {', '.join(late)}") from None

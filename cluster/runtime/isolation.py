@@ -192,21 +192,21 @@ class Isolation:
         key = (*subject.identity, reason)
         before = self._failures.get(key)
         pause_s = self.settings.first_s if before is None else min(self.settings.longest_s, 2 * before.pause_s)
-        said, sentence = reason, f"It is left as it is: {type(error).__name__}: {printable(str(error), _LONGEST_CHARS)}"
+        shown, sentence = reason, f"It is skipped: {type(error).__name__}: {printable(str(error), _LONGEST_CHARS)}"
         if isinstance(error, AnnotationError):
-            said, sentence = _reason_of(error), str(error)
-        _remember(self._failures, key, _Failure(subject, said, sentence, self.clock(), pause_s))
-        self._say(subject, said, sentence, error)
+            shown, sentence = _reason_of(error), str(error)
+        _remember(self._failures, key, _Failure(subject, shown, sentence, self.clock(), pause_s))
+        self._say(subject, shown, sentence, error)
         return self.waits_s(subject, reason)
 
     def _say(self, subject: Subject, reason: str, sentence: str, error: Exception | None = None) -> None:
-        place = "/".join(filter(None, (subject.namespace, subject.name)))
+        path = "/".join(filter(None, (subject.namespace, subject.name)))
         known = error is None or isinstance(error, AnnotationError)
         _LOG.warning(
             "%s: %s %s: %s: %s",
             self.controller,
             subject.kind,
-            place,
+            path,
             reason,
             sentence,
             exc_info=None if known else error,

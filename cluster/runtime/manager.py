@@ -57,9 +57,9 @@ class ReplicaSettings:
 
 class Stepper(Protocol):
     """A controller's passes over what it has seen. ``step`` returns in how many seconds it wants to be called again
-    even if nothing changes, None for never; ``troubles`` counts what failed and is tried again."""
+    even if nothing changes, None for never; ``errors`` counts what failed and is tried again."""
 
-    troubles: int
+    errors: int
 
     async def step(self) -> float | None: ...
 
@@ -75,12 +75,12 @@ class LedReplica(ABC):
 
     def __init__(self, kube: Kube, name: str, settings: ReplicaSettings, informers: Sequence[Informer[Any]]) -> None:
         self._kube_for_key, self._namespace = kube, settings.namespace
-        self._name, self._place, self._informers = name, (settings.host, settings.port), informers
+        self._name, self._address, self._informers = name, (settings.host, settings.port), informers
         self._leader = Leader(kube, settings.namespace, f"kopt-{name}", settings.identity, settings.lease)
         self._campaign: asyncio.Task[None] | None = None
         self._events = EventRecorder(kube, f"kaiwo.ai/{name}", settings.identity)
         self.registry = CollectorRegistry()
-        self.troubles = 0
+        self.errors = 0
         """What failed and is tried again, of all terms; counted by ``step_through``."""
         self._steps = Counter(
             f"kopt_{name}_steps", "What was done, by the event's reason.", ["reason"], registry=self.registry
@@ -96,7 +96,7 @@ class LedReplica(ABC):
         for informer in informers:
             informer.isolation = self.isolation
         self.gauge("leading", "1 while this replica leads.", lambda: self._leader.leading)
-        self._http = HttpServer(self._look, SMALL_BODY_BYTES, limits=_LIMITS)
+        self._http = HttpServer(self._handle, SMALL_BODY_BYTES, limits=_LIMITS)
         self.port = 0
 
     @abstractmethod
@@ -108,13 +108,13 @@ class LedReplica(ABC):
         """Step for ever, at every change; what comes within ``gather_s`` is looked at once."""
         while True:
             changed.clear()
-            before = stepper.troubles
+            before = stepper.errors
             # What failed for one object is contained inside of the step; this is for faults in what all of them share.
             with self.isolation.guard(self.isolation.itself) as attempt:
                 again_s = await stepper.step()
-            self.troubles += stepper.troubles - before
+            self.errors += stepper.errors - before
             if attempt.error is not None:
-                self.troubles += 1
+                self.errors += 1
                 await asyncio.sleep(min(attempt.again_s, _LONGEST_PAUSE_S))
                 continue
             with contextlib.suppress(TimeoutError):
@@ -126,10 +126,10 @@ class LedReplica(ABC):
         """``kopt_NAME_WHAT``, read when it is asked for."""
         Gauge(f"kopt_{self._name}_{what}", text, registry=self.registry).set_function(read)
 
-    def tell(self, regarding: Object, reason: str, action: str, sentence: str) -> None:
+    def emit_event(self, regarding: Object, reason: str, action: str, sentence: str) -> None:
         """Log, count and record an event; ``regarding`` is an object reference."""
-        place = "/".join(filter(None, (regarding.get("namespace"), regarding["name"])))
-        _LOG.info("%s %s: %s: %s", regarding["kind"], place, reason, sentence)
+        path = "/".join(filter(None, (regarding.get("namespace"), regarding["name"])))
+        _LOG.info("%s %s: %s: %s", regarding["kind"], path, reason, sentence)
         self._steps.labels(reason).inc()
         self._events.record(regarding, reason, action, sentence)
 
@@ -141,7 +141,7 @@ class LedReplica(ABC):
             self._events.record(subject.reference, reason, "Isolating", sentence, kind=WARNING, once=once)
 
     async def run(self) -> None:
-        self.port = await self._http.start(*self._place)
+        self.port = await self._http.start(*self._address)
         _LOG.info("probes and metrics on port %d", self.port)
         if self.reads_seals:
             await self._adopt_key()
@@ -175,7 +175,7 @@ class LedReplica(ABC):
             await asyncio.gather(self._campaign, return_exceptions=True)
         await self._http.stop()
 
-    def _look(self, request: Request) -> Reply:
+    def _handle(self, request: Request) -> Reply:
         if request.path == "/metrics":
             return Reply(generate_latest(self.registry), content_type=_METRICS)
         if request.path == "/healthz":
@@ -188,6 +188,6 @@ class LedReplica(ABC):
 
 def _unread(informers: Sequence[Informer[Any]]) -> str:
     """What has not been read, and why; the server's own words may name more than a probe's caller is to know."""
-    reasons = [informer.trouble.reason if informer.trouble is not None else "no answer yet" for informer in informers]
+    reasons = [informer.error.reason if informer.error is not None else "no answer yet" for informer in informers]
     kinds = [f"{informer.resource.full_name} ({reason})" for informer, reason in zip(informers, reasons, strict=True)]
     return f"the cluster has not been read yet: {', '.join(kinds)}"

@@ -134,13 +134,13 @@ class ObjectCache(Generic[T]):
         old = self._shown.get(key)
         if old is not None and (value is None or self._uids[key] != uid):
             del self._shown[key], self._uids[key]
-            self._tell(Change(ChangeKind.DELETED, key, old, None))
+            self._notify(Change(ChangeKind.DELETED, key, old, None))
             old = None
         if value is not None:
             self._shown[key], self._uids[key] = value, uid
-            self._tell(Change(ChangeKind.ADDED if old is None else ChangeKind.UPDATED, key, old, value))
+            self._notify(Change(ChangeKind.ADDED if old is None else ChangeKind.UPDATED, key, old, value))
 
-    def _tell(self, change: Change[T]) -> None:
+    def _notify(self, change: Change[T]) -> None:
         for handler in tuple(self._handlers):
             self._deliver(handler, change)
 

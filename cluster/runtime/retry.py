@@ -13,7 +13,7 @@ from kopt.cluster.client.errors import ApiError, Conflict, Forbidden, Invalid, N
 from kopt.cluster.runtime.isolation import Isolation, Subject
 
 _LOG = logging.getLogger(__name__)
-SOON_S, AFTER_TROUBLE_S = 1.0, 2.0
+SOON_S, AFTER_ERROR_S = 1.0, 2.0
 R = TypeVar("R", bound=float | None)
 
 
@@ -27,7 +27,7 @@ class Pauses:
     """Seconds until the next attempt, by what an attempt met."""
 
     changed_s: float = SOON_S
-    failed_s: float = AFTER_TROUBLE_S
+    failed_s: float = AFTER_ERROR_S
     gone_s: float | None = None
     """After NotFound, if that is no change that the watch will show: the kind or the namespace is missing."""
     refused_s: float | None = None
@@ -44,7 +44,7 @@ class Pauses:
 class Retrying:
     """For reconcilers: each object is handled by itself, and what goes wrong with it does not hold up the others."""
 
-    troubles = 0
+    errors = 0
     """Attempts that failed."""
     broken_off = 0
     """Those, and what met a change by others."""
@@ -61,7 +61,7 @@ class Retrying:
         try:
             with self._isolation.guard(about or self._isolation.itself) as attempt:
                 return await work()
-            self.troubles += 1
+            self.errors += 1
             again_s = attempt.again_s if about is not None else self._pauses.failed_s
         except ApiError as error:
             # LaterTerm among them: as a Conflict it concerns this object alone.
@@ -70,6 +70,6 @@ class Retrying:
                 _LOG.info("%s: it has changed meanwhile: %s", what, error)
             else:
                 _LOG.warning("%s failed and is tried again: %s", what, error)
-                self.troubles += 1
+                self.errors += 1
         self.broken_off += 1
         return again_s

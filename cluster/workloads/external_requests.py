@@ -57,12 +57,12 @@ async def completed(workload: Workload, find: Find, read: Read | None) -> Worklo
         return workload
     been: dict[ObjectRef, Object | None] = {}
     for _ in range(_DEPTH):
-        missing = list(complete(workload, lambda place: been.get(place) or find(place))[1] - been.keys())
+        missing = list(complete(workload, lambda reference: been.get(reference) or find(reference))[1] - been.keys())
         if not missing or read is None:
             break
-        for place in missing:
-            been[place] = await read(place)
-    return complete(workload, lambda place: been.get(place) or find(place))[0]
+        for reference in missing:
+            been[reference] = await read(reference)
+    return complete(workload, lambda reference: been.get(reference) or find(reference))[0]
 
 
 def complete(workload: Workload, find: Find) -> tuple[Workload, set[ObjectRef]]:
@@ -94,10 +94,10 @@ def is_generated(claim: Object) -> bool:
     return _GENERATED in mapping(claim, "metadata", "annotations")
 
 
-async def read_object(kube: Kube, place: ObjectRef) -> Object | None:
+async def read_object(kube: Kube, reference: ObjectRef) -> Object | None:
     """The object at a place; None where there is none, or it cannot be read."""
     try:
-        return await kube.get(place.resource, place.name, place.namespace)
+        return await kube.get(reference.resource, reference.name, reference.namespace)
     except (ApiError, ValueError):
         return None
 
@@ -119,7 +119,7 @@ class _Seeker:
         """The runtime's JobSet, with as many nodes in its training step as the TrainJob or the runtime wants."""
         reference = mapping(train_job, "spec", "runtimeRef")
         resource = _RUNTIME_KINDS.get(text(reference, "kind") or CLUSTER_RUNTIMES.kind)
-        runtime = self._look(resource, text(reference, "name")) if resource is not None else None
+        runtime = self._find(resource, text(reference, "name")) if resource is not None else None
         if runtime is None:
             return
         inner = {"spec": at(runtime, "spec", "template", "spec")}
@@ -141,34 +141,34 @@ class _Seeker:
         """Milli-GPU of one entry of a pod's ``resourceClaims``."""
         named, by_template = text(claim, "resourceClaimName"), text(claim, "resourceClaimTemplateName")
         if named:
-            spec = mapping(self._look(CLAIMS, named), "spec")
+            spec = mapping(self._find(CLAIMS, named), "spec")
         else:
-            spec = mapping(self._look(CLAIM_TEMPLATES, by_template) if by_template else None, "spec", "spec")
+            spec = mapping(self._find(CLAIM_TEMPLATES, by_template) if by_template else None, "spec", "spec")
         return WHOLE_GPU * sum(self._devices(request) for _, request in items(spec, "devices", "requests"))
 
     def _devices(self, request: Any) -> int:
         """GPUs of one request; of several that would do the most; of all that a node has, one at least."""
         options = [mapping(request, "exactly"), *(item for _, item in items(request, "firstAvailable"))]
-        return max((count(option, "count") for option in options if self._asks_gpu(option)), default=0)
+        return max((count(option, "count") for option in options if self._requests_gpu(option)), default=0)
 
-    def _asks_gpu(self, option: Mapping[str, Any]) -> bool:
+    def _requests_gpu(self, option: Mapping[str, Any]) -> bool:
         name = text(option, "deviceClassName")
         if not name or at(option, "adminAccess") is True:
             return False
-        result = None if name in GPU_CLASSES else self._look(DEVICE_CLASSES, name)
+        result = None if name in GPU_CLASSES else self._find(DEVICE_CLASSES, name)
         return name in GPU_CLASSES or (result is not None and is_gpu_class(result))
 
-    def _look(self, resource: Resource, name: str) -> Object | None:
+    def _find(self, resource: Resource, name: str) -> Object | None:
         if not name:
             return None
-        place = ObjectRef(resource, self.namespace if resource.namespaced else "", name)
-        result = self.find(place)
+        reference = ObjectRef(resource, self.namespace if resource.namespaced else "", name)
+        result = self.find(reference)
         if result is None:
-            self.missing.add(place)
+            self.missing.add(reference)
         return result
 
 
 def _has_silent_runtime(workload: Workload) -> bool:
     """Whether this is a TrainJob that does not tell itself what each node asks for."""
-    told = at(workload.document, "spec", "trainer", "resourcesPerNode")
-    return workload.kind.resource == TRAIN_JOBS and told is None
+    per_node = at(workload.document, "spec", "trainer", "resourcesPerNode")
+    return workload.kind.resource == TRAIN_JOBS and per_node is None

@@ -65,7 +65,7 @@ def written_queue(framework: Framework, kind: WorkloadKind, document: Object, po
         if field is not None and (named := text(document, *field)):
             return named
     mark = MARKS[framework]
-    return next((result for place in _places(mark, kind, pod_sets) if (result := text(document, *place))), "")
+    return next((result for path in _paths(mark, kind, pod_sets) if (result := text(document, *path))), "")
 
 
 def write_queue(
@@ -75,8 +75,8 @@ def write_queue(
     field = _FIELDS.get((framework, *kind.key))
     if field is not None:
         patch.put(field, queue)
-    for place in _places(MARKS[framework], kind, pod_sets):
-        patch.put(place, queue)
+    for path in _paths(MARKS[framework], kind, pod_sets):
+        patch.put(path, queue)
 
 
 def write_gang(patch: JsonPatch, framework: Framework, kind: WorkloadKind, pods: int) -> None:
@@ -87,8 +87,8 @@ def write_gang(patch: JsonPatch, framework: Framework, kind: WorkloadKind, pods:
         patch.put((*kind.owner, "metadata", "annotations", KAI_GANG), str(pods))
 
 
-def _places(mark: QueueMark, kind: WorkloadKind, pod_sets: tuple[PodSet, ...]) -> list[Path]:
-    places: list[Path] = [(*kind.owner, "metadata", mark.section, mark.key)]
+def _paths(mark: QueueMark, kind: WorkloadKind, pod_sets: tuple[PodSet, ...]) -> list[Path]:
+    paths: list[Path] = [(*kind.owner, "metadata", mark.section, mark.key)]
     if mark.on_pods:
-        places += [(*pod_set.metadata, mark.section, mark.key) for pod_set in pod_sets if pod_set.metadata is not None]
-    return list(dict.fromkeys(places))
+        paths += [(*pod_set.metadata, mark.section, mark.key) for pod_set in pod_sets if pod_set.metadata is not None]
+    return list(dict.fromkeys(paths))

@@ -26,9 +26,9 @@ def pods_that(job: Object, are: str) -> int:
 def has_begun(pod: Object) -> bool:
     """Also by an init container: it may have written something."""
     return any(
-        mapping(status, place, what)
+        mapping(status, state, what)
         for part in ("initContainerStatuses", "containerStatuses")
         for _, status in items(pod, "status", part)
-        for place in ("state", "lastState")
+        for state in ("state", "lastState")
         for what in ("running", "terminated")
     )

@@ -95,9 +95,9 @@ def read_gpu_pod(pod: Object) -> GpuPod | None:
     """None for pods that have ended, and for those without GPUs and without a word about checkpoints."""
     metadata = pod["metadata"]
     annotations = mapping(metadata, "annotations")
-    notes = annotations_of(pod)
+    own_annotations = annotations_of(pod)
     gpus = sum(value for name, value in requests_of(mapping(pod, "spec")).items() if is_gpu(name))
-    if text(pod, "status", "phase") in ("Succeeded", "Failed") or not (gpus or notes):
+    if text(pod, "status", "phase") in ("Succeeded", "Failed") or not (gpus or own_annotations):
         return None
     owner = next(
         (text(item, "uid") for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), ""
@@ -108,7 +108,7 @@ def read_gpu_pod(pod: Object) -> GpuPod | None:
         text(annotations, _WORKLOAD_ANNOTATION),
         owner,
         gpus,
-        notes,
+        own_annotations,
         text(metadata, "resourceVersion"),
         seconds(text(pod, "status", "startTime")),
     )

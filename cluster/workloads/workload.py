@@ -72,9 +72,9 @@ class Workload:
     @property
     def memory_bytes(self) -> Bytes:
         """GPU memory asked for by annotation on the object or on one of its templates; 0 for none."""
-        places = [("metadata",), *(pod_set.metadata for pod_set in self.pod_sets if pod_set.metadata is not None)]
+        paths = [("metadata",), *(pod_set.metadata for pod_set in self.pod_sets if pod_set.metadata is not None)]
         return next(
-            (result for place in places if (result := memory_of(mapping(self.document, *place, "annotations")))),
+            (result for path in paths if (result := memory_of(mapping(self.document, *path, "annotations")))),
             Bytes(0),
         )
 

@@ -93,7 +93,7 @@ class WebhookServer:
 
     async def stop(self) -> None:
         """Not ready any more; drain; close."""
-        self._reviews.leaving = True
+        self._reviews.draining = True
         await asyncio.sleep(self._settings.drain_s)
         for http in (self._reviews, self._probes):
             await http.stop()
@@ -186,7 +186,7 @@ class WebhookServer:
         if request.path == "/healthz":
             return Reply.text("ok")
         if request.path == "/readyz":
-            ready = bool(self.port) and self._ready() and not self._reviews.leaving
+            ready = bool(self.port) and self._ready() and not self._reviews.draining
             return Reply.text("ready") if ready else Reply.text("not ready", 503)
         if request.path == "/metrics":
             return Reply(self._metrics.exposition(), content_type=_EXPOSITION)

@@ -100,7 +100,7 @@ class LiveState:
         if informer is None or informer.resource != QUEUE_KINDS[framework] or not informer.synced.is_set():
             return None
         # A queueing system whose kinds are not served says nothing about which queues there are.
-        if isinstance(informer.trouble, NotFound):
+        if isinstance(informer.error, NotFound):
             return None
         return names_in(informer.objects, namespace)
 
@@ -114,7 +114,7 @@ class LiveState:
 
     def version(self) -> Hashable:
         informer = self._queues
-        served = informer is not None and (informer.synced.is_set(), isinstance(informer.trouble, NotFound))
+        served = informer is not None and (informer.synced.is_set(), isinstance(informer.error, NotFound))
         return self._queue_changes, served, frozenset(self.running_schedulers())
 
     async def run(self) -> None:

@@ -100,7 +100,7 @@ class Replica(LedReplica):
         super().__init__(kube, NAME, settings, (pods, jobs, kueue, groups, told, self.store.informer))
         self.gauge("lines", "Evictions in the ledger.", lambda: len(self.store.entries()))
         self.gauge("waiting", "Evicted workloads that are not back.", self._waiting)
-        self.gauge("errors", "Writes that failed and are tried again.", lambda: self.troubles)
+        self.gauge("errors", "Writes that failed and are tried again.", lambda: self.errors)
 
     async def lead(self, fence: Fence) -> None:
         await self._read_evictions()
@@ -154,7 +154,7 @@ class Replica(LedReplica):
             "name": workload_ref.name,
             "uid": workload_ref.uid,
         }
-        self.tell(regarding, reason, "Recording", sentence)
+        self.emit_event(regarding, reason, "Recording", sentence)
 
 
 def evict_event(event: Object) -> tuple[Key, Evicted] | None:

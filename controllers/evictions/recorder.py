@@ -55,7 +55,7 @@ class Recorder:
         self._monotonic, self._clock = monotonic, clock
         self._again: dict[str, float] = {}
         self._tidied_s = float("-inf")
-        self.troubles = 0
+        self.errors = 0
 
     async def step(self) -> float:
         """In how many seconds to look again, if nothing happens before."""
@@ -69,7 +69,7 @@ class Recorder:
                 with self._isolation.guard(subject) as attempt:
                     again_s = await self._look_at(root)
                 if attempt.error is not None:
-                    self.troubles += 1
+                    self.errors += 1
                     again_s = attempt.again_s
             except ApiError as error:
                 again_s = self._failed(root, error)
@@ -80,7 +80,7 @@ class Recorder:
         return max(0.0, min([self._tidied_s + _TIDY_S, *self._again.values()]) - self._monotonic())
 
     def _failed(self, root: str, error: ApiError) -> float:
-        self.troubles += 1
+        self.errors += 1
         _LOG.warning("evictions of %s are not written yet: %s", root, error)
         return _PAUSES.after(error)
 

@@ -91,7 +91,7 @@ class Replica(LedReplica):
         self._fresh = Gauge(
             "kopt_reallocation_forecasts_fresh", "1 while a pool's forecasts count.", ["pool"], registry=self.registry
         )
-        self.gauge("errors", "Passes that failed and are tried again.", lambda: self.troubles)
+        self.gauge("errors", "Passes that failed and are tried again.", lambda: self.errors)
         self.gauge("forecast_failures", "Questions without an answer.", lambda: self._forecasts.failures)
 
     async def lead(self, fence: Fence) -> None:
@@ -143,7 +143,7 @@ class Replica(LedReplica):
             self._fresh.labels(pool.name).set(status.forecast is ForecastState.FRESH)
 
     def _about(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.tell(regarding, reason, "Lending", sentence)
+        self.emit_event(regarding, reason, "Lending", sentence)
 
 
 class _Timed:
@@ -153,12 +153,12 @@ class _Timed:
         self._replica, self._reconciler = replica, reconciler
 
     @property
-    def troubles(self) -> int:
-        return self._reconciler.troubles
+    def errors(self) -> int:
+        return self._reconciler.errors
 
-    @troubles.setter
-    def troubles(self, count: int) -> None:
-        self._reconciler.troubles = count
+    @errors.setter
+    def errors(self, count: int) -> None:
+        self._reconciler.errors = count
 
     async def step(self) -> float:
         since_s, self._replica.cluster.since_s = self._replica.cluster.since_s, None

@@ -7,7 +7,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text, texts
-from kopt.cluster.objects.staged_data import request_of, told_of
+from kopt.cluster.objects.staged_data import request_of, staging_report_of
 from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.core.reason import Reason
 from kopt.core.scheduling.overview import NodeCopy, PoolMoment, PoolState, Reclaiming, StagedState
@@ -105,7 +105,7 @@ def staged_names(document: Object) -> list[str]:
 
 
 def staging_annotation(document: Object) -> StagingAnnotation | None:
-    result = told_of(document)
+    result = staging_report_of(document)
     state = text(result, "state")
     if not state:
         return None

@@ -59,7 +59,7 @@ class Keeper:
             wanted = NodeBandwidth(name, verdict.health, verdict.reason, now_s, tuple(of_node.get(name, ())))
             await self._put(nodes[name], held.get(name), wanted)
         for name in sorted((held.keys() - judgement.nodes.keys()) & nodes.keys()):
-            await self._put(nodes[name], held[name], NodeBandwidth(name, judged_at=now_s))
+            await self._put(nodes[name], held[name], NodeBandwidth(name, evaluated_at=now_s))
 
     def sick(self) -> set[str]:
         """Nodes with a verdict against them."""
@@ -80,8 +80,8 @@ class Keeper:
     async def _put(self, node: ObservedNode, before: NodeBandwidth | None, wanted: NodeBandwidth) -> None:
         document = self._cluster.bandwidths().get(node.name)
         was = (before.health, before.reason) if before is not None else (Health.HEALTHY, "")
-        if before is not None and was == (wanted.health, wanted.reason) and before.judged_at:
-            wanted = replace(wanted, judged_at=before.judged_at)
+        if before is not None and was == (wanted.health, wanted.reason) and before.evaluated_at:
+            wanted = replace(wanted, evaluated_at=before.evaluated_at)
         status = status_of(wanted)
         if document is None:
             await self._writer.create(NODE_BANDWIDTHS, {"metadata": owned_by(node.name, node.uid), "status": status})

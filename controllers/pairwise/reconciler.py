@@ -28,7 +28,7 @@ from kopt.core.hardware.pairwise import Health, MeasuredPair, Pair
 from kopt.policies.pairwise.health import HealthSettings
 
 _LOG = logging.getLogger(__name__)
-_SOON_S, _AFTER_TROUBLE_S = 0.5, 5.0
+_SOON_S, _AFTER_ERROR_S = 0.5, 5.0
 _TAKEN_PAUSE_S, _REFUSED_PAUSE_S = 60.0, 60.0
 _LOG_WAITS_S = 120.0
 """So long a log that cannot be read is asked for again: its kubelet may be away for a moment."""
@@ -57,7 +57,7 @@ class Reconciler(Retrying):
         taken_pause_s: float = _TAKEN_PAUSE_S,
         isolation: Isolation | None = None,
     ) -> None:
-        super().__init__(isolation or Isolation("pairs"), Pauses(changed_s=_SOON_S, failed_s=_AFTER_TROUBLE_S))
+        super().__init__(isolation or Isolation("pairs"), Pauses(changed_s=_SOON_S, failed_s=_AFTER_ERROR_S))
         self._cluster, self._writer, self._namespace = cluster, writer, namespace
         self._tell, self._clock, self._taken_pause_s = tell, clock, taken_pause_s
         self._keeper = Keeper(cluster, writer, tell, health or HealthSettings())
@@ -96,7 +96,7 @@ class Reconciler(Retrying):
             if look.stage is Stage.RUNS:
                 again_s.append(look_again_s(test, benchmark, now_s) - now_s)
             elif not await self._end(test, look, benchmark, ended):
-                again_s.append(_AFTER_TROUBLE_S)
+                again_s.append(_AFTER_ERROR_S)
         await self._clear_away(benchmark, ended, now_s)
         result = await self._start(benchmark, now_s)
         error = ended.error or last_error(benchmark.document)
@@ -164,7 +164,7 @@ class Reconciler(Retrying):
                 await self._start_one(benchmark, pair)
             except AlreadyExists:
                 # Its last test is still being taken away.
-                self._not_before_s[pair] = now_s + _AFTER_TROUBLE_S
+                self._not_before_s[pair] = now_s + _AFTER_ERROR_S
             except (Invalid, Forbidden, NotFound) as error:
                 return replace(result, state="TestsRefused", why=str(error), again_s=now_s + _REFUSED_PAUSE_S)
         # What has just started is not due any more.

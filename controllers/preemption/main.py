@@ -85,7 +85,7 @@ class Replica(LedReplica):
             "Running Workloads whose priority is raised.",
             lambda: sum(workload.shield is not None for workload in self.cluster.workloads()),
         )
-        self.gauge("errors", "Passes that failed and are tried again.", lambda: self.troubles)
+        self.gauge("errors", "Passes that failed and are tried again.", lambda: self.errors)
 
     async def run(self) -> None:
         async with self._reviewing():
@@ -142,8 +142,8 @@ class Replica(LedReplica):
         return self._leader.leading or bool(self._leader.holder)
 
     def _said(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.tell(regarding, reason, "Preempting", sentence)
+        self.emit_event(regarding, reason, "Preempting", sentence)
 
     def _about(self, view: KueueWorkload, reason: str, sentence: str) -> None:
         regarding = KUEUE_WORKLOADS.reference(*view.key, view.uid)
-        self.tell(regarding, reason, "Preempting", sentence)
+        self.emit_event(regarding, reason, "Preempting", sentence)

@@ -151,9 +151,9 @@ class Reconciler(Passes):
 
     async def _handle_within_budget(self, preemptor: KueueWorkload) -> float:
         """Release it shortly after its budget, whatever goes wrong."""
-        before, failed = self.troubles, self._isolation.waits_s(_about(preemptor)) > 0
+        before, failed = self.errors, self._isolation.waits_s(_about(preemptor)) > 0
         again_s = await self._tried(partial(self._handle, preemptor), _about(preemptor))
-        if (self.troubles == before and not failed) or self._clock() < self._ends_s(preemptor):
+        if (self.errors == before and not failed) or self._clock() < self._ends_s(preemptor):
             return again_s
         overdue = outcome_document(
             "leave", self._clock(), "OVERDUE", "No victims were found within the budget; Kueue applies its own rules."

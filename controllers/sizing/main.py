@@ -231,7 +231,9 @@ class Replica(LedReplica):
 
     def _emit_event(self, job: Object, reason: str, sentence: str) -> None:
         metadata = job["metadata"]
-        self.tell(JOBS.reference(metadata["namespace"], metadata["name"], metadata["uid"]), reason, "Sizing", sentence)
+        self.emit_event(
+            JOBS.reference(metadata["namespace"], metadata["name"], metadata["uid"]), reason, "Sizing", sentence
+        )
 
 
 def _job_of(pod: JobPod) -> Key:

@@ -15,7 +15,7 @@ from kopt.cluster.holds.hold import HOLDABLE, holder_of, marks, parked, queue_of
 from kopt.cluster.objects.fields import at, items
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.objects.leases import lease_until
-from kopt.cluster.objects.staged_data import ASKS_LABEL, STAGING_ANNOTATION, request_of, told
+from kopt.cluster.objects.staged_data import REQUESTS_DATA_LABEL, STAGING_ANNOTATION, request_of, staging_report
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.staging.views import GATE, HOLDER
@@ -86,7 +86,7 @@ class StagingAtAdmission:
         does not, as it would keep quota while it waits."""
         if mode is Mode.OBSERVE or not managed or workload.opts_out or workload.controller in _STOPPED_BY_FIELD:
             return None
-        patch.put(("metadata", "labels", ASKS_LABEL), "true")
+        patch.put(("metadata", "labels", REQUESTS_DATA_LABEL), "true")
         gates = [item for _, item in items(workload.document, "spec", "schedulingGates")]
         queued = self._has_kueue and queue_of({"metadata": workload.document.get("metadata") or {}})
         if mode is not Mode.ENFORCE or queued or holder_of(workload.document) or {"name": GATE} in gates:
@@ -97,7 +97,9 @@ class StagingAtAdmission:
 
     def _write(self, patch: JsonPatch, marked: Object, request: Request) -> None:
         """The metadata of a hold, with what the workload is told."""
-        marked["annotations"][STAGING_ANNOTATION] = told("held", request, [], "", request.problem, self._clock())
+        marked["annotations"][STAGING_ANNOTATION] = staging_report(
+            "held", request, [], "", request.problem, self._clock()
+        )
         for section, values in marked.items():
             for name, item in values.items():
                 patch.put(("metadata", section, name), item)

@@ -57,7 +57,7 @@ class Replica(LedReplica):
         for phase in DataPhase:
             self.gauge(f"data_{phase.lower()}", f"StagedData that are {phase}.", partial(self._count, phase))
         self.gauge("bytes_per_second", "Of all downloads together.", self._bytes_per_second)
-        self.gauge("errors", "Writes that failed and are tried again.", lambda: self.troubles)
+        self.gauge("errors", "Writes that failed and are tried again.", lambda: self.errors)
 
     async def lead(self, fence: Fence) -> None:
         changed = self.cluster.changed
@@ -79,4 +79,4 @@ class Replica(LedReplica):
         return sum(staged_data.amounts.bytes_per_second for staged_data in staged_datas if staged_data.amounts)
 
     def _about(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.tell(regarding, reason, "Staging", sentence)
+        self.emit_event(regarding, reason, "Staging", sentence)

@@ -19,7 +19,7 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.holds.hold import HOLDABLE
 from kopt.cluster.objects.fields import slim
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
-from kopt.cluster.objects.staged_data import ASKS_LABEL, STAGED_DATA, staged_data_of
+from kopt.cluster.objects.staged_data import REQUESTS_DATA_LABEL, STAGED_DATA, staged_data_of
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.controllers.staging.ports import DataObject
@@ -49,7 +49,9 @@ class LiveCluster:
             resource: ObjectCache(Informer(kube, resource, keep=partial(read_workload, resource=resource)))
             for resource in WORKLOADS
         }
-        self._workloads[PODS] = ObjectCache(Informer(kube, PODS, keep=read_requesting_pod, label_selector=ASKS_LABEL))
+        self._workloads[PODS] = ObjectCache(
+            Informer(kube, PODS, keep=read_requesting_pod, label_selector=REQUESTS_DATA_LABEL)
+        )
         self._kueue = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=read_queued_workload))
         self._pods: Informer[DownloadPod] = Informer(kube, PODS, keep=read_pod, label_selector=DATA_LABEL)
         self._nodes: Informer[StagingNode] = Informer(kube, NODES, keep=read_node)

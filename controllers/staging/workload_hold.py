@@ -9,7 +9,7 @@ from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, PODS, Object
 from kopt.cluster.holds.hold import hold, marks, pass_on, release, wait_turn
 from kopt.cluster.objects.annotations import mapping_of
 from kopt.cluster.objects.node_bandwidth import seconds
-from kopt.cluster.objects.staged_data import STAGED_DATA, STAGING_ANNOTATION, body_of, told, told_of
+from kopt.cluster.objects.staged_data import STAGED_DATA, STAGING_ANNOTATION, body_of, staging_report, staging_report_of
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL, has_begun
 from kopt.controllers.staging.affinity import affinity_to
@@ -56,7 +56,7 @@ class Holding:
             is_ready(snapshot.known(snapshot.views[staged_data.key], self._settings)) for staged_data in staged_datas
         )
         ready = complete and not workload.request.problem and not missing
-        if ready and workload.holder != HOLDER and told_of(workload.document).get("state") != "ready":
+        if ready and workload.holder != HOLDER and staging_report_of(workload.document).get("state") != "ready":
             # Where its copies are has to be written into it first.
             ready = _common_nodes(staged_datas) is None
         kueue = snapshot.kueue.get(workload.uid, ())
@@ -180,7 +180,7 @@ class Holding:
     ) -> float | None:
         """The annotation of a workload that stays as it is: at once where words change, figures from time to time."""
         text = self._annotation(workload, staged_datas, state)
-        before, after = told_of(workload.document), mapping_of({STAGING_ANNOTATION: text}, STAGING_ANNOTATION)
+        before, after = staging_report_of(workload.document), mapping_of({STAGING_ANNOTATION: text}, STAGING_ANNOTATION)
         words = [{key: value for key, value in item.items() if key not in _SMALL} for item in (before, after)]
         if words[0] == words[1]:
             if before.get("bytesDone") == after.get("bytesDone") or workload.holder != HOLDER:
@@ -196,7 +196,7 @@ class Holding:
     def _annotation(
         self, workload: RequestingWorkload, staged_datas: Sequence[StagedData], state: tuple[str, str, str]
     ) -> str:
-        return told(state[0], workload.request, list(staged_datas), state[1], state[2], self._clock())
+        return staging_report(state[0], workload.request, list(staged_datas), state[1], state[2], self._clock())
 
     async def _patch(self, workload: RequestingWorkload, changes: Object, text: str = "") -> None:
         metadata = dict(changes.get("metadata") or {})

@@ -44,7 +44,7 @@ async def test_a_kind_comes_and_goes(kube: Kube, definition: tuple[Resource, Obj
     assert informer.age_s() < PATIENCE_S
 
     await kube.create(CUSTOM_RESOURCE_DEFINITIONS, body)
-    await until(lambda: informer.trouble is None)
+    await until(lambda: informer.error is None)
     await kube.create(resource, {"metadata": {"name": "one"}})
     await until(lambda: ("", "one") in informer.objects)
 

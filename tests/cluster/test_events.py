@@ -78,7 +78,7 @@ async def test_a_flood_on_one_object_is_cut_short(kube: Kube, namespace: str) ->
 
 
 async def test_the_api_server_is_asked_so_often_and_no_more(kube: Kube, namespace: str) -> None:
-    settings = EventSettings(per_second=50, burst=5, waiting=100)
+    settings = EventSettings(per_second=50, burst=5, queued=100)
     recorder = EventRecorder(kube, "kaiwo.ai/extender", "extender-0", settings)
     began_s = time.monotonic()
     async with writing(recorder):

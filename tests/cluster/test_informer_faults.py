@@ -86,13 +86,13 @@ class Scene:
         """The informer and its subscriber come to hold what the cluster holds."""
         truth = await self.truth()
         ends_s = asyncio.get_running_loop().time() + within_s
-        while (self.informer.objects != truth or self.informer.trouble) and asyncio.get_running_loop().time() < ends_s:
+        while (self.informer.objects != truth or self.informer.error) and asyncio.get_running_loop().time() < ends_s:
             await asyncio.sleep(0.02)
         held = dict(self.informer.objects)
         ghosts, lost = held.keys() - truth.keys(), truth.keys() - held.keys()
         assert (ghosts, lost, held) == (set(), set(), truth)
         assert (self.copy.objects, self.copy.wrong) == (truth, [])
-        assert self.informer.trouble is None
+        assert self.informer.error is None
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ async def test_a_proxy_that_is_away_for_a_while(scene: Scene) -> None:
     scene.proxy.refuse()
     scene.proxy.cut()
     await scene.churn(120)
-    assert scene.informer.trouble is not None
+    assert scene.informer.error is not None
     scene.proxy.refuse(False)
     await scene.settles()
 
@@ -161,9 +161,9 @@ async def test_connections_that_fall_silent_without_being_closed(scene: Scene) -
 async def test_everything_stands_still_for_longer_than_the_read_timeout(scene: Scene) -> None:
     scene.proxy.stall()
     await scene.churn(120)
-    await until(lambda: isinstance(scene.informer.trouble, Unreachable))
+    await until(lambda: isinstance(scene.informer.error, Unreachable))
     await until(lambda: scene.informer.age_s() > QUICK.read_timeout_s)
-    assert isinstance(scene.informer.trouble, Unreachable)
+    assert isinstance(scene.informer.error, Unreachable)
     scene.proxy.flow()
     await scene.settles()
 

@@ -183,12 +183,12 @@ async def test_an_event_that_is_no_object_is_an_error_and_everything_is_listed_a
     pauses: list[float], broken: Object
 ) -> None:
     script = Script([], [[event("ADDED", broken)]])
-    troubles: list[str] = []
-    script.lists = [[page("5", thing("a"))], [lambda: troubles.append(str(informer.trouble)), page("6")]]
+    errors: list[str] = []
+    script.lists = [[page("5", thing("a"))], [lambda: errors.append(str(informer.error)), page("6")]]
     informer = watching(script)
     await played(informer, script)
     assert [watch["resource_version"] for watch in script.watched] == ["5", "6"]
-    (trouble,) = troubles
+    (trouble,) = errors
     assert trouble.startswith("Unreachable: configmaps: what came is no object (")
 
 
@@ -352,16 +352,16 @@ async def test_its_age_is_the_time_since_the_server_gave_a_sign_of_life(pauses: 
 
 async def test_trouble_lasts_until_the_server_answers_again(pauses: list[float]) -> None:
     script = Script([], [])
-    troubles: list[ApiError | None] = []
+    errors: list[ApiError | None] = []
     informer = watching(script)
 
     def look() -> None:
-        troubles.append(informer.trouble)
+        errors.append(informer.error)
 
     script.lists = [[CUT], [look, page("5")]]
     script.watches = [[look, CUT], [look, script.opened, look, BUSY], [look, event("ADDED", thing("a", "6")), look]]
     await played(informer, script)
-    assert troubles == [CUT, None, CUT, None, BUSY, None]
+    assert errors == [CUT, None, CUT, None, BUSY, None]
 
 
 async def test_a_connection_that_does_not_come_back_is_logged_once_for_each_message(
@@ -409,7 +409,7 @@ async def test_a_kind_that_was_never_served_is_one_without_objects(
     informer = watching(script)
     await played(informer, script)
     assert informer.synced.is_set()
-    assert (informer.trouble, informer.age_s()) == (ABSENT, 0)
+    assert (informer.error, informer.age_s()) == (ABSENT, 0)
     assert caplog.text.count("configmaps are not served here") == 1
 
 
@@ -447,7 +447,7 @@ async def test_waiting_for_the_first_lists_names_those_that_have_not_come(pauses
     ready, silent, broken = watching(script), watching(Script([])), watching(Script([]))
     await played(ready, script)
     await wait_synced([ready], 5.0)
-    broken.trouble = CUT
+    broken.error = CUT
     with pytest.raises(Unreachable) as error:
         await wait_synced([ready, silent, broken], 0.01)
     sentence = "not listed within 0.01 s: configmaps (no answer yet), configmaps (Unreachable: cut)"

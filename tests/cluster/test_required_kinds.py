@@ -41,14 +41,14 @@ async def test_only_what_can_do_without_a_kind_goes_on_without_it(required: bool
     server = Server()
     informer: Informer[Any] = Informer(server, EVICTIONS, required=required, settings=QUICK)
     running = asyncio.create_task(informer.run())
-    while informer.trouble is None:
+    while informer.error is None:
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.01)
     assert informer.synced.is_set() is not required
 
     server.is_served = True
     async with asyncio.timeout(20):
-        while informer.trouble is not None:
+        while informer.error is not None:
             await asyncio.sleep(0.001)
         await informer.synced.wait()
     running.cancel()
@@ -58,9 +58,9 @@ async def test_the_probe_names_the_kind() -> None:
     informer: Informer[Any] = Informer(Server(), EVICTIONS, required=True, settings=QUICK)
     replica = Replica(Server(), "test", ReplicaSettings(), [informer])
     running = asyncio.create_task(informer.run())
-    while informer.trouble is None:
+    while informer.error is None:
         await asyncio.sleep(0.001)
-    reply = replica._look(type("Request", (), {"path": "/readyz"})())
+    reply = replica._handle(type("Request", (), {"path": "/readyz"})())
     assert reply.status == 503
     assert reply.body == b"the cluster has not been read yet: evictions.kaiwo.ai (NotFound)\n"
     running.cancel()

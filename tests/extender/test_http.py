@@ -121,7 +121,7 @@ async def test_half_a_request_is_not_waited_for_for_ever(echo: Echo) -> None:
 
 
 async def test_a_server_that_leaves_asks_for_connections_to_be_closed(echo: Echo) -> None:
-    echo.server.leaving = True
+    echo.server.draining = True
     assert b"Connection: close" in await echo.talk(post("/a", b""))
 
 

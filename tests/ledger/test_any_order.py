@@ -36,7 +36,7 @@ class Server:
     def __init__(self, dies: Sequence[int] = ()) -> None:
         self.objects: dict[tuple[str, str], Object] = {}
         self.writes, self.created, self._dies, self._version = 0, 0, set(dies), 0
-        self.troubles = 0
+        self.errors = 0
 
     async def create(self, resource: Resource, body: Object) -> Object:
         key = (body["metadata"]["namespace"], body["metadata"]["name"])
@@ -289,7 +289,7 @@ def told(
                 await replica.step()
 
     asyncio.run(run())
-    server.troubles = sum(one.recorder.troubles for one in replicas)
+    server.errors = sum(one.recorder.errors for one in replicas)
     return server
 
 
@@ -325,7 +325,7 @@ def test_the_story_is_four_lines() -> None:
 def test_any_order_and_any_repeats_give_the_same_ledger(order: list[tuple[int, int]]) -> None:
     server = told(order)
     assert essence(server) == essence(told(IN_ORDER))
-    assert server.troubles == 0, "nothing is tried that is written already"
+    assert server.errors == 0, "nothing is tried that is written already"
 
 
 @settings(max_examples=examples(25))

@@ -67,7 +67,7 @@ class Written(Seen):
         """How much went wrong."""
         reconciler = Reconciler(self, self, self, settings(), lambda about, reason, text: None, clock=lambda: NOW)
         asyncio.run(reconciler.step())
-        return reconciler.troubles
+        return reconciler.errors
 
 
 def asking(name: str, **metadata: Any) -> RequestingWorkload:

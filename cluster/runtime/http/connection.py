@@ -22,7 +22,7 @@ class Listener(Protocol):
     body_limit: BodyLimit
     limits: HttpLimits
     shares: Shares
-    leaving: bool
+    draining: bool
     term: int
 
 
@@ -196,14 +196,14 @@ class Connection(asyncio.Protocol):
     def _write(self, reply: Reply, closes: bool) -> None:
         if self._transport is None or self._closing:
             return
-        closes = closes or self._last or self._server.leaving
+        closes = closes or self._last or self._server.draining
         self._transport.write(reply.encoded(closes))
         if closes:
             self.close()
 
     def _next(self) -> tuple[Head, Request] | None:
         """The next request, None while it is not whole. Raises Refused."""
-        if self._head is None and not self._take_head():
+        if self._head is None and not self._consume_head():
             return None
         head = self._head
         assert head is not None
@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
         self._head = None
         return head, Request(head.method, head.target, body, head.traceparent)
 
-    def _take_head(self) -> bool:
+    def _consume_head(self) -> bool:
         """Whether the head is whole; its bytes are gone then. Raises Refused."""
         largest = self._server.limits.head_bytes
         end = self._buffer.find(b"\r\n\r\n", max(0, self._searched - 3), largest)

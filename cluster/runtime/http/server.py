@@ -45,7 +45,7 @@ class HttpServer:
             largest_body_bytes if callable(largest_body_bytes) else lambda _: largest_body_bytes
         )
         self.shares = Shares(self.limits.connections, self.limits.buffered_bytes)
-        self.leaving = False
+        self.draining = False
         """Answers ask for their connection to be closed."""
         self.term = 0
         """Rises when connections that were made before may go on no longer."""
@@ -104,18 +104,18 @@ class HttpServer:
             except OSError as error:
                 if error.errno in _NO_DESCRIPTORS:
                     _LOG.warning("no connection can be accepted (%s); the longest idle one is closed", error)
-                    self.shares.free_one()
+                    self.shares.free_connection()
                     await asyncio.sleep(_PAUSE_S)
                 continue
             peer = peer_of(address)
             while not self.shares.make_room(peer):
                 await asyncio.sleep(_PAUSE_S)
-            self._take(client, peer, tls)
+            self._start(client, peer, tls)
             accepted += 1
             if accepted % _TURN == 0:
                 await asyncio.sleep(0)
 
-    def _take(self, client: socket.socket, peer: str, tls: ssl.SSLContext | None) -> None:
+    def _start(self, client: socket.socket, peer: str, tls: ssl.SSLContext | None) -> None:
         connection = Connection(self, peer)
         self.shares.add(connection)
         connection.handshake = asyncio.create_task(self._open(connection, client, tls))

@@ -67,9 +67,9 @@ class Shares:
     def make_room(self, address: str) -> bool:
         """Room for one more connection of this address; False where it holds most itself and all of that is being
         answered, which ends soon."""
-        return self._count < self._most_connections or self.free_one(address)
+        return self._count < self._most_connections or self.free_connection(address)
 
-    def free_one(self, address: str | None = None) -> bool:
+    def free_connection(self, address: str | None = None) -> bool:
         """End one connection of the address that holds most, its longest idle one where it has any."""
         largest = max(self._peers.values(), key=len, default=None)
         if largest is None:

@@ -71,7 +71,7 @@ class ExtenderServer:
     @property
     def ready(self) -> bool:
         """Whether it could answer, now or as soon as it leads."""
-        return not self._http.leaving and self._ready()
+        return not self._http.draining and self._ready()
 
     @property
     def serves(self) -> bool:
@@ -91,7 +91,7 @@ class ExtenderServer:
 
     def leave(self) -> None:
         """Not ready any more: calls are refused, so that the scheduler goes to another replica."""
-        self._http.leaving = True
+        self._http.draining = True
 
     async def stop(self) -> None:
         """Leave; drain; close."""

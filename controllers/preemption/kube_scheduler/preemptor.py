@@ -115,10 +115,10 @@ class PlainPreemption(Passes):
                 again_s.append(await self._tried(partial(self._left, gang, reason), subject(gang.pods[0])))
             # One preemptor at a time: what is freed for it does not count for the next.
             elif not under_way and self._later.get(gang.name, now_s) <= now_s:
-                errors_before, broken_off = self.troubles, self.broken_off
+                errors_before, broken_off = self.errors, self.broken_off
                 again_s.append(await self._tried(partial(self._handle, gang, snapshot), subject(gang.pods[0])))
                 under_way = self.broken_off > broken_off or self._clock() < self._preempted_at_s + SOON_S
-                if self.troubles > errors_before:
+                if self.errors > errors_before:
                     # Others come first before it is retried.
                     self._later[gang.name] = now_s + _IDLE_S
         return min(again_s)

@@ -64,11 +64,13 @@ def evictions(
     def is_new(sighting: Sighting) -> bool:
         return sighting.at_s >= newest_s and not any(_same(sighting, line) for line in lines)
 
-    told = [*_by_kueue(seen, root), *_by_suspension(seen, root)]
+    reported = [*_by_kueue(seen, root), *_by_suspension(seen, root)]
     gathered, again_s = _by_pods(seen, root, now_s)
-    others = [sighting for sighting in gathered if not any(abs(sighting.at_s - it.at_s) <= TOGETHER_S for it in told)]
+    others = [
+        sighting for sighting in gathered if not any(abs(sighting.at_s - it.at_s) <= TOGETHER_S for it in reported)
+    ]
     result: list[Eviction] = []
-    for sighting in sorted(filter(is_new, (*told, *others)), key=lambda sighting: sighting.at_s):
+    for sighting in sorted(filter(is_new, (*reported, *others)), key=lambda sighting: sighting.at_s):
         before_s = max(newest_s, result[-1].evicted_at_s if result else 0.0)
         result.append(_written(seen, root, sighting, before_s))
     return result, again_s
@@ -82,8 +84,8 @@ def _written(seen: Seen, root: str, sighting: Sighting, before_s: float) -> Evic
     ours = max(notices, key=lambda it: it.at_s, default=None)
     if ours is not None:
         sighting = _as_noticed(sighting, ours, seen)
-    word = last_word(seen, root, sighting.at_s)
-    lost = lost_gpu_s(word, sighting.gpus, sighting.at_s, began_at_s(seen, root, sighting.at_s))
+    report = last_report(seen, root, sighting.at_s)
+    lost = lost_gpu_s(report, sighting.gpus, sighting.at_s, began_at_s(seen, root, sighting.at_s))
     return Eviction(
         sighting.namespace,
         name_of(sighting.workload, sighting.system, sighting.at_s),
@@ -96,10 +98,10 @@ def _written(seen: Seen, root: str, sighting: Sighting, before_s: float) -> Evic
         sighting.reason,
         sighting.gpus,
         order_of_return(sighting.at_s, lost, sighting.gpus),
-        word.step if word else None,
-        word.durable_at_s if word else None,
+        report.step if report else None,
+        report.durable_at_s if report else None,
         lost,
-        word.source if word else None,
+        report.source if report else None,
     )
 
 
@@ -114,16 +116,16 @@ def _as_noticed(sighting: Sighting, ours: Notice, seen: Seen) -> Sighting:
     )
 
 
-def last_word(seen: Seen, root: str, at_s: float) -> LastReport | None:
+def last_report(seen: Seen, root: str, at_s: float) -> LastReport | None:
     """What its pods told last before they went."""
     words = [
-        pod.word
+        pod.report
         for pod in seen.pods_of(root)
-        if pod.word is not None
-        and pod.word.observed_at_s <= at_s + _AFTER_S
-        and (pod.word.durable_at_s is None or pod.word.durable_at_s <= at_s + _CERTAIN_S)
+        if pod.report is not None
+        and pod.report.observed_at_s <= at_s + _AFTER_S
+        and (pod.report.durable_at_s is None or pod.report.durable_at_s <= at_s + _CERTAIN_S)
     ]
-    return max(words, key=lambda word: word.observed_at_s, default=None)
+    return max(words, key=lambda report: report.observed_at_s, default=None)
 
 
 def began_at_s(seen: Seen, root: str, at_s: float) -> float | None:
@@ -153,30 +155,30 @@ def _same(sighting: Sighting, line: Entry) -> bool:
 def _by_kueue(seen: Seen, root: str) -> list[Sighting]:
     return [
         Sighting(
-            view.key[0],
-            view.owner or view.ref,
+            workload.key[0],
+            workload.owner or workload.ref,
             System.KUEUE,
             at_s,
-            _kueue_cause(view),
-            _holder(view.holder, "kueue"),
-            _preemptor(seen, view),
-            view.evicted_message or view.evicted_reason,
-            view.gpus,
+            _kueue_cause(workload),
+            _holder(workload.holder, "kueue"),
+            _preemptor(seen, workload),
+            workload.evicted_message or workload.evicted_reason,
+            workload.gpus,
         )
-        for at_s, view in seen.evicted.get(root, {}).items()
-        if not view.finished
+        for at_s, workload in seen.evicted.get(root, {}).items()
+        if not workload.finished
     ]
 
 
-def _kueue_cause(view: TrackedWorkload) -> Cause:
-    reason = view.evicted_reason
+def _kueue_cause(workload: TrackedWorkload) -> Cause:
+    reason = workload.evicted_reason
     return Cause.DEACTIVATED if reason.startswith("Deactivated") else _KUEUE_CAUSES.get(reason, Cause.UNKNOWN)
 
 
-def _preemptor(seen: Seen, view: TrackedWorkload) -> str:
+def _preemptor(seen: Seen, workload: TrackedWorkload) -> str:
     """Kueue names whom it made room for by uid."""
-    match = _PREEMPTOR.search(view.evicted_message) or _PREEMPTOR.search(view.preempted_message)
-    if match is None or view.evicted_reason != "Preempted":
+    match = _PREEMPTOR.search(workload.evicted_message) or _PREEMPTOR.search(workload.preempted_message)
+    if match is None or workload.evicted_reason != "Preempted":
         return ""
     other = seen.workloads.get(match[1])
     if other is not None:
@@ -234,8 +236,10 @@ def _is_taken(seen: Seen, root: str, lost: Lost) -> bool:
     pod = lost.pod
     if lost.at_s == float("inf") or (pod.ended and pod.disruption is None) or pod.started_at_s is None:
         return False
-    told = pod.disruption is not None or pod.node_lost or pod.notice is not None or _kai_event(seen, lost) is not None
-    if any(view.finished for view in seen.workloads_of(root)):
+    evicted = (
+        pod.disruption is not None or pod.node_lost or pod.notice is not None or _kai_event(seen, lost) is not None
+    )
+    if any(workload.finished for workload in seen.workloads_of(root)):
         return False
     if pod.owner is not None and pod.owner.kind == "Job":
         job = seen.jobs.get(pod.owner.uid)
@@ -245,7 +249,7 @@ def _is_taken(seen: Seen, root: str, lost: Lost) -> bool:
         # Those that began after it have nothing to do with it: Kueue's Jobs are born suspended.
         return not any(abs(lost.at_s - at_s) <= TOGETHER_S and pod.started_at_s < at_s for at_s in at_rest)
     # Others delete pods of theirs as they please, without a word.
-    return told
+    return evicted
 
 
 def _kai_event(seen: Seen, lost: Lost) -> str | None:

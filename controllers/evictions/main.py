@@ -90,22 +90,24 @@ class Replica(LedReplica):
         jobs: Informer[TrackedJob] = Informer(kube, JOBS, keep=read_job)
         kueue: Informer[TrackedWorkload] = Informer(kube, workloads, keep=_named(workloads, read_workload))
         groups: Informer[TrackedPodGroup] = Informer(kube, KAI_POD_GROUPS, keep=_named(KAI_POD_GROUPS, read_pod_group))
-        told: Informer[tuple[Key, Evicted]] = Informer(kube, EVENTS, keep=evict_event, field_selector="reason=Evict")
+        evict_events: Informer[tuple[Key, Evicted]] = Informer(
+            kube, EVENTS, keep=evict_event, field_selector="reason=Evict"
+        )
         pods.subscribe(self._to(self.seen.pod))
         jobs.subscribe(self._to(self.seen.job))
         kueue.subscribe(self._to(self.seen.workload))
         groups.subscribe(self._to(self.seen.group))
-        told.subscribe(self._to(self._group_evicted))
+        evict_events.subscribe(self._to(self._group_evicted))
         self.store.informer.subscribe(self._eviction_changed)
-        super().__init__(kube, NAME, settings, (pods, jobs, kueue, groups, told, self.store.informer))
+        super().__init__(kube, NAME, settings, (pods, jobs, kueue, groups, evict_events, self.store.informer))
         self.gauge("lines", "Evictions in the ledger.", lambda: len(self.store.entries()))
-        self.gauge("waiting", "Evicted workloads that are not back.", self._waiting)
+        self.gauge("waiting", "Evicted workloads that are not back.", self._pending_count)
         self.gauge("errors", "Writes that failed and are tried again.", lambda: self.errors)
 
     async def lead(self, fence: Fence) -> None:
         await self._read_evictions()
         recorder = Recorder(
-            self.seen, self.store, fence, self._tell, self._keeping, time.monotonic, time.time, self.isolation
+            self.seen, self.store, fence, self._emit_event, self._keeping, time.monotonic, time.time, self.isolation
         )
         self.seen.dirty |= self.seen.everything() | set(self.store.workloads())
         await self.step_through(recorder, self._changed, _GATHER_S)
@@ -126,10 +128,10 @@ class Replica(LedReplica):
                 _LOG.warning("the ledger cannot be read: %s", error)
                 await asyncio.sleep(backoff.next_s())
 
-    def _to(self, take: Callable[[Any, Any], None]) -> Callable[[Change[Any]], None]:
+    def _to(self, handle: Callable[[Any, Any], None]) -> Callable[[Change[Any]], None]:
         def handler(change: Change[Any]) -> None:
             if change.old != change.new:
-                take(change.old, change.new)
+                handle(change.old, change.new)
                 self._changed.set()
 
         return handler
@@ -142,10 +144,10 @@ class Replica(LedReplica):
         if new is not None:
             self.seen.group_evicted(*new)
 
-    def _waiting(self) -> int:
+    def _pending_count(self) -> int:
         return sum(entry.outcome.phase == "Waiting" for entry in self.store.entries())
 
-    def _tell(self, eviction: Eviction, reason: str, sentence: str) -> None:
+    def _emit_event(self, eviction: Eviction, reason: str, sentence: str) -> None:
         workload_ref = eviction.workload
         regarding = {
             "apiVersion": workload_ref.api_version,
@@ -159,22 +161,22 @@ class Replica(LedReplica):
 
 def evict_event(event: Object) -> tuple[Key, Evicted] | None:
     """What KAI says as it takes a gang's GPUs; None for others' events."""
-    regarding, notes = mapping(event, "regarding"), mapping(event, "metadata", "annotations")
+    regarding, annotations = mapping(event, "regarding"), mapping(event, "metadata", "annotations")
     if text(regarding, "kind") != "PodGroup":
         return None
-    name = text(notes, _PREEMPTOR_NAME)
-    moment = (
+    name = text(annotations, _PREEMPTOR_NAME)
+    time_text = (
         text(event, "series", "lastObservedTime")
         or text(event, "deprecatedLastTimestamp")
         or text(event, "eventTime")
         or text(event, "metadata", "creationTimestamp")
     )
-    for_whom = f"{text(notes, _PREEMPTOR_SPACE)}/{name}" if name else ""
+    for_whom = f"{text(annotations, _PREEMPTOR_SPACE)}/{name}" if name else ""
     return (text(regarding, "namespace"), text(regarding, "name")), Evicted(
-        seconds(moment), for_whom, text(event, "note")
+        seconds(time_text), for_whom, text(event, "note")
     )
 
 
-def _named(resource: Resource, view: Callable[[Object], Any]) -> Callable[[Object], Any]:
+def _named(resource: Resource, read: Callable[[Object], Any]) -> Callable[[Object], Any]:
     """Items of a list do not say what they are."""
-    return lambda document: view({"apiVersion": resource.api_version, **document})
+    return lambda document: read({"apiVersion": resource.api_version, **document})

@@ -64,60 +64,60 @@ class Seen:
     # --- What came ---------------------------------------------------------------------------------------------------
 
     def pod(self, old: TrackedPod | None, new: TrackedPod | None) -> None:
-        view = new or old
-        assert view is not None
-        before = self.pods.get(view.uid)
+        pod = new or old
+        assert pod is not None
+        before = self.pods.get(pod.uid)
         if new is None:
-            self.pods.pop(view.uid, None)
-            self._note_lost(before or view)
+            self.pods.pop(pod.uid, None)
+            self._note_lost(before or pod)
         else:
-            self.pods[view.uid] = _with_memory(view, before)
-            self._pods_of[anchor(view)].add(view.uid)
-            self._notice(view.uid, view.notice)
-            if view.lost:
-                self._note_lost(self.pods[view.uid])
-        self.dirty.add(self.root_of(view).uid)
+            self.pods[pod.uid] = _with_memory(pod, before)
+            self._pods_of[anchor(pod)].add(pod.uid)
+            self._notice(pod.uid, pod.notice)
+            if pod.lost:
+                self._note_lost(self.pods[pod.uid])
+        self.dirty.add(self.root_of(pod).uid)
 
     def job(self, old: TrackedJob | None, new: TrackedJob | None) -> None:
-        view = new or old
-        assert view is not None
-        root = view.owner or view.ref
+        job = new or old
+        assert job is not None
+        root = job.owner or job.ref
         if new is None:
-            self.jobs.pop(view.uid, None)
+            self.jobs.pop(job.uid, None)
         else:
-            if view.uid not in self.jobs and view.suspended:
-                self.first_suspended.add(view.uid)
-            self.jobs[view.uid] = view
-            if view.owner is not None:
-                self._jobs_of[view.owner.uid].add(view.uid)
-            if view.suspended and view.suspended_at_s is not None:
-                self.suspended[root.uid].setdefault(view.suspended_at_s, view)
-            self._notice(view.uid, view.notice)
+            if job.uid not in self.jobs and job.suspended:
+                self.first_suspended.add(job.uid)
+            self.jobs[job.uid] = job
+            if job.owner is not None:
+                self._jobs_of[job.owner.uid].add(job.uid)
+            if job.suspended and job.suspended_at_s is not None:
+                self.suspended[root.uid].setdefault(job.suspended_at_s, job)
+            self._notice(job.uid, job.notice)
         self.dirty.add(root.uid)
 
     def workload(self, old: TrackedWorkload | None, new: TrackedWorkload | None) -> None:
-        view = new or old
-        assert view is not None
-        root = view.owner or view.ref
+        workload = new or old
+        assert workload is not None
+        root = workload.owner or workload.ref
         if new is None:
-            self.workloads.pop(view.uid, None)
+            self.workloads.pop(workload.uid, None)
         else:
-            self.workloads[view.uid] = view
-            self._workloads_of[root.uid].add(view.uid)
-            if view.evicted_at_s is not None and view.ran:
-                self.evicted[root.uid].setdefault(view.evicted_at_s, view)
-            self._notice(view.uid, view.notice)
+            self.workloads[workload.uid] = workload
+            self._workloads_of[root.uid].add(workload.uid)
+            if workload.evicted_at_s is not None and workload.ran:
+                self.evicted[root.uid].setdefault(workload.evicted_at_s, workload)
+            self._notice(workload.uid, workload.notice)
         self.dirty.add(root.uid)
 
     def group(self, old: TrackedPodGroup | None, new: TrackedPodGroup | None) -> None:
-        view = new or old
-        assert view is not None
-        root = (view.owner or view.ref).uid
+        group = new or old
+        assert group is not None
+        root = (group.owner or group.ref).uid
         if new is None:
-            self.groups.pop(view.key, None)
+            self.groups.pop(group.key, None)
         else:
-            self.groups[view.key] = view
-            self._groups_of[root].add(view.key)
+            self.groups[group.key] = group
+            self._groups_of[root].add(group.key)
         self.dirty.add(root)
 
     def group_evicted(self, key: Key, result: Evicted) -> None:
@@ -133,10 +133,10 @@ class Seen:
         for uid in [
             uid for uid, lost in self.lost.items() if uid not in self.pods and now_s - lost.seen_s > FORGOTTEN_AFTER_S
         ]:
-            place = anchor(self.lost.pop(uid).pod)
-            self._pods_of[place].discard(uid)
-            if not self._pods_of[place]:
-                del self._pods_of[place]
+            anchor_uid = anchor(self.lost.pop(uid).pod)
+            self._pods_of[anchor_uid].discard(uid)
+            if not self._pods_of[anchor_uid]:
+                del self._pods_of[anchor_uid]
         there = {*self.pods, *self.jobs, *self.workloads}
         roots = {(job.owner or job.ref).uid for job in self.jobs.values()}
         roots |= {(kueue.owner or kueue.ref).uid for kueue in self.workloads.values()}
@@ -187,10 +187,10 @@ class Seen:
     def subject_of(self, root: str) -> Subject:
         """The object with this uid, for failures that are about it; without a name where it was never seen."""
         known: list[TrackedJob | TrackedWorkload] = [*self.jobs.values(), *self.workloads.values()]
-        for view in known:
-            for ref in (view.ref, view.owner):
+        for owned in known:
+            for ref in (owned.ref, owned.owner):
                 if ref is not None and ref.uid == root:
-                    return Subject(ref.api_version, ref.kind, view.key[0], ref.name, ref.uid)
+                    return Subject(ref.api_version, ref.kind, owned.key[0], ref.name, ref.uid)
         pod = next(self.pods_of(root), None)
         return Subject("v1", "Pod", *pod.key, pod.uid) if pod is not None else Subject("", "Workload", "", "", root)
 
@@ -202,8 +202,8 @@ class Seen:
 
     def pods_of(self, root: str) -> Iterator[TrackedPod]:
         """Also those that are gone."""
-        for place in self._anchors(root):
-            for uid in sorted(self._pods_of.get(place, ())):
+        for anchor_uid in self._anchors(root):
+            for uid in sorted(self._pods_of.get(anchor_uid, ())):
                 if uid in self.pods:
                     yield self.pods[uid]
                 elif uid in self.lost:
@@ -251,18 +251,18 @@ def _group_anchor(namespace: str, name: str) -> str:
     return f"group {namespace}/{name}"
 
 
-def _with_memory(view: TrackedPod, before: TrackedPod | None) -> TrackedPod:
+def _with_memory(pod: TrackedPod, before: TrackedPod | None) -> TrackedPod:
     """A pod that has ended, or is ending, with since when it ran and what it told last."""
     if before is None:
-        return view
+        return pod
     if before.ended and before.disruption is None:
         # Who clears away what has ended takes nothing from anybody.
-        view = replace(view, disruption=None)
+        pod = replace(pod, disruption=None)
     return replace(
         # What ends because it was told to go has not ended before.
-        view,
-        ended=view.ended and (before.ended or not before.lost),
-        started_at_s=view.started_at_s or (before.started_at_s if view.lost or view.ended else None),
-        word=view.word or before.word,
-        disruption=view.disruption or before.disruption,
+        pod,
+        ended=pod.ended and (before.ended or not before.lost),
+        started_at_s=pod.started_at_s or (before.started_at_s if pod.lost or pod.ended else None),
+        report=pod.report or before.report,
+        disruption=pod.disruption or before.disruption,
     )

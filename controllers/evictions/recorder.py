@@ -20,7 +20,7 @@ from kopt.policies.evictions import Keeping, outlived
 _LOG = logging.getLogger(__name__)
 _TIDY_S = 60.0
 _PAUSES = Pauses(changed_s=0.5, failed_s=0.5, gone_s=10.0, refused_s=10.0)
-Tell = Callable[[Eviction, str, str], None]
+EmitEvictionEvent = Callable[[Eviction, str, str], None]
 
 
 class Writer(Protocol):
@@ -44,14 +44,20 @@ class Recorder:
         seen: Seen,
         store: EvictionStore,
         writer: Writer,
-        tell: Tell,
+        emit_event: EmitEvictionEvent,
         keeping: Keeping,
         monotonic: Callable[[], float],
         clock: Callable[[], float],
         isolation: Isolation | None = None,
     ) -> None:
         self._isolation = isolation or Isolation("ledger")
-        self._seen, self._store, self._writer, self._tell, self._keeping = seen, store, writer, tell, keeping
+        self._seen, self._store, self._writer, self._emit_event, self._keeping = (
+            seen,
+            store,
+            writer,
+            emit_event,
+            keeping,
+        )
         self._monotonic, self._clock = monotonic, clock
         self._again: dict[str, float] = {}
         self._tidied_s = float("-inf")
@@ -67,7 +73,7 @@ class Recorder:
             subject = self._seen.subject_of(root)
             try:
                 with self._isolation.guard(subject) as attempt:
-                    again_s = await self._look_at(root)
+                    again_s = await self._reconcile(root)
                 if attempt.error is not None:
                     self.errors += 1
                     again_s = attempt.again_s
@@ -84,7 +90,7 @@ class Recorder:
         _LOG.warning("evictions of %s are not written yet: %s", root, error)
         return _PAUSES.after(error)
 
-    async def _look_at(self, root: str) -> float:
+    async def _reconcile(self, root: str) -> float:
         result, again_s = evictions(
             self._seen, root, self._store.of(root), self._monotonic(), self._clock() - self._keeping.age_s
         )
@@ -102,7 +108,7 @@ class Recorder:
         except AlreadyExists:
             # Another replica's, or ours before a restart: its news is on the way.
             raise
-        self._tell(eviction, "Evicted", sentence(eviction))
+        self._emit_event(eviction, "Evicted", sentence(eviction))
 
     async def _follow(self, line: Entry, *, newest: bool) -> float:
         eviction, document = line.eviction, self._store.document(line)
@@ -114,7 +120,7 @@ class Recorder:
             written = await self._writer.replace(EVICTIONS, document | {"status": status}, subresource="status")
             self._store.record(written)
             if result.phase is not line.outcome.phase:
-                self._tell(
+                self._emit_event(
                     eviction, result.phase.value, result.message or f"After an eviction: {result.phase.lower()}."
                 )
         waits_for_word = newest and result.phase is Phase.RESUMED and result.verified is None

@@ -87,7 +87,9 @@ def _verified(seen: Seen, known: Eviction, was: Return, now_s: float) -> Return:
         return was
     durable = known.last_durable_step
     words = [
-        pod.word.first_step for pod in back(seen, known) if pod.word is not None and pod.word.first_step is not None
+        pod.report.first_step
+        for pod in back(seen, known)
+        if pod.report is not None and pod.report.first_step is not None
     ]
     if words:
         first = min(words)

@@ -54,7 +54,7 @@ class TrackedPod:
     disruption: Disruption | None
     node_lost: bool
     notice: Notice | None
-    word: LastReport | None
+    report: LastReport | None
 
     @property
     def lost(self) -> bool:
@@ -119,8 +119,8 @@ class TrackedPodGroup:
 def read_pod(pod: Object) -> TrackedPod | None:
     """None for a pod without GPUs."""
     spec, metadata = mapping(pod, "spec"), pod["metadata"]
-    notes = mapping(metadata, "annotations")
-    gpus = gpus_of(spec, notes)
+    annotations = mapping(metadata, "annotations")
+    gpus = gpus_of(spec, annotations)
     if not gpus:
         return None
     system = (
@@ -134,17 +134,17 @@ def read_pod(pod: Object) -> TrackedPod | None:
         metadata["uid"],
         _ref(pod, "v1", "Pod"),
         _controller(metadata),
-        next((text(notes, name) for name in _GROUP_ANNOTATIONS if text(notes, name)), ""),
+        next((text(annotations, name) for name in _GROUP_ANNOTATIONS if text(annotations, name)), ""),
         text(metadata, "labels", _POD_GROUP_LABEL),
         system,
         gpus,
         text(pod, "status", "phase") in ("Succeeded", "Failed"),
         _running_since(pod),
-        _moment(metadata, "deletionTimestamp", -grace_s),
+        _time_s(metadata, "deletionTimestamp", -grace_s),
         _disruption(pod),
         text(pod, "status", "reason") == "NodeLost",
         proven_notice_of(pod),
-        _word(notes),
+        _last_report(annotations),
     )
 
 
@@ -243,7 +243,7 @@ def _condition(document: Object, kind: str) -> Any:
 
 
 def _turned(condition: Any) -> float | None:
-    return _moment(condition, "lastTransitionTime")
+    return _time_s(condition, "lastTransitionTime")
 
 
 def _since(condition: Any) -> float | None:
@@ -251,7 +251,7 @@ def _since(condition: Any) -> float | None:
     return _turned(condition) if text(condition, "status") == "True" else None
 
 
-def _moment(document: Any, name: str, plus_s: float = 0.0) -> float | None:
+def _time_s(document: Any, name: str, plus_s: float = 0.0) -> float | None:
     try:
         return seconds(text(document, name)) + plus_s if text(document, name) else None
     except ValueError:
@@ -262,9 +262,9 @@ def _running_since(pod: Object) -> float | None:
     if text(pod, "status", "phase") != "Running":
         return None
     starts = [
-        _moment(mapping(item, "state", "running"), "startedAt") for _, item in items(pod, "status", "containerStatuses")
+        _time_s(mapping(item, "state", "running"), "startedAt") for _, item in items(pod, "status", "containerStatuses")
     ]
-    return max((start for start in starts if start is not None), default=_moment(mapping(pod, "status"), "startTime"))
+    return max((start for start in starts if start is not None), default=_time_s(mapping(pod, "status"), "startTime"))
 
 
 def _disruption(pod: Object) -> Disruption | None:
@@ -273,17 +273,22 @@ def _disruption(pod: Object) -> Disruption | None:
     return None if at_s is None else Disruption(text(result, "reason"), text(result, "message"), at_s)
 
 
-def _word(notes: Mapping[str, Any]) -> LastReport | None:
-    observed_at_s = _moment(notes, _OBSERVED_AT)
+def _last_report(annotations: Mapping[str, Any]) -> LastReport | None:
+    observed_at_s = _time_s(annotations, _OBSERVED_AT)
     if observed_at_s is None:
         return None
-    first, last = (_whole(notes, name) for name in (_FIRST_STEP, _LAST_STEP))
-    risk = _whole(notes, _RISK)
+    first, last = (_whole(annotations, name) for name in (_FIRST_STEP, _LAST_STEP))
+    risk = _whole(annotations, _RISK)
     return LastReport(
-        observed_at_s, last, _moment(notes, _LAST_TIME), None if risk is None else float(risk), first, source_of(notes)
+        observed_at_s,
+        last,
+        _time_s(annotations, _LAST_TIME),
+        None if risk is None else float(risk),
+        first,
+        source_of(annotations),
     )
 
 
-def _whole(notes: Mapping[str, Any], name: str) -> int | None:
-    result = text(notes, name)
+def _whole(annotations: Mapping[str, Any], name: str) -> int | None:
+    result = text(annotations, name)
     return int(result) if result.isascii() and result.isdigit() and len(result) < 16 else None

@@ -71,7 +71,7 @@ class Executor:
                 for borrowing in plan.victims
                 if not borrowing.candidate or borrowing.candidate.gang.queue not in open_
             ]
-            await self._take_back(pool, plan, plan.choice, victims, outcome)
+            await self._reclaim(pool, plan, plan.choice, victims, outcome)
         errors.raise_first()
 
     async def _give(self, pool: Pool, plan: PoolPlan, outcome: Outcome) -> None:
@@ -122,7 +122,7 @@ class Executor:
             outcome.refused += [borrowing.name for borrowing in queue_plan.running]
             raise
 
-    async def _take_back(
+    async def _reclaim(
         self, pool: Pool, plan: PoolPlan, choice: Choice, victims: Sequence[Borrowing], outcome: Outcome
     ) -> None:
         if choice.action is VictimAction.STOP:

@@ -71,14 +71,14 @@ class Forecasts:
 
     async def refresh(self, pools: Sequence[tuple[LendingPool, float]]) -> None:
         """Ask about each pool up to its lead time (seconds). Whatever the endpoint does, this does not raise."""
-        await asyncio.gather(*(self._one(*pool) for pool in pools))
+        await asyncio.gather(*(self._refresh(*pool) for pool in pools))
         self._known = {
             lending_pool.name: self._known[lending_pool.name]
             for lending_pool, _ in pools
             if lending_pool.name in self._known
         }
 
-    async def _one(self, pool: LendingPool, lead_s: float) -> None:
+    async def _refresh(self, pool: LendingPool, lead_s: float) -> None:
         if self._ask is None:
             return
         names = dict.fromkeys(service.series for service in pool.services)

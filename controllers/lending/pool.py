@@ -35,8 +35,8 @@ def read_pool(document: Object) -> Pool:
 
 def seen_pod(pod: Object) -> SeenPod | None:
     """None for pods that have ended, and for those without GPUs."""
-    view = read_gpu_pod(pod)
-    if view is None or not view.gpus:
+    gpu_pod = read_gpu_pod(pod)
+    if gpu_pod is None or not gpu_pod.gpus:
         return None
     metadata, spec = pod["metadata"], mapping(pod, "spec")
     annotations = mapping(metadata, "annotations")
@@ -45,7 +45,7 @@ def seen_pod(pod: Object) -> SeenPod | None:
     grace = at(spec, "terminationGracePeriodSeconds")
     return SeenPod(
         {"metadata": kept},
-        view,
+        gpu_pod,
         {str(key): str(value) for key, value in mapping(metadata, "labels").items()},
         {name: value for name, value in requests_of(spec).items() if is_gpu(name)},
         text(pod, "status", "phase") == "Running",
@@ -53,7 +53,7 @@ def seen_pod(pod: Object) -> SeenPod | None:
         bool(text(spec, "nodeName")),
         float(grace) if isinstance(grace, int) else _GRACE_S,
         _start_s(pod),
-        saving_by(view.annotations),
+        saving_by(gpu_pod.annotations),
     )
 
 

@@ -66,9 +66,9 @@ class Reconciler(Retrying):
         return min(_IDLE_S, *again_s)
 
     async def _guarded(self, pool: Pool) -> float:
-        return await self._tried(partial(self._one, pool), Subject.of(LENDING_POOLS, pool.document))
+        return await self._tried(partial(self._reconcile, pool), Subject.of(LENDING_POOLS, pool.document))
 
-    async def _one(self, pool: Pool) -> float:
+    async def _reconcile(self, pool: Pool) -> float:
         now_s = self._clock()
         if pool.spec is None:
             await self._write(pool, refused(pool, now_s))
@@ -85,7 +85,7 @@ class Reconciler(Retrying):
         if is_news(pool.status, status, self._settings.refresh_s):
             await self._write(pool, status)
         self._planner.applied(pool, evaluation)
-        self._say(pool, evaluation)
+        self._report(pool, evaluation)
         tick_s = self._settings.refresh_s - now_s % self._settings.refresh_s
         return min(outcome.again_s, tick_s + 0.01)
 
@@ -94,7 +94,7 @@ class Reconciler(Retrying):
         if document != pool.document.get("status"):
             await self._writer.put_status(pool.document, document)
 
-    def _say(self, pool: Pool, evaluation: Evaluation) -> None:
+    def _report(self, pool: Pool, evaluation: Evaluation) -> None:
         """Once for each change, not at every look."""
         plan, spec = evaluation.plan, evaluation.pool
         if plan.verb is Verb.KEEP:

@@ -75,7 +75,7 @@ class LiveCluster:
             *(item.informer for item in self._caches.values()),
         )
         for informer in self.informers:
-            informer.subscribe(self._changed)
+            informer.subscribe(self._on_change)
         self._pools.informer.subscribe(lambda change: self.pools_changed.set() if change.old != change.new else None)
 
     def pools(self) -> Sequence[Pool]:
@@ -122,7 +122,7 @@ class LiveCluster:
             self.since_s = time.monotonic()
         self.changed.set()
 
-    def _changed(self, change: Change[Any]) -> None:
+    def _on_change(self, change: Change[Any]) -> None:
         # A pool's status is our own word.
         if change.old != change.new:
             self.nudge()

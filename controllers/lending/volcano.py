@@ -38,7 +38,7 @@ class Volcano:
         known = noted(undo_of(document))
         own, was_set = known.get((gpu,), (stands, stands))
         own = own if is_same(was_set, stands) else stands
-        view = BorrowingQueue(
+        borrowing_queue = BorrowingQueue(
             borrower,
             VOLCANO_QUEUES,
             document,
@@ -47,7 +47,7 @@ class Volcano:
             values={(gpu,): (own, stands)},
             marked=holder_of(document) == HOLDER and ((gpu,) in known or not known),
         )
-        return self._with_jobs(view, gpu, now_s, weigh=weigh)
+        return self._with_jobs(borrowing_queue, gpu, now_s, weigh=weigh)
 
     def _with_jobs(self, queue: BorrowingQueue, gpu: str, now_s: float, *, weigh: bool) -> BorrowingQueue:
         pods: dict[str, list[SeenPod]] = {}

@@ -48,17 +48,19 @@ class Keeper:
             newest.values(),
             key=lambda measured_pair: (measured_pair.nodes, measured_pair.collective, measured_pair.gpus_per_node),
         )
-        judgement = evaluate([_result(pair, nodes) for pair in pairs], self._settings)
+        evaluation = evaluate([_result(pair, nodes) for pair in pairs], self._settings)
         of_node = {
             name: list(measured_pairs)
             for name, measured_pairs in groupby(
-                _judged(pairs, judgement), key=lambda measured_pair: measured_pair.nodes[0]
+                _with_health(pairs, evaluation), key=lambda measured_pair: measured_pair.nodes[0]
             )
         }
-        for name, verdict in sorted(judgement.nodes.items()):
-            wanted = NodeBandwidth(name, verdict.health, verdict.reason, now_s, tuple(of_node.get(name, ())))
+        for name, health_result in sorted(evaluation.nodes.items()):
+            wanted = NodeBandwidth(
+                name, health_result.health, health_result.reason, now_s, tuple(of_node.get(name, ()))
+            )
             await self._put(nodes[name], held.get(name), wanted)
-        for name in sorted((held.keys() - judgement.nodes.keys()) & nodes.keys()):
+        for name in sorted((held.keys() - evaluation.nodes.keys()) & nodes.keys()):
             await self._put(nodes[name], held[name], NodeBandwidth(name, evaluated_at=now_s))
 
     def sick(self) -> set[str]:
@@ -88,14 +90,14 @@ class Keeper:
         elif document.get("status") != status:
             await self._writer.patch(NODE_BANDWIDTHS, document, {"status": status})
         if was[0] is not wanted.health:
-            self._tell_of(node, wanted)
+            self._emit_health_event(node, wanted)
 
-    def _tell_of(self, node: ObservedNode, verdict: NodeBandwidth) -> None:
+    def _emit_health_event(self, node: ObservedNode, health_result: NodeBandwidth) -> None:
         regarding: Object = NODES.reference("", node.name, node.uid)
-        if verdict.health is Health.HEALTHY:
+        if health_result.health is Health.HEALTHY:
             self._emit_event(regarding, "BandwidthRecovered", "It reaches with others what such nodes reach.")
         else:
-            self._emit_event(regarding, "BandwidthDegraded", verdict.reason)
+            self._emit_event(regarding, "BandwidthDegraded", health_result.reason)
 
 
 def _read(name: str, document: Object) -> NodeBandwidth:
@@ -118,11 +120,11 @@ def _result(pair: MeasuredPair, nodes: Mapping[str, ObservedNode]) -> Result:
     return Result(pair.nodes, pair.collective.value, kind, None if pair.health is Health.FAILED else pair.beta_gbps)
 
 
-def _judged(pairs: list[MeasuredPair], judgement: Evaluation) -> list[MeasuredPair]:
+def _with_health(pairs: list[MeasuredPair], evaluation: Evaluation) -> list[MeasuredPair]:
     """A failed pair keeps the reason of its test."""
     return [
         measured_pair
         if measured_pair.health is Health.FAILED
-        else replace(measured_pair, health=verdict.health, reason=verdict.reason)
-        for measured_pair, verdict in zip(pairs, judgement.pairs, strict=True)
+        else replace(measured_pair, health=health_result.health, reason=health_result.reason)
+        for measured_pair, health_result in zip(pairs, evaluation.pairs, strict=True)
     ]

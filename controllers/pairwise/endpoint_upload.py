@@ -54,7 +54,7 @@ class Sender:
     ) -> None:
         self._cluster, self._send, self._levels, self._first_pause_s = cluster, send, levels, first_pause_s
         self._bandwidths, self._topologies = bandwidths, topologies
-        self._waiting: dict[Any, MeasuredPair] = {}
+        self._queue: dict[Any, MeasuredPair] = {}
         self._wanted: set[str] = set()
         self._news = asyncio.Event()
         topologies.subscribe(self._topology_came)
@@ -73,7 +73,7 @@ class Sender:
             await self._news.wait()
             self._news.clear()
             try:
-                while self._waiting:
+                while self._queue:
                     await self._batch()
                 pause_s = self._first_pause_s
             except EndpointFailure as failure:
@@ -83,19 +83,19 @@ class Sender:
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
 
     async def _batch(self) -> None:
-        chosen = dict(list(self._waiting.items())[:MOST_PAIRS])
+        batch = dict(list(self._queue.items())[:MOST_PAIRS])
         documents = dict(self._documents())
-        names = {name for item in chosen.values() for name in item.nodes}
+        names = {name for item in batch.values() for name in item.nodes}
         unknown: Sequence[str] = ()
         try:
-            kept = await self._send(self._cluster, list(chosen.values()), documents, domains=self._levels(names))
+            kept = await self._send(self._cluster, list(batch.values()), documents, domains=self._levels(names))
             unknown = kept.unknown_nodes
         except (RequestRefused, AnswerError) as refused:
             # Asking again would not help; the rest may still be fine.
-            _LOG.warning("the endpoint does not take %d measured pairs: %s", len(chosen), refused)
-        for name, pair in chosen.items():
-            if self._waiting.get(name) is pair:
-                del self._waiting[name]
+            _LOG.warning("the endpoint does not take %d measured pairs: %s", len(batch), refused)
+        for name, pair in batch.items():
+            if self._queue.get(name) is pair:
+                del self._queue[name]
         self._wanted -= documents.keys()
         # Those whose topology it was given just now are not given again.
         self._want(set(unknown) - documents.keys())
@@ -116,23 +116,23 @@ class Sender:
 
     def _again(self) -> None:
         for document in self._bandwidths.objects.values():
-            self._take(document, None)
+            self._enqueue(document, None)
 
     def _changed(self, change: Change[Object]) -> None:
         if change.new is not None:
-            self._take(change.new, change.old)
+            self._enqueue(change.new, change.old)
 
     def _topology_came(self, change: Change[Object]) -> None:
         if change.new is not None and change.key[1] in self._wanted:
             self._again()
 
-    def _take(self, document: Object, before: Object | None) -> None:
+    def _enqueue(self, document: Object, before: Object | None) -> None:
         try:
             old = set(bandwidth_of(before).pairs) if before is not None else set()
             for pair in bandwidth_of(document).pairs:
                 if pair not in old:
-                    self._waiting[key(pair)] = pair
+                    self._queue[key(pair)] = pair
         except BandwidthError as error:
             _LOG.info("not sent: %s", error)
-        if self._waiting:
+        if self._queue:
             self._news.set()

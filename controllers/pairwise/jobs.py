@@ -146,9 +146,9 @@ def _mount(spec: Object, container: Object, name: str, path: str, source: Object
 
 def _apart(affinity: Object, pair: Pair, job: str) -> Object:
     """One pod on each of the two nodes, on top of what the user's template asks."""
-    place = affinity.get("nodeAffinity") or {}
+    node_affinity = affinity.get("nodeAffinity") or {}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    own: Sequence[Any] = (place.get(required) or {}).get("nodeSelectorTerms") or [{}]
+    own: Sequence[Any] = (node_affinity.get(required) or {}).get("nodeSelectorTerms") or [{}]
     field = [{"key": "metadata.name", "operator": "In"}]
     terms = [
         {**term, "matchFields": [*(term.get("matchFields") or ()), {**field[0], "values": [node]}]}
@@ -162,7 +162,7 @@ def _apart(affinity: Object, pair: Pair, job: str) -> Object:
     }
     return {
         **affinity,
-        "nodeAffinity": {**place, required: {"nodeSelectorTerms": terms}},
+        "nodeAffinity": {**node_affinity, required: {"nodeSelectorTerms": terms}},
         "podAntiAffinity": {**apart, required: [*(apart.get(required) or ()), other]},
     }
 

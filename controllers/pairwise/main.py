@@ -93,7 +93,7 @@ class Replica(LedReplica):
             self.cluster,
             Writer(fence, self.cluster),
             self._settings.tests_namespace,
-            self._tell,
+            self._emit,
             taken_pause_s=self._settings.taken_pause_s,
             isolation=self.isolation,
         )
@@ -111,5 +111,5 @@ class Replica(LedReplica):
         result = (bandwidth.get("status") or {} for bandwidth in self.cluster.bandwidths().values())
         return sum(item.get("health") in (Health.SLOW.value, Health.FAILED.value) for item in result)
 
-    def _tell(self, regarding: Object, reason: str, sentence: str) -> None:
+    def _emit(self, regarding: Object, reason: str, sentence: str) -> None:
         self.emit_event(regarding, reason, "Benchmarking", sentence)

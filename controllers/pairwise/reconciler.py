@@ -23,7 +23,7 @@ from kopt.controllers.pairwise.results import failures, measured
 from kopt.controllers.pairwise.spec import Benchmark, benchmark_of
 from kopt.controllers.pairwise.status import Account, account_of, budget_status, last_error, status_for
 from kopt.controllers.pairwise.test_selection import Plan, in_the_way, plan
-from kopt.controllers.pairwise.test_stage import Look, Stage, Test, look_again_s, look_at, test_of
+from kopt.controllers.pairwise.test_stage import Observation, Stage, Test, next_check_s, observe, test_of
 from kopt.core.hardware.pairwise import Health, MeasuredPair, Pair
 from kopt.policies.pairwise.health import HealthSettings
 
@@ -67,7 +67,7 @@ class Reconciler(Retrying):
         """In how many seconds to look again, None for when something changes."""
         again_s = [await self._guarded(document) for document in self._cluster.benchmarks()]
         if self._cluster.changed_verdicts():
-            again_s.append(await self._tried(self._judge))
+            again_s.append(await self._tried(self._evaluate))
         known = [value for value in again_s if value is not None]
         return min(known) if known else None
 
@@ -80,22 +80,22 @@ class Reconciler(Retrying):
         except ValueError as error:
             await self._report(document, Plan(state="InvalidSpec", why=str(error)), 0, str(error))
             return None
-        return await self._one(benchmark)
+        return await self._reconcile(benchmark)
 
-    async def _judge(self) -> float | None:
+    async def _evaluate(self) -> float | None:
         await self._keeper.keep((), self._clock())
         return None
 
-    async def _one(self, benchmark: Benchmark) -> float | None:
+    async def _reconcile(self, benchmark: Benchmark) -> float | None:
         now_s, again_s = self._clock(), [float("inf")]
         ended = _Ended()
         for test in self._tests(benchmark.name):
-            look = look_at(test, self._cluster.pods_of(test.key), self._cluster.nodes(), benchmark, now_s)
-            if look.stage is Stage.RUNS:
-                look = self._gives_way(test, benchmark)
-            if look.stage is Stage.RUNS:
-                again_s.append(look_again_s(test, benchmark, now_s) - now_s)
-            elif not await self._end(test, look, benchmark, ended):
+            observation = observe(test, self._cluster.pods_of(test.key), self._cluster.nodes(), benchmark, now_s)
+            if observation.stage is Stage.RUNS:
+                observation = self._gives_way(test, benchmark)
+            if observation.stage is Stage.RUNS:
+                again_s.append(next_check_s(test, benchmark, now_s) - now_s)
+            elif not await self._end(test, observation, benchmark, ended):
                 again_s.append(_AFTER_ERROR_S)
         await self._clear_away(benchmark, ended, now_s)
         result = await self._start(benchmark, now_s)
@@ -104,35 +104,40 @@ class Reconciler(Retrying):
         again_s.append(result.again_s - now_s)
         return None if min(again_s) == float("inf") else max(_SOON_S, min(again_s))
 
-    def _gives_way(self, test: Test, benchmark: Benchmark) -> Look:
+    def _gives_way(self, test: Test, benchmark: Benchmark) -> Observation:
         if benchmark.suspended:
-            return Look(Stage.TAKEN, "the benchmark is suspended")
+            return Observation(Stage.TAKEN, "the benchmark is suspended")
         pod = in_the_way(test, benchmark, self._cluster)
         if pod is None:
-            return Look(Stage.RUNS)
-        return Look(Stage.TAKEN, f"pod {pod.key[0]}/{pod.key[1]} waits for its GPUs")
+            return Observation(Stage.RUNS)
+        return Observation(Stage.TAKEN, f"pod {pod.key[0]}/{pod.key[1]} waits for its GPUs")
 
-    async def _end(self, test: Test, look: Look, benchmark: Benchmark, ended: _Ended) -> bool:
+    async def _end(self, test: Test, observation: Observation, benchmark: Benchmark, ended: _Ended) -> bool:
         """Note what is to be done with a test that is over; False where its log is still to come."""
-        if look.stage is Stage.TAKEN:
+        if observation.stage is Stage.TAKEN:
             self._not_before_s[test.pair] = self._clock() + self._taken_pause_s
-            self._say(benchmark, "TestGivenUp", f"{' and '.join(test.pair)}: {look.why}")
+            self._say(benchmark, "TestGivenUp", f"{' and '.join(test.pair)}: {observation.why}")
             ended.tests.append(test)
             return True
         try:
-            log = await self._cluster.log(look.pod.key) if look.pod is not None else ""
+            log = await self._cluster.log(observation.pod.key) if observation.pod is not None else ""
         except ApiError as error:
-            if not isinstance(error, NotFound) and self._clock() - look.at_s < _LOG_WAITS_S:
+            if not isinstance(error, NotFound) and self._clock() - observation.at_s < _LOG_WAITS_S:
                 return False
-            if isinstance(error, NotFound) and look.stage is Stage.SUCCEEDED:
-                return await self._end(test, Look(Stage.TAKEN, "its pod is gone"), benchmark, ended)
-            log, look = "", Look(Stage.FAILED, look.why or f"its log cannot be read: {error}", None, look.at_s)
-        if look.stage is Stage.SUCCEEDED:
-            measured_pairs = measured(log, benchmark, test.pair, look.at_s)
+            if isinstance(error, NotFound) and observation.stage is Stage.SUCCEEDED:
+                return await self._end(test, Observation(Stage.TAKEN, "its pod is gone"), benchmark, ended)
+            log, observation = (
+                "",
+                Observation(
+                    Stage.FAILED, observation.why or f"its log cannot be read: {error}", None, observation.at_s
+                ),
+            )
+        if observation.stage is Stage.SUCCEEDED:
+            measured_pairs = measured(log, benchmark, test.pair, observation.at_s)
         else:
             last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
             measured_pairs = failures(
-                benchmark, test.pair, look.at_s, f"{look.why}: {last[:300]}" if last else look.why
+                benchmark, test.pair, observation.at_s, f"{observation.why}: {last[:300]}" if last else observation.why
             )
         bad = next((measured_pair for measured_pair in measured_pairs if measured_pair.health is Health.FAILED), None)
         if bad is not None:
@@ -161,7 +166,7 @@ class Reconciler(Retrying):
         result = self._plan(benchmark, now_s)
         for pair in result.start:
             try:
-                await self._start_one(benchmark, pair)
+                await self._start_test(benchmark, pair)
             except AlreadyExists:
                 # Its last test is still being taken away.
                 self._not_before_s[pair] = now_s + _AFTER_ERROR_S
@@ -176,7 +181,7 @@ class Reconciler(Retrying):
         used = self._account(self._document(benchmark), now_s).gpu_s + running * benchmark.gpus * benchmark.timeout_s
         return plan(benchmark, self._cluster, every, self._keeper.known(), now_s, used, self._not_before_s)
 
-    async def _start_one(self, benchmark: Benchmark, pair: Pair) -> None:
+    async def _start_test(self, benchmark: Benchmark, pair: Pair) -> None:
         with contextlib.suppress(AlreadyExists):
             await self._writer.create(SERVICES, service_for(benchmark, self._namespace))
         await self._writer.create(JOBS, job_for(benchmark, pair, self._namespace))

@@ -25,7 +25,7 @@ def measured(log: str, benchmark: Benchmark, pair: Pair, at_s: float) -> list[Me
     except (topology.FormatError, BandwidthError) as error:
         return failures(benchmark, pair, at_s, str(error), software_of(log))
     return [
-        _one(runs.get(collective), collective, benchmark, pair, at_s, software_of(log))
+        _measured_pair(runs.get(collective), collective, benchmark, pair, at_s, software_of(log))
         for collective in benchmark.collectives
     ]
 
@@ -60,7 +60,7 @@ def _by_collective(runs: Sequence[CollectiveRun], asked: Sequence[Collective]) -
     return collective_runs
 
 
-def _one(
+def _measured_pair(
     run: CollectiveRun | None, what: Collective, benchmark: Benchmark, pair: Pair, at_s: float, software: str
 ) -> MeasuredPair:
     ranks = benchmark.gpus

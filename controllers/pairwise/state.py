@@ -57,7 +57,7 @@ class LiveCluster:
         self._nodes.subscribe(self._of_verdicts)
         self.bandwidth_objects.subscribe(self._of_verdicts)
         for item in (self._benchmarks, self._jobs, self._pods, self._priorities):
-            item.subscribe(self._told)
+            item.subscribe(self._on_change)
         self.informers: tuple[Informer[Any], ...] = (
             self._priorities,
             self._nodes,
@@ -110,7 +110,7 @@ class LiveCluster:
         if resource in self._written:
             self._written[resource].record_deletion(document)
 
-    def _told(self, change: Change[Any]) -> None:
+    def _on_change(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self.changed.set()
 

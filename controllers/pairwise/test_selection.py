@@ -40,7 +40,7 @@ def plan(
     not_before_s: Mapping[Pair, float],
 ) -> Plan:
     """``tests`` are those of all benchmarks; ``not_before_s`` puts off pairs that were just taken away."""
-    nodes = taking_part(benchmark, cluster.nodes())
+    nodes = participants(benchmark, cluster.nodes())
     if len(nodes) < 2:
         return Plan(state="TooFewNodes", why=f"{len(nodes)} nodes are ready, match and have {benchmark.resource}")
     pairs = pairs_to_measure(nodes, benchmark.partners)
@@ -72,7 +72,7 @@ def plan(
     return Plan(pairs, due_at_s, [], "Measuring" if running else "NodesBusy", why, later)
 
 
-def taking_part(benchmark: Benchmark, nodes: Mapping[str, ObservedNode]) -> dict[str, ObservedNode]:
+def participants(benchmark: Benchmark, nodes: Mapping[str, ObservedNode]) -> dict[str, ObservedNode]:
     """Nodes that are ready, are selected, have the GPUs and let the template's pod run."""
     pod: Object = benchmark.template["spec"]
     return {
@@ -95,7 +95,7 @@ def occupied(benchmark: Benchmark, cluster: Cluster, nodes: Mapping[str, Observe
             used[pod.node] += pod.wants.get(benchmark.resource, 0)
             if benchmark.idle_only:
                 result.add(pod.node)
-        elif pod.waiting and pod.job is None and pod.priority >= floor:
+        elif pod.pending and pod.job is None and pod.priority >= floor:
             result |= {name for name, node in nodes.items() if pod.may_use(benchmark.resource, node)}
     return result | {
         name for name, node in nodes.items() if node.gpus[benchmark.resource] - used[name] < benchmark.gpus_per_node

@@ -64,7 +64,7 @@ class Test:
 
 
 @dataclass(frozen=True)
-class Look:
+class Observation:
     """``pod``: of rank 0, where its log may say more; ``at_s``: when it ended."""
 
     stage: Stage
@@ -81,36 +81,36 @@ def test_of(job: Object) -> Test | None:
     return Test(job, pair, benchmark)
 
 
-def look_at(
+def observe(
     test: Test, pods: Sequence[ObservedPod], nodes: Collection[str], benchmark: Benchmark, now_s: float
-) -> Look:
+) -> Observation:
     """``pods`` are those of the Job, ``nodes`` those that there are."""
     first = next((pod for pod in pods if pod.rank == "0" and pod.ended), None)
     if first is not None and first.succeeded:
-        return Look(Stage.SUCCEEDED, "", first, first.finished_s or now_s)
+        return Observation(Stage.SUCCEEDED, "", first, first.finished_s or now_s)
     if missing := [name for name in test.pair if name not in nodes]:
-        return Look(Stage.TAKEN, f"node {missing[0]} is gone")
+        return Observation(Stage.TAKEN, f"node {missing[0]} is gone")
     if any(pod.taken for pod in pods):
-        return Look(Stage.TAKEN, "a pod of it was taken away")
+        return Observation(Stage.TAKEN, "a pod of it was taken away")
     broken = next((pod for pod in sorted(pods, key=lambda pod: pod.rank) if pod.ended and not pod.succeeded), None)
     if broken is not None:
         code = "" if broken.exit_code is None else f" with exit code {broken.exit_code}"
-        return Look(Stage.FAILED, f"rank {broken.rank} ended{code}", first, broken.finished_s or now_s)
-    late = Look(Stage.FAILED, f"it did not end within {benchmark.timeout_s:.0f} s", None, now_s)
+        return Observation(Stage.FAILED, f"rank {broken.rank} ended{code}", first, broken.finished_s or now_s)
+    late = Observation(Stage.FAILED, f"it did not end within {benchmark.timeout_s:.0f} s", None, now_s)
     for _, item in items(test.job, "status", "conditions"):
         if text(item, "type") == "Failed" and text(item, "status") == "True":
             ended_s = seconds(text(item, "lastTransitionTime"))
             if text(item, "reason") == "DeadlineExceeded":
-                return Look(Stage.FAILED, late.why, None, ended_s)
-            return Look(Stage.TAKEN, "its pods were taken away")
+                return Observation(Stage.FAILED, late.why, None, ended_s)
+            return Observation(Stage.TAKEN, "its pods were taken away")
     if any(pod.unschedulable for pod in pods) and now_s - test.started_s > _ROOM_S:
-        return Look(Stage.TAKEN, "the scheduler finds no room for a pod of it")
+        return Observation(Stage.TAKEN, "the scheduler finds no room for a pod of it")
     if now_s <= _ends_s(test, benchmark):
-        return Look(Stage.RUNS)
-    return Look(Stage.TAKEN, "it was not let run") if at(test.job, "spec", "suspend") is True else late
+        return Observation(Stage.RUNS)
+    return Observation(Stage.TAKEN, "it was not let run") if at(test.job, "spec", "suspend") is True else late
 
 
-def look_again_s(test: Test, benchmark: Benchmark, now_s: float) -> float:
+def next_check_s(test: Test, benchmark: Benchmark, now_s: float) -> float:
     """When the clock alone may change what is said of a test that runs."""
     room_s = test.started_s + _ROOM_S + 1
     return room_s if now_s < room_s else _ends_s(test, benchmark) + 1

@@ -51,14 +51,14 @@ class ObservedNode:
 class ObservedPod:
     """A pod with GPUs, or of a test. ``wants`` are extended GPU resources; ``exit_code`` of its first container.
 
-    ``waiting``: not bound, and nothing holds it back; ``unschedulable``: the scheduler has said that there is no room.
+    ``pending``: not bound, and nothing holds it back; ``unschedulable``: the scheduler has said that there is no room.
     """
 
     key: Key
     uid: str
     node: str
     ended: bool
-    waiting: bool
+    pending: bool
     unschedulable: bool
     priority: int
     wants: Mapping[str, int]
@@ -112,7 +112,7 @@ def read_pod(pod: Object) -> ObservedPod | None:
     scheduled = next(
         (item for _, item in items(pod, "status", "conditions") if text(item, "type") == "PodScheduled"), None
     )
-    waiting = not node and not ended and not gone and not list(items(spec, "schedulingGates"))
+    pending = not node and not ended and not gone and not list(items(spec, "schedulingGates"))
     state = next((mapping(item, "state", "terminated") for _, item in items(pod, "status", "containerStatuses")), {})
     code = at(state, "exitCode")
     job = text(metadata, "labels", JOB_NAME_LABEL)
@@ -121,8 +121,8 @@ def read_pod(pod: Object) -> ObservedPod | None:
         metadata["uid"],
         node,
         ended,
-        waiting,
-        waiting and text(scheduled, "status") == "False" and text(scheduled, "reason") == "Unschedulable",
+        pending,
+        pending and text(scheduled, "status") == "False" and text(scheduled, "reason") == "Unschedulable",
         _number(at(spec, "priority")),
         wants,
         (metadata["namespace"], job) if of_test and job else None,
@@ -131,7 +131,7 @@ def read_pod(pod: Object) -> ObservedPod | None:
         code if isinstance(code, int) else None,
         seconds(text(state, "finishedAt")) if text(state, "finishedAt") else None,
         gone or _disrupted(pod),
-        dict(spec) if waiting else {},
+        dict(spec) if pending else {},
     )
 
 

@@ -101,19 +101,21 @@ class Replica(LedReplica):
             self.cluster,
             Writer(fence, self.cluster, self._kube),
             self._settings.controller,
-            self._about,
+            self._emit_workload_event,
             isolation=self.isolation,
         )
         work = [asyncio.create_task(self.step_through(reconciler, self.cluster.changed, _GATHER_S))]
         if self._plain is not None:
             writer = PodWriter(self._kube, fence, self._plain.reads)
-            taking = PlainPreemption(
-                self._plain, writer, self._settings.controller, self._said, isolation=self.isolation
+            pod_preemption = PlainPreemption(
+                self._plain, writer, self._settings.controller, self._emit_pod_event, isolation=self.isolation
             )
-            work.append(asyncio.create_task(self.step_through(taking, self._plain.changed, _GATHER_S)))
+            work.append(asyncio.create_task(self.step_through(pod_preemption, self._plain.changed, _GATHER_S)))
         if self._kai is not None:
             writer = PodWriter(self._kube, fence, self._kai.reads)
-            ahead = KaiPreemption(self._kai, writer, self._settings.controller, self._said, isolation=self.isolation)
+            ahead = KaiPreemption(
+                self._kai, writer, self._settings.controller, self._emit_pod_event, isolation=self.isolation
+            )
             work.append(asyncio.create_task(self.step_through(ahead, self._kai.changed, _GATHER_S)))
         try:
             await asyncio.gather(*work)
@@ -141,9 +143,9 @@ class Replica(LedReplica):
         """Somebody is there who would let go what is held."""
         return self._leader.leading or bool(self._leader.holder)
 
-    def _said(self, regarding: Object, reason: str, sentence: str) -> None:
+    def _emit_pod_event(self, regarding: Object, reason: str, sentence: str) -> None:
         self.emit_event(regarding, reason, "Preempting", sentence)
 
-    def _about(self, view: KueueWorkload, reason: str, sentence: str) -> None:
-        regarding = KUEUE_WORKLOADS.reference(*view.key, view.uid)
+    def _emit_workload_event(self, workload: KueueWorkload, reason: str, sentence: str) -> None:
+        regarding = KUEUE_WORKLOADS.reference(*workload.key, workload.uid)
         self.emit_event(regarding, reason, "Preempting", sentence)

@@ -6,7 +6,7 @@ from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.retry import Retrying
 
 
-class Passes(Retrying, ABC):
+class RepeatedPass(Retrying, ABC):
     """``step`` does what there is to do and says in how many seconds to look again, should nothing change before."""
 
     def __init__(self, isolation: Isolation | None) -> None:

@@ -70,7 +70,7 @@ class Writer:
     def __init__(self, fence: Fence, cluster: Cluster, kube: Kube) -> None:
         self._fence, self._cluster, self._kube = fence, cluster, kube
 
-    async def look(self, pod: GpuPod) -> GpuPod | None:
+    async def read_pod(self, pod: GpuPod) -> GpuPod | None:
         """The pod as the API server has it now; None where it is gone."""
         try:
             return read_gpu_pod(await self._kube.get(PODS, pod.key[1], pod.key[0]))

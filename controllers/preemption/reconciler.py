@@ -21,7 +21,7 @@ from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import SOON_S
 from kopt.cluster.workloads.kueue import HOLDER, MINE, GpuPod, KueueWorkload
 from kopt.controllers.preemption.checkpoint_status import grounds
-from kopt.controllers.preemption.passes import Passes
+from kopt.controllers.preemption.passes import RepeatedPass
 from kopt.controllers.preemption.patches import (
     advised,
     decision_document,
@@ -47,7 +47,7 @@ _IDLE_S, _NEW_S = 30.0, 30.0
 _OWN_RULES = "The selected victims did not make enough room; Kueue applies its own rules."
 
 
-class Reconciler(Passes):
+class Reconciler(RepeatedPass):
     """``step`` reconciles and returns the seconds until the next one if nothing changes before."""
 
     def __init__(
@@ -234,7 +234,7 @@ class Reconciler(Passes):
     async def _read_pods(self, victim: KueueWorkload) -> list[GpuPod]:
         """Its pods as the API server has them, without replacements of the same name."""
         pods = self._cluster.pods_of(victim)
-        fresh = await asyncio.gather(*(self._writer.look(pod) for pod in pods))
+        fresh = await asyncio.gather(*(self._writer.read_pod(pod) for pod in pods))
         return [new for old, new in zip(pods, fresh, strict=True) if new is not None and new.uid == old.uid]
 
     async def _keep(self, preemptor: KueueWorkload, now_s: float) -> float:

@@ -53,7 +53,7 @@ class LiveCluster:
         self._pods_of: Index[tuple[str, str], GpuPod] = Index(_names_of_pod)
         self.pods.read(read_gpu_pod, self._pod_changed)
         for item in (self._workloads.informer, self._queues, self._local, self._namespaces):
-            item.subscribe(self._told)
+            item.subscribe(self._on_change)
         self.informers: tuple[Informer[Any], ...] = (
             self._namespaces,
             self._queues,
@@ -97,14 +97,14 @@ class LiveCluster:
     def noted(self, document: Object) -> None:
         self._workloads.record(document)
 
-    def _told(self, change: Change[Any]) -> None:
+    def _on_change(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self.changed.set()
 
     def _pod_changed(self, change: Change[GpuPod]) -> None:
         self.claims.see(change.old, change.new)
         self._pods_of.follow(change)
-        self._told(change)
+        self._on_change(change)
 
 
 def job_set_of(job: Object) -> tuple[str, str] | None:

@@ -34,7 +34,7 @@ _WAITS_FOR_OTHERS = "it waits until another download has ended"
 
 
 class Downloads:
-    """``look_at`` one StagedData; raises as the writes do."""
+    """``reconcile`` one StagedData; raises as the writes do."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Downloads:
         self._refused = {key: item for key, item in self._refused.items() if now_s < item[0]}
         wanted = [
             wish
-            for staged in snapshot.views.values()
+            for staged in snapshot.data_objects.values()
             if self._acts(staged)
             for wish in self._wishes(staged, snapshot, now_s)
         ]
@@ -67,8 +67,8 @@ class Downloads:
         self._started = frozenset(wish.place for wish in started)
         counts = running + Counter(wish.namespace for wish in started)
         # Who waits for a slot of its own namespace would not get one that others give up.
-        waiting = [wish for wish in wanted if wish.place not in self._started and counts[wish.namespace] < rules.share]
-        self._steps.look(snapshot, now_s, len(waiting))
+        pending = [wish for wish in wanted if wish.place not in self._started and counts[wish.namespace] < rules.share]
+        self._steps.observe(snapshot, now_s, len(pending))
 
     def _acts(self, staged: DataObject) -> bool:
         mode, managed = mode_of(self._cluster, staged.data.namespace, "", self._settings)
@@ -88,7 +88,7 @@ class Downloads:
         }
         return replace(known, runs=runs)
 
-    async def look_at(self, staged: DataObject, snapshot: StagingSnapshot) -> float | None:
+    async def reconcile(self, staged: DataObject, snapshot: StagingSnapshot) -> float | None:
         """In how many seconds to look again if nothing changes; None for never."""
         now_s, data = self._clock(), staged.data
         if not self._acts(staged):
@@ -192,8 +192,8 @@ class Downloads:
         if before == after:
             return None
         moved = {"progress", "nodes"}
-        if _without(before, moved) == _without(after, moved) and _told_at(staged.data) is not None:
-            due_s = (_told_at(staged.data) or 0.0) + self._settings.progress_every_s
+        if _without(before, moved) == _without(after, moved) and _reported_at_s(staged.data) is not None:
+            due_s = (_reported_at_s(staged.data) or 0.0) + self._settings.progress_every_s
             if now_s < due_s and _phases(staged.data) == _phases(data):
                 return due_s - now_s
         document = await self._writes.replace(STAGED_DATA, staged.document | {"status": after}, subresource="status")
@@ -242,7 +242,7 @@ def _phases(data: StagedData) -> list[object]:
     return [(copy.place, copy.phase, copy.attempts, copy.judged, copy.reason) for copy in data.copies]
 
 
-def _told_at(data: StagedData) -> float | None:
+def _reported_at_s(data: StagedData) -> float | None:
     return data.amounts.at_s if data.amounts else None
 
 

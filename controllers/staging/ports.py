@@ -6,7 +6,13 @@ from typing import Protocol
 
 from kopt.cluster.client.resources import Key, Object, Resource
 from kopt.cluster.objects.namespace import NamespaceSettings
-from kopt.controllers.staging.views import DownloadJob, DownloadPod, QueuedWorkload, RequestingWorkload, StagingNode
+from kopt.controllers.staging.views import (
+    DownloadJob,
+    DownloadPod,
+    QueuedWorkload,
+    RequestingWorkload,
+    StagingNode,
+)
 from kopt.core.decision import Mode
 from kopt.core.staging.staged_data import Amounts, StagedData
 from kopt.policies.staging.pod import PodSettings

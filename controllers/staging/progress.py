@@ -53,7 +53,7 @@ class LogProgress:
                 async for chunk in self._kube.follow_log(*pod.key, CONTAINER, since_s=since_s):
                     *lines, rest = (rest + chunk).split(b"\n")
                     rest = rest[-_LONGEST_LINE:]
-                    self._take(pod.uid, lines)
+                    self._consume(pod.uid, lines)
             except (NotFound, Forbidden):
                 return
             except ApiError:
@@ -62,7 +62,7 @@ class LogProgress:
             else:
                 return
 
-    def _take(self, uid: str, lines: list[bytes]) -> None:
+    def _consume(self, uid: str, lines: list[bytes]) -> None:
         result = next((progress for progress in map(progress_of, reversed(lines)) if progress is not None), None)
         if result is not None:
             self._amounts[uid] = Amounts(

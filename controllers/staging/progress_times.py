@@ -20,15 +20,15 @@ class _Seen:
 
 
 class Steps:
-    """``look`` at every moment, then ask who has ``stalled``."""
+    """``observe`` at every moment, then ask who has ``stalled``."""
 
     def __init__(self, rules: StagingRules) -> None:
         self._rules = rules
         self._seen: dict[str, _Seen] = {}
         self._stalled: dict[str, str] = {}
 
-    def look(self, snapshot: StagingSnapshot, now_s: float, waiting: int = 0) -> None:
-        """``waiting``: how many others could begin if there were slots; so many give theirs up after the longest time.
+    def observe(self, snapshot: StagingSnapshot, now_s: float, pending: int = 0) -> None:
+        """``pending``: how many others could begin if there were slots; so many give theirs up after the longest time.
 
         Progress alone keeps no slot for ever: a source that sends a byte now and then always gets on.
         """
@@ -36,7 +36,7 @@ class Steps:
         self._seen = {uid: self._after(uid, run.amounts, now_s) for uid, run in under_way.items()}
         self._stalled = {uid: why for uid, item in self._seen.items() if (why := self._why(item, now_s))}
         oldest = sorted(self._seen, key=lambda uid: (self._seen[uid].begun_s, uid))
-        for uid in oldest[:waiting]:
+        for uid in oldest[:pending]:
             if now_s - self._seen[uid].begun_s >= self._rules.longest_s:
                 self._stalled.setdefault(uid, self._its_time_is_over())
 

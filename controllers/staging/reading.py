@@ -36,7 +36,7 @@ from kopt.policies.staging.pod import (
 
 _ENDED = ("Complete", "Failed", "Succeeded", "Finished")
 _ENDED_PHASES = ("Succeeded", "Failed")
-_LEAVING = "NoExecute"
+_EVICTS = "NoExecute"
 _LONGEST = 300
 
 
@@ -66,7 +66,7 @@ def read_requesting_pod(document: Object) -> RequestingWorkload | None:
 
 def _asking(document: Object, resource: Resource, request: Request, *, queued: bool, runs: bool) -> RequestingWorkload:
     """What is read alike from every kind."""
-    metadata, notes = slim(document)["metadata"], mapping(document, "metadata", "annotations")
+    metadata, annotations = slim(document)["metadata"], mapping(document, "metadata", "annotations")
     pod_sets = BY_KEY[resource.group, resource.kind].pod_sets(document)
     return RequestingWorkload(
         document,
@@ -82,8 +82,8 @@ def _asking(document: Object, resource: Resource, request: Request, *, queued: b
         ran=False,
         stopped=False,
         finished=False,
-        opted_out=notes.get(OPT_OUT_ANNOTATION) == "true",
-        mode=text(notes, MODE_ANNOTATION),
+        opted_out=annotations.get(OPT_OUT_ANNOTATION) == "true",
+        mode=text(annotations, MODE_ANNOTATION),
         parked=is_parked(document),
         changeable=True,
         gangs=tuple(Gang(pod_set.pods, int(pod_set.gpus)) for pod_set in pod_sets if pod_set.pods and pod_set.gpus),
@@ -129,7 +129,7 @@ def read_node(document: Object) -> StagingNode:
         text(item, "type") == "Ready" and text(item, "status") == "True"
         for _, item in items(document, "status", "conditions")
     )
-    leaving = any(text(item, "effect") == _LEAVING for _, item in items(document, "spec", "taints"))
+    evicting = any(text(item, "effect") == _EVICTS for _, item in items(document, "spec", "taints"))
     cordoned = at(document, "spec", "unschedulable") is True
     gpus = sum(milli_of(str(key), amount) for key, amount in items(document, "status", "allocatable"))
     kept = tuple(sorted((str(key), str(value)) for key, value in labels.items()))
@@ -139,7 +139,7 @@ def read_node(document: Object) -> StagingNode:
         text(labels, "kubernetes.io/hostname") or name,
         kept,
         gpus,
-        ready and not leaving and not cordoned,
+        ready and not evicting and not cordoned,
         machine,
     )
 
@@ -147,7 +147,7 @@ def read_node(document: Object) -> StagingNode:
 def read_job(document: Object) -> DownloadJob:
     """Raises KeyError or ValueError for a Job that is none of ours."""
     metadata = slim(document)["metadata"]
-    labels, notes = metadata["labels"], metadata.get("annotations") or {}
+    labels, annotations = metadata["labels"], metadata.get("annotations") or {}
     ended, ok, ended_at_s = False, False, 0.0
     for _, item in items(document, "status", "conditions"):
         if text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True":
@@ -155,7 +155,7 @@ def read_job(document: Object) -> DownloadJob:
             ended_at_s = seconds(text(item, "lastTransitionTime"))
     suspended = "its Job waits in a queue" if at(document, "spec", "suspend") is True else ""
     run = Run(
-        str(notes.get(LOCATION_ANNOTATION, "")),
+        str(annotations.get(LOCATION_ANNOTATION, "")),
         Verb(labels[VERB_LABEL]),
         int(labels[ATTEMPT_LABEL]),
         int(labels[GENERATION_LABEL]),
@@ -191,7 +191,7 @@ def read_pod(document: Object) -> DownloadPod:
         owner,
         bool(mapping(state, "running")),
         phase in ("Succeeded", "Failed"),
-        "" if phase != "Pending" else _waiting(document, state),
+        "" if phase != "Pending" else _pending_reason(document, state),
         StageResult.from_json(text(ended, "message")),
         seconds(finished) if finished else 0.0,
         seconds(started) if started else 0.0,
@@ -206,8 +206,8 @@ def _died(document: Object, ended: Any) -> str:
     """Why it ended, where that was not its own doing: the system's words."""
     if text(ended, "reason") == "OOMKilled":
         return "its pod was killed for lack of memory: raise staging.download.memoryLimit, or pack the objects"
-    told = " ".join(name for name in (text(document, "status", "reason"), text(document, "status", "message")) if name)
-    return f"its pod was ended: {told}"[:_LONGEST] if told else ""
+    cause = " ".join(name for name in (text(document, "status", "reason"), text(document, "status", "message")) if name)
+    return f"its pod was ended: {cause}"[:_LONGEST] if cause else ""
 
 
 def _scheduled_s(document: Object) -> float | None:
@@ -218,11 +218,11 @@ def _scheduled_s(document: Object) -> float | None:
     return None
 
 
-def _waiting(document: Object, state: Any) -> str:
+def _pending_reason(document: Object, state: Any) -> str:
     """Why a pod does not run: the scheduler's words, or the kubelet's."""
     for _, item in items(document, "status", "conditions"):
         if text(item, "type") == "PodScheduled" and text(item, "status") == "False":
             return f"its pod waits: {text(item, 'message')}"[:_LONGEST]
     reason, message = text(state, "waiting", "reason"), text(state, "waiting", "message")
-    told = " ".join(name for name in (reason, message) if name)
-    return f"its pod waits: {told}"[:_LONGEST] if told and (reason != "ContainerCreating" or message) else ""
+    cause = " ".join(name for name in (reason, message) if name)
+    return f"its pod waits: {cause}"[:_LONGEST] if cause and (reason != "ContainerCreating" or message) else ""

@@ -51,22 +51,22 @@ class Reconciler(Retrying):
         # Who waits is held first: that is what must not be late.
         for workload in snapshot.workloads:
             subject = Subject.of(workload.resource, workload.document)
-            again_s.append(await self._handle(subject, partial(self._holding.look_at, workload, snapshot)))
+            again_s.append(await self._handle(subject, partial(self._holding.reconcile, workload, snapshot)))
         snapshot = snapshot_of(self._cluster, self._progress, self._settings, self._clock())
         for kueue in (item for several in snapshot.kueue.values() for item in several if item.holder == HOLDER):
             subject = Subject.of(KUEUE_WORKLOADS, kueue.document)
             again_s.append(await self._handle(subject, partial(self._holding.give_back, kueue, snapshot)))
         self._holding.forget(snapshot)
         self._downloads.begin_pass(snapshot)
-        for view in sorted(snapshot.views.values(), key=lambda data: (data.data.created_at_s, data.data.key)):
-            subject = Subject.of(STAGED_DATA, view.document)
-            again_s.append(await self._handle(subject, partial(self._downloads.look_at, view, snapshot)))
+        for staged in sorted(snapshot.data_objects.values(), key=lambda data: (data.data.created_at_s, data.data.key)):
+            subject = Subject.of(STAGED_DATA, staged.document)
+            again_s.append(await self._handle(subject, partial(self._downloads.reconcile, staged, snapshot)))
         return min(again_s)
 
-    async def _handle(self, subject: Subject, look: Callable[[], Awaitable[float | None]]) -> float:
+    async def _handle(self, subject: Subject, handler: Callable[[], Awaitable[float | None]]) -> float:
         async def work() -> float | None:
             try:
-                return await look()
+                return await handler()
             except HoldError as error:
                 _LOG.info("%s %s/%s is not held: %s", subject.kind, subject.namespace, subject.name, error)
                 return None

@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import Key
 from kopt.controllers.staging.ports import Cluster, DataObject, Progresses, StagingSettings, keys_of
-from kopt.controllers.staging.views import DownloadJob, DownloadPod, QueuedWorkload, RequestingWorkload, StagingNode
+from kopt.controllers.staging.views import (
+    DownloadJob,
+    DownloadPod,
+    QueuedWorkload,
+    RequestingWorkload,
+    StagingNode,
+)
 from kopt.core.decision import Mode
 from kopt.core.staging.staged_data import Amounts, ClaimFolder, Copy, DataPhase, NodeCache, StagedData
 from kopt.policies.admission.mode import effective_mode
@@ -19,7 +25,7 @@ from kopt.policies.staging.pod import as_users_know_it
 _LAST_WORDS_S = 10.0
 _SLOW_S = 60.0
 """A pod begins, or ends, in less."""
-Place = tuple[str, str]
+Location = tuple[str, str]
 """Where copies share room: (namespace, claim), or ("", node)."""
 
 
@@ -27,7 +33,7 @@ Place = tuple[str, str]
 class StagingSnapshot:
     """One moment. ``jobs``: the newest of our Jobs by the uid of its StagedData, then by place."""
 
-    views: Mapping[Key, DataObject]
+    data_objects: Mapping[Key, DataObject]
     workloads: tuple[RequestingWorkload, ...]
     users: Mapping[Key, tuple[RequestingWorkload, ...]]
     jobs: Mapping[str, Mapping[str, tuple[DownloadJob, Run]]]
@@ -37,7 +43,7 @@ class StagingSnapshot:
     evicted: frozenset[Key]
     making_room: frozenset[Key]
     """For whom, on a disk that was full, others are evicted."""
-    cached: Mapping[Place, Sequence[Cached]]
+    cached: Mapping[Location, Sequence[Cached]]
     folders: Mapping[tuple[str, ClaimFolder], int]
     """How many StagedData keep a copy in a folder of a claim, by namespace and folder."""
     unsettled: bool = False
@@ -113,7 +119,7 @@ def _keeps_folder(data: StagedData) -> bool:
 
 
 def snapshot_of(cluster: Cluster, progress: Progresses, settings: StagingSettings, now_s: float) -> StagingSnapshot:
-    views = {data.data.key: data for data in cluster.data()}
+    data_objects = {data.data.key: data for data in cluster.data()}
     workloads = tuple(sorted(cluster.workloads(), key=lambda workload: (workload.key, workload.resource.kind)))
     users: dict[Key, list[RequestingWorkload]] = defaultdict(list)
     for workload in workloads:
@@ -131,13 +137,13 @@ def snapshot_of(cluster: Cluster, progress: Progresses, settings: StagingSetting
         queued[kueue.owner_uid] = (*queued.get(kueue.owner_uid, ()), kueue)
     folders = Counter(
         (data.data.namespace, data.data.spec.destination)
-        for data in views.values()
+        for data in data_objects.values()
         if isinstance(data.data.spec.destination, ClaimFolder) and _keeps_folder(data.data)
     )
-    cached = cached_copies(views.values(), users)
-    evicted, making_room = _evicted(views, users, cached, settings, now_s)
+    cached = cached_copies(data_objects.values(), users)
+    evicted, making_room = _evicted(data_objects, users, cached, settings, now_s)
     return StagingSnapshot(
-        views,
+        data_objects,
         workloads,
         {key: tuple(several) for key, several in users.items()},
         jobs,
@@ -157,10 +163,10 @@ def mode_of(cluster: Cluster, namespace: str, own: str, settings: StagingSetting
     return effective_mode(own, space.mode, settings.mode, settings.workload_may_lower), space.managed
 
 
-def cached_copies(views: Iterable[DataObject], users: Mapping[Key, object]) -> dict[Place, list[Cached]]:
+def cached_copies(data_objects: Iterable[DataObject], users: Mapping[Key, object]) -> dict[Location, list[Cached]]:
     """Copies by where they share room."""
-    cacheds: dict[Place, list[Cached]] = defaultdict(list)
-    for staged in views:
+    cacheds: dict[Location, list[Cached]] = defaultdict(list)
+    for staged in data_objects:
         data = staged.data
         for copy in data.copies:
             size = _size(data, copy)
@@ -172,9 +178,9 @@ def cached_copies(views: Iterable[DataObject], users: Mapping[Key, object]) -> d
 
 
 def _evicted(
-    views: Mapping[Key, DataObject],
+    data_objects: Mapping[Key, DataObject],
     users: Mapping[Key, object],
-    cached: Mapping[Place, Sequence[Cached]],
+    cached: Mapping[Location, Sequence[Cached]],
     settings: StagingSettings,
     now_s: float,
 ) -> tuple[frozenset[Key], frozenset[Key]]:
@@ -187,7 +193,7 @@ def _evicted(
         if not location[0]
         for item in over_budget(several, rules.node_budget_bytes)
     }
-    for key, staged in views.items():
+    for key, staged in data_objects.items():
         for copy in staged.data.copies:
             if users.get(key) and (needed := needs_room(copy)):
                 gone = {item.key for item in to_evict(cached.get(_location(staged.data, copy), ()), needed)}
@@ -203,7 +209,7 @@ def _evicted(
     return frozenset(result), frozenset(making_room)
 
 
-def _location(data: StagedData, copy: Copy) -> Place:
+def _location(data: StagedData, copy: Copy) -> Location:
     destination = data.spec.destination
     return (data.namespace, destination.claim) if isinstance(destination, ClaimFolder) else ("", copy.place)
 
@@ -219,13 +225,13 @@ def _stuck(pod: DownloadPod, now_s: float) -> str:
             f"its pod {pod.key[1]} is to end, and node {pod.node} does not confirm it; if the node is lost, delete it, "
             "or the pod with --force"
         )
-    begins = not pod.waiting and not pod.running and not pod.ended and pod.scheduled_s is not None
+    begins = not pod.pending_reason and not pod.running and not pod.ended and pod.scheduled_s is not None
     if begins and now_s - (pod.scheduled_s or now_s) >= _SLOW_S:
         return (
             f"its pod has been on node {pod.node} for more than a minute and has not begun; `kubectl describe pod "
             f"{pod.key[1]}` says why (mostly a volume that cannot be mounted)"
         )
-    return pod.waiting
+    return pod.pending_reason
 
 
 def _run(job: DownloadJob, pods: Iterable[DownloadPod], progress: Progresses, now_s: float) -> Run:

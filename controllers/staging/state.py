@@ -31,7 +31,13 @@ from kopt.controllers.staging.reading import (
     read_requesting_pod,
     read_workload,
 )
-from kopt.controllers.staging.views import DownloadJob, DownloadPod, QueuedWorkload, RequestingWorkload, StagingNode
+from kopt.controllers.staging.views import (
+    DownloadJob,
+    DownloadPod,
+    QueuedWorkload,
+    RequestingWorkload,
+    StagingNode,
+)
 from kopt.policies.staging.pod import DATA_LABEL
 
 WORKLOADS = tuple(resource for resource in HOLDABLE if resource not in (CRON_JOBS, KUEUE_WORKLOADS))
@@ -43,7 +49,7 @@ class LiveCluster:
 
     def __init__(self, kube: Kube) -> None:
         self.changed = asyncio.Event()
-        self._data = ObjectCache(Informer(kube, STAGED_DATA, keep=data_view, required=True))
+        self._data = ObjectCache(Informer(kube, STAGED_DATA, keep=read_data, required=True))
         self._jobs = ObjectCache(Informer(kube, JOBS, keep=read_job, label_selector=DATA_LABEL))
         self._workloads = {
             resource: ObjectCache(Informer(kube, resource, keep=partial(read_workload, resource=resource)))
@@ -66,7 +72,7 @@ class LiveCluster:
             *(workload.informer for workload in self._workloads.values()),
         )
         for informer in self.informers:
-            informer.subscribe(self._told)
+            informer.subscribe(self._on_change)
 
     def data(self) -> Sequence[DataObject]:
         return list(self._data.objects.values())
@@ -99,10 +105,10 @@ class LiveCluster:
         else:
             self._workloads[resource].record(document)
 
-    def _told(self, change: Change[Any]) -> None:
+    def _on_change(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self.changed.set()
 
 
-def data_view(document: Object) -> DataObject:
+def read_data(document: Object) -> DataObject:
     return DataObject(slim(document), document["metadata"]["resourceVersion"], staged_data_of(document))

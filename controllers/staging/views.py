@@ -63,14 +63,14 @@ class StagingNode:
 
 @dataclass(frozen=True)
 class DownloadPod:
-    """A pod of one of our Jobs. ``waiting`` says why it does not run; ``result`` what it told at its end."""
+    """A pod of one of our Jobs. ``pending_reason`` says why it does not run; ``result`` what it told at its end."""
 
     key: Key
     uid: str
     job_uid: str
     running: bool
     ended: bool
-    waiting: str = ""
+    pending_reason: str = ""
     result: StageResult | None = None
     ended_at_s: float = 0.0
     started_s: float = 0.0

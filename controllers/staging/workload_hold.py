@@ -25,12 +25,12 @@ _NOT_HELD = (
     "Pods in a queue of Kueue's are not held: it may start before its data is there. Make a Job of it, or leave out "
     "the queue's label."
 )
-_TELL_EVERY_S = 10.0
+_REPORT_EVERY_S = 10.0
 _SMALL = ("bytes", "bytesDone", "secondsLeft", "at")
 
 
 class Holding:
-    """``look_at`` one workload; raises as the writes do, and HoldError for what others hold in a way we do not know."""
+    """``reconcile`` one workload; raises as the writes do, and HoldError where others hold it in an unknown way."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Holding:
         self._emit_event, self._clock = emit_event, clock
         self._reported: dict[str, str] = {}
 
-    async def look_at(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> float | None:
+    async def reconcile(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> float | None:
         """In how many seconds to look again if nothing changes; None for never."""
         mode, managed = mode_of(self._cluster, workload.key[0], workload.mode, self._settings)
         staged_datas, missing = self._data(workload, snapshot)
@@ -53,14 +53,15 @@ class Holding:
         if acts and not workload.opted_out:
             await self._make(workload, snapshot)
         complete = all(
-            is_ready(snapshot.known(snapshot.views[staged_data.key], self._settings)) for staged_data in staged_datas
+            is_ready(snapshot.known(snapshot.data_objects[staged_data.key], self._settings))
+            for staged_data in staged_datas
         )
         ready = complete and not workload.request.problem and not missing
         if ready and workload.holder != HOLDER and staging_report_of(workload.document).get("state") != "ready":
             # Where its copies are has to be written into it first.
             ready = _common_nodes(staged_datas) is None
         kueue = snapshot.kueue.get(workload.uid, ())
-        begun = await self._has_begun(workload, asks=mode is Mode.ENFORCE and acts and not ready)
+        begun = await self._has_begun(workload, requested=mode is Mode.ENFORCE and acts and not ready)
         action = hold_for(_asker(workload, kueue, mode, managed=managed, begun=begun), ready=ready)
         state, reason, message = _state(workload, staged_datas, missing, ready=ready)
         if (
@@ -97,27 +98,27 @@ class Holding:
     def forget(self, snapshot: StagingSnapshot) -> None:
         """What was said of workloads that are gone."""
         there = {workload.uid for workload in snapshot.workloads}
-        self._reported = {uid: said for uid, said in self._reported.items() if uid in there}
+        self._reported = {uid: summary for uid, summary in self._reported.items() if uid in there}
 
     def _data(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> tuple[list[StagedData], list[str]]:
         """What there is of the StagedData that it names, and the names of those that there are not."""
         keys = keys_of(workload)
-        staged_datas = [snapshot.views[key].data for key in keys if key in snapshot.views]
-        return staged_datas, [name for space, name in keys if (space, name) not in snapshot.views]
+        staged_datas = [snapshot.data_objects[key].data for key in keys if key in snapshot.data_objects]
+        return staged_datas, [name for space, name in keys if (space, name) not in snapshot.data_objects]
 
     async def _make(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> None:
         """The StagedData of what it asks for without a name."""
         for name, spec in workload.request.made:
-            if (workload.key[0], name) not in snapshot.views:
+            if (workload.key[0], name) not in snapshot.data_objects:
                 try:
                     made = await self._writes.create(STAGED_DATA, body_of(workload.key[0], name, spec))
                 except AlreadyExists:
                     continue
                 self._cluster.noted(STAGED_DATA, made)
 
-    async def _has_begun(self, workload: RequestingWorkload, *, asks: bool) -> bool:
+    async def _has_begun(self, workload: RequestingWorkload, *, requested: bool) -> bool:
         """Whether stopping it loses something; its pods are only asked for where that decides."""
-        if workload.ran or not workload.runs or not asks or workload.holder not in ("", HOLDER):
+        if workload.ran or not workload.runs or not requested or workload.holder not in ("", HOLDER):
             return workload.ran
         if workload.resource != JOBS:
             return True
@@ -185,7 +186,7 @@ class Holding:
         if words[0] == words[1]:
             if before.get("bytesDone") == after.get("bytesDone") or workload.holder != HOLDER:
                 return None
-            due_s = _TELL_EVERY_S - (self._clock() - _seconds(before))
+            due_s = _REPORT_EVERY_S - (self._clock() - _seconds(before))
             if due_s > 0:
                 return due_s
         await self._patch(workload, {}, text)

@@ -63,7 +63,7 @@ def test_nobody_loses_more_than_its_gpus_can_have_computed(claimed: float) -> No
     one = World()
     one.add("mallory", 0, 4, 10, "n0", notes() | risk)
     one.pods["mallory-0"]["status"]["startTime"] = stamp(NOW_S - 600)
-    (view,) = [found.view for found in one.moment(NOW_S).pods]
+    (view,) = [found.gpu_pod for found in one.snapshot(NOW_S).pods]
     (member,) = members_of(4000, [view], NOW_S, 75.0)
     found = member.status.work_at_risk_gpu_seconds if member.status else None
     assert found is None or found.high <= 4 * (600 + 900)

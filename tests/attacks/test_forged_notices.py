@@ -136,8 +136,8 @@ def test_the_last_look_asks_the_api_server_and_not_the_informers() -> None:
     """A write begins after the informers' last news."""
     one = colleagues("cheap", "silent")
     one.dies(3)
-    behind = one.moment(one.now_s)
-    one.moment = lambda now_s: behind  # type: ignore[method-assign]
+    behind = one.snapshot(one.now_s)
+    one.snapshot = lambda now_s: behind  # type: ignore[method-assign]
     one.pods["gang-0-0"]["metadata"]["annotations"] |= KINDS["writing"]
     one.passes(1)
     assert one.evicted == []

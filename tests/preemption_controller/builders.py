@@ -176,7 +176,7 @@ class Books:
         self.asked.append(view.key[1].rpartition("-")[0])
         self.annotations.setdefault(self.asked[-1], {}).update(changes["metadata"]["annotations"])
 
-    async def look(self, view: GpuPod) -> GpuPod | None:
+    async def read_pod(self, view: GpuPod) -> GpuPod | None:
         """The pod as it is now."""
         there = {one.uid: one for own in self.workloads() for one in self.pods_of(own)}
         return there.get(view.uid)

@@ -52,7 +52,7 @@ class KaiWorld(World):
                     place = place[part]
                 place[last] = one["value"]
 
-    def moment(self, now_s: float) -> KaiSnapshot:
+    def snapshot(self, now_s: float) -> KaiSnapshot:
         seen = [kai_pod(json.loads(json.dumps(one))) for one in self.pods.values()]
         ours = frozenset({"team"} if self.managed else ())
         return KaiSnapshot(
@@ -85,7 +85,7 @@ class KaiWorld(World):
                 self._bind(name)
 
     def _bind(self, name: str) -> None:
-        moment = self.moment(self.now_s)
+        moment = self.snapshot(self.now_s)
         gang = Gang(tuple(one for one in moment.pods if one.key[1] == name))
         if where := placed(gang, moment, ()):
             self.pods[name]["spec"]["nodeName"] = next(iter(where.values()))

@@ -69,5 +69,5 @@ def test_numbers_of_a_queue() -> None:
     assert kai_queue({"spec": spec}) == KaiQueue(1500, None, "all", 5400.5)
     assert kai_queue({"spec": {}}) == KaiQueue(0, 0)
     one = full("cheap", "safe", "writing")
-    moment = one.moment(NOW_S)
+    moment = one.snapshot(NOW_S)
     assert kai_refusal(moment.preemptors()[0], moment) is None

@@ -99,7 +99,7 @@ class World:
             else {"phase": "Pending", "conditions": [refused]},
         }
 
-    def moment(self, now_s: float) -> ClusterSnapshot:
+    def snapshot(self, now_s: float) -> ClusterSnapshot:
         seen = [plain_pod(json.loads(json.dumps(one))) for one in self.pods.values()]
         return ClusterSnapshot(
             now_s, [one for one in seen if one], self.nodes, ours=frozenset({"team"}), sets=self.sets
@@ -129,7 +129,7 @@ class World:
     async def promise(self, pod: PlainPod, where: str) -> None:
         self._write(pod)["status"]["nominatedNodeName"] = where
 
-    async def look(self, pod: PlainPod) -> PlainPod | None:
+    async def read_pod(self, pod: PlainPod) -> PlainPod | None:
         found = self.pods.get(pod.key[1])
         return self.reads(json.loads(json.dumps(found))) if found else None
 
@@ -153,7 +153,7 @@ class World:
         """Who was evicted is gone; who waits is bound where all of it fits."""
         for name in [name for name, one in self.pods.items() if "deletionTimestamp" in one["metadata"]]:
             del self.pods[name]
-        moment = self.moment(self.now_s)
+        moment = self.snapshot(self.now_s)
         for waiting in moment.preemptors():
             for key, where in (placed(waiting, moment, ()) or {}).items():
                 self.pods[key[1]]["spec"]["nodeName"] = where

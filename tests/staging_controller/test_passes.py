@@ -12,7 +12,7 @@ from kopt.cluster.objects.staged_data import STAGED_DATA, staged_data_of
 from kopt.controllers.staging.ports import DataObject
 from kopt.controllers.staging.reading import read_workload
 from kopt.controllers.staging.reconciler import Reconciler
-from kopt.controllers.staging.state import data_view
+from kopt.controllers.staging.state import read_data
 from kopt.controllers.staging.views import DownloadJob, DownloadPod, RequestingWorkload
 from kopt.core.staging.staged_data import CLAIM
 from kopt.policies.staging.copies import Run, Verb
@@ -30,7 +30,7 @@ class Written(Seen):
         self.held: list[str] = []
 
     def data(self) -> Sequence[DataObject]:
-        return [data_view(one) for one in self.documents.values()]
+        return [read_data(one) for one in self.documents.values()]
 
     def noted(self, resource: Resource, document: Object) -> None:
         if resource == STAGED_DATA:

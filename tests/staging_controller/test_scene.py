@@ -10,7 +10,13 @@ from kopt.cluster.objects.staged_data import staged_data_of, status_of
 from kopt.controllers.staging.ports import DataObject, Silent, StagingSettings
 from kopt.controllers.staging.reading import read_pod
 from kopt.controllers.staging.snapshot import StagingSnapshot, snapshot_of
-from kopt.controllers.staging.views import DownloadJob, DownloadPod, QueuedWorkload, RequestingWorkload, StagingNode
+from kopt.controllers.staging.views import (
+    DownloadJob,
+    DownloadPod,
+    QueuedWorkload,
+    RequestingWorkload,
+    StagingNode,
+)
 from kopt.core.decision import Mode
 from kopt.core.staging.manifest import Trouble
 from kopt.core.staging.staged_data import (
@@ -131,10 +137,10 @@ def test_a_full_disk_takes_what_was_used_longest_ago_of_the_same_claim_and_tries
     seen = Seen([full, old, new, used, elsewhere], [asks("full"), asks("used")])
     scene = seen.scene()
     assert scene.evicted == {("team", "old"), ("team", "new")}, "60 bytes are missing"
-    outcome = decide(scene.known(scene.views["team", "full"], settings(), NOW), NOW, StagingRules())
+    outcome = decide(scene.known(scene.data_objects["team", "full"], settings(), NOW), NOW, StagingRules())
     assert outcome.again_s == NOW + 10
     alone = Seen([full, used], [asks("full"), asks("used")]).scene()
-    outcome = decide(alone.known(alone.views["team", "full"], settings(), NOW), NOW, StagingRules())
+    outcome = decide(alone.known(alone.data_objects["team", "full"], settings(), NOW), NOW, StagingRules())
     assert outcome.again_s == NOW + 600
 
 
@@ -151,7 +157,7 @@ def test_a_folder_that_two_keep_is_not_taken_away_by_one() -> None:
     gone = replace(data("one", 5, 1, path="same"), deleting=True)
     for other, shared in ((data("two", 5, 1, path="same"), True), (data("two", 5, 1, path="other"), False)):
         scene = Seen([gone, other]).scene()
-        outcome = decide(scene.known(scene.views["team", "one"], settings(), NOW), NOW, StagingRules())
+        outcome = decide(scene.known(scene.data_objects["team", "one"], settings(), NOW), NOW, StagingRules())
         assert outcome.free is shared
         assert [one.verb for one in outcome.orders] == ([] if shared else [Verb.REMOVE])
 
@@ -213,7 +219,11 @@ def test_a_failure_names_the_folder_as_people_know_it() -> None:
         told = "the disk under /copy/one is full" if place == CLAIM else "the disk under /copy is full"
         run = Run(place, Verb.STAGE, 1, 1, ended=True, reason=Trouble.NO_ROOM, message=told, ended_at_s=NOW - 60)
         scene = Seen([one], made=[DownloadJob({}, "1", ("team", "job"), "job", one.uid, run)]).scene()
-        return decide(scene.known(scene.views[one.key], settings(), NOW), NOW, StagingRules()).data.copies[0].message
+        return (
+            decide(scene.known(scene.data_objects[one.key], settings(), NOW), NOW, StagingRules())
+            .data.copies[0]
+            .message
+        )
 
     assert message(data("one", 5, 1)) == "the disk under pvc://claim/one is full"
     assert message(data("one", 5, 1, node="a")) == "the disk under /var/lib/kopt-cache/team/one is full"

@@ -56,7 +56,7 @@ class Gating:
         mode = self._cluster.mode(pod) or self._mode
         if mode != Mode.ENFORCE or holder_of(document) or at(document, "spec", "nodeName"):
             return ALLOWED
-        snapshot = self._cluster.moment(now_s)
+        snapshot = self._cluster.snapshot(now_s)
         holds = would_preempt(self._gang(pod, snapshot, now_s), snapshot) or is_awaited(pod, snapshot)
         if not review.dry_run:
             self._came[snapshot.gang_of(pod)].append(now_s)

@@ -20,11 +20,11 @@ class LiveKai(LivePods):
     def __init__(self, kube: Kube, cluster: LiveCluster, nodes: Informer[PlainNode], stale_s: float) -> None:
         super().__init__(cluster, nodes, stale_s)
         self._queues: Informer[KaiQueue] = Informer(kube, KAI_QUEUES, keep=kai_queue)
-        self._queues.subscribe(self._told)
+        self._queues.subscribe(self._on_change)
         self.informers: tuple[Informer[Any], ...] = (self._queues,)
 
-    def moment(self, now_s: float) -> KaiSnapshot:
-        result = super().moment(now_s)
+    def snapshot(self, now_s: float) -> KaiSnapshot:
+        result = super().snapshot(now_s)
         queues = {name: kai_queue for (_, name), kai_queue in self._queues.objects.items()}
         return KaiSnapshot(
             now_s, result.pods, result.nodes, result.preemptions, result.ours, result.stale_s, result.sets, queues

@@ -10,7 +10,7 @@ from kopt.controllers.preemption.kube_scheduler.views import PlainPod
 class PlainCluster(Protocol):
     """What informers have seen."""
 
-    def moment(self, now_s: float) -> ClusterSnapshot: ...
+    def snapshot(self, now_s: float) -> ClusterSnapshot: ...
 
     def mode(self, pod: PlainPod) -> str:
         """What the pod or its namespace says; empty for nothing."""
@@ -26,7 +26,7 @@ class PlainWriter(Protocol):
         """Keep the room on a node for a pod that waits."""
         ...
 
-    async def look(self, pod: PlainPod) -> PlainPod | None:
+    async def read_pod(self, pod: PlainPod) -> PlainPod | None:
         """What is there under its name now, asked of the API server; None for nothing."""
         ...
 

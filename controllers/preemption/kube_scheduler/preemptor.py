@@ -41,7 +41,7 @@ from kopt.controllers.preemption.kube_scheduler.snapshot import (
 )
 from kopt.controllers.preemption.kube_scheduler.valid_notices import lapsed, standing
 from kopt.controllers.preemption.kube_scheduler.views import PlainPod
-from kopt.controllers.preemption.passes import Passes
+from kopt.controllers.preemption.passes import RepeatedPass
 from kopt.controllers.preemption.patches import (
     advised,
     decision_document,
@@ -61,7 +61,7 @@ _GROWS_S = 1.0
 """A gang counts as complete when no pod has been added for this long."""
 
 
-class PlainPreemption(Passes):
+class PlainPreemption(RepeatedPass):
     """``step`` does what there is to do and says in how many seconds to look again, should nothing change before."""
 
     def __init__(
@@ -91,7 +91,7 @@ class PlainPreemption(Passes):
 
     async def _step(self) -> float:
         now_s = self._clock()
-        observed = self._cluster.moment(now_s)
+        observed = self._cluster.snapshot(now_s)
         uids = {plain_pod.gpu_pod.uid for plain_pod in observed.pods}
         self._notices = {uid: evicting for uid, evicting in self._notices.items() if uid in uids}
         snapshot = standing(observed, self._notices)
@@ -313,7 +313,7 @@ class PlainPreemption(Passes):
 
     async def _may_go(self, remaining: Sequence[PlainPod], snapshot: ClusterSnapshot, *, whole: bool) -> bool:
         """The last check, against the API server: informers may be behind."""
-        fresh = await asyncio.gather(*(self._writer.look(plain_pod) for plain_pod in remaining))
+        fresh = await asyncio.gather(*(self._writer.read_pod(plain_pod) for plain_pod in remaining))
         by_uid = {plain_pod.gpu_pod.uid: plain_pod for plain_pod in fresh if plain_pod is not None}
         if any(
             plain_pod.gpu_pod.uid not in by_uid or by_uid[plain_pod.gpu_pod.uid].terminating for plain_pod in remaining

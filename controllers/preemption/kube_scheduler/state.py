@@ -31,10 +31,10 @@ class LivePods:
     def __init__(self, cluster: LiveCluster, nodes: Informer[PlainNode], stale_s: float) -> None:
         self.changed = asyncio.Event()
         self._cluster, self._nodes, self._stale_s = cluster, nodes, stale_s
-        self._pods = cluster.pods.read(self.reads, self._told)
-        self._nodes.subscribe(self._told)
+        self._pods = cluster.pods.read(self.reads, self._on_change)
+        self._nodes.subscribe(self._on_change)
 
-    def moment(self, now_s: float) -> ClusterSnapshot:
+    def snapshot(self, now_s: float) -> ClusterSnapshot:
         ours = frozenset(name for (_, name), namespace in self._cluster.spaces.items() if namespace.managed)
         nodes = {name: plain_node for (_, name), plain_node in self._nodes.objects.items()}
         counts = self._cluster.preemptions(now_s - 86_400.0)
@@ -45,7 +45,7 @@ class LivePods:
     def mode(self, pod: PlainPod) -> str:
         return self._cluster.effective_mode(pod.mode, pod.key[0])
 
-    def _told(self, change: Change[Any]) -> None:
+    def _on_change(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self.changed.set()
 
@@ -56,7 +56,7 @@ class PodWriter:
     def __init__(self, kube: Kube, fence: Fence, reads: Callable[[Object], PlainPod | None] = plain_pod) -> None:
         self._kube, self._fence, self._reads = kube, fence, reads
 
-    async def look(self, pod: PlainPod) -> PlainPod | None:
+    async def read_pod(self, pod: PlainPod) -> PlainPod | None:
         try:
             return self._reads(await self._kube.get(PODS, pod.key[1], pod.key[0]))
         except NotFound:

@@ -83,8 +83,8 @@ class PlainNode:
     taints: tuple[tuple[str, str, str], ...]
 
     def accepts(self, pod: PlainPod) -> bool:
-        chosen = all(self.labels.get(key) == value for key, value in pod.selector.items())
-        return chosen and all(
+        selected = all(self.labels.get(key) == value for key, value in pod.selector.items())
+        return selected and all(
             any(_tolerates(toleration, taint) for toleration in pod.tolerations) for taint in self.taints
         )
 
@@ -94,25 +94,25 @@ def plain_pod(pod: Object) -> PlainPod | None:
     if text(pod, "status", "phase") in ("Succeeded", "Failed"):
         return None
     metadata, spec = pod["metadata"], mapping(pod, "spec")
-    labels, notes = mapping(metadata, "labels"), annotations_of(pod)
+    labels, annotations = mapping(metadata, "labels"), annotations_of(pod)
     requests = requests_of(spec)
     owner = next((item for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), _NOBODY)
     gpus = sum(value for name, value in requests.items() if is_gpu(name))
-    view = GpuPod(
+    gpu_pod = GpuPod(
         key_of(pod),
         text(metadata, "uid"),
         "",
         text(owner, "uid"),
         gpus,
-        notes,
+        annotations,
         text(metadata, "resourceVersion"),
         seconds(text(pod, "status", "startTime")),
     )
     node = text(spec, "nodeName")
     ours = text(spec, "schedulerName") == _SCHEDULER and not any(name in labels for name in KUEUE)
     return PlainPod(
-        view,
-        (view.key[0], text(owner, "uid") or view.uid),
+        gpu_pod,
+        (gpu_pod.key[0], text(owner, "uid") or gpu_pod.uid),
         owner,
         node,
         priority if isinstance(priority := at(spec, "priority"), int) else 0,
@@ -127,11 +127,11 @@ def plain_pod(pod: Object) -> PlainPod | None:
         started_s=seconds(text(pod, "status", "startTime")),
         ends_s=seconds(text(metadata, "deletionTimestamp")) or 0.0,
         grace_s=float(count(metadata, "deletionGracePeriodSeconds", default=0)),
-        mode=notes.get(MODE_ANNOTATION, ""),
+        mode=annotations.get(MODE_ANNOTATION, ""),
         selector={str(key): str(value) for key, value in mapping(spec, "nodeSelector").items()},
         tolerations=[item for _, item in items(spec, "tolerations")],
-        evicting=evicting_of(notes),
-        decision=recorded_decision(notes),
+        evicting=evicting_of(annotations),
+        decision=recorded_decision(annotations),
     )
 
 

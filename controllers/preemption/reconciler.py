@@ -20,8 +20,8 @@ from kopt.cluster.holds.hold import release
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import SOON_S
 from kopt.cluster.workloads.kueue import HOLDER, MINE, GpuPod, KueueWorkload
+from kopt.controllers.preemption.base_reconciler import RepeatedPass
 from kopt.controllers.preemption.checkpoint_status import grounds
-from kopt.controllers.preemption.passes import RepeatedPass
 from kopt.controllers.preemption.patches import (
     advised,
     decision_document,

@@ -19,6 +19,7 @@ from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.retry import SOON_S, is_change
 from kopt.cluster.workloads.kueue import MINE, Evicting
+from kopt.controllers.preemption.base_reconciler import RepeatedPass
 from kopt.controllers.preemption.kube_scheduler.eviction_notices import (
     evicted_for,
     grounds_of,
@@ -41,7 +42,6 @@ from kopt.controllers.preemption.kube_scheduler.snapshot import (
 )
 from kopt.controllers.preemption.kube_scheduler.valid_notices import lapsed, standing
 from kopt.controllers.preemption.kube_scheduler.views import PlainPod
-from kopt.controllers.preemption.passes import RepeatedPass
 from kopt.controllers.preemption.patches import (
     advised,
     decision_document,

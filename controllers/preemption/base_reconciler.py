@@ -1,4 +1,4 @@
-"""One pass after another over what may be preempted for: the same for Kueue's Workloads and for plain pods."""
+"""What the reconcilers of Kueue's Workloads and of plain pods have in common."""
 
 from abc import ABC, abstractmethod
 
@@ -6,8 +6,8 @@ from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.retry import Retrying
 
 
-class RepeatedPass(Retrying, ABC):
-    """``step`` does what there is to do and says in how many seconds to look again, should nothing change before."""
+class BaseReconciler(Retrying, ABC):
+    """``step`` does what there is to do and returns in how many seconds to run again if nothing changes before."""
 
     def __init__(self, isolation: Isolation | None) -> None:
         super().__init__(isolation or Isolation("preemption"))

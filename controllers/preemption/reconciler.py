@@ -20,7 +20,7 @@ from kopt.cluster.holds.hold import release
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import SOON_S
 from kopt.cluster.workloads.kueue import HOLDER, MINE, GpuPod, KueueWorkload
-from kopt.controllers.preemption.base_reconciler import RepeatedPass
+from kopt.controllers.preemption.base_reconciler import BaseReconciler
 from kopt.controllers.preemption.checkpoint_status import grounds
 from kopt.controllers.preemption.patches import (
     advised,
@@ -47,7 +47,7 @@ _IDLE_S, _NEW_S = 30.0, 30.0
 _OWN_RULES = "The selected victims did not make enough room; Kueue applies its own rules."
 
 
-class Reconciler(RepeatedPass):
+class Reconciler(BaseReconciler):
     """``step`` reconciles and returns the seconds until the next one if nothing changes before."""
 
     def __init__(

@@ -19,7 +19,7 @@ from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.retry import SOON_S, is_change
 from kopt.cluster.workloads.kueue import MINE, Evicting
-from kopt.controllers.preemption.base_reconciler import RepeatedPass
+from kopt.controllers.preemption.base_reconciler import BaseReconciler
 from kopt.controllers.preemption.kube_scheduler.eviction_notices import (
     evicted_for,
     grounds_of,
@@ -61,7 +61,7 @@ _GROWS_S = 1.0
 """A gang counts as complete when no pod has been added for this long."""
 
 
-class PlainPreemption(RepeatedPass):
+class PlainPreemption(BaseReconciler):
     """``step`` does what there is to do and says in how many seconds to look again, should nothing change before."""
 
     def __init__(

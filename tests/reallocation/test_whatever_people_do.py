@@ -83,8 +83,8 @@ class People:
         elif what == "quota":
             resource = queue["spec"]["resourceGroups"][0]["flavors"][number % 2]["resources"][0]
             # Another number than any that we write.
-            resource["nominalQuota"] = str(20 + number)
-            self.own[FLAVORS[number % 2]] = 20 + number
+            resource["nominalQuota"] = str(20 * (1 + number))
+            self.own[FLAVORS[number % 2]] = 20 * (1 + number)
             world.put(KUEUE_CLUSTER_QUEUES, queue)
         elif what == "refuse":
             world.refuses = {name} if number % 2 else set()

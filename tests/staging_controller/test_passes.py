@@ -106,7 +106,9 @@ def test_downloads_whose_pods_cannot_begin_keep_no_other_from_beginning() -> Non
         cluster.stage(f"stuck-{number}", "s3://bucket/stuck")
         run = Run(CLAIM, Verb.STAGE, 1, 1)
         cluster.made.append(DownloadJob({}, "1", ("team", uid), uid, uid, run))
-        cluster.said.append(DownloadPod(("team", uid), uid, uid, False, False, waiting="its pod waits: no such claim"))
+        cluster.said.append(
+            DownloadPod(("team", uid), uid, uid, False, False, pending_reason="its pod waits: no such claim")
+        )
     cluster.stage("good", "s3://bucket/good")
     cluster.step()
     assert [one["spec"]["template"]["spec"]["containers"][0]["args"][1] for one in cluster.created] == [

@@ -187,7 +187,7 @@ def test_the_pod_that_came_last_says_why_nothing_comes() -> None:
 
     evicted = DownloadPod(("team", "first"), "first", "job", False, True, ended_at_s=NOW - 90, started_s=NOW - 100)
     second = DownloadPod(("team", "second"), "second", "job", False, False)
-    assert waiting(evicted, replace(second, waiting="no node has room")) == "no node has room"
+    assert waiting(evicted, replace(second, pending_reason="no node has room")) == "no node has room"
     # The kubelet tells of volumes that cannot be mounted in events only.
     assert waiting(evicted, replace(second, scheduled_s=NOW - 5)) == ""
     assert "kubectl describe pod second" in waiting(evicted, replace(second, scheduled_s=NOW - 120))

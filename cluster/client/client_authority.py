@@ -11,11 +11,11 @@ _REREAD_S = 10.0
 
 
 class ClientAuthorityError(ValueError):
-    """A file that nobody can be recognised by; the message says what is wrong."""
+    """A file by which no caller can be recognised; the message says what is wrong."""
 
 
 class ClientAuthority:
-    """Callers have to show a certificate that ``file`` (PEM) signed, and nobody else's: keep a CA of its own for them.
+    """Callers have to show a certificate signed by ``file`` (PEM): keep a CA for them alone.
 
     Raises ClientAuthorityError where the file cannot be used.
     """
@@ -27,7 +27,7 @@ class ClientAuthority:
     def guard(self, context: ssl.SSLContext) -> None:
         """Have a fresh server context ask for such a certificate."""
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # A resumed session would be let in without its certificate being looked at.
+        # A resumed session would be accepted without a check of its certificate.
         context.num_tickets = 0
         context.load_verify_locations(cadata=self._bundle)
         context.verify_mode = ssl.CERT_REQUIRED

@@ -130,7 +130,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     async def ask(self, request: bytes) -> Answer:
-        """Raises _Broken. Whoever stops waiting takes the connection along: its answer is still under way."""
+        """Raises _Broken. A caller that stops waiting closes the connection: its answer is still under way."""
         if self._transport is None:
             raise _Broken("the connection ended")
         self._asked = self._loop.create_future()

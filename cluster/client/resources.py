@@ -15,7 +15,7 @@ COMPONENT_LABEL = "app.kubernetes.io/component"
 OURS = f"{PART_OF_LABEL}={PART_OF}"
 """Label selector of everything that the product installs into a cluster."""
 TESTS_COMPONENT = "pairs"
-"""The component whose Jobs are tests of ours and nobody's work: `kopt off` ends them."""
+"""The component whose Jobs are our own benchmarks: `kopt off` deletes them."""
 
 
 @dataclass(frozen=True)

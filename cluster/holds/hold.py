@@ -103,7 +103,7 @@ def undo_of(document: Object) -> Mapping[str, Any]:
 
 
 def check_undo(document: Object) -> None:
-    """Raises AnnotationError where nobody can tell what the holder has changed."""
+    """Raises AnnotationError where what the holder has changed is unknown."""
     text = (document["metadata"].get("annotations") or {}).get(UNDO_ANNOTATION)
     try:
         if text is not None:
@@ -114,7 +114,7 @@ def check_undo(document: Object) -> None:
 
 
 def holder_of(document: Object) -> str:
-    """Who holds an object; empty for nobody."""
+    """The holder of an object; empty for none."""
     return str((document["metadata"].get("labels") or {}).get(HELD_LABEL, ""))
 
 
@@ -154,7 +154,7 @@ def hold(resource: Resource, document: Object, by: str, asked: Mapping[str, Any]
     """The merge patch that stops an object and marks it. It fails with Conflict if the object has changed since.
 
     ``asked`` is the request that a Job gets back when it is released, see ``cluster.holds.original_request``.
-    Raises HoldError for kinds that have no field for it, what a queue lets run, what somebody else holds, what another
+    Raises HoldError for kinds that have no field for it, what a queue lets run, what another holder has, what another
     cluster decides about (MultiKueue), and what does not run anyway: that its owner has stopped it must not be undone
     by us.
     """
@@ -207,7 +207,7 @@ def next_holders(document: Object) -> tuple[str, ...]:
 def turn(document: Object, by: str) -> Object:
     """The annotations of an object of which ``by`` is the holder after those that are.
 
-    Raises HoldError where nobody holds it or ``by`` does, or nobody can tell what the holder has changed.
+    Raises HoldError where it has no holder, ``by`` is the holder, or what the holder has changed is unknown.
     """
     undo = _undo(document)
     if holder_of(document) == by:
@@ -228,7 +228,7 @@ def wait_turn(document: Object, by: str) -> Object:
 
 
 def pass_on(resource: Resource, document: Object) -> Object:
-    """``release``, or where somebody waits for their turn the merge patch that makes them the holder; a Job's own
+    """``release``, or where another holder is next, the merge patch that makes it the holder; a Job's own
     request is given back either way."""
     undo, queued = _undo(document), next_holders(document)
     if undo is None or not queued:
@@ -258,7 +258,7 @@ def _ungated(document: Object, undo: Mapping[str, Any] | None) -> Object:
 
 
 def _lowered(document: Object, undo: Mapping[str, Any]) -> Object:
-    """What somebody else has written meanwhile stays."""
+    """A value that was written by others since stays."""
     own = undo.get("priority")
     ours = (document.get("spec") or {}).get("priority") == undo["raised"]
     return {"spec": {"priority": own}} if ours and (own is None or isinstance(own, int)) else {}

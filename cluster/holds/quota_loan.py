@@ -1,7 +1,7 @@
 """What queues may use of a resource, as it stands in their specs, and lending on top of it.
 
 What a queue owns is kept in the marks of ``cluster.holds.hold`` on the queue itself, with what stands there instead:
-``{"quota": [{"at": [...], "own": ..., "set": ...}]}``. Where somebody else has written meanwhile, that is what the
+``{"quota": [{"at": [...], "own": ..., "set": ...}]}``. Where another value was written since, that is what the
 queue owns.
 """
 

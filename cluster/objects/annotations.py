@@ -1,4 +1,4 @@
-"""Annotations that are more than a word, and what is wrong with one that cannot be read.
+"""Annotations with structured content, and what is wrong with one that cannot be read.
 
 Controllers that go by an annotation read it here. Where one has to go on without it, ``mapping_of`` is empty, and the
 controller's informers say on the object what is wrong (``cluster.runtime.isolation``, by

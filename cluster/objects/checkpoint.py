@@ -18,7 +18,7 @@ _SKEW_S = 60.0
 
 
 def source_of(annotations: Mapping[str, Any]) -> Source | None:
-    """None where nothing is said. What contradicts the agent's own rules is a claim as a whole."""
+    """None without such annotations. Those that contradict the agent's own rules count as a claim as a whole."""
     figures = any(annotations.get(name) for name in _FIGURES)
     if not figures and not annotations.get(_STATE):
         return None

@@ -1,4 +1,4 @@
-"""``Eviction`` objects, as the ledger's recorder writes them, as core types; and the notice of our own evictions."""
+"""``Eviction`` objects as core types, and the notices of our own evictions."""
 
 import hashlib
 from typing import Any
@@ -19,13 +19,13 @@ _LONGEST_WHO = 253
 
 
 def name_of(workload: WorkloadRef, system: System, at_s: float) -> str:
-    """One name per eviction, whoever writes it: ``at_s`` is the eviction's own time, not that of seeing it."""
+    """One name per eviction, whichever replica writes it: ``at_s`` is the time of the eviction itself."""
     text = f"{workload.uid}/{system}/{at_s:.0f}"
     return f"{workload.name[:180].rstrip('.-')}-{hashlib.sha256(text.encode()).hexdigest()[:12]}".lower()
 
 
 def notice_of(document: Object) -> Notice | None:
-    """What an annotation says about an eviction, whoever wrote it; None where there is none that can be read."""
+    """The notice in an annotation, whoever wrote it; None without a readable one."""
     result = mapping_of(document["metadata"].get("annotations") or {}, EVICTING_ANNOTATION)
     try:
         return Notice.from_dict(result, seconds(str(result["at"])))
@@ -34,7 +34,7 @@ def notice_of(document: Object) -> Notice | None:
 
 
 def proven_notice_of(document: Object) -> Notice | None:
-    """The same, where one of ours has written it and nobody has changed it since (``cluster.objects.seals``)."""
+    """The same if one of our components wrote it and it is unchanged since (``cluster.objects.seals``)."""
     metadata = document["metadata"]
     text = (metadata.get("annotations") or {}).get(EVICTING_ANNOTATION)
     return None if SEAL.opened(EVICTING_ANNOTATION, metadata.get("uid", ""), text) is None else notice_of(document)

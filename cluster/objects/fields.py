@@ -65,7 +65,7 @@ def items(document: Any, *path: str | int) -> Iterator[tuple[str | int, Any]]:
 
 
 def controller_of(document: Any) -> tuple[str, str]:
-    """(API group, kind) of the owner that controls an object; empty strings when nobody does."""
+    """(API group, kind) of the owner that controls an object; empty strings without one."""
     for _, owner in items(document, "metadata", "ownerReferences"):
         if at(owner, "controller") is True:
             group, _, version = text(owner, "apiVersion").rpartition("/")

@@ -6,11 +6,11 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import count, text
 
 CLOCK_SKEW_S = 5.0
-"""Between this node's clock and that of whoever renews a Lease."""
+"""Between this node's clock and that of a Lease's holder."""
 
 
 def lease_until(document: Object) -> float:
-    """Unix time until which a Lease shows that its holder runs; minus infinity for one that nobody holds."""
+    """Unix time until which a Lease shows that its holder runs; minus infinity without a holder."""
     renewed = text(document, "spec", "renewTime")
     if not text(document, "spec", "holderIdentity") or not renewed:
         return float("-inf")

@@ -1,4 +1,4 @@
-"""``StagedData`` objects as core types, what workloads ask for by annotations, and what they are told."""
+"""``StagedData`` objects as core types, what workloads request by annotations, and what is reported to them."""
 
 import hashlib
 import json
@@ -119,7 +119,7 @@ def request_of(document: Object) -> Request:
 
 
 def waits_for_data(document: Object) -> bool:
-    """Whether a workload asks for data that it was not told to be there."""
+    """Whether a workload requests data that was not reported as ready."""
     return bool(request_of(document)) and staging_report_of(document).get("state") != "ready"
 
 

@@ -1,8 +1,8 @@
 """Volcano's Jobs are stopped and go on by Commands, which its controller carries out and deletes.
 
 A hold is a mark on the Job (``cluster.holds.hold``) that says what is to be done, ``{"volcano": "AbortJob"}`` or
-``"ResumeJob"``, and the Command after it: whoever finds the one without the other writes the other. Commands have names
-of their own, so that one is not there twice; one that comes again later finds nothing to do. Written against
+``"ResumeJob"``, and the Command after it: a replica that finds one without the other writes the other. Commands have
+names of their own, so that there are no two of one; a repeated one finds nothing to do. Written against
 volcano.sh/apis 1.13.
 """
 

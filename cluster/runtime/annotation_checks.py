@@ -1,4 +1,4 @@
-"""What a controller's informers look at on each object that it keeps: the annotations that it goes by.
+"""What a controller's informers check on each object that it keeps: the annotations that it relies on.
 
     class Replica(LedReplica):
         goes_by = checks(EVICTING_ANNOTATION, REQUEST_ANNOTATION, holder="lending")
@@ -38,7 +38,7 @@ def _sealed(name: str, document: Object) -> None:
     try:
         SEAL.read(name, metadata.get("uid", ""), annotations.get(name))
     except ForgedError:
-        # Without the key that all share nobody can tell.
+        # Without the shared key forgeries cannot be recognised.
         if SEAL.shared:
             raise
 

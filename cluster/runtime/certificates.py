@@ -247,7 +247,7 @@ class ServingCertificate:
         connection.context = self._current
 
     async def _publish(self, bundle: bytes) -> bool:
-        """Write the bundle where it is missing; False when somebody changed a configuration at the same moment."""
+        """Write the bundle where it is missing; False if a configuration was changed at the same time."""
         if not bundle:
             return True
         text = base64.b64encode(bundle).decode()

@@ -11,7 +11,7 @@ N = TypeVar("N", bound=Hashable)
 
 
 class Index(Generic[N, T]):
-    """``names`` are what an object is looked up by. ``follow`` subscribes to an informer or to an object cache."""
+    """``names`` are the keys of an object. ``follow`` subscribes to an informer or to an object cache."""
 
     def __init__(self, names: Callable[[T], Iterable[N]]) -> None:
         self._names = names

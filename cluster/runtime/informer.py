@@ -109,7 +109,7 @@ class Informer(Generic[T]):
         self.relists = self.restores = 0
         """How often the list was read, and how often the server's versions had gone back when it was."""
         self.isolation = Isolation("informer")
-        """Whoever runs the informer puts its own here."""
+        """The process that runs the informer sets its own."""
         self._kube, self._namespace, self._keep, self._clock = kube, namespace or "", keep, clock
         self._selectors = {"label_selector": label_selector, "field_selector": field_selector}
         self._settings = settings or InformerSettings()

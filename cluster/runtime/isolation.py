@@ -1,4 +1,4 @@
-"""A failure stays with its object: it is counted, said on the object, and tried again later; all others go on.
+"""A failure stays with its object: it is counted, reported on the object, and retried later; all others go on.
 
 What informers show was written by people, and one object that breaks a reader or a reconciler must cost nobody else
 their turn. So every loop over objects runs each of them under a guard:
@@ -69,7 +69,7 @@ class Subject:
 
 
 Report = Callable[[Subject, str, str], None]
-"""(whom it is about, reason, sentence): an event of type Warning, and a count."""
+"""(object, reason, sentence): an event of type Warning, and a count."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class _Complaints:
 
 
 def _unreported(subject: Subject, reason: str, sentence: str) -> None:
-    """For tools that have nobody to tell: the log has it."""
+    """For tools without events: the log has it."""
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Isolation:
             attempt.again_s = self._failed(subject, reason, error)
         except (ApiError, Deposed):
             raise
-        except Exception as error:  # noqa: BLE001 - the one place: nobody knows what a hostile object brings about
+        except Exception as error:  # noqa: BLE001 - the one place: a hostile object may raise anything
             attempt.error = error
             attempt.again_s = self._failed(subject, reason, error)
         else:

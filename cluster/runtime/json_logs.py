@@ -29,5 +29,5 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # A line for each question to the endpoint is nobody's.
+    # A line for each request to the endpoint is of no use.
     logging.getLogger("httpx").setLevel(max(level, logging.WARNING))

@@ -60,7 +60,7 @@ class Deposed(Exception):
 
 class LaterTerm(Deposed, Conflict):
     """An object has the mark of a later term: either this process no longer leads, which it is about to find out, or
-    somebody has made the mark up, which the next renewal shows. As a Conflict it concerns this object alone."""
+    the mark was forged, which the next renewal shows. As a Conflict it concerns this object alone."""
 
     def __init__(self, message: str) -> None:
         super().__init__(409, "LaterTerm", message)
@@ -98,7 +98,7 @@ class Leader:
         return self._clock()
 
     def hurry(self) -> None:
-        """Look at the Lease now: someone has seen that it is free."""
+        """Read the Lease now: it was seen to be free."""
         self._hurried.set()
 
     @property
@@ -169,7 +169,7 @@ class Leader:
             async with asyncio.timeout(self._settings.renew_within_s / 2):
                 await self._round(self._clock())
         except Conflict:
-            # Somebody was faster; the next round reads who.
+            # Another candidate was faster; the next round reads which.
             self._lease = None
         except (ApiError, TimeoutError) as error:
             self._lease = None

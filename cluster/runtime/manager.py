@@ -71,7 +71,7 @@ class LedReplica(ABC):
     """Whether it goes by annotations that our controllers have sealed (``cluster.objects.seals``)."""
 
     goes_by: ClassVar[Checks] = {}
-    """The annotations that it goes by: what is wrong with one is said on its object."""
+    """The annotations that it relies on: errors in one are reported on its object."""
 
     def __init__(self, kube: Kube, name: str, settings: ReplicaSettings, informers: Sequence[Informer[Any]]) -> None:
         self._kube_for_key, self._namespace = kube, settings.namespace
@@ -105,7 +105,7 @@ class LedReplica(ABC):
         the term ends."""
 
     async def step_through(self, stepper: Stepper, changed: asyncio.Event, gather_s: float) -> None:
-        """Step for ever, at every change; what comes within ``gather_s`` is looked at once."""
+        """Run ``step`` for ever, at every change; changes within ``gather_s`` share one step."""
         while True:
             changed.clear()
             before = stepper.errors
@@ -187,7 +187,7 @@ class LedReplica(ABC):
 
 
 def _unread(informers: Sequence[Informer[Any]]) -> str:
-    """What has not been read, and why; the server's own words may name more than a probe's caller is to know."""
+    """What has not been read, and why; the server's message may say more than a probe's caller is to know."""
     reasons = [informer.error.reason if informer.error is not None else "no answer yet" for informer in informers]
     kinds = [f"{informer.resource.full_name} ({reason})" for informer, reason in zip(informers, reasons, strict=True)]
     return f"the cluster has not been read yet: {', '.join(kinds)}"

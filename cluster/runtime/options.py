@@ -41,7 +41,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Flag:
-    """How a field looks on the command line. ``name`` is the option without dashes where it is not the field's name."""
+    """A field on the command line. ``name`` is the option without dashes where it is not the field's name."""
 
     help: str
     name: str = ""

@@ -1,6 +1,6 @@
 """What fails is tried again: one triage of errors for all controllers.
 
-What met a change by others, or by ourselves a moment ago, is tried again soon: the newer state is on its way through
+What met a change by others, or a recent one of our own, is retried soon: the newer state is on its way through
 the watch. What the server refuses waits for a person, and what failed otherwise for the server.
 """
 
@@ -18,7 +18,7 @@ R = TypeVar("R", bound=float | None)
 
 
 def is_change(error: ApiError) -> bool:
-    """Whether the object is not as it was seen, or not there any more: no failure, but a reason to look again."""
+    """Whether the object has changed or is gone since it was read: no failure, but a reason to retry."""
     return isinstance(error, Conflict | NotFound)
 
 

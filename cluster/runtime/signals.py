@@ -1,4 +1,4 @@
-"""The life of a process in the cluster: it works until it is told to end, and then drains."""
+"""The life of a process in the cluster: it works until it is asked to end, and then drains."""
 
 import asyncio
 import gc
@@ -30,7 +30,7 @@ async def run_until(ending: asyncio.Event, replica: Replica) -> None:
     await replica.stop()
     ended.cancel()
     work.cancel()
-    # What broke the work is told; its own end is not.
+    # A failure of the work is raised; its own end is not.
     await asyncio.gather(work, return_exceptions=True)
     if not work.cancelled() and (error := work.exception()) is not None:
         raise error

@@ -1,4 +1,4 @@
-"""Trace contexts on pods (W3C Trace Context), from the webhook that sees a pod first to whoever binds it.
+"""Trace contexts on pods (W3C Trace Context), from the webhook that sees a pod first to the component that binds it.
 
 The context travels in an annotation, because nothing else of a pod's creation reaches the scheduler. One pod in a
 hundred is traced by default: at 100 % the exporter cost more than the work.

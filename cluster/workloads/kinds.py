@@ -180,7 +180,7 @@ WORKLOAD_KINDS: tuple[WorkloadKind, ...] = (
     WorkloadKind(DEPLOYMENTS, _INFERENCE, _replicated, mutable=True),
     WorkloadKind(STATEFUL_SETS, _INFERENCE, _replicated, mutable=True),
     WorkloadKind(JOBS, _TRAINING, _job),
-    # The queue looks at the Jobs that a CronJob makes.
+    # The queue sees the Jobs that a CronJob creates.
     WorkloadKind(CRON_JOBS, _TRAINING, _cron_job, owner=("spec", "jobTemplate"), mutable=True),
     WorkloadKind(JOB_SETS, _TRAINING, _job_set),
     WorkloadKind(LEADER_WORKER_SETS, _INFERENCE, _leader_worker_set, mutable=True),
@@ -209,7 +209,7 @@ OF_DEPLOYMENT = "pod-template-hash"
 def is_handled(owner: tuple[str, str], labels: Mapping[str, Any]) -> bool:
     """Whether an object controlled by ``owner`` (group, kind) is conformant through it; ``labels`` are the object's.
 
-    Nobody judges a ReplicaSet, so the pods of one that stands alone are judged themselves.
+    ReplicaSets are not evaluated, so the pods of one without a Deployment are evaluated themselves.
     """
     if owner == REPLICA_SET:
         return OF_DEPLOYMENT in labels

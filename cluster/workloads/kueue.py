@@ -107,12 +107,12 @@ class KueueWorkload:
 
     @property
     def running(self) -> bool:
-        """It has quota, and was not told to give it back."""
+        """It has quota, and was not evicted."""
         return self.reserved_s is not None and not self.finished and self.evicted_at_s is None and self.active
 
     @property
     def terminating(self) -> bool:
-        """It was told to give its quota back, and its pods have not ended yet."""
+        """It was evicted, and its pods have not ended yet."""
         return self.reserved_s is not None and not self.finished and self.evicted_at_s is not None
 
     @property

@@ -37,7 +37,7 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
     own = spec_priority if isinstance(spec_priority, int) else 0
     holder = holder_of(document)
     shield = _shield_of(undo_of(document), spec_priority) if holder == HOLDER else None
-    # Since when it may wait is noted in the hold, and in the decision after it was let go.
+    # The start of its wait is recorded in the hold, and after its release in the decision.
     decision = mapping_of(annotations, DECISION_ANNOTATION)
     reserved = _condition(document, "QuotaReserved")
     evicted = _condition(document, "Evicted")
@@ -92,7 +92,7 @@ def local_queue_target(document: Object) -> str:
 
 
 def read_gpu_pod(pod: Object) -> GpuPod | None:
-    """None for pods that have ended, and for those without GPUs and without a word about checkpoints."""
+    """None for pods that have ended, and for those with neither GPUs nor annotations of ours."""
     metadata = pod["metadata"]
     annotations = mapping(metadata, "annotations")
     own_annotations = annotations_of(pod)
@@ -205,7 +205,7 @@ def _condition(document: Object, kind: str) -> float | None:
 
 
 def _mode(document: Object) -> str:
-    """The nearest word: the Workload's own, then that of its pods."""
+    """The Workload's own mode, else that of its pods."""
     result = [text(document, "metadata", "annotations", MODE_ANNOTATION)]
     result += [
         text(pods, "template", "metadata", "annotations", MODE_ANNOTATION)

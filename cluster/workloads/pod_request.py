@@ -160,7 +160,7 @@ def _by_annotation(annotations: Mapping[str, Any]) -> tuple[int, MilliGpu, Bytes
 
 
 def _models(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """The product a pod selects. The scheduler sees to it; here it tells which nodes such pods can use at all."""
+    """The product a pod selects. The scheduler enforces it; here it says which nodes such pods can use at all."""
     selector = _mapping(spec.get("nodeSelector"))
     return tuple(value for label in PRODUCT_LABELS if isinstance(value := selector.get(label), str))[:1]
 

@@ -90,7 +90,7 @@ def read_workload(document: Object, group: str, kind: str, namespace: str, name:
 def submission_of(
     workload: Workload, framework: Framework, namespace: NamespaceDefaults, groups: tuple[str, ...]
 ) -> Submission:
-    """What K1's rules look at."""
+    """The input of K1's rules."""
     first = next((pod_set.spec for pod_set in workload.pod_sets if pod_set.spec is not None), None)
     spec = mapping(workload.document, *first) if first is not None else {}
     return Submission(
@@ -106,7 +106,7 @@ def submission_of(
 
 
 def shape_of(workload: Workload) -> WorkloadShape:
-    """What K2's rules look at."""
+    """The input of K2's rules."""
     specs = [at(workload.document, *pod_set.spec) for pod_set in workload.pod_sets if pod_set.spec is not None]
     named = (text(spec, "schedulerName") for spec in specs)
     return WorkloadShape(

@@ -152,7 +152,7 @@ class AuditWatch:
             self._restart.set()
 
     def findings(self) -> Iterator[Finding]:
-        """What bypasses the queues, by the policy of this moment."""
+        """What bypasses the queues, by the current policy."""
         for followed in self._kinds.values():
             for workload in followed.informer.objects.values():
                 if (finding := _find(complete(workload, self._find_object)[0], self._cluster)) is not None:

@@ -37,7 +37,7 @@ _CHANGED = (
 
 
 def mutate_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
-    """What is sent to be labelled: GPU workloads that nothing judged itself has made, and pods that ask for data."""
+    """What is sent to be labelled: GPU workloads without an evaluated owner, and pods that request data."""
     # Pods that a Job makes are seen for their trace contexts only.
     sent_anyway = kind.resource.kind == "Pod" and policy.trace_per_mille > 0
     waits = f" || ({_REQUESTS_DATA})" if kind.resource.kind == "Pod" else ""

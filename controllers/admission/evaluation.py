@@ -55,7 +55,7 @@ def names_in(queues: Iterable[tuple[str, str]], namespace: str) -> set[str]:
 
 @dataclass(frozen=True)
 class FixedState:
-    """A view that does not change: for the audit of one moment, for notebooks and for tests."""
+    """A state that does not change: for an audit, for notebooks and for tests."""
 
     policy: ConformancePolicy = field(default_factory=ConformancePolicy)
     namespaces: Mapping[str, NamespaceDefaults] = field(default_factory=dict)

@@ -51,7 +51,7 @@ LET_THROUGH = Admission(ALLOWED)
 
 @dataclass
 class _Draft:
-    """What is being answered to a review. Without records nothing of the object was judged by itself."""
+    """The answer to a review. Without records nothing of the object was evaluated."""
 
     workload: Workload
     evaluation: Evaluation

@@ -46,7 +46,7 @@ class WebhookSettings:
     sizing_url: str = ""
     """The prediction endpoint to fill the sizing cache from; empty for none."""
     client_ca: Path | None = None
-    """CA of those who may call, the API server's client certificate; None: whoever reaches the port."""
+    """CA of those who may call, the API server's client certificate; None: anyone who reaches the port."""
     audits: bool = True
     """Counts the GPUs of workloads that bypass the queues (``kopt_rogue_gpus``)."""
 

@@ -29,7 +29,7 @@ from kopt.controllers.admission.metrics import WebhookMetrics
 
 _LOG = logging.getLogger(__name__)
 DECISIONS = logging.getLogger("kopt.decisions")
-"""One line per judged object: who, what, why."""
+"""One line per evaluated object: who, what, why."""
 PROBE_LIMITS = HttpLimits(connections=64, buffered_bytes=16 << 20)
 _PATHS = ("/mutate", "/validate")
 FAILED = Admission(ALLOWED)
@@ -51,7 +51,7 @@ class ServerSettings:
 
 
 class _Timestamp(NamedTuple):
-    """A moment, by the clock that measures and by the one that tells the time."""
+    """A time by the monotonic and by the wall clock."""
 
     clock_s: float
     unix_ns: int

@@ -86,7 +86,7 @@ class SizingCache:
         return task.result() if done and not task.cancelled() else None
 
     async def _newer(self, old: _Entry, task: "asyncio.Task[Need | None]", budget_s: float) -> Need | None:
-        """The answer that is on its way, if it comes in a moment; the old one otherwise, also where asking fails."""
+        """The pending answer if it arrives in time; else, and on errors, the previous one."""
         before = self._quiet_until_s
         done, _ = await asyncio.wait({task}, timeout=max(0.0, min(budget_s, self._settings.refresh_wait_s)))
         if not done or task.cancelled() or self._quiet_until_s != before:

@@ -13,7 +13,7 @@ from kopt.policies.evictions import LastReport, lost_gpu_s, order_of_return
 TOGETHER_S = 60.0
 """Pods of a workload that go within so long of each other go by one eviction."""
 GATHER_S = 0.4
-"""Pods of a gang are told to go one after the other: so long after the last of them they are judged."""
+"""Pods of a gang are evicted one after the other: they are evaluated so long after the last of them."""
 _NOTICE_S = 900.0
 _AFTER_S = 5.0
 _CERTAIN_S = 60.0
@@ -53,9 +53,9 @@ class Sighting:
 def evictions(
     seen: Seen, root: str, known: Iterable[Entry], now_s: float, from_s: float = 0.0
 ) -> tuple[list[Eviction], float]:
-    """Those of a workload that are not in ``known``, its lines, yet; and in how many seconds to look again.
+    """Those of a workload that are not in ``known``, its recorded ones, and in how many seconds to check again.
 
-    ``now_s`` is by the clock of ``seen``. What was before ``from_s`` (Unix seconds) has been dropped from the ledger.
+    ``now_s`` is by the clock of ``seen``. Records from before ``from_s`` (Unix seconds) have been pruned.
     """
     lines = list(known)
     # What is older than the newest line is written, although its line may be pruned by now.
@@ -117,7 +117,7 @@ def _as_noticed(sighting: Sighting, ours: Notice, seen: Seen) -> Sighting:
 
 
 def last_report(seen: Seen, root: str, at_s: float) -> LastReport | None:
-    """What its pods told last before they went."""
+    """What its pods reported last before they were evicted."""
     words = [
         pod.report
         for pod in seen.pods_of(root)
@@ -176,7 +176,7 @@ def _kueue_cause(workload: TrackedWorkload) -> Cause:
 
 
 def _preemptor(seen: Seen, workload: TrackedWorkload) -> str:
-    """Kueue names whom it made room for by uid."""
+    """Kueue names the preemptor by uid."""
     match = _PREEMPTOR.search(workload.evicted_message) or _PREEMPTOR.search(workload.preempted_message)
     if match is None or workload.evicted_reason != "Preempted":
         return ""
@@ -246,14 +246,14 @@ def _is_taken(seen: Seen, root: str, lost: Lost) -> bool:
         at_rest = seen.suspended.get(root, {})
         if job is None or job.suspended or job.ending or job.finished or job.deleting:
             return False
-        # Those that began after it have nothing to do with it: Kueue's Jobs are born suspended.
+        # Pods that began after it are not affected: Kueue's Jobs are created suspended.
         return not any(abs(lost.at_s - at_s) <= TOGETHER_S and pod.started_at_s < at_s for at_s in at_rest)
-    # Others delete pods of theirs as they please, without a word.
+    # Other owners delete their pods at will, without a trace.
     return evicted
 
 
 def _kai_event(seen: Seen, lost: Lost) -> str | None:
-    """For whom KAI says that it took a pod's gang away."""
+    """The preemptor for which KAI evicted a pod's gang, by its event."""
     key = (lost.pod.key[0], lost.pod.group)
     result = seen.group_evictions.get(key) if lost.pod.group else None
     return None if result is None or abs(result.at_s - lost.at_s) > TOGETHER_S else result.for_whom

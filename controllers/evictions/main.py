@@ -48,7 +48,7 @@ from kopt.policies.evictions import Keeping
 _LOG = logging.getLogger(__name__)
 NAME = "ledger"
 _GATHER_S = 0.02
-"""What comes together is looked at once."""
+"""Changes within this time are handled together."""
 _PREEMPTOR_NAME, _PREEMPTOR_SPACE = "evictor-pod-group-name", "evictor-pod-group-namespace"
 
 
@@ -125,7 +125,7 @@ class Replica(LedReplica):
                 _LOG.warning("evictions.kaiwo.ai are not served here: nothing can be written before they are installed")
                 return
             except ApiError as error:
-                _LOG.warning("the ledger cannot be read: %s", error)
+                _LOG.warning("evictions cannot be read: %s", error)
                 await asyncio.sleep(backoff.next_s())
 
     def _to(self, handle: Callable[[Any, Any], None]) -> Callable[[Change[Any]], None]:

@@ -1,7 +1,7 @@
 """What the informers have shown, kept for as long as an eviction may still be asked about.
 
-An object's version that says that it was evicted is kept, although a later one may follow before anybody looks; and
-so are pods that are gone, with what they told of their checkpoints.
+The version of an object that shows its eviction is kept, although a later one may follow before it is evaluated; and
+so are deleted pods, with their last checkpoint status.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ MOST_TIMES = 100
 
 @dataclass(frozen=True)
 class Lost:
-    """A pod that ran and was told to go, or is gone. ``seen_s``: when that was first seen, by this process's clock."""
+    """A pod that ran and was evicted or deleted. ``seen_s``: when that was first seen, by this process's clock."""
 
     pod: TrackedPod
     at_s: float
@@ -228,14 +228,14 @@ class Seen:
             self.notices[uid] = notice
 
     def _note_lost(self, pod: TrackedPod) -> None:
-        # Gone without a word before: forced by somebody who knows of it.
+        # Deleted without a trace before: forced by its user.
         at_s = pod.disruption.at_s if pod.disruption is not None else pod.deleted_at_s
         at_s = float("inf") if at_s is None else at_s
         known = self.lost.get(pod.uid)
         if known is None:
             self.lost[pod.uid] = Lost(pod, at_s, self._clock())
         else:
-            # What it told since counts; when it was lost does not change.
+            # Later reports count; the time of the loss does not change.
             self.lost[pod.uid] = Lost(pod, min(at_s, known.at_s), known.seen_s)
 
 
@@ -252,14 +252,14 @@ def _group_anchor(namespace: str, name: str) -> str:
 
 
 def _with_memory(pod: TrackedPod, before: TrackedPod | None) -> TrackedPod:
-    """A pod that has ended, or is ending, with since when it ran and what it told last."""
+    """A pod with its start time and last report, also once it has ended or is ending."""
     if before is None:
         return pod
     if before.ended and before.disruption is None:
         # Who clears away what has ended takes nothing from anybody.
         pod = replace(pod, disruption=None)
     return replace(
-        # What ends because it was told to go has not ended before.
+        # A pod that ends because of its eviction had not ended before.
         pod,
         ended=pod.ended and (before.ended or not before.lost),
         started_at_s=pod.started_at_s or (before.started_at_s if pod.lost or pod.ended else None),

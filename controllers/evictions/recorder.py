@@ -34,7 +34,7 @@ class Writer(Protocol):
 
 
 class Recorder:
-    """One term. ``step`` looks at every workload that something was seen of; it raises Deposed, nothing else.
+    """One term. ``step`` evaluates every workload with changes; it raises Deposed, nothing else.
 
     ``monotonic`` is the clock of ``seen``, ``clock`` gives Unix seconds.
     """
@@ -64,7 +64,7 @@ class Recorder:
         self.errors = 0
 
     async def step(self) -> float:
-        """In how many seconds to look again, if nothing happens before."""
+        """In how many seconds to run again if nothing changes before."""
         now_s = self._monotonic()
         due = {root for root, at_s in self._again.items() if at_s <= now_s}
         roots, self._seen.dirty = self._seen.dirty | due, set()

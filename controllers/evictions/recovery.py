@@ -7,7 +7,7 @@ from kopt.controllers.evictions.views import TrackedPod
 from kopt.core.scheduling.eviction import Entry, Eviction, Phase, Return, System, Verified
 
 UNVERIFIED_AFTER_S = 900.0
-"""A log that has not told a step for so long after its workload is back will not tell."""
+"""A log without a step for so long after its workload resumed will not have one."""
 _NOBODY_S = 86_400.0
 _WATCHED = ("Job", "Pod", "Workload", "PodGroup")
 
@@ -49,7 +49,7 @@ def _gone(seen: Seen, known: Eviction, now_s: float) -> bool:
         job = seen.jobs.get(root)
         return job is None or job.deleting
     if seen.workloads_of(root) or seen.groups_of(root) or any(pod.uid in seen.pods for pod in seen.pods_of(root)):
-        # A pod that nobody owns does not come back.
+        # A pod without an owner does not come back.
         return kind == "Pod" and (root not in seen.pods or seen.pods[root].lost)
     if kind in _WATCHED or known.system in (System.KUEUE, System.KAI):
         return True

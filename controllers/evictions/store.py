@@ -1,4 +1,4 @@
-"""The recorded evictions as they stand in the cluster, with what was written a moment ago."""
+"""The recorded evictions in the cluster, with our own latest writes."""
 
 from typing import NamedTuple
 

@@ -62,7 +62,7 @@ class Decider:
         self._settings, self._metrics, self._announce, self._clock = settings, metrics, announce, clock
 
     def chooses_for(self, pod: PodState) -> bool:
-        """Is there a GPU pool to choose from? One that no node has ever offered is not ours to judge."""
+        """Is there a GPU pool to choose from? One that no node has ever offered is not evaluated here."""
         pool = pod.ask.pool
         return pool == ANY_POOL or pool in self.fleet.pools
 
@@ -144,7 +144,7 @@ class Decider:
     def note(
         self, pod: PodState, placement: Placement, acts: bool, together: int = 1, near: Near | None = None
     ) -> None:
-        """Remember a decision, for ``/explain``; that there is no node is said at once."""
+        """Remember a decision, for ``/explain``; that there is no node is logged at once."""
         mode = Mode.ENFORCE if acts else Mode.OBSERVE
         outcome = "observed" if not acts else "offered" if placement.choice.node is not None else "refused"
         more = of_degraded(placement.choice, self.fleet.complaints.text) if placement.choice.impaired else ()

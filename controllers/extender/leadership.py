@@ -31,7 +31,7 @@ class LeadershipSettings:
     pod: str = ""
     """This replica's pod, which is labelled while it leads; empty where it is none."""
     settle_s: float = 1.0
-    """A new leader waits so long for what the old one bound last, where that one said nothing when it went."""
+    """A new leader waits so long for the last bindings of the old one, unless that one has handed over."""
 
 
 class Leadership:
@@ -80,7 +80,7 @@ class Leadership:
             await self._campaign
 
     async def _watch(self, leader: Leader) -> None:
-        """Take a Lease that was given back at once, not when it is next looked at."""
+        """Take a released Lease at once, not at the next poll."""
 
         def seen(change: Change[str]) -> None:
             if change.new == "":

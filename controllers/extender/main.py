@@ -47,7 +47,7 @@ _CONFIRM_S = 0.01
 _ADVICE_S = 5.0
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 OFFERED_ANNOTATION = "kaiwo.ai/offered-at"
-"""Written on a refused pod when room has appeared: the scheduler looks again at a pod that changes."""
+"""Written on a refused pod when room has appeared: the scheduler retries a pod that changes."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ProcessSettings:
     upkeep_s: float = 1.0
     nudges_per_s: int = 10
     events: EventSettings = EventSettings(per_second=5.0, burst=25)
-    """In a burst /explain tells of every pod, events of some: writing them all would slow the binding down."""
+    """In a burst /explain covers every pod, events some of them: writing all would slow the binding down."""
 
 
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
@@ -171,7 +171,7 @@ class Replica:
                 await self.extender.binds.settle()
                 while self.extender.fleet.assumed():
                     await asyncio.sleep(_CONFIRM_S)
-                # What this replica bound, it has seen by now: whoever has read as far knows it too.
+                # This replica has seen its own bindings by now: a replica that has read as far knows them too.
                 version = self._pods.version
         await self._leadership.hand_over(version)
         await self.server.stop()
@@ -227,7 +227,7 @@ class Replica:
             _LOG.info("pod %s/%s cannot be annotated for the scheduler to retry it: %s", *pod, error)
 
     def _announce(self, decision: PodDecision) -> None:
-        """Tell people where they look: on the pod."""
+        """Report where people look: on the pod."""
         # Wording it costs more than deciding: not for events that would be dropped.
         now_s, times_s = time.monotonic(), self._event_times_s
         if len(times_s) == times_s.maxlen and now_s - times_s[0] < len(times_s) / self._settings.events.per_second:

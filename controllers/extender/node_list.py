@@ -1,4 +1,4 @@
-"""The list of nodes in a call: most of its bytes, and looked at as little as possible."""
+"""The list of nodes in a call: most of its bytes, and decoded as rarely as possible."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ class WireError(ValueError):
 
 
 class NodeNames:
-    """The nodes that the scheduler offers, as they came and, when somebody looks, as a list."""
+    """The nodes that the scheduler offers, as they came and, on demand, as a list."""
 
     def __init__(self, raw: bytes, names: Sequence[str] | None = None) -> None:
         self.raw = raw
@@ -26,7 +26,7 @@ class NodeNames:
         return len(self._names) if self._names is not None else self.raw.count(b'","') + (len(self.raw) > 2)
 
     def has(self, name: str) -> bool:
-        """Whether a node is among them; looked for in the text, which is a hundred times faster than decoding it."""
+        """Whether a node is among them; searched in the text, which is a hundred times faster than decoding it."""
         if self._names is not None:
             return name in self._names
         return orjson.dumps(name) in self.raw

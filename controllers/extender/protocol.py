@@ -1,6 +1,6 @@
 """The extender's calls as kube-scheduler sends them (k8s.io/kube-scheduler/extender/v1): capitalised names, JSON.
 
-A pod's manifest is decoded; the list of node names, which is most of a call, is not looked at unless it is new.
+A pod's manifest is decoded; the list of node names, which is most of a call, is not decoded unless it is new.
 """
 
 from collections.abc import Iterable, Mapping

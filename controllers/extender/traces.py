@@ -15,7 +15,7 @@ _MOST = 10_000
 
 
 class Spans:
-    """Times of the sampled pods between their calls; ``tracer`` is None where nobody collects."""
+    """Times of the sampled pods between their calls; ``tracer`` is None without a collector."""
 
     def __init__(self, tracer: Any, per_mille: int = PER_MILLE) -> None:
         self._tracer, self._per_mille = tracer, per_mille

@@ -70,7 +70,7 @@ class Weighing:
         uid = str(borrowing.document["metadata"].get("uid", ""))
         if not runs:
             self.stoppable.discard(uid)
-        # Whoever lowers its own mode while it borrows gives back first; before that it does not count.
+        # A workload that lowers its mode while it borrows gives back first; before that its mode does not count.
         barred = self._barred(borrowing, "" if runs else mode, holder, was_stoppable=uid in self.stoppable)
         if runs and barred is None:
             self.stoppable.add(uid)

@@ -1,7 +1,7 @@
 """Forecasts of the pools' services, asked of the prediction endpoint in the background.
 
 One question for each pool and interval. Answers of the endpoint's own fallback, refusals and figures that cannot be
-count as none; an answer that has grown old, or rests on old metrics, counts as stale. Nobody ever waits for them.
+count as none; an answer that has grown old, or rests on old metrics, counts as stale. No reconcile waits for them.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Forecasts:
             return ForecastState.MISSING
         data = [forecast.data_at_s for forecast in known.by_series.values() if forecast.data_at_s is not None]
         oldest_s = min([known.at_s, *(at_s + GRID_S for at_s in data if at_s >= _UNIX_FROM_S)])
-        # One from after now is from before the clock was set back: nobody knows how old it is.
+        # One from the future is from before the clock was set back: its age is unknown.
         return ForecastState.STALE if abs(now_s - oldest_s) > self._stale_s else ForecastState.FRESH
 
     def views(self, pool: LendingPool, gpus: Mapping[str, int]) -> list[ServiceSnapshot]:

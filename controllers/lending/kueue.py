@@ -23,7 +23,7 @@ _LONGEST_SHIELD_S = 900.0
 
 @dataclass(frozen=True)
 class _Index:
-    """What informers have seen at one moment: Workloads by ClusterQueue, pods by names, lines of the ledger by uid."""
+    """What informers have seen: Workloads by ClusterQueue, pods by names, evictions by uid."""
 
     now_s: float
     by_queue: Mapping[str, Sequence[KueueWorkload]]
@@ -52,7 +52,7 @@ class Kueue:
         known = noted(undo_of(document))
         own, was_set = known.get(flavor_resource, (stands, stands))
         if not is_same(was_set, stands):
-            # Somebody has written another quota over ours: that is its own now.
+            # Another quota was written over ours: that is its own now.
             own = stands
         return self._with_workloads(
             BorrowingQueue(

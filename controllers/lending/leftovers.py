@@ -27,7 +27,7 @@ _SYSTEMS = ((KUEUE_CLUSTER_QUEUES, System.KUEUE), (KAI_QUEUES, System.KAI), (VOL
 def stray_workloads(
     cluster: LiveCluster, borrowers: Collection[tuple[System, str]]
 ) -> Iterator[tuple[Resource, str, Object]]:
-    """Held workloads of queues that are no ``borrowers``, and held ones that somebody else let run."""
+    """Held workloads of queues that are no ``borrowers``, and held ones that others have resumed."""
     for workload in cluster.workloads():
         queue = (System.KUEUE, cluster.cluster_queue_of(workload))
         if workload.holder == HOLDER and (queue not in borrowers or workload.active):

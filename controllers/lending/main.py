@@ -28,7 +28,7 @@ from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION
 
 NAME = "reallocation"
 _GATHER_S = 0.02
-"""What comes together is looked at once."""
+"""Changes within this time are handled together."""
 _ENDPOINT_S = 2.0
 _BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -59,7 +59,7 @@ async def _endpoint(settings: ProcessSettings) -> AsyncIterator[Ask | None]:
         return
     from kopt.serving.client.client import AsyncPredictionClient
 
-    # Questions come at their own pace, and nobody waits for them: left alone for longer, forecasts would only be older.
+    # Requests have their own interval, and nothing waits for them: longer pauses would only make forecasts older.
     pause_s = settings.controller.refresh_s
     async with AsyncPredictionClient(settings.predictions, deadline_s=_ENDPOINT_S, longest_pause_s=pause_s) as client:
         yield client.demand

@@ -43,7 +43,7 @@ def _more(queue: BorrowingQueue, own: object, lent: int) -> object:
 
 
 def stop(borrowing: Borrowing, now_s: float, for_whom: str, reason: str) -> Object:
-    """The patch that stops a borrower, and tells it and whoever keeps the ledger why. Raises HoldError."""
+    """The patch that stops a borrower, with a notice of why. Raises HoldError."""
     if borrowing.resource != VOLCANO_JOBS:
         changes = hold(borrowing.resource, _unmarked(borrowing.document), HOLDER)
     elif holder_of(borrowing.document):
@@ -58,7 +58,7 @@ def stop(borrowing: Borrowing, now_s: float, for_whom: str, reason: str) -> Obje
 
 
 def _unmarked(document: Object) -> Object:
-    """What runs is held by nobody but pre-emption, and that is not chosen: another mark is its user's word."""
+    """Running workloads are held by preemption alone, and those are no victims: other marks were written by users."""
     metadata = document["metadata"]
     if holder_of(document) in ("", HOLDER):
         return document

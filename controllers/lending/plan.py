@@ -12,7 +12,7 @@ from kopt.policies.lending import Choice, LeadTime, Plan
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A pool at a moment: its queues in the order of its borrowers, and the state once the plan is applied."""
+    """A pool at one time: its queues in the order of its borrowers, and the state once the plan is applied."""
 
     pool: LendingPool
     now_s: float
@@ -88,10 +88,10 @@ class Outcome:
     victims: list[str] = field(default_factory=list)
     """Workloads that were told to stop."""
     refused: list[str] = field(default_factory=list)
-    """Workloads that the API server lets nobody change, or whose queue it does not."""
+    """Workloads whose change, or whose queue's change, the API server refuses."""
     saves_s: list[float] = field(default_factory=list)
     """How long victims took to save, from the request to the checkpoint."""
     again_s: float = 30.0
-    """When to look again, should nothing change before."""
+    """When to reconcile again if nothing changes before."""
     error: ApiError | None = None
     """The first write that failed; others were tried all the same."""

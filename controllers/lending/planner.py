@@ -53,7 +53,7 @@ class Planner:
         spec = pool.spec
         assert spec is not None
         pods = self._cluster.pods()
-        # On a grid: what is promised for a moment is learned from at that very moment.
+        # On a grid: a promise is evaluated at exactly its time.
         tick_s = math.floor(now_s / self._settings.refresh_s) * self._settings.refresh_s
         memory = _until(self._memories.get(pool.uid, pool.status.memory), tick_s)
         queues = tuple(self._borrowing(pool, index, now_s) for index in range(len(spec.borrowers)))
@@ -187,7 +187,7 @@ class Planner:
 
 
 def _queue_plans(evaluation: Evaluation, stopped: Collection[str]) -> tuple[QueuePlan, ...]:
-    """Of the queues without a problem, with the shares that they have once these workloads are told to stop."""
+    """For the queues without a problem, with the shares that they have once these workloads are told to stop."""
     queues = [queue.without(stopped) for queue in evaluation.queues]
     claims = [its.claim(queue, evaluation.now_s) for queue, its in zip(queues, evaluation.queued, strict=True)]
     owed = shares(evaluation.plan.lent, claims)
@@ -221,7 +221,7 @@ def _gpus(pods: Sequence[SeenPod], resource: str) -> int:
 
 
 def _until(memory: Memory, now_s: float) -> Memory:
-    """Without what a clock said that was ahead: such a need is of now, and nobody waits until such a promise is due."""
+    """Without times from a clock that was ahead: such a need is of now, and such a promise is dropped."""
     recent = tuple((min(at_s, now_s), gpus) for at_s, gpus in memory.recent)
     promised = tuple(item for item in memory.promised if item[0] <= now_s + LONGEST_LEAD_S)
     return replace(memory, recent=recent, promised=promised)

@@ -37,7 +37,7 @@ _IDLE_S = 30.0
 
 
 class Reconciler(Retrying):
-    """``step`` does what there is to do and says in how many seconds to look again, should nothing change before."""
+    """``step`` does what there is to do and returns in how many seconds to run again if nothing changes before."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Reconciler(Retrying):
             await self._writer.put_status(pool.document, document)
 
     def _report(self, pool: Pool, evaluation: Evaluation) -> None:
-        """Once for each change, not at every look."""
+        """Once for each change, not at every reconcile."""
         plan, spec = evaluation.plan, evaluation.pool
         if plan.verb is Verb.KEEP:
             return

@@ -1,4 +1,4 @@
-"""Whose turn it is in a queue that borrows: by the ledger's lines about those who were told to go."""
+"""Which workloads of a borrowing queue return next, by the recorded evictions of those that were stopped."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True)
 class Queued:
-    """Those of a queue that were told to go: ``held`` still, or ``returning``. Nobody waits for who needs more than
+    """A queue's stopped workloads: ``held`` still, or ``returning``. Others do not wait for one that needs more than
     ``most`` milli-GPU."""
 
     held: tuple[HeldWorkload, ...]
@@ -55,7 +55,7 @@ def most_lent(pool: LendingPool, history: Sequence[HistoryPoint], lent: int, now
 
 
 def _held_workload(borrowing: Borrowing, lines: Mapping[str, Entry]) -> HeldWorkload:
-    """By the ledger's order; where there is no ledger, by when it was told to go."""
+    """By the order of its recorded eviction; without one, by when it was stopped."""
     line = next((entry for uid in borrowing.uids if (entry := lines.get(uid))), None)
     if line is not None:
         return HeldWorkload(borrowing.name, borrowing.gpus, line.eviction.order, line.eviction.evicted_at_s)

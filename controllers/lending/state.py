@@ -36,7 +36,7 @@ from kopt.controllers.preemption.claims import Claims
 from kopt.core.scheduling.eviction import Entry, Phase
 
 _STARTING_AGAIN = {"JobSet", "MPIJob", "RayJob"}
-"""Controllers that let their Jobs run again when somebody else suspends them."""
+"""Controllers that resume their Jobs when others suspend them."""
 
 
 class LiveCluster:
@@ -104,7 +104,7 @@ class LiveCluster:
         return [replace(pod, gpu_pod=self.claims.settled(pod.gpu_pod)) for pod in self._pods.objects.values()]
 
     def pending_evictions(self) -> Mapping[str, Entry]:
-        """Lines of the ledger about workloads that are not back, by the workload's uid; the newest of each."""
+        """The newest eviction of each workload that has not resumed, by the workload's uid."""
         entries_by_name: dict[str, Entry] = {}
         for entry in self._evictions.objects.values():
             known = entries_by_name.get(entry.eviction.workload.uid)
@@ -123,7 +123,7 @@ class LiveCluster:
         self.changed.set()
 
     def _on_change(self, change: Change[Any]) -> None:
-        # A pool's status is our own word.
+        # A pool's status is written by us alone.
         if change.old != change.new:
             self.nudge()
 

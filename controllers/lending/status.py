@@ -97,7 +97,7 @@ def _history(status: PoolStatus, evaluation: Evaluation, every_s: float) -> tupl
         evaluation.plan.p99,
     )
     if history and history[-1].at_s >= at_s:
-        # The first look of a pool comes before its first forecast.
+        # The first reconcile of a pool comes before its first forecast.
         return (*history[:-1], point) if history[-1].p50 is None else history
     return (*history, point)[-_MOST_HISTORY:]
 

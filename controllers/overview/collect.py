@@ -366,7 +366,7 @@ async def _staged(reader: Reader, names: Sequence[str], namespace: str) -> list[
 
 
 async def _events(reader: Reader, things: Iterable[Thing]) -> list[Object]:
-    """What components of ours have said about it, the newest first."""
+    """Events of our components about it, the newest first."""
     namespaces = {thing.uid: thing.key[0] for thing in things if thing.uid}
     lists = await asyncio.gather(
         *(reader.listed(EVENTS, namespace, fields=f"regarding.uid={uid}") for uid, namespace in namespaces.items())
@@ -376,7 +376,7 @@ async def _events(reader: Reader, things: Iterable[Thing]) -> list[Object]:
 
 
 def event_at(event: Object) -> str:
-    """When it was said last."""
+    """When it last occurred."""
     return text(event, "series", "lastObservedTime") or text(event, "eventTime")
 
 

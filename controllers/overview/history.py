@@ -1,4 +1,4 @@
-"""What was done to a job before, by us and by others: evictions, loans, sizes, placement, and what we said of it."""
+"""What was done to a job before, by us and by others: evictions, loans, sizes, placement, and events."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ _CAUSES = {
 
 
 def evicted(job: JobSnapshot) -> Iterator[Finding]:
-    """Its own lines of the ledger, the newest first; that which waits to return before everything that is over."""
+    """Its evictions, the newest first; one that is pending before those that are over."""
     evictions = job.own_evictions
     for line in evictions[:_MOST_EVICTIONS]:
         yield _line(line, job)
@@ -104,7 +104,7 @@ def decided(job: JobSnapshot) -> Iterator[Finding]:
 
 
 def events(job: JobSnapshot) -> Iterator[Finding]:
-    """What components of ours have said of it, the newest first."""
+    """Events of our components about it, the newest first."""
     emitted: set[str] = set()
     for event in job.events:
         note = text(event, "note")

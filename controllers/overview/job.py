@@ -96,7 +96,7 @@ class JobSnapshot:
 
     @property
     def own_evictions(self) -> tuple[Entry, ...]:
-        """Of the ledger, about this job, the newest first."""
+        """Evictions of this job, the newest first."""
         names = {(thing.resource.kind, *thing.key) for thing in (self.root, *self.between)}
         entries = [
             entry

@@ -194,7 +194,7 @@ def _failure(pod: Any, item: Any, wait_reason: str, last: Any, now_s: float) -> 
 
 
 def _checkpoints(pods: list[Any], job: JobSnapshot) -> Iterator[Finding]:
-    """The last word of log agents or of the pods' owner, of the pod that was heard of last."""
+    """The last checkpoint status by log agents or by the pods' owner, of the pod with the newest one."""
     observed = [
         (seconds(text(pod, "metadata", "annotations", _OBSERVED)) or 0.0, pod)
         for pod in pods

@@ -19,7 +19,7 @@ _WAIT_ADVICE = "Nothing has to be done: it starts when its turn comes. Fewer GPU
 
 
 def queue(job: JobSnapshot) -> Iterator[Finding]:
-    """Of Kueue: the queue that it names, its place there, and Kueue's own words."""
+    """Of Kueue: the queue that it names, its position there, and Kueue's own message."""
     if not job.queue:
         return
     yield from _queue_itself(job)

@@ -36,7 +36,7 @@ FINDERS: tuple[Callable[[JobSnapshot], Iterator[Finding]], ...] = (
 
 
 class Now(StrEnum):
-    """How a job is, in a word."""
+    """The state of a job."""
 
     FINISHED = "finished"
     FAILED = "failed"

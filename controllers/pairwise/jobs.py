@@ -24,12 +24,12 @@ PAIR_ANNOTATION = "kaiwo.ai/pair"
 """On Jobs: the two nodes, joined by a comma."""
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 _KEPT_S = 86_400
-"""A test that has ended and that nobody takes away, as the controller was removed."""
+"""A test that has ended and is not deleted, as the controller was removed."""
 _SHARED_MEMORY = "/dev/shm"
 
 
 def name_of(benchmark: Benchmark, pair: Pair) -> str:
-    """One name per pair, whoever leads: a test is never started twice."""
+    """One name per pair, whichever replica leads: a test is never started twice."""
     return f"kopt-pair-{_digest(benchmark.uid, *pair)[:20]}"
 
 
@@ -38,7 +38,7 @@ def service_name(benchmark: Benchmark) -> str:
 
 
 def pair_of_job(job: Object) -> Pair | None:
-    """None for a Job that says nothing, as somebody else has made or changed it."""
+    """None for a Job without a pair, which others have created or changed."""
     names = text(job, "metadata", "annotations", PAIR_ANNOTATION).split(",")
     return (names[0], names[1]) if len(names) == 2 and names[0] < names[1] else None
 
@@ -104,7 +104,7 @@ def _pod(benchmark: Benchmark, pair: Pair, name: str, namespace: str) -> Object:
     first["env"] = added + list(first.get("env") or ())
     if not first.get("command") and not first.get("args"):
         first["command"] = ["sh", "-c", SCRIPT]
-        # Readable by the pod's group, where it runs as somebody else than root.
+        # Readable by the pod's group, where it does not run as root.
         _mount(
             spec, first, "kopt-ssh", KEY_FOLDER, {"secret": {"secretName": benchmark.ssh_secret, "defaultMode": 288}}
         )

@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 NAME = "pairs"
 _ENDPOINT_S = 20.0
 _GATHER_S = 0.05
-"""What comes together is looked at once."""
+"""Changes within this time are handled together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,12 @@ class ProcessSettings(ReplicaSettings):
     tests_namespace: str = "kopt-benchmarks"
     """Where Jobs of tests run."""
     predictions_url: str = ""
-    """The prediction endpoint that is told of measured pairs; empty: none."""
+    """The prediction endpoint that measured pairs are sent to; empty: none."""
     cluster: str = "default"
     """By which name the endpoint knows this cluster."""
     port: int = 9449
     taken_pause_s: float = 60.0
-    """Before a test that somebody else ended is tried again."""
+    """Before a test that others have ended is tried again."""
 
 
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the parts of the controller are given: the cluster as it is seen, and whom to tell."""
+"""What the parts of the controller are given: the observed cluster and a writer."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -9,7 +9,7 @@ from kopt.controllers.pairwise.views import ObservedNode, ObservedPod
 
 
 class Cluster(Protocol):
-    """What is known of the cluster now, with what was written a moment ago."""
+    """The observed state of the cluster, with our own latest writes."""
 
     def benchmarks(self) -> list[Object]: ...
 

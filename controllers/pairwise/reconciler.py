@@ -1,6 +1,6 @@
 """One pass over all benchmarks: keep what tests have shown, give way, start what is due, say how far it is.
 
-Results are kept before a test is charged, and it is charged before its Job is taken away; so whoever comes after a
+Results are kept before a test is charged, and it is charged before its Job is deleted; so a leader that follows a
 death at any point does the rest, and nothing is measured or charged twice.
 """
 
@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 _SOON_S, _AFTER_ERROR_S = 0.5, 5.0
 _TAKEN_PAUSE_S, _REFUSED_PAUSE_S = 60.0, 60.0
 _LOG_WAITS_S = 120.0
-"""So long a log that cannot be read is asked for again: its kubelet may be away for a moment."""
+"""A log that cannot be read is requested again for so long: its kubelet may be unreachable for a moment."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Reconciler(Retrying):
         self._not_before_s: dict[Pair, float] = {}
 
     async def step(self) -> float | None:
-        """In how many seconds to look again, None for when something changes."""
+        """In how many seconds to run again, None for when something changes."""
         again_s = [await self._guarded(document) for document in self._cluster.benchmarks()]
         if self._cluster.changed_verdicts():
             again_s.append(await self._tried(self._evaluate))

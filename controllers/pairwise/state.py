@@ -92,7 +92,7 @@ class LiveCluster:
         return next((item.value for item in self._priorities.objects.values() if item.is_default), 0)
 
     def read_anew(self) -> None:
-        """A new term looks at everything."""
+        """A new term evaluates everything."""
         self._verdicts = True
 
     def changed_verdicts(self) -> bool:

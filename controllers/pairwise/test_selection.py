@@ -17,7 +17,7 @@ from kopt.policies.pairwise.tournament import next_pairs, pairs_to_measure
 
 @dataclass(frozen=True)
 class Plan:
-    """``start`` these now; ``state`` and ``why`` say what keeps more from starting; look again at ``again_s``."""
+    """``start`` these now; ``state`` and ``why`` say what keeps more from starting; plan again at ``again_s``."""
 
     pairs: list[Pair] = field(default_factory=list)
     due_at_s: Mapping[Pair, float] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def participants(benchmark: Benchmark, nodes: Mapping[str, ObservedNode]) -> dic
 
 
 def occupied(benchmark: Benchmark, cluster: Cluster, nodes: Mapping[str, ObservedNode]) -> set[str]:
-    """Nodes whose GPUs are somebody's, or may be what a pod waits for that is not below the tests in priority."""
+    """Nodes whose GPUs are in use, or may be what a pending pod of at least the tests' priority waits for."""
     used: Counter[str] = Counter()
     floor = cluster.priority(benchmark.priority_class)
     result = set()

@@ -1,4 +1,4 @@
-"""Where a test stands, read from its Job and pods alone, so that whoever leads next sees the same."""
+"""The stage of a test, read from its Job and pods alone, so that the next leader sees the same."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _LATE_S = 60.0
 
 
 _ROOM_S = 30.0
-"""For which a pod of a test may find no room: somebody else was faster."""
+"""For which a pod of a test may find no room: another pod was faster."""
 
 
 class Stage(StrEnum):
@@ -26,7 +26,7 @@ class Stage(StrEnum):
     """Rank 0 has ended well: its log holds the result."""
     FAILED = "failed"
     TAKEN = "taken"
-    """Somebody else has ended it, or its node is gone: it is tried again."""
+    """Others have ended it, or its node is gone: it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def observe(
 
 
 def next_check_s(test: Test, benchmark: Benchmark, now_s: float) -> float:
-    """When the clock alone may change what is said of a test that runs."""
+    """When the stage of a running test may change by time alone."""
     room_s = test.started_s + _ROOM_S + 1
     return room_s if now_s < room_s else _ends_s(test, benchmark) + 1
 

@@ -51,7 +51,7 @@ class ObservedNode:
 class ObservedPod:
     """A pod with GPUs, or of a test. ``wants`` are extended GPU resources; ``exit_code`` of its first container.
 
-    ``pending``: not bound, and nothing holds it back; ``unschedulable``: the scheduler has said that there is no room.
+    ``pending``: not bound, and nothing holds it back; ``unschedulable``: the scheduler reports that there is no room.
     """
 
     key: Key
@@ -80,7 +80,7 @@ class ObservedPod:
 
 
 def read_node(node: Object) -> ObservedNode:
-    """Also of a node without GPUs: they may be away for the moment in which a device plugin starts anew."""
+    """Also of a node without GPUs: they are missing while a device plugin restarts."""
     gpus = {
         str(name): int(amount)
         for name, amount in items(node, "status", "allocatable")

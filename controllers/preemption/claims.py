@@ -3,7 +3,7 @@
 ``kaiwo.ai/checkpoint-state`` and ``kaiwo.ai/last-checkpoint-time`` are open to users; the admission policy of the
 chart keeps all others to the agent. The agent writes state and safety in one patch and never calls a write safe, so
 that a write on a pod that is called safe is its user's claim. It is believed for as long as a long write lasts; then
-the agent's word counts again, and the loss is not another workload's.
+the agent's report counts again, and the loss is not another workload's.
 """
 
 import time

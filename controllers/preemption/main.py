@@ -28,7 +28,7 @@ from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION
 
 NAME = "preemption"
 _GATHER_S = 0.02
-"""What comes together is looked at once."""
+"""Changes within this time are handled together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Replica(LedReplica):
             await self._holding.run()
 
     def _is_led(self) -> bool:
-        """Somebody is there who would let go what is held."""
+        """A replica runs that would release what is held."""
         return self._leader.leading or bool(self._leader.holder)
 
     def _emit_pod_event(self, regarding: Object, reason: str, sentence: str) -> None:

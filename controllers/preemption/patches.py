@@ -73,7 +73,7 @@ def advised(uid: str, document: Mapping[str, Any]) -> Object:
 
 
 def eviction_notice(uid: str, preemptor: str, at_s: float, reason: str, more: Mapping[str, Any]) -> Object:
-    """The patch that tells the victim ``uid``, and the evictions controller, why it is evicted."""
+    """The patch with a notice for the victim ``uid`` and the evictions controller of why it is evicted."""
     notice: dict[str, Any] = {
         "by": MINE,
         "cause": "Preempted",

@@ -115,7 +115,7 @@ def job_set_of(job: Object) -> tuple[str, str] | None:
 
 
 def _names(workload: Key, *uids: str) -> list[tuple[str, str]]:
-    """By which pods are looked up, with the namespace: their Workload's name, their owner's uid, their own."""
+    """The keys of pods, with the namespace: their Workload's name, their owner's uid, their own."""
     names = [*([f"/{workload[1]}"] if workload[1] else []), *(uid for uid in uids if uid)]
     return [(workload[0], name) for name in names]
 

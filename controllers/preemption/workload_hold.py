@@ -84,7 +84,7 @@ class HoldSettings:
     host: str = "127.0.0.1"
     port: int = 9453
     client_ca: Path | None = None
-    """CA of those who may call, the API server's client certificate; None: whoever reaches the port."""
+    """CA of those who may call, the API server's client certificate; None: anyone who reaches the port."""
 
 
 class Reviewer(Protocol):
@@ -119,14 +119,14 @@ class Workloads:
 
 
 def _is_new(workload: KueueWorkload, before: KueueWorkload | None) -> bool:
-    """Whether Kueue looks at a Workload as at a new one, and it is nobody's who let it go by our word or against it."""
+    """Whether Kueue treats a Workload as a new one that neither we nor another holder has released."""
     if not (workload.active and workload.pending) or workload.shield or workload.holder not in ("", HOLDER):
         return False
     if before is None:
         return not workload.holder
     if before.holder != HOLDER:
         return not workload.holder and at(workload.document, "spec") != at(before.document, "spec")
-    # Kueue writes the Workload of a changed Job anew, as an active one; whoever only lets it go may do so.
+    # Kueue recreates the Workload of a changed Job as an active one; a mere release is allowed.
     wanted, result = ({**mapping(workload.document, "spec"), "active": True} for workload in (workload, before))
     return workload.holder == HOLDER and wanted != result
 
@@ -215,7 +215,7 @@ class Holding:
 
 
 def configuration(address: Address, reviewers: Sequence[Reviewer]) -> Object:
-    """What comes in managed namespaces; nobody is kept waiting for an answer, and none is needed."""
+    """New objects in managed namespaces; callers do not wait for an answer, and none is needed."""
     labels = {PART_OF_LABEL: PART_OF, COMPONENT_LABEL: "preemption"}
     expressions = [
         {

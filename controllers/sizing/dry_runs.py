@@ -57,7 +57,7 @@ class DryRuns:
         self._emit_event(job, "DryRunStarted", f"Job {name} finds out what it needs.")
 
     async def finish(self, job: Object, digest: str) -> float | None:
-        """A profiling Job: keep what it found, then take it away. In how many seconds to look again."""
+        """A profiling Job: keep its result, then delete it. Returns in how many seconds to run again."""
         metadata = job["metadata"]
         uid, namespace = metadata["uid"], metadata["namespace"]
         if metadata.get("deletionTimestamp"):
@@ -81,7 +81,7 @@ class DryRuns:
             try:
                 await self._fence.create(SIZING_PROFILES, document)
             except AlreadyExists:
-                # Not seen yet: it is looked at again when it is.
+                # Not seen yet: it is reconciled again when it is.
                 return
         else:
             await self._fence.patch(SIZING_PROFILES, profile.document, {"spec": {"profile": None} | document["spec"]})

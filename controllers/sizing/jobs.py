@@ -124,7 +124,7 @@ def pods_of(job: Object) -> int:
 def snapshot_of(
     job: Object, namespace: NamespaceSettings, default: Mode, workload_may_lower: bool | None = None
 ) -> JobSnapshot:
-    """What the policy looks at."""
+    """The policy's input."""
     annotations = mapping(job, "metadata", "annotations")
     template_annotations = mapping(job, "spec", "template", "metadata", "annotations")
     result, holder = gpu_container(job), holder_of(job)

@@ -49,7 +49,7 @@ class ProcessSettings(ReplicaSettings):
     """The prediction endpoint, which knows what the code needs; empty: dry runs alone must do."""
     port: int = 9446
     reads_logs: bool = True
-    """Look at the end of a failed pod's log for words that say that memory ran out."""
+    """Search the end of a failed pod's log for out-of-memory messages."""
 
 
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
@@ -150,7 +150,7 @@ class LiveCluster:
 
 
 class DueKeys:
-    """Jobs to look at, each once, when they are due."""
+    """Jobs to reconcile, each once, when they are due."""
 
     def __init__(self) -> None:
         self._due: dict[Key, float] = {}
@@ -213,7 +213,7 @@ class Replica(LedReplica):
                 self._due.add(key, again_s)
 
     async def _reconcile(self, reconciler: Reconciler, key: Key) -> float | None:
-        """In how many seconds to look again, whatever goes wrong with this Job."""
+        """In how many seconds to run again, whatever goes wrong with this Job."""
         subject = Subject.of(JOBS, self.cluster.job(key))
         if (wait_s := self.isolation.waits_s(subject)) > 0:
             return wait_s
@@ -241,7 +241,7 @@ def _job_of(pod: JobPod) -> Key:
 
 
 def _kept_job(job: Object) -> Object | None:
-    """GPU Jobs and profiling Jobs, without what costs memory and is never looked at."""
+    """GPU Jobs and profiling Jobs, without what costs memory and is never read."""
     # A Job that was given a fraction asks for no resource any more; its state tells it apart.
     ours = PROFILING_LABEL in mapping(job, "metadata", "labels") or STATE_ANNOTATION in mapping(
         job, "metadata", "annotations"

@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Needs:
-    """Looks at dry runs, the endpoint, nodes and quotas; changes nothing."""
+    """Reads dry runs, the endpoint, nodes and quotas; changes nothing."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ class JobPod:
     """A pod of a Job; ``message`` is the termination message of its dry run, ``image_id`` what truly runs, ``begun``
     whether any of its containers has ever started.
 
-    ``failed``: a container ended with an error; ``out_of_memory``: and said that memory ran out.
+    ``failed``: a container ended with an error; ``out_of_memory``: because memory ran out.
     """
 
     key: Key

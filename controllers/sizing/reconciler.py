@@ -70,7 +70,7 @@ _SOON_S, _LATER_S = 0.5, 5.0
 
 
 class Reconciler:
-    """``reconcile`` takes one step for one Job and says in how many seconds to look again, None for when it changes."""
+    """``reconcile`` takes one step for one Job and returns in how many seconds to run again, None for no time."""
 
     def __init__(
         self,
@@ -103,14 +103,14 @@ class Reconciler:
 
     async def _user_job(self, job: Object) -> float | None:
         """Raises AnnotationError for a Job that is not held and whose state cannot be read: it stays as it is. One that
-        is held goes on from its hold, or nobody would release it."""
+        is held goes on from its hold, or it would never be released."""
         try:
             state = read_state(job)
         except AnnotationError as error:
             if holder_of(job) != HOLDER:
                 raise
             self._complain(job, error)
-            # Written at once, or the time of the hold would begin anew at each look.
+            # Written at once, or the time of the hold would begin anew at each reconcile.
             state = self._new_state(job)
             job = await self._write(job, {}, {STATE_ANNOTATION: state.to_json()})
         kind = job_type_of(as_written(job))
@@ -125,7 +125,7 @@ class Reconciler:
         )
         if holder_of(job) == HOLDER:
             if state is None:
-                # Whoever held it before has let it go to us: the time of a hold counts from here.
+                # The holder before us has handed it over: the time of our hold counts from here.
                 await self._write(job, {}, {STATE_ANNOTATION: self._new_state(job).to_json()})
                 return _SOON_S
             return await self._held_job(job, snapshot, state, kind)
@@ -141,7 +141,7 @@ class Reconciler:
         if is_mirrored(job):
             return None
         learned = self._needs.current(job, kind)
-        # A known type is held for a moment as well, if there is something to change: only then can it be.
+        # A known type is held for a moment as well if there is something to change: it can only be changed while held.
         changes = (
             learned is not None and (await self._needs.request(job, snapshot, learned)).kind is not ShareKind.WHOLE
         )
@@ -178,7 +178,7 @@ class Reconciler:
         return None
 
     async def _mark_to_stop(self, job: Object) -> float | None:
-        """First the mark: whoever comes after us, or switches us off, then knows whose stop it is."""
+        """First the mark: the next leader, or `kopt off`, then knows whose stop it is."""
         state = replace(self._new_state(job), phase="stop")
         await self._write(job, {"metadata": marks(HOLDER, {})}, {STATE_ANNOTATION: state.to_json()})
         self._emit_event(
@@ -273,7 +273,7 @@ class Reconciler:
             spec = spec | restored(job, state) if is_changeable(job) else {}
         annotations = {STATE_ANNOTATION: replace(state, phase="own").to_json(), REASON_ANNOTATION: why}
         try:
-            # Only Kueue wants a Job to be stopped before it is told of another queue, and starts it again.
+            # Only Kueue requires a Job to be stopped before its queue changes, and starts it again.
             stops = spec.get("suspend") is True
             await self._write(job, changes | ({"spec": spec} if spec and not stops else {}), annotations)
         except (Invalid, Forbidden):

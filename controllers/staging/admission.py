@@ -1,6 +1,6 @@
 """What the webhook does for staging: a workload that asks for data is held as it is created, before its queue sees it.
 
-Only while the controller renews its Lease: what nobody would release is not held.
+Only while the controller renews its Lease: nothing is held that would not be released.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class StagingAtAdmission:
         queue = queue_of(document)
         value = at(document, *kind.path, kind.field)
         if kind.queued and queue and not self._has_kueue:
-            # Nobody would stop what is parked.
+            # A parked workload would not be stopped.
             return None
         stopped = not queue and value is not None and value != kind.runs
         asker = DataWorkload(
@@ -96,7 +96,7 @@ class StagingAtAdmission:
         return Reason("DATA_MISSING", _WAITS)
 
     def _write(self, patch: JsonPatch, marked: Object, request: Request) -> None:
-        """The metadata of a hold, with what the workload is told."""
+        """The metadata of a hold, with the report on its data."""
         marked["annotations"][STAGING_ANNOTATION] = staging_report(
             "held", request, [], "", request.problem, self._clock()
         )

@@ -89,7 +89,7 @@ class Downloads:
         return replace(known, runs=runs)
 
     async def reconcile(self, staged: DataObject, snapshot: StagingSnapshot) -> float | None:
-        """In how many seconds to look again if nothing changes; None for never."""
+        """In how many seconds to run again if nothing changes; None for never."""
         now_s, data = self._clock(), staged.data
         if not self._acts(staged):
             if data.deleting and data.guarded:
@@ -125,7 +125,7 @@ class Downloads:
             else:
                 staged = await self._guard(staged)
                 refused = await self._begin(staged.data, order)
-                # What has begun is told of once it is seen: a Job that another leader made counts as well.
+                # A start is reported once its Job is seen: one that another leader created counts as well.
                 if copy is not None and refused:
                     copies[order.place] = replace(copy, message=refused)
                     again_s = min(again_s or float("inf"), self._clock() + _REFUSED_S)
@@ -215,7 +215,7 @@ class Downloads:
 
 
 def _sentence(copy: Copy, before: Copy | None) -> tuple[str, str] | None:
-    """Reason and words of what is new about a copy."""
+    """Reason and message of what is new about a copy."""
     where = f" on node {copy.place}" if copy.place else ""
     if before is not None and copy.judged > before.judged and copy.reason is not None:
         again = ""

@@ -20,7 +20,7 @@ from kopt.core.staging.staged_data import DataPhase
 
 NAME = "staging"
 _GATHER_S = 0.02
-"""What comes together is looked at once."""
+"""Changes within this time are handled together."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,7 @@ class Progresses(Protocol):
 
 
 class Silent:
-    """Nobody listens."""
+    """No progress is followed."""
 
     def follow(self, pods: Iterable[DownloadPod]) -> None:
         pass

@@ -17,8 +17,8 @@ _OVERLAP_S = 2
 
 
 class LogProgress:
-    """Follows the log of every pod that runs; ``changed`` is called when one has told something. Logs that may not be
-    read are left alone: everything but the figures works without them."""
+    """Follows the log of every running pod; ``changed`` is called when one has reported progress. Logs that may not be
+    read are skipped: everything but the figures works without them."""
 
     def __init__(self, kube: Kube, changed: Callable[[], None]) -> None:
         self._kube, self._changed = kube, changed

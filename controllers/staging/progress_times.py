@@ -12,7 +12,7 @@ from kopt.policies.staging.rules import StagingRules
 
 @dataclass(frozen=True)
 class _Seen:
-    """``amounts`` as they are since ``since_s``; None where the pod's log tells nothing. It runs since ``begun_s``."""
+    """``amounts`` as they are since ``since_s``; None without progress in the pod's log. It runs since ``begun_s``."""
 
     amounts: Amounts | None
     since_s: float
@@ -20,7 +20,7 @@ class _Seen:
 
 
 class Steps:
-    """``observe`` at every moment, then ask who has ``stalled``."""
+    """Call ``observe`` at every reconcile, then ask which Jobs have ``stalled``."""
 
     def __init__(self, rules: StagingRules) -> None:
         self._rules = rules

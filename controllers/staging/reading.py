@@ -108,7 +108,7 @@ def read_queued_workload(document: Object) -> QueuedWorkload:
 
 
 def _ran(document: Object) -> bool:
-    """Whether a pod of it was ready or has ended, as far as the object itself tells."""
+    """Whether a pod of it was ready or has ended, as far as the object itself shows."""
     status = mapping(document, "status")
     names = ("ready", "succeeded", "failed", "readyReplicas", "readyWorkerReplicas")
     return any(count(status, name, default=0) for name in names)
@@ -203,7 +203,7 @@ def read_pod(document: Object) -> DownloadPod:
 
 
 def _died(document: Object, ended: Any) -> str:
-    """Why it ended, where that was not its own doing: the system's words."""
+    """Why it ended, where that was not its own doing: the system's message."""
     if text(ended, "reason") == "OOMKilled":
         return "its pod was killed for lack of memory: raise staging.download.memoryLimit, or pack the objects"
     cause = " ".join(name for name in (text(document, "status", "reason"), text(document, "status", "message")) if name)
@@ -219,7 +219,7 @@ def _scheduled_s(document: Object) -> float | None:
 
 
 def _pending_reason(document: Object, state: Any) -> str:
-    """Why a pod does not run: the scheduler's words, or the kubelet's."""
+    """Why a pod does not run: the scheduler's message, or the kubelet's."""
     for _, item in items(document, "status", "conditions"):
         if text(item, "type") == "PodScheduled" and text(item, "status") == "False":
             return f"its pod waits: {text(item, 'message')}"[:_LONGEST]

@@ -43,7 +43,7 @@ class Reconciler(Retrying):
         self._holding = Holding(cluster, reads, writes, settings, emit_event, clock)
 
     async def step(self) -> float:
-        """In how many seconds to look again, should nothing change before. Raises Deposed."""
+        """In how many seconds to run again if nothing changes before. Raises Deposed."""
         running = {job.uid for job in self._cluster.jobs() if not job.run.ended}
         self._progress.follow([pod for pod in self._cluster.pods() if pod.job_uid in running])
         snapshot = snapshot_of(self._cluster, self._progress, self._settings, self._clock())

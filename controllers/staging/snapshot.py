@@ -31,7 +31,7 @@ Location = tuple[str, str]
 
 @dataclass(frozen=True)
 class StagingSnapshot:
-    """One moment. ``jobs``: the newest of our Jobs by the uid of its StagedData, then by place."""
+    """The state at one time. ``jobs``: the newest of our Jobs by the uid of its StagedData, then by location."""
 
     data_objects: Mapping[Key, DataObject]
     workloads: tuple[RequestingWorkload, ...]
@@ -42,12 +42,12 @@ class StagingSnapshot:
     """Kueue's Workloads by their owner's uid."""
     evicted: frozenset[Key]
     making_room: frozenset[Key]
-    """For whom, on a disk that was full, others are evicted."""
+    """The data for which others are evicted from a full disk."""
     cached: Mapping[Location, Sequence[Cached]]
     folders: Mapping[tuple[str, ClaimFolder], int]
     """How many StagedData keep a copy in a folder of a claim, by namespace and folder."""
     unsettled: bool = False
-    """A Job has ended whose pod's last words have not come yet."""
+    """A Job has ended whose pod has not reported its result yet."""
 
     def known(self, staged: DataObject, settings: StagingSettings, now_s: float = 0.0) -> DataSnapshot:
         """What the policy is asked about one StagedData."""
@@ -235,7 +235,7 @@ def _stuck(pod: DownloadPod, now_s: float) -> str:
 
 
 def _run(job: DownloadJob, pods: Iterable[DownloadPod], progress: Progresses, now_s: float) -> Run:
-    """A Job with what its newest pod told. That it has ended counts once the pod's last words are there, or late."""
+    """A Job with what its newest pod reported. Its end counts once the pod's result is there, or overdue."""
     run = job.run
     newest = max(pods, key=lambda pod: (not pod.ended, pod.ended_at_s, pod.started_s), default=None)
     if newest is not None:

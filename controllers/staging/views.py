@@ -50,7 +50,7 @@ class RequestingWorkload:
 
 @dataclass(frozen=True)
 class StagingNode:
-    """``gpus``: milli-GPU; ``usable``: ready, not cordoned and not told to be left; ``machine``: another one where the
+    """``gpus``: milli-GPU; ``usable``: ready, not cordoned and not being drained; ``machine``: another one where the
     node was made again, or its system."""
 
     name: str
@@ -63,7 +63,7 @@ class StagingNode:
 
 @dataclass(frozen=True)
 class DownloadPod:
-    """A pod of one of our Jobs. ``pending_reason`` says why it does not run; ``result`` what it told at its end."""
+    """A pod of one of our Jobs. ``pending_reason`` says why it does not run; ``result`` what it reported at its end."""
 
     key: Key
     uid: str
@@ -77,7 +77,7 @@ class DownloadPod:
     node: str = ""
     scheduled_s: float | None = None
     died: str = ""
-    """The system's words for an end of which the pod could say nothing."""
+    """The system's message for an end that the pod could not report."""
     leaves_at_s: float | None = None
     """It is to be gone by then."""
 

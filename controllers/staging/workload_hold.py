@@ -1,4 +1,4 @@
-"""What is done about workloads that ask for data: held before their queue, told how far it is, let go, steered."""
+"""What is done about workloads that request data: they are held, informed of progress, released, steered to nodes."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,7 +46,7 @@ class Holding:
         self._reported: dict[str, str] = {}
 
     async def reconcile(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> float | None:
-        """In how many seconds to look again if nothing changes; None for never."""
+        """In how many seconds to run again if nothing changes; None for never."""
         mode, managed = mode_of(self._cluster, workload.key[0], workload.mode, self._settings)
         staged_datas, missing = self._data(workload, snapshot)
         acts = managed and mode is not Mode.OBSERVE and not workload.finished
@@ -79,7 +79,7 @@ class Holding:
             case Hold.HOLD | Hold.PARK:
                 await self._hold(workload, staged_datas, (state, reason, message))
             case Hold.MARK:
-                # First the mark: whoever comes after us, or switches us off, then knows whose stop it is.
+                # First the mark: the next leader, or `kopt off`, then knows whose stop it is.
                 made = {"metadata": marks(HOLDER, {})}
                 await self._patch(workload, made, self._annotation(workload, staged_datas, (state, reason, message)))
                 self._say(
@@ -96,7 +96,7 @@ class Holding:
         return None
 
     def forget(self, snapshot: StagingSnapshot) -> None:
-        """What was said of workloads that are gone."""
+        """Reports on workloads that are gone."""
         there = {workload.uid for workload in snapshot.workloads}
         self._reported = {uid: summary for uid, summary in self._reported.items() if uid in there}
 
@@ -179,7 +179,7 @@ class Holding:
     async def _keep_annotation(
         self, workload: RequestingWorkload, staged_datas: Sequence[StagedData], state: tuple[str, str, str]
     ) -> float | None:
-        """The annotation of a workload that stays as it is: at once where words change, figures from time to time."""
+        """The annotation of a workload that stays as it is: at once where text changes, figures from time to time."""
         text = self._annotation(workload, staged_datas, state)
         before, after = staging_report_of(workload.document), mapping_of({STAGING_ANNOTATION: text}, STAGING_ANNOTATION)
         words = [{key: value for key, value in item.items() if key not in _SMALL} for item in (before, after)]

@@ -1,4 +1,4 @@
-"""One client's connection: requests are answered in their order, the next is looked at after the answer."""
+"""One client's connection: requests are answered in their order, one after the other."""
 
 import asyncio
 import functools
@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._charge()
 
     def close(self) -> None:
-        """After what was written; whoever does not read it is cut off in time."""
+        """After what was written; a client that does not read it is cut off in time."""
         self._closing = True
         if self._transport is not None:
             self._await_caller(self._server.limits.request_s)
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def _advance(self) -> None:
-        """Answer the next request if it is whole. One at a time: whoever sends many shares the loop with others."""
+        """Answer the next request if it is complete. One at a time, so that the loop is shared fairly."""
         self._scheduled = False
         if self._answering is not None or self._transport is None or self._unread_bytes or self._closing:
             return

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 BodyLimit = Callable[[str], int]
 """The largest body, in bytes, that a path takes."""
 SMALL_BODY_BYTES = 4 << 10
-"""Where no body is looked at: enough for a mistaken call to be answered."""
+"""Where no body is read: enough for a mistaken call to be answered."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,7 @@ class HttpServer:
         connection.handshake = asyncio.create_task(self._open(connection, client, tls))
 
     async def _open(self, connection: Connection, client: socket.socket, tls: ssl.SSLContext | None) -> None:
-        """Hand the socket to its connection, after TLS. What does not get so far is nobody's loss but the caller's."""
+        """Hand the socket to its connection, after TLS. A failure concerns this caller only."""
         times: dict[str, float] = {}
         if tls is not None:
             times = {"ssl_handshake_timeout": self.limits.handshake_s, "ssl_shutdown_timeout": self.limits.linger_s}
@@ -139,7 +139,7 @@ class HttpServer:
             connection.handshake = None
 
     async def _sweep(self) -> None:
-        """Whoever begins something has to end it; half requests must not pile up."""
+        """A request that was begun has to be completed in time; half requests must not pile up."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(_SWEEP_S, self.limits.request_s / 2))

@@ -32,7 +32,7 @@ class BindAnswer(NamedTuple):
 
 
 class Binds:
-    """``lookup`` finds the pod of a call, ``ended`` is told of each that was bound and of the seconds it took."""
+    """``lookup`` finds the pod of a call, ``ended`` is called for each that was bound, with the seconds it took."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Binds:
             self._decider.release(call.uid)
             return self._not_bound(call, "gone", error)
         except Unreachable as error:
-            # It may have happened. The books say so until the pod itself is looked at.
+            # It may have been written. It counts as bound until the pod itself is read.
             self._decider.fleet.advance(call.uid, Stage.ASSUMED, self._clock())
             return self._not_bound(call, "unreachable", error)
         except ApiError as error:

@@ -1,4 +1,4 @@
-"""GPUWorkload: what it asks for its pods, and the status that tells where they went."""
+"""GPUWorkload: what it asks for its pods, and the status that says where they were placed."""
 
 import asyncio
 import logging
@@ -116,7 +116,7 @@ class Statuses:
         try:
             await self._kube.patch(GPU_WORKLOADS, key[1], body, key[0], subresource="status")
         except ApiError as error:
-            # What changed it is told by the informer, which marks it again.
+            # The informer delivers the change, which marks it again.
             _LOG.info("the status of GPUWorkload %s/%s is not written: %s", *key, error)
 
 

@@ -23,7 +23,7 @@ _PARTS = {"spx": 1, "dpx": 2, "qpx": 4, "cpx": 8}
 def offers_of(node: Object) -> dict[str, FleetNode]:
     """By GPU resource; empty for a node without GPUs.
 
-    Whether pods may go there (taints, cordons, conditions) the scheduler has judged before it asks.
+    Whether pods may run there (taints, cordons, conditions) the scheduler has checked before it calls.
     """
     metadata = node["metadata"]
     amounts = (node.get("status") or {}).get("allocatable") or {}

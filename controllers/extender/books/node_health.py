@@ -104,7 +104,7 @@ class Complaints:
         )
 
     def slow_with(self, node: str) -> Mapping[str, float]:
-        """Nodes that were slow with this one, and what they reached together (GB/s); a pair is told by one of them."""
+        """Nodes that were slow with this one, and their common bandwidth (GB/s); one of a pair reports it."""
         return {b if a == node else a: gbps for (a, b), gbps in self.slow_pairs().items() if node in (a, b)}
 
     def slow_pairs(self) -> Mapping[Pair, float]:

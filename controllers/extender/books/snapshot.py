@@ -70,7 +70,7 @@ def _read(documents: Iterable[Object], keep: Callable[[Object], T | None]) -> It
 
 
 def _open_offers(node: Object) -> Mapping[str, FleetNode] | None:
-    """None for a node that is cordoned or not ready; taints that some pods tolerate are not looked at."""
+    """None for a node that is cordoned or not ready; taints are ignored, as some pods tolerate them."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     ready = all(condition.get("status") == "True" for condition in conditions if condition.get("type") == "Ready")
     return offers_of(node) if ready and not (node.get("spec") or {}).get("unschedulable") else None

@@ -43,7 +43,7 @@ class ServerSettings:
     probe_port: int | None = None
     """Where probes, metrics and explanations are served to those who may not have pods bound; None for ``port``."""
     tls: Path | None = None
-    """Folder with the certificate, and the CA of those who may call; None speaks plain HTTP to whoever comes."""
+    """Folder with the certificate, and the CA of those who may call; None speaks plain HTTP to any caller."""
 
 
 class ExtenderServer:

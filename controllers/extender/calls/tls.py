@@ -17,7 +17,7 @@ class TlsError(ValueError):
 class TlsFiles:
     """``tls.crt``, ``tls.key`` and ``ca.crt`` of a folder, as a Secret is mounted.
 
-    Callers have to show a certificate that ``ca.crt`` signed, and nobody else's: keep a CA of its own for them. Raises
+    Callers have to show a certificate signed by ``ca.crt``: keep a CA for them alone. Raises
     TlsError where the files are not there or do not fit together.
     """
 
@@ -68,7 +68,7 @@ class TlsFiles:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         context.set_alpn_protocols(["http/1.1"])
-        # A resumed session would be let in without its certificate being looked at.
+        # A resumed session would be accepted without a check of its certificate.
         context.num_tickets = 0
         try:
             context.load_cert_chain(self._folder / "tls.crt", self._folder / "tls.key")

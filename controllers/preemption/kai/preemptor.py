@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class KaiPreemption(PlainPreemption):
-    """``step`` does what there is to do and says in how many seconds to look again, should nothing change before."""
+    """``step`` does what there is to do and returns in how many seconds to run again if nothing changes before."""
 
     @property
     def _policy(self) -> PreemptionSettings:

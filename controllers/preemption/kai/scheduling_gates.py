@@ -1,5 +1,5 @@
 """New pods are gated as they are created, where KAI would pre-empt for their gang at once; and where they would take
-the room that is made for somebody who is held still, because who made it has died.
+the room that is made for a pod that is still held because the replica that made it has died.
 """
 
 import time

@@ -115,7 +115,7 @@ def is_acted_on(preemptor: Gang, snapshot: ClusterSnapshot) -> bool:
 
 
 def is_awaited(pod: PlainPod, snapshot: ClusterSnapshot) -> bool:
-    """Whether the room that a new pod could have is being made for somebody of higher priority who is held."""
+    """Whether the room that a new pod could have is being made for a held pod of higher priority."""
     return any(
         gang.priority > pod.priority and gang.pods[0].resource == pod.resource and is_acted_on(gang, snapshot)
         for gang in snapshot.preemptors()

@@ -15,7 +15,7 @@ from kopt.controllers.preemption.patches import advised, stamp
 GATE = f"{GATE_PREFIX}preemption"
 SCHEDULER = "kai-scheduler"
 LEAST_NOT_PREEMPTED = 100
-"""KAI takes nobody of this priority or more."""
+"""KAI preempts no pod of this priority or more."""
 NO_BATCH = ("ReplicaSet", "StatefulSet", "DaemonSet", "Node")
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(h|ms|m|us|µs|ns|s)")
@@ -27,7 +27,7 @@ _OTHER_RULES = ("priorityClassName", "kai.scheduler/preemptibility")
 class KaiQueue:
     """Thousandths of a GPU: what it owns and what it may use at most; None is any number.
 
-    ``least_run_s``: nobody is pre-empted before; None where that is said by the queue above it.
+    ``least_run_s``: no pod is preempted before; None where the parent queue's value applies.
     """
 
     quota: int | None

@@ -1,4 +1,4 @@
-"""What taking plain pods is given: the cluster as it shows, fenced writes, a word to people."""
+"""Interfaces of the reconciler of plain pods: the observed cluster and fenced writes."""
 
 from typing import Protocol
 

@@ -62,7 +62,7 @@ _GROWS_S = 1.0
 
 
 class PlainPreemption(BaseReconciler):
-    """``step`` does what there is to do and says in how many seconds to look again, should nothing change before."""
+    """``step`` does what there is to do and returns in how many seconds to run again if nothing changes before."""
 
     def __init__(
         self,

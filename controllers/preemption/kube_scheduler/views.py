@@ -36,7 +36,7 @@ class PlainPod:
     priority: int
     requests: Mapping[str, int]
     open: bool
-    """It has no node yet, and kube-scheduler takes nobody for it."""
+    """It has no node yet, and kube-scheduler preempts no pod for it."""
     refused: bool
     """kube-scheduler found no room for it."""
     promised: str
@@ -46,7 +46,7 @@ class PlainPod:
     """It may be evicted: its owner makes another (steps of workflows and the like end for good), and no queue decides
     about it."""
     simple: bool
-    """Whether it fits on a node is told by selector, taints and amounts alone."""
+    """Whether it fits on a node depends on selector, taints and amounts alone."""
     created_s: float
     started_s: float | None
     ends_s: float = 0.0
@@ -136,7 +136,7 @@ def plain_pod(pod: Object) -> PlainPod | None:
 
 
 def plain_node(node: Object) -> PlainNode | None:
-    """None for nodes that take nobody."""
+    """None for nodes that accept no pods."""
     ready = any(
         text(item, "type") == "Ready" and text(item, "status") == "True"
         for _, item in items(node, "status", "conditions")

@@ -14,6 +14,7 @@ from kopt.controllers.evictions.observations import Seen
 from kopt.controllers.evictions.recovery import UNVERIFIED_AFTER_S, outcome
 from kopt.controllers.evictions.store import EvictionStore
 from kopt.core.scheduling.eviction import Entry, Eviction, Phase
+from kopt.core.units import counted
 from kopt.core.workload.checkpoint import claimed
 from kopt.policies.evictions import Keeping, outlived
 
@@ -152,6 +153,7 @@ def sentence(eviction: Eviction) -> str:
     lost = (
         ""
         if eviction.lost_gpu_s is None
-        else f", {eviction.lost_gpu_s / 3600:.2f} GPU-hours of work are lost{claimed(eviction.source)}"
+        else f", {eviction.lost_gpu_s / 3600:.2f} GPU-hours of work lost{claimed(eviction.source)}"
     )
-    return f"{eviction.cause.value}{by}{for_whom}: lost {eviction.gpus / 1000:g} GPUs{lost}. {eviction.reason}"
+    gpus = counted(f"{eviction.gpus / 1000:g}", "GPU")
+    return f"{eviction.cause.value}{by}{for_whom}: lost {gpus}{lost}. {eviction.reason}"

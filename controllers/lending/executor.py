@@ -18,6 +18,7 @@ from kopt.controllers.lending.ports import Errors, Writer
 from kopt.controllers.lending.views import ADVICE_ANNOTATION, MINE, Borrowing, BorrowingQueue, Pool, SeenPod
 from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.core.decision import Mode
+from kopt.core.units import counted
 from kopt.policies.checkpoint_request import USUAL_S, SaveState, unasked
 from kopt.policies.lending import Choice, VictimAction
 
@@ -110,9 +111,8 @@ class Executor:
         queue, lent = queue_plan.queue, queue_plan.lent
         assert queue.document is not None
         await self._writer.patch(queue.resource, queue.document, quota(queue, lent))
-        _LOG.info(
-            "%s %s may use %d GPUs, %d of them lent", queue.resource.kind, queue.borrower.queue, queue.own + lent, lent
-        )
+        gpus = counted(queue.own + lent, "GPU")
+        _LOG.info("%s %s may use %s, %d of them lent", queue.resource.kind, queue.borrower.queue, gpus, lent)
 
     async def _lower(self, queue_plan: QueuePlan, outcome: Outcome) -> None:
         try:
@@ -199,8 +199,8 @@ class Executor:
     async def _let_return(self, pool: Pool, plan: PoolPlan, queue_plan: QueuePlan, outcome: Outcome) -> None:
         queue, errors = queue_plan.queue, Errors()
         for borrowing in queue_plan.returning:
-            gpus = queue.own + queue_plan.share
-            text = f"{borrowing.name} goes on: {gpus} GPUs may be used in {queue.borrower.queue}."
+            gpus = counted(queue.own + queue_plan.share, "GPU")
+            text = f"{borrowing.name} resumes: {queue.borrower.queue} may use {gpus}."
             with errors.kept(), self._allowed(pool, borrowing, outcome):
                 await self._writer.patch(borrowing.resource, borrowing.document, returned(borrowing))
                 self._emit_event(_reference(borrowing), "Returned", text)

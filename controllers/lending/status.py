@@ -13,7 +13,7 @@ from kopt.core.scheduling.lending_pool import (
     PoolStatus,
     Reclaiming,
 )
-from kopt.core.units import WHOLE_GPU
+from kopt.core.units import WHOLE_GPU, counted
 
 _MOST_HISTORY = 288
 
@@ -112,7 +112,9 @@ def _conditions(before: PoolStatus, evaluation: Evaluation, known: Known) -> tup
         else (f"Nothing new is lent: {known.error or 'there is no forecast that is new enough'}.")
     )
     missing = evaluation.missing + sum(queue.terminating_gpus for queue in evaluation.queues)
-    back = f"{missing // WHOLE_GPU} GPUs are being taken back." if missing else "Nothing is being taken back."
+    gpus = missing // WHOLE_GPU
+    verb = "is" if gpus == 1 else "are"
+    back = f"{counted(gpus, 'GPU')} {verb} being taken back." if missing else "Nothing is being taken back."
     barred = next((item.barred for item in evaluation.queues if item.barred), None)
     stoppable = (
         [_condition(before, "BorrowersStoppable", False, _camel(barred.code), barred.message, evaluation.now_s)]

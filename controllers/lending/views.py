@@ -13,7 +13,7 @@ from kopt.cluster.workloads.kueue import GpuPod
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.lending_pool import Borrower, LendingPool, PoolStatus
-from kopt.core.units import WHOLE_GPU
+from kopt.core.units import WHOLE_GPU, counted
 from kopt.core.workload.checkpoint_request import PodSaving
 from kopt.policies.lending import Candidate
 
@@ -124,8 +124,8 @@ class BorrowingQueue:
         names = ", ".join(borrowing.name for borrowing in borrowings[:_MOST_NAMED])
         why = borrowings[0].barred.message if borrowings[0].barred else ""
         text = (
-            f"Nothing more is lent to {self.borrower.queue}: {names} may not be stopped, and its own "
-            f"{self.own} GPUs are too few for what may not. {why}"
+            f"Nothing more is lent to {self.borrower.queue}: {names} may not be stopped, and need more than the "
+            f"queue's own {counted(self.own, 'GPU')}. {why}"
         )
         return Reason("NOT_RECLAIMABLE", text)
 

@@ -15,6 +15,7 @@ from kopt.controllers.overview.queues import State
 from kopt.controllers.overview.text import ago, clock_time, gpus, listed, ordinal, sentence, span
 from kopt.core.scheduling.eviction import Cause, Entry, Phase, System, Verified
 from kopt.core.scheduling.overview import PoolState
+from kopt.core.units import counted
 from kopt.core.workload.checkpoint import CLAIMED, Source, claimed
 
 _MOST_EVICTIONS = 3
@@ -199,7 +200,7 @@ def _loan(pool: PoolState, state: State, job: JobSnapshot) -> Finding:
     return Finding(
         rank,
         "POOL_LENDS",
-        f"LendingPool {pool.name} lends its queue {lent} GPUs{used}. {_why(pool)}".rstrip(),
+        f"LendingPool {pool.name} lends its queue {counted(lent, 'GPU')}{used}. {_why(pool)}".rstrip(),
         f"LendingPool {pool.name}",
         pool.decided_at_s,
     )

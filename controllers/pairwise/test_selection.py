@@ -11,6 +11,7 @@ from kopt.controllers.pairwise.spec import Benchmark
 from kopt.controllers.pairwise.test_stage import Test
 from kopt.controllers.pairwise.views import ObservedNode, ObservedPod
 from kopt.core.hardware.pairwise import Health, MeasuredPair, Pair
+from kopt.core.units import counted
 from kopt.policies.pairwise.budget import affordable, fits_window, next_check_s
 from kopt.policies.pairwise.tournament import next_pairs, pairs_to_measure
 
@@ -42,7 +43,9 @@ def plan(
     """``tests`` are those of all benchmarks; ``not_before_s`` puts off pairs that were just taken away."""
     nodes = participants(benchmark, cluster.nodes())
     if len(nodes) < 2:
-        return Plan(state="TooFewNodes", why=f"{len(nodes)} nodes are ready, match and have {benchmark.resource}")
+        return Plan(
+            state="TooFewNodes", why=f"{counted(len(nodes), 'node')} ready, matching and with {benchmark.resource}"
+        )
     pairs = pairs_to_measure(nodes, benchmark.partners)
     due_at_s = _due(benchmark, known)
     running = [test.pair for test in tests if test.benchmark == benchmark.name]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from kopt.core.reason import Reason
 from kopt.core.scheduling.placement import PodRequest, TopologyPreference
-from kopt.core.units import WHOLE_GPU, format_gpus
+from kopt.core.units import WHOLE_GPU, counted, format_gpus
 from kopt.policies.placement.cache import FragmentationCache, Outlook
-from kopt.policies.placement.feasible import SENTENCES, Refusal, counted
+from kopt.policies.placement.feasible import SENTENCES, Refusal, refusal_counts
 from kopt.policies.placement.preferred import first_choice, impaired, passed_over, well_slots
 from kopt.policies.placement.scores import WEIGHTS, Scored, weigh
 from kopt.policies.placement.state import FleetState
@@ -84,7 +84,7 @@ def choose(
     codes = outlook.refusal[rows]
     fits = rows[codes == Refusal.NONE]
     scored = _scored(state, request, fits, outlook, cache.room.prices(state), topologies)
-    rejected = counted(codes) if len(fits) < len(rows) else {}
+    rejected = refusal_counts(codes) if len(fits) < len(rows) else {}
     if len(scored.rows) < len(fits):
         rejected = {**rejected, Refusal.TOPOLOGY: len(fits) - len(scored.rows)}
     ill: list[int] = []
@@ -208,9 +208,10 @@ def explain(choice: Choice) -> tuple[Reason, ...]:
 def _placed(choice: Choice) -> Reason:
     parts = ", ".join(f"{name} {value:+.3f}" for name, value in choice.breakdown.items())
     gpus = f", GPU {', '.join(map(str, choice.gpus))}" if choice.gpus else ""
+    best = "the only node" if choice.feasible == 1 else f"the best of {choice.feasible} nodes"
     return Reason(
         "BEST_NODE",
-        f"Node {choice.node}{gpus}: the best of {choice.feasible} nodes with room for {_requested(choice.request)}, "
+        f"Node {choice.node}{gpus}: {best} with room for {_requested(choice.request)}, "
         f"score {choice.score:.3f} GPUs ({parts}).",
         {"node": str(choice.node), "score": choice.score, "feasible": choice.feasible, **choice.breakdown},
     )
@@ -219,7 +220,8 @@ def _placed(choice: Choice) -> Reason:
 def _no_node(choice: Choice) -> Reason:
     why = "; ".join(f"{count} {SENTENCES[code]}" for code, count in choice.rejected.items())
     cure = "It waits for room." if any(not code.permanent for code in choice.rejected) else "Request what a node has."
-    about = f"None of {choice.considered} nodes has room for {_requested(choice.request)}"
+    nodes = "The only node has no" if choice.considered == 1 else f"None of {choice.considered} nodes has"
+    about = f"{nodes} room for {_requested(choice.request)}"
     text = f"{about}: {why or 'there are no nodes'}. {cure}"
     return Reason("NO_NODE", text, {"considered": choice.considered})
 
@@ -238,7 +240,7 @@ def _rejections(choice: Choice) -> tuple[Reason, ...]:
     if not choice.node:
         return ()
     return tuple(
-        Reason(code.name, f"{count} nodes: {SENTENCES[code]}.", {"nodes": count})
+        Reason(code.name, f"{counted(count, 'node')}: {SENTENCES[code]}.", {"nodes": count})
         for code, count in choice.rejected.items()
     )
 

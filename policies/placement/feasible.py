@@ -72,7 +72,7 @@ def refusals(state: FleetState, request: PodRequest, rows: Ints | slice = slice(
     return array
 
 
-def counted(codes: NDArray[np.int8]) -> dict[Refusal, int]:
+def refusal_counts(codes: NDArray[np.int8]) -> dict[Refusal, int]:
     """How many nodes refused for each reason, the most frequent first."""
     counts = np.bincount(codes, minlength=1)
     result = {Refusal(code): int(n) for code, n in enumerate(counts) if code and n}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kopt.core.reason import Reason
-from kopt.core.units import WHOLE_GPU, format_gpus
+from kopt.core.units import WHOLE_GPU, counted, format_gpus
 from kopt.policies.preemption.decision import PreemptionAction, PreemptionDecision
 from kopt.policies.preemption.evidence import Outlook, outlook
 from kopt.policies.preemption.model import RunningGang, Snapshot
@@ -55,7 +55,8 @@ def _decided(evaluation: Evaluation, state: PreemptionState, settings: Preemptio
     snapshot, need = evaluation.snapshot, evaluation.need
     again_s = snapshot.now_s + settings.recheck_s
     if need.met_by(snapshot.free):
-        text = f"{snapshot.preemptor.name} asks for {format_gpus(need.gpus)} GPUs, which are free."
+        gpus = counted(format_gpus(need.gpus), "GPU")
+        text = f"{snapshot.preemptor.name} asks for {gpus}, which {'is' if need.gpus == WHOLE_GPU else 'are'} free."
         return say(evaluation, PreemptionAction.FITS, Reason("FITS", text))
     if reason := _over_limit(snapshot):
         return say(evaluation, PreemptionAction.LEAVE, reason)
@@ -82,8 +83,9 @@ def _over_limit(snapshot: Snapshot) -> Reason | None:
     """A reason if the workload would exceed the limit of its queue or of an ancestor."""
     for share in snapshot.lineage(snapshot.preemptor.queue):
         if share.limit is not None and share.used + snapshot.preemptor.gpus > share.limit:
+            limit = counted(format_gpus(share.limit), "GPU")
             text = (
-                f"Queue {share.name} uses {format_gpus(share.used)} of at most {format_gpus(share.limit)} GPUs; "
+                f"Queue {share.name} uses {format_gpus(share.used)} of at most {limit}; "
                 f"{snapshot.preemptor.name} asks for {format_gpus(snapshot.preemptor.gpus)} more. Raise the limit or "
                 "wait for the queue's own jobs."
             )
@@ -253,8 +255,8 @@ def _no_victims(evaluation: Evaluation, settings: PreemptionSettings) -> Preempt
         return say(evaluation, PreemptionAction.WAIT, Reason("NOT_YET", text, numbers), until_s=until_s)
     code, why = ("BUDGET_SPENT", "its waiting budget is spent") if enough else ("NOT_ENOUGH", "they never free enough")
     text = (
-        f"{snapshot.preemptor.name} lacks {format_gpus(missing)} GPUs; the gangs that may be preempted do not free "
-        f"them, and {why}. The native scheduler applies its own rules. A larger budget, or logs that show "
-        "checkpoints, would make more gangs eligible."
+        f"{snapshot.preemptor.name} lacks {counted(format_gpus(missing), 'GPU')}; the gangs that may be "
+        f"preempted do not free enough, and {why}. The native scheduler applies its own rules. A larger budget, or "
+        "logs that show checkpoints, would make more gangs eligible."
     )
     return say(evaluation, PreemptionAction.LEAVE, Reason(code, text, numbers))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kopt.core.reason import Reason
-from kopt.core.units import WHOLE_GPU, format_gpus
+from kopt.core.units import WHOLE_GPU, counted, format_gpus
 from kopt.policies.preemption.decision import CandidateResult, PreemptionAction, PreemptionDecision
 from kopt.policies.preemption.evidence import Outlook, claims_sentence
 from kopt.policies.preemption.model import Snapshot
@@ -46,8 +46,10 @@ def victims_reason(evaluation: Evaluation, plan: Plan) -> Reason:
     waited_s = evaluation.snapshot.now_s - preemptor.since_s
     lost = plan.victims.cost / WHOLE_GPU
     text = (
-        f"{', '.join(plan.victims.names)} free {format_gpus(plan.victims.gpus)} GPUs for {preemptor.name} and "
-        f"lose {lost:.0f} GPU-seconds, the least of all eligible sets."
+        f"{', '.join(plan.victims.names)} {'frees' if len(plan.victims.names) == 1 else 'free'} "
+        f"{counted(format_gpus(plan.victims.gpus), 'GPU')} for {preemptor.name} and "
+        f"{'loses' if len(plan.victims.names) == 1 else 'lose'} {counted(f'{lost:.0f}', 'GPU-second')}, "
+        "the least of all eligible sets."
     )
     return Reason(
         "LEAST_LOST",

@@ -7,7 +7,7 @@ far as its queue, and every ancestor that the preemptor is not in, uses more tha
 from collections.abc import Callable, Sequence
 
 from kopt.core.reason import Reason
-from kopt.core.units import format_gpus
+from kopt.core.units import counted, format_gpus
 from kopt.policies.preemption.model import RunningGang, Snapshot
 from kopt.policies.preemption.settings import PreemptionSettings
 from kopt.policies.preemption.state import PreemptionState
@@ -48,7 +48,7 @@ def _quota(gang: RunningGang, snapshot: Snapshot, _: PreemptionState, __: Preemp
         share = snapshot.queues[name]
         if share.borrowed < gang.gpus:
             text = (
-                f"Queue {name} is guaranteed {format_gpus(share.guaranteed)} GPUs and uses "
+                f"Queue {name} is guaranteed {counted(format_gpus(share.guaranteed), 'GPU')} and uses "
                 f"{format_gpus(share.used)}: without the {format_gpus(gang.gpus)} of {gang.name} it would fall "
                 "below its guarantee."
             )
@@ -133,10 +133,9 @@ def too_soon(
     excess = len(recent) + count - settings.most_per_hour
     if excess <= 0:
         return None
-    text = (
-        f"{len(recent)} gangs were preempted within an hour; {count} more would exceed the limit of "
-        f"{settings.most_per_hour}."
-    )
+    were = "gang was" if len(recent) == 1 else "gangs were"
+    limit = settings.most_per_hour
+    text = f"{len(recent)} {were} preempted within an hour; {count} more would exceed the limit of {limit}."
     return Reason("RATE", text, {"within_hour": len(recent), "most": settings.most_per_hour}), (
         recent[min(excess, len(recent)) - 1] + HOUR_S if recent else now_s + HOUR_S
     )

@@ -135,4 +135,4 @@ def test_events_on_the_pod_say_why(control_plane: ControlPlane, kwok: Kwok, star
             ]
 
         (note,) = wait_for(lambda: told("NodeChosen"))
-        assert f"Node {nodes[0]}, GPU 0, 1, 2, 3, 4: the best of 1" in note
+        assert f"Node {nodes[0]}, GPU 0, 1, 2, 3, 4: the only node with room" in note

@@ -237,7 +237,7 @@ def test_what_may_become_safe_is_waited_for_while_there_is_budget() -> None:
 def test_where_nothing_suffices_it_is_said_whether_more_budget_would_have_helped() -> None:
     spent = decided(gang("w", writing(None)), ask=waiting(budget_s=0), how=ALONE)
     assert summary(spent) == (PreemptionAction.LEAVE, "BUDGET_SPENT", (), None)
-    assert "urgent lacks 1 GPUs; " in spent.reasons[0].message
+    assert "urgent lacks 1 GPU; " in spent.reasons[0].message
     assert "its waiting budget is spent" in spent.reasons[0].message
     never = decided(gang("g", None), ask=waiting(budget_s=300), how=ALONE)
     assert summary(never) == (PreemptionAction.LEAVE, "NOT_ENOUGH", (), None)

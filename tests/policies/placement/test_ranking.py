@@ -72,16 +72,16 @@ def test_numbers_for_programs_say_what_the_sentences_say(pod: Make, node: MakeNo
     assert first.message.endswith("score 7.500 GPUs (cost -0.500, health +8.000).")
     assert second.numbers == {"node": "dear", "score": 6.0, "cost": -2.0, "health": 8.0}
     assert second.message == "Node dear scores 1.500 GPUs less, mostly because of cost."
-    assert third.message == "1 nodes: another GPU model than asked for."
+    assert third.message == "1 node: another GPU model than asked for."
     (none,) = explain(choose(state, pod(1, models=("h100",)), cache=cache))
     assert none.numbers == {"considered": 3}
 
 
 def test_a_pod_without_gpus_is_told_of_none(pod: Make, node: MakeNode, cache: FragmentationCache) -> None:
     first, *_ = explain(choose(FleetState([node("a")]), pod(2, gpus=0), cache=cache))
-    assert first.message.startswith("Node a: the best of 1 nodes with room for 2 CPU, score ")
+    assert first.message.startswith("Node a: the only node with room for 2 CPU, score ")
     (none,) = explain(choose(FleetState([node("a")]), pod(97.5, gpus=0), cache=cache))
-    assert none.message == "None of 1 nodes has room for 97.5 CPU: 1 too little CPU left. It waits for room."
+    assert none.message == "The only node has no room for 97.5 CPU: 1 too little CPU left. It waits for room."
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kopt.core.scheduling.placement import PodRequest
-from kopt.policies.placement.feasible import Refusal, counted, refusals
+from kopt.policies.placement.feasible import Refusal, refusal_counts, refusals
 from kopt.policies.placement.scores import SCORES, Scored, weigh
 from kopt.policies.placement.state import FleetNode, FleetState, place
 
@@ -125,9 +125,9 @@ def test_the_first_refusal_that_applies_is_told_and_hard_ones_before_others(pod:
 def test_refusals_are_counted_the_most_frequent_first_and_in_their_order_among_equals() -> None:
     codes = np.array([7, 0, 2, 7, 9, 3, 9, 0, 1], np.int8)
     expected = [(Refusal.CPU, 2), (Refusal.GPU_FREE, 2), (Refusal(1), 1), (Refusal(2), 1), (Refusal(3), 1)]
-    assert list(counted(codes).items()) == expected
-    assert counted(np.zeros(0, np.int8)) == {}
-    assert counted(np.zeros(3, np.int8)) == {}
+    assert list(refusal_counts(codes).items()) == expected
+    assert refusal_counts(np.zeros(0, np.int8)) == {}
+    assert refusal_counts(np.zeros(3, np.int8)) == {}
 
 
 def test_only_what_an_empty_node_would_refuse_is_permanent() -> None:

@@ -362,7 +362,7 @@ class Kube:
                     lines = (rest + chunk).split(b"\n")
                     rest = lines.pop()
                     if len(rest) > _LARGEST_EVENT_BYTES:
-                        raise Unreachable("a watch brought an event that does not end")
+                        raise Unreachable("the watch sent an event without an end")
                     for line in lines:
                         if line:
                             yield _event(line)
@@ -494,14 +494,14 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
     except aiohttp.ClientError as error:
         raise _unreachable(response.url.path, error) from error
     except TimeoutError as error:
-        raise Unreachable(f"{response.url.path}: nothing came for too long") from error
+        raise Unreachable(f"{response.url.path}: nothing was received for too long") from error
 
 
 def _event(line: bytes) -> WatchEvent:
     document = _decoded(line)
     kind, changed = document.get("type"), document.get("object")
     if not isinstance(kind, str) or not isinstance(changed, dict):
-        raise Unreachable("a watch brought something that is no event")
+        raise Unreachable("the watch sent something other than an event")
     if kind == "ERROR":
         status = changed.get("code")
         raise from_status(status if isinstance(status, int) else 500, changed)

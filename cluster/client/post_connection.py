@@ -101,7 +101,7 @@ class Poster:
         if signed.authorization:
             lines.append(f"Authorization: {signed.authorization}")
         if any(not line.isprintable() for line in lines):
-            raise Unreachable("the credentials hold what no header can")
+            raise Unreachable("the credentials contain characters that no header may have")
         self._head = "".join(f"{line}\r\n" for line in lines)
 
 
@@ -150,10 +150,10 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
-            self._refuse(f"what came is no answer ({error})")
+            self._refuse(f"the response is malformed ({error})")
         largest_bytes = _LARGEST_HEAD_BYTES if self._in_head else _LARGEST_BYTES
         if self._asked is not None and self._received_bytes > largest_bytes:
-            self._refuse("what came is no answer (it does not end)")
+            self._refuse("the response is malformed (it does not end)")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

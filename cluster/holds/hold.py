@@ -109,7 +109,7 @@ def check_undo(document: Object) -> None:
         if text is not None:
             salvage(text)
     except UnreadableError as error:
-        remedy = "Its release undoes everything that a hold can have changed. Correct it, or remove it to agree."
+        remedy = "Its release undoes everything that a hold can have changed. Correct it, or remove it to accept that."
         raise AnnotationError(UNDO_ANNOTATION, error, remedy) from None
 
 
@@ -163,7 +163,7 @@ def hold(resource: Resource, document: Object, by: str, asked: Mapping[str, Any]
         raise HoldError(f"a {resource.kind} cannot be held by a field of its own")
     about, other = f"{resource.kind} {document['metadata']['name']}", holder_of(document)
     if is_mirrored(document):
-        raise HoldError(f"{about} is another cluster's, by MultiKueue: what is changed here would be deleted")
+        raise HoldError(f"{about} is another cluster's (MultiKueue): a change here would have it deleted")
     if other not in ("", by):
         raise HoldError(f"{about} is held by {other} already")
     if kind.queued and (queue := queue_of(document)):
@@ -213,7 +213,7 @@ def turn(document: Object, by: str) -> Object:
     if holder_of(document) == by:
         raise HoldError(f"{document['metadata'].get('name')} is held by {by} already")
     if not holder_of(document) or undo is None:
-        raise HoldError(f"{document['metadata'].get('name')} has no holder whose turn could be waited for")
+        raise HoldError(f"{document['metadata'].get('name')} has no holder to wait for")
     then = list(dict.fromkeys([*next_holders(document), by]))
     annotations: Object = marks(holder_of(document), {**undo, "then": then})["annotations"]
     return annotations

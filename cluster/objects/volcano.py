@@ -41,4 +41,4 @@ async def resume(kube: Kube, job: Object) -> None:
     """Let a Job that was aborted go on."""
     if phase_of(job) in STOPPING:
         with contextlib.suppress(AlreadyExists):
-            await kube.create(VOLCANO_COMMANDS, command(job, RESUME, "It is held no longer."))
+            await kube.create(VOLCANO_COMMANDS, command(job, RESUME, "It is no longer held."))

@@ -173,7 +173,9 @@ class Informer(Generic[T]):
                 self._note(error)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 self._resumable = False
-                self._note(Unreachable(f"{self.resource.plural}: what came is no object ({error!r})"))
+                self._note(
+                    Unreachable(f"{self.resource.plural}: the server sent something other than an object ({error!r})")
+                )
             await asyncio.sleep(self._backoff.next_s())
 
     def _note(self, error: ApiError) -> None:
@@ -217,7 +219,7 @@ class Informer(Generic[T]):
             async for page in pages:
                 if not version and is_older(page.resource_version, self._version):
                     # Restored from a backup: the server counts anew, and equal versions may mean different objects.
-                    _LOG.warning("%s: the server's versions went back, taking everything anew", self.resource.plural)
+                    _LOG.warning("%s: the server's versions went back, listing everything again", self.resource.plural)
                     marks, restored = {}, True
                 self._alive_at_s, version = self._clock(), page.resource_version
                 for document in page.items:

@@ -173,7 +173,7 @@ class Leader:
             self._lease = None
         except (ApiError, TimeoutError) as error:
             self._lease = None
-            _LOG.warning("lease %s/%s: no answer to use: %s", self.namespace, self.name, error or "too slow")
+            _LOG.warning("lease %s/%s cannot be read or renewed: %s", self.namespace, self.name, error or "too slow")
 
     async def _round(self, asked_s: float) -> None:
         lease = self._lease if self.leading and self._lease is not None else await self._read()

@@ -125,7 +125,7 @@ class AuditWatch:
             kinds = {resource: kind for kind, resource in await served_kinds(self._kube)}
             others = [item for item in ELSEWHERE if item in self._others or await self._kube.serves(item)]
         except ApiError as error:
-            _LOG.info("which kinds there are cannot be read now: %s", error)
+            _LOG.info("the kinds of the API cannot be listed: %s", error)
             return
         await self._leave({resource: followed for resource, followed in self._kinds.items() if resource not in kinds})
         for resource in others:

@@ -199,7 +199,7 @@ def _largest_body(path: str) -> int:
 
 def _failed(review: Review) -> Admission:
     """A fault of ours must not cost a pod."""
-    _LOG.exception("%s %s/%s is let through unjudged", review.kind, review.namespace, review.name)
+    _LOG.exception("%s %s/%s is admitted without evaluation", review.kind, review.namespace, review.name)
     return FAILED
 
 

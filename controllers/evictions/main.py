@@ -101,8 +101,8 @@ class Replica(LedReplica):
         self.store.informer.subscribe(self._eviction_changed)
         super().__init__(kube, NAME, settings, (pods, jobs, kueue, groups, evict_events, self.store.informer))
         self.gauge("lines", "Evictions in the ledger.", lambda: len(self.store.entries()))
-        self.gauge("waiting", "Evicted workloads that are not back.", self._pending_count)
-        self.gauge("errors", "Writes that failed and are tried again.", lambda: self.errors)
+        self.gauge("waiting", "Evicted workloads that have not resumed.", self._pending_count)
+        self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)
 
     async def lead(self, fence: Fence) -> None:
         await self._read_evictions()

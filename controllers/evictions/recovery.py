@@ -106,8 +106,8 @@ def _verified(seen: Seen, known: Eviction, was: Return, now_s: float) -> Return:
             was,
             resumed_step=first,
             verified=Verified.NO,
-            message=f"It went on at step {first}, although step {durable} had been saved.",
+            message=f"It resumed at step {first}, although step {durable} had been saved.",
         )
     if now_s - (was.resumed_at_s or 0.0) > UNVERIFIED_AFTER_S:
-        return replace(was, verified=Verified.UNKNOWN, message="Its log has not told at which step it went on.")
+        return replace(was, verified=Verified.UNKNOWN, message="Its log does not show at which step it resumed.")
     return was

@@ -101,12 +101,12 @@ def _rejected(counts: Mapping[Refusal, int]) -> list[dict[str, Any]]:
 
 
 def of_degraded(choice: Choice, text: Callable[[str], str]) -> tuple[Reason, ...]:
-    """Degraded nodes that had room: the one that was taken all the same, or those that were not, and what is wrong with
+    """Degraded nodes that had room: the selected one, or those that were avoided, and what is wrong with
     them (``text``)."""
     if choice.node in choice.impaired:
-        why = f"Node {choice.node} is degraded and was taken, as no other one that can take the pod is well: "
+        why = f"Node {choice.node} is degraded and was selected, as no healthy node can take the pod: "
         return (Reason("DEGRADED_TAKEN", f"{why}{text(choice.node or '')}.", {"node": str(choice.node)}),)
-    what = "was avoided" if choice.node else "does not keep what is required"
+    what = "was avoided" if choice.node else "does not meet the requirements"
     return tuple(
         Reason("DEGRADED_AVOIDED", f"Node {name} is degraded and {what}: {text(name)}.", {"node": name})
         for name in choice.impaired

@@ -47,12 +47,14 @@ class ExtenderMetrics:
         )
         self.expired = Counter(
             "kopt_extender_expired",
-            "Holdings that were not confirmed in time, by what became of them.",
+            "Reservations that were not confirmed in time, by outcome.",
             ["outcome"],
             registry=registry,
         )
         self.nudged = Counter(
-            "kopt_extender_nudged", "Waiting pods that the scheduler was told to look at again.", registry=registry
+            "kopt_extender_nudged",
+            "Pending pods annotated to have the scheduler retry them.",
+            registry=registry,
         )
         self.object_errors = Counter(
             "kopt_object_errors",

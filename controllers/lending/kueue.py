@@ -44,7 +44,9 @@ class Kueue:
         flavor_resource = _flavor_resource(document, borrower.flavor, gpu)
         if flavor_resource is None:
             what = f"flavour {borrower.flavor} with {gpu}" if borrower.flavor else f"one flavour with {gpu}"
-            return _without(borrower, Reason("FLAVOUR", f"ClusterQueue {borrower.queue} has not {what}."), document)
+            return _without(
+                borrower, Reason("FLAVOUR", f"ClusterQueue {borrower.queue} does not have {what}."), document
+            )
         if text(document, "spec", "cohort") or text(document, "spec", "cohortName"):
             why = f"ClusterQueue {borrower.queue} is in a cohort, which would borrow what is lent to it."
             return _without(borrower, Reason("COHORT", why), document)

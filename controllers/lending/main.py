@@ -78,7 +78,7 @@ class Replica(LedReplica):
         self._forecasts = Forecasts(ask, self.cluster.nudge, settings.controller.stale_s)
         self._decided = Histogram(
             "kopt_reallocation_event_seconds",
-            "From an event until what follows is written.",
+            "From an event to the writes that follow from it.",
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
@@ -89,9 +89,12 @@ class Replica(LedReplica):
             registry=self.registry,
         )
         self._fresh = Gauge(
-            "kopt_reallocation_forecasts_fresh", "1 while a pool's forecasts count.", ["pool"], registry=self.registry
+            "kopt_reallocation_forecasts_fresh",
+            "1 while forecasts are fresh.",
+            ["pool"],
+            registry=self.registry,
         )
-        self.gauge("errors", "Passes that failed and are tried again.", lambda: self.errors)
+        self.gauge("errors", "Reconciles that failed and are retried.", lambda: self.errors)
         self.gauge("forecast_failures", "Questions without an answer.", lambda: self._forecasts.failures)
 
     async def lead(self, fence: Fence) -> None:

@@ -152,7 +152,7 @@ class Planner:
                 return replace(queue, held=held)
             assert other.spec is not None
             if self._queue_of(its, other.spec.resource, now_s, weigh=False).values.keys() & queue.values.keys():
-                why = f"{borrower.system} queue {borrower.queue} borrows of LendingPool {other.name} already."
+                why = f"{borrower.system} queue {borrower.queue} borrows from LendingPool {other.name} already."
                 return BorrowingQueue(borrower, queue.resource, None, problem=Reason("CLAIMED", why))
         return replace(queue, held=held)
 

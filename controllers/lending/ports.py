@@ -74,7 +74,7 @@ class Writer:
     async def give_back(self, resource: Resource, document: Object) -> None:
         """A workload that is held as it was."""
         if resource == VOLCANO_JOBS and phase_of(document) in STOPPING:
-            await self.order(document, RESUME, "It is held no longer.")
+            await self.order(document, RESUME, "It is no longer held.")
         await self.patch(resource, document, release(resource, document))
 
     async def put_status(self, document: Object, status: Object) -> None:

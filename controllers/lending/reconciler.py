@@ -137,7 +137,7 @@ class Reconciler(Retrying):
         for resource, name, document, changes in stray_quotas(self._cluster, paths):
             with errors.kept():
                 await self._writer.patch(resource, document, changes)
-                _LOG.info("%s %s has what it owns: no pool lends to it", resource.kind, name)
+                _LOG.info("%s %s has its own quota again: no pool lends to it", resource.kind, name)
         try:
             errors.raise_first()
         except Invalid:

@@ -99,7 +99,7 @@ def decided(job: JobSnapshot) -> Iterator[Finding]:
         yield Finding(
             ranks.DECIDED,
             "QUEUE_GIVEN",
-            f"Its queue {job.queue} was given to it by the webhook (from the {source}).",
+            f"Its queue {job.queue} was set by the webhook (from the {source}).",
             job.root.label,
         )
 

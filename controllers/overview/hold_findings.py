@@ -28,11 +28,11 @@ _MEANS: Mapping[str, str] = {
     "Denied": "Give the StagedData a secret with credentials that may read the source (spec.credentials.secretName).",
     "NotFound": "Correct the source: there is no such object.",
     "NoRoom": "Make room at the destination, or name a larger volume.",
-    "SourceChanged": "The source changed while it was copied; it is copied anew once it holds still.",
+    "SourceChanged": "The source changed while it was copied; it is copied again once it no longer changes.",
     "Corrupt": "Check the source or the checksum that was given: the copy does not match it.",
     "BadRequest": "Correct the source or the destination.",
-    "Destination": "See that the destination can be written and holds nothing else.",
-    "Unreachable": "Nothing has to be done if the source comes back; otherwise see to its address and the network.",
+    "Destination": "Check that the destination is writable and contains nothing else.",
+    "Unreachable": "Nothing has to be done if the source comes back; otherwise check its address and the network.",
 }
 
 
@@ -54,7 +54,7 @@ def data(job: JobSnapshot) -> Iterator[Finding]:
         yield Finding(
             ranks.DATA,
             "DATA_NOT_UNDERSTOOD",
-            f"What it asks for cannot be understood: {sentence(problem)}",
+            f"Its request for data cannot be read: {sentence(problem)}",
             next="Correct the annotation.",
         )
     by_name = {staged_state.name: staged_state for staged_state in job.staged}
@@ -111,7 +111,7 @@ def _profiling(job: JobSnapshot, thing: Thing, _: str) -> Finding:
         f"It is held by sizing{since(since_s, job.now_s)}: {why}.",
         thing.label,
         since_s,
-        "Nothing has to be done: it goes on with what was measured, or as it is where "
+        "Nothing has to be done: it continues with the measured size, or unchanged where "
         'nothing can be. The annotation kaiwo.ai/profiling: "false" keeps a job out.',
     )
 
@@ -127,13 +127,13 @@ def _staging(job: JobSnapshot, thing: Thing, _: str) -> Finding:
         message = annotation.message or (failure.message if failure else "")
     summary = f"It is held by staging{since(_since_s(thing), job.now_s)}: {data_names} "
     if code == "HELD_STAGING":
-        summary += f"is being brought{_far(annotation)}. No GPU is reserved meanwhile."
+        summary += f"is being downloaded{_far(annotation)}. No GPU is reserved meanwhile."
     else:
-        summary += f"could not be brought ({reason or 'no reason given'}). {sentence(message)}".rstrip()
+        summary += f"could not be downloaded ({reason or 'no reason given'}). {sentence(message)}".rstrip()
     next_ = (
         _MEANS.get(reason, "See the StagedData's message.")
         if reason or message
-        else ("Nothing has to be done: it is let into its queue when the data is whole.")
+        else ("Nothing has to be done: it is released to its queue when the data is complete.")
     )
     return Finding(ranks.HELD, code, summary, thing.label, _since_s(thing), next_)
 
@@ -153,7 +153,7 @@ def _preempting(job: JobSnapshot, thing: Thing, _: str) -> Finding:
         f"It is held by pre-emption{since(_since_s(thing), job.now_s)}: {why}.",
         thing.label,
         _since_s(thing),
-        "Nothing has to be done: its queue has it back when the decision is made, or the wait is over.",
+        "Nothing has to be done: it returns to its queue when the decision is made, or the wait is over.",
     )
 
 
@@ -238,7 +238,7 @@ def _staged(staged_state: StagedState, job: JobSnapshot) -> Finding:
         return Finding(
             ranks.DATA,
             "DATA_EVICTED",
-            f"{name} was evicted from its cache to make room; it is brought again when it is asked for.",
+            f"{name} was evicted from its cache to make room; it is downloaded again when it is requested.",
             about,
             staged_state.at_s,
         )
@@ -246,14 +246,15 @@ def _staged(staged_state: StagedState, job: JobSnapshot) -> Finding:
         return Finding(
             ranks.DATA,
             "DATA_STAGING",
-            f"{name} is being brought from {staged_state.source}{destination}: {_progress(staged_state, job.now_s)}.",
+            f"{name} is being downloaded from {staged_state.source}{destination}: "
+            f"{_progress(staged_state, job.now_s)}.",
             about,
             staged_state.at_s,
         )
     return Finding(
         ranks.DATA,
         "DATA_WAITING",
-        f"{name} from {staged_state.source} has not been begun with. {sentence(staged_state.message)}".rstrip(),
+        f"{name} from {staged_state.source} is not being downloaded yet. {sentence(staged_state.message)}".rstrip(),
         about,
         staged_state.at_s,
     )
@@ -290,9 +291,9 @@ def _decision_text(result: Any, decision: str, now_s: float) -> str:
         summary = f"Preemption would select {victims or 'no victims'} to make room for it{cost}; nothing was done"
         summary += f", and Kueue takes {native} by its own rule." if native else "."
     elif decision == "lapsed":
-        summary = "It is left to the queue's own rule, as what pre-emption had chosen did not suffice in time."
+        summary = "The selected victims did not suffice in time; the queue's own rule applies."
     elif decision == "leave":
-        summary = "Pre-emption leaves it to the queue's own rule."
+        summary = "Preemption leaves it to the queue's own rule."
     else:
         summary = f"Pre-emption: {decision}."
     return f"{summary} {reason}".rstrip()

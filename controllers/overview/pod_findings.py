@@ -138,7 +138,7 @@ def requested(job: JobSnapshot) -> Iterator[Finding]:
         yield Finding(
             ranks.REQUESTED,
             "TOLD_TO_GO",
-            f"It was told by {notice.by} to make room{for_whom}, "
+            f"It was selected by {notice.by} to make room{for_whom}, "
             f"{ago(notice.at_s, job.now_s)}. {sentence(notice.reason)}".rstrip(),
             thing.label,
             notice.at_s,
@@ -177,7 +177,7 @@ def _failure(pod: Any, item: Any, wait_reason: str, last: Any, now_s: float) -> 
         summary += f" It ended{when} with exit status {at(last, 'exitCode')}" + (f" ({reason})." if reason else ".")
     next_ = "See `kubectl logs --previous`."
     if reason == "OOMKilled":
-        next_ = "Its memory (not that of the GPU) did not suffice: ask for more in resources.limits.memory."
+        next_ = "Its memory (not that of the GPU) did not suffice: request more in resources.limits.memory."
     elif "mage" in wait_reason:
         next_ = "Correct the image's name, or the secret that may pull it."
     restarts = at(item, "restartCount")

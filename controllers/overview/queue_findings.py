@@ -15,7 +15,9 @@ from kopt.controllers.overview.text import gpus, listed, ordinal, sentence, sinc
 from kopt.core.units import format_gpus
 
 _MOST_AHEAD = 3
-_WAIT_ADVICE = "Nothing has to be done: it starts when its turn comes. Fewer GPUs, or a higher priority, bring it on."
+_WAIT_ADVICE = (
+    "Nothing has to be done: it starts when its turn comes. It starts sooner with fewer GPUs or a higher priority."
+)
 
 
 def queue(job: JobSnapshot) -> Iterator[Finding]:
@@ -267,7 +269,7 @@ def _unplaced(message: str, pods: list[Any], total: int, now_s: float) -> Findin
             f"Pod {name}",
             since_s,
         )
-    summary = f" {scheduler_}: {message}" if message else f" {scheduler_} has not said anything yet."
+    summary = f" {scheduler_}: {message}" if message else f" {scheduler_} has not reported anything yet."
     next_ = (
         "Is a scheduler of this name running?"
         if not message

@@ -95,7 +95,7 @@ class Keeper:
     def _emit_health_event(self, node: ObservedNode, health_result: NodeBandwidth) -> None:
         regarding: Object = NODES.reference("", node.name, node.uid)
         if health_result.health is Health.HEALTHY:
-            self._emit_event(regarding, "BandwidthRecovered", "It reaches with others what such nodes reach.")
+            self._emit_event(regarding, "BandwidthRecovered", "Its bandwidth to other nodes is normal again.")
         else:
             self._emit_event(regarding, "BandwidthDegraded", health_result.reason)
 

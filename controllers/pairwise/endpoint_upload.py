@@ -92,7 +92,7 @@ class Sender:
             unknown = kept.unknown_nodes
         except (RequestRefused, AnswerError) as refused:
             # Asking again would not help; the rest may still be fine.
-            _LOG.warning("the endpoint does not take %d measured pairs: %s", len(batch), refused)
+            _LOG.warning("the endpoint refuses %d measured pairs: %s", len(batch), refused)
         for name, pair in batch.items():
             if self._queue.get(name) is pair:
                 del self._queue[name]

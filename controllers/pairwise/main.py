@@ -71,7 +71,7 @@ class Replica(LedReplica):
         super().__init__(kube, NAME, settings, (*self.cluster.informers, *([self._topologies] if send else [])))
         self.gauge("running_tests", "Tests that there are.", lambda: len(self.cluster.jobs()))
         self.gauge("degraded_nodes", "Nodes whose pairs are slow or fail.", self._degraded)
-        self.gauge("errors", "Passes that failed and are tried again.", lambda: self.errors)
+        self.gauge("errors", "Reconciles that failed and are retried.", lambda: self.errors)
 
     async def lead(self, fence: Fence) -> None:
         sending = asyncio.create_task(self._keep_sending(self._send)) if self._send else None

@@ -55,7 +55,7 @@ def _by_collective(runs: Sequence[CollectiveRun], asked: Sequence[Collective]) -
     collective_runs = {}
     for run in runs:
         if not run.collective and (len(runs) > 1 or len(asked) > 1):
-            raise topology.FormatError("a run of several does not say which collective it was")
+            raise topology.FormatError("one of several runs does not name its collective")
         collective_runs[collective(run.collective) if run.collective else asked[0]] = run
     return collective_runs
 

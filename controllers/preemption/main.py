@@ -85,7 +85,7 @@ class Replica(LedReplica):
             "Running Workloads whose priority is raised.",
             lambda: sum(workload.shield is not None for workload in self.cluster.workloads()),
         )
-        self.gauge("errors", "Passes that failed and are tried again.", lambda: self.errors)
+        self.gauge("errors", "Reconciles that failed and are retried.", lambda: self.errors)
 
     async def run(self) -> None:
         async with self._reviewing():

@@ -54,7 +54,7 @@ class DryRuns:
         except AlreadyExists:
             # Another job of the type has asked for it, or this one before a restart.
             return
-        self._emit_event(job, "DryRunStarted", f"Job {name} finds out what it needs.")
+        self._emit_event(job, "DryRunStarted", f"Job {name} measures what it needs.")
 
     async def finish(self, job: Object, digest: str) -> float | None:
         """A profiling Job: keep its result, then delete it. Returns in how many seconds to run again."""

@@ -71,7 +71,7 @@ def read_state(job: Object) -> State | None:
     try:
         phase, asked = word(result, "phase"), result.get("asked")
         if phase not in _PHASES or not isinstance(asked, dict):
-            raise UnreadableError("it has no phase of ours, or no request")
+            raise UnreadableError("it has no valid phase, or no request")
         return State(
             phase,
             number(result, "since_s"),

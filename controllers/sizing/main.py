@@ -191,8 +191,8 @@ class Replica(LedReplica):
         self._due = DueKeys()
         self.cluster = LiveCluster(kube, self._due.add, reads_logs=settings.reads_logs)
         super().__init__(kube, NAME, settings, self.cluster.informers)
-        self._errors = Counter("kopt_sizing_errors", "Steps that failed and are tried again.", registry=self.registry)
-        self.gauge("held_jobs", "Jobs that wait for a dry run or a new try.", self.cluster.held)
+        self._errors = Counter("kopt_sizing_errors", "Steps that failed and are retried.", registry=self.registry)
+        self.gauge("held_jobs", "Jobs that wait for a dry run or a retry.", self.cluster.held)
 
     async def lead(self, fence: Fence) -> None:
         reconciler = Reconciler(

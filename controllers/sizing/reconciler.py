@@ -165,7 +165,7 @@ class Reconciler:
             _LOG.info("%s is not held: %s", job["metadata"]["name"], error)
             return None
         if changes:
-            self._emit_event(job, "HeldToBeSized", "What this job type needs is known: held until it is written down.")
+            self._emit_event(job, "HeldToBeSized", "This job type is known: held until its request is updated.")
         else:
             self._emit_event(job, "HeldForDryRun", decision.reason.message)
         return _SOON_S
@@ -193,10 +193,10 @@ class Reconciler:
         """One step of: Kueue stops what it had admitted, and it is parked."""
         if snapshot.admitted:
             if not snapshot.untouched and not await self._queues.stopping(job):
-                return await self._release_as_written(job, state, "Its pods have begun: it goes on as it is.")
+                return await self._release_as_written(job, state, "Its pods have started: it continues unchanged.")
             if await self._queues.stop(self._fence, job):
                 return _SOON_S
-            return await self._release_as_written(job, state, "Its queue has no Workload of it to be stopped by.")
+            return await self._release_as_written(job, state, "It has no Workload by which its queue could stop it.")
         if not is_changeable(job):
             return _SOON_S
         # Only now is the template the user's again. Its Workload stays inactive until the Job is released: active, it
@@ -224,7 +224,7 @@ class Reconciler:
             or not snapshot.managed
             or kind is None
         ):
-            return await self._release_as_written(job, state, "It is not to be held any more.")
+            return await self._release_as_written(job, state, "It is no longer to be held.")
         held_for_s = self._clock() - state.since_s
         if is_over_budget(held_for_s, limits):
             return await self._release_as_written(job, state, f"No dry run ended within {limits.budget_s:.0f} s.")
@@ -317,7 +317,7 @@ class Reconciler:
             return _SOON_S
         removed = {"labels": {HELD_LABEL: None}, "annotations": {UNDO_ANNOTATION: None}}
         await self._write(job, {"metadata": removed}, {STATE_ANNOTATION: replace(state, phase="own").to_json()})
-        self._emit_event(job, "NotStopped", "Its queueing system has no Workload of it to be stopped by: it goes on.")
+        self._emit_event(job, "NotStopped", "It has no Workload by which its queue could stop it: it continues.")
         return None
 
     async def _next_try(self, job: Object, snapshot: JobSnapshot, state: State, kind: JobType) -> float | None:

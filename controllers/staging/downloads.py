@@ -234,7 +234,7 @@ def _sentence(copy: Copy, before: Copy | None) -> tuple[str, str] | None:
     if copy.phase is DataPhase.STAGING and phase is not DataPhase.STAGING:
         return "StagingStarted", f"A Job fetches it{where}, attempt {copy.attempts}."
     if copy.phase is DataPhase.EVICTED:
-        return "CopyEvicted", f"The copy{where} makes room: nobody uses it."
+        return "CopyEvicted", f"The copy{where} is deleted to make room: it is not in use."
     return None
 
 

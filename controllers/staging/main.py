@@ -57,7 +57,7 @@ class Replica(LedReplica):
         for phase in DataPhase:
             self.gauge(f"data_{phase.lower()}", f"StagedData that are {phase}.", partial(self._count, phase))
         self.gauge("bytes_per_second", "Of all downloads together.", self._bytes_per_second)
-        self.gauge("errors", "Writes that failed and are tried again.", lambda: self.errors)
+        self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)
 
     async def lead(self, fence: Fence) -> None:
         changed = self.cluster.changed

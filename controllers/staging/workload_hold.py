@@ -22,7 +22,7 @@ from kopt.policies.staging.decide import is_ready
 from kopt.policies.staging.holding import DataWorkload, Hold, hold_for
 
 _NOT_HELD = (
-    "Pods in a queue of Kueue's are not held: it may start before its data is there. Make a Job of it, or leave out "
+    "Pods in a queue of Kueue's are not held: it may start before its data is there. Use a Job, or remove "
     "the queue's label."
 )
 _REPORT_EVERY_S = 10.0
@@ -83,7 +83,7 @@ class Holding:
                 made = {"metadata": marks(HOLDER, {})}
                 await self._patch(workload, made, self._annotation(workload, staged_datas, (state, reason, message)))
                 self._say(
-                    workload, "StoppedForData", "Its queue has admitted it, and none of its containers has begun."
+                    workload, "StoppedForData", "Its queue has admitted it, and none of its containers has started."
                 )
             case Hold.STOP:
                 await self._stop(kueue)
@@ -92,7 +92,7 @@ class Holding:
             case _ if acts:
                 return await self._keep_annotation(workload, staged_datas, (state, reason, message))
         if action is Hold.LEAVE and managed and mode is Mode.OBSERVE and not ready and not workload.ran:
-            self._say(workload, "StagingAdvised", "In the mode enforce it would wait for its data before its queue.")
+            self._say(workload, "StagingAdvised", "In mode enforce it would be held until its data is ready.")
         return None
 
     def forget(self, snapshot: StagingSnapshot) -> None:
@@ -162,9 +162,9 @@ class Holding:
             changes = changes | {"spec": _merged(changes.get("spec") or {}, self._steered(workload, nodes))}
         await self._patch(workload, changes, self._annotation(workload, staged_datas, state))
         if ready:
-            self._say(workload, "DataReady", "Its data is complete: its queue decides now.")
+            self._say(workload, "DataReady", "Its data is complete: it is released to its queue.")
         else:
-            self._say(workload, "LetGo", "It is not to be held any more.")
+            self._say(workload, "LetGo", "It is no longer to be held.")
 
     def _steered(self, workload: RequestingWorkload, nodes: Collection[str]) -> Object:
         """The change of a Job's or a pod's ``spec`` that keeps its pods to nodes with a copy, beside what it asks for

@@ -252,7 +252,7 @@ def test_who_holds_it_is_said_first(team: Team, asked: Callable[..., Any]) -> No
     assert (sized["state"], codes(sized)[0]) == ("held", "HELD_PROFILING")
     copied = asked("why", "copied", "-n", team.space)
     assert codes(copied)[0] == "HELD_STAGING_FAILED"
-    assert "could not be brought (Denied). 403 from s3://bucket/corpus." in copied["findings"][0]["message"]
+    assert "could not be downloaded (Denied). 403 from s3://bucket/corpus." in copied["findings"][0]["message"]
     assert "credentialsName" not in copied["next"]
     assert "credentials.secretName" in copied["next"]
     assert "corpus, which does not exist" in said(copied, "DATA_UNKNOWN")

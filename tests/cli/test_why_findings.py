@@ -179,7 +179,7 @@ def test_profiling_says_what_the_dry_run_is_for() -> None:
 def test_staging_says_how_far_it_is_and_that_no_gpu_waits() -> None:
     note = json.dumps({"state": "held", "data": ["corpus"], "bytes": 1 << 40, "bytesDone": 1 << 38, "secondsLeft": 780})
     found = why(facts(job(labels=held_by("staging")["labels"], notes={"kaiwo.ai/staging": note})))
-    assert "corpus is being brought (25% of 1.0 TiB, about 13 min left). No GPU is reserved meanwhile." in said(
+    assert "corpus is being downloaded (25% of 1.0 TiB, about 13 min left). No GPU is reserved meanwhile." in said(
         found, "HELD_STAGING"
     )
     data = staged_of(
@@ -352,7 +352,7 @@ def test_what_is_asked_of_a_running_job_is_told_while_it_holds() -> None:
     one = workload(state="runs", notes={"kaiwo.ai/evicting": notice_text(notice)})
     found = why(facts(job(), one, pods=(running,)))
     assert "asked by kopt-preemption to save a checkpoint by" in said(found, "SAVE_ASKED")
-    assert "told by kopt-preemption to make room for prod/x, 10 s ago. it loses least." in said(found, "TOLD_TO_GO")
+    assert "selected by kopt-preemption to make room for prod/x, 10 s ago. it loses least." in said(found, "TOLD_TO_GO")
     old = {"kaiwo.ai/save-requested": json.dumps(ask | {"until": stamp(1)})}
     assert not said(why(facts(job(), one, pods=(pod(node="n", phase="Running", notes=old),))), "SAVE_ASKED")
 
@@ -435,7 +435,7 @@ def test_what_is_decided_and_who_gave_the_queue() -> None:
     told = [one.message for one in found.findings if one.code in ("DECIDED", "QUEUE_GIVEN")]
     assert "Its size: It needs 9 GiB." in told
     assert "It was placed on the GPUs 2,3 of its node." in told
-    assert "Its queue gpus was given to it by the webhook (from the namespace)." in told
+    assert "Its queue gpus was set by the webhook (from the namespace)." in told
 
 
 def test_positions_are_by_priority_then_age_and_eviction_for_late_pods_counts_as_age() -> None:

@@ -189,7 +189,7 @@ async def test_an_event_that_is_no_object_is_an_error_and_everything_is_listed_a
     await played(informer, script)
     assert [watch["resource_version"] for watch in script.watched] == ["5", "6"]
     (trouble,) = errors
-    assert trouble.startswith("Unreachable: configmaps: what came is no object (")
+    assert trouble.startswith("Unreachable: configmaps: the server sent something other than an object (")
 
 
 async def test_an_object_made_anew_under_its_name_is_deleted_and_then_added(pauses: list[float]) -> None:

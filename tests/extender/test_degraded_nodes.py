@@ -113,7 +113,7 @@ async def test_a_node_that_lost_a_link_is_avoided_and_taken_last() -> None:
     assert scene.told("first")["DEGRADED_AVOIDED"] == f"Node a is degraded and was avoided: {WHY}."
     assert scene.offer("second", 8)["NodeNames"] == ["a"]
     assert scene.told("second")["DEGRADED_TAKEN"] == (
-        f"Node a is degraded and was taken, as no other one that can take the pod is well: {WHY}."
+        f"Node a is degraded and was selected, as no healthy node can take the pod: {WHY}."
     )
     decision = scene.extender.log.find(("ns", "second"))
     assert decision is not None

@@ -68,7 +68,7 @@ def test_a_preempted_job_is_in_the_ledger_and_back_again(
         ledger.annotate(ledger.running("low", 2), checkpoint_observed_at=stamp(), first_step="0")
         back = ledger.wait(lambda one: one.get("status", {}).get("verified"))["status"]
         assert (back["phase"], back["verified"], back["resumedStep"]) == ("Resumed", "No", 0)
-        assert back["message"] == "It went on at step 0, although step 90 had been saved."
+        assert back["message"] == "It resumed at step 0, although step 90 had been saved."
         rows = listed(plane, "-n", space)
         assert [(one["workload"], one["for_whom"], one["state"], one["gpus"]) for one in rows] == [
             (f"{space}/low", f"{space}/high", "Resumed", 8.0)

@@ -61,7 +61,9 @@ class Near:
         beside = f"; {len(self.placed)} of them are placed" if self.placed else ""
         holds = f"{where} holds all {self.pods} pods{speed}{wider}"
         if home.pods < self.pods:
-            holds = f"nothing that is open to it has room for all {self.pods} pods; they go as near as there is room"
+            holds = (
+                f"no group of nodes has room for all {self.pods} pods; they are placed as close together as possible"
+            )
         return Reason("GANG_TOGETHER", f"Gang {name}: {holds}{beside}.", numbers)
 
 

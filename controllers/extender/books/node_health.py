@@ -47,7 +47,7 @@ def of_topology(document: Object, topology: NodeTopology) -> Complaint | None:
 
 
 def of_bandwidth(document: Object) -> Complaint | None:
-    """What tests with other nodes say of a node, and the slow pairs that lie in its object; None where all is well.
+    """The result of tests with other nodes, and the slow pairs in its object; None for a healthy node.
 
     Raises BandwidthError, a ValueError, for what the benchmark does not write.
     """
@@ -55,7 +55,7 @@ def of_bandwidth(document: Object) -> Complaint | None:
     slow = {other: gbps for (_, other), gbps in slow_pairs(node_bandwidth.pairs).items()}
     if node_bandwidth.health is Health.HEALTHY:
         return Complaint("", slow=slow, degraded=False) if slow else None
-    why = node_bandwidth.reason[:_MOST_TEXT] or f"its tests with other nodes say {node_bandwidth.health.value}"
+    why = node_bandwidth.reason[:_MOST_TEXT] or f"its tests with other nodes are {node_bandwidth.health.value}"
     texts = [f"with {name} {f'{gbps:.3g} GB/s' if gbps else 'failed'}" for name, gbps in sorted(slow.items())]
     return Complaint(f"{why} ({_shortened(texts)})" if texts else why, slow=slow)
 
@@ -63,7 +63,7 @@ def of_bandwidth(document: Object) -> Complaint | None:
 def _part_text(part: DegradedPart, slots: Mapping[str, int]) -> str:
     gpus = [f"GPU {slots[name]}" for name in part.names if name in slots and not name.startswith("GPU")]
     which = f" ({', '.join(gpus)})" if gpus else ""
-    now = f"has {part.now:.4g}" if part.now < part.was else "has it again, not for long yet"
+    now = f"has {part.now:.4g}" if part.now < part.was else "has recovered only recently"
     return f"{part.part[:_MOST_TEXT]}{which} had {part.was:.4g}, {now}"
 
 

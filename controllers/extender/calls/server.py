@@ -157,7 +157,7 @@ class ExtenderServer:
             return Reply.text(str(error), 400)
         _LOG.error("a %s call failed", verb, exc_info=error)
         self._metrics.calls.labels(verb, "failed").inc()
-        return Reply.text("internal error; the log has it", 500)
+        return Reply.text("internal error; see the log", 500)
 
     def _serve_get(self, request: Request) -> Reply:
         path = request.path

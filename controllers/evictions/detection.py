@@ -1,4 +1,4 @@
-"""Which evictions of a workload there were, from what was seen of it. Nothing here asks a clock or a server."""
+"""Detects evictions of a workload in what was observed of it. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Notice, Phase,
 from kopt.policies.evictions import LastReport, lost_gpu_s, order_of_return
 
 TOGETHER_S = 60.0
-"""Pods of a workload that go within so long of each other go by one eviction."""
+"""Pods of a workload that are lost within this time count as one eviction."""
 GATHER_S = 0.4
 """Pods of a gang are evicted one after the other: they are evaluated so long after the last of them."""
 _NOTICE_S = 900.0
@@ -36,7 +36,7 @@ _SCHEDULERS = {System.KAI: "kai-scheduler", System.VOLCANO: "volcano"}
 
 @dataclass(frozen=True)
 class Sighting:
-    """An eviction that was seen. ``by_pods``: nothing but its pods says so; its time is that of the first of them."""
+    """A detected eviction. ``by_pods``: by its pods alone; its time is that of the first of them."""
 
     namespace: str
     workload: WorkloadRef
@@ -58,7 +58,7 @@ def evictions(
     ``now_s`` is by the clock of ``seen``. Records from before ``from_s`` (Unix seconds) have been pruned.
     """
     lines = list(known)
-    # What is older than the newest line is written, although its line may be pruned by now.
+    # Evictions before the newest record are recorded, although their records may be pruned by now.
     newest_s = max((line.eviction.evicted_at_s for line in lines), default=from_s)
 
     def is_new(sighting: Sighting) -> bool:
@@ -77,7 +77,7 @@ def evictions(
 
 
 def _written(seen: Seen, root: str, sighting: Sighting, before_s: float) -> Eviction:
-    """``before_s``: when it was evicted before. A notice is of the first eviction after it, and may stay behind."""
+    """``before_s``: its previous eviction. A notice belongs to the first eviction after it, and may be left over."""
     notices = [
         it for it in seen.notices_of(root) if it.at_s > before_s and -_AFTER_S <= sighting.at_s - it.at_s <= _NOTICE_S
     ]
@@ -107,7 +107,7 @@ def _written(seen: Seen, root: str, sighting: Sighting, before_s: float) -> Evic
 
 def _as_noticed(sighting: Sighting, ours: Notice, seen: Seen) -> Sighting:
     for_whom = ours.for_whom or sighting.for_whom
-    # Who acts on Kueue's Workloads names those; people know the Job.
+    # Notices name Kueue's Workloads; people know the Job.
     named = next((it for it in seen.workloads.values() if "/".join(it.key) == for_whom and it.owner is not None), None)
     if named is not None and named.owner is not None:
         for_whom = f"{named.key[0]}/{named.owner.name}"
@@ -129,7 +129,7 @@ def last_report(seen: Seen, root: str, at_s: float) -> LastReport | None:
 
 
 def began_at_s(seen: Seen, root: str, at_s: float) -> float | None:
-    """Since when the pods ran that it lost, as kubelets say; None where that is not known."""
+    """Start time of the pods that it lost, by their kubelets; None if unknown."""
     starts = [pod.started_at_s for pod in seen.pods_of(root) if pod.started_at_s is not None]
     return min((start for start in starts if start <= at_s), default=None)
 
@@ -145,9 +145,9 @@ def _same(sighting: Sighting, line: Entry) -> bool:
     if abs(known.evicted_at_s - sighting.at_s) <= TOGETHER_S:
         return True
     if by_kueue:
-        # Pods of it were lost before and it kept its quota, until now.
+        # It lost pods before and kept its quota until now.
         return False
-    # While it is not back it cannot lose GPUs again.
+    # Before it has resumed it cannot lose GPUs again.
     waits = line.outcome.phase is Phase.WAITING or (back_s is not None and sighting.at_s < back_s)
     return waits and sighting.at_s > known.evicted_at_s
 
@@ -208,7 +208,7 @@ def _by_suspension(seen: Seen, root: str) -> list[Sighting]:
 
 
 def _ran(seen: Seen, job: TrackedJob, at_s: float) -> bool:
-    """Whether it was suspended while it ran; one that is created suspended loses nothing."""
+    """Whether it was suspended while it ran; a Job that is created suspended loses nothing."""
     pods = [pod for pod in seen.pods_of(job.uid) if pod.started_at_s is not None and pod.started_at_s <= at_s + 1]
     return bool(pods) or (job.uid in seen.first_suspended and at_s - job.created_at_s > _CERTAIN_S)
 
@@ -232,7 +232,7 @@ def _by_pods(seen: Seen, root: str, now_s: float) -> tuple[list[Sighting], float
 
 
 def _is_taken(seen: Seen, root: str, lost: Lost) -> bool:
-    """Whether its GPUs were taken from it: not so when it had ended, or its owner wants no such pod."""
+    """Whether the workload lost GPUs: not if the pod had ended, or its owner wants no such pod."""
     pod = lost.pod
     if lost.at_s == float("inf") or (pod.ended and pod.disruption is None) or pod.started_at_s is None:
         return False
@@ -260,7 +260,7 @@ def _kai_event(seen: Seen, lost: Lost) -> str | None:
 
 
 def _of_pods(seen: Seen, gone: list[Lost]) -> Sighting:
-    # What says the most about why: a condition before a deletion.
+    # The pod that says most about the cause: one with a condition before a deleted one.
     first = min(gone, key=lambda lost: (lost.pod.disruption is None, lost.at_s, lost.pod.uid))
     pod, for_whom = first.pod, next((it for lost in gone if (it := _kai_event(seen, lost)) is not None), None)
     reason = pod.disruption.message if pod.disruption is not None else ""

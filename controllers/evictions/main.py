@@ -69,7 +69,7 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 
 
 async def _served(kube: Kube, known: Resource) -> Resource:
-    """An API group may have left the version behind that this was written against; it may also come later."""
+    """The version that the API server serves; the kind may also be installed later."""
     with contextlib.suppress(ApiError):
         if not await kube.serves(known):
             return await kube.preferred(known) or known
@@ -77,7 +77,7 @@ async def _served(kube: Kube, known: Resource) -> Resource:
 
 
 class Replica(LedReplica):
-    """The parts of one process, put together. Every replica remembers what it saw; the one that leads writes it."""
+    """The parts of one process, put together. Every replica observes; the leader writes."""
 
     reads_seals = True
     goes_by = checks(EVICTING_ANNOTATION)
@@ -113,7 +113,7 @@ class Replica(LedReplica):
         await self.step_through(recorder, self._changed, _GATHER_S)
 
     async def _read_evictions(self) -> None:
-        """Whatever the leader before has written: the watch may not have brought its last ones yet."""
+        """What the previous leader has written: the watch may not have delivered its last records yet."""
         backoff = Backoff(0.2, 10.0)
         while True:
             try:
@@ -160,7 +160,7 @@ class Replica(LedReplica):
 
 
 def evict_event(event: Object) -> tuple[Key, Evicted] | None:
-    """What KAI says as it takes a gang's GPUs; None for others' events."""
+    """KAI's event about an evicted gang; None for other events."""
     regarding, annotations = mapping(event, "regarding"), mapping(event, "metadata", "annotations")
     if text(regarding, "kind") != "PodGroup":
         return None
@@ -178,5 +178,5 @@ def evict_event(event: Object) -> tuple[Key, Evicted] | None:
 
 
 def _named(resource: Resource, read: Callable[[Object], Any]) -> Callable[[Object], Any]:
-    """Items of a list do not say what they are."""
+    """Items of a list carry no kind."""
     return lambda document: read({"apiVersion": resource.api_version, **document})

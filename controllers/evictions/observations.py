@@ -1,4 +1,4 @@
-"""What the informers have shown, kept for as long as an eviction may still be asked about.
+"""What informers have shown, kept for as long as evictions may be detected in it.
 
 The version of an object that shows its eviction is kept, although a later one may follow before it is evaluated; and
 so are deleted pods, with their last checkpoint status.
@@ -15,9 +15,9 @@ from kopt.controllers.evictions.views import TrackedJob, TrackedPod, TrackedPodG
 from kopt.core.scheduling.eviction import Notice, WorkloadRef
 
 FORGOTTEN_AFTER_S = 900.0
-"""What is gone is kept for so long."""
+"""Deleted objects are kept for so long."""
 MOST_TIMES = 100
-"""Of one workload's evictions, the last: who is evicted every minute for weeks is written down long before."""
+"""Of one workload the last evictions are kept: earlier ones have been recorded long before."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Evicted(NamedTuple):
 
 
 class Seen:
-    """``clock`` is monotonic. ``dirty`` are uids of workloads that something was seen of."""
+    """``clock`` is monotonic. ``dirty`` are uids of workloads with changes."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -52,7 +52,7 @@ class Seen:
         self.suspended: dict[str, dict[float, TrackedJob]] = defaultdict(dict)
         self.group_evictions: dict[Key, Evicted] = {}
         self.notices: dict[str, Notice] = {}
-        """By uid of what they were written on, the newest."""
+        """The newest of each object, by uid."""
         self.first_suspended: set[str] = set()
         """Jobs that were suspended already when they were first seen."""
         self.dirty: set[str] = set()
@@ -128,7 +128,7 @@ class Seen:
             self.dirty.add((group.owner or group.ref).uid)
 
     def forget(self) -> None:
-        """What is gone for long; called now and then."""
+        """Drop what was deleted long ago; called now and then."""
         now_s = self._clock()
         for uid in [
             uid for uid, lost in self.lost.items() if uid not in self.pods and now_s - lost.seen_s > FORGOTTEN_AFTER_S
@@ -160,7 +160,7 @@ class Seen:
     # --- What belongs together ---------------------------------------------------------------------------------------
 
     def root_of(self, pod: TrackedPod) -> WorkloadRef:
-        """The workload that a pod is of: what its queue decides about."""
+        """The workload of a pod, as its queue sees it."""
         if pod.owner is not None:
             job = self.jobs.get(pod.owner.uid)
             return job.owner if job is not None and job.owner is not None else pod.owner
@@ -201,7 +201,7 @@ class Seen:
         return [self.groups[key] for key in self._groups_of.get(root, ()) if key in self.groups]
 
     def pods_of(self, root: str) -> Iterator[TrackedPod]:
-        """Also those that are gone."""
+        """Including deleted ones."""
         for anchor_uid in self._anchors(root):
             for uid in sorted(self._pods_of.get(anchor_uid, ())):
                 if uid in self.pods:
@@ -240,7 +240,7 @@ class Seen:
 
 
 def anchor(pod: TrackedPod) -> str:
-    """What its pods are found by, whatever else is known yet."""
+    """The keys of its pods, whichever objects are known yet."""
     if pod.owner is not None:
         return pod.owner.uid
     name = pod.kueue_group or pod.group
@@ -256,7 +256,7 @@ def _with_memory(pod: TrackedPod, before: TrackedPod | None) -> TrackedPod:
     if before is None:
         return pod
     if before.ended and before.disruption is None:
-        # Who clears away what has ended takes nothing from anybody.
+        # The deletion of an ended pod is no eviction.
         pod = replace(pod, disruption=None)
     return replace(
         # A pod that ends because of its eviction had not ended before.

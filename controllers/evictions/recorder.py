@@ -1,4 +1,4 @@
-"""Writes lines, and what became of the workloads in them. Deciding is ``judging``'s and ``returns``'."""
+"""Writes Eviction objects and their outcomes. ``detection`` and ``recovery`` decide."""
 
 import logging
 from collections.abc import Callable
@@ -107,7 +107,7 @@ class Recorder:
         try:
             self._store.record(await self._writer.create(EVICTIONS, body))
         except AlreadyExists:
-            # Another replica's, or ours before a restart: its news is on the way.
+            # Written by another replica, or by us before a restart: the watch will deliver it.
             raise
         self._emit_event(eviction, "Evicted", sentence(eviction))
 

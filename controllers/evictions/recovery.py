@@ -1,4 +1,4 @@
-"""What became of an evicted workload, from what is seen of it now."""
+"""The outcome of an eviction, by what is observed of its workload now."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def outcome(seen: Seen, line: Entry, *, newest: bool, now_s: float) -> Return:
     if _gone(seen, known, now_s):
         return replace(was, phase=Phase.GONE)
     if was.phase is Phase.GONE:
-        # It had not been read yet.
+        # Its next status had not been observed yet.
         was = replace(was, phase=Phase.WAITING if was.resumed_at_s is None else Phase.RESUMED, message="")
     if was.phase is Phase.RESUMED:
         return _verified(seen, known, was, now_s) if newest else was
@@ -53,12 +53,12 @@ def _gone(seen: Seen, known: Eviction, now_s: float) -> bool:
         return kind == "Pod" and (root not in seen.pods or seen.pods[root].lost)
     if kind in _WATCHED or known.system in (System.KUEUE, System.KAI):
         return True
-    # Its owner is of a kind that is not watched: it has no pods for whatever reason.
+    # Its owner is of a kind that is not watched: why it has no pods is unknown.
     return now_s - known.evicted_at_s > _NOBODY_S
 
 
 def back(seen: Seen, known: Eviction) -> list[TrackedPod]:
-    """Pods that run and were not there when it was evicted."""
+    """Running pods that were created after the eviction."""
     there = [pod for pod in seen.pods_of(known.workload.uid) if pod.uid in seen.pods and not pod.lost]
     return [pod for pod in there if pod.started_at_s is not None and pod.started_at_s >= known.evicted_at_s]
 
@@ -67,7 +67,7 @@ def _resumed_at(seen: Seen, known: Eviction) -> float | None:
     """Since when all of it runs again; None while it does not."""
     root = known.workload.uid
     workloads, jobs = seen.workloads_of(root), seen.jobs_of(root)
-    # One whose pods alone were lost, with their node, has been admitted all the time.
+    # A workload that lost pods only, with their node, was admitted all the time.
     if any(kueue.evicted_at_s is not None or kueue.admitted_at_s is None for kueue in workloads):
         return None
     if any(job.suspended for job in jobs):
@@ -82,7 +82,7 @@ def _resumed_at(seen: Seen, known: Eviction) -> float | None:
 
 
 def _verified(seen: Seen, known: Eviction, was: Return, now_s: float) -> Return:
-    """Whether it went on where it was. A first step beyond the last one known to be saved needs one saved later."""
+    """Whether it resumed from its checkpoint. A first step beyond the last known saved one needs a later checkpoint."""
     if was.verified is not None:
         return was
     durable = known.last_durable_step

@@ -50,12 +50,12 @@ class EvictionStore:
         return self._of_workload.names
 
     def document(self, entry: Entry) -> Object | None:
-        """The object that says this; None where it is gone meanwhile."""
+        """The object of this record; None if it was deleted since."""
         stored = self._cache.objects.get((entry.eviction.namespace, entry.eviction.name))
         return stored.document if stored is not None else None
 
     def record(self, document: Object) -> None:
-        """As the API server has just answered it."""
+        """Record an answer of the API server."""
         self._cache.record(document)
 
     def record_deletion(self, document: Object) -> None:

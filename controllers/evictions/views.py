@@ -1,4 +1,4 @@
-"""Pods, Jobs, Kueue Workloads and PodGroups, reduced to what says that one was evicted, runs again or has ended."""
+"""Pods, Jobs, Kueue Workloads and PodGroups, reduced to what shows evictions, recovery and ends."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Disruption:
 
 @dataclass(frozen=True)
 class TrackedPod:
-    """A pod with GPUs. ``owner`` controls it, ``group`` is its gang's name where it has one of a scheduler's.
+    """A pod with GPUs. ``owner`` controls it, ``group`` is the name of its PodGroup, if any.
 
     ``started_at_s``: since when all its containers run, None while they do not.
     """
@@ -223,13 +223,13 @@ def read_pod_group(group: Object) -> TrackedPodGroup:
 
 
 def _ref(document: Object, api_version: str, kind: str) -> WorkloadRef:
-    # Items of a list do not say what they are.
+    # Items of a list carry no kind.
     return WorkloadRef(api_version, kind, document["metadata"]["name"], document["metadata"]["uid"])
 
 
 def _controller(metadata: Mapping[str, Any]) -> WorkloadRef | None:
     owners = [item for _, item in items(metadata, "ownerReferences")]
-    # KAI names the owner of its PodGroups without saying that it controls them.
+    # KAI's PodGroups have an owner that is not marked as their controller.
     result = next(
         (owner for owner in owners if at(owner, "controller") is True), owners[0] if len(owners) == 1 else None
     )

@@ -1,4 +1,4 @@
-"""What is the same of borrowers of every system."""
+"""What borrowers of all queueing systems have in common."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from kopt.policies.preemption import RunningGang
 
 @dataclass
 class Sorting:
-    """The workloads of a queue by what they do; GPUs in thousandths."""
+    """The workloads of a queue by state; amounts in milli-GPUs."""
 
     used: int = 0
     pending_gpus: int = 0
@@ -54,9 +54,9 @@ class Sorting:
 
 @dataclass(frozen=True)
 class Weighing:
-    """What stopping a workload would lose. ``stale_s``: what pods say of their checkpoints counts for so long.
+    """What stopping a workload would lose. ``stale_s``: how long a pod's checkpoint status counts.
 
-    ``stoppable``: uids of those that ran while they might be stopped. Where their namespace's mode changes later, what
+    ``stoppable``: uids of those that ran while they might be stopped. If their namespace's mode changes later, what
     they borrow is given back first.
     """
 
@@ -66,7 +66,7 @@ class Weighing:
     stoppable: set[str] = field(default_factory=set)
 
     def with_bar(self, borrowing: Borrowing, mode: str, holder: str = "", *, runs: bool) -> Borrowing:
-        """With why it is not ours to stop, if so. ``mode`` as it says itself, ``holder`` who holds it."""
+        """With the reason why it may not be stopped, if any. ``mode`` is its own, ``holder`` its holder."""
         uid = str(borrowing.document["metadata"].get("uid", ""))
         if not runs:
             self.stoppable.discard(uid)
@@ -79,7 +79,7 @@ class Weighing:
     def candidate(
         self, queue: BorrowingQueue, borrowing: Borrowing, now_s: float, *, priority: int = 0, idle: bool | None = None
     ) -> Candidate:
-        """``idle`` where it is known otherwise than by its pods."""
+        """``idle`` overrides what its pods show."""
         saving = save_state([pod.saving for pod in borrowing.pods], now_s, borrowing.since_s)
         members = members_of(borrowing.gpus, [pod.gpu_pod for pod in borrowing.pods], now_s, self.stale_s)
         gang = RunningGang(
@@ -95,7 +95,7 @@ class Weighing:
         return Candidate(gang, idle, borrowing.barred, saving)
 
     def _barred(self, borrowing: Borrowing, mode: str, holder: str, *, was_stoppable: bool) -> Reason | None:
-        """Why a workload is not ours to stop."""
+        """Why a workload may not be stopped; None if it may."""
         space = self.cluster.namespace(borrowing.document["metadata"]["namespace"])
         if is_mirrored(borrowing.document):
             return Reason(NOT_OURS, f"{borrowing.name} is not ours to stop; another cluster decides about it.")

@@ -76,7 +76,7 @@ class Executor:
         errors.raise_first()
 
     async def _give(self, pool: Pool, plan: PoolPlan, outcome: Outcome) -> None:
-        """Workloads that may return do, and queues may use more where they are to."""
+        """Let held workloads return, and raise quotas."""
         errors = Errors()
         for queue_plan in plan.queues:
             with errors.kept():
@@ -97,7 +97,7 @@ class Executor:
         return 0 <= now_s - self._requeueing_s.setdefault(queue.name, now_s) < _REQUEUED_WITHIN_S
 
     async def _settle(self, queue: BorrowingQueue, now_s: float) -> None:
-        """Marks whose Command was not written yet, or was carried out. Volcano gets a while for each."""
+        """Write missing Commands for marked Jobs, and remove marks whose Command was carried out."""
         for action, borrowing in queue.due:
             summary = (borrowing.name, action)
             if action and now_s - self._ordered.get(summary, float("-inf")) > _ORDER_LASTS_S:
@@ -173,7 +173,7 @@ class Executor:
 
     @contextlib.contextmanager
     def _allowed(self, pool: Pool, borrowing: Borrowing, outcome: Outcome) -> Iterator[None]:
-        """What an admission plugin does not let be changed is left alone for a while; others are not kept by it."""
+        """A workload whose change an admission plugin refuses is skipped for a while; others go on."""
         try:
             yield
         except (Forbidden, Invalid) as error:

@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 _UNIX_FROM_S = 1e9
 _KNOWN_HORIZONS_S = (300, 900, 1800, 3600, 7200)
 Ask = Callable[[DemandQuery], Awaitable[DemandForecast]]
-"""Sends a question to ``/v1/demand``; raises where there is no answer."""
+"""Sends a request to ``/v1/demand``; raises without an answer."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Known:
 
 
 class Forecasts:
-    """``changed`` is called when there is something new; without ``ask`` there is never anything."""
+    """``changed`` is called on new forecasts; without ``ask`` there are none."""
 
     def __init__(
         self, ask: Ask | None, changed: Callable[[], None], stale_s: float, clock: Callable[[], float] = time.time
@@ -107,7 +107,7 @@ def horizons_to(lead_s: float) -> list[int]:
 
 
 def read_forecasts(answer: DemandForecast) -> dict[str, Forecast]:
-    """By series, those that a model made. Raises ValueError for figures that cannot be."""
+    """By series, those made by a model. Raises ValueError for impossible figures."""
     forecasts_by_name = {}
     for series in answer.series:
         horizons = [

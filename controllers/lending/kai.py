@@ -85,7 +85,7 @@ def _borrowing(job: Object, gpus: int, pods: Sequence[SeenPod] = ()) -> Borrowin
 
 
 def _values(document: Object) -> dict[tuple[str, ...], tuple[object, object]]:
-    """Limit and quota: what is its own, and what stands there; another value than ours is its own now."""
+    """Limit and quota: the queue's own value and the one in its spec; a value that is not ours is its own now."""
     known = noted(undo_of(document))
     values: dict[tuple[str, ...], tuple[object, object]] = {}
     for path in (_LIMIT, _QUOTA):

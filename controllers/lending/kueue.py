@@ -72,7 +72,7 @@ class Kueue:
         )
 
     def _index(self, now_s: float) -> _Index:
-        """Made once for a pass over all queues, which has one time."""
+        """Made once for a reconcile of all queues, which has one time."""
         if self._last is None or self._last.now_s != now_s:
             by_queue: dict[str, list[KueueWorkload]] = {}
             for workload in self._cluster.workloads():
@@ -110,7 +110,7 @@ class Kueue:
     def _candidate(
         self, queue: BorrowingQueue, workload: KueueWorkload, borrowing: Borrowing, now_s: float
     ) -> Candidate:
-        # Pods of a Job carry its uid; of others none may be found although they run.
+        # Pods of a Job carry its uid; those of other kinds may not be found although they run.
         idle = None if _is_job(workload) else False
         return self._weighing.candidate(queue, borrowing, now_s, priority=workload.priority, idle=idle)
 
@@ -129,8 +129,8 @@ def _borrowing(workload: KueueWorkload, gpus: int, pods: Sequence[SeenPod] = ())
 
 
 def _holder(workload: KueueWorkload, now_s: float) -> str:
-    """Who holds one that runs. Only pre-emption does, by a raised priority and for a while: its user may have written
-    any other mark."""
+    """The holder of a running Workload. Only preemption holds these, by a raised priority and for a while: other marks
+    may have been written by users."""
     return (
         workload.holder
         if workload.shield and workload.shield.stands and workload.shield.until_s - now_s <= _LONGEST_SHIELD_S
@@ -158,7 +158,7 @@ def _gpus(quantity: object) -> int:
 
 
 def _by_name(pods: Iterable[SeenPod]) -> Mapping[tuple[str, str], list[SeenPod]]:
-    """Pods by what they are found by: their Workload's name, their owner's uid, their own."""
+    """Pods by their Workload's name, their owner's uid, and their own."""
     result: dict[tuple[str, str], list[SeenPod]] = {}
     for pod in pods:
         gpu_pod = pod.gpu_pod
@@ -175,7 +175,7 @@ def _pods_of(workload: KueueWorkload, pods: Mapping[tuple[str, str], list[SeenPo
 
 
 def _is_requeueing(workload: KueueWorkload) -> bool:
-    """It is active again, and Kueue has not taken notice of it yet."""
+    """It is active again, and Kueue has not noticed yet."""
     result = [item for _, item in items(workload.document, "status", "conditions") if text(item, "type") == "Requeued"]
     return any(text(item, "status") == "False" and text(item, "reason") == "Deactivated" for item in result)
 

@@ -66,7 +66,7 @@ async def _endpoint(settings: ProcessSettings) -> AsyncIterator[Ask | None]:
 
 
 class Replica(LedReplica):
-    """The parts of one process, put together. What is lent or held when it ends is the next leader's."""
+    """The parts of one process, put together. The next leader goes on with what is lent or held at its end."""
 
     reads_seals = True
     goes_by = checks(EVICTING_ANNOTATION, REQUEST_ANNOTATION, holder=HOLDER)
@@ -105,7 +105,7 @@ class Replica(LedReplica):
         reconciler = Reconciler(
             self.cluster, writer, self._forecasts, planner, executor, settings, self._about, isolation=self.isolation
         )
-        # Before the first pass: a new leader does not reclaim because it knows no forecast yet.
+        # Before the first reconcile: a new leader must not reclaim for lack of forecasts.
         await self._ask(planner)
         task = asyncio.create_task(self._keep_asking(planner))
         try:
@@ -129,7 +129,7 @@ class Replica(LedReplica):
         await self._forecasts.refresh(pools)
 
     def observe(self, seconds: float | None) -> None:
-        """After a pass; ``seconds`` since the first event that led to it."""
+        """Called after a reconcile; ``seconds`` since the first event that led to it."""
         if seconds is not None:
             self._decided.observe(seconds)
         self._gpus.clear()
@@ -150,7 +150,7 @@ class Replica(LedReplica):
 
 
 class _Timed:
-    """The reconciler, with how long after an event it is done."""
+    """The reconciler, with a measurement of its delay after an event."""
 
     def __init__(self, replica: Replica, reconciler: Reconciler) -> None:
         self._replica, self._reconciler = replica, reconciler

@@ -1,4 +1,4 @@
-"""What is written onto queues and borrowers; every mark says how it is taken back."""
+"""The patches of queues and borrowers; every hold says how it is undone."""
 
 from collections.abc import Collection
 
@@ -19,7 +19,7 @@ def quota(queue: BorrowingQueue, lent: int) -> Object:
     if lent == 0 and queue.marked:
         return given_back(queue.resource, queue.document, queue.values)
     more = {path: _more(queue, own, lent) for path, (own, _) in queue.values.items()}
-    # Other flavours of it may be lent to by other pools.
+    # Other pools may lend to other flavors of it.
     known = dict(noted(undo_of(queue.document)))
     known |= {path: (own, more[path]) for path, (own, _) in queue.values.items()}
     return {"metadata": marks(HOLDER, note(known)), "spec": with_values(queue.resource, queue.document, more)}
@@ -49,7 +49,7 @@ def stop(borrowing: Borrowing, now_s: float, for_whom: str, reason: str) -> Obje
     elif holder_of(borrowing.document):
         raise HoldError(f"{borrowing.name} is held by {holder_of(borrowing.document)} already")
     else:
-        # Its Command follows.
+        # The Command follows in the next reconcile.
         changes = {"metadata": marks(HOLDER, {STEP: ABORT})}
     notice = Notice(MINE, Cause.LENDING, for_whom, now_s, reason[:_LONGEST])
     uid = str(borrowing.document["metadata"].get("uid", ""))
@@ -67,12 +67,12 @@ def _unmarked(document: Object) -> Object:
 
 
 def returned(borrowing: Borrowing) -> Object:
-    """The patch that lets it go on."""
+    """The patch that releases it."""
     if borrowing.resource == VOLCANO_JOBS:
         return {"metadata": marks(HOLDER, {STEP: RESUME})}
     return release(borrowing.resource, borrowing.document)
 
 
 def advised(text: str) -> Object:
-    """The patch that only says what would be done."""
+    """The patch that only reports what would be done."""
     return {"metadata": {"annotations": {ADVICE_ANNOTATION: text}}}

@@ -31,13 +31,13 @@ _GRACE_S, _OBSERVE_EVERY_S, _REFUSED_S = 30.0, 5.0, 60.0
 
 
 class QueueOf(Protocol):
-    """Reads a borrower's queue; ``weigh`` with what each workload would lose."""
+    """Reads a borrower's queue; ``weigh``: with what each workload would lose."""
 
     def __call__(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> BorrowingQueue: ...
 
 
 class Planner:
-    """``queue_of`` reads a borrower's queue, whatever system it is of."""
+    """``queue_of`` reads a borrower's queue in any queueing system."""
 
     def __init__(
         self, cluster: LiveCluster, forecasts: Forecasts, settings: ControllerSettings, queue_of: QueueOf
@@ -102,7 +102,7 @@ class Planner:
         self._memories[pool.uid] = replace(evaluation.memory, saves=before.saves)
 
     def record(self, pool: Pool, outcome: Outcome, now_s: float) -> None:
-        """Learn from what became of a plan: how long saves took, and which workloads may not be changed."""
+        """Learn from an outcome: how long saves took, and which workloads cannot be changed."""
         if outcome.saves_s:
             before = self._memories.get(pool.uid, pool.status.memory)
             self._memories[pool.uid] = replace(before, saves=(*before.saves, *outcome.saves_s)[-_MOST_SAVES:])
@@ -117,7 +117,7 @@ class Planner:
                     self._learn(self._weighed(evaluation, index), evaluation.now_s)
 
     def _victims(self, evaluation: Evaluation, by_s: float) -> tuple[Choice, tuple[Borrowing, ...]]:
-        """Which workloads of all queues give back what is missing: those that lose least."""
+        """The workloads of all queues that give back what is missing: those that lose least."""
         queues = [self._weighed(evaluation, index) for index, queue in enumerate(evaluation.queues) if queue.beyond]
         for queue in queues:
             self._learn(queue, evaluation.now_s)
@@ -140,7 +140,7 @@ class Planner:
         )
 
     def _borrowing(self, pool: Pool, index: int, now_s: float) -> BorrowingQueue:
-        """The queue of a borrower, unless another pool lends to it, or this one in another place."""
+        """The queue of a borrower, with a problem if another pool, or another entry of this one, lends to it."""
         assert pool.spec is not None
         borrower = pool.spec.borrowers[index]
         queue = self._queue_of(borrower, pool.spec.resource, now_s, weigh=False)
@@ -157,7 +157,7 @@ class Planner:
         return replace(queue, held=held)
 
     def _claims(self, borrower: Borrower) -> list[tuple[Pool, int, Borrower]]:
-        """Who lends to a queue: pools that act before those that watch, the oldest first."""
+        """Entries that lend to a queue: pools in mode enforce before others, the oldest first."""
         pools = [(pool, pool.spec) for pool in self._cluster.pools() if pool.spec is not None]
         pools.sort(key=lambda it: (it[1].mode is not Mode.ENFORCE, it[0].created, it[0].name))
         return [
@@ -203,7 +203,7 @@ def _queue_plan(
 ) -> QueuePlan:
     turn = queued.turn(queue, share, now_s)
     if queue.barred is not None:
-        # What may not be stopped may not borrow, and which workloads the queueing system admits is not ours to say.
+        # Workloads that may not be stopped may not borrow, and the queueing system chooses which it admits.
         turn = Turn((), min(turn.open, max(queue.own * WHOLE_GPU, queue.used)))
     held = {borrowing.name: borrowing for borrowing in queue.held}
     lent = math.ceil(turn.open / WHOLE_GPU) - queue.own
@@ -216,7 +216,7 @@ def _pods_of(service: PoolService, pods: Sequence[SeenPod]) -> list[SeenPod]:
 
 
 def _gpus(pods: Sequence[SeenPod], resource: str) -> int:
-    """What pods ask for that run, or wait: a pod that waits is a need."""
+    """What running and pending pods request: a pending pod is a need."""
     return math.ceil(sum(pod.amounts.get(resource, 0) for pod in pods if not pod.terminating) / WHOLE_GPU)
 
 
@@ -232,7 +232,7 @@ def _with_starts(memory: Memory, pods: Sequence[SeenPod]) -> Memory:
     new = {pod.gpu_pod.uid: pod.start_s for pod in pods if pod.start_s is not None and pod.gpu_pod.uid not in known}
     if not new:
         return memory
-    # Pods that are there are not counted twice when older ones are dropped.
+    # Existing pods are not counted twice when older ones are dropped.
     return replace(memory, starts=(*memory.starts, *new.items())[-max(_MOST_STARTS, len(pods)) :])
 
 

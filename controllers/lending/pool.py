@@ -1,4 +1,4 @@
-"""LendingPools and pods, reduced to what matters here; nothing that anybody may have written makes these raise."""
+"""LendingPools and pods, reduced to what matters here. Readers never raise for what an object can hold."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -58,7 +58,7 @@ def seen_pod(pod: Object) -> SeenPod | None:
 
 
 def _start_s(pod: Object) -> float | None:
-    """A pod whose containers have started again is ready since its last start only."""
+    """After a restart of its containers, the readiness of a pod shows its last start only."""
     if any(at(item, "restartCount") for _, item in items(pod, "status", "containerStatuses")):
         return None
     scheduled, ready = (_since(pod, name) for name in ("PodScheduled", "Ready"))

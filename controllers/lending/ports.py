@@ -20,7 +20,7 @@ class ControllerSettings:
     """Times in seconds."""
 
     refresh_s: float = 60.0
-    """Forecasts are asked for so often; the grid on which promises are made and learned from."""
+    """How often forecasts are requested; the grid on which promises are made and learned from."""
     stale_s: float = 300.0
     """Older forecasts count as none."""
     history_s: float = 300.0
@@ -31,7 +31,7 @@ class ControllerSettings:
 
 
 class Errors:
-    """Of several writes each is tried, whatever becomes of the others; ``raise_first`` raises what went wrong."""
+    """Tries each of several writes, whatever becomes of the others; ``raise_first`` raises the first error."""
 
     def __init__(self) -> None:
         self._first: ApiError | None = None
@@ -49,7 +49,7 @@ class Errors:
 
 
 class Writer:
-    """Fenced writes that the cluster's view learns of at once: informers may come later. All raise Conflict when the
+    """Fenced writes that the cluster's state shows at once: informers may be later. All raise Conflict when the
     object has changed since it was seen."""
 
     def __init__(self, fence: Fence, cluster: LiveCluster, kube: Kube) -> None:
@@ -67,12 +67,12 @@ class Writer:
         self._cluster.noted(resource, await self._fence.patch(resource, document, changes))
 
     async def order(self, job: Object, action: str, reason: str) -> None:
-        """Have Volcano abort or resume a Job; an order that is there already is left alone."""
+        """Have Volcano abort or resume a Job; an existing Command is left alone."""
         with contextlib.suppress(AlreadyExists):
             await self._fence.create(VOLCANO_COMMANDS, command(job, action, reason))
 
     async def give_back(self, resource: Resource, document: Object) -> None:
-        """A workload that is held as it was."""
+        """Release a held workload."""
         if resource == VOLCANO_JOBS and phase_of(document) in STOPPING:
             await self.order(document, RESUME, "It is no longer held.")
         await self.patch(resource, document, release(resource, document))

@@ -1,4 +1,4 @@
-"""Borrowers' queues, whatever system they are of."""
+"""The queues of borrowers, in any queueing system."""
 
 from kopt.controllers.lending.borrowers import Weighing
 from kopt.controllers.lending.kai import Kai

@@ -1,9 +1,9 @@
-"""One pass over all pools, from what stands on them and on the queues: nothing that matters is only in memory.
+"""One reconcile of all pools, from the state on them and on the queues: nothing that matters is only in memory.
 
-In this order: borrowers are chosen; a quota that has to fall falls, so that nobody new is admitted; the chosen are
-asked to save, told to go. Where all is given back those who may return are let go in the ledger's order, and a quota
-that may rise rises once they are in the queue. The status is written.
-Wherever this ends in between, the next pass finds the rest still to be done.
+In this order: victims are selected; quotas that have to fall are lowered, so that no new workload is admitted; victims
+are asked to save, then stopped. Once all is taken back, held workloads return in the order of their evictions, and a
+quota that may rise is raised once they are back in the queue. Then the status is written.
+Wherever this is interrupted, the next reconcile does the rest.
 """
 
 import logging
@@ -117,9 +117,9 @@ class Reconciler(Retrying):
         DECISIONS.info("LendingPool %s", pool.name, extra={"decision": about})
 
     async def _tidied(self, pools: Sequence[Pool]) -> float:
-        """Queues and workloads that no pool lends to any more, or none can, get back what is theirs."""
+        """Restore queues and release workloads that no pool lends to any more, or can."""
         if any(pool.spec is None for pool in pools):
-            # What it says cannot be read: perhaps it lends to these.
+            # Its spec cannot be read: it may lend to these.
             return _IDLE_S
         lent = [
             queue
@@ -141,7 +141,7 @@ class Reconciler(Retrying):
         try:
             errors.raise_first()
         except Invalid:
-            # A quota that has changed meanwhile.
+            # A quota that has changed since.
             return SOON_S
         return _IDLE_S
 

@@ -31,7 +31,7 @@ class Queued:
         return cls(tuple(held), tuple(returning), (queue.own + most_lent) * WHOLE_GPU)
 
     def claim(self, queue: BorrowingQueue, now_s: float) -> Claim:
-        """What the queue would have of what is lent."""
+        """The queue's claim to what is lent."""
         if queue.problem is not None:
             return Claim(0)
         first = overdue((*self.held, *self.returning), self.most, now_s)
@@ -48,7 +48,7 @@ class Queued:
 
 
 def most_lent(pool: LendingPool, history: Sequence[HistoryPoint], lent: int, now_s: float) -> int:
-    """GPUs that borrowers may count on to have some time: the most of the last day, once a day is known."""
+    """GPUs that borrowers may expect at some time: the most of the last day, once a day is known."""
     if not history or history[0].at_s > now_s - 0.9 * _DAY_S:
         return pool.gpus - sum(service.minimum_gpus for service in pool.services)
     return max(lent, *(history_point.lent for history_point in history))

@@ -1,4 +1,4 @@
-"""What informers have seen, and what was written since."""
+"""The state observed by informers, with our own writes."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ _STARTING_AGAIN = {"JobSet", "MPIJob", "RayJob"}
 
 
 class LiveCluster:
-    """``changed`` is set by whatever may change what is to be done; ``since_s`` says since when (monotonic)."""
+    """``changed`` is set by every change that may need a reconcile; ``since_s`` says since when (monotonic)."""
 
     def __init__(self, kube: Kube) -> None:
         self.changed, self.pools_changed = asyncio.Event(), asyncio.Event()
@@ -113,7 +113,7 @@ class LiveCluster:
         return {uid: entry for uid, entry in entries_by_name.items() if entry.outcome.phase is Phase.WAITING}
 
     def noted(self, resource: Resource, document: Object) -> None:
-        """This was written just now."""
+        """Record a write of our own."""
         self._caches[resource].record(document)
 
     def nudge(self) -> None:
@@ -134,7 +134,7 @@ def _gpu_pod(pod: SeenPod | None) -> GpuPod | None:
 
 def gpu_job(job: Object) -> Object | None:
     """Jobs that have not ended and whose pods are for a queue of KAI's; the label says which. Not those of a
-    JobSet and the like, which would let them run again at once."""
+    JobSet and the like, which would resume them at once."""
     ended = any(
         text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True"
         for _, item in items(job, "status", "conditions")

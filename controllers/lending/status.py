@@ -1,4 +1,4 @@
-"""A pool's status, from what was decided and done."""
+"""The status of a pool, from the plan and its outcome."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ _MOST_HISTORY = 288
 def status_after(
     pool: Pool, evaluation: Evaluation, known: Known, reclaiming: Reclaiming | None, history_s: float
 ) -> PoolStatus:
-    """What stands on the pool now that this was carried out."""
+    """The status once the plan is applied."""
     before, plan = pool.status, evaluation.plan
     decision = LastDecision(plan.verb, plan.gpus, evaluation.now_s, plan.reasons)
     status = PoolStatus(
@@ -45,7 +45,7 @@ def status_after(
 
 
 def refused(pool: Pool, now_s: float) -> PoolStatus:
-    """Of a pool whose spec cannot be read: everything stays as it was."""
+    """The status of a pool whose spec cannot be read: everything else stays."""
     return replace(
         pool.status,
         generation=pool.generation,
@@ -54,7 +54,7 @@ def refused(pool: Pool, now_s: float) -> PoolStatus:
 
 
 def is_news(before: PoolStatus, after: PoolStatus, tick_s: float) -> bool:
-    """Whether this has to be written now; what only goes on is written once in ``tick_s``."""
+    """Whether this has to be written now; unchanged states are written once in ``tick_s``."""
 
     def reported(pool_status: PoolStatus) -> tuple[object, ...]:
         conditions = tuple((it.type, it.status, it.reason) for it in pool_status.conditions)

@@ -1,4 +1,4 @@
-"""What a decision about a pool rests on: queues that borrow, what runs and waits in them, pods, forecasts.
+"""The input of a decision about a pool: borrowing queues, their workloads, and pods.
 
 GPUs of workloads are milli-GPUs, those of queues and pools whole ones.
 """

@@ -1,7 +1,7 @@
-"""One pass over all benchmarks: keep what tests have shown, give way, start what is due, say how far it is.
+"""One reconcile of all benchmarks: keep results, give way to other pods, start due tests, report progress.
 
-Results are kept before a test is charged, and it is charged before its Job is deleted; so a leader that follows a
-death at any point does the rest, and nothing is measured or charged twice.
+Results are kept before a test is charged, and it is charged before its Job is deleted; so the next leader does the rest
+after a crash at any point, and nothing is measured or charged twice.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What informers have seen, and what was written since."""
+"""The state observed by informers, with our own writes."""
 
 import asyncio
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class _Priority(NamedTuple):
 
 
 class LiveCluster:
-    """``changed`` is set by whatever may change what is to be done. ``namespace`` is that of the tests."""
+    """``changed`` is set by every change that may need a reconcile. ``namespace`` is that of the tests."""
 
     def __init__(self, kube: Kube, namespace: str) -> None:
         self.changed = asyncio.Event()

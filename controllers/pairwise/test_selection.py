@@ -1,4 +1,4 @@
-"""Which tests of a benchmark may start or have to give way, from what the cluster shows now."""
+"""Which tests of a benchmark may start or have to give way, by the observed cluster."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
-"""Pre-emption (K5): whom a waiting workload of higher priority takes the place of, and when. Kueue does the taking.
+"""Preemption (K5): which workloads make room for a pending one of higher priority, and when. Kueue evicts them.
 
-In: Kueue's Workloads and queues, what the logs of running gangs say (annotations on their pods), evictions of the last
-day. Out: for a short time other priorities on running Workloads, so that Kueue can take nobody but the chosen; events,
-metrics, a decision on the waiting Workload. Nothing is evicted here.
+In: Kueue's Workloads and queues, the checkpoint status of running gangs (annotations on their pods), evictions of the
+last day. Out: raised priorities on running Workloads for a short time, so that Kueue can preempt the selected victims
+only; events, metrics, a decision on the pending Workload. Of Kueue's Workloads none is evicted here.
 """

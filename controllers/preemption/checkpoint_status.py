@@ -26,7 +26,7 @@ RISK, RISK_BETWEEN = "kaiwo.ai/work-at-risk", "kaiwo.ai/work-at-risk-interval"
 REASON, MODEL = "kaiwo.ai/checkpoint-reason", "kaiwo.ai/checkpoint-model"
 _NEVER_SAFE = (JobState.UNKNOWN, JobState.CKPT_WRITING)
 SKEW_S = 60.0
-"""Clocks of nodes may be ahead by this much; observations further ahead are ignored."""
+"""Clocks of nodes may be ahead by this much; later observations are ignored."""
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 

@@ -40,7 +40,7 @@ class Claims:
             self._since_s.pop(new.uid, None)
 
     def settled(self, pod: GpuPod) -> GpuPod:
-        """The pod as it counts: without a claim that has lasted for too long."""
+        """The pod without a claim that has lasted for too long."""
         since_s = self._since_s.get(pod.uid)
         if since_s is None or not is_claim(pod.annotations) or self._clock() - since_s <= LONGEST_CLAIM_S:
             return pod

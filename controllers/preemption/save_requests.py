@@ -1,4 +1,4 @@
-"""How the pods of a Workload stand with requests to save. All of it is on the pods."""
+"""The state of save requests on the pods of a Workload. All of it is on the pods."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Saving:
 
     @classmethod
     def of(cls, pods: Sequence[GpuPod], now_s: float, since_s: float) -> "Saving":
-        """Requests that were over before ``since_s`` do not count."""
+        """Requests that ended before ``since_s`` do not count."""
         own = tuple(pod for pod in pods if pod.gpus)
         views = tuple(saving_by(pod.annotations) for pod in own)
         asked = [
@@ -38,16 +38,16 @@ class Saving:
 
     @property
     def unasked_pods(self) -> list[GpuPod]:
-        """Who is still to be asked."""
+        """Pods that are still to be asked."""
         still = unasked(self.views, self.since_s)
         return [pod for pod, requests in zip(self.pods, still, strict=True) if requests]
 
     @property
     def saved_at_s(self) -> float | None:
-        """When it was asked, where it has saved since."""
+        """When it was asked, if it has saved since."""
         return self.request.at_s if self.request and self.state is SaveState.SAVED else None
 
     def is_for(self, preemptor: str) -> bool:
-        """Whether it was asked for this one, and an answer may still come."""
+        """Whether it was asked for this preemptor, and may still save."""
         ours = self.request is not None and self.request.for_whom == preemptor
         return ours and self.state in (SaveState.ASKED, SaveState.ASKABLE)

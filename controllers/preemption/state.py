@@ -1,4 +1,4 @@
-"""What informers have seen, and what was written since."""
+"""The state observed by informers, with our own writes."""
 
 import asyncio
 from collections import Counter
@@ -36,7 +36,7 @@ from kopt.policies.admission.mode import effective_mode
 
 
 class LiveCluster:
-    """``changed`` is set by whatever may change what is to be done."""
+    """``changed`` is set by every change that may need a reconcile."""
 
     def __init__(self, kube: Kube, mode: Mode = Mode.OBSERVE, workload_may_lower: bool | None = None) -> None:
         self._mode, self._may_lower = mode, workload_may_lower

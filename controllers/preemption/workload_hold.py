@@ -1,9 +1,9 @@
-"""Workloads are held as they come to their queue, where Kueue would make room for them at once: a webhook of the
-controller's own process, which answers for others, too (``Reviewer``). Nobody there to answer means that nobody there
-would let them go, and then nothing is held.
+"""Workloads are held as they enter their queue if Kueue would preempt for them at once: by a webhook in the
+controller's own process, which serves other reviews as well (``Reviewer``). While no replica serves it, none would
+release a Workload, and none is held.
 
-A Workload comes when Kueue creates it, and when it is written otherwise than before while it waits: others who held it
-by ``active`` or in a queue that does not exist let it go, or its Job or its priority was changed.
+A Workload enters its queue when Kueue creates it, and when it changes while it is pending: it was released by another
+holder, or its Job or its priority was changed.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Profiling Jobs: made for a job type that nothing is known of, and taken away when what they found is kept."""
+"""Profiling Jobs: created for job types without a known size, and deleted once their result is kept."""
 
 from collections.abc import Callable
 

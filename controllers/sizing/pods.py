@@ -1,4 +1,4 @@
-"""What the pods of Jobs tell when they end."""
+"""What the pods of Jobs report at their end."""
 
 from dataclasses import dataclass
 

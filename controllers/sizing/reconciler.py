@@ -1,4 +1,4 @@
-"""One step at a time for one Job, decided anew from what stands on the objects; every step is one write."""
+"""One step at a time for one Job, decided anew from the state on the objects; every step is one write."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""What the webhook does for staging: a workload that asks for data is held as it is created, before its queue sees it.
+"""The webhook's part of staging: a workload that requests data is held at its creation, before its queue sees it.
 
 Only while the controller renews its Lease: nothing is held that would not be released.
 """
@@ -28,7 +28,7 @@ LEASE = "kopt-staging"
 _KUEUE_CHECK_S = 60.0
 _WAITS = "It waits for its data."
 _STOPPED_BY_FIELD = frozenset((resource.group, resource.kind) for resource in HOLDABLE)
-"""Who makes pods and is held itself."""
+"""Owners of pods that are held themselves."""
 
 
 class StagingAtAdmission:

@@ -10,7 +10,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def affinity_to(hostnames: Sequence[str], pod: Object, *, only_adds: bool = False) -> Object:
-    """The ``affinity`` of a pod's spec that keeps it to these hosts, beside what it asks for itself.
+    """The ``affinity`` of a pod's spec that keeps it on these hosts, beside its own.
 
     Hosts that were written earlier, and have no copy any more, are replaced; with ``only_adds`` terms are only added
     to, as a pod that waits behind a gate allows nothing else.

@@ -1,4 +1,4 @@
-"""What is done about StagedData: Jobs, status, finalizer, events. Deciding is the policy's."""
+"""What is done about StagedData: Jobs, status, finalizer, events. The policy decides."""
 
 import time
 from collections import Counter
@@ -53,7 +53,7 @@ class Downloads:
         self._refused: dict[tuple[str, str], tuple[float, str]] = {}
 
     def begin_pass(self, snapshot: StagingSnapshot) -> None:
-        """Say which downloads may begin: of all that could, in turns of their namespaces."""
+        """Select the downloads that may begin, taking turns between namespaces."""
         now_s, rules = self._clock(), self._settings.rules
         self._refused = {key: item for key, item in self._refused.items() if now_s < item[0]}
         wanted = [
@@ -66,7 +66,7 @@ class Downloads:
         started, self._turns = share(wanted, running, self._turns, at_once=rules.at_once, per_namespace=rules.share)
         self._started = frozenset(wish.place for wish in started)
         counts = running + Counter(wish.namespace for wish in started)
-        # Who waits for a slot of its own namespace would not get one that others give up.
+        # A download that waits for its own namespace's slots would not get one that others give up.
         pending = [wish for wish in wanted if wish.place not in self._started and counts[wish.namespace] < rules.share]
         self._steps.observe(snapshot, now_s, len(pending))
 
@@ -110,7 +110,7 @@ class Downloads:
     async def _obey(
         self, staged: DataObject, snapshot: StagingSnapshot, outcome: Outcome
     ) -> tuple[Outcome, DataObject]:
-        """Begin and end Jobs; what could not be done stands in the copies."""
+        """Begin and end Jobs; failures are written into the copies."""
         copies = {item.place: item for item in outcome.data.copies}
         again_s = outcome.again_s
         for order in outcome.orders:
@@ -187,7 +187,7 @@ class Downloads:
         return replace(known, folder_gone=gone, runs=runs)
 
     async def _write_status(self, staged: DataObject, data: StagedData, now_s: float) -> float | None:
-        """The status where it changed; figures alone not too often. When to write them, if not now."""
+        """Write the status if it changed; figures alone not too often. Returns when to write them, if not now."""
         before, after = staged.document.get("status") or {}, status_of(data)
         if before == after:
             return None

@@ -41,7 +41,7 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 
 
 class Replica(LedReplica):
-    """The parts of one process, put together. What is held or under way when it ends is the next leader's."""
+    """The parts of one process, put together. The next leader goes on with what is held or under way at its end."""
 
     goes_by = checks(STAGING_ANNOTATION, holder=HOLDER)
 

@@ -1,4 +1,4 @@
-"""What the parts of the staging controller are given: the cluster as it shows, fenced writes, settings."""
+"""Interfaces of the staging controller: the observed cluster, fenced writes, settings."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class DataObject:
 
 
 class Cluster(Protocol):
-    """What informers have seen, with own writes on top."""
+    """The state observed by informers, with our own writes."""
 
     def data(self) -> Sequence[DataObject]: ...
 
@@ -66,12 +66,12 @@ class Cluster(Protocol):
     def namespace(self, name: str) -> NamespaceSettings: ...
 
     def noted(self, resource: Resource, document: Object) -> None:
-        """This was written just now."""
+        """Record a write of our own."""
         ...
 
 
 class Reads(Protocol):
-    """What is asked for when it is needed (``cluster.client.api.Kube``)."""
+    """Reads on demand (``cluster.client.api.Kube``)."""
 
     async def get(self, resource: Resource, name: str, namespace: str = "", subresource: str = "") -> Object: ...
 
@@ -98,7 +98,7 @@ class Writes(Protocol):
 
 
 class Progresses(Protocol):
-    """What pods tell while they run."""
+    """The progress that running pods report."""
 
     def follow(self, pods: Iterable[DownloadPod]) -> None: ...
 

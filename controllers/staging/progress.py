@@ -1,4 +1,4 @@
-"""How far downloads are, from what their pods print: a line of JSON a second (``kopt stage -o json``)."""
+"""The progress of downloads, from the logs of their pods: a line of JSON a second (``kopt stage -o json``)."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ class LogProgress:
         self._following: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, pods: Iterable[DownloadPod]) -> None:
-        """From now on these pods, and no others."""
+        """Follow these pods from now on, and no others."""
         known = {item.uid: item for item in pods}
         for uid in [uid for uid in self._following if uid not in known]:
             self._following.pop(uid).cancel()

@@ -1,4 +1,4 @@
-"""Since when downloads have got on, as far as this process has seen: a new leader gives each its time again."""
+"""How long downloads have made no progress, as observed by this process: a new leader starts the time anew."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class Steps:
     def observe(self, snapshot: StagingSnapshot, now_s: float, pending: int = 0) -> None:
         """``pending``: how many others could begin if there were slots; so many give theirs up after the longest time.
 
-        Progress alone keeps no slot for ever: a source that sends a byte now and then always gets on.
+        Progress alone keeps no slot for ever: a source that sends a byte now and then always makes some.
         """
         under_way = {job.uid: run for of in snapshot.jobs.values() for job, run in of.values() if _has_a_slot(run)}
         self._seen = {uid: self._after(uid, run.amounts, now_s) for uid, run in under_way.items()}

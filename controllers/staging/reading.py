@@ -41,7 +41,7 @@ _LONGEST = 300
 
 
 def read_workload(document: Object, resource: Resource) -> RequestingWorkload | None:
-    """None for a workload that asks for nothing."""
+    """None for a workload that requests no data."""
     request, kind = request_of(document), HOLDABLE[resource]
     if not request:
         return None
@@ -54,7 +54,7 @@ def read_workload(document: Object, resource: Resource) -> RequestingWorkload | 
 
 
 def read_requesting_pod(document: Object) -> RequestingWorkload | None:
-    """A pod that asks for data itself; None for one that asks for nothing any more."""
+    """A pod that requests data itself; None for one that no longer does."""
     request = request_of(document)
     if not request:
         return None
@@ -65,7 +65,7 @@ def read_requesting_pod(document: Object) -> RequestingWorkload | None:
 
 
 def _asking(document: Object, resource: Resource, request: Request, *, queued: bool, runs: bool) -> RequestingWorkload:
-    """What is read alike from every kind."""
+    """What is read in the same way from every kind."""
     metadata, annotations = slim(document)["metadata"], mapping(document, "metadata", "annotations")
     pod_sets = BY_KEY[resource.group, resource.kind].pod_sets(document)
     return RequestingWorkload(

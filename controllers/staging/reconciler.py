@@ -1,4 +1,4 @@
-"""One pass over all StagedData and all workloads that ask for some, from what stands on the objects."""
+"""One reconcile of all StagedData and of all workloads that request some, from the state on the objects."""
 
 import logging
 import time
@@ -48,7 +48,7 @@ class Reconciler(Retrying):
         self._progress.follow([pod for pod in self._cluster.pods() if pod.job_uid in running])
         snapshot = snapshot_of(self._cluster, self._progress, self._settings, self._clock())
         again_s = [_IDLE_S] + ([_UNSETTLED_S] if snapshot.unsettled else [])
-        # Who waits is held first: that is what must not be late.
+        # Holds come first: they must not be late.
         for workload in snapshot.workloads:
             subject = Subject.of(workload.resource, workload.document)
             again_s.append(await self._handle(subject, partial(self._holding.reconcile, workload, snapshot)))

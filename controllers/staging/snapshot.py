@@ -1,4 +1,4 @@
-"""Everything that one pass decides on, put together from what was seen."""
+"""The snapshot on which one reconcile decides."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,9 +24,9 @@ from kopt.policies.staging.pod import as_users_know_it
 
 _LAST_WORDS_S = 10.0
 _SLOW_S = 60.0
-"""A pod begins, or ends, in less."""
+"""A pod starts, or ends, within this time."""
 Location = tuple[str, str]
-"""Where copies share room: (namespace, claim), or ("", node)."""
+"""Where copies share disk space: (namespace, claim), or ("", node)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class StagingSnapshot:
         return result[0] if result else None
 
     def running(self, verb: Verb) -> Counter[str]:
-        """How many Jobs of ours do this now, by namespace; those whose pods cannot begin keep no others from it."""
+        """Number of our Jobs that do this now, by namespace; those whose pods cannot start do not count."""
         result = [(job, run) for of in self.jobs.values() for job, run in of.values() if not run.ended]
         return Counter(job.key[0] for job, run in result if not run.pending_reason and run.verb is verb)
 
@@ -158,13 +158,13 @@ def snapshot_of(cluster: Cluster, progress: Progresses, settings: StagingSetting
 
 
 def mode_of(cluster: Cluster, namespace: str, own: str, settings: StagingSettings) -> tuple[Mode, bool]:
-    """The mode that holds for something in a namespace, and whether it has opted in."""
+    """The effective mode in a namespace, and whether it has opted in."""
     space = cluster.namespace(namespace)
     return effective_mode(own, space.mode, settings.mode, settings.workload_may_lower), space.managed
 
 
 def cached_copies(data_objects: Iterable[DataObject], users: Mapping[Key, object]) -> dict[Location, list[Cached]]:
-    """Copies by where they share room."""
+    """Copies by location."""
     cacheds: dict[Location, list[Cached]] = defaultdict(list)
     for staged in data_objects:
         data = staged.data
@@ -219,7 +219,7 @@ def _size(data: StagedData, copy: Copy) -> int:
 
 
 def _stuck(pod: DownloadPod, now_s: float) -> str:
-    """Why a pod does not do its work; empty where it does, or soon may."""
+    """Why a pod does not work; empty if it does, or soon may."""
     if pod.leaves_at_s is not None and not pod.ended and now_s - pod.leaves_at_s >= _SLOW_S:
         return (
             f"its pod {pod.key[1]} is to end, and node {pod.node} does not confirm it; if the node is lost, delete it, "

@@ -1,4 +1,4 @@
-"""What informers have seen, and what was written since."""
+"""The state observed by informers, with our own writes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -41,11 +41,11 @@ from kopt.controllers.staging.views import (
 from kopt.policies.staging.pod import DATA_LABEL
 
 WORKLOADS = tuple(resource for resource in HOLDABLE if resource not in (CRON_JOBS, KUEUE_WORKLOADS))
-"""Kinds that may ask for data: what makes Jobs again and again asks in what it makes."""
+"""Kinds that may request data: for a CronJob the Jobs that it creates do."""
 
 
 class LiveCluster:
-    """``changed`` is set by whatever may change what is to be done."""
+    """``changed`` is set by every change that may need a reconcile."""
 
     def __init__(self, kube: Kube) -> None:
         self.changed = asyncio.Event()

@@ -36,7 +36,7 @@ class RequestingWorkload:
     mode: str
     parked: bool
     changeable: bool
-    """Its controller has stopped it: what its queue lets run can be parked then."""
+    """Its controller has stopped it: also a workload that its queue has admitted can be parked then."""
     gangs: tuple[Gang, ...]
 
     @property
@@ -79,12 +79,12 @@ class DownloadPod:
     died: str = ""
     """The system's message for an end that the pod could not report."""
     leaves_at_s: float | None = None
-    """It is to be gone by then."""
+    """When its grace period ends."""
 
 
 @dataclass(frozen=True)
 class DownloadJob:
-    """One of our Jobs, without what its pods tell."""
+    """One of our Jobs, without the reports of its pods."""
 
     document: Object = field(compare=False, repr=False)
     version: str

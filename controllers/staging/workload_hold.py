@@ -58,7 +58,7 @@ class Holding:
         )
         ready = complete and not workload.request.problem and not missing
         if ready and workload.holder != HOLDER and staging_report_of(workload.document).get("state") != "ready":
-            # Where its copies are has to be written into it first.
+            # The nodes of its copies have to be written into it first.
             ready = _common_nodes(staged_datas) is None
         kueue = snapshot.kueue.get(workload.uid, ())
         begun = await self._has_begun(workload, requested=mode is Mode.ENFORCE and acts and not ready)
@@ -101,13 +101,13 @@ class Holding:
         self._reported = {uid: summary for uid, summary in self._reported.items() if uid in there}
 
     def _data(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> tuple[list[StagedData], list[str]]:
-        """What there is of the StagedData that it names, and the names of those that there are not."""
+        """The existing StagedData that it names, and the names of missing ones."""
         keys = keys_of(workload)
         staged_datas = [snapshot.data_objects[key].data for key in keys if key in snapshot.data_objects]
         return staged_datas, [name for space, name in keys if (space, name) not in snapshot.data_objects]
 
     async def _make(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> None:
-        """The StagedData of what it asks for without a name."""
+        """Create the StagedData for its unnamed requests."""
         for name, spec in workload.request.made:
             if (workload.key[0], name) not in snapshot.data_objects:
                 try:
@@ -117,7 +117,7 @@ class Holding:
                 self._cluster.noted(STAGED_DATA, made)
 
     async def _has_begun(self, workload: RequestingWorkload, *, requested: bool) -> bool:
-        """Whether stopping it loses something; its pods are only asked for where that decides."""
+        """Whether stopping it loses work; its pods are only read if that decides."""
         if workload.ran or not workload.runs or not requested or workload.holder not in ("", HOLDER):
             return workload.ran
         if workload.resource != JOBS:
@@ -135,14 +135,14 @@ class Holding:
         )
 
     async def _stop(self, kueue: Sequence[QueuedWorkload]) -> None:
-        """Suspended by anybody else, Kueue would start it again."""
+        """Kueue would start it again if others suspended it."""
         for item in kueue:
             if item.active and item.has_quota:
                 changes = hold(KUEUE_WORKLOADS, item.document, HOLDER)
                 self._cluster.noted(KUEUE_WORKLOADS, await self._writes.patch(KUEUE_WORKLOADS, item.document, changes))
 
     async def give_back(self, kueue: QueuedWorkload, snapshot: StagingSnapshot) -> None:
-        """A Workload of Kueue's that we have stopped is its queue's again once what it is of is."""
+        """A Workload that we have stopped is released once its owner is."""
         owner = next((workload for workload in snapshot.workloads if workload.uid == kueue.owner_uid), None)
         if kueue.holder == HOLDER and (owner is None or owner.holder != HOLDER):
             changes = release(KUEUE_WORKLOADS, kueue.document)
@@ -261,7 +261,7 @@ def _state(
 
 
 def _common_nodes(staged_datas: Sequence[StagedData]) -> set[str] | None:
-    """Nodes with a copy of all that lies on nodes; None where nothing does."""
+    """Nodes with copies of all node-cached data; None if none is node-cached."""
     places = [
         set(staged_data.ready_places)
         for staged_data in staged_datas

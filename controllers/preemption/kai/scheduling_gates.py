@@ -19,7 +19,7 @@ from kopt.controllers.preemption.kube_scheduler.views import PlainPod
 from kopt.core.decision import Mode
 
 _UNSEEN_S = 3.0
-"""Informers show by then what was let through; creation times are whole seconds."""
+"""Informers show new pods by then; creation times are whole seconds."""
 
 
 _HOOK: Object = {
@@ -39,7 +39,7 @@ _HOOK: Object = {
 
 
 class Gating:
-    """What the reviews of new pods answer."""
+    """The answers to reviews of new pods."""
 
     def __init__(self, cluster: LiveKai, mode: Mode, clock: Callable[[], float] = time.time) -> None:
         self._cluster, self._mode, self._clock = cluster, mode, clock
@@ -47,7 +47,7 @@ class Gating:
         self._came: dict[tuple[str, str], list[float]] = defaultdict(list)
 
     def answer(self, review: Review) -> Answer:
-        """The patch that holds a pod. Informers have to have been read."""
+        """The patch that holds a pod. Informers have to be synced."""
         document, now_s = review.object, self._clock()
         placed = {"name": review.name or "new", "namespace": review.namespace}
         pod = kai_pod(document | {"metadata": dict(mapping(document, "metadata")) | placed})
@@ -63,7 +63,7 @@ class Gating:
         return Answer(patch=gated(document)) if holds else ALLOWED
 
     def _gang(self, pod: PlainPod, snapshot: ClusterSnapshot, now_s: float) -> Gang:
-        """The pods of its gang that have no node: those that are seen, those that came just now, and this one."""
+        """The pods of its gang without a node: observed ones, those just created, and this one."""
         lately = {
             name: [time_s for time_s in times if now_s - time_s < _UNSEEN_S] for name, times in self._came.items()
         }

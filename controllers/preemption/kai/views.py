@@ -20,12 +20,12 @@ NO_BATCH = ("ReplicaSet", "StatefulSet", "DaemonSet", "Node")
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(h|ms|m|us|µs|ns|s)")
 _OTHER_RULES = ("priorityClassName", "kai.scheduler/preemptibility")
-"""Labels by which KAI takes another priority than the pod's, or takes it or not whatever that is."""
+"""Labels by which KAI uses another priority than the pod's, or decides on preemption regardless of it."""
 
 
 @dataclass(frozen=True)
 class KaiQueue:
-    """Thousandths of a GPU: what it owns and what it may use at most; None is any number.
+    """Milli-GPUs: its quota and its limit; None is any number.
 
     ``least_run_s``: no pod is preempted before; None where the parent queue's value applies.
     """
@@ -89,7 +89,7 @@ def gated(pod: Object) -> list[Object]:
 
 
 def ungated(pod: PlainPod) -> Object:
-    """The patch that gives a held pod to KAI."""
+    """The patch that releases a held pod to KAI."""
     document = {
         "metadata": {
             "name": pod.key[1],
@@ -104,7 +104,7 @@ def ungated(pod: PlainPod) -> Object:
 
 
 def lasting(pod: PlainPod, until_s: float) -> Object:
-    """The patch that says until when the room that was made for a pod is its own."""
+    """The patch with the time until which the room made for a pod is reserved for it."""
     decision = mapping_of(pod.gpu_pod.annotations, DECISION_ANNOTATION)
     return advised(pod.gpu_pod.uid, {**decision, "until": stamp(until_s)})
 

@@ -1,4 +1,4 @@
-"""Whether a Job goes on after its pods were evicted: each of them counts as a failure, and too many end it for good."""
+"""Whether a Job restarts after its pods were evicted: each counts as a failure, and too many end it for good."""
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, count, items, text

@@ -13,7 +13,7 @@ class PlainCluster(Protocol):
     def snapshot(self, now_s: float) -> ClusterSnapshot: ...
 
     def mode(self, pod: PlainPod) -> str:
-        """What the pod or its namespace says; empty for nothing."""
+        """The mode of the pod or its namespace; empty for none."""
         ...
 
 
@@ -23,15 +23,15 @@ class PlainWriter(Protocol):
     async def patch(self, pod: PlainPod, changes: Object) -> None: ...
 
     async def promise(self, pod: PlainPod, node: str) -> None:
-        """Keep the room on a node for a pod that waits."""
+        """Reserve room on a node for a pending pod."""
         ...
 
     async def read_pod(self, pod: PlainPod) -> PlainPod | None:
-        """What is there under its name now, asked of the API server; None for nothing."""
+        """The pod of this name as the API server has it now; None for none."""
         ...
 
     async def evict(self, pod: PlainPod, *, dry_run: bool = False) -> None: ...
 
     async def outlives(self, gang: Gang) -> bool:
-        """Whether its Jobs go on after all of its pods were evicted."""
+        """Whether its Jobs restart after all of its pods were evicted."""
         ...

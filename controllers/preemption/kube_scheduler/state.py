@@ -24,7 +24,7 @@ def seen_nodes(kube: Kube) -> Informer[PlainNode]:
 
 
 class LivePods:
-    """The cluster's pods in one way to read them. ``changed`` is set by whatever may change what is to be done."""
+    """The cluster's pods in one way to read them. ``changed`` is set by every change that may need a reconcile."""
 
     reads: Callable[[Object], PlainPod | None] = staticmethod(plain_pod)
 

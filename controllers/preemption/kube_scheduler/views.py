@@ -43,16 +43,16 @@ class PlainPod:
     """The node whose room is kept for it."""
     terminating: bool
     batch: bool
-    """It may be evicted: its owner makes another (steps of workflows and the like end for good), and no queue decides
+    """It may be evicted: its owner replaces it (steps of workflows and the like end for good), and no queue decides
     about it."""
     simple: bool
     """Whether it fits on a node depends on selector, taints and amounts alone."""
     created_s: float
     started_s: float | None
     ends_s: float = 0.0
-    """By when it should have ended, where it is going."""
+    """By when a terminating pod should have ended."""
     grace_s: float = 0.0
-    """The time that it was given to end, of that."""
+    """Its grace period for that."""
     mode: str = ""
     selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Any] = ()
@@ -68,7 +68,7 @@ class PlainPod:
 
     @property
     def resource(self) -> str:
-        """The one GPU resource that it asks for; empty where there is none, or several."""
+        """The one GPU resource that it requests; empty for none or several."""
         result = [name for name, value in self.requests.items() if value and is_gpu(name)]
         return result[0] if len(result) == 1 else ""
 

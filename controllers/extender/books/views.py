@@ -7,10 +7,9 @@ from typing import Any
 import orjson
 
 from kopt.cluster.client.resources import Key, Object
-from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.objects.namespace import MODE_ANNOTATION, read_namespace
 from kopt.cluster.runtime.tracing import TRACEPARENT_ANNOTATION
 from kopt.cluster.workloads.pod_request import NO_WISH, WORKLOAD_LABEL, Ask, Wish, ask_of
-from kopt.controllers.admission.state import namespace_annotations
 from kopt.controllers.extender.books.gang_membership import Membership, membership_of
 
 INDICES_ANNOTATION = "kaiwo.ai/gpu-indices"
@@ -74,8 +73,8 @@ def pod_state_of(document: Object, old: PodState | None, wishes: Mapping[Key, Wi
 
 
 def mode_of_namespace(document: Object) -> str:
-    """What a namespace's annotation says of the mode; empty without one."""
-    return namespace_annotations(document).mode
+    """The mode in a namespace's annotation; empty without one."""
+    return read_namespace(document).mode
 
 
 def _kin(spec: Mapping[str, Any]) -> int:

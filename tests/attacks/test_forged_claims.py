@@ -45,7 +45,7 @@ def test_a_claim_from_2099_does_not_make_the_colleague_the_victim() -> None:
 
 def test_so_it_is_under_kueue() -> None:
     cluster = books([("cheap", 2, 100, 3600), ("safe", 2, 100, 3600)], 2)
-    stamped = cluster.notes["gang-0"] | NEVER_SAFE | IN_2099
+    stamped = cluster.annotations["gang-0"] | NEVER_SAFE | IN_2099
     real = cluster.pods_of
 
     def pods_of(view: Any) -> list[Any]:

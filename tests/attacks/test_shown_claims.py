@@ -140,7 +140,7 @@ def test_verdicts_and_notices_of_a_preemption_say_so() -> None:
     claim = notes("TRAIN") | {LAST_TIME: "2999-01-01T00:00:00Z", "kaiwo.ai/last-checkpoint-step": "5"}
     for found, is_claim in ((claim, True), (notes(), False)):
         cluster = books([("safe", 4, 100, 9000)], 4)
-        cluster.notes["gang-0"] = found
+        cluster.annotations["gang-0"] = found
         passes(cluster)
         assert cluster.taken == ["gang-0"]
         texts = json.dumps(cluster.documents)

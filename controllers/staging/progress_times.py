@@ -59,11 +59,11 @@ class Steps:
         if item.amounts is None:
             return self._its_time_is_over()
         done = format_bytes(item.amounts.bytes_done)
-        return f"it stands at {done} for {limit_s / 60:.0f} min; it pauses for others, then resumes where it was"
+        return f"it stands at {done} for {limit_s / 60:.0f} min; others have their turn, then it resumes where it was"
 
     def _its_time_is_over(self) -> str:
         hours = self._rules.longest_s / 3600
-        return f"it has run for {hours:.0f} h; it pauses for others, then resumes where it was"
+        return f"it has run for {hours:.0f} h; others have their turn, then it resumes where it was"
 
 
 def _has_a_slot(run: Run) -> bool:

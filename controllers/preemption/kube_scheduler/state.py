@@ -39,7 +39,7 @@ class LivePods:
         nodes = {name: plain_node for (_, name), plain_node in self._nodes.objects.items()}
         counts = self._cluster.preemptions(now_s - 86_400.0)
         sets = dict(self._cluster.job_sets.objects.values())
-        pods = [replace(pod, view=self._cluster.claims.settled(pod.gpu_pod)) for pod in self._pods()]
+        pods = [replace(pod, gpu_pod=self._cluster.claims.settled(pod.gpu_pod)) for pod in self._pods()]
         return ClusterSnapshot(now_s, pods, nodes, counts, ours, self._stale_s, sets)
 
     def mode(self, pod: PlainPod) -> str:

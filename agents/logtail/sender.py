@@ -16,7 +16,7 @@ from kopt.agents.logtail.following import Mark
 from kopt.agents.logtail.records import LogLine
 from kopt.core.redaction import redact
 from kopt.serving.client.client import EndpointFailure, RequestRefused
-from kopt.serving.contract.answers import AnswerError
+from kopt.serving.contract.common import AnswerError
 
 _LOG = logging.getLogger(__name__)
 _LINE_BYTES = 160

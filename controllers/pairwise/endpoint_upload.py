@@ -17,7 +17,7 @@ from kopt.core.hardware.bandwidth import BandwidthError
 from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.hardware.pairwise import MeasuredPair
 from kopt.serving.client.client import EndpointFailure, RequestRefused
-from kopt.serving.contract.answers import AnswerError
+from kopt.serving.contract.common import AnswerError
 from kopt.serving.contract.pairwise_answers import PairsKept
 
 _LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.sources import Cluster
 from kopt.models.registry.registry import MetricRow, RegisteredModel
 from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, RequestRefused
-from kopt.serving.contract.answers import AnswerError
+from kopt.serving.contract.common import AnswerError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

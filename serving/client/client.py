@@ -29,7 +29,6 @@ from kopt.serving.client.gpus import gpus_prediction
 from kopt.serving.client.resilience import CircuitBreaker, RetryBudget
 from kopt.serving.client.tokens import TokenError, token_from
 from kopt.serving.contract.answers import (
-    AnswerError,
     DemandForecast,
     DemandQuery,
     History,
@@ -46,7 +45,7 @@ from kopt.serving.contract.answers import (
 )
 from kopt.serving.contract.bandwidth_answers import BandwidthAnswer, BandwidthQuery, WrongQuestion, parse_bandwidth
 from kopt.serving.contract.checkpoint_answers import FollowedJobs, parse_jobs
-from kopt.serving.contract.common import DEADLINE_HEADER, GRID_S
+from kopt.serving.contract.common import DEADLINE_HEADER, GRID_S, AnswerError
 from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse, pairs_request, parse_kept, parse_pairs
 from kopt.serving.contract.size_advice import SizeAdvice
 

@@ -6,13 +6,8 @@ from typing import Any
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
-from kopt.serving.contract.common import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, SCHEMA
+from kopt.serving.contract.common import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, SCHEMA, AnswerError
 from kopt.serving.contract.size_advice import SizeAdvice, size_advice
-
-
-class AnswerError(ValueError):
-    """The endpoint answered with something that is not a ``kopt/v1`` document."""
-
 
 Amount = float | None
 

@@ -9,8 +9,7 @@ from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.core.units import GIB
-from kopt.serving.contract.answers import AnswerError
-from kopt.serving.contract.common import SCHEMA
+from kopt.serving.contract.common import SCHEMA, AnswerError
 
 GpuIndexes = tuple[int, ...]
 

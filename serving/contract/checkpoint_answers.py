@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
-from kopt.serving.contract.answers import AnswerError
-from kopt.serving.contract.common import SCHEMA
+from kopt.serving.contract.common import SCHEMA, AnswerError
 
 
 @dataclass(frozen=True)

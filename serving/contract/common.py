@@ -26,6 +26,10 @@ GRID_S = 300
 """Finer histories are summed to this step; the same number as ``data.demand.table.GRID_S`` (a test holds them)."""
 
 
+class AnswerError(ValueError):
+    """The endpoint answered with something that is not a ``kopt/v1`` document."""
+
+
 @dataclass(frozen=True)
 class ModelOut:
     name: str

@@ -11,8 +11,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from kopt.serving.contract.answers import AnswerError
-from kopt.serving.contract.common import SCHEMA
+from kopt.serving.contract.common import SCHEMA, AnswerError
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from kopt.agents.logtail.following import Mark
 from kopt.agents.logtail.records import LogLine
 from kopt.agents.logtail.sender import ByteBudget, Counters, Sender, SenderSettings
 from kopt.serving.client.client import EndpointFailure, RequestRefused
-from kopt.serving.contract.answers import AnswerError
+from kopt.serving.contract.common import AnswerError
 
 JOB, HEAD = "research/llama", 160
 SETTINGS = SenderSettings(lines=4, linger_s=0.0, first_pause_s=2.0, longest_pause_s=8.0)

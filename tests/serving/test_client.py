@@ -19,7 +19,7 @@ from kopt.serving.client.client import (
     RequestRefused,
 )
 from kopt.serving.client.resilience import CircuitBreaker, RetryBudget
-from kopt.serving.contract.answers import AnswerError
+from kopt.serving.contract.common import AnswerError
 from kopt.serving.demand.service import DemandService
 from kopt.serving.http.app import Endpoint, create_app
 from kopt.serving.runtime.deploy import free_port

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from kopt.core.hardware.pairwise import Health
-from kopt.serving.contract.answers import AnswerError
+from kopt.serving.contract.common import AnswerError
 from kopt.serving.contract.pairwise_answers import PairsResponse, parse_pairs
 from kopt.serving.contract.reading import read_answer
 

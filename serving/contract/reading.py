@@ -6,7 +6,7 @@ endpoint newer than its client adds is passed over.
 
 import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -14,81 +14,150 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from kopt.serving.contract.common import SCHEMA, AnswerError
 
 T = TypeVar("T")
+Reader = Callable[[Any], Any]
 
 
 def read_answer(kind: type[T], path: str, document: Mapping[str, Any]) -> T:
     """The answer of a path as ``kind``. Raises AnswerError, with the member, for anything else."""
     if document.get("schema") != SCHEMA:
         raise AnswerError(f"expected a {SCHEMA} document, got {str(document.get('schema'))[:40]!r}")
+    declared: Any = kind
     try:
-        answer: T = _read(kind, document, "")
+        answer: T = _reader(declared)(document)
     except _Unexpected as error:
         raise AnswerError(f"{path} answered something unexpected: {error}") from error
     return answer
 
 
 class _Unexpected(ValueError):
-    """The message names the member and what was expected there."""
+    """Names the member and what was expected there. The path grows while the error passes the members around it."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self._problem, self._path = problem, ""
+
+    def __str__(self) -> str:
+        return (self._path or "the document") + self._problem
+
+    def within(self, member: object) -> "_Unexpected":
+        self._path = f"{member}.{self._path}" if self._path else str(member)
+        return self
+
+
+def _expected(value: Any, what: str) -> _Unexpected:
+    return _Unexpected(f" is {str(value)[:40]!r}, {what}")
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _read(kind: Any, value: Any, member: str) -> Any:
+def _reader(kind: Any) -> Reader:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return _optional(arguments, value, member)
+        return _union(arguments)
     if origin is tuple:
-        return tuple(_read(arguments[0], item, f"{member}.{i}") for i, item in enumerate(_of(list, value, member)))
+        return _tuple(_reader(arguments[0]))
     if origin in (dict, Mapping):
-        members = _of(dict, value, member).items()
-        return {str(key): _read(arguments[1], item, f"{member}.{key}") for key, item in members}
+        return _map(*arguments)
     if origin is Literal:
-        if value not in arguments:
-            raise _Unexpected(f"{member[1:]} is {str(value)[:40]!r}, expected {arguments[0]!r}")
-        return value
+        return _literal(arguments)
     if dataclasses.is_dataclass(kind):
-        return _fields(kind, _of(dict, value, member), member)
-    if issubclass(kind, Enum):
-        return _enum(kind, value, member)
-    # JSON has one kind of number; a whole one is a float as well, but true is no number.
-    accepted = (int, float) if kind is float else (kind,)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-        raise _Unexpected(f"{member[1:]} is {str(value)[:40]!r}, expected {kind.__name__}")
-    return kind(value)
+        return _dataclass(kind)
+    return _enum(kind) if issubclass(kind, Enum) else _plain((kind,))
 
 
-def _optional(kinds: tuple[Any, ...], value: Any, member: str) -> Any:
-    """``X | None``; other unions are not declared."""
-    if value is None and type(None) in kinds:
-        return None
-    (kind,) = (kind for kind in kinds if kind is not type(None))
-    return _read(kind, value, member)
+def _union(kinds: tuple[Any, ...]) -> Reader:
+    """``X | None`` or plain types; other unions are not declared."""
+    some = tuple(kind for kind in kinds if kind is not types.NoneType)
+    read = _reader(some[0]) if len(some) == 1 else _plain(some)
+    return read if len(some) == len(kinds) else lambda value: None if value is None else read(value)
 
 
-def _fields(kind: Any, value: Mapping[str, Any], member: str) -> Any:
-    hints, result = _hints(kind), {}
-    for field in dataclasses.fields(kind):
-        if field.name in value:
-            result[field.name] = _read(hints[field.name], value[field.name], f"{member}.{field.name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise _Unexpected(f"{member}.{field.name}"[1:] + " is missing")
-    try:
-        return kind(**result)
-    except ValueError as error:
-        raise _Unexpected(f"{member[1:]}: {error}") from error
+def _tuple(read: Reader) -> Reader:
+    def items(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _expected(value, "expected list")
+        result = []
+        for item in value:
+            try:
+                result.append(read(item))
+            except _Unexpected as error:
+                raise error.within(len(result)) from None
+        return tuple(result)
+
+    return items
 
 
-def _enum(kind: type[Enum], value: Any, member: str) -> Enum:
-    try:
-        return kind(value)
-    except (ValueError, TypeError):
-        raise _Unexpected(f"{member[1:]} is {str(value)[:40]!r}, which is no {kind.__name__}") from None
+def _map(key_of: Callable[[str], Any], kind: Any) -> Reader:
+    read = _reader(kind)
+
+    def members(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _expected(value, "expected dict")
+        result = {}
+        for key, item in value.items():
+            try:
+                result[key_of(key)] = read(item)
+            except _Unexpected as error:
+                raise error.within(key) from None
+        return result
+
+    return members
 
 
-def _of(kind: type[T], value: Any, member: str) -> T:
-    if not isinstance(value, kind):
-        raise _Unexpected(f"{member[1:] or 'the document'} is {str(value)[:40]!r}, expected {kind.__name__}")
-    return value
+def _literal(accepted: tuple[Any, ...]) -> Reader:
+    def read(value: Any) -> Any:
+        if value not in accepted:
+            raise _expected(value, f"expected {' or '.join(map(repr, accepted))}")
+        return value
+
+    return read
+
+
+def _dataclass(kind: Any) -> Reader:
+    hints = get_type_hints(kind)
+    members = [(field.name, _reader(hints[field.name]), _is_required(field)) for field in dataclasses.fields(kind)]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _expected(value, "expected dict")
+        result = {}
+        for name, read_member, required in members:
+            if name in value:
+                try:
+                    result[name] = read_member(value[name])
+                except _Unexpected as error:
+                    raise error.within(name) from None
+            elif required:
+                raise _Unexpected(" is missing").within(name)
+        try:
+            return kind(**result)
+        except ValueError as error:
+            raise _Unexpected(f": {error}") from error
+
+    return read
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _enum(kind: type[Enum]) -> Reader:
+    def read(value: Any) -> Any:
+        try:
+            return kind(value)
+        except (ValueError, TypeError):
+            raise _expected(value, f"which is no {kind.__name__}") from None
+
+    return read
+
+
+def _plain(kinds: tuple[Any, ...]) -> Reader:
+    """Numbers, text or booleans. JSON has one kind of number: a whole one is a float as well, but true is no number."""
+    accepted, names = (*kinds, int) if float in kinds else kinds, " or ".join(kind.__name__ for kind in kinds)
+    converted = kinds[0] if len(kinds) == 1 else lambda value: value
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in kinds):
+            raise _expected(value, f"expected {names}")
+        return converted(value)
+
+    return read

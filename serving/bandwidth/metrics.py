@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter
 
-from kopt.serving.contract.bandwidth_answers import BandwidthAnswer
+from kopt.serving.contract.bandwidth_answers import BandwidthResponse
 from kopt.serving.http.metrics import EndpointMetrics, VersionGauge
 
 
@@ -17,10 +17,10 @@ class BandwidthMetrics(VersionGauge):
             "kopt_bandwidth_fallbacks", "Questions about sets answered without it.", ["reason"], registry=registry
         )
 
-    def answered(self, answer: BandwidthAnswer) -> None:
+    def answered(self, answer: BandwidthResponse) -> None:
         """Count one answer about sets of GPUs."""
         if answer.fallback:
             self.fallbacks.labels(answer.reasons[0].code).inc()
             return
-        for item in (*answer.sets, *((answer.best.found,) if answer.best is not None else ())):
-            self.answers.labels("unknown" if item.estimate.unknown else "known").inc()
+        for answered in (*answer.sets, *(() if answer.best is None else (answer.best,))):
+            self.answers.labels("unknown" if answered.unknown else "known").inc()

@@ -1,10 +1,9 @@
 """Which nodes, and which GPUs of each, for a job that may need more than one node."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from kopt.core.hardware.bandwidth import BandwidthError, BandwidthEstimate, Collective
-from kopt.serving.contract.bandwidth_answers import BandwidthQuery, Placement, SetBandwidth, WrongQuestion, meets
+from kopt.serving.contract.bandwidth_answers import BandwidthQuery, PlacementOut, SetOut, ShareOut, WrongQuestion, meets
 from kopt.topology.graph import Machine
 from kopt.topology.sets.across_nodes import ClusterChoice, NodeOffer, choose_nodes
 from kopt.topology.sets.best import SetChoice
@@ -21,7 +20,7 @@ def answer_places(
     still: Callable[[], None],
     *,
     sure: bool = True,
-) -> Placement | None:
+) -> PlacementOut | None:
     """Where ``count`` GPUs go on the offered nodes, whose machines are given in their order; None without offers.
 
     Raises WrongQuestion with the field, TimeoutError of ``still``.
@@ -41,10 +40,15 @@ def answer_places(
         )
     except BandwidthError as error:
         raise WrongQuestion("count", str(error)) from None
-    told = replace(result, reasons=(choice.reason(), *result.reasons))
-    held = SetBandwidth(told, meets(result, query.minimum_gigabytes_per_s, query.of, sure=sure))
-    shares = tuple((share.node, share.gpus) for share in choice.shares)
-    return Placement(held, shares, choice.domains, choice.wider, choice.considered, choice.exact)
+    reached = SetOut.of(result, meets(result, query.minimum_gigabytes_per_s, query.of, sure=sure), choice.reason())
+    return PlacementOut(
+        **vars(reached),
+        shares=tuple(ShareOut(share.node, share.gpus) for share in choice.shares),
+        domains=choice.domains,
+        wider_gigabytes_per_s=choice.wider,
+        considered=choice.considered,
+        exact=choice.exact,
+    )
 
 
 def _chosen(query: BandwidthQuery, machines: Sequence[Machine], still: Callable[[], None]) -> ClusterChoice:

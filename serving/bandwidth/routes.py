@@ -5,7 +5,8 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request, Response
 
 from kopt.serving.bandwidth.service import BandwidthService
-from kopt.serving.contract.bandwidth_schemas import BANDWIDTH_REQUEST, BandwidthRequest, BandwidthResponse
+from kopt.serving.contract.bandwidth_answers import BandwidthResponse
+from kopt.serving.contract.bandwidth_schemas import BANDWIDTH_REQUEST, BandwidthRequest
 from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse
 from kopt.serving.contract.pairwise_schemas import PAIRS_REQUEST, PairsRequest
 from kopt.serving.http.auth import caller_of, seen_by, sees_all_pairs
@@ -30,7 +31,7 @@ def routes(app: FastAPI, service: Callable[[], BandwidthService]) -> None:
         sees_all = body.cluster is not None and await sees_all_pairs(request)
         deadline = deadline_of(request).within(body.deadline_ms)
         answer = await service().answer(body, deadline, Scope(caller_of(request), sees_all))
-        return json_answer(answer.to_dict())
+        return json_answer(answer)
 
     @app.post(
         "/v1/bandwidth/pairs",

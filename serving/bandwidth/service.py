@@ -25,13 +25,14 @@ from kopt.serving.bandwidth.metrics import BandwidthMetrics
 from kopt.serving.bandwidth.placement import answer_places
 from kopt.serving.client.fallback_bandwidth import Choices, answer_sets, node_in, physical
 from kopt.serving.contract.bandwidth_answers import (
-    BandwidthAnswer,
     BandwidthQuery,
+    BandwidthResponse,
     MeasuredCollective,
     OfferedNode,
     WrongQuestion,
 )
 from kopt.serving.contract.bandwidth_schemas import MAX_GPUS, BandwidthRequest, NodeIn, ToolOutputIn
+from kopt.serving.contract.common import ModelOut, reasons_out
 from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
@@ -125,7 +126,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
 
     async def answer(
         self, request: BandwidthRequest, deadline: Deadline, scope: Scope | None = None
-    ) -> BandwidthAnswer:
+    ) -> BandwidthResponse:
         """The answer within the deadline; past it, and without a model, the analytic layer's, marked.
 
         Raises Problem 422 for invalid questions, and 503 where there is no time for the fallback either.
@@ -134,7 +135,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
         self._counters.answered(made)
         return made
 
-    async def _in_time(self, request: BandwidthRequest, deadline: Deadline, scope: Scope) -> BandwidthAnswer:
+    async def _in_time(self, request: BandwidthRequest, deadline: Deadline, scope: Scope) -> BandwidthResponse:
         model = self.slot.current
         if model is None:
             why = self.slot.trouble or Reason("NO_MODEL", "No bandwidth model is loaded yet.")
@@ -150,7 +151,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
             text = f"The model failed ({type(error).__name__}); this is the fallback."
             return await self._fallback(request, Reason("MODEL_ERROR", text))
 
-    async def _fallback(self, request: BandwidthRequest, why: Reason) -> BandwidthAnswer:
+    async def _fallback(self, request: BandwidthRequest, why: Reason) -> BandwidthResponse:
         until = Deadline(time.monotonic() + _FALLBACK_S, _FALLBACK_S)
         try:
             return await self._spare.run(until, self._by_links, request, why, until)
@@ -160,7 +161,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
 
     def _by_model(
         self, model: BandwidthPredictor, request: BandwidthRequest, deadline: Deadline, scope: Scope
-    ) -> BandwidthAnswer:
+    ) -> BandwidthResponse:
         node, query = self._node(request, request.topology), _query(request)
         query = replace(query, slow={**self._slow(request, scope), **query.slow})
         machine, known, of_cluster = self._of_cluster(model, node, request, scope)
@@ -179,17 +180,17 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
             placement = answer_places(query, self._offered(request, node, deadline), estimate, _until(deadline))
         except WrongQuestion as error:
             raise invalid(error.field, error.message) from None
-        return BandwidthAnswer(
-            query.collective,
-            query.bytes,
-            query.nodes,
-            sets,
-            best,
-            model.version,
-            False,
-            reasons,
-            node.warnings,
-            placement,
+        return BandwidthResponse(
+            collective=query.collective,
+            bytes=query.bytes,
+            nodes=query.nodes,
+            sets=sets,
+            best=best,
+            placement=placement,
+            model=ModelOut.of(model.version),
+            fallback=False,
+            reasons=reasons_out(reasons),
+            warnings=node.warnings,
         )
 
     def _of_cluster(
@@ -222,7 +223,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
             # The answer's reasons say that it does without.
             return {}
 
-    def _by_links(self, request: BandwidthRequest, why: Reason, deadline: Deadline) -> BandwidthAnswer:
+    def _by_links(self, request: BandwidthRequest, why: Reason, deadline: Deadline) -> BandwidthResponse:
         node = self._node(request, request.topology)
         try:
             return physical(

@@ -2,7 +2,7 @@
 
 from kopt.serving.bandwidth.routes import routes
 from kopt.serving.bandwidth.service import BandwidthService, bandwidth_slot
-from kopt.serving.contract.bandwidth_answers import BandwidthAnswer
+from kopt.serving.contract.bandwidth_answers import BandwidthResponse
 from kopt.serving.contract.bandwidth_schemas import BandwidthRequest
 from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.pairwise.service import PairsService
@@ -23,5 +23,5 @@ SERVICE = ServiceSpec(
     routes,
     "This endpoint answers no questions about bandwidth.",
     (BandwidthRequest, PairsRequest),
-    BandwidthAnswer,
+    BandwidthResponse,
 )

@@ -43,7 +43,7 @@ from kopt.serving.contract.answers import (
     parse_recommendations,
     parse_sizes,
 )
-from kopt.serving.contract.bandwidth_answers import BandwidthAnswer, BandwidthQuery, WrongQuestion, parse_bandwidth
+from kopt.serving.contract.bandwidth_answers import BandwidthQuery, BandwidthResponse, WrongQuestion, parse_bandwidth
 from kopt.serving.contract.checkpoint_answers import FollowedJobs, parse_jobs
 from kopt.serving.contract.common import DEADLINE_HEADER, GRID_S, AnswerError
 from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse, pairs_request, parse_kept, parse_pairs
@@ -144,7 +144,7 @@ class AsyncPredictionClient:
         """
         return await self.ask("checkpoint", request, deadline_s=deadline_s)
 
-    async def bandwidth(self, query: BandwidthQuery, *, deadline_s: float | None = None) -> BandwidthAnswer:
+    async def bandwidth(self, query: BandwidthQuery, *, deadline_s: float | None = None) -> BandwidthResponse:
         """What sets of GPUs reach together, within ``deadline_s``; by links and algorithms alone, marked as fallback
         and with wide intervals, when the endpoint cannot say.
 
@@ -349,7 +349,7 @@ class PredictionClient:
         """See AsyncPredictionClient.checkpoint."""
         return self._run(self._client.checkpoint(request, deadline_s=deadline_s))
 
-    def bandwidth(self, query: BandwidthQuery, *, deadline_s: float | None = None) -> BandwidthAnswer:
+    def bandwidth(self, query: BandwidthQuery, *, deadline_s: float | None = None) -> BandwidthResponse:
         """See AsyncPredictionClient.bandwidth."""
         return self._run(self._client.bandwidth(query, deadline_s=deadline_s))
 

@@ -6,7 +6,6 @@ machines of known hardware. No numpy: the client answers with it where the endpo
 
 import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import replace
 
 from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate
 from kopt.core.hardware.node_topology import NodeTopology, TopologyError
@@ -15,13 +14,14 @@ from kopt.core.reason import Reason
 from kopt.formats.topology import parse
 from kopt.serving.bandwidth.placement import answer_places
 from kopt.serving.contract.bandwidth_answers import (
-    BandwidthAnswer,
     BandwidthQuery,
-    BestSet,
-    SetBandwidth,
+    BandwidthResponse,
+    BestSetOut,
+    SetOut,
     WrongQuestion,
     meets,
 )
+from kopt.serving.contract.common import ModelOut, reasons_out
 from kopt.topology.collective_cost import analytic
 from kopt.topology.from_node import machine_of_node
 from kopt.topology.graph import Machine
@@ -43,7 +43,7 @@ Choices = MutableMapping[object, SetChoice | None]
 """What was chosen before, of one machine."""
 
 
-def fallback_bandwidth(query: BandwidthQuery, why: Reason, still: Still = lambda: None) -> BandwidthAnswer:
+def fallback_bandwidth(query: BandwidthQuery, why: Reason, still: Still = lambda: None) -> BandwidthResponse:
     """The query answered without a model, marked. Raises WrongQuestion for what no endpoint would answer."""
     node, machine = _read(query, query.topology, "topology")
     offered = [
@@ -77,7 +77,7 @@ def physical(
     choices: Choices | None = None,
     *,
     offered: Sequence[Machine] = (),
-) -> BandwidthAnswer:
+) -> BandwidthResponse:
     """The marked fallback on machines that were read before; ``offered`` are those of the query's offers."""
 
     def estimate(of: Machine, gpus: tuple[int, ...], nodes: int) -> BandwidthEstimate:
@@ -88,8 +88,17 @@ def physical(
 
     sets, best = answer_sets(query, machine, of_set, still, choices, sure=False)
     placement = answer_places(query, offered, estimate, still, sure=False)
-    return BandwidthAnswer(
-        query.collective, query.bytes, query.nodes, sets, best, FALLBACK_MODEL, True, (why,), tuple(warnings), placement
+    return BandwidthResponse(
+        collective=query.collective,
+        bytes=query.bytes,
+        nodes=query.nodes,
+        sets=sets,
+        best=best,
+        placement=placement,
+        model=ModelOut.of(FALLBACK_MODEL),
+        fallback=True,
+        reasons=reasons_out((why,)),
+        warnings=tuple(warnings),
     )
 
 
@@ -101,7 +110,7 @@ def answer_sets(
     choices: Choices | None = None,
     *,
     sure: bool = True,
-) -> tuple[tuple[SetBandwidth, ...], BestSet | None]:
+) -> tuple[tuple[SetOut, ...], BestSetOut | None]:
     """Every set and the best one, each by ``estimate``. Raises WrongQuestion with the field, TimeoutError of
     ``still``."""
     if not query.gpu_sets and query.count is None:
@@ -113,24 +122,25 @@ def answer_sets(
     if not 1 <= query.bytes <= MAX_BYTES:
         raise WrongQuestion("bytes", f"from 1 to {MAX_BYTES:,} bytes are understood")
 
-    def judged(gpus: tuple[int, ...], field: str) -> SetBandwidth:
+    def evaluated(gpus: tuple[int, ...], field: str, *before: Reason) -> SetOut:
         still()
         try:
             bandwidth_estimate = estimate(tuple(gpus))
         except BandwidthError as error:
             raise WrongQuestion(field, str(error)) from None
-        return SetBandwidth(
-            bandwidth_estimate, meets(bandwidth_estimate, query.minimum_gigabytes_per_s, query.of, sure=sure)
-        )
+        met = meets(bandwidth_estimate, query.minimum_gigabytes_per_s, query.of, sure=sure)
+        return SetOut.of(bandwidth_estimate, met, *before)
 
-    sets = tuple(judged(gpus, f"gpu_sets.{number}") for number, gpus in enumerate(query.gpu_sets))
+    sets = tuple(evaluated(gpus, f"gpu_sets.{number}") for number, gpus in enumerate(query.gpu_sets))
     choice, free = _choice(query, machine, still, {} if choices is None else choices)
     if choice is None:
         return sets, None
-    set_bandwidth = judged(choice.gpus, "count")
-    told = replace(set_bandwidth.estimate, reasons=(choice.reason(free), *set_bandwidth.estimate.reasons))
-    best = BestSet(
-        replace(set_bandwidth, estimate=told), choice.slowest_gbps, choice.rest_gbps, choice.considered, choice.exact
+    best = BestSetOut(
+        **vars(evaluated(choice.gpus, "count", choice.reason(free))),
+        worst_gigabytes_per_s=choice.slowest_gbps,
+        rest_gigabytes_per_s=choice.rest_gbps,
+        considered=choice.considered,
+        exact=choice.exact,
     )
     return sets, best
 

@@ -1,15 +1,15 @@
 """What callers of ``/v1/bandwidth`` ask and get, as frozen values. Standard library only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from kopt.core.hardware.bandwidth import BandwidthEstimate, BandwidthKind, Collective
 from kopt.core.hardware.node_topology import NodeTopology
-from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.core.units import GIB
-from kopt.serving.contract.common import SCHEMA, AnswerError
+from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut, reasons_out
+from kopt.serving.contract.reading import read_answer
 
 GpuIndexes = tuple[int, ...]
 
@@ -116,113 +116,110 @@ def _document(node: NodeTopology | Mapping[str, Any] | str) -> dict[str, Any]:
     return {"text": node} if isinstance(node, str) else node.to_dict() if isinstance(node, NodeTopology) else dict(node)
 
 
-@dataclass(frozen=True)
-class SetBandwidth:
-    """What one set reaches. ``meets``: the expected bandwidth is at least the minimum; None where no minimum was asked
-    for, and where too little is known to say."""
-
-    estimate: BandwidthEstimate
-    meets: bool | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        bandwidth_estimate = self.estimate
-        share = bandwidth_estimate.algorithm_gigabytes_per_s / bandwidth_estimate.bus_gigabytes_per_s
-        return {
-            "gpus": list(bandwidth_estimate.gpus),
-            "latency_us": bandwidth_estimate.latency_us,
-            "latency_low_us": bandwidth_estimate.latency_low_us,
-            "latency_high_us": bandwidth_estimate.latency_high_us,
-            "algorithm_gigabytes_per_s": bandwidth_estimate.algorithm_gigabytes_per_s,
-            "algorithm_low_gigabytes_per_s": share * bandwidth_estimate.bus_low_gigabytes_per_s,
-            "algorithm_high_gigabytes_per_s": share * bandwidth_estimate.bus_high_gigabytes_per_s,
-            "bus_gigabytes_per_s": bandwidth_estimate.bus_gigabytes_per_s,
-            "bus_low_gigabytes_per_s": bandwidth_estimate.bus_low_gigabytes_per_s,
-            "bus_high_gigabytes_per_s": bandwidth_estimate.bus_high_gigabytes_per_s,
-            "link_gigabytes_per_s": bandwidth_estimate.link_gigabytes_per_s,
-            "probability": bandwidth_estimate.probability,
-            "algorithm": bandwidth_estimate.algorithm,
-            "unknown": bandwidth_estimate.unknown,
-            "meets": self.meets,
-            "reasons": [reason.to_dict() for reason in bandwidth_estimate.reasons],
-        }
+# Docstrings of the classes below are published in docs/openapi.json, and their names are.
 
 
 @dataclass(frozen=True)
-class BestSet:
-    """The GPUs to take of those that are free, by what the wires carry: ``rest_gigabytes_per_s`` of bus bandwidth is
-    left for the next job of this size (0: none fits), ``worst_gigabytes_per_s`` the worst set would have had."""
+class SetOut:
+    """What one set reaches. Bandwidths in GB/s (1e9): *algorithm* is message by time, *bus* what nccl-tests prints
+    beside it, *link* the specification per GPU and direction. Intervals hold with ``probability``."""
 
-    found: SetBandwidth
+    gpus: GpuIndexes
+    latency_us: float
+    latency_low_us: float
+    latency_high_us: float
+    algorithm_gigabytes_per_s: float
+    algorithm_low_gigabytes_per_s: float
+    algorithm_high_gigabytes_per_s: float
+    bus_gigabytes_per_s: float
+    bus_low_gigabytes_per_s: float
+    bus_high_gigabytes_per_s: float
+    link_gigabytes_per_s: float
+    probability: float
+    algorithm: str
+    unknown: bool
+    """The GPU, a link or the network is not known, and the interval is wide for that."""
+    meets: bool | None
+    """The expected bandwidth is at least the minimum. None without a minimum, and where the hardware is unknown or the
+    answer is the fallback and the interval does not decide it."""
+    reasons: tuple[ReasonOut, ...]
+
+    @classmethod
+    def of(cls, estimate: BandwidthEstimate, meets: bool | None, *before: Reason) -> "SetOut":
+        """An estimate on the wire; its reasons follow those ``before``."""
+        share = estimate.algorithm_gigabytes_per_s / estimate.bus_gigabytes_per_s
+        return cls(
+            estimate.gpus,
+            estimate.latency_us,
+            estimate.latency_low_us,
+            estimate.latency_high_us,
+            estimate.algorithm_gigabytes_per_s,
+            share * estimate.bus_low_gigabytes_per_s,
+            share * estimate.bus_high_gigabytes_per_s,
+            estimate.bus_gigabytes_per_s,
+            estimate.bus_low_gigabytes_per_s,
+            estimate.bus_high_gigabytes_per_s,
+            estimate.link_gigabytes_per_s,
+            estimate.probability,
+            estimate.algorithm,
+            estimate.unknown,
+            meets,
+            reasons_out((*before, *estimate.reasons)),
+        )
+
+
+@dataclass(frozen=True)
+class BestSetOut(SetOut):
+    """The set to take. It is chosen by what links and algorithms are known to carry, on one node."""
+
     worst_gigabytes_per_s: float
+    """Bus bandwidth of the worst set of so many free GPUs."""
     rest_gigabytes_per_s: float
+    """Of the best set that remains for the next job of this size; 0 where none fits."""
     considered: int
     exact: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **self.found.to_dict(),
-            "worst_gigabytes_per_s": self.worst_gigabytes_per_s,
-            "rest_gigabytes_per_s": self.rest_gigabytes_per_s,
-            "considered": self.considered,
-            "exact": self.exact,
-        }
+    """Every set was looked at."""
 
 
 @dataclass(frozen=True)
-class Placement:
-    """The nodes and the GPUs of each, all within ``domains``; ``found`` is what they reach together, told of the GPUs
-    of the slowest of them. ``wider_gigabytes_per_s`` is what the best way further apart would reach, None where that
-    is as much or none was compared."""
+class ShareOut:
+    node: str
+    gpus: GpuIndexes
 
-    found: SetBandwidth
-    shares: tuple[tuple[str, GpuIndexes], ...]
+
+@dataclass(frozen=True)
+class PlacementOut(SetOut):
+    """The nodes to take and the GPUs of each; what they reach together is told of the GPUs of the slowest node."""
+
+    shares: tuple[ShareOut, ...]
     domains: tuple[str, ...]
+    """The levels of the network that all of them are in."""
     wider_gigabytes_per_s: float | None
+    """Bus bandwidth of the best way further apart, by links and slow pairs; None where that is as much, and where
+    none was compared."""
     considered: int
     exact: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **self.found.to_dict(),
-            "shares": [{"node": node, "gpus": list(gpus)} for node, gpus in self.shares],
-            "domains": list(self.domains),
-            "wider_gigabytes_per_s": self.wider_gigabytes_per_s,
-            "considered": self.considered,
-            "exact": self.exact,
-        }
+    """Every set of every node that was looked at was compared."""
 
 
-@dataclass(frozen=True)
-class BandwidthAnswer:
-    """Sets in the order asked. ``reasons`` say why the answer is the fallback, or what measurements did to it;
-    ``warnings`` what the topology leaves unknown."""
-
+@dataclass(frozen=True, kw_only=True)
+class BandwidthResponse:
+    schema: Literal["kopt/v1"] = SCHEMA
     collective: Collective
     bytes: int
     nodes: int
-    sets: tuple[SetBandwidth, ...]
-    best: BestSet | None
-    model: ModelVersion
-    fallback: bool = False
-    reasons: tuple[Reason, ...] = ()
-    warnings: tuple[str, ...] = ()
-    placement: Placement | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The document of ``/v1/bandwidth``."""
-        return {
-            "schema": SCHEMA,
-            "collective": self.collective.value,
-            "bytes": self.bytes,
-            "nodes": self.nodes,
-            "sets": [set_bandwidth.to_dict() for set_bandwidth in self.sets],
-            "best": None if self.best is None else self.best.to_dict(),
-            "placement": None if self.placement is None else self.placement.to_dict(),
-            "model": self.model.to_dict(),
-            "fallback": self.fallback,
-            "reasons": [reason.to_dict() for reason in self.reasons],
-            "warnings": list(self.warnings),
-        }
+    sets: tuple[SetOut, ...]
+    """In the order of the request."""
+    best: BestSetOut | None
+    """None where ``count`` is not given, and with ``offers``."""
+    placement: PlacementOut | None
+    """None without ``offers``."""
+    model: ModelOut
+    fallback: bool
+    reasons: tuple[ReasonOut, ...]
+    """Why this is the fallback, or what measurements did to it."""
+    warnings: tuple[str, ...]
+    """What the topology leaves unknown."""
 
 
 def meets(
@@ -247,83 +244,6 @@ def meets(
     return bandwidth_estimate.meets(minimum, kind)
 
 
-def parse_bandwidth(document: Mapping[str, Any]) -> BandwidthAnswer:
+def parse_bandwidth(document: Mapping[str, Any]) -> BandwidthResponse:
     """What ``/v1/bandwidth`` says. Raises AnswerError for anything else."""
-    if document.get("schema") != SCHEMA:
-        raise AnswerError(f"expected a {SCHEMA} document, got {str(document.get('schema'))[:40]!r}")
-    try:
-        model = ModelVersion(*(str(document["model"][name]) for name in ("name", "version", "digest")))
-        best, placed = document["best"], document.get("placement")
-        empty = BandwidthAnswer(
-            Collective(document["collective"]),
-            int(document["bytes"]),
-            int(document["nodes"]),
-            (),
-            None,
-            model,
-            bool(document["fallback"]),
-            _reasons(document),
-            tuple(map(str, document["warnings"])),
-        )
-        return replace(
-            empty,
-            sets=tuple(_set(item, empty) for item in document["sets"]),
-            best=None
-            if best is None
-            else BestSet(
-                _set(best, empty),
-                float(best["worst_gigabytes_per_s"]),
-                float(best["rest_gigabytes_per_s"]),
-                int(best["considered"]),
-                bool(best["exact"]),
-            ),
-            placement=None if placed is None else _placement(placed, empty),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise AnswerError(f"/v1/bandwidth answered something unexpected: {error!r}") from error
-
-
-def _placement(item: Mapping[str, Any], answer: BandwidthAnswer) -> Placement:
-    shares = tuple((str(share["node"]), tuple(map(int, share["gpus"]))) for share in item["shares"])
-    wider = item["wider_gigabytes_per_s"]
-    return Placement(
-        _set(item, replace(answer, nodes=len(shares))),
-        shares,
-        tuple(map(str, item["domains"])),
-        None if wider is None else float(wider),
-        int(item["considered"]),
-        bool(item["exact"]),
-    )
-
-
-def _set(item: Mapping[str, Any], answer: BandwidthAnswer) -> SetBandwidth:
-    numbers = {
-        name: float(item[name])
-        for name in (
-            "latency_us",
-            "latency_low_us",
-            "latency_high_us",
-            "algorithm_gigabytes_per_s",
-            "bus_gigabytes_per_s",
-            "bus_low_gigabytes_per_s",
-            "bus_high_gigabytes_per_s",
-            "link_gigabytes_per_s",
-            "probability",
-        )
-    }
-    estimate = BandwidthEstimate(
-        gpus=tuple(map(int, item["gpus"])),
-        nodes=answer.nodes,
-        collective=answer.collective,
-        bytes=answer.bytes,
-        algorithm=str(item["algorithm"]),
-        unknown=bool(item["unknown"]),
-        model=answer.model,
-        reasons=_reasons(item),
-        **numbers,
-    )
-    return SetBandwidth(estimate, item["meets"])
-
-
-def _reasons(document: Mapping[str, Any]) -> tuple[Reason, ...]:
-    return tuple(Reason(item["code"], item["message"], item["numbers"]) for item in document["reasons"])
+    return read_answer(BandwidthResponse, "/v1/bandwidth", document)

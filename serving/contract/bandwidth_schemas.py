@@ -1,4 +1,4 @@
-"""The typed requests and answers of ``/v1/bandwidth``, written before the code behind them; strict.
+"""The typed requests of ``/v1/bandwidth``, written before the code behind them; strict.
 
 Only the node's document may have fields that are not known here: agents newer than the endpoint write them.
 """
@@ -9,8 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthKind, Collective, collective
 from kopt.core.hardware.node_topology import LinkType
-from kopt.serving.contract.common import SCHEMA, ModelOut
-from kopt.serving.contract.schemas import ReasonOut
+from kopt.serving.contract.common import SCHEMA
 
 MAX_SETS = 256
 MAX_GPUS = 128
@@ -207,78 +206,3 @@ class BandwidthRequest(_Strict):
 
 
 BANDWIDTH_REQUEST = TypeAdapter(BandwidthRequest)
-
-
-class SetOut(BaseModel):
-    """What one set reaches. Bandwidths in GB/s (1e9): *algorithm* is message by time, *bus* what nccl-tests prints
-    beside it, *link* the specification per GPU and direction. Intervals hold with ``probability``."""
-
-    gpus: list[int]
-    latency_us: float
-    latency_low_us: float
-    latency_high_us: float
-    algorithm_gigabytes_per_s: float
-    algorithm_low_gigabytes_per_s: float
-    algorithm_high_gigabytes_per_s: float
-    bus_gigabytes_per_s: float
-    bus_low_gigabytes_per_s: float
-    bus_high_gigabytes_per_s: float
-    link_gigabytes_per_s: float
-    probability: float
-    algorithm: str
-    unknown: bool
-    """The GPU, a link or the network is not known, and the interval is wide for that."""
-    meets: bool | None
-    """The expected bandwidth is at least the minimum. Null without a minimum, and where the hardware is unknown or the
-    answer is the fallback and the interval does not decide it."""
-    reasons: list[ReasonOut]
-
-
-class BestSetOut(SetOut):
-    """The set to take. It is chosen by what links and algorithms are known to carry, on one node."""
-
-    worst_gigabytes_per_s: float
-    """Bus bandwidth of the worst set of so many free GPUs."""
-    rest_gigabytes_per_s: float
-    """Of the best set that is left for the next job of this size; 0 where none fits."""
-    considered: int
-    exact: bool
-    """Every set was looked at."""
-
-
-class ShareOut(BaseModel):
-    node: str
-    gpus: list[int]
-
-
-class PlacementOut(SetOut):
-    """The nodes to take and the GPUs of each; what they reach together is told of the GPUs of the slowest node."""
-
-    shares: list[ShareOut]
-    domains: list[str]
-    """The levels of the network that all of them are in."""
-    wider_gigabytes_per_s: float | None
-    """Bus bandwidth of the best way further apart, by links and slow pairs; null where that is as much, and where
-    none was compared."""
-    considered: int
-    exact: bool
-    """Every set of every node that was looked at was compared."""
-
-
-class BandwidthResponse(BaseModel):
-    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
-    collective: Collective
-    bytes: int
-    nodes: int
-    sets: list[SetOut]
-    """In the order asked."""
-    best: BestSetOut | None
-    """Null where ``count`` is not said, and with ``offers``."""
-    placement: PlacementOut | None
-    """Null without ``offers``."""
-    model: ModelOut
-    fallback: bool
-    reasons: list[ReasonOut]
-    """Why this is the fallback, or what measurements did to it."""
-    warnings: list[str]
-    """What the topology leaves unknown."""

@@ -1,10 +1,13 @@
 """Names and bounds of the wire, shared by the endpoint and its client (standard library only)."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from kopt.core.prediction import DEFAULT_HORIZONS_S as DEFAULT_HORIZONS_S
 from kopt.core.prediction import DEFAULT_QUANTILES as DEFAULT_QUANTILES
+from kopt.core.prediction import ModelVersion
+from kopt.core.reason import Reason
 
 SCHEMA: Final[Literal["kopt/v1"]] = "kopt/v1"
 DEADLINE_HEADER = "x-kopt-deadline-ms"
@@ -35,3 +38,16 @@ class ModelOut:
     name: str
     version: str
     digest: str
+
+    @classmethod
+    def of(cls, version: ModelVersion) -> "ModelOut":
+        return cls(version.name, version.version, version.digest)
+
+
+@dataclass(frozen=True)
+class ReasonOut(Reason):
+    numbers: Mapping[str, float | int | str]
+
+
+def reasons_out(reasons: Iterable[Reason]) -> tuple[ReasonOut, ...]:
+    return tuple(ReasonOut(reason.code, reason.message, reason.numbers) for reason in reasons)

@@ -32,6 +32,7 @@ from kopt.serving.contract.common import (
     MAX_WORDS,
     SCHEMA,
     ModelOut,
+    ReasonOut,
 )
 
 N = TypeVar("N", int, float)
@@ -165,12 +166,6 @@ class SizingRequest(_Strict):
 
 
 SIZING_REQUEST = TypeAdapter(SizingRequest)
-
-
-class ReasonOut(BaseModel):
-    code: str
-    message: str
-    numbers: dict[str, float | int | str]
 
 
 class PredictionOut(BaseModel):

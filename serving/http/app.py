@@ -35,7 +35,7 @@ from kopt.serving.services import SERVICES
 
 _LOG = logging.getLogger(__name__)
 _PUBLISHED_NAMES = {
-    "kopt__serving__contract__bandwidth_schemas__ShareOut": "kopt__serving__bandwidth_schemas__ShareOut",
+    "kopt__serving__contract__bandwidth_answers__ShareOut": "kopt__serving__bandwidth_schemas__ShareOut",
     "kopt__serving__contract__schemas__ShareOut": "kopt__serving__schemas__ShareOut",
 }
 """Two classes of one name are published with their modules; clients know them by where these modules once were."""

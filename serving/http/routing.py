@@ -38,7 +38,8 @@ async def read_body(request: Request, kind: TypeAdapter[T]) -> T:
         raise from_validation(error) from None
 
 
-def json_answer(document: dict[str, Any], status: int = 200) -> Response:
+def json_answer(document: object, status: int = 200) -> Response:
+    """A document, or the dataclass that declares it, as it is: an answer is not validated on its way out."""
     return Response(to_json(document), status, media_type="application/json")
 
 

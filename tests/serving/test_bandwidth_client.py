@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import httpx
 import pytest
 import topology_outputs
 from bandwidth_nodes import cube_mesh, strange, without_symmetry
+from pydantic_core import to_json
 
 from kopt.core.hardware.bandwidth import BandwidthKind, Collective
 from kopt.core.settings import Settings
@@ -66,12 +68,12 @@ async def test_it_asks_and_understands_the_real_endpoint(served: AsyncPrediction
     found = await served.bandwidth(QUERY, deadline_s=PATIENT_S)
     assert not found.fallback
     assert found.model.version == "shipped"
-    assert [one.estimate.gpus for one in found.sets] == [(0, 1, 2, 3), (0, 5)]
+    assert [one.gpus for one in found.sets] == [(0, 1, 2, 3), (0, 5)]
     assert found.sets[0].meets is not None
     assert found.best is not None
     assert found.best.exact
     assert [reason.code for reason in found.reasons] == ["CALIBRATED"]
-    assert parse_bandwidth(found.to_dict()) == found
+    assert parse_bandwidth(json.loads(to_json(found))) == found
     text = topology_outputs.topo_m(topology_outputs.machine(3))
     of_four = replace(QUERY, gpu_sets=[(0, 1, 2, 3)], free=None)
     by_text = await served.bandwidth(replace(of_four, topology=text), deadline_s=PATIENT_S)
@@ -94,10 +96,10 @@ async def test_with_nobody_there_links_alone_answer_and_say_why(topology: str) -
     assert found.model.name == "links"
     assert found.warnings == node.warnings
     for one in found.sets:
-        low, high = one.estimate.bus_low_gigabytes_per_s, one.estimate.bus_high_gigabytes_per_s
+        low, high = one.bus_low_gigabytes_per_s, one.bus_high_gigabytes_per_s
         assert high / low > 4
     assert found.best is not None
-    assert parse_bandwidth(found.to_dict()) == found
+    assert parse_bandwidth(json.loads(to_json(found))) == found
 
 
 async def test_the_fallback_is_wider_than_the_model_and_holds_its_answer(served: AsyncPredictionClient) -> None:
@@ -106,8 +108,8 @@ async def test_the_fallback_is_wider_than_the_model_and_holds_its_answer(served:
             query = replace(QUERY, collective=kind, bytes=size, probes=(), count=None, free=None)
             told = await served.bandwidth(query, deadline_s=PATIENT_S)
             (alone, *_), (model, *_) = _fallback(query).sets, told.sets
-            assert alone.estimate.bus_low_gigabytes_per_s < model.estimate.bus_gigabytes_per_s
-            assert model.estimate.bus_gigabytes_per_s < alone.estimate.bus_high_gigabytes_per_s
+            assert alone.bus_low_gigabytes_per_s < model.bus_gigabytes_per_s
+            assert model.bus_gigabytes_per_s < alone.bus_high_gigabytes_per_s
 
 
 def _fallback(query: BandwidthQuery) -> Any:
@@ -119,8 +121,8 @@ async def test_an_unknown_node_is_answered_more_widely_still() -> None:
         _fallback(BandwidthQuery(node, [(0, 1, 2)], minimum_gigabytes_per_s=1.0, of=BandwidthKind.LINK)).sets
         for node in (cube_mesh(), strange())
     )
-    assert unknown.estimate.unknown
-    widths = [one.estimate.bus_high_gigabytes_per_s / one.estimate.bus_low_gigabytes_per_s for one in (known, unknown)]
+    assert unknown.unknown
+    widths = [one.bus_high_gigabytes_per_s / one.bus_low_gigabytes_per_s for one in (known, unknown)]
     assert widths[1] > 1.5 * widths[0]
     assert (known.meets, unknown.meets) == (True, None)
 
@@ -195,8 +197,6 @@ def test_the_synchronous_client_does_the_same() -> None:
 
 
 def test_a_query_says_what_the_schema_asks_for() -> None:
-    import json
-
     read = BANDWIDTH_REQUEST.validate_json(json.dumps(QUERY.to_dict()))
     assert (read.count, read.free, read.bytes, len(read.probes)) == (4, list(range(8)), 1 << 28, 1)
     bare = BandwidthQuery(cube_mesh(), [(0, 1)])
@@ -206,7 +206,7 @@ def test_a_query_says_what_the_schema_asks_for() -> None:
 async def test_many_questions_at_once_are_answered_each_on_their_own(served: AsyncPredictionClient) -> None:
     queries = [replace(QUERY, gpu_sets=[(0, n)], count=None, free=None, probes=()) for n in range(1, 8)]
     found = await asyncio.gather(*(served.bandwidth(one, deadline_s=PATIENT_S) for one in queries))
-    assert [one.sets[0].estimate.gpus for one in found] == [(0, n) for n in range(1, 8)]
+    assert [one.sets[0].gpus for one in found] == [(0, n) for n in range(1, 8)]
 
 
 def test_the_shipped_model_is_what_is_served(endpoint: Endpoint) -> None:

@@ -14,7 +14,7 @@ from bandwidth_nodes import cube_mesh, strange, without_symmetry
 from example_budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from kopt.core.hardware.bandwidth import BandwidthKind, Collective
 from kopt.core.hardware.node_topology import LinkType
@@ -26,6 +26,7 @@ from kopt.models.registry.registry import RegisteredModel, RegistryError
 from kopt.sdk.bandwidth import bandwidth
 from kopt.serving.bandwidth.service import BandwidthService, bandwidth_slot
 from kopt.serving.contract import bandwidth_schemas
+from kopt.serving.contract.bandwidth_answers import BandwidthResponse
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.http.app import Endpoint, create_app
@@ -68,7 +69,7 @@ def service(endpoint: Endpoint) -> BandwidthService:
 async def ask(http: httpx.AsyncClient, topology: Any = NODE, **more: Any) -> dict[str, Any]:
     reply = await http.post("/v1/bandwidth", json={"topology": topology, **more})
     assert reply.status_code == 200, reply.text
-    bandwidth_schemas.BandwidthResponse.model_validate_json(reply.content, strict=True, extra="forbid")
+    TypeAdapter(BandwidthResponse).validate_json(reply.content, strict=True, extra="forbid")
     document: dict[str, Any] = reply.json()
     return document
 

@@ -1,5 +1,6 @@
 """``/v1/bandwidth`` across nodes: which of the offered ones, and which GPUs of each; the client's fallback alike."""
 
+import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import combinations
@@ -9,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from bandwidth_nodes import cube_mesh
+from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 from kopt.core.reason import Reason
@@ -16,8 +19,13 @@ from kopt.core.settings import Settings
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.serving.bandwidth.service import BandwidthService
 from kopt.serving.client.fallback_bandwidth import fallback_bandwidth
-from kopt.serving.contract import bandwidth_schemas
-from kopt.serving.contract.bandwidth_answers import BandwidthQuery, OfferedNode, WrongQuestion, parse_bandwidth
+from kopt.serving.contract.bandwidth_answers import (
+    BandwidthQuery,
+    BandwidthResponse,
+    OfferedNode,
+    WrongQuestion,
+    parse_bandwidth,
+)
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.http.app import Endpoint, create_app
@@ -59,14 +67,14 @@ def query(count: int, offers: list[OfferedNode] = RACKS, **more: Any) -> Bandwid
 async def ask(http: httpx.AsyncClient, asked: BandwidthQuery) -> dict[str, Any]:
     reply = await http.post("/v1/bandwidth", json=asked.to_dict())
     assert reply.status_code == 200, reply.text
-    bandwidth_schemas.BandwidthResponse.model_validate_json(reply.content, strict=True, extra="forbid")
+    TypeAdapter(BandwidthResponse).validate_json(reply.content, strict=True, extra="forbid")
     placed: dict[str, Any] = reply.json()["placement"]
     found, fallback = parse_bandwidth(reply.json()).placement, fallback_bandwidth(asked, WHY).placement
     assert found is not None
     assert fallback is not None
     # Where they go is physics alone: with and without a model the same.
     assert (found.shares, found.domains) == (fallback.shares, fallback.domains)
-    assert found.to_dict() == placed | {
+    assert json.loads(to_json(found)) == placed | {
         name: pytest.approx(value) for name, value in placed.items() if isinstance(value, float)
     }
     return placed

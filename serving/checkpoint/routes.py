@@ -5,12 +5,8 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request, Response
 
 from kopt.serving.checkpoint.service import CheckpointService
-from kopt.serving.contract.checkpoint_schemas import (
-    CHECKPOINT_REQUEST,
-    CheckpointRequest,
-    CheckpointResponse,
-    CheckpointsResponse,
-)
+from kopt.serving.contract.checkpoint_answers import CheckpointResponse, CheckpointsResponse
+from kopt.serving.contract.checkpoint_schemas import CHECKPOINT_REQUEST, CheckpointRequest
 from kopt.serving.http.auth import caller_of, seen_by
 from kopt.serving.http.limits import deadline_of
 from kopt.serving.http.routing import PROBLEMS, body_of, json_answer, query_text, read_body

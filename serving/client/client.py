@@ -44,7 +44,7 @@ from kopt.serving.contract.answers import (
     parse_sizes,
 )
 from kopt.serving.contract.bandwidth_answers import BandwidthQuery, BandwidthResponse, WrongQuestion, parse_bandwidth
-from kopt.serving.contract.checkpoint_answers import FollowedJobs, parse_jobs
+from kopt.serving.contract.checkpoint_answers import CheckpointsResponse, parse_jobs
 from kopt.serving.contract.common import DEADLINE_HEADER, GRID_S, AnswerError
 from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse, pairs_request, parse_kept, parse_pairs
 from kopt.serving.contract.size_advice import SizeAdvice
@@ -187,7 +187,7 @@ class AsyncPredictionClient:
         query = f"?{urlencode({'cluster': cluster})}" if cluster else ""
         return parse_pairs(await self._call("GET", f"/v1/bandwidth/pairs{query}", deadline_s))
 
-    async def jobs(self, *, deadline_s: float | None = None) -> FollowedJobs:
+    async def jobs(self, *, deadline_s: float | None = None) -> CheckpointsResponse:
         """The jobs whose logs the endpoint follows. Raises as ``models`` does."""
         return parse_jobs(await self._call("GET", "/v1/checkpoint", deadline_s))
 
@@ -369,7 +369,7 @@ class PredictionClient:
         """See AsyncPredictionClient.pairs."""
         return self._run(self._client.pairs(cluster, deadline_s=deadline_s))
 
-    def jobs(self, *, deadline_s: float | None = None) -> FollowedJobs:
+    def jobs(self, *, deadline_s: float | None = None) -> CheckpointsResponse:
         """See AsyncPredictionClient.jobs."""
         return self._run(self._client.jobs(deadline_s=deadline_s))
 

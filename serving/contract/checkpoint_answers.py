@@ -1,96 +1,134 @@
-"""The jobs that the endpoint follows, as frozen values. Standard library only."""
+"""The answers of ``/v1/checkpoint``, declared once for the endpoint and its clients. Standard library only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
 
 from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
-from kopt.serving.contract.common import SCHEMA, AnswerError
+from kopt.serving.contract.common import SCHEMA, ModelOut
+from kopt.serving.contract.reading import read_answer
+
+# Docstrings of these classes are published in docs/openapi.json, and their names are.
 
 
 @dataclass(frozen=True)
-class StateChange:
-    """From ``at_s`` (Unix seconds) on the job was in this state; ``text`` of ``line`` said so."""
+class JobStatusOut:
+    """``core.checkpoint.JobStatus``: where the job is, may it be killed now, and what would be lost. Times are Unix
+    seconds; nulls where nothing is known. Intervals hold nine times in ten."""
 
-    at_s: float
-    state: JobState
+    state: str
     safe: bool
-    line: int | None = None
-    text: str = ""
+    """A durable checkpoint exists, no write is open, and the state is known."""
+    evidence: bool
+    confidence: float
+    step: int | None
+    last_durable_step: int | None
+    last_durable_at: float | None
+    seconds_since_durable: float | None
+    work_at_risk_gpu_seconds: float | None
+    work_at_risk_low: float | None
+    work_at_risk_high: float | None
+    next_safe_seconds: float | None
+    next_safe_low: float | None
+    next_safe_high: float | None
+    next_checkpoint_seconds: float | None
+    next_checkpoint_low: float | None
+    next_checkpoint_high: float | None
+    evidence_line: int | None
+    """Counts the lines that were read of all sources, from 1."""
+    evidence_text: str
+    """Cut and without what looks like a secret."""
+    reason: str
+    writers: int
+    last_durable_claimed: bool
+    """The job's own pods report this checkpoint by annotation; no line of the log has shown it."""
+
+    def __post_init__(self) -> None:
+        # Refuses what cannot be a status.
+        _ = self.status
+
+    @cached_property
+    def status(self) -> JobStatus:
+        return JobStatus(
+            JobState(self.state),
+            self.safe,
+            self.evidence,
+            self.confidence,
+            self.step,
+            self.last_durable_step,
+            self.last_durable_at,
+            self.seconds_since_durable,
+            _estimate(self.work_at_risk_gpu_seconds, self.work_at_risk_low, self.work_at_risk_high),
+            _estimate(self.next_safe_seconds, self.next_safe_low, self.next_safe_high),
+            _estimate(self.next_checkpoint_seconds, self.next_checkpoint_low, self.next_checkpoint_high),
+            self.evidence_line,
+            self.evidence_text,
+            self.reason,
+            self.writers,
+            self.last_durable_claimed,
+        )
+
+
+def _estimate(value: float | None, low: float | None, high: float | None) -> Estimate | None:
+    if value is None:
+        return None
+    if low is None or high is None:
+        raise ValueError("an estimate has a lower and an upper bound")
+    return Estimate(value, low, high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointResponse(JobStatusOut):
+    schema: Literal["kopt/v1"] = SCHEMA
+    job: str
+    lines: int
+    """Read so far, of all sources."""
+    next: dict[str, int]
+    """Number of the line that is expected next, per source."""
+    missed: dict[str, int]
+    """Lines that never came, per source. Until the next durable checkpoint the job is not called safe."""
+    notes: tuple[str, ...]
+    """What was sent but could not be used."""
+    model: ModelOut
+    fallback: bool
 
 
 @dataclass(frozen=True)
-class FollowedJobView:
-    """One job: its status when it was asked for, and how it came there, oldest first. ``missed`` lines never came."""
+class ChangeOut:
+    """A moment at which the job's state, or whether it is safe, became another."""
 
+    at: float
+    state: str
+    safe: bool
+    line: int | None
+    text: str
+
+    def __post_init__(self) -> None:
+        # Refuses what is no state.
+        JobState(self.state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOut(JobStatusOut):
     job: str
-    heard_at_s: float
+    heard_at: float
+    """When the job was last heard of."""
     gpus: float
     lines: int
-    status: JobStatus
-    changes: tuple[StateChange, ...] = ()
-    missed: int = 0
+    missed: dict[str, int]
+    changes: tuple[ChangeOut, ...]
+    """The longest-lasting states and all around writes, oldest first; bounded."""
 
 
-@dataclass(frozen=True)
-class FollowedJobs:
-    """Jobs heard of lately, the latest first, as of ``now_s`` on the endpoint's clock."""
+@dataclass(frozen=True, kw_only=True)
+class CheckpointsResponse:
+    schema: Literal["kopt/v1"] = SCHEMA
+    jobs: tuple[JobOut, ...]
+    """Heard of within a day, the latest first."""
+    now: float
 
-    jobs: tuple[FollowedJobView, ...] = field(default_factory=tuple)
-    now_s: float = 0.0
 
-
-def parse_jobs(document: Mapping[str, Any]) -> FollowedJobs:
+def parse_jobs(document: Mapping[str, Any]) -> CheckpointsResponse:
     """What ``GET /v1/checkpoint`` says. Raises AnswerError for anything else."""
-    if document.get("schema") != SCHEMA:
-        raise AnswerError(f"expected a {SCHEMA} document, got {str(document.get('schema'))[:40]!r}")
-    try:
-        return FollowedJobs(tuple(map(_job, document["jobs"])), float(document["now"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise AnswerError(f"/v1/checkpoint answered something unexpected: {error!r}") from error
-
-
-def _job(result: Mapping[str, Any]) -> FollowedJobView:
-    changes = tuple(
-        StateChange(float(item["at"]), JobState(item["state"]), bool(item["safe"]), item["line"], str(item["text"]))
-        for item in result["changes"]
-    )
-    missed = sum(result["missed"].values())
-    return FollowedJobView(
-        str(result["job"]),
-        float(result["heard_at"]),
-        float(result["gpus"]),
-        int(result["lines"]),
-        job_status(result),
-        changes,
-        missed,
-    )
-
-
-def job_status(result: Mapping[str, Any]) -> JobStatus:
-    """Out of the fields of ``JobStatus.to_dict``. Raises KeyError, TypeError or ValueError."""
-    return JobStatus(
-        JobState(result["state"]),
-        bool(result["safe"]),
-        bool(result["evidence"]),
-        float(result["confidence"]),
-        result["step"],
-        result["last_durable_step"],
-        result["last_durable_at"],
-        result["seconds_since_durable"],
-        _estimate(result, "work_at_risk", "_gpu_seconds"),
-        _estimate(result, "next_safe"),
-        _estimate(result, "next_checkpoint"),
-        result["evidence_line"],
-        str(result["evidence_text"]),
-        str(result["reason"]),
-        int(result["writers"]),
-        bool(result.get("last_durable_claimed")),
-    )
-
-
-def _estimate(result: Mapping[str, Any], name: str, unit: str = "_seconds") -> Estimate | None:
-    value = result[f"{name}{unit}"]
-    return (
-        None if value is None else Estimate(float(value), float(result[f"{name}_low"]), float(result[f"{name}_high"]))
-    )
+    return read_answer(CheckpointsResponse, "/v1/checkpoint", document)

@@ -1,10 +1,8 @@
-"""The typed requests and answers of ``/v1/checkpoint``, written before the code behind them; strict."""
+"""The typed requests of ``/v1/checkpoint``, written before the code behind them; strict."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
-
-from kopt.serving.contract.common import SCHEMA, ModelOut
 
 MAX_LINES = 10_000
 """Of one request; agents send a thousand."""
@@ -81,78 +79,3 @@ class CheckpointRequest(_Strict):
 
 
 CHECKPOINT_REQUEST = TypeAdapter(CheckpointRequest)
-
-
-class JobStatusOut(BaseModel):
-    """``core.checkpoint.JobStatus``: where the job is, may it be killed now, and what would be lost. Times are Unix
-    seconds; nulls where nothing is known. Intervals hold nine times in ten."""
-
-    state: str
-    safe: bool
-    """A durable checkpoint exists, no write is open, and the state is known."""
-    evidence: bool
-    confidence: float
-    step: int | None
-    last_durable_step: int | None
-    last_durable_at: float | None
-    seconds_since_durable: float | None
-    work_at_risk_gpu_seconds: float | None
-    work_at_risk_low: float | None
-    work_at_risk_high: float | None
-    next_safe_seconds: float | None
-    next_safe_low: float | None
-    next_safe_high: float | None
-    next_checkpoint_seconds: float | None
-    next_checkpoint_low: float | None
-    next_checkpoint_high: float | None
-    evidence_line: int | None
-    """Counts the lines that were read of all sources, from 1."""
-    evidence_text: str
-    """Cut and without what looks like a secret."""
-    reason: str
-    writers: int
-    last_durable_claimed: bool
-    """The job's own pods say by annotation that there is this checkpoint; no line of the log has shown it."""
-
-
-class CheckpointResponse(JobStatusOut):
-    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
-    job: str
-    lines: int
-    """Read so far, of all sources."""
-    next: dict[str, int]
-    """Number of the line that is expected next, per source."""
-    missed: dict[str, int]
-    """Lines that never came, per source. Until the next durable checkpoint the job is not called safe."""
-    notes: list[str]
-    """What was sent but could not be used."""
-    model: ModelOut
-    fallback: bool
-
-
-class ChangeOut(BaseModel):
-    """A moment at which the job's state, or whether it is safe, became another."""
-
-    at: float
-    state: str
-    safe: bool
-    line: int | None
-    text: str
-
-
-class JobOut(JobStatusOut):
-    job: str
-    heard_at: float
-    """When the job was last heard of."""
-    gpus: float
-    lines: int
-    missed: dict[str, int]
-    changes: list[ChangeOut]
-    """The longest-lasting states and all around writes, oldest first; bounded."""
-
-
-class CheckpointsResponse(BaseModel):
-    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
-    jobs: list[JobOut]
-    """Heard of within a day, the latest first."""
-    now: float

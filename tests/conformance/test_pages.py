@@ -34,7 +34,7 @@ from kopt.dashboard.pages.sizes.data import SIZES, Sizes
 from kopt.dashboard.pages.topology.data import NODES, PAIRS, Pairs
 from kopt.data.demand.generator import generate
 from kopt.models.registry.registry import RegisteredModel
-from kopt.serving.contract.checkpoint_answers import FollowedJobView, StateChange
+from kopt.serving.contract.checkpoint_answers import ChangeOut, JobOut
 from kopt.serving.contract.common import ModelOut
 from kopt.serving.contract.pairwise_answers import PairNodeOut, PairsResponse
 from kopt.serving.contract.size_advice import SizeAdvice
@@ -53,9 +53,9 @@ def full(name: str) -> Mapping[AnyFeed, Any]:
     series = replace(series, name=name)
     service = Service(series, None, assumed_capacity(series), float(series.times_s[-1] + series.step_s))
     snapshot = Snapshot({name: service}, Endpoint(ADDRESS, name), NOW_S, (name,))
-    job = FollowedJobView(
-        name, NOW_S, 1.0, 3, JobStatus(JobState.TRAIN), (StateChange(NOW_S - 60, JobState.TRAIN, True, 1, name),)
-    )
+    status = JobStatus(JobState.TRAIN).to_dict()
+    changes = (ChangeOut(NOW_S - 60, JobState.TRAIN, True, 1, name),)
+    job = JobOut(**status, job=name, heard_at=NOW_S, gpus=1.0, lines=3, missed={}, changes=changes)
     size = SizeAdvice(
         name, name, name, name, 1, None, None, 5, 4, 6, {name: 5}, ShareKind.WHOLE, 6, 1000, "", 1, name, 0.5, (), NOW_S
     )

@@ -14,7 +14,7 @@ from kopt.core.workload.checkpoint import JobState, JobStatus
 from kopt.dashboard.pages.jobs.data import JOBS, Jobs
 from kopt.dashboard.pages.jobs.view import CHANGES_SHOWN, WIDTH, jobs_page
 from kopt.serving.checkpoint.service import CheckpointService
-from kopt.serving.contract.checkpoint_answers import FollowedJobView, StateChange
+from kopt.serving.contract.checkpoint_answers import ChangeOut, JobOut
 from kopt.serving.http.app import create_app as endpoint_app
 from tests.dashboard.conftest import HOSTILE_NAME, Platform
 from tests.dashboard.test_browser import CONTRAST, Watched, address, browser, open_page, overflow
@@ -100,15 +100,16 @@ async def test_before_any_job_is_followed_the_page_says_how(pages: httpx.AsyncCl
     assert "Nothing matches" in (await pages.get("/jobs?q=x")).text or "No job is followed" in html
 
 
-def view(*changes: StateChange) -> FollowedJobView:
-    return FollowedJobView("a/b", NOW, 1.0, 3, JobStatus(JobState.TRAIN), changes)
+def view(*changes: ChangeOut) -> JobOut:
+    status = JobStatus(JobState.TRAIN).to_dict()
+    return JobOut(**status, job="a/b", heard_at=NOW, gpus=1.0, lines=3, missed={}, changes=changes)
 
 
 def test_a_timeline_ends_now_and_shows_writes_of_seconds_in_a_week() -> None:
     changes = [
-        StateChange(NOW - 600_000, JobState.TRAIN, False),
-        StateChange(NOW - 300_000, JobState.CKPT_WRITING, False, 5, "Saving"),
-        StateChange(NOW - 299_999, JobState.TRAIN, True),
+        ChangeOut(NOW - 600_000, JobState.TRAIN, False, None, ""),
+        ChangeOut(NOW - 300_000, JobState.CKPT_WRITING, False, 5, "Saving"),
+        ChangeOut(NOW - 299_999, JobState.TRAIN, True, None, ""),
     ]
     (card,) = jobs_page(Jobs((view(*changes),), NOW), hours=168).cards
     assert max(piece.x + piece.width for piece in card.pieces) == pytest.approx(WIDTH)
@@ -123,7 +124,7 @@ def test_a_timeline_ends_now_and_shows_writes_of_seconds_in_a_week() -> None:
 
 def test_times_in_disorder_or_to_come_draw_nothing_outside() -> None:
     changes = [
-        StateChange(NOW + one, JobState.TRAIN if one % 20 else JobState.CKPT_WRITING, False)
+        ChangeOut(NOW + one, JobState.TRAIN if one % 20 else JobState.CKPT_WRITING, False, None, "")
         for one in (-100, 50, -70, -200, 900, -10)
     ]
     (card,) = jobs_page(Jobs((view(*changes),), NOW)).cards
@@ -134,7 +135,7 @@ def test_times_in_disorder_or_to_come_draw_nothing_outside() -> None:
 
 
 def test_only_the_newest_changes_are_listed() -> None:
-    changes = [StateChange(NOW - 100 + n, JobState.TRAIN if n % 2 else JobState.EVAL, False) for n in range(40)]
+    changes = [ChangeOut(NOW - 100 + n, JobState.TRAIN if n % 2 else JobState.EVAL, False, None, "") for n in range(40)]
     (card,) = jobs_page(Jobs((view(*changes),), NOW)).cards
     assert card.changes == tuple(reversed(changes[-CHANGES_SHOWN:]))
 
@@ -173,6 +174,6 @@ async def test_a_new_state_comes_in_without_a_reload(
     await page.goto(f"{address}/jobs?q=nlp")
     await expect(page.locator(".badge.refused")).to_be_visible()
     known = await followed.live.latest(JOBS)
-    safe = [replace(one, status=replace(one.status, safe=True, reason="All is saved.")) for one in known.found]
+    safe = [replace(one, safe=True, reason="All is saved.") for one in known.found]
     followed.live.reader(JOBS)._latest = replace(known, found=tuple(safe))
     await expect(page.locator(".badge.ok")).to_be_visible(timeout=60_000)

@@ -13,6 +13,7 @@ import pytest
 from example_budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from kopt.core.settings import Settings
 from kopt.models.checkpoint.predictor import CheckpointPredictor
@@ -23,7 +24,7 @@ from kopt.serving.checkpoint.job import FollowedJob
 from kopt.serving.checkpoint.service import CheckpointService
 from kopt.serving.checkpoint.table import JobTable
 from kopt.serving.client.client import AsyncPredictionClient
-from kopt.serving.contract import checkpoint_schemas
+from kopt.serving.contract.checkpoint_answers import CheckpointResponse, CheckpointsResponse
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.http.app import Endpoint, create_app
@@ -114,7 +115,7 @@ async def http(endpoint: Endpoint) -> AsyncIterator[httpx.AsyncClient]:
 async def post(http: httpx.AsyncClient, lines: Any = (), job: str = JOB, **more: Any) -> dict[str, Any]:
     reply = await http.post("/v1/checkpoint", json={"job": job, "lines": list(lines), **more})
     assert reply.status_code == 200, reply.text
-    checkpoint_schemas.CheckpointResponse.model_validate_json(reply.content, strict=True, extra="forbid")
+    TypeAdapter(CheckpointResponse).validate_json(reply.content, strict=True, extra="forbid")
     document: dict[str, Any] = reply.json()
     return document
 
@@ -122,7 +123,7 @@ async def post(http: httpx.AsyncClient, lines: Any = (), job: str = JOB, **more:
 async def listed(http: httpx.AsyncClient, **parameters: str) -> list[dict[str, Any]]:
     reply = await http.get("/v1/checkpoint", params=parameters)
     assert reply.status_code == 200, reply.text
-    checkpoint_schemas.CheckpointsResponse.model_validate_json(reply.content, strict=True, extra="forbid")
+    TypeAdapter(CheckpointsResponse).validate_json(reply.content, strict=True, extra="forbid")
     found: list[dict[str, Any]] = reply.json()["jobs"]
     return found
 
@@ -574,7 +575,7 @@ async def test_whatever_is_sent_the_answer_is_a_document(endpoint: Endpoint, bod
         reply = await http.post("/v1/checkpoint", content=text, headers={"content-type": "application/json"})
         assert reply.status_code in (200, 400, 422), reply.text
         if reply.status_code == 200:
-            found = checkpoint_schemas.CheckpointResponse.model_validate_json(reply.content, strict=True)
+            found = TypeAdapter(CheckpointResponse).validate_json(reply.content, strict=True)
             assert not (found.safe and found.state == "CKPT_WRITING")
             assert not (found.fallback and found.lines), found
             assert "The model failed" not in found.reason

@@ -3,21 +3,21 @@
 from dataclasses import dataclass
 
 from kopt.dashboard.data.feed import Answer, Connections, Feed, Polled
-from kopt.serving.contract.checkpoint_answers import FollowedJobView
+from kopt.serving.contract.checkpoint_answers import JobOut
 
 
 @dataclass(frozen=True)
 class Jobs(Answer):
     """The jobs whose logs are followed, heard of last first, as of ``now_s``; or what kept them away."""
 
-    found: tuple[FollowedJobView, ...] = ()
+    found: tuple[JobOut, ...] = ()
     now_s: float = 0.0
 
 
 def _open(connections: Connections) -> Polled[Jobs]:
     async def ask() -> Jobs:
         answer = await connections.client.jobs()
-        return Jobs(answer.jobs, answer.now_s)
+        return Jobs(answer.jobs, answer.now)
 
     return Polled(Jobs(), ask, connections.clock)
 

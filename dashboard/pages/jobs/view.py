@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kopt.core.workload.checkpoint import Estimate, JobState
 from kopt.dashboard.formatting import amount, clock, span
 from kopt.dashboard.pages.jobs.data import Jobs
-from kopt.serving.contract.checkpoint_answers import FollowedJobView, StateChange
+from kopt.serving.contract.checkpoint_answers import ChangeOut, JobOut
 
 SHOWN = 60
 CHANGES_SHOWN = 12
@@ -58,7 +58,7 @@ class Piece:
 class JobCard:
     """One job in words. ``pieces`` run from ``from_s`` to ``to_s`` (Unix seconds); the newest ``changes`` first."""
 
-    view: FollowedJobView
+    view: JobOut
     state: str
     risk: str
     durable: str
@@ -66,7 +66,7 @@ class JobCard:
     pieces: tuple[Piece, ...]
     from_s: float
     to_s: float
-    changes: tuple[StateChange, ...]
+    changes: tuple[ChangeOut, ...]
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ def jobs_page(jobs: Jobs, text: str = "", hours: float = DEFAULT_SPAN_H) -> Jobs
     return JobsPage(cards, len(followed_jobs), len(jobs.found), safe, _gpu_time(total), jobs.problem)
 
 
-def _card(followed_job: FollowedJobView, now_s: float, hours: float) -> JobCard:
+def _card(followed_job: JobOut, now_s: float, hours: float) -> JobCard:
     status = followed_job.status
     risk = status.work_at_risk_gpu_seconds
-    begun_s = max(followed_job.changes[0].at_s if followed_job.changes else now_s, now_s - hours * 3600)
+    begun_s = max(followed_job.changes[0].at if followed_job.changes else now_s, now_s - hours * 3600)
     return JobCard(
         followed_job,
         WORDS[status.state],
@@ -108,7 +108,7 @@ def _card(followed_job: FollowedJobView, now_s: float, hours: float) -> JobCard:
     )
 
 
-def _durable(followed_job: FollowedJobView) -> str:
+def _durable(followed_job: JobOut) -> str:
     status = followed_job.status
     if not status.evidence:
         return "none seen"
@@ -119,7 +119,7 @@ def _durable(followed_job: FollowedJobView) -> str:
     return step if ago is None else f"{step}, {span(ago)} ago"
 
 
-def _coming(followed_job: FollowedJobView) -> str:
+def _coming(followed_job: JobOut) -> str:
     estimate = followed_job.status.next_checkpoint_seconds
     if estimate is None:
         return ""
@@ -128,13 +128,13 @@ def _coming(followed_job: FollowedJobView) -> str:
     return f"in about {span(estimate.value)} ({span(estimate.low)} to {span(estimate.high)})"
 
 
-def _pieces(changes: Sequence[StateChange], begun_s: float, now_s: float) -> tuple[Piece, ...]:
+def _pieces(changes: Sequence[ChangeOut], begun_s: float, now_s: float) -> tuple[Piece, ...]:
     """States between ``begun_s`` and now; drawn in this order, so that short ones stand above the long."""
     scale = WIDTH / max(now_s - begun_s, 1e-6)
-    ends = [change.at_s for change in changes[1:]] + [now_s] * bool(changes)
+    ends = [change.at for change in changes[1:]] + [now_s] * bool(changes)
     pieces = []
     for state_change, end_s in zip(changes, ends, strict=True):
-        start_s, end_s = max(state_change.at_s, begun_s), min(max(end_s, state_change.at_s), now_s)
+        start_s, end_s = max(state_change.at, begun_s), min(max(end_s, state_change.at), now_s)
         if end_s < begun_s or start_s > now_s:
             continue
         least = _NARROWEST if state_change.state in _SHORT else 0.0
@@ -143,7 +143,7 @@ def _pieces(changes: Sequence[StateChange], begun_s: float, now_s: float) -> tup
         if width > 0:
             pieces.append(
                 Piece(
-                    state_change.state.value,
+                    state_change.state,
                     round(x, 2),
                     round(width, 2),
                     state_change.safe,
@@ -153,11 +153,11 @@ def _pieces(changes: Sequence[StateChange], begun_s: float, now_s: float) -> tup
     return tuple(sorted(pieces, key=lambda piece: -piece.width))
 
 
-def _words(state_change: StateChange, end_s: float) -> str:
+def _words(state_change: ChangeOut, end_s: float) -> str:
     safe = "safe to kill" if state_change.safe else "not safe to kill"
     line = "" if state_change.line is None else f"\nline {state_change.line:,}: {state_change.text}"
-    lasted = span(max(0.0, end_s - state_change.at_s))
-    return f"{WORDS[state_change.state]}, {safe}\n{clock(state_change.at_s)}, {lasted}{line}"
+    lasted = span(max(0.0, end_s - state_change.at))
+    return f"{WORDS[JobState(state_change.state)]}, {safe}\n{clock(state_change.at)}, {lasted}{line}"
 
 
 def _between(estimate: Estimate) -> str:

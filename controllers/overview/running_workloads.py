@@ -20,7 +20,9 @@ from kopt.controllers.admission.audit import alive, metadata_and_spec, served_ki
 from kopt.controllers.admission.evaluation import is_evaluated
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.units import MIB, WHOLE_GPU
-from kopt.serving.contract.size_advice import SizeAdvice, size_advice
+from kopt.serving.contract.reading import read_answer
+from kopt.serving.contract.size_advice import SizeAdvice
+from kopt.serving.contract.sizing_answers import AskedOut, SizingResponse, size_advice
 
 _BETWEEN = (REPLICA_SETS, JOBS)
 """Kinds that stand between a workload and its pods."""
@@ -55,16 +57,11 @@ class PodKind:
         return {"workload": template, "gpu": self.gpu or None, "name": self.workload.name[:253]}
 
     def advice(self, answer: Mapping[str, Any], now_s: float) -> SizeAdvice:
-        """What the endpoint's answer means for one of these pods. Raises KeyError, TypeError or ValueError."""
+        """What the endpoint's answer means for one of these pods. Raises AnswerError."""
         container = self._container
-        document = {
-            "name": self.workload.name,
-            "asked": self._requested,
-            "estimate": answer,
-            "made_at_s": now_s,
-            "image": text(container[1], "image") if container else "",
-        }
-        advice = size_advice(document)
+        estimate = read_answer(SizingResponse, "/v1/sizing", answer)
+        image = text(container[1], "image") if container else ""
+        advice = size_advice(self.workload.name, image, self._requested, now_s, estimate)
         # The answer counts the processes of the whole job; one pod holds no more of them than it has GPUs.
         most = max(1, self.pods.gpus // WHOLE_GPU)
         return replace(advice, count=min(advice.count, most))
@@ -95,15 +92,13 @@ class PodKind:
         return max(result, key=lambda item: resources_milli(mapping(item[1], "resources")), default=None)
 
     @property
-    def _requested(self) -> Mapping[str, Any]:
+    def _requested(self) -> AskedOut:
         own = mapping(self.workload.document, *(self.pods.metadata or ()), "annotations")
         memory = memory_of(own) or memory_of(self.workload.annotations)
         whole, rest = divmod(self.pods.gpus, WHOLE_GPU)
-        return {
-            "gpus": whole if not rest else None,
-            "fraction": self.pods.gpus / WHOLE_GPU if rest else None,
-            "memory_mib": memory // MIB or None,
-        }
+        return AskedOut(
+            whole if not rest else None, memory // MIB or None, self.pods.gpus / WHOLE_GPU if rest else None
+        )
 
 
 @dataclass(frozen=True)

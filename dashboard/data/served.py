@@ -1,7 +1,7 @@
 """Which models the endpoint answers with, as it said last; several feeds need it and one asks."""
 
 from kopt.serving.client.client import AsyncPredictionClient
-from kopt.serving.contract.answers import ServedModels
+from kopt.serving.contract.model_answers import ModelsResponse
 
 
 class Served:
@@ -9,9 +9,9 @@ class Served:
 
     def __init__(self, client: AsyncPredictionClient) -> None:
         self._client = client
-        self.models: ServedModels | None = None
+        self.models: ModelsResponse | None = None
 
-    async def refresh(self) -> ServedModels:
+    async def refresh(self) -> ModelsResponse:
         """Ask the endpoint. Raises as the client does."""
         self.models = await self._client.models()
         return self.models

@@ -10,7 +10,7 @@ from kopt.dashboard.data.forecasting import Forecasts
 from kopt.dashboard.data.histories import last_value_s
 from kopt.dashboard.data.sources import Endpoint, Service, Snapshot
 from kopt.data.demand.table import DemandDataError, DemandSeries
-from kopt.serving.contract.answers import ServedModel
+from kopt.serving.contract.model_answers import RegisteredModelOut
 
 PREDICTOR = "demand"
 LIVE_WITHIN_S = 3600.0
@@ -37,7 +37,7 @@ class SnapshotReader:
         series, capacities = await asyncio.to_thread(self._read, problems)
         clock_s = self._calendar_clock(series)
         model, problem = await self._serving()
-        version = model.version if model else None
+        version = model.model_version if model else None
         if not problem:
             self._forecasts.forget_errors()
 
@@ -100,13 +100,13 @@ class SnapshotReader:
         now_s = self._clock()
         return now_s if 0 <= now_s - max(ends) <= LIVE_WITHIN_S else max(ends)
 
-    async def _serving(self) -> tuple[ServedModel | None, str]:
+    async def _serving(self) -> tuple[RegisteredModelOut | None, str]:
         """The version that answers, and what is wrong with the endpoint."""
         try:
             answer = await self._from.served.refresh()
         except FAILURES as error:
             return None, sentence(error)
-        serving = [model for model in answer.models if model.serving and model.version.name == PREDICTOR]
+        serving = [model for model in answer.models if model.serving and model.name == PREDICTOR]
         return (serving[0], "") if serving else (None, "")
 
 

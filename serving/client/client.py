@@ -33,20 +33,15 @@ from kopt.serving.contract.answers import (
     DemandQuery,
     History,
     HorizonForecast,
-    ModelHealth,
-    Recommendation,
     SeriesForecast,
-    ServedModels,
     parse_forecast,
-    parse_health,
-    parse_models,
-    parse_recommendations,
-    parse_sizes,
 )
 from kopt.serving.contract.bandwidth_answers import BandwidthQuery, BandwidthResponse, WrongQuestion, parse_bandwidth
 from kopt.serving.contract.checkpoint_answers import CheckpointsResponse, parse_jobs
 from kopt.serving.contract.common import DEADLINE_HEADER, GRID_S, AnswerError
+from kopt.serving.contract.model_answers import ModelHealthResponse, ModelsResponse, parse_health, parse_models
 from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse, pairs_request, parse_kept, parse_pairs
+from kopt.serving.contract.recommendation_answers import RecommendationOut, parse_recommendations
 from kopt.serving.contract.size_advice import SizeAdvice
 
 __all__ = ["AsyncPredictionClient", "DemandQuery", "EndpointFailure", "History", "PredictionClient", "RequestRefused"]
@@ -191,21 +186,21 @@ class AsyncPredictionClient:
         """The jobs whose logs the endpoint follows. Raises as ``models`` does."""
         return parse_jobs(await self._call("GET", "/v1/checkpoint", deadline_s))
 
-    async def models(self, *, deadline_s: float | None = None) -> ServedModels:
+    async def models(self, *, deadline_s: float | None = None) -> ModelsResponse:
         """Registered versions. Raises EndpointFailure, AnswerError or RequestRefused."""
         return parse_models(await self._call("GET", "/v1/models", deadline_s))
 
-    async def model_health(self, *, deadline_s: float | None = None) -> ModelHealth:
+    async def model_health(self, *, deadline_s: float | None = None) -> ModelHealthResponse:
         """Predicted against actual of champion and challenger. Raises as ``models`` does."""
         return parse_health(await self._call("GET", "/v1/health/models", deadline_s))
 
-    async def recommendations(self, *, deadline_s: float | None = None) -> tuple[Recommendation, ...]:
+    async def recommendations(self, *, deadline_s: float | None = None) -> tuple[RecommendationOut, ...]:
         """Lending advice per pool. Raises as ``models`` does."""
-        return parse_recommendations(await self._call("GET", "/v1/recommendations", deadline_s))
+        return parse_recommendations(await self._call("GET", "/v1/recommendations", deadline_s)).recommendations
 
     async def sizes(self, *, deadline_s: float | None = None) -> tuple[SizeAdvice, ...]:
         """The newest size of every job type that was asked about. Raises as ``models`` does."""
-        return parse_sizes(await self._call("GET", "/v1/recommendations", deadline_s))
+        return parse_recommendations(await self._call("GET", "/v1/recommendations", deadline_s)).size_advice
 
     async def ready(self, *, deadline_s: float | None = None) -> bool:
         """Whether the endpoint answers with a model; False too when it does not answer at all."""
@@ -377,15 +372,15 @@ class PredictionClient:
         """See AsyncPredictionClient.sizes."""
         return self._run(self._client.sizes(deadline_s=deadline_s))
 
-    def models(self, *, deadline_s: float | None = None) -> ServedModels:
+    def models(self, *, deadline_s: float | None = None) -> ModelsResponse:
         """See AsyncPredictionClient.models."""
         return self._run(self._client.models(deadline_s=deadline_s))
 
-    def model_health(self, *, deadline_s: float | None = None) -> ModelHealth:
+    def model_health(self, *, deadline_s: float | None = None) -> ModelHealthResponse:
         """See AsyncPredictionClient.model_health."""
         return self._run(self._client.model_health(deadline_s=deadline_s))
 
-    def recommendations(self, *, deadline_s: float | None = None) -> tuple[Recommendation, ...]:
+    def recommendations(self, *, deadline_s: float | None = None) -> tuple[RecommendationOut, ...]:
         """See AsyncPredictionClient.recommendations."""
         return self._run(self._client.recommendations(deadline_s=deadline_s))
 

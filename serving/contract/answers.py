@@ -7,7 +7,6 @@ from typing import Any
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.serving.contract.common import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, SCHEMA, AnswerError
-from kopt.serving.contract.size_advice import SizeAdvice, size_advice
 
 Amount = float | None
 
@@ -127,68 +126,6 @@ class DemandForecast:
         }
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """One version in the registry; ``serving`` where the replica that was asked answers with it."""
-
-    version: ModelVersion
-    alias: str
-    serving: bool
-
-
-@dataclass(frozen=True)
-class ServedModels:
-    """The registry's versions (those that are loaded while it does not answer), and why a newer one is not served."""
-
-    models: tuple[ServedModel, ...]
-    refused: tuple[Reason, ...] = ()
-
-
-@dataclass(frozen=True)
-class SeriesHealth:
-    """Predicted against actual of one series; the fields of ``serving.contract.schemas.SeriesHealthOut``."""
-
-    name: str
-    matched: int
-    coverage: float | None
-    quantile: float
-    error: float | None
-    error_last_value: float | None
-    drift: float | None
-    alarm: bool
-    reasons: tuple[Reason, ...] = ()
-
-
-@dataclass(frozen=True)
-class ModelHealth:
-    """How the champion (``series``) and, beside it, the challenger (``shadow``) have done lately."""
-
-    model: ModelVersion
-    challenger: ModelVersion | None
-    series: tuple[SeriesHealth, ...]
-    shadow: tuple[SeriesHealth, ...]
-
-
-@dataclass(frozen=True)
-class CurvePoint:
-    horizon_s: float
-    provision_milli_gpu: int
-    lendable_milli_gpu: int
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """Lending advice for one pool: what to do, why, and the lendable GPUs over the horizons."""
-
-    pool: str
-    services: tuple[str, ...]
-    actions: tuple[Mapping[str, Any], ...]
-    reasons: tuple[Reason, ...]
-    curve: tuple[CurvePoint, ...]
-    made_at_s: float
-    fallback: bool
-
-
 def parse_forecast(document: Mapping[str, Any]) -> DemandForecast:
     """A DemandForecast from the endpoint's JSON. Raises AnswerError for anything else."""
     with _Reading("/v1/demand"):
@@ -198,41 +135,6 @@ def parse_forecast(document: Mapping[str, Any]) -> DemandForecast:
             for item in document["series"]
         )
         return DemandForecast(series, _model(document["model"]), document["seconds"])
-
-
-def parse_models(document: Mapping[str, Any]) -> ServedModels:
-    """The versions that ``/v1/models`` lists."""
-    with _Reading("/v1/models"):
-        _check_schema(document)
-        models = tuple(ServedModel(_model(item), item["alias"], item["serving"]) for item in document["models"])
-        return ServedModels(models, _reasons(document, "refused"))
-
-
-def parse_health(document: Mapping[str, Any]) -> ModelHealth:
-    """What ``/v1/health/models`` says."""
-    with _Reading("/v1/health/models"):
-        _check_schema(document)
-        challenger = document["challenger"]
-        return ModelHealth(
-            _model(document["model"]),
-            None if challenger is None else _model(challenger),
-            tuple(map(_series_health, document["series"])),
-            tuple(map(_series_health, document["shadow"])),
-        )
-
-
-def parse_recommendations(document: Mapping[str, Any]) -> tuple[Recommendation, ...]:
-    """The advice of ``/v1/recommendations``."""
-    with _Reading("/v1/recommendations"):
-        _check_schema(document)
-        return tuple(map(_recommendation, document["recommendations"]))
-
-
-def parse_sizes(document: Mapping[str, Any]) -> tuple[SizeAdvice, ...]:
-    """The sizes of ``/v1/recommendations``, newest first; an endpoint that knows none leaves them out."""
-    with _Reading("/v1/recommendations"):
-        _check_schema(document)
-        return tuple(map(size_advice, document.get("sizes", ())))
 
 
 class _Reading:
@@ -284,20 +186,3 @@ def _model(document: Mapping[str, Any]) -> ModelVersion:
 
 def _reasons(document: Mapping[str, Any], key: str = "reasons") -> tuple[Reason, ...]:
     return tuple(Reason(item["code"], item["message"], item["numbers"]) for item in document[key])
-
-
-def _series_health(document: Mapping[str, Any]) -> SeriesHealth:
-    plain = {name: document[name] for name in SeriesHealth.__dataclass_fields__ if name != "reasons"}
-    return SeriesHealth(**plain, reasons=_reasons(document))
-
-
-def _recommendation(document: Mapping[str, Any]) -> Recommendation:
-    return Recommendation(
-        document["pool"],
-        tuple(document["services"]),
-        tuple(document["actions"]),
-        _reasons(document),
-        tuple(CurvePoint(**point) for point in document["curve"]),
-        document["made_at_s"],
-        document["fallback"],
-    )

@@ -108,32 +108,3 @@ class SizeAdvice:
                 return None
             return {"resources": {"limits": {resource: None, f"nvidia.com/mig-{self.profile}": "1"}}}
         return {"resources": {"limits": {resource: str(self.count)}}}
-
-
-def size_advice(document: Mapping[str, Any]) -> SizeAdvice:
-    """Advice from an item of ``/v1/recommendations``' sizes. Raises KeyError, TypeError or ValueError."""
-    asked, result = document["asked"], document["estimate"]
-    memory, share = result["memory"], result["recommendation"]
-    return SizeAdvice(
-        document["name"],
-        result["script"],
-        document["image"],
-        result["gpu"],
-        asked["gpus"],
-        asked["memory_mib"],
-        asked["fraction"],
-        memory["peak_bytes"],
-        memory["low_bytes"],
-        memory["high_bytes"],
-        dict(memory["breakdown"]),
-        ShareKind(share["kind"]),
-        share["bytes"],
-        share["milli_gpu"],
-        share["profile"],
-        share["count"],
-        result["method"],
-        result["confidence"],
-        tuple(Reason(item["code"], item["message"], item["numbers"]) for item in result["reasons"]),
-        document["made_at_s"],
-        share["gpu"],
-    )

@@ -67,7 +67,7 @@ class Row:
 
 @dataclass(frozen=True)
 class SeriesState:
-    """How one series' predictions have done lately; fields as ``serving.contract.schemas.SeriesHealthOut``."""
+    """How one series' predictions have done lately; fields as ``serving.contract.model_answers.SeriesHealthOut``."""
 
     caller: str
     series: str

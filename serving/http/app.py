@@ -22,7 +22,9 @@ from kopt.core.reason import Reason
 from kopt.models.registry.loading import SHIPPED
 from kopt.models.registry.registry import RegisteredModel, RegistryError
 from kopt.serving.contract.common import SCHEMA
-from kopt.serving.contract.schemas import ModelsResponse, RecommendationsResponse, StatusResponse
+from kopt.serving.contract.model_answers import ModelsResponse
+from kopt.serving.contract.recommendation_answers import RecommendationsResponse
+from kopt.serving.contract.schemas import StatusResponse
 from kopt.serving.http.auth import Identity, Reviewer, seen_by
 from kopt.serving.http.hosts import HostCheck
 from kopt.serving.http.limits import FairShare, Gate
@@ -36,7 +38,7 @@ from kopt.serving.services import SERVICES
 _LOG = logging.getLogger(__name__)
 _PUBLISHED_NAMES = {
     "kopt__serving__contract__bandwidth_answers__ShareOut": "kopt__serving__bandwidth_schemas__ShareOut",
-    "kopt__serving__contract__schemas__ShareOut": "kopt__serving__schemas__ShareOut",
+    "kopt__serving__contract__sizing_answers__ShareOut": "kopt__serving__schemas__ShareOut",
 }
 """Two classes of one name are published with their modules; clients know them by where these modules once were."""
 

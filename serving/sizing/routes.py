@@ -5,7 +5,8 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
-from kopt.serving.contract.schemas import SIZING_REQUEST, SizingRequest, SizingResponse
+from kopt.serving.contract.schemas import SIZING_REQUEST, SizingRequest
+from kopt.serving.contract.sizing_answers import SizingResponse
 from kopt.serving.http.auth import answering_namespace, caller_of
 from kopt.serving.http.limits import deadline_of
 from kopt.serving.http.routing import PROBLEMS, body_of, json_answer, read_body

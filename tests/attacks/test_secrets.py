@@ -27,7 +27,7 @@ from kopt.dashboard.pages.sizes.data import Sizes
 from kopt.dashboard.pages.sizes.view import recommendations
 from kopt.serving.checkpoint.redaction import kept_text
 from kopt.serving.checkpoint.table import JobTable
-from kopt.serving.contract.answers import parse_sizes
+from kopt.serving.contract.recommendation_answers import parse_recommendations
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.http.app import Endpoint, create_app
 from kopt.serving.runtime.assemble import Parts, assemble
@@ -223,7 +223,7 @@ def test_questions_about_sizes_leave_no_secret_behind(endpoint: Endpoint, tmp_pa
     assert endpoint.service(SizingService).table is not None
     endpoint.service(SizingService).table.flush()
     shown = client.get("/v1/recommendations").text
-    page = repr(recommendations(Sizes(parse_sizes(json.loads(shown)))))
+    page = repr(recommendations(Sizes(parse_recommendations(json.loads(shown)).size_advice)))
     stored = _bytes(tmp_path, "sizing.db")
     assert "train.py" in shown
     for secret in secrets:

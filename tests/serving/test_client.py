@@ -48,7 +48,7 @@ async def test_it_asks_and_understands_the_real_endpoint(served: AsyncPrediction
     assert forecast.series[0].horizons[0].demand.value == 11.0
     assert forecast.series[0].horizons[0].gpus is not None
     assert await served.ready()
-    assert [model.version.version for model in (await served.models()).models] == ["1"]
+    assert [model.version for model in (await served.models()).models] == ["1"]
     health = await served.model_health()
     assert (health.model.version, health.challenger) == ("1", None)
     await served.demand(DemandQuery([History("chat", [0, 300], [1.0, 2.0], gpus=4)], capacity_per_gpu=1.0))

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import TypeAdapter
 
 from kopt.cluster.workloads.memory_need import parse_need
 from kopt.core.prediction import ModelVersion
@@ -23,9 +24,10 @@ from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.estimate import load_sizing
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.trace_summary import read_summary, summary
-from kopt.serving.contract import schemas
-from kopt.serving.contract.answers import parse_models, parse_sizes
 from kopt.serving.contract.common import DEADLINE_HEADER
+from kopt.serving.contract.model_answers import parse_models
+from kopt.serving.contract.recommendation_answers import RecommendationsResponse, parse_recommendations
+from kopt.serving.contract.sizing_answers import SizingResponse
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.http.app import Endpoint, create_app
 from kopt.serving.runtime.assemble import Parts, assemble
@@ -95,7 +97,7 @@ def pod(*command: str, **more: Any) -> dict[str, Any]:
 async def ask(http: httpx.AsyncClient, workload: Any, **more: Any) -> dict[str, Any]:
     reply = await http.post("/v1/sizing", json={"workload": workload, "profile": None, "gpu": None, **more})
     assert reply.status_code == 200, reply.text
-    schemas.SizingResponse.model_validate_json(reply.content, strict=True, extra="forbid")
+    TypeAdapter(SizingResponse).validate_json(reply.content, strict=True, extra="forbid")
     document: dict[str, Any] = reply.json()
     return document
 
@@ -308,7 +310,7 @@ async def test_every_predictors_versions_are_listed_with_the_one_that_serves(
     async with httpx.AsyncClient(transport=transport, base_url=URL) as http:
         known = parse_models((await http.get("/v1/models")).json())
     endpoint.stop()
-    assert [(one.version.name, one.version.version, one.alias, one.serving) for one in known.models] == [
+    assert [(one.name, one.version, one.alias, one.serving) for one in known.models] == [
         ("demand", "1", "champion", True),
         ("sizing", "4", "challenger", False),
         ("sizing", "3", "champion", True),
@@ -376,8 +378,8 @@ async def test_answers_become_recommendations_with_a_patch(http: httpx.AsyncClie
     template = pod("python", "train.py") | {"metadata": {"name": "finetune"}}
     await ask(http, template, trace=summary(CODE))
     reply = await http.get("/v1/recommendations")
-    schemas.RecommendationsResponse.model_validate_json(reply.content, strict=True, extra="forbid")
-    (found,) = parse_sizes(reply.json())
+    TypeAdapter(RecommendationsResponse).validate_json(reply.content, strict=True, extra="forbid")
+    (found,) = parse_recommendations(reply.json()).size_advice
     assert (found.name, found.script, found.asked_milli_gpu) == ("finetune", "train.py", 1000)
     assert found.high_bytes is not None
     assert found.kind is ShareKind.FRACTION
@@ -388,7 +390,7 @@ async def test_answers_become_recommendations_with_a_patch(http: httpx.AsyncClie
 
 async def test_an_unknown_size_saves_nothing_and_patches_nothing(http: httpx.AsyncClient) -> None:
     await ask(http, pod("./server"))
-    (found,) = parse_sizes((await http.get("/v1/recommendations")).json())
+    (found,) = parse_recommendations((await http.get("/v1/recommendations")).json()).size_advice
     assert (found.known, found.saved_milli_gpu, found.patch()) == (False, None, None)
 
 

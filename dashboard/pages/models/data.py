@@ -8,7 +8,7 @@ from kopt.core.reason import Reason
 from kopt.dashboard.data.feed import FAILURES, Connections, Feed, sentence
 from kopt.models.predictors import predictor_names
 from kopt.models.registry.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel, RegistryError
-from kopt.serving.contract.answers import ModelHealth
+from kopt.serving.contract.model_answers import ModelHealthResponse
 
 PREDICTOR = "demand"
 
@@ -21,7 +21,7 @@ class Models:
     metrics: tuple[MetricRow, ...] = ()
     """Champion and challenger side by side, in this order."""
     compared: tuple[RegisteredModel, ...] = ()
-    health: ModelHealth | None = None
+    health: ModelHealthResponse | None = None
     refused: tuple[Reason, ...] = ()
     problems: tuple[str, ...] = field(default_factory=tuple)
     others: tuple[RegisteredModel, ...] = ()
@@ -42,7 +42,7 @@ class ModelsReader:
 
     async def refresh(self) -> None:
         problems: list[str] = []
-        health: ModelHealth | None = None
+        health: ModelHealthResponse | None = None
         try:
             health = await self._client.model_health()
         except FAILURES as error:
@@ -54,7 +54,7 @@ class ModelsReader:
             health=health,
             refused=tuple(reason for reason in served.refused if reason.code == "MODEL_REFUSED") if served else (),
             problems=tuple(problems),
-            serving=tuple(model.version for model in served.models if model.serving) if served else (),
+            serving=tuple(model.model_version for model in served.models if model.serving) if served else (),
         )
 
     def _registered(self, problems: list[str]) -> Models:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kopt.core.prediction import ModelVersion
 from kopt.dashboard.pages.models.data import Models
 from kopt.models.registry.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel
-from kopt.serving.contract.answers import ModelHealth, SeriesHealth
+from kopt.serving.contract.model_answers import ModelHealthResponse, SeriesHealthOut
 
 HORIZON = re.compile(r"(.+)_(\d{1,5})min")
 
@@ -84,8 +84,8 @@ class ModelPage:
     minutes: tuple[int, ...]
     """Columns of the slices' table: horizons, 0 for metrics without one."""
     coverage: tuple[CoverageLine, ...]
-    series: tuple[SeriesHealth, ...]
-    shadow: tuple[SeriesHealth, ...]
+    series: tuple[SeriesHealthOut, ...]
+    shadow: tuple[SeriesHealthOut, ...]
     alarms: int
 
 
@@ -156,7 +156,7 @@ def compared_pair(metric: str, champion: float | None, challenger: float | None)
     return Pair(champion, challenger, CHAMPION if (champion < challenger) == less else CHALLENGER)
 
 
-def live_coverage(health: ModelHealth) -> tuple[CoverageLine, ...]:
+def live_coverage(health: ModelHealthResponse) -> tuple[CoverageLine, ...]:
     """Observed against nominal per role and quantile."""
     sums: dict[tuple[str, float], tuple[float, int]] = {}
     for role, entries in ((CHAMPION, health.series), (CHALLENGER, health.shadow)):

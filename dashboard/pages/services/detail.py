@@ -9,7 +9,7 @@ from kopt.dashboard.data.sources import PastForecast, Service
 from kopt.dashboard.pages.lending.view import PoolView, own_pool
 from kopt.dashboard.pages.services.replay import Past
 from kopt.dashboard.pages.services.view import Row, row_of
-from kopt.serving.contract.answers import ModelHealth, SeriesHealth
+from kopt.serving.contract.model_answers import ModelHealthResponse, SeriesHealthOut
 
 SPANS_H = (3, 6, 12, 24, 72, 168)
 DEFAULT_SPAN_H = 6
@@ -51,11 +51,11 @@ class Detail:
     reasons: tuple[HorizonReasons, ...]
     track: Track
     past: Past
-    health: SeriesHealth | None
+    health: SeriesHealthOut | None
     document: Mapping[str, Any]
 
 
-def detail(service: Service, past: Past, health: ModelHealth | None, horizon_s: int) -> Detail:
+def detail(service: Service, past: Past, health: ModelHealthResponse | None, horizon_s: int) -> Detail:
     """Puts the page together; ``horizon_s`` is the horizon whose record is shown."""
     return Detail(
         row=row_of(service),

@@ -1,0 +1,145 @@
+"""The answer of ``/v1/sizing``, declared once for the endpoint and its clients. Standard library only.
+
+The endpoint writes it from ``core.workload.sizing.SizingEstimate``, as the command line does.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kopt.core.workload.sizing import ShareKind
+from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut
+from kopt.serving.contract.size_advice import SizeAdvice
+
+# Docstrings of these classes are published in docs/openapi.json, and their names are.
+
+
+@dataclass(frozen=True)
+class BreakdownOut:
+    """Bytes at the peak by role."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    temporary: int
+    framework: int
+
+
+@dataclass(frozen=True)
+class MemoryOut:
+    """Bytes per GPU process; nulls where nothing is known, the reasons say why."""
+
+    peak_bytes: int | None
+    low_bytes: int | None
+    high_bytes: int | None
+    probability: float
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    process_bytes: int | None
+    breakdown: BreakdownOut
+
+
+@dataclass(frozen=True)
+class ComputeOut:
+    """SM or CU activity, 0 to 1."""
+
+    activity: float | None
+    low: float | None
+    high: float | None
+    reasons: tuple[ReasonOut, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankOut:
+    rank: int
+    peak_bytes: int
+    breakdown: BreakdownOut
+
+
+@dataclass(frozen=True)
+class ShareOut:
+    """What to ask for; ``profile`` names a partition."""
+
+    kind: Literal["whole", "fraction", "partition"]
+    bytes: int
+    gpu: str
+    milli_gpu: int
+    profile: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizingResponse:
+    """``core.sizing.SizingEstimate``, the document of ``kopt estimate -o json``."""
+
+    schema: Literal["kopt/v1"] = SCHEMA
+    script: str
+    gpu: str
+    memory: MemoryOut
+    compute: ComputeOut
+    per_rank: tuple[RankOut, ...]
+    method: Literal["abstract", "analytic", "profile", "combined"]
+    trace: Literal["full", "partial", "failed"]
+    fits: dict[str, bool]
+    recommendation: ShareOut
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+    reasons: tuple[ReasonOut, ...]
+    confidence: float
+    fallback: bool
+    observed_peak_bytes: int
+    seconds: float
+    model: ModelOut
+
+
+@dataclass(frozen=True)
+class AskedOut:
+    """What the workload asks for itself; nulls where it does not say."""
+
+    gpus: int | None
+    memory_mib: int | None
+    fraction: float | None
+
+
+@dataclass(frozen=True)
+class SizeAdviceOut:
+    """The newest answer of ``/v1/sizing`` for one job type; its command is kept without secrets."""
+
+    name: str
+    job_type: str
+    image: str
+    asked: AskedOut
+    made_at_s: float
+    estimate: SizingResponse
+
+    @property
+    def advice(self) -> SizeAdvice:
+        return size_advice(self.name, self.image, self.asked, self.made_at_s, self.estimate)
+
+
+def size_advice(name: str, image: str, asked: AskedOut, made_at_s: float, estimate: SizingResponse) -> SizeAdvice:
+    """What an estimate, made at a moment, means for a workload."""
+    memory, share = estimate.memory, estimate.recommendation
+    return SizeAdvice(
+        name,
+        estimate.script,
+        image,
+        estimate.gpu,
+        asked.gpus,
+        asked.memory_mib,
+        asked.fraction,
+        memory.peak_bytes,
+        memory.low_bytes,
+        memory.high_bytes,
+        dict(vars(memory.breakdown)),
+        ShareKind(share.kind),
+        share.bytes,
+        share.milli_gpu,
+        share.profile,
+        share.count,
+        estimate.method,
+        estimate.confidence,
+        estimate.reasons,
+        made_at_s,
+        share.gpu,
+    )

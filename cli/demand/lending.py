@@ -22,7 +22,7 @@ def lendable_pools(
     from kopt.dashboard.data.sources import Service
     from kopt.dashboard.pages.lending.view import pools
     from kopt.data.demand.table import GRID_S
-    from kopt.serving.contract.answers import HorizonForecast, SeriesForecast
+    from kopt.serving.contract.demand_answers import HorizonForecast, SeriesForecast
 
     capacities = read_capacities(settings.home / FILE)
     services = []

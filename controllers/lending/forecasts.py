@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from kopt.core.prediction import ModelVersion
 from kopt.core.scheduling.lending_pool import ForecastState, LendingPool, PoolService
 from kopt.policies.lending import ServiceSnapshot
-from kopt.serving.contract.answers import DemandForecast, DemandQuery, History, HorizonForecast, SeriesForecast
 from kopt.serving.contract.common import DEFAULT_QUANTILES, GRID_S, MAX_HORIZONS
+from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery, History, HorizonForecast, SeriesForecast
 
 _LOG = logging.getLogger(__name__)
 _UNIX_FROM_S = 1e9

@@ -8,7 +8,7 @@ from kopt.core.reason import Reason
 from kopt.data.demand.table import DemandSeries
 from kopt.policies.lending.policy import LendingSettings
 from kopt.serving.client.client import RequestRefused, fallback_answer
-from kopt.serving.contract.answers import DemandForecast, DemandQuery, History, SeriesForecast
+from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery, History, SeriesForecast
 
 BATCH_SERIES, BATCH_POINTS = 8, 60_000
 """Series and buckets per request: at most 3 MiB of JSON, and time enough for an endpoint that knows none of them."""

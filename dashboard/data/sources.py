@@ -12,7 +12,7 @@ from kopt.core.prediction import ModelVersion
 from kopt.core.scheduling.overview import Overview
 from kopt.dashboard.data.capacity import Capacity
 from kopt.data.demand.table import DemandSeries
-from kopt.serving.contract.answers import SeriesForecast
+from kopt.serving.contract.demand_answers import SeriesForecast
 
 
 @dataclass(frozen=True)

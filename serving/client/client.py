@@ -28,7 +28,10 @@ from kopt.serving.client.fallback_demand import FALLBACK_MODEL, REACTIVE_MARGIN,
 from kopt.serving.client.gpus import gpus_prediction
 from kopt.serving.client.resilience import CircuitBreaker, RetryBudget
 from kopt.serving.client.tokens import TokenError, token_from
-from kopt.serving.contract.answers import (
+from kopt.serving.contract.bandwidth_answers import BandwidthQuery, BandwidthResponse, WrongQuestion, parse_bandwidth
+from kopt.serving.contract.checkpoint_answers import CheckpointsResponse, parse_jobs
+from kopt.serving.contract.common import DEADLINE_HEADER, GRID_S, AnswerError
+from kopt.serving.contract.demand_answers import (
     DemandForecast,
     DemandQuery,
     History,
@@ -36,9 +39,6 @@ from kopt.serving.contract.answers import (
     SeriesForecast,
     parse_forecast,
 )
-from kopt.serving.contract.bandwidth_answers import BandwidthQuery, BandwidthResponse, WrongQuestion, parse_bandwidth
-from kopt.serving.contract.checkpoint_answers import CheckpointsResponse, parse_jobs
-from kopt.serving.contract.common import DEADLINE_HEADER, GRID_S, AnswerError
 from kopt.serving.contract.model_answers import ModelHealthResponse, ModelsResponse, parse_health, parse_models
 from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse, pairs_request, parse_kept, parse_pairs
 from kopt.serving.contract.recommendation_answers import RecommendationOut, parse_recommendations

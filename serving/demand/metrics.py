@@ -7,7 +7,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kopt.core.prediction import ModelVersion
-from kopt.serving.contract.answers import SeriesForecast
+from kopt.serving.contract.demand_answers import SeriesForecast
 from kopt.serving.demand.monitoring import PredictionTable, SeriesState
 from kopt.serving.http.metrics import EndpointMetrics
 

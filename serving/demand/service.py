@@ -18,7 +18,7 @@ from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
 from kopt.policies.lending.policy import LendingSettings
 from kopt.serving.client.fallback_demand import FALLBACK_MODEL, REACTIVE_WINDOW_S, fallback_forecast, recent
 from kopt.serving.client.gpus import gpus_prediction
-from kopt.serving.contract.answers import DemandForecast, HorizonForecast, SeriesForecast
+from kopt.serving.contract.demand_answers import DemandForecast, HorizonForecast, SeriesForecast
 from kopt.serving.contract.schemas import DemandRequest, SeriesIn
 from kopt.serving.demand.feature_lookup import Stored, StoredFeatures
 from kopt.serving.demand.histories import demand_series

@@ -1,6 +1,6 @@
 """The demand predictor at the endpoint: champion, challenger, and the comparison of both with what came."""
 
-from kopt.serving.contract.answers import DemandForecast
+from kopt.serving.contract.demand_answers import DemandForecast
 from kopt.serving.contract.schemas import DemandRequest
 from kopt.serving.demand.feature_lookup import StoredFeatures, open_feature_store
 from kopt.serving.demand.lending_advice import STALE_S, Adviser

@@ -12,8 +12,8 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from kopt.serving.contract.answers import DemandForecast
 from kopt.serving.contract.common import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, MAX_POINTS, MAX_SERIES
+from kopt.serving.contract.demand_answers import DemandForecast
 from kopt.serving.contract.schemas import DEMAND_REQUEST, DemandRequest, ProblemOut
 from kopt.serving.demand.service import DemandService
 from kopt.serving.http.auth import caller_of

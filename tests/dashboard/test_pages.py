@@ -23,7 +23,7 @@ from kopt.dashboard.pages.services.replay import Replays
 from kopt.dashboard.pages.services.view import data_url, service_url
 from kopt.data.demand.table import DemandSeries
 from kopt.models.registry.registry import RegisteredModel
-from kopt.serving.contract.answers import DemandForecast, DemandQuery
+from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery
 from kopt.serving.demand.service import DemandService
 from tests.dashboard.conftest import HOSTILE, MemoryRegistry, Platform, Wire
 

@@ -23,7 +23,7 @@ from kopt.data.demand.files import write_demand
 from kopt.data.demand.table import DemandDataError, DemandSeries
 from kopt.policies.lending.policy import LendingSettings
 from kopt.serving.client.client import RequestRefused, fallback_answer
-from kopt.serving.contract.answers import DemandForecast, DemandQuery
+from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery
 
 
 def series(values: Sequence[float], name: str = "chat", step_s: int = 300, **more: object) -> DemandSeries:

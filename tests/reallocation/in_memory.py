@@ -35,7 +35,7 @@ from kopt.controllers.lending.queues import Queues
 from kopt.controllers.lending.reconciler import Reconciler
 from kopt.controllers.lending.state import LiveCluster
 from kopt.core.prediction import ModelVersion, Prediction
-from kopt.serving.contract.answers import DemandForecast, DemandQuery, HorizonForecast, SeriesForecast
+from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery, HorizonForecast, SeriesForecast
 
 GPU, NOW_S = "nvidia.com/gpu", 1_900_000_020.0
 QUANTILES = (0.5, 0.9, 0.95, 0.99)

@@ -9,7 +9,7 @@ from kopt.cluster.client.resources import JOBS, KUEUE_CLUSTER_QUEUES, KUEUE_WORK
 from kopt.cluster.objects.lending_pool import pool_of
 from kopt.controllers.lending.forecasts import Forecasts
 from kopt.core.scheduling.lending_pool import ForecastState
-from kopt.serving.contract.answers import DemandForecast, DemandQuery
+from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery
 
 from .in_memory import GPU, World, stamp
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from kopt.core.settings import Settings
-from kopt.serving.contract.answers import parse_forecast
+from kopt.serving.contract.demand_answers import parse_forecast
 from kopt.serving.demand.service import DemandService
 from kopt.serving.http.app import Endpoint, create_app
 from kopt.serving.runtime.assemble import Parts, assemble

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kopt.data.demand.table import DemandSeries
-from kopt.serving.contract.answers import parse_forecast
+from kopt.serving.contract.demand_answers import parse_forecast
 from kopt.serving.demand.health import LEAST, Matched, alarm, population_stability
 from kopt.serving.demand.monitoring import CHAMPION, RETENTION_S, PredictionTable, Row
 from kopt.serving.demand.observer import TableObserver

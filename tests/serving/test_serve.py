@@ -23,7 +23,7 @@ from kopt.models.registry.artifact import ModelCard, save_model
 from kopt.models.registry.registry import Registry
 from kopt.models.registry.signing import sign_folder, signing_key
 from kopt.serving.client.client import DemandQuery, History, PredictionClient
-from kopt.serving.contract.answers import DemandForecast
+from kopt.serving.contract.demand_answers import DemandForecast
 from tests.serving.conftest import history, wave
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]

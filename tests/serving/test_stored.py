@@ -12,7 +12,7 @@ import pytest
 from kopt.core.settings import Settings
 from kopt.features.demand import COLUMN, FEATURES
 from kopt.features.rows import FeatureStoreError, OnlineRows
-from kopt.serving.contract.answers import parse_forecast
+from kopt.serving.contract.demand_answers import parse_forecast
 from kopt.serving.demand.feature_lookup import KEEP_S, StoredFeatures
 from kopt.serving.http.app import create_app
 from kopt.serving.runtime.assemble import Parts, assemble

@@ -18,7 +18,7 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.runtime.manager import LedReplica
 from kopt.controllers.lending import main as reallocation
 from kopt.core.prediction import ModelVersion, Prediction
-from kopt.serving.contract.answers import DemandForecast, DemandQuery, HorizonForecast, SeriesForecast
+from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery, HorizonForecast, SeriesForecast
 
 from ..api_in_memory import MemoryKube
 from .objects import (

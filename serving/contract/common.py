@@ -43,6 +43,10 @@ class ModelOut:
     def of(cls, version: ModelVersion) -> "ModelOut":
         return cls(version.name, version.version, version.digest)
 
+    @property
+    def model_version(self) -> ModelVersion:
+        return ModelVersion(self.name, self.version, self.digest)
+
 
 @dataclass(frozen=True)
 class ReasonOut(Reason):

@@ -1,12 +1,14 @@
-"""What callers of the endpoint ask and get, as frozen values. Standard library only."""
+"""What callers of ``/v1/demand`` ask and get, as frozen values. Standard library only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
-from kopt.serving.contract.common import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, SCHEMA, AnswerError
+from kopt.serving.contract.common import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, SCHEMA, ModelOut, ReasonOut
+from kopt.serving.contract.reading import read_answer
 
 Amount = float | None
 
@@ -126,63 +128,92 @@ class DemandForecast:
         }
 
 
+# Docstrings of the classes below are published in docs/openapi.json, and their names are. The endpoint writes them
+# with ``DemandForecast.to_dict``: this answer is asked for most, and a dictionary is written faster.
+
+
+@dataclass(frozen=True)
+class PredictionOut:
+    """``core.prediction.Prediction`` on the wire; ``refused`` means no value, and the first reason says why."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    probability: float
+    unit: str
+    confidence: float
+    model: ModelOut
+    reasons: tuple[ReasonOut, ...]
+    quantiles: Mapping[str, float]
+    features_at_s: float | None
+    horizon_s: float | None
+    fallback: bool
+    refused: bool
+
+    def __post_init__(self) -> None:
+        # Refuses what cannot be a prediction.
+        _ = self.prediction
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        return Prediction(
+            self.value,
+            self.low,
+            self.high,
+            self.probability,
+            self.unit,
+            self.confidence,
+            self.model.model_version,
+            tuple(Reason(reason.code, reason.message, reason.numbers) for reason in self.reasons),
+            {float(probability): amount for probability, amount in self.quantiles.items()},
+            self.features_at_s,
+            self.horizon_s,
+            self.fallback,
+        )
+
+
+@dataclass(frozen=True)
+class HorizonOut:
+    horizon_s: int
+    demand: PredictionOut
+    gpus: PredictionOut | None
+    """Whole GPUs for the demand; its reasons name the reactive rule where that asks for more."""
+
+    @property
+    def forecast(self) -> HorizonForecast:
+        gpus = None if self.gpus is None else self.gpus.prediction
+        return HorizonForecast(self.horizon_s, self.demand.prediction, gpus)
+
+
+@dataclass(frozen=True)
+class SeriesOut:
+    name: str
+    unit: str
+    bucket_s: int
+    """Demand is the sum over a bucket of this many seconds; finer histories are summed to 300 s first."""
+    fallback: bool
+    horizons: tuple[HorizonOut, ...]
+
+    @property
+    def forecast(self) -> SeriesForecast:
+        horizons = tuple(horizon.forecast for horizon in self.horizons)
+        return SeriesForecast(self.name, self.unit, self.bucket_s, horizons)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemandResponse:
+    schema: Literal["kopt/v1"] = SCHEMA
+    model: ModelOut
+    fallback: bool
+    """Whether any series was answered without the model."""
+    series: tuple[SeriesOut, ...]
+    seconds: float
+
+    @property
+    def forecast(self) -> DemandForecast:
+        return DemandForecast(tuple(series.forecast for series in self.series), self.model.model_version, self.seconds)
+
+
 def parse_forecast(document: Mapping[str, Any]) -> DemandForecast:
     """A DemandForecast from the endpoint's JSON. Raises AnswerError for anything else."""
-    with _Reading("/v1/demand"):
-        _check_schema(document)
-        series = tuple(
-            SeriesForecast(item["name"], item["unit"], item["bucket_s"], tuple(map(_horizon, item["horizons"])))
-            for item in document["series"]
-        )
-        return DemandForecast(series, _model(document["model"]), document["seconds"])
-
-
-class _Reading:
-    """Turns what goes wrong while taking a document apart into an AnswerError that names the path."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, (KeyError, TypeError, ValueError, AttributeError)) and not isinstance(error, AnswerError):
-            raise AnswerError(f"{self._path} answered something unexpected: {error!r}") from error
-
-
-def _check_schema(document: Mapping[str, Any]) -> None:
-    if document.get("schema") != SCHEMA:
-        raise AnswerError(f"expected a {SCHEMA} document, got {str(document.get('schema'))[:40]!r}")
-
-
-def _horizon(document: Mapping[str, Any]) -> HorizonForecast:
-    gpus = document["gpus"]
-    return HorizonForecast(
-        document["horizon_s"], _prediction(document["demand"]), None if gpus is None else _prediction(gpus)
-    )
-
-
-def _prediction(document: Mapping[str, Any]) -> Prediction:
-    return Prediction(
-        value=document["value"],
-        low=document["low"],
-        high=document["high"],
-        probability=document["probability"],
-        unit=document["unit"],
-        confidence=document["confidence"],
-        model=_model(document["model"]),
-        reasons=_reasons(document),
-        quantiles={float(q): v for q, v in document["quantiles"].items()},
-        features_at_s=document["features_at_s"],
-        horizon_s=document["horizon_s"],
-        fallback=document["fallback"],
-    )
-
-
-def _model(document: Mapping[str, Any]) -> ModelVersion:
-    return ModelVersion(document["name"], document["version"], document["digest"])
-
-
-def _reasons(document: Mapping[str, Any], key: str = "reasons") -> tuple[Reason, ...]:
-    return tuple(Reason(item["code"], item["message"], item["numbers"]) for item in document[key])
+    return read_answer(DemandResponse, "/v1/demand", document).forecast

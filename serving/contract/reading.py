@@ -156,7 +156,9 @@ def _plain(kinds: tuple[Any, ...]) -> Reader:
     converted = kinds[0] if len(kinds) == 1 else lambda value: value
 
     def read(value: Any) -> Any:
-        if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in kinds):
+        if type(value) in kinds:
+            return value
+        if not isinstance(value, accepted) or isinstance(value, bool):
             raise _expected(value, f"expected {names}")
         return converted(value)
 

@@ -31,7 +31,6 @@ from kopt.serving.contract.common import (
     MAX_TENANTS,
     MAX_WORDS,
     SCHEMA,
-    ModelOut,
     ReasonOut,
 )
 
@@ -166,49 +165,6 @@ class SizingRequest(_Strict):
 
 
 SIZING_REQUEST = TypeAdapter(SizingRequest)
-
-
-class PredictionOut(BaseModel):
-    """``core.prediction.Prediction`` on the wire; ``refused`` means no value, and the first reason says why."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    probability: float
-    unit: str
-    confidence: float
-    model: ModelOut
-    reasons: list[ReasonOut]
-    quantiles: dict[str, float]
-    features_at_s: float | None
-    horizon_s: float | None
-    fallback: bool
-    refused: bool
-
-
-class HorizonOut(BaseModel):
-    horizon_s: int
-    demand: PredictionOut
-    gpus: PredictionOut | None
-    """Whole GPUs for the demand; its reasons name the reactive rule where that asks for more."""
-
-
-class SeriesOut(BaseModel):
-    name: str
-    unit: str
-    bucket_s: int
-    """Demand is the sum over a bucket of this many seconds; finer histories are summed to 300 s first."""
-    fallback: bool
-    horizons: list[HorizonOut]
-
-
-class DemandResponse(BaseModel):
-    schema_: Literal["kopt/v1"] = Field(SCHEMA, alias="schema")
-    model: ModelOut
-    fallback: bool
-    """Whether any series was answered without the model."""
-    series: list[SeriesOut]
-    seconds: float
 
 
 class StatusResponse(BaseModel):

@@ -8,8 +8,9 @@ from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
 from kopt.serving.contract.common import SCHEMA
+from kopt.serving.contract.demand_answers import DemandResponse
 from kopt.serving.contract.model_answers import ModelHealthResponse
-from kopt.serving.contract.schemas import DEMAND_REQUEST, DemandRequest, DemandResponse
+from kopt.serving.contract.schemas import DEMAND_REQUEST, DemandRequest
 from kopt.serving.demand.monitoring import CHALLENGER, CHAMPION, SeriesState
 from kopt.serving.demand.service import DemandService
 from kopt.serving.http import inference_protocol

@@ -22,7 +22,7 @@ from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
 from kopt.models.registry.loading import SHIPPED
 from kopt.serving.bandwidth.metrics import BandwidthMetrics
-from kopt.serving.bandwidth.placement import answer_places
+from kopt.serving.client.bandwidth_placement import answer_places
 from kopt.serving.client.fallback_bandwidth import Choices, answer_sets, node_in, physical
 from kopt.serving.contract.bandwidth_answers import (
     BandwidthQuery,

@@ -12,7 +12,7 @@ from kopt.core.hardware.node_topology import NodeTopology, TopologyError
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.formats.topology import parse
-from kopt.serving.bandwidth.placement import answer_places
+from kopt.serving.client.bandwidth_placement import answer_places
 from kopt.serving.contract.bandwidth_answers import (
     BandwidthQuery,
     BandwidthResponse,

@@ -11,9 +11,9 @@ from kopt.serving.contract.common import SCHEMA
 from kopt.serving.contract.demand_answers import DemandResponse
 from kopt.serving.contract.model_answers import ModelHealthResponse
 from kopt.serving.contract.schemas import DEMAND_REQUEST, DemandRequest
+from kopt.serving.demand import inference_protocol
 from kopt.serving.demand.monitoring import CHALLENGER, CHAMPION, SeriesState
 from kopt.serving.demand.service import DemandService
-from kopt.serving.http import inference_protocol
 from kopt.serving.http.auth import caller_of, seen_by
 from kopt.serving.http.limits import deadline_of
 from kopt.serving.http.problems import Problem

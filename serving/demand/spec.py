@@ -3,12 +3,12 @@
 from kopt.serving.contract.demand_answers import DemandForecast
 from kopt.serving.contract.schemas import DemandRequest
 from kopt.serving.demand.feature_lookup import StoredFeatures, open_feature_store
+from kopt.serving.demand.inference_protocol import InferRequest
 from kopt.serving.demand.lending_advice import STALE_S, Adviser
 from kopt.serving.demand.monitoring import PredictionTable
 from kopt.serving.demand.observer import TableObserver
 from kopt.serving.demand.routes import routes
 from kopt.serving.demand.service import DemandService
-from kopt.serving.http.inference_protocol import InferRequest
 from kopt.serving.runtime.model_slot import ModelSlot
 from kopt.serving.runtime.service import Assembly, ServiceSpec
 

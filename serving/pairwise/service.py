@@ -17,12 +17,12 @@ from kopt.core.hardware.node_topology import NodeTopology, TopologyError
 from kopt.core.hardware.pairwise import MeasuredPair, Pair, slow_pairs
 from kopt.core.reason import Reason
 from kopt.models.bandwidth.predictor import BandwidthPredictor
-from kopt.serving.bandwidth.cluster_calibration import Machines, calibrate, likeness, points_of, with_software
 from kopt.serving.client.fallback_bandwidth import FALLBACK_MODEL
 from kopt.serving.contract.bandwidth_schemas import NodeIn
 from kopt.serving.contract.common import SCHEMA
 from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.http.problems import Problem, invalid
+from kopt.serving.pairwise.cluster_calibration import Machines, calibrate, likeness, points_of, with_software
 from kopt.serving.pairwise.table import KeptPairs, PairTable, Scope
 from kopt.serving.pairwise.view import Predicted, nodes
 from kopt.topology.graph import Machine

@@ -20,13 +20,13 @@ from kopt.core.settings import Settings
 from kopt.models.bandwidth.calibration import MOST
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
-from kopt.serving.bandwidth.cluster_calibration import Machines, likeness, points_of
 from kopt.serving.bandwidth.service import BandwidthService
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse
 from kopt.serving.contract.pairwise_schemas import MAX_PAIRS
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.pairwise.cluster_calibration import Machines, likeness, points_of
 from kopt.serving.pairwise.table import MOST_CLUSTERS, RETENTION_S, KeptNode, KeptPairs, PairTable, Scope
 from kopt.serving.runtime.assemble import Parts, assemble
 from kopt.topology.from_node import machine_from

@@ -15,7 +15,7 @@ MODULES = {
     "policies": "kopt.policies.lending.policy",
     "pages": "kopt.dashboard.app",
     "demand predictor": "kopt.models.demand.predictor",
-    "serving application": "kopt.serving.http.app",
+    "serving application": "kopt.serving.endpoint.app",
     "training pipeline": "kopt.training.pipeline.run",
 }
 _RUNS = 3

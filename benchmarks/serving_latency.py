@@ -66,7 +66,7 @@ def main() -> int:
 
     from benchmarks import sizing_latency
     from kopt.core.settings import Settings
-    from kopt.serving.runtime import deploy
+    from kopt.serving.endpoint import deploy
 
     with tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder:
         settings = Settings(home=Path(folder), api_port=0)

@@ -53,7 +53,7 @@ class _RayIsSlow(Refused):
 def _run(events: Events, settings: Settings, *, train: bool) -> None:
     with events.step("home", "prepare the home") as outcome:
         outcome(prepare_home(settings))
-    from kopt.serving.runtime import deploy
+    from kopt.serving.endpoint import deploy
 
     # Serve reads its switches once, in every process of Ray: they are set before Ray starts.
     deploy.prepare_environment(settings)
@@ -181,7 +181,7 @@ def _progress_text(event: "Event") -> str:
 
 
 def _serve(events: Events, settings: Settings) -> None:
-    from kopt.serving.runtime import deploy
+    from kopt.serving.endpoint import deploy
 
     with events.step("serving", "start the prediction endpoint") as outcome:
         running = deploy.start(settings, progress=lambda text: events.note("serving", text))

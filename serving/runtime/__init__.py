@@ -1,1 +1,1 @@
-"""How replicas are put together and run: settings, models, Ray."""
+"""What every service runs on: settings, models, threads, Ray."""

@@ -19,8 +19,8 @@ from kopt.models.registry.loading import load_predictor
 from kopt.serving.checkpoint.service import CheckpointService
 from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 
 JOB, SOURCE = "research/llama", "llama-0/trainer"
 

@@ -36,15 +36,15 @@ from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.demand.lending_advice import Adviser
 from kopt.serving.demand.observer import TableObserver
 from kopt.serving.demand.series_cache import Memories
-from kopt.serving.http.app import MOST_AT_ONCE, create_app
+from kopt.serving.endpoint.app import MOST_AT_ONCE, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
+from kopt.serving.endpoint.deploy import _haproxy_on_loopback
 from kopt.serving.http.auth import Identity
 from kopt.serving.http.limits import CALLER, FairShare, Gate, read_json
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem
 from kopt.serving.http.sharing import KeptByCaller, Shares, fair_level
 from kopt.serving.pairwise import table as pairwise
-from kopt.serving.runtime.assemble import Parts, assemble
-from kopt.serving.runtime.deploy import _haproxy_on_loopback
 from kopt.serving.sizing import table as sizes
 from kopt.serving.sizing.table import Known, SizeTable
 

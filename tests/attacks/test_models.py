@@ -26,8 +26,8 @@ from kopt.models.registry.registry import Registry, RegistryError, UnsealedError
 from kopt.models.registry.shipped import shipped_folder
 from kopt.models.registry.signing import sign_folder, signing_key
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import Endpoint, create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.runtime.model_slot import Slot
 from kopt.serving.sizing.service import SizingService
 

@@ -29,7 +29,7 @@ import sys
 from pathlib import Path
 from kopt.cli.local.platform import _RayIsSlow, _start_ray
 from kopt.core.settings import Settings
-from kopt.serving.runtime import deploy
+from kopt.serving.endpoint import deploy
 settings = Settings(home=Path(sys.argv[1]), api_port=0)
 deploy.prepare_environment(settings)
 for attempt in range(4):

@@ -29,8 +29,8 @@ from kopt.serving.checkpoint.redaction import kept_text
 from kopt.serving.checkpoint.table import JobTable
 from kopt.serving.contract.recommendation_answers import parse_recommendations
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import Endpoint, create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.sizing.service import SizingService
 from kopt.serving.sizing.table import SizeTable
 

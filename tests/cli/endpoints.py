@@ -10,8 +10,8 @@ from asgi_server import served
 from kopt.core.settings import Settings
 from kopt.models.registry.registry import NotRegisteredError
 from kopt.serving.bandwidth.service import BandwidthService
-from kopt.serving.http.app import create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.sizing.service import SizingService
 
 

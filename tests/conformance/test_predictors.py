@@ -15,10 +15,10 @@ from kopt.models.predictors import PREDICTORS, PredictorSpec, predictor_class, p
 from kopt.models.registry.shipped import shipped_digests, verified_shipped
 from kopt.serving.client.client import AsyncPredictionClient, PredictionClient
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import Endpoint
-from kopt.serving.http.openapi import document
-from kopt.serving.runtime.assemble import Parts, assemble
-from kopt.serving.services import SERVICES
+from kopt.serving.endpoint.app import Endpoint
+from kopt.serving.endpoint.assemble import Parts, assemble
+from kopt.serving.endpoint.openapi import document
+from kopt.serving.endpoint.services import SERVICES
 from kopt.training.pipeline.default_data import default_data_of
 from kopt.training.pipeline.recipe import recipe_of
 

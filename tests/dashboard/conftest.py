@@ -28,9 +28,9 @@ from kopt.data.demand.table import DemandSeries
 from kopt.models.registry.registry import MetricRow, NotRegisteredError, RegisteredModel, RegistryError
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.trace_summary import summary
-from kopt.serving.http.app import Endpoint
-from kopt.serving.http.app import create_app as endpoint_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import Endpoint
+from kopt.serving.endpoint.app import create_app as endpoint_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.sizing.service import SizingService
 
 PAGES = "http://127.0.0.1:8701"

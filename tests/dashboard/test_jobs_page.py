@@ -15,7 +15,7 @@ from kopt.dashboard.pages.jobs.data import JOBS, Jobs
 from kopt.dashboard.pages.jobs.view import CHANGES_SHOWN, WIDTH, jobs_page
 from kopt.serving.checkpoint.service import CheckpointService
 from kopt.serving.contract.checkpoint_answers import ChangeOut, JobOut
-from kopt.serving.http.app import create_app as endpoint_app
+from kopt.serving.endpoint.app import create_app as endpoint_app
 from tests.dashboard.conftest import HOSTILE_NAME, Platform
 from tests.dashboard.test_browser import CONTRAST, Watched, address, browser, open_page, overflow
 

@@ -17,7 +17,7 @@ from kopt.dashboard.pages.topology.pairs import MOST_NODES, pairs_part
 from kopt.serving.bandwidth.service import BandwidthService
 from kopt.serving.contract.common import ModelOut
 from kopt.serving.contract.pairwise_answers import PairNodeOut, PairOut, PairsResponse, pairs_request
-from kopt.serving.http.app import create_app as endpoint_app
+from kopt.serving.endpoint.app import create_app as endpoint_app
 from tests.dashboard.conftest import HOSTILE_NAME, Platform
 from tests.dashboard.test_browser import CONTRAST, Watched, address, browser, open_page, overflow
 from tests.dashboard.test_topology_page import figure

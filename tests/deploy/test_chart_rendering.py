@@ -344,7 +344,7 @@ def test_the_webhook_has_a_token_for_predictions_and_for_nothing_else(charts: An
 def test_serve_reads_the_applications_configuration(charts: Any, everything: Object, kopt_home: Path) -> None:
     from ray.serve.schema import ServeDeploySchema
 
-    from kopt.serving.runtime import deploy
+    from kopt.serving.endpoint import deploy
 
     service = named(charts.render(everything), "RayService", "kopt-predictions")
     parsed = ServeDeploySchema.model_validate(yaml.safe_load(service["spec"]["serveConfigV2"]))

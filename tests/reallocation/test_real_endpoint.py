@@ -22,8 +22,8 @@ from kopt.policies.lending import Plan, plan
 from kopt.policies.lending.policy import LendingState
 from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.demand.feature_lookup import KEEP_S, StoredFeatures
-from kopt.serving.http.app import create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 
 BUCKET_S, LEAD_S, STALE_S, PATIENCE_S = 300, 300.0, 600.0, 90.0
 NAME = "team/chat"

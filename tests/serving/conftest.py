@@ -17,8 +17,8 @@ from kopt.features.rows import FeatureStoreError
 from kopt.models.registry.registry import NotRegisteredError, RegisteredModel, RegistryError
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import Endpoint, create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 
 URL = "http://endpoint"
 

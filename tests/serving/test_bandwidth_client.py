@@ -24,9 +24,9 @@ from kopt.serving.client.fallback_bandwidth import fallback_bandwidth
 from kopt.serving.contract.bandwidth_answers import BandwidthQuery, MeasuredCollective, WrongQuestion, parse_bandwidth
 from kopt.serving.contract.bandwidth_schemas import BANDWIDTH_REQUEST
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import Endpoint, create_app
-from kopt.serving.runtime.assemble import Parts, assemble
-from kopt.serving.runtime.deploy import free_port
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
+from kopt.serving.endpoint.deploy import free_port
 from tests.serving.conftest import URL, MemorySource, no_store
 
 QUERY = BandwidthQuery(

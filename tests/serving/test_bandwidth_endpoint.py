@@ -29,8 +29,8 @@ from kopt.serving.contract import bandwidth_schemas
 from kopt.serving.contract.bandwidth_answers import BandwidthResponse
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import Endpoint, create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.runtime.workers import Deadline
 from kopt.topology.from_node import machine_from
 from kopt.topology.sets.within_node import choose_gpus

@@ -25,10 +25,10 @@ from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse
 from kopt.serving.contract.pairwise_schemas import MAX_PAIRS
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.pairwise.cluster_calibration import Machines, likeness, points_of
 from kopt.serving.pairwise.table import MOST_CLUSTERS, RETENTION_S, KeptNode, KeptPairs, PairTable, Scope
-from kopt.serving.runtime.assemble import Parts, assemble
 from kopt.topology.from_node import machine_from
 from tests.serving.conftest import URL, MemorySource, no_store
 from tests.serving.test_identity import bearer, caller, guarded, tokens

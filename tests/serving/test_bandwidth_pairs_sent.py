@@ -18,7 +18,7 @@ from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.contract.bandwidth_answers import BandwidthQuery
-from kopt.serving.http.app import create_app
+from kopt.serving.endpoint.app import create_app
 from tests.serving.conftest import URL, MemorySource
 from tests.serving.test_bandwidth_pairs import built
 

@@ -28,8 +28,8 @@ from kopt.serving.contract.bandwidth_answers import (
 )
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import Endpoint, create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from tests.serving.conftest import URL, MemorySource, no_store
 
 WHY = Reason("NO_MODEL", "None.")

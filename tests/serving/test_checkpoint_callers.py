@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from kopt.serving.checkpoint.service import CheckpointService
-from kopt.serving.http.app import Endpoint
+from kopt.serving.endpoint.app import Endpoint
 from tests.serving.test_identity import bearer, caller, guarded, tokens
 
 __all__ = ["caller", "guarded", "tokens"]

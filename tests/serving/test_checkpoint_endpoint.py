@@ -27,8 +27,8 @@ from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.contract.checkpoint_answers import CheckpointResponse, CheckpointsResponse
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import Endpoint, create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from tests.serving.conftest import URL, MemorySource, no_store
 
 JOB = "team/train-1"

@@ -21,8 +21,8 @@ from kopt.serving.client.client import (
 from kopt.serving.client.resilience import CircuitBreaker, RetryBudget
 from kopt.serving.contract.common import AnswerError
 from kopt.serving.demand.service import DemandService
-from kopt.serving.http.app import Endpoint, create_app
-from kopt.serving.runtime.deploy import free_port
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.deploy import free_port
 from tests.serving.conftest import URL, StandInModel
 
 QUERY = DemandQuery([History("chat", t=[0, 300, 600], value=[10.0, None, 11.0])], capacity_per_gpu=4.0)

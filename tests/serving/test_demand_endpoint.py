@@ -12,8 +12,8 @@ from kopt.core.settings import Settings
 from kopt.serving.contract.common import MAX_BODY_BYTES
 from kopt.serving.contract.demand_answers import parse_forecast
 from kopt.serving.demand.service import DemandService
-from kopt.serving.http.app import Endpoint, create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from tests.serving.conftest import URL, MemorySource, StandInModel, history, wave
 
 

@@ -8,7 +8,7 @@ from example_budget import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.endpoint.app import Endpoint, create_app
 from tests.serving.conftest import URL
 
 junk = st.recursive(

@@ -13,9 +13,9 @@ from kopt.core.settings import Settings, SettingsError
 from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.demand.service import DemandService
-from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.http.auth import OPEN
-from kopt.serving.runtime.assemble import Parts, assemble
 from tests.serving.conftest import URL, MemorySource, history, no_store
 
 

@@ -13,7 +13,7 @@ from kopt.serving.demand.health import LEAST, Matched, alarm, population_stabili
 from kopt.serving.demand.monitoring import CHAMPION, RETENTION_S, PredictionTable, Row
 from kopt.serving.demand.observer import TableObserver
 from kopt.serving.demand.service import DemandService
-from kopt.serving.http.app import Endpoint
+from kopt.serving.endpoint.app import Endpoint
 from tests.serving.conftest import MemorySource, StandInModel
 
 

@@ -13,15 +13,15 @@ from kopt.serving.contract.demand_answers import DemandResponse
 from kopt.serving.contract.model_answers import ModelHealthResponse, ModelsResponse
 from kopt.serving.contract.recommendation_answers import RecommendationsResponse
 from kopt.serving.demand.service import DemandService
-from kopt.serving.http.app import Endpoint
-from kopt.serving.http.openapi import document, text
+from kopt.serving.endpoint.app import Endpoint
+from kopt.serving.endpoint.openapi import document, text
 from tests.serving.conftest import history
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
 
 
 def test_the_published_document_is_the_running_one() -> None:
-    assert PUBLISHED.read_text(encoding="utf-8") == text(), "run: python -m kopt.serving.http.openapi"
+    assert PUBLISHED.read_text(encoding="utf-8") == text(), "run: python -m kopt.serving.endpoint.openapi"
 
 
 def test_every_reference_leads_somewhere() -> None:

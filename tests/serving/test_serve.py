@@ -34,7 +34,7 @@ SERVER = """
 import sys
 from pathlib import Path
 from kopt.core.settings import Settings
-from kopt.serving.runtime import deploy
+from kopt.serving.endpoint import deploy
 settings = Settings(home=Path(sys.argv[1]), api_port=0)
 running = deploy.start(settings, ray_options={"num_cpus": 2, "_temp_dir": sys.argv[2]})
 print(running.url, flush=True)

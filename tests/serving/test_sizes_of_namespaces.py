@@ -18,8 +18,8 @@ from kopt.models.sizing.trace_summary import summary
 from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import Endpoint, create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.sizing.service import SizingService
 from kopt.serving.sizing.table import owner_of
 from tests.serving.conftest import URL, MemorySource, no_store

@@ -29,8 +29,8 @@ from kopt.serving.contract.model_answers import parse_models
 from kopt.serving.contract.recommendation_answers import RecommendationsResponse, parse_recommendations
 from kopt.serving.contract.sizing_answers import SizingResponse
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import Endpoint, create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.runtime.workers import Deadline
 from kopt.serving.sizing.service import SizingService, sizing_slot
 from kopt.serving.sizing.table import Known, SizeTable

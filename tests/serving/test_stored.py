@@ -14,8 +14,8 @@ from kopt.features.demand import COLUMN, FEATURES
 from kopt.features.rows import FeatureStoreError, OnlineRows
 from kopt.serving.contract.demand_answers import parse_forecast
 from kopt.serving.demand.feature_lookup import KEEP_S, StoredFeatures
-from kopt.serving.http.app import create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from tests.serving.conftest import URL, MemorySource, StandInModel
 
 

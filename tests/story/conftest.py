@@ -25,8 +25,8 @@ from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features.store import DemandFeatureStore
 from kopt.serving.checkpoint.service import CheckpointService
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 ROOT = Path(__file__).parents[2]

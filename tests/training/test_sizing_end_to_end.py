@@ -16,8 +16,8 @@ from kopt.features.store import FeatureStoreError
 from kopt.models.registry import registry as registering
 from kopt.models.registry.registry import Registry
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.http.app import create_app
-from kopt.serving.runtime.assemble import Parts, assemble
+from kopt.serving.endpoint.app import create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.sizing.service import SizingService
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]

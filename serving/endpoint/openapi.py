@@ -1,11 +1,11 @@
-"""Writes ``docs/openapi.json`` from the application: ``python -m kopt.serving.http.openapi [PATH]``."""
+"""Writes ``docs/openapi.json`` from the application: ``python -m kopt.serving.endpoint.openapi [PATH]``."""
 
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from kopt.serving.http.app import Endpoint, create_app
+from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.http.metrics import EndpointMetrics
 
 

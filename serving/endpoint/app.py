@@ -1,7 +1,7 @@
 """The HTTP application: typed ``/v1``, the Open Inference Protocol under ``/v2``, health, metrics, OpenAPI.
 
 Bodies are validated by pydantic straight from the bytes and answers written by it straight from the values; FastAPI
-routes and documents. Nothing here does arithmetic. What belongs to one predictor comes from ``serving.services``.
+routes and documents. Nothing here does arithmetic. What belongs to one predictor comes from ``services``.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from kopt.serving.contract.common import SCHEMA
 from kopt.serving.contract.model_answers import ModelsResponse
 from kopt.serving.contract.recommendation_answers import RecommendationsResponse
 from kopt.serving.contract.schemas import StatusResponse
+from kopt.serving.endpoint.services import SERVICES
 from kopt.serving.http.auth import Identity, Reviewer, seen_by
 from kopt.serving.http.hosts import HostCheck
 from kopt.serving.http.limits import FairShare, Gate
@@ -33,7 +34,6 @@ from kopt.serving.http.problems import Problem
 from kopt.serving.http.routing import PROBLEMS, json_answer
 from kopt.serving.runtime.model_slot import REGISTRY_DOWN, Slot, registry_down
 from kopt.serving.runtime.service import MOST_AT_ONCE, REFRESH_S, PredictorService, S
-from kopt.serving.services import SERVICES
 
 _LOG = logging.getLogger(__name__)
 _PUBLISHED_NAMES = {

@@ -17,7 +17,7 @@ class PredictionEndpoint:
 
     def __init__(self, settings: Settings, assemble: Callable[[Settings], Any] | None = None) -> None:
         if assemble is None:
-            from kopt.serving.runtime.assemble import assemble as from_settings
+            from kopt.serving.endpoint.assemble import assemble as from_settings
 
             assemble = from_settings
         keep_replica_on_loopback()
@@ -27,7 +27,7 @@ class PredictionEndpoint:
         self._endpoint.start()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        from kopt.serving.http.app import create_app
+        from kopt.serving.endpoint.app import create_app
 
         return create_app(self._endpoint, manage=False)
 

@@ -146,7 +146,7 @@ def start(
     """Start (or join) Ray, deploy the endpoint and wait until it answers ``/healthz``.
 
     It may not be *ready* then: without a champion it serves fallbacks until one is promoted. ``endpoint`` replaces
-    ``serving.runtime.assemble.assemble``. Raises DeployError with what the replicas said.
+    ``serving.endpoint.assemble.assemble``. Raises DeployError with what the replicas said.
     """
     scratch = prepare_environment(settings)
     import ray
@@ -201,7 +201,7 @@ def running(settings: Settings, **options: Any) -> Iterator[Running]:
 
 
 def application(args: dict[str, Any]) -> Any:
-    """The Serve application for a KubeRay ``RayService``: ``import_path: kopt.serving.runtime.deploy:application``.
+    """The Serve application for a KubeRay ``RayService``: ``import_path: kopt.serving.endpoint.deploy:application``.
 
     ``args`` may hold ``replicas``; all other settings come from the environment of the pods.
     """
@@ -213,7 +213,7 @@ def application(args: dict[str, Any]) -> Any:
 def _application(settings: Settings, replicas: int, endpoint: Callable[[Settings], Any] | None) -> Any:
     from ray import serve
 
-    from kopt.serving.runtime.replica import PredictionEndpoint
+    from kopt.serving.endpoint.replica import PredictionEndpoint
 
     metrics_dir = settings.home / "run" / "metrics"
     shutil.rmtree(metrics_dir, ignore_errors=True)

@@ -34,13 +34,14 @@ from kopt.serving.contract.bandwidth_answers import (
 from kopt.serving.contract.bandwidth_schemas import MAX_GPUS, BandwidthRequest, NodeIn, ToolOutputIn
 from kopt.serving.contract.common import ModelOut, reasons_out
 from kopt.serving.contract.pairwise_schemas import PairsRequest
+from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.pairwise.service import Calibrated, Lost, PairsService, lost
 from kopt.serving.pairwise.table import Scope
 from kopt.serving.runtime.model_slot import ModelSource, Slot
 from kopt.serving.runtime.service import PredictorService
-from kopt.serving.runtime.workers import Deadline, Workers
+from kopt.serving.runtime.workers import Workers
 from kopt.topology.from_node import machine_of_node
 from kopt.topology.graph import Machine
 from kopt.topology.hardware import HardwareRow, machine_of

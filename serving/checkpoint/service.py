@@ -31,12 +31,12 @@ from kopt.serving.checkpoint.metrics import CheckpointMetrics
 from kopt.serving.checkpoint.table import JobTable, Row
 from kopt.serving.contract.checkpoint_schemas import CheckpointRequest, LineIn
 from kopt.serving.contract.common import SCHEMA
+from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem
 from kopt.serving.http.sharing import KeptByCaller, Shares
 from kopt.serving.runtime.model_slot import ModelSource, Slot
 from kopt.serving.runtime.service import PredictorService
-from kopt.serving.runtime.workers import Deadline
 
 _LOG = logging.getLogger(__name__)
 NO_ANSWER = ModelVersion("hold", "1")

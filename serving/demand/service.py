@@ -25,11 +25,12 @@ from kopt.serving.demand.histories import demand_series
 from kopt.serving.demand.metrics import DemandMetrics
 from kopt.serving.demand.monitoring import PredictionTable
 from kopt.serving.demand.series_cache import Memories, Remembered
+from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import invalid
 from kopt.serving.runtime.model_slot import DemandModel, ModelSlot, Slot
 from kopt.serving.runtime.service import PredictorService
-from kopt.serving.runtime.workers import Deadline, Workers
+from kopt.serving.runtime.workers import Workers
 
 _LOG = logging.getLogger(__name__)
 INLINE_SERIES = 4

@@ -17,10 +17,11 @@ def assemble(assembly: Assembly) -> DemandService:
     settings, metrics = assembly.settings, assembly.metrics
     table = PredictionTable(settings.home / "monitoring.db")
     challenger = ModelSlot(assembly.source, alias="challenger")
+    features = assembly.parts.features
     return DemandService(
         ModelSlot(assembly.promoted),
         metrics,
-        features=assembly.parts.features or StoredFeatures(open_feature_store(settings)),
+        features=features if isinstance(features, StoredFeatures) else StoredFeatures(open_feature_store(settings)),
         observer=TableObserver(table, metrics, challenger=challenger, adviser=Adviser(table)),
         challenger=challenger,
         table=table,

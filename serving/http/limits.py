@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kopt.serving.contract.common import DEADLINE_HEADER, MAX_BODY_BYTES
+from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.http.sharing import Shares, address_of
-from kopt.serving.runtime.workers import Deadline
 
 _LOG = logging.getLogger(__name__)
 DEADLINE_S = 5.0

@@ -9,7 +9,6 @@ from pydantic import BaseModel
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
-from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.http.auth import Reviewer
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.runtime.model_slot import M, ModelSource, Slot
@@ -73,7 +72,8 @@ class Parts:
     """What tests and embedders replace; the defaults are the registry and stores that the settings name."""
 
     source: ModelSource | None = None
-    features: StoredFeatures | None = None
+    features: object = None
+    """``StoredFeatures`` of demand."""
     refresh_s: float = REFRESH_S
     most_at_once: int = MOST_AT_ONCE
     reviewer: Reviewer | None = None

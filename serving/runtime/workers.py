@@ -1,38 +1,13 @@
 """Threads that answers are computed on, each within its caller's deadline."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kopt.core.reason import Reason
+from kopt.serving.http.deadline import Deadline
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Deadline:
-    """When the caller stops waiting, on the monotonic clock."""
-
-    at_s: float
-    given_s: float
-
-    def left_s(self) -> float:
-        return self.at_s - time.monotonic()
-
-    def within(self, milliseconds: float | None) -> "Deadline":
-        """The same from the same moment on, but no later than after so long."""
-        if milliseconds is None or milliseconds / 1000 >= self.given_s:
-            return self
-        given_s = milliseconds / 1000
-        return Deadline(self.at_s - self.given_s + given_s, given_s)
-
-    @property
-    def reason(self) -> Reason:
-        text = f"The caller's deadline of {self.given_s * 1000:g} ms passed before the model could answer."
-        return Reason("DEADLINE", text, {"deadline_ms": self.given_s * 1000})
 
 
 class Workers:

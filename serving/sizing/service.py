@@ -30,11 +30,12 @@ from kopt.models.sizing.predictor import UNIT, SizingPredictor
 from kopt.models.sizing.table import SizingQuestion
 from kopt.models.sizing.trace_summary import read_summary
 from kopt.serving.contract.schemas import SizingRequest
+from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.runtime.model_slot import ModelSource, Slot
 from kopt.serving.runtime.service import PredictorService
-from kopt.serving.runtime.workers import Deadline, Workers
+from kopt.serving.runtime.workers import Workers
 from kopt.serving.sizing.metrics import SizingMetrics
 from kopt.serving.sizing.table import Kept, Known, SizeTable, owner_of
 from kopt.serving.sizing.workload import Workload, read_workload

@@ -31,7 +31,7 @@ from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
-from kopt.serving.runtime.workers import Deadline
+from kopt.serving.http.deadline import Deadline
 from kopt.topology.from_node import machine_from
 from kopt.topology.sets.within_node import choose_gpus
 from tests.serving.conftest import URL, MemorySource, no_store

@@ -31,7 +31,7 @@ from kopt.serving.contract.sizing_answers import SizingResponse
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
-from kopt.serving.runtime.workers import Deadline
+from kopt.serving.http.deadline import Deadline
 from kopt.serving.sizing.service import SizingService, sizing_slot
 from kopt.serving.sizing.table import Known, SizeTable
 from tests.serving.conftest import URL, MemorySource, StandInModel, no_store

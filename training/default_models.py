@@ -49,14 +49,14 @@ def fit_default(
     if not data.names:
         raise ValueError("nothing has a licence that allows a default model")
     recipe = recipe_of(predictor)
-    chosen = {**recipe.defaults, **(parameters or {})}
+    merged = {**recipe.defaults, **(parameters or {})}
     with tempfile.TemporaryDirectory(prefix="kopt-default-") as scratch:
         progress(Event("features", 0, 2))
         table = recipe.table(data, Settings(home=Path(scratch) / "home"))
         progress(Event("fit", 1, 2, f"{len(table)} rows of {len(data.names)} series or families"))
-        fitted = recipe.fit(data, table, None, chosen, THREADS)
+        fitted = recipe.fit(data, table, None, merged, THREADS)
         draft = Path(scratch) / "model"
-        save_model(fitted, draft, recipe.card(data, chosen))
+        save_model(fitted, draft, recipe.card(data, merged))
         (draft / SOURCES_FILE).write_text(json.dumps(_sources(predictor, data), indent=1) + "\n", encoding="utf-8")
         check_files(draft)
         shutil.rmtree(folder, ignore_errors=True)
@@ -94,11 +94,11 @@ def main() -> int:
             sys.stderr.write(f"KOPT_DATA_DIR does not name a folder with {data.folder}/ in it\n")
             return 2
         dataset = data.read(folder, settings)
-        _tell(fit_default(dataset, shipped_folder(name), DIGESTS_FILE, predictor=name, progress=_say))
+        _report(fit_default(dataset, shipped_folder(name), DIGESTS_FILE, predictor=name, progress=_say))
     return 0
 
 
-def _tell(made: DefaultModel) -> None:
+def _report(made: DefaultModel) -> None:
     _say(Event("used", len(made.used), len(made.used) + len(made.left_out), ", ".join(made.used)))
     for name, reason in sorted(made.left_out.items()):
         _say(Event("left out", 1, 1, f"{name}: {reason}"))

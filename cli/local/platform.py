@@ -171,7 +171,7 @@ def ensure_challenger(events: Events, settings: Settings, registry: "Registry", 
             options=TrainOptions(folds=2, parameters=QUICK),
             progress=lambda event: events.note("training", f"train a challenger: {_progress_text(event)}"),
         )
-        result = "passed" if done.verdict.passed else "refused"
+        result = "passed" if done.decision.passed else "refused"
         champion = f"champion is version {done.champion.version}" if done.champion else "there is no champion"
         outcome(f"the gate {result} version {done.model.version}; {champion}")
 

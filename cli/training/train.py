@@ -133,14 +133,14 @@ def _answer(outcome: "TrainingOutcome", *, telling_slices: bool) -> Answer:
     kind = command_of(outcome.model.name).row
     rows = [kind(**{part.name: getattr(item, part.name) for part in fields(kind)}) for item in results]
     champion = outcome.champion.version if outcome.champion else None
-    gate = "passed" if outcome.verdict.passed else "refused"
+    gate = "passed" if outcome.decision.passed else "refused"
     header = {
         "run": outcome.run,
         "version": int(outcome.model.version),
         "champion": int(champion) if champion else None,
         "promoted": outcome.promoted,
         "gate": gate,
-        "reasons": [reason.to_dict() for reason in outcome.verdict.reasons],
+        "reasons": [reason.to_dict() for reason in outcome.decision.reasons],
         "steps_computed": outcome.computed,
         "steps_kept": outcome.kept,
         "seconds": round(outcome.seconds, 1),
@@ -148,7 +148,7 @@ def _answer(outcome: "TrainingOutcome", *, telling_slices: bool) -> Answer:
     stays = f"version {champion} stays champion" if champion else "there is no champion"
     fate = "is champion now" if outcome.promoted else f"is challenger; {stays}"
     remarks = [
-        f"gate: {gate}. {outcome.verdict.summary}",
+        f"gate: {gate}. {outcome.decision.summary}",
         f"{outcome.model.name} version {outcome.model.version} {fate} ({outcome.seconds:.0f} s, "
         f"{outcome.computed} steps computed, {outcome.kept} kept)",
     ]

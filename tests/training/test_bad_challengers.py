@@ -88,9 +88,9 @@ def test_the_gate_refuses_leaks_and_worse_data_and_says_where(
 ) -> None:
     monkeypatch.setattr(DemandRecipe, "table", lambda _, data, __: change(_table(data)))
     outcome = _train(trained, Registry(trained, known_digests=()), challenger_source, seed)
-    found = {reason.code for reason in outcome.verdict.reasons}
-    assert found <= codes, outcome.verdict.summary
+    found = {reason.code for reason in outcome.decision.reasons}
+    assert found <= codes, outcome.decision.summary
     if change is not _untouched:
-        assert not outcome.verdict.passed
-        assert {reason.numbers["slice"] for reason in outcome.verdict.reasons}
-        assert "Worse on " in outcome.verdict.summary
+        assert not outcome.decision.passed
+        assert {reason.numbers["slice"] for reason in outcome.decision.reasons}
+        assert "Worse on " in outcome.decision.summary

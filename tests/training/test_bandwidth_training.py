@@ -60,7 +60,7 @@ def test_a_model_that_is_far_off_is_refused(trained: Any) -> None:
     )
     outcome = trained(BandwidthDataset("made-up", wrong))
     assert not outcome.promoted
-    assert outcome.verdict.reasons[0].code == "INACCURATE"
+    assert outcome.decision.reasons[0].code == "INACCURATE"
 
 
 def test_only_sources_of_known_licence_are_for_everybody() -> None:

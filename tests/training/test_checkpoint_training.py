@@ -60,7 +60,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_first_model_is_judged_on_unseen_frameworks_and_promoted(trained: Any) -> None:
     outcome = trained(dataset())
-    assert outcome.verdict.passed, outcome.verdict.summary
+    assert outcome.decision.passed, outcome.decision.summary
     assert outcome.promoted
     everything = next(one for one in outcome.summaries if one.slice == "all")
     assert (everything.services, everything.spans, everything.spans_unsafe) == (6, 12, 0)

@@ -38,7 +38,7 @@ def run(settings: Settings, registry: Registry) -> Any:
 
 def test_the_first_model_becomes_champion_and_answers(run: Any, generated: Any, registry: Registry) -> None:
     outcome = run(generated(1), bias=0.9, blend=0.2)
-    assert outcome.promoted == outcome.verdict.passed
+    assert outcome.promoted == outcome.decision.passed
     registry.promote("ratios", outcome.model.version, force=True)
     loaded: Any = registry.load("ratios")
     assert loaded.blend == 0.2
@@ -74,12 +74,12 @@ def test_a_better_challenger_is_promoted_and_a_worse_one_refused(run: Any, gener
     poor = run(generated(1), bias=0.5)
     registry.promote("ratios", poor.model.version, force=True)
     good = run(generated(2))
-    assert good.promoted, good.verdict.summary
+    assert good.promoted, good.decision.summary
     assert registry.resolve("ratios").version == good.model.version
     assert registry.get("ratios", good.model.version).gate == "passed"
     bad = run(generated(3), bias=1.6)
     assert not bad.promoted
-    assert "the median's error grows by" in bad.verdict.summary
+    assert "the median's error grows by" in bad.decision.summary
     assert registry.resolve("ratios").version == good.model.version
     assert registry.resolve("ratios", "challenger").version == bad.model.version
     assert "error grows" in registry.get("ratios", bad.model.version).gate_summary
@@ -88,8 +88,8 @@ def test_a_better_challenger_is_promoted_and_a_worse_one_refused(run: Any, gener
 def test_a_model_that_sees_the_future_is_refused_however_good_it_looks(run: Any, generated: Any) -> None:
     outcome = run(generated(1), peek=True)
     assert not outcome.promoted
-    assert [reason.code for reason in outcome.verdict.reasons] == ["LEAK"]
-    assert "when the future is cut off" in outcome.verdict.summary
+    assert [reason.code for reason in outcome.decision.reasons] == ["LEAK"]
+    assert "when the future is cut off" in outcome.decision.summary
     assert any(one.mase_ratio < 0.9 for one in outcome.summaries)
 
 
@@ -99,7 +99,7 @@ def test_a_challenger_on_the_champions_own_data_has_nothing_to_be_compared_on(
     first = run(generated(1), bias=0.5)
     registry.promote("ratios", first.model.version, force=True)
     again = run(generated(1))
-    assert [reason.code for reason in again.verdict.reasons] == ["TOO_LITTLE_DATA"]
+    assert [reason.code for reason in again.decision.reasons] == ["TOO_LITTLE_DATA"]
 
 
 def test_only_days_after_the_champions_data_are_compared(run: Any, generated: Any, registry: Registry) -> None:
@@ -118,7 +118,7 @@ def test_only_days_after_the_champions_data_are_compared(run: Any, generated: An
     champion = run(Part(6 * 288), bias=0.5)
     registry.promote("ratios", champion.model.version, force=True)
     later = run(Part(8 * 288))
-    assert later.promoted, later.verdict.summary
+    assert later.promoted, later.decision.summary
 
 
 def test_what_was_rolled_back_does_not_come_back_by_itself(run: Any, generated: Any, registry: Registry) -> None:
@@ -129,7 +129,7 @@ def test_what_was_rolled_back_does_not_come_back_by_itself(run: Any, generated: 
     assert registry.rollback("ratios").version == poor.model.version
     again = run(generated(2))
     assert not again.promoted
-    assert again.verdict.passed
+    assert again.decision.passed
     assert registry.resolve("ratios").version == poor.model.version
 
 
@@ -213,7 +213,7 @@ def test_the_card_of_the_model_says_what_it_was_trained_on(run: Any, generated: 
 def test_a_refused_first_model_is_no_champion(run: Any, generated: Any, registry: Registry) -> None:
     outcome = run(generated(1), bias=3.0)
     assert not outcome.promoted
-    assert "of the last value's" in outcome.verdict.summary
+    assert "of the last value's" in outcome.decision.summary
     with pytest.raises(NotRegisteredError):
         registry.resolve("ratios")
 
@@ -229,6 +229,6 @@ def test_a_champion_of_an_older_version_that_cannot_be_loaded_is_replaced_by_one
 
     monkeypatch.setattr("ratio_recipe.RatioPredictor.load", changed)
     outcome = run(generated(2), bias=0.9, blend=0.2)
-    assert outcome.verdict.reasons[-1].code == "CHAMPION_UNUSABLE"
-    assert "fitted on other features" in outcome.verdict.reasons[-1].message
-    assert outcome.promoted == outcome.verdict.passed
+    assert outcome.decision.reasons[-1].code == "CHAMPION_UNUSABLE"
+    assert "fitted on other features" in outcome.decision.reasons[-1].message
+    assert outcome.promoted == outcome.decision.passed

@@ -52,7 +52,7 @@ def trained(tmp_path: Path) -> Any:
 
 def test_a_first_model_is_judged_on_unseen_families_and_promoted(trained: Any) -> None:
     outcome = trained(_dataset())
-    assert outcome.verdict.passed, outcome.verdict.summary
+    assert outcome.decision.passed, outcome.decision.summary
     assert outcome.promoted
     everything = next(one for one in outcome.summaries if one.slice == "all")
     assert everything.services == 120
@@ -70,8 +70,8 @@ def test_an_identical_run_computes_nothing(trained: Any) -> None:
 def test_a_champion_that_has_seen_every_family_cannot_be_judged_against(trained: Any) -> None:
     trained(_dataset())
     other = trained(_dataset(1.01))
-    assert not other.verdict.passed
-    assert other.verdict.reasons[0].code == "TOO_LITTLE_DATA"
+    assert not other.decision.passed
+    assert other.decision.reasons[0].code == "TOO_LITTLE_DATA"
 
 
 def test_only_runs_whose_licence_allows_it_are_shipped() -> None:

@@ -164,8 +164,8 @@ def _digest(rows: Sequence[MeasuredRow]) -> str:
 def run_of(predictor: BandwidthPredictor, name: str, rows: Sequence[MeasuredRow]) -> MachineRun:
     """A machine's scores."""
     mine = [row for row in rows if row.machine == name]
-    said = [
+    estimates = [
         predictor.estimate_set(measured_row.asked.gpus(), measured_row.asked.collective, measured_row.asked.bytes)
         for measured_row in mine
     ]
-    return machine_run(name, mine, said)
+    return machine_run(name, mine, estimates)

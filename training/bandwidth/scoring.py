@@ -13,7 +13,7 @@ from kopt.core.hardware.bandwidth import BandwidthEstimate
 from kopt.core.reason import Reason
 from kopt.models.bandwidth.intervals import Regime, regime
 from kopt.models.bandwidth.rows import MeasuredRow
-from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateRules, Part, Verdict, refuse
+from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
 
 _FIRST_LIMIT = 0.5
 """Median error from 64 MiB on that is accepted of a first model."""
@@ -33,10 +33,10 @@ class MachineRun:
         return sum(rows for _, _, _, rows, _ in self.cells)
 
 
-def machine_run(name: str, rows: Sequence[MeasuredRow], said: Sequence[BandwidthEstimate]) -> MachineRun:
+def machine_run(name: str, rows: Sequence[MeasuredRow], estimates: Sequence[BandwidthEstimate]) -> MachineRun:
     """Holds answers against measurements: the latency up to 64 KiB, the bus bandwidth above."""
     parts: dict[tuple[str, object], list[tuple[float, bool]]] = defaultdict(list)
-    for row, answer in zip(rows, said, strict=True):
+    for row, answer in zip(rows, estimates, strict=True):
         where = regime(row.asked.bytes)
         ratio = answer.latency_us / row.latency_us
         error = abs((ratio if where is Regime.LATENCY else 1 / ratio) - 1)
@@ -109,10 +109,10 @@ class BandwidthScoring:
         self, dataset: Any, parts: Sequence[Part], backtests: Mapping[str, Backtest]
     ) -> tuple[MachineScore, ...]:
         """Of unseen classes only."""
-        told = [part for part in parts if part.regime != KNOWN] or list(parts)
+        scored = [part for part in parts if part.regime != KNOWN] or list(parts)
         return tuple(
             MachineScore(forecast, (part.regime, "one node" if forecast.nodes == 1 else "several nodes"))
-            for part in told
+            for part in scored
             for forecast in backtests[part.name].forecasts
         )
 
@@ -126,7 +126,7 @@ class BandwidthScoring:
     def metrics(self, summaries: Sequence[BandwidthSummary]) -> Mapping[str, float]:
         return {f"{summary.slice}/{key}": value for summary in summaries for key, value in summary.metrics().items()}
 
-    def verdict(
+    def decide(
         self,
         dataset: Any,
         parts: Sequence[Part],
@@ -134,7 +134,7 @@ class BandwidthScoring:
         backtests: Mapping[str, Backtest],
         champion: Champion | None,
         rules: GateRules,
-    ) -> Verdict:
+    ) -> GateDecision:
         """Not worse than the champion beyond noise, on machines that neither has seen."""
         if not challenger:
             return refuse("TOO_LITTLE_DATA", "There is no unseen machine to test the model on.")
@@ -146,7 +146,7 @@ class BandwidthScoring:
                 )
                 return refuse("INACCURATE", text, median_error=mine.median_error)
             text = f"First model; median error {mine.median_error:.0%} on unseen machines."
-            return Verdict(True, (Reason("BETTER", text, mine.metrics()),))
+            return GateDecision(True, (Reason("BETTER", text, mine.metrics()),))
         seen = {trained_on.name for trained_on in champion.card.training_data}
         theirs = {key: item for key, item in champion.forecasts.items() if key not in seen}
         return _compared(
@@ -200,21 +200,22 @@ def _error_of(run: MachineRun, where: str) -> float:
     return float(np.median(result)) if result else 0.0
 
 
-def _compared(pairs: Sequence[tuple[MachineRun, MachineRun]], rules: GateRules) -> Verdict:
-    if len(pairs) < 2:
+def _compared(paired: Sequence[tuple[MachineRun, MachineRun]], rules: GateRules) -> GateDecision:
+    if len(paired) < 2:
         text = "The champion was trained on every machine there is here. Train again when others were measured."
-        return refuse("TOO_LITTLE_DATA", text, machines=len(pairs))
+        return refuse("TOO_LITTLE_DATA", text, machines=len(paired))
     rng = np.random.default_rng(rules.seed)
-    gains = [np.log((_whole(other) + 0.01) / (_whole(machine_run) + 0.01)) for machine_run, other in pairs]
+    gains = [np.log((_whole(other) + 0.01) / (_whole(machine_run) + 0.01)) for machine_run, other in paired]
     drawn = [float(np.mean(rng.choice(gains, len(gains)))) for _ in range(rules.resamples)]
     low, high = float(np.quantile(drawn, rules.level / 2)), float(np.quantile(drawn, 1 - rules.level / 2))
     gain = float(np.mean(gains))
-    said = f"error × {np.exp(-gain):.2f} (between {np.exp(-high):.2f} and {np.exp(-low):.2f}) on {len(pairs)} machines"
+    between = f"between {np.exp(-high):.2f} and {np.exp(-low):.2f}"
+    comparison = f"error × {np.exp(-gain):.2f} ({between}) on {len(paired)} machines"
     if high < 0:
-        return refuse("WORSE", f"Worse than the champion: {said}.", log_gain=gain)
+        return refuse("WORSE", f"Worse than the champion: {comparison}.", log_gain=gain)
     if low <= 0:
-        return refuse("NO_BETTER", f"Not better than the champion beyond noise: {said}.", log_gain=gain)
-    return Verdict(True, (Reason("BETTER", f"Better than the champion: {said}.", {"log_gain": gain}),))
+        return refuse("NO_BETTER", f"Not better than the champion beyond noise: {comparison}.", log_gain=gain)
+    return GateDecision(True, (Reason("BETTER", f"Better than the champion: {comparison}.", {"log_gain": gain}),))
 
 
 def _whole(run: MachineRun) -> float:

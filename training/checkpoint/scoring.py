@@ -1,4 +1,4 @@
-"""Scores of checkpoint states: labels by F1, writes by what was said during them, and how often a job was killable."""
+"""Scores of checkpoint states: F1 of line labels, states reported during writes, and how often a job was killable."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ import numpy as np
 from kopt.core.reason import Reason
 from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.data.joblogs.labelled import LabelledLog
-from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateRules, Part, Verdict, refuse
+from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
 
 Answer = tuple[LineLabel, JobState, bool]
 """Of one line: what it says, the job's state after it, and whether the job may be killed then."""
@@ -24,10 +24,10 @@ _UNSAFE_LIMIT = 0.02
 
 @dataclass(frozen=True)
 class LogRun:
-    """One log with what was said of it, in counts; ``labels`` maps "wanted>said" to lines.
+    """The counts of one log; ``labels`` maps "actual>predicted" to lines.
 
     Startup counts as other: where one ends and the other begins is taste. ``started_safe``: writes that began while
-    the job was said to be safe (recordings only).
+    the job was reported as safe (recordings only).
     """
 
     series: str
@@ -169,12 +169,12 @@ def f1_by_label(runs: Iterable[LogRun]) -> dict[str, float]:
     hit, extra, lost = Counter[str](), Counter[str](), Counter[str]()
     for run in runs:
         for pair, lines in run.labels.items():
-            wanted, _, said = pair.partition(">")
-            if wanted == said:
-                hit[wanted] += lines
+            actual, _, predicted = pair.partition(">")
+            if actual == predicted:
+                hit[actual] += lines
             else:
-                lost[wanted] += lines
-                extra[said] += lines
+                lost[actual] += lines
+                extra[predicted] += lines
     return {
         name: 2 * hit[name] / max(1, 2 * hit[name] + extra[name] + lost[name]) for name in sorted(set(hit) | set(lost))
     }
@@ -196,10 +196,10 @@ class CheckpointScoring:
 
     def scores(self, dataset: Any, parts: Sequence[Part], backtests: Mapping[str, Backtest]) -> tuple[LogScore, ...]:
         """Of unseen frameworks only."""
-        told = [part for part in parts if part.regime != KNOWN] or list(parts)
+        scored = [part for part in parts if part.regime != KNOWN] or list(parts)
         return tuple(
             LogScore(forecast, (part.regime, f"framework {forecast.framework}"))
-            for part in told
+            for part in scored
             for forecast in backtests[part.name].forecasts
         )
 
@@ -213,7 +213,7 @@ class CheckpointScoring:
     def metrics(self, summaries: Sequence[LogSummary]) -> Mapping[str, float]:
         return {f"{summary.slice}/{key}": value for summary in summaries for key, value in summary.metrics().items()}
 
-    def verdict(
+    def decide(
         self,
         dataset: Any,
         parts: Sequence[Part],
@@ -221,7 +221,7 @@ class CheckpointScoring:
         backtests: Mapping[str, Backtest],
         champion: Champion | None,
         rules: GateRules,
-    ) -> Verdict:
+    ) -> GateDecision:
         """No write more with a safe line, and labels better beyond noise."""
         if not challenger:
             return refuse("TOO_LITTLE_DATA", "There is no log of an unseen framework to test the model on.")
@@ -234,7 +234,7 @@ class CheckpointScoring:
                 )
                 return refuse("UNSAFE", text, spans_unsafe=mine.spans_unsafe)
             text = f"First model; macro-F1 {mine.macro_f1:.2f}, killable {mine.killable:.0%} of the time."
-            return Verdict(True, (Reason("BETTER", text, mine.metrics()),))
+            return GateDecision(True, (Reason("BETTER", text, mine.metrics()),))
         seen = {trained_on.name for trained_on in champion.card.training_data}
         theirs = {key: item for key, item in champion.forecasts.items() if key not in seen}
         return _compared(
@@ -254,24 +254,24 @@ class CheckpointScoring:
         scores: Sequence[LogScore],
         backtests: Mapping[str, Backtest],
     ) -> Sequence[Path]:
-        """What was said of what, as a plotly heat map beside its script."""
+        """The confusion matrix of line labels, as a plotly heat map beside its script."""
         import plotly.graph_objects as go
         from plotly.offline import get_plotlyjs
 
         script = folder / "plotly.min.js"
         script.write_text(get_plotlyjs(), encoding="utf-8")
-        pairs = Counter[str]()
+        confusion = Counter[str]()
         for score in scores:
-            pairs.update(score.run.labels)
-        names = sorted({name for pair in pairs for name in pair.split(">")})
-        cells = np.array([[pairs[f"{wanted}>{said}"] for said in names] for wanted in names], float)
+            confusion.update(score.run.labels)
+        names = sorted({name for pair in confusion for name in pair.split(">")})
+        cells = np.array([[confusion[f"{actual}>{predicted}"] for predicted in names] for actual in names], float)
         shares = cells / np.maximum(1, cells.sum(axis=1, keepdims=True))
         figure = go.Figure(
             go.Heatmap(z=shares, x=names, y=names, text=cells, texttemplate="%{text}", colorscale="Blues")
         )
         figure.update_layout(title="Lines of unseen frameworks", template="plotly_white", height=560)
-        figure.update_xaxes(title="said")
-        figure.update_yaxes(title="meant", autorange="reversed")
+        figure.update_xaxes(title="predicted")
+        figure.update_yaxes(title="actual", autorange="reversed")
         page = folder / "labels.html"
         figure.write_html(page, include_plotlyjs="directory", full_html=True, div_id="labels")
         return (script, page)
@@ -286,28 +286,31 @@ class CheckpointScoring:
             raise ValueError(f"{path} cannot be read: {error}") from error
 
 
-def _compared(pairs: Sequence[tuple[LogRun, LogRun]], rules: GateRules) -> Verdict:
-    if len(pairs) < 2:
+def _compared(paired: Sequence[tuple[LogRun, LogRun]], rules: GateRules) -> GateDecision:
+    if len(paired) < 2:
         text = "The champion was trained on every log there is here. Train again when there are logs of new frameworks."
-        return refuse("TOO_LITTLE_DATA", text, logs=len(pairs))
-    mine, theirs = summary("all", [log_run for log_run, _ in pairs]), summary("all", [log_run for _, log_run in pairs])
+        return refuse("TOO_LITTLE_DATA", text, logs=len(paired))
+    mine, theirs = (
+        summary("all", [log_run for log_run, _ in paired]),
+        summary("all", [log_run for _, log_run in paired]),
+    )
     if mine.spans_unsafe > theirs.spans_unsafe:
         text = f"Safe lines in {mine.spans_unsafe} writes, the champion's in {theirs.spans_unsafe}."
         return refuse("UNSAFE", text, spans_unsafe=mine.spans_unsafe)
-    low, high = _gain(pairs, rules)
+    low, high = _gain(paired, rules)
     gain = mine.macro_f1 - theirs.macro_f1
-    said = f"macro-F1 {gain:+.3f} (between {low:+.3f} and {high:+.3f}), killable {mine.killable:.0%}"
+    comparison = f"macro-F1 {gain:+.3f} (between {low:+.3f} and {high:+.3f}), killable {mine.killable:.0%}"
     if high < 0:
-        return refuse("WORSE", f"Worse than the champion: {said}.", macro_f1=gain)
+        return refuse("WORSE", f"Worse than the champion: {comparison}.", macro_f1=gain)
     if low <= 0 and mine.spans_unsafe == theirs.spans_unsafe:
-        return refuse("NO_BETTER", f"Not better than the champion beyond noise: {said}.", macro_f1=gain)
-    return Verdict(True, (Reason("BETTER", f"Better than the champion: {said}.", {"macro_f1": gain}),))
+        return refuse("NO_BETTER", f"Not better than the champion beyond noise: {comparison}.", macro_f1=gain)
+    return GateDecision(True, (Reason("BETTER", f"Better than the champion: {comparison}.", {"macro_f1": gain}),))
 
 
-def _gain(pairs: Sequence[tuple[LogRun, LogRun]], rules: GateRules) -> tuple[float, float]:
+def _gain(paired: Sequence[tuple[LogRun, LogRun]], rules: GateRules) -> tuple[float, float]:
     """Bounds of the difference in macro-F1, by resampling frameworks."""
     groups: dict[str, list[tuple[LogRun, LogRun]]] = {}
-    for pair in pairs:
+    for pair in paired:
         groups.setdefault(pair[0].framework, []).append(pair)
     names, rng = sorted(groups), np.random.default_rng(rules.seed)
     result = []

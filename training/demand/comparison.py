@@ -6,9 +6,9 @@ from kopt.core.reason import Reason
 from kopt.data.demand.rolling import Forecasts
 from kopt.models.demand.training_overlap import seen_until
 from kopt.training.demand.evaluate import Score, score
-from kopt.training.demand.gate import judge
+from kopt.training.demand.gate import evaluate_gate
 from kopt.training.demand.sources import DemandDataset
-from kopt.training.pipeline.protocols import Backtest, Champion, GateRules, Part, Verdict, refuse
+from kopt.training.pipeline.protocols import Backtest, Champion, GateDecision, GateRules, Part, refuse
 
 LEAK_TOLERANCE = 1e-3
 """Relative change of a forecast that rounding may cause when the future is cut off."""
@@ -48,14 +48,14 @@ def _scores(
     )
 
 
-def verdict(
+def evaluate_challenger(
     dataset: DemandDataset,
     parts: Sequence[Part],
     challenger: Sequence[Score],
     backtests: Mapping[str, Backtest],
     champion: Champion | None,
     rules: GateRules,
-) -> Verdict:
+) -> GateDecision:
     """The gate's verdict. Without a champion a challenger only has to beat the last value.
 
     A challenger whose forecasts change when the future is cut off is refused outright: it has seen what it predicts.
@@ -73,13 +73,15 @@ def verdict(
     unseen = {demand_series.name: seen_until(champion.card, demand_series) for demand_series in dataset.series}
     mine = scores(dataset, parts, backtests, unseen_from=unseen)
     theirs = {(part.name, name): champion.forecasts[name] for part in parts for name in part.test}
-    return judge(_scores(dataset, parts, theirs, unseen), mine, rules)
+    return evaluate_gate(_scores(dataset, parts, theirs, unseen), mine, rules)
 
 
-def _beats_last_value(challenger: Sequence[Score]) -> Verdict:
+def _beats_last_value(challenger: Sequence[Score]) -> GateDecision:
     if not challenger:
         return refuse("TOO_LITTLE_DATA", "There is no moment to test the model on; it needs series of at least 2 days.")
     error, last = sum(score.mase for score in challenger), sum(score.mase_last for score in challenger)
     if error < last:
-        return Verdict(True, (Reason("BETTER", f"First model; its error is {error / last:.1%} of the last value's."),))
+        return GateDecision(
+            True, (Reason("BETTER", f"First model; its error is {error / last:.1%} of the last value's."),)
+        )
     return refuse("NO_BETTER", f"Its error is {error / last:.1%} of the last value's.", ratio=error / last)

@@ -96,15 +96,15 @@ def score(
     Horizons without a single known target, and series whose demand never changes, have no score.
     Raises ValueError where the forecasts lack an origin of the test window.
     """
-    judge = _Judge.of(series)
-    if judge is None:
+    scorer = _SeriesScorer.of(series)
+    if scorer is None:
         return ()
-    result = (judge.score(forecasts, column, slices, unseen_from) for column in range(len(forecasts.horizons_s)))
+    result = (scorer.score(forecasts, column, slices, unseen_from) for column in range(len(forecasts.horizons_s)))
     return tuple(score for score in result if score is not None)
 
 
 @dataclass(frozen=True)
-class _Judge:
+class _SeriesScorer:
     """What all horizons of a series share: the filled values, scales, and rules without a forecast."""
 
     series: DemandSeries
@@ -117,7 +117,7 @@ class _Judge:
     reactive: Array
 
     @classmethod
-    def of(cls, series: DemandSeries) -> "_Judge | None":
+    def of(cls, series: DemandSeries) -> "_SeriesScorer | None":
         seen = np.isfinite(series.value)
         if not seen.any():
             return None
@@ -141,29 +141,29 @@ class _Judge:
         value = forecasts.value[_rows_of(forecasts, origins), column]
         truth, last = self.filled[origins + ahead], self.filled[origins]
         need = np.minimum(np.ceil(truth / self.capacity), GPUS)
-        place = {q: value[:, i] for i, q in enumerate(forecasts.quantiles)}
+        by_quantile = {q: value[:, i] for i, q in enumerate(forecasts.quantiles)}
         blocks = origins * self.series.step_s // BLOCK_S
         return Score(
             self.series.name,
             horizon_s,
             slices,
             rows=_by_block(blocks, np.ones(len(origins))),
-            error=_by_block(blocks, np.abs(truth - place[0.5]) / self.scale),
+            error=_by_block(blocks, np.abs(truth - by_quantile[0.5]) / self.scale),
             last_error=_by_block(blocks, np.abs(truth - last) / self.scale),
-            below={q: _by_block(blocks, (truth <= column_).astype(float)) for q, column_ in place.items()},
-            violations={q: _by_block(blocks, self._short(place[q], need)) for q in (0.95, 0.99)},
+            below={q: _by_block(blocks, (truth <= column_).astype(float)) for q, column_ in by_quantile.items()},
+            violations={q: _by_block(blocks, self._short(by_quantile[q], need)) for q in (0.95, 0.99)},
             lent={
                 rule: _by_block(blocks, self._matched(demand, truth, need))
                 for rule, demand in (
-                    ("q95", place[0.95]),
-                    ("q99", place[0.99]),
+                    ("q95", by_quantile[0.95]),
+                    ("q99", by_quantile[0.99]),
                     ("last", last),
                     ("hpa", self.reactive[origins]),
                 )
             },
             free=_by_block(blocks, GPUS - need),
             moments=Moments(
-                blocks - blocks[0], np.maximum(place[0.95], self.floor) / self.capacity, truth / self.capacity
+                blocks - blocks[0], np.maximum(by_quantile[0.95], self.floor) / self.capacity, truth / self.capacity
             ),
         )
 
@@ -194,12 +194,12 @@ def _trailing_max(value: Array, window: int) -> Array:
 
 
 def _rows_of(forecasts: Forecasts, origins: Index) -> Index:
-    place = np.searchsorted(forecasts.origins, origins)
-    array = forecasts.origins[np.minimum(place, len(forecasts.origins) - 1)] if len(forecasts.origins) else place - 1
+    rows = np.searchsorted(forecasts.origins, origins)
+    array = forecasts.origins[np.minimum(rows, len(forecasts.origins) - 1)] if len(forecasts.origins) else rows - 1
     absent = origins[array != origins]
     if len(absent):
         raise ValueError(f"{forecasts.series}: no forecast at {len(absent)} origins, first {int(absent[0])}")
-    return place
+    return rows
 
 
 def _by_block(blocks: Index, value: Array) -> Array:

@@ -12,42 +12,44 @@ from kopt.core.reason import Reason
 from kopt.core.units import counted
 from kopt.training.demand.evaluate import BLOCK_S, Score
 from kopt.training.demand.resampling import ACCURACY, LENDING, SAFETY, Draws, Pair
-from kopt.training.pipeline.protocols import Comparison, GateRules, Verdict, refuse
+from kopt.training.pipeline.protocols import Comparison, GateDecision, GateRules, refuse
 
 
-def judge(champion: Sequence[Score], challenger: Sequence[Score], rules: GateRules | None = None) -> Verdict:
+def evaluate_gate(
+    champion: Sequence[Score], challenger: Sequence[Score], rules: GateRules | None = None
+) -> GateDecision:
     """Compare two models by the scores both have for the same service, horizon and days.
 
     Scores of one model only are left out; with too few shared days the challenger is refused.
     """
     rules = rules or GateRules()
-    pairs = _pairs(champion, challenger, rules)
-    too_little = _too_little(pairs, rules)
+    matched = _matched(champion, challenger, rules)
+    too_little = _too_little(matched, rules)
     if too_little is not None:
         return too_little
-    slices = sorted({label for pair in pairs for label in pair.champion.slices})
-    horizons = sorted({pair.champion.horizon_s for pair in pairs})
+    slices = sorted({label for pair in matched for label in pair.champion.slices})
+    horizons = sorted({pair.champion.horizon_s for pair in matched})
     level = rules.level / max(1, 3 * len(horizons) * len(slices))
     comparisons: list[Comparison] = []
     for label in ("all", *slices):
         for horizon_s in horizons:
-            members = [p for p in pairs if p.horizon_s == horizon_s and label in ("all", *p.champion.slices)]
+            members = [p for p in matched if p.horizon_s == horizon_s and label in ("all", *p.champion.slices)]
             if sum(pair.units for pair in members) >= rules.minimum_blocks:
                 comparisons += _compare(label, horizon_s, members, rules, level)
-    return _decide(tuple(comparisons), _overall(pairs, rules), rules)
+    return _decide(tuple(comparisons), _overall(matched, rules), rules)
 
 
-def _pairs(champion: Sequence[Score], challenger: Sequence[Score], rules: GateRules) -> list[Pair]:
+def _matched(champion: Sequence[Score], challenger: Sequence[Score], rules: GateRules) -> list[Pair]:
     """Scores of the same service, regime (slices) and horizon."""
     known = {(s.series, s.slices, s.horizon_s): s for s in champion}
     keyed = [((s.series, s.slices, s.horizon_s), s) for s in challenger]
     return [Pair.of(known[key], score, rules.resamples, rules.seed) for key, score in keyed if key in known]
 
 
-def _too_little(pairs: Sequence[Pair], rules: GateRules) -> Verdict | None:
-    rows = sum(int(pair.champion.rows.sum()) for pair in pairs)
+def _too_little(matched: Sequence[Pair], rules: GateRules) -> GateDecision | None:
+    rows = sum(int(pair.champion.rows.sum()) for pair in matched)
     blocks: dict[int, int] = {}
-    for pair in pairs:
+    for pair in matched:
         blocks[pair.horizon_s] = blocks.get(pair.horizon_s, 0) + pair.units
     days = round(max(blocks.values(), default=0) * BLOCK_S / 86_400, 1)
     if rows >= rules.minimum_rows and days >= rules.minimum_days:
@@ -61,38 +63,40 @@ def _too_little(pairs: Sequence[Pair], rules: GateRules) -> Verdict | None:
     )
 
 
-def _compare(label: str, horizon_s: int, pairs: Sequence[Pair], rules: GateRules, level: float) -> list[Comparison]:
-    draws = _draws(pairs, rules)
+def _compare(label: str, horizon_s: int, matched: Sequence[Pair], rules: GateRules, level: float) -> list[Comparison]:
+    draws = _draws(matched, rules)
     comparisons = []
     for metric, change in draws.changes().items():
         low, high = draws.interval(change, level)
         sides = draws.levels(metric)
-        comparisons.append(Comparison(label, horizon_s, metric, *sides, float(change[0]), low, high, len(pairs)))
+        comparisons.append(Comparison(label, horizon_s, metric, *sides, float(change[0]), low, high, len(matched)))
     return comparisons
 
 
-def _draws(pairs: Sequence[Pair], rules: GateRules) -> Draws:
-    return Draws.of(pairs, clustered_from=rules.clustered_from, violation_limit=rules.violation_limit, seed=rules.seed)
+def _draws(matched: Sequence[Pair], rules: GateRules) -> Draws:
+    return Draws.of(
+        matched, clustered_from=rules.clustered_from, violation_limit=rules.violation_limit, seed=rules.seed
+    )
 
 
-def _overall(pairs: Sequence[Pair], rules: GateRules) -> Mapping[str, tuple[float, float, float]]:
+def _overall(matched: Sequence[Pair], rules: GateRules) -> Mapping[str, tuple[float, float, float]]:
     """Change, lower and upper bound per metric over all horizons together (two comparisons: half the level each)."""
-    draws = _draws(pairs, rules)
+    draws = _draws(matched, rules)
     return {m: (float(c[0]), *draws.interval(c, rules.level / 2)) for m, c in draws.changes().items()}
 
 
 def _decide(
     comparisons: tuple[Comparison, ...], overall: Mapping[str, tuple[float, float, float]], rules: GateRules
-) -> Verdict:
+) -> GateDecision:
     tolerance = {ACCURACY: rules.accuracy_tolerance, LENDING: rules.lending_tolerance, SAFETY: 0.0}
     worse = [c for c in comparisons if c.high < 0 and -c.change > tolerance[c.metric]]
     if worse:
         worst = sorted(worse, key=lambda c: c.change / max(tolerance[c.metric], 0.01))
-        return Verdict(False, tuple(_worse(c) for c in worst), comparisons)
+        return GateDecision(False, tuple(_worse(c) for c in worst), comparisons)
     better = [metric for metric in (ACCURACY, LENDING) if overall[metric][1] > 0]
     if not better:
-        return Verdict(False, (_no_better(overall),), comparisons)
-    return Verdict(True, (_better(overall, better),), comparisons)
+        return GateDecision(False, (_no_better(overall),), comparisons)
+    return GateDecision(True, (_better(overall, better),), comparisons)
 
 
 _WORDS = {

@@ -77,10 +77,14 @@ def fan(series: DemandSeries, forecasts: Forecasts) -> Any:
     hours = (forecasts.origins[shown] + ahead) * series.step_s / 3600
     title = f"{series.name}: forecasts {forecasts.horizons_s[column] // 60} min ahead"
     figure = _figure(title, "hours since the start of the series", f"{series.unit} per {series.step_s // 60} min")
-    for place, quantile in reversed(list(enumerate(forecasts.quantiles))):
+    for level, quantile in reversed(list(enumerate(forecasts.quantiles))):
         fill = "tozeroy" if quantile > 0.5 else None
         figure.add_scatter(
-            x=hours, y=forecasts.value[shown, column, place], name=f"p{quantile * 100:g}", fill=fill, line={"width": 1}
+            x=hours,
+            y=forecasts.value[shown, column, level],
+            name=f"p{quantile * 100:g}",
+            fill=fill,
+            line={"width": 1},
         )
     inside = forecasts.origins[shown] + ahead
     inside = inside[inside < len(series)]

@@ -111,10 +111,10 @@ class DemandRecipe:
     def peeks(self, predictor: Predictor, dataset: DemandDataset, name: str, forecasts: Forecasts) -> float:
         assert isinstance(predictor, DemandPredictor)
         series = next(demand_series for demand_series in dataset.series if demand_series.name == name)
-        chosen = np.linspace(0, len(forecasts.origins) - 2, _PROBES).astype(int)
-        origins = [forecasts.origins[place : place + 1] for place in chosen]
+        probes = np.linspace(0, len(forecasts.origins) - 2, _PROBES).astype(int)
+        origins = [forecasts.origins[index : index + 1] for index in probes]
         again = predictor.backtests([series.upto(int(origin[0])) for origin in origins], origins, DEFAULT_QUANTILES)
-        before = forecasts.value[chosen]
+        before = forecasts.value[probes]
         changes = np.abs(np.array([test.values[0] for test in again]) - before).max((1, 2))
         return float((changes / (np.abs(before).max((1, 2)) + 1e-12)).max())
 

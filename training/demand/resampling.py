@@ -83,22 +83,22 @@ def _ratio(upper: Array, lower: Array) -> Array:
 class Draws:
     """Metrics of several services drawn together; ``weight`` (R+1, services) says how often each was drawn."""
 
-    pairs: Sequence[Pair]
+    matched: Sequence[Pair]
     weight: Array
     freedom: int
     violation_limit: float
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair], *, clustered_from: int, violation_limit: float, seed: int) -> "Draws":
-        count = len(pairs)
-        resamples = len(pairs[0].drawn[ACCURACY][0]) - 1
+    def of(cls, matched: Sequence[Pair], *, clustered_from: int, violation_limit: float, seed: int) -> "Draws":
+        count = len(matched)
+        resamples = len(matched[0].drawn[ACCURACY][0]) - 1
         weight = np.ones((resamples + 1, count))
-        clustered = len({pair.champion.series for pair in pairs}) >= clustered_from
+        clustered = len({pair.champion.series for pair in matched}) >= clustered_from
         if clustered:
             rng = np.random.default_rng(seed)
             weight[1:] = rng.multinomial(count, np.full(count, 1 / count), size=resamples)
-        units = count if clustered else sum(pair.units for pair in pairs)
-        return cls(pairs, weight, max(1, units - 1), violation_limit)
+        units = count if clustered else sum(pair.units for pair in matched)
+        return cls(matched, weight, max(1, units - 1), violation_limit)
 
     def changes(self) -> dict[str, Array]:
         """Improvement by metric, shape (R+1,): geometric-mean error ratio less one, lending, violations avoided."""
@@ -122,7 +122,7 @@ class Draws:
 
     def _columns(self, metric: str) -> tuple[Array, Array]:
         """Both models' metric, (R+1, services) each."""
-        both = [pair.drawn[metric] for pair in self.pairs]
+        both = [pair.drawn[metric] for pair in self.matched]
         return np.column_stack([array for array, _ in both]), np.column_stack([other for _, other in both])
 
     def _mean(self, values: Array) -> Array:

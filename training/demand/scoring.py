@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kopt.data.demand.rolling import Forecasts
-from kopt.training.demand import comparison as judging
+from kopt.training.demand import comparison
 from kopt.training.demand.evaluate import Score, Summary, summarise
 from kopt.training.demand.forecast_io import read_forecasts, write_forecasts
 from kopt.training.demand.plots import write_plots
 from kopt.training.demand.sources import DemandDataset
-from kopt.training.pipeline.protocols import Backtest, Champion, GateRules, Part, Verdict
+from kopt.training.pipeline.protocols import Backtest, Champion, GateDecision, GateRules, Part
 
 
 class DemandScoring:
@@ -21,7 +21,7 @@ class DemandScoring:
     def scores(
         self, dataset: DemandDataset, parts: Sequence[Part], backtests: Mapping[str, Backtest]
     ) -> tuple[Score, ...]:
-        return judging.scores(dataset, parts, backtests)
+        return comparison.scores(dataset, parts, backtests)
 
     def summarise(self, scores: Sequence[Score]) -> tuple[Summary, ...]:
         return summarise(scores)
@@ -29,7 +29,7 @@ class DemandScoring:
     def metrics(self, summaries: Sequence[Summary]) -> Mapping[str, float]:
         return metric_names(summaries)
 
-    def verdict(
+    def decide(
         self,
         dataset: DemandDataset,
         parts: Sequence[Part],
@@ -37,8 +37,8 @@ class DemandScoring:
         backtests: Mapping[str, Backtest],
         champion: Champion | None,
         rules: GateRules,
-    ) -> Verdict:
-        return judging.verdict(dataset, parts, challenger, backtests, champion, rules)
+    ) -> GateDecision:
+        return comparison.evaluate_challenger(dataset, parts, challenger, backtests, champion, rules)
 
     def draw(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 from kopt.core.redaction import redact, redact_document
 from kopt.models.registry.mlflow import explained
 from kopt.models.registry.registry import Registry
-from kopt.training.pipeline.protocols import Dataset, Verdict
+from kopt.training.pipeline.protocols import Dataset, GateDecision
 
 _BATCH = 500
 
@@ -68,11 +68,11 @@ class Logbook:
             for path in files:
                 self._registry.client.log_artifact(self.run_id, str(path), folder)
 
-    def verdict(self, verdict: Verdict) -> None:
-        with explained("logging the verdict"):
+    def log_decision(self, decision: GateDecision) -> None:
+        with explained("logging the gate's decision"):
             client = self._registry.client
-            client.set_tag(self.run_id, "gate", "passed" if verdict.passed else "refused")
-            client.set_tag(self.run_id, "gate_summary", verdict.summary[:4000])
+            client.set_tag(self.run_id, "gate", "passed" if decision.passed else "refused")
+            client.set_tag(self.run_id, "gate_summary", decision.summary[:4000])
 
     def close(self, status: str) -> None:
         """``FINISHED``, ``FAILED`` or ``KILLED``."""

@@ -86,7 +86,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateDecision:
     """Passed or refused, why, and every comparison behind it."""
 
     passed: bool
@@ -101,9 +101,9 @@ class Verdict:
         return " ".join(messages)
 
 
-def refuse(code: str, message: str, **numbers: float | int | str) -> Verdict:
+def refuse(code: str, message: str, **numbers: float | int | str) -> GateDecision:
     """A refusal that rests on something else than a comparison."""
-    return Verdict(False, (Reason(code, message, numbers),))
+    return GateDecision(False, (Reason(code, message, numbers),))
 
 
 class Dataset(Protocol):
@@ -161,7 +161,7 @@ class Scoring(Protocol):
         """The same by name, for MLflow."""
         ...
 
-    def verdict(
+    def decide(
         self,
         dataset: Any,
         parts: Sequence[Part],
@@ -169,7 +169,7 @@ class Scoring(Protocol):
         backtests: Mapping[str, Backtest],
         champion: Champion | None,
         rules: GateRules,
-    ) -> Verdict:
+    ) -> GateDecision:
         """Whether the challenger is better beyond noise and worse nowhere."""
         ...
 

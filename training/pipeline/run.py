@@ -17,7 +17,7 @@ from kopt.models.registry.registry import RegisteredModel, Registry
 from kopt.training.pipeline.fits import Fits
 from kopt.training.pipeline.mlflow_run import Logbook
 from kopt.training.pipeline.progress import Event, Progress, silent
-from kopt.training.pipeline.protocols import Dataset, GateRules, Part, Recipe, Source, Verdict
+from kopt.training.pipeline.protocols import Dataset, GateDecision, GateRules, Part, Recipe, Source
 from kopt.training.pipeline.recipe import folds, recipe_of
 from kopt.training.pipeline.steps import RunFolder, TrainingError, code_digest, digest_of
 from kopt.training.pipeline.tasks import Tasks
@@ -47,7 +47,7 @@ class TrainingOutcome:
     run: str
     model: RegisteredModel
     champion: RegisteredModel | None
-    verdict: Verdict
+    decision: GateDecision
     summaries: tuple[Any, ...]
     computed: int
     kept: int
@@ -125,24 +125,26 @@ class _Run:
         self, fits: Fits, log: Logbook, champion: RegisteredModel | None, parameters: Mapping[str, Any]
     ) -> TrainingOutcome:
         parts = folds(self.dataset, self.options.folds)
-        chosen = fits.search(self.options.trials, parts, parameters)
-        fits.fit(parts, chosen)
+        best_parameters = fits.search(self.options.trials, parts, parameters)
+        fits.fit(parts, best_parameters)
         self.progress(Event("evaluate", 0, 1))
         challenger = self.recipe.scoring.scores(self.dataset, parts, fits.backtests(parts))
         summaries = self.recipe.scoring.summarise(challenger)
         self.progress(Event("evaluate", 1, 1))
         known = self._known(log)
         if known is not None and champion is not None and known.version == champion.version:
-            verdict = Verdict(True, (Reason("CHAMPION", f"Is the champion already. {known.gate_summary}".strip()),))
+            decision = GateDecision(
+                True, (Reason("CHAMPION", f"Is the champion already. {known.gate_summary}".strip()),)
+            )
         else:
-            verdict = self._verdict(fits, parts, challenger, champion)
+            decision = self._gate_decision(fits, parts, challenger, champion)
         model = known or self._register(fits, log, summaries)
-        self._report(log, parts, fits, challenger, verdict)
-        return self._decide(fits, model, champion, verdict, summaries)
+        self._report(log, parts, fits, challenger, decision)
+        return self._decide(fits, model, champion, decision, summaries)
 
-    def _verdict(
+    def _gate_decision(
         self, fits: Fits, parts: Sequence[Part], challenger: Sequence[Any], champion: RegisteredModel | None
-    ) -> Verdict:
+    ) -> GateDecision:
         note: tuple[Reason, ...] = ()
         current = None
         try:
@@ -152,7 +154,7 @@ class _Run:
             note = (Reason("CHAMPION_UNUSABLE", text),)
         self.progress(Event("gate", 0, 1))
         rules, backtests = self.options.rules, fits.backtests(parts)
-        result = self.recipe.scoring.verdict(self.dataset, parts, challenger, backtests, current, rules)
+        result = self.recipe.scoring.decide(self.dataset, parts, challenger, backtests, current, rules)
         result = replace(result, reasons=(*result.reasons, *note))
         self.progress(Event("gate", 1, 1, result.summary))
         return result
@@ -178,8 +180,10 @@ class _Run:
         self.progress(Event("register", 1, 1, f"{model.name} version {model.version}"))
         return model
 
-    def _report(self, log: Logbook, parts: Sequence[Part], fits: Fits, scores: Sequence[Any], verdict: Verdict) -> None:
-        log.verdict(verdict)
+    def _report(
+        self, log: Logbook, parts: Sequence[Part], fits: Fits, scores: Sequence[Any], decision: GateDecision
+    ) -> None:
+        log.log_decision(decision)
 
         def draw(folder: Path) -> Mapping[str, Any]:
             files = self.recipe.scoring.draw(folder, self.dataset, parts, scores, fits.backtests(parts))
@@ -193,16 +197,16 @@ class _Run:
         fits: Fits,
         model: RegisteredModel,
         champion: RegisteredModel | None,
-        verdict: Verdict,
+        decision: GateDecision,
         summaries: tuple[Any, ...],
     ) -> TrainingOutcome:
         name, against = model.name, "" if champion is None else champion.version
         if against != model.version:
             self.registry.record_decision(
-                name, model.version, passed=verdict.passed, against=against, summary=verdict.summary
+                name, model.version, passed=decision.passed, against=against, summary=decision.summary
             )
             # What somebody rolled back does not come back by itself.
-            if verdict.passed and self.options.promote and "rolled_back_s" not in model.tags:
+            if decision.passed and self.options.promote and "rolled_back_s" not in model.tags:
                 champion = self.registry.promote(name, model.version)
             else:
                 self.registry.challenge(name, model.version)
@@ -210,7 +214,7 @@ class _Run:
             self.run.digest,
             self.registry.get(name, model.version),
             champion,
-            verdict,
+            decision,
             summaries,
             fits.computed,
             fits.kept,

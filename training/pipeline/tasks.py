@@ -67,15 +67,15 @@ class RayTasks:
         threads = {name: str(self.cpus) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         remote = ray.remote(num_cpus=self.cpus, max_retries=1, runtime_env={"env_vars": threads})(_call)
         stored = ray.put(shared)
-        waiting = {remote.remote(function, stored, item, self.cpus): item for item in items}
+        pending = {remote.remote(function, stored, item, self.cpus): item for item in items}
         try:
-            while waiting:
-                (ready,), _ = ray.wait(list(waiting), num_returns=1)
-                item = waiting.pop(ready)
+            while pending:
+                (ready,), _ = ray.wait(list(pending), num_returns=1)
+                item = pending.pop(ready)
                 yield item, _result(ready)
         finally:
-            for left in waiting:
-                ray.cancel(left, force=True)
+            for remaining in pending:
+                ray.cancel(remaining, force=True)
 
     def close(self) -> None:
         """Ends Ray where this object started it; a cluster that was joined goes on."""

@@ -77,11 +77,11 @@ class MemoryRuns:
         """Raises MemoryDataError, ValueError where no run can be learned from."""
         table = read_memory_runs(self.folder).where(self.keep)
         sampled = set(map(id, sample_images(table.runs, self.images)))
-        chosen = [run for run in table.runs if not run.published or id(run) in sampled]
+        selected = [run for run in table.runs if not run.published or id(run) in sampled]
         python = self.python or os.environ.get(PYTHON_VARIABLE)
         cache = TraceCache(self.settings.home / "traces", most=5000)
         tracer = ImageTracer(python, self.settings.home, cache) if python else None
-        runs, left_out = measured_questions(chosen, tracer)
+        runs, left_out = measured_questions(selected, tracer)
         if not runs:
             raise ValueError(f"no run in {self.folder} can be learned from: {'; '.join(list(left_out)[:3])}")
         licences = {run.source: run.licence for run in table.runs}
@@ -130,9 +130,9 @@ class SizingRecipe:
         assert isinstance(predictor, SizingPredictor)
         backtests = []
         for measured_question in dataset.of(names):
-            (said,) = predictor.predict(measured_question.question)
-            if said.value is not None and said.low is not None and said.high is not None:
-                sized = (float(measured_question.measured), said.value, said.low, said.high)
+            (prediction,) = predictor.predict(measured_question.question)
+            if prediction.value is not None and prediction.low is not None and prediction.high is not None:
+                sized = (float(measured_question.measured), prediction.value, prediction.low, prediction.high)
                 backtests.append(
                     SizedRun(
                         name_of(measured_question), measured_question.name, measured_question.question.group, *sized
@@ -168,7 +168,7 @@ def _digest(runs: Sequence[MeasuredQuestion]) -> str:
         key=lambda measured_question: (measured_question.source, measured_question.name, measured_question.measured),
     ):
         question = measured_question.question
-        facts = (
+        fingerprint = (
             measured_question.source,
             measured_question.name,
             question.gpu,
@@ -176,5 +176,5 @@ def _digest(runs: Sequence[MeasuredQuestion]) -> str:
             int(measured_question.measured),
             int(question.amount),
         )
-        result.update(repr(facts).encode())
+        result.update(repr(fingerprint).encode())
     return result.hexdigest()

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kopt.core.reason import Reason
-from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateRules, Part, Verdict, refuse
+from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
 
 Array = NDArray[np.float64]
 
@@ -88,10 +88,10 @@ class SizingScoring:
 
     def scores(self, dataset: Any, parts: Sequence[Part], backtests: Mapping[str, Backtest]) -> tuple[SizeScore, ...]:
         """Of unseen families only: a known run's own measurement says nothing about the next."""
-        told = [part for part in parts if part.regime != KNOWN] or list(parts)
+        scored = [part for part in parts if part.regime != KNOWN] or list(parts)
         return tuple(
             SizeScore(forecast, (part.regime, f"kind {forecast.kind}", f"source {forecast.series.rpartition('/')[0]}"))
-            for part in told
+            for part in scored
             for forecast in backtests[part.name].forecasts
         )
 
@@ -111,7 +111,7 @@ class SizingScoring:
             f"{plain[summary.slice]}/{key}": value for summary in summaries for key, value in summary.metrics().items()
         }
 
-    def verdict(
+    def decide(
         self,
         dataset: Any,
         parts: Sequence[Part],
@@ -119,7 +119,7 @@ class SizingScoring:
         backtests: Mapping[str, Backtest],
         champion: Champion | None,
         rules: GateRules,
-    ) -> Verdict:
+    ) -> GateDecision:
         """Better beyond noise in the error of the centre or the cost of the upper end, and worse in neither."""
         if not challenger:
             return refuse("TOO_LITTLE_DATA", "There is no run of an unseen family to test the model on.")
@@ -127,7 +127,7 @@ class SizingScoring:
         if champion is None:
             if mine.p_under <= _UNDER_LIMIT or len(challenger) < 1 / _UNDER_LIMIT:
                 text = f"First model; median error {mine.median_error:.1%}, {mine.p_under:.1%} above the upper end."
-                return Verdict(True, (Reason("BETTER", text, mine.metrics()),))
+                return GateDecision(True, (Reason("BETTER", text, mine.metrics()),))
             text = f"{mine.p_under:.1%} of unseen runs lie above the upper end; {_UNDER_LIMIT:.0%} are accepted."
             return refuse("UNSAFE", text, p_under=mine.p_under)
         return _compared(challenger, _shared(dataset, champion), rules)
@@ -217,38 +217,40 @@ def _shared(dataset: Any, champion: Champion) -> Mapping[str, SizedRun]:
     return {key: item for key, item in champion.forecasts.items() if item.series not in seen}
 
 
-def _compared(challenger: Sequence[SizeScore], theirs: Mapping[str, SizedRun], rules: GateRules) -> Verdict:
-    pairs = [
+def _compared(challenger: Sequence[SizeScore], theirs: Mapping[str, SizedRun], rules: GateRules) -> GateDecision:
+    paired = [
         (size_score.run, theirs[_key(size_score.run)]) for size_score in challenger if _key(size_score.run) in theirs
     ]
-    if len(pairs) < 2:
+    if len(paired) < 2:
         text = (
             "The champion was trained on every family there is here, so no run is left to compare them on fairly. "
             "Train again when there are runs of new families."
         )
-        return refuse("TOO_LITTLE_DATA", text, runs=len(pairs))
+        return refuse("TOO_LITTLE_DATA", text, runs=len(paired))
     result = {
-        "error": _change([(mine.error, other.error, mine.series) for mine, other in pairs], rules),
-        "cost": _change([(mine.pinball, other.pinball, mine.series) for mine, other in pairs], rules),
+        "error": _change([(mine.error, other.error, mine.series) for mine, other in paired], rules),
+        "cost": _change([(mine.pinball, other.pinball, mine.series) for mine, other in paired], rules),
     }
     worse = [name for name, (_, low, high) in result.items() if high < 0 and low < -rules.accuracy_tolerance]
     better = [name for name, (_, low, _) in result.items() if low > 0]
-    said = ", ".join(
+    comparison = ", ".join(
         f"{name} {mid:+.1%} (between {low:+.1%} and {high:+.1%})" for name, (mid, low, high) in result.items()
     )
     numbers = {name: mid for name, (mid, _, _) in result.items()}
     if worse:
-        return refuse("WORSE", f"Worse than the champion in {' and '.join(worse)}: {said}.", **numbers)
+        return refuse("WORSE", f"Worse than the champion in {' and '.join(worse)}: {comparison}.", **numbers)
     if not better:
-        return refuse("NO_BETTER", f"Not better than the champion beyond noise: {said}.", **numbers)
-    return Verdict(True, (Reason("BETTER", f"Better in {' and '.join(better)}, worse nowhere: {said}.", numbers),))
+        return refuse("NO_BETTER", f"Not better than the champion beyond noise: {comparison}.", **numbers)
+    return GateDecision(
+        True, (Reason("BETTER", f"Better in {' and '.join(better)}, worse nowhere: {comparison}.", numbers),)
+    )
 
 
 def _change(rows: Sequence[tuple[float, float, str]], rules: GateRules) -> tuple[float, float, float]:
     """Relative gain over the champion and its bounds, by resampling families (positive is better)."""
     mine, other = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
-    families, place = np.unique([row[2] for row in rows], return_inverse=True)
-    sums = np.array([[mine[place == n].sum(), other[place == n].sum()] for n in range(len(families))])
+    families, family_index = np.unique([row[2] for row in rows], return_inverse=True)
+    sums = np.array([[mine[family_index == n].sum(), other[family_index == n].sum()] for n in range(len(families))])
     rng = np.random.default_rng([rules.seed, zlib.crc32("".join(families).encode())])
     drawn = rng.multinomial(len(families), np.full(len(families), 1 / len(families)), size=rules.resamples)
     totals: Array = drawn @ sums

@@ -8,8 +8,8 @@ from kopt.serving.bandwidth.service import BandwidthService
 from kopt.serving.contract.bandwidth_answers import BandwidthResponse
 from kopt.serving.contract.bandwidth_schemas import BANDWIDTH_REQUEST, BandwidthRequest
 from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse
-from kopt.serving.contract.pairwise_schemas import PAIRS_REQUEST, PairsRequest
-from kopt.serving.http.auth import caller_of, seen_by, sees_all_pairs
+from kopt.serving.contract.pairwise_schemas import PAIRWISE_REQUEST, PairsRequest
+from kopt.serving.http.auth import caller_of, seen_by, sees_all_measurements
 from kopt.serving.http.limits import deadline_of
 from kopt.serving.http.routing import PROBLEMS, body_of, json_answer, query_text, read_body
 from kopt.serving.pairwise.table import Scope
@@ -28,7 +28,7 @@ def routes(app: FastAPI, service: Callable[[], BandwidthService]) -> None:
     async def bandwidth(request: Request) -> Response:
         """What sets of a node's GPUs reach together in one collective, and which to take of those that are free."""
         body = await read_body(request, BANDWIDTH_REQUEST)
-        sees_all = body.cluster is not None and await sees_all_pairs(request)
+        sees_all = body.cluster is not None and await sees_all_measurements(request)
         deadline = deadline_of(request).within(body.deadline_ms)
         answer = await service().answer(body, deadline, Scope(caller_of(request), sees_all))
         return json_answer(answer)
@@ -42,7 +42,7 @@ def routes(app: FastAPI, service: Callable[[], BandwidthService]) -> None:
     )
     async def keep(request: Request) -> Response:
         """What pairs of a cluster's nodes were measured to reach; the newest of each pair is kept."""
-        body = await read_body(request, PAIRS_REQUEST)
+        body = await read_body(request, PAIRWISE_REQUEST)
         deadline = deadline_of(request).within(body.deadline_ms)
         return json_answer(await service().keep(body, deadline, caller_of(request)))
 

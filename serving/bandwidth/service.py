@@ -37,7 +37,7 @@ from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
-from kopt.serving.pairwise.service import Calibrated, Lost, PairsService, lost
+from kopt.serving.pairwise.service import Calibrated, Lost, PairwiseService, lost
 from kopt.serving.pairwise.table import Scope
 from kopt.serving.runtime.model_slot import ModelSource, Slot
 from kopt.serving.runtime.service import PredictorService
@@ -91,36 +91,40 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
         metrics: EndpointMetrics,
         *,
         threads: int = 2,
-        pairs: PairsService | None = None,
+        pairwise: PairwiseService | None = None,
     ) -> None:
         self._counters = BandwidthMetrics(metrics)
         super().__init__(slot, metrics, self._counters)
-        self._pairs = pairs
+        self._pairwise = pairwise
         self._workers, self._spare = Workers(threads, "bandwidth"), Workers(1, "bandwidth-fallback")
-        self._telling = Workers(1, "bandwidth-pairs")
+        self._pairwise_workers = Workers(1, "bandwidth-pairs")
         self._nodes: OrderedDict[Hashable, _Node] = OrderedDict()
         self._lock = threading.Lock()
 
     def close(self) -> None:
         self._workers.close()
         self._spare.close()
-        self._telling.close()
-        if self._pairs is not None:
-            self._pairs.close()
+        self._pairwise_workers.close()
+        if self._pairwise is not None:
+            self._pairwise.close()
 
     async def keep(self, request: PairsRequest, deadline: Deadline, caller: str = "") -> dict[str, Any]:
         """The answer to measured pairs. Raises Problem."""
-        return await self._told(deadline, lambda pairs: pairs.keep(request, caller, self.slot.current))
+        return await self._with_pairwise(deadline, lambda pairwise: pairwise.keep(request, caller, self.slot.current))
 
     async def shown(self, cluster: str | None, deadline: Deadline, seen: str | None, caller: str) -> dict[str, Any]:
         """The pairs that are kept; ``seen`` is the caller whose may be seen, None for everybody's. Raises Problem."""
-        return await self._told(deadline, lambda pairs: pairs.show(cluster, seen, caller, self.slot.current))
+        return await self._with_pairwise(
+            deadline, lambda pairwise: pairwise.show(cluster, seen, caller, self.slot.current)
+        )
 
-    async def _told(self, deadline: Deadline, work: Callable[[PairsService], dict[str, Any]]) -> dict[str, Any]:
-        if self._pairs is None:
+    async def _with_pairwise(
+        self, deadline: Deadline, work: Callable[[PairwiseService], dict[str, Any]]
+    ) -> dict[str, Any]:
+        if self._pairwise is None:
             raise Problem(503, "This endpoint keeps no measured pairs.")
         try:
-            return await self._telling.run(deadline, work, self._pairs)
+            return await self._pairwise_workers.run(deadline, work, self._pairwise)
         except TimeoutError:
             text = f"{deadline.reason.message} Sending pairs again is harmless."
             raise Problem(503, text, headers={"retry-after": "2"}) from None
@@ -139,7 +143,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
     async def _in_time(self, request: BandwidthRequest, deadline: Deadline, scope: Scope) -> BandwidthResponse:
         model = self.slot.current
         if model is None:
-            why = self.slot.trouble or Reason("NO_MODEL", "No bandwidth model is loaded yet.")
+            why = self.slot.error or Reason("NO_MODEL", "No bandwidth model is loaded yet.")
             return await self._fallback(request, why)
         try:
             return await self._workers.run(deadline, self._by_model, model, request, deadline, scope)
@@ -166,12 +170,12 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
         node, query = self._node(request, request.topology), _query(request)
         query = replace(query, slow={**self._slow(request, scope), **query.slow})
         machine, known, of_cluster = self._of_cluster(model, node, request, scope)
-        told, of_probes = _calibrated(known, machine, query)
+        calibrated_model, of_probes = _calibrated(known, machine, query)
         reasons = (*of_cluster, *of_probes)
 
         def estimate(of: Machine, gpus: tuple[int, ...], nodes: int) -> BandwidthEstimate:
             asked = machine if of is node.machine else of
-            return told.estimate(BandwidthQuestion(asked, gpus, query.collective, query.bytes, nodes))
+            return calibrated_model.estimate(BandwidthQuestion(asked, gpus, query.collective, query.bytes, nodes))
 
         def of_set(gpus: tuple[int, ...]) -> BandwidthEstimate:
             return estimate(node.machine, gpus, query.nodes)
@@ -201,12 +205,12 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
         if request.cluster is None:
             return node.machine, model, ()
         try:
-            if self._pairs is None:
+            if self._pairwise is None:
                 raise Lost
-            key = (request.cluster, scope, self._pairs.stamp(request.cluster, scope), model.version)
+            key = (request.cluster, scope, self._pairwise.stamp(request.cluster, scope), model.version)
             calibrated = node.calibrated.get(key)
             if calibrated is None:
-                calibrated = self._pairs.calibrated(model, node.machine, request.cluster, scope, request.software)
+                calibrated = self._pairwise.calibrated(model, node.machine, request.cluster, scope, request.software)
                 if len(node.calibrated) >= _MOST_CALIBRATED:
                     node.calibrated.clear()
                 node.calibrated[key] = calibrated
@@ -216,10 +220,10 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
 
     def _slow(self, request: BandwidthRequest, scope: Scope) -> Mapping[Pair, float]:
         """Pairs of the offered nodes that the cluster's tests found slow."""
-        if not request.offers or request.cluster is None or self._pairs is None:
+        if not request.offers or request.cluster is None or self._pairwise is None:
             return {}
         try:
-            return self._pairs.slow(request.cluster, scope)
+            return self._pairwise.slow(request.cluster, scope)
         except Lost:
             # The answer's reasons say that it does without.
             return {}
@@ -252,16 +256,16 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
 
     def _node(self, request: BandwidthRequest, given: NodeIn | ToolOutputIn, field: str = "topology") -> _Node:
         """Raises Problem for what is no node's topology."""
-        told = given.text if isinstance(given, ToolOutputIn) else _topology(given, field)
+        topology = given.text if isinstance(given, ToolOutputIn) else _topology(given, field)
         # Nodes that differ in their names only are one machine.
-        alike = told if isinstance(told, str) else replace(told, node="")
+        alike = topology if isinstance(topology, str) else replace(topology, node="")
         key = (alike, request.gpu, request.nics, request.software)
         with self._lock:
             held = self._nodes.get(key)
             if held is not None and len(held.choices) < _MOST_CHOICES:
                 self._nodes.move_to_end(key)
                 return held
-        held = _read(request, told, field)
+        held = _read(request, topology, field)
         with self._lock:
             self._nodes[key] = held
             while len(self._nodes) > _MOST_HELD:
@@ -284,17 +288,17 @@ def _topology(given: NodeIn, field: str) -> NodeTopology:
         raise invalid(field, str(error)) from None
 
 
-def _read(request: BandwidthRequest, told: NodeTopology | str, field: str) -> _Node:
-    place = f"{field}.text" if isinstance(told, str) else field
+def _read(request: BandwidthRequest, topology: NodeTopology | str, field: str) -> _Node:
+    path = f"{field}.text" if isinstance(topology, str) else field
     try:
-        node = node_in(told) if isinstance(told, str) else told
+        node = node_in(topology) if isinstance(topology, str) else topology
         if len(node.gpus) > MAX_GPUS:
-            raise invalid(place, f"{len(node.gpus)} GPUs in a node; at most {MAX_GPUS} are understood")
+            raise invalid(path, f"{len(node.gpus)} GPUs in a node; at most {MAX_GPUS} are understood")
         machine = machine_of_node(node, gpu=request.gpu, nics=request.nics, software=request.software)
     except WrongQuestion as error:
         raise invalid(error.field.replace("topology", field, 1), error.message) from None
     except TopologyError as error:
-        raise invalid(place, str(error)) from None
+        raise invalid(path, str(error)) from None
     return _Node(machine, node.warnings)
 
 
@@ -329,11 +333,11 @@ def _calibrated(
     """A copy of the model that has seen the question's measurements. Raises Problem for those that cannot be."""
     if not query.probes:
         return model, ()
-    told = copy.copy(model)
+    calibrated_model = copy.copy(model)
     for number, measured_collective in enumerate(query.probes):
         nodes = measured_collective.nodes or query.nodes
         try:
-            told.observe(
+            calibrated_model.observe(
                 BandwidthQuestion(
                     machine, measured_collective.gpus, measured_collective.collective, measured_collective.bytes, nodes
                 ),
@@ -342,4 +346,4 @@ def _calibrated(
         except BandwidthError as error:
             raise invalid(f"probes.{number}", str(error)) from None
     text = f"{len(query.probes)} measurement(s) of this machine pull the answers towards them."
-    return told, (Reason("CALIBRATED", text, {"probes": len(query.probes)}),)
+    return calibrated_model, (Reason("CALIBRATED", text, {"probes": len(query.probes)}),)

@@ -5,15 +5,15 @@ from kopt.serving.bandwidth.service import BandwidthService, bandwidth_slot
 from kopt.serving.contract.bandwidth_answers import BandwidthResponse
 from kopt.serving.contract.bandwidth_schemas import BandwidthRequest
 from kopt.serving.contract.pairwise_schemas import PairsRequest
-from kopt.serving.pairwise.service import PairsService
+from kopt.serving.pairwise.service import PairwiseService
 from kopt.serving.pairwise.table import PairTable
 from kopt.serving.runtime.service import Assembly, ServiceSpec
 
 
 def assemble(assembly: Assembly) -> BandwidthService:
     slot = bandwidth_slot(assembly.promoted, assembly.parts.shipped.get("bandwidth"))
-    pairs = PairsService(PairTable(assembly.settings.home / "bandwidth.db"))
-    return BandwidthService(slot, assembly.metrics, pairs=pairs)
+    pairwise = PairwiseService(PairTable(assembly.settings.home / "bandwidth.db"))
+    return BandwidthService(slot, assembly.metrics, pairwise=pairwise)
 
 
 SERVICE = ServiceSpec(

@@ -48,7 +48,7 @@ class FollowedJob:
         self.folder: FolderWatch | None = None
         self._gap_line: int | None = None
 
-    def take(
+    def read_lines(
         self, texts: Sequence[str], arrivals_s: Sequence[float | None], source: str, first: int | None, now_s: float
     ) -> int:
         """Reads the lines that have not come before; returns their number.
@@ -101,15 +101,15 @@ class FollowedJob:
         self.folder = self.folder or FolderWatch()
         self.folder.observe(listing, at_s)
 
-    def _look_into_folder(self, now_s: float) -> str:
+    def _check_folder(self, now_s: float) -> str:
         """Takes note of a checkpoint that lies there whole; returns why the folder speaks against killing the job."""
         if self.folder is None:
             return ""
-        view = self.folder.view(now_s)
-        if view.durable is not None:
-            unit = view.durable
-            self.session.machine.seen_durable(unit.name, view.step, unit.first_s, unit.last_s)
-        return f"The checkpoint folder shows that {view.writing} is being written." if view.writing else ""
+        folder = self.folder.view(now_s)
+        if folder.durable is not None:
+            unit = folder.durable
+            self.session.machine.seen_durable(unit.name, folder.step, unit.first_s, unit.last_s)
+        return f"The checkpoint folder shows that {folder.writing} is being written." if folder.writing else ""
 
     def record(self, step: int | None, at_s: float) -> bool:
         """A checkpoint that the job's pods report by annotation; returns whether it is newer than the last one."""
@@ -117,7 +117,7 @@ class FollowedJob:
 
     def status(self, now_s: float) -> JobStatus:
         """The job now, work at risk for all its GPUs, its text fit to be shown."""
-        writing = self._look_into_folder(now_s)
+        writing = self._check_folder(now_s)
         job_status = self.session.status(now_s if self.session.live else None)
         doubt = self._doubt or writing
         if doubt and job_status.safe:
@@ -159,18 +159,18 @@ class FollowedJob:
         }
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any], classifier: LineClassifier) -> "FollowedJob":
+    def from_dict(cls, document: Mapping[str, Any], classifier: LineClassifier) -> "FollowedJob":
         """Raises ValueError for what ``to_dict`` did not write, or another version of it did."""
         try:
-            if found["form"] != _FORM:
+            if document["form"] != _FORM:
                 raise ValueError("a job of another version")
-            job = cls(Session.from_dict(found["session"], classifier))
-            job.gpus = float(found["gpus"])
-            job.next = {str(source): int(number) for source, number in found["next"].items()}
-            job.missed = {str(source): int(number) for source, number in found["missed"].items()}
-            job.folder = None if found["folder"] is None else FolderWatch.from_dict(found["folder"])
-            job._gap_line = None if found["gap_line"] is None else int(found["gap_line"])
-            job.changes = [Change(**item) for item in found["changes"]]
+            job = cls(Session.from_dict(document["session"], classifier))
+            job.gpus = float(document["gpus"])
+            job.next = {str(source): int(number) for source, number in document["next"].items()}
+            job.missed = {str(source): int(number) for source, number in document["missed"].items()}
+            job.folder = None if document["folder"] is None else FolderWatch.from_dict(document["folder"])
+            job._gap_line = None if document["gap_line"] is None else int(document["gap_line"])
+            job.changes = [Change(**item) for item in document["changes"]]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no stored job ({error!r})") from error
         return job

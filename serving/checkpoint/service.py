@@ -43,10 +43,10 @@ NO_ANSWER = ModelVersion("hold", "1")
 """What answers when no model can: never safe."""
 MOST_HELD = 1000
 """Jobs in memory."""
-MOST_WAITING = 128
+MAX_QUEUED = 128
 """Requests whose lines are still to be read."""
 SHOWN = 200
-HEARD_WITHIN_S = 86_400.0
+RECENT_S = 86_400.0
 _ATTEMPTS = 20
 _LAST_TIME, _LAST_STEP = "kaiwo.ai/last-checkpoint-time", "kaiwo.ai/last-checkpoint-step"
 _AHEAD_S = 60.0
@@ -100,7 +100,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         self.table, self._clock = table, clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._held: KeptByCaller[str, _Held] = KeptByCaller(most_held)
-        self._waiting = Shares(MOST_WAITING)
+        self._queued = Shares(MAX_QUEUED)
 
     def close(self) -> None:
         """Reads what is waiting."""
@@ -114,12 +114,12 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         """
         model = self.slot.current
         if model is None:
-            why = self.slot.trouble or Reason("NO_MODEL", "No checkpoint model is loaded yet.")
+            why = self.slot.error or Reason("NO_MODEL", "No checkpoint model is loaded yet.")
             if request.lines:
                 raise Problem(503, f"{why.message} Send these lines again.", headers={"retry-after": "5"})
             return self._fallback(request, why)
         try:
-            return await self._on_thread(caller, deadline, self._take, model, request, caller)
+            return await self._on_thread(caller, deadline, self._read_lines, model, request, caller)
         except TimeoutError:
             taken = " The lines are read all the same; ask again." if request.lines else ""
             why = deadline.reason
@@ -144,8 +144,8 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
     async def _on_thread(
         self, caller: str, deadline: Deadline, work: Callable[..., dict[str, Any]], *args: Any
     ) -> dict[str, Any]:
-        if self._waiting.total >= MOST_WAITING or not self._waiting.take(caller):
-            text = f"Lines of {self._waiting.total} requests wait to be read already; try again in a second."
+        if self._queued.total >= MAX_QUEUED or not self._queued.acquire(caller):
+            text = f"Lines of {self._queued.total} requests wait to be read already; try again in a second."
             raise Problem(429, text, headers={"retry-after": "1"})
         running = asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
         running.add_done_callback(functools.partial(self._done, caller))
@@ -153,38 +153,38 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             return await asyncio.shield(running)
 
     def _done(self, caller: str, running: "asyncio.Future[dict[str, Any]]") -> None:
-        self._waiting.give(caller)
+        self._queued.release(caller)
         if not running.cancelled() and (error := running.exception()) is not None:
             # Its caller may have left already.
             _LOG.debug("reading lines ended with %r", error)
 
-    def _take(self, model: CheckpointPredictor, request: CheckpointRequest, owner: str) -> dict[str, Any]:
+    def _read_lines(self, model: CheckpointPredictor, request: CheckpointRequest, owner: str) -> dict[str, Any]:
         """Read onto what the table holds; again when another replica was quicker."""
         key = (owner, request.job)
         for _ in range(_ATTEMPTS):
-            held, now_s, notes = self._current(model, key), self._clock(), list[str]()
+            held, now_s, remarks = self._current(model, key), self._clock(), list[str]()
             self._held.pop(*key)
-            read = self._read(held.job, request, now_s, notes)
+            read = self._read(held.job, request, now_s, remarks)
             if read is None or self._store(key, held, now_s):
                 self._hold(key, held)
                 self._counters.lines.inc(read or 0)
-                return _answer(request.job, held, now_s, notes)
+                return _answer(request.job, held, now_s, remarks)
         raise RuntimeError(f"{request.job}: other replicas were quicker {_ATTEMPTS} times")
 
-    def _read(self, job: FollowedJob, request: CheckpointRequest, now_s: float, notes: list[str]) -> int | None:
+    def _read(self, job: FollowedJob, request: CheckpointRequest, now_s: float, remarks: list[str]) -> int | None:
         """How many lines were new; None where nothing at all was."""
         texts = [_cut(line.text if isinstance(line, LineIn) else line) for line in request.lines]
         arrivals = [line.at if isinstance(line, LineIn) else now_s for line in request.lines]
-        read = job.take(texts, arrivals, request.source, request.first, now_s)
+        read = job.read_lines(texts, arrivals, request.source, request.first, now_s)
         changed = read > 0
         if request.gpus is not None and request.gpus != job.gpus:
             job.gpus, changed = request.gpus, changed or bool(job.session.lines)
         if request.annotations is not None:
-            changed = _record(job, request.annotations, now_s, notes) or changed
+            changed = _record(job, request.annotations, now_s, remarks) or changed
         if request.files is not None:
             listed_s = now_s if request.files_at is None else min(request.files_at, now_s)
-            facts = [FileFact(file.path, file.bytes, file.modified_at, file.is_folder) for file in request.files]
-            job.list_folder(facts, listed_s)
+            files = [FileFact(file.path, file.bytes, file.modified_at, file.is_folder) for file in request.files]
+            job.list_folder(files, listed_s)
             changed = True
         changed = job.pass_time(now_s) or changed
         return read if changed else None
@@ -226,7 +226,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
 
     def _list(self, model: CheckpointPredictor, owner: str | None, job: str | None) -> dict[str, Any]:
         now_s = self._clock()
-        rows = self.table.rows(owner, now_s - HEARD_WITHIN_S, SHOWN, job)
+        rows = self.table.rows(owner, now_s - RECENT_S, SHOWN, job)
         result = [self._shown(model, row, now_s) for row in rows]
         return {"schema": SCHEMA, "jobs": [item for item in result if item is not None], "now": now_s}
 
@@ -263,7 +263,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         }
 
 
-def _answer(name: str, held: _Held, now_s: float, notes: list[str]) -> dict[str, Any]:
+def _answer(name: str, held: _Held, now_s: float, remarks: list[str]) -> dict[str, Any]:
     job = held.job
     return {
         "schema": SCHEMA,
@@ -272,7 +272,7 @@ def _answer(name: str, held: _Held, now_s: float, notes: list[str]) -> dict[str,
         "lines": job.session.lines,
         "next": dict(job.next),
         "missed": dict(job.missed),
-        "notes": notes,
+        "notes": remarks,
         "model": held.model.to_dict(),
         "fallback": False,
     }
@@ -308,23 +308,23 @@ def _cut(text: str) -> str:
     return text if len(text) <= 2 * KEPT_BYTES else text[:KEPT_BYTES] + text[-KEPT_BYTES:]
 
 
-def _record(job: FollowedJob, annotations: Mapping[str, str], now_s: float, notes: list[str]) -> bool:
+def _record(job: FollowedJob, annotations: Mapping[str, str], now_s: float, remarks: list[str]) -> bool:
     """A checkpoint that its owner has written onto the job. What cannot be used is told, not refused."""
-    said = annotations.get(_LAST_TIME)
-    if said is None:
+    reported = annotations.get(_LAST_TIME)
+    if reported is None:
         return False
-    at_s = _moment(said)
+    at_s = _unix_seconds(reported)
     if at_s is None or not 0 < at_s <= now_s + _AHEAD_S:
-        notes.append(f"{_LAST_TIME} is no time that has been: write it like 2026-01-31T12:00:00Z.")
+        remarks.append(f"{_LAST_TIME} is no time that has been: write it like 2026-01-31T12:00:00Z.")
         return False
     step = annotations.get(_LAST_STEP, "").strip()
     if step and not (step.isascii() and step.isdigit() and len(step) <= 15):
-        notes.append(f"{_LAST_STEP} is no number of a step.")
+        remarks.append(f"{_LAST_STEP} is no number of a step.")
         step = ""
     return job.record(int(step) if step else None, min(at_s, now_s))
 
 
-def _moment(text: str) -> float | None:
+def _unix_seconds(text: str) -> float | None:
     """Unix seconds of an RFC 3339 time with its zone, or of a number of seconds; None for anything else."""
     text = text.strip()
     try:

@@ -27,7 +27,7 @@ def answer_places(
     """
     if not query.offers:
         return None
-    choice = _chosen(query, machines, still)
+    choice = _choice(query, machines, still)
     of = {offer.name: machine for offer, machine in zip(query.offers, machines, strict=True)}
     nodes = len(choice.shares)
     if nodes > 1 and any(of[share.node].network is None for share in choice.shares):
@@ -51,7 +51,7 @@ def answer_places(
     )
 
 
-def _chosen(query: BandwidthQuery, machines: Sequence[Machine], still: Callable[[], None]) -> ClusterChoice:
+def _choice(query: BandwidthQuery, machines: Sequence[Machine], still: Callable[[], None]) -> ClusterChoice:
     count = query.count
     if count is None:
         raise WrongQuestion("count", "say how many of the free GPUs are to be chosen")

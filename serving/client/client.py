@@ -40,7 +40,13 @@ from kopt.serving.contract.demand_answers import (
     parse_forecast,
 )
 from kopt.serving.contract.model_answers import ModelHealthResponse, ModelsResponse, parse_health, parse_models
-from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse, pairs_request, parse_kept, parse_pairs
+from kopt.serving.contract.pairwise_answers import (
+    PairsKept,
+    PairsResponse,
+    pairwise_request,
+    parse_kept,
+    parse_pairwise,
+)
 from kopt.serving.contract.recommendation_answers import RecommendationOut, parse_recommendations
 from kopt.serving.contract.size_advice import SizeAdvice
 
@@ -174,13 +180,13 @@ class AsyncPredictionClient:
         ``topologies`` are those of nodes that the endpoint may not know, ``domains`` the network levels that nodes are
         in, outermost first. Raises as ``models`` does.
         """
-        content = json.dumps(pairs_request(cluster, pairs, topologies, domains), separators=(",", ":")).encode()
+        content = json.dumps(pairwise_request(cluster, pairs, topologies, domains), separators=(",", ":")).encode()
         return parse_kept(await self._call("POST", "/v1/bandwidth/pairs", deadline_s, content))
 
     async def pairs(self, cluster: str | None = None, *, deadline_s: float | None = None) -> PairsResponse:
         """The measured pairs of a cluster; without one the names of those there are. Raises as ``models`` does."""
         query = f"?{urlencode({'cluster': cluster})}" if cluster else ""
-        return parse_pairs(await self._call("GET", f"/v1/bandwidth/pairs{query}", deadline_s))
+        return parse_pairwise(await self._call("GET", f"/v1/bandwidth/pairs{query}", deadline_s))
 
     async def jobs(self, *, deadline_s: float | None = None) -> CheckpointsResponse:
         """The jobs whose logs the endpoint follows. Raises as ``models`` does."""

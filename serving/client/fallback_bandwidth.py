@@ -56,11 +56,11 @@ def fallback_bandwidth(query: BandwidthQuery, why: Reason, still: Still = lambda
 
 
 def _read(
-    query: BandwidthQuery, told: NodeTopology | Mapping[str, object] | str, field: str
+    query: BandwidthQuery, topology: NodeTopology | Mapping[str, object] | str, field: str
 ) -> tuple[NodeTopology, Machine]:
     """Raises WrongQuestion for what is no node's topology."""
     try:
-        node = _node(told)
+        node = _node(topology)
         return node, machine_of_node(node, gpu=query.gpu, nics=query.nics, software=query.software)
     except WrongQuestion as error:
         raise WrongQuestion(error.field.replace("topology", field, 1), error.message) from error

@@ -13,7 +13,7 @@ _LONGEST = 16_384
 
 
 class TokenError(RuntimeError):
-    """There should be a token, but none can be had; the message names the place."""
+    """There should be a token, but none can be had; the message names where it was looked for."""
 
 
 def token_from(environ: Mapping[str, str], *, mounted: Path = MOUNTED) -> Callable[[], str] | None:
@@ -38,8 +38,8 @@ def _read(path: Path) -> str:
     return _checked(content.decode("ascii", errors="replace").strip(), str(path))
 
 
-def _checked(text: str, place: str) -> str:
+def _checked(text: str, origin: str) -> str:
     # What is no token could end the header and begin another one.
     if not text or len(text) > _LONGEST or not text.isascii() or not text.isprintable() or " " in text:
-        raise TokenError(f"{place} holds no bearer token")
+        raise TokenError(f"{origin} holds no bearer token")
     return text

@@ -19,7 +19,7 @@ MAX_TEXT = 1 << 20
 MAX_PROBES = 32
 MAX_OFFERS = 2048
 MAX_SLOW = 4096
-_MOST_PAIRS = MAX_GPUS * (MAX_GPUS - 1) // 2
+_MAX_GPU_LINKS = MAX_GPUS * (MAX_GPUS - 1) // 2
 
 
 def _named(value: Any) -> Any:
@@ -47,7 +47,7 @@ Nodes = Annotated[int, Field(ge=1, le=100_000)]
 # fail_fast: one error for a list of a million wrong items, not a million errors.
 GpuSetIn = Annotated[list[Index], Field(min_length=1, max_length=MAX_GPUS, fail_fast=True)]
 _GPUS = Field(max_length=MAX_GPUS, fail_fast=True)
-_PAIRS = Field(max_length=_MOST_PAIRS, fail_fast=True)
+_GPU_LINKS = Field(max_length=_MAX_GPU_LINKS, fail_fast=True)
 
 
 class TopologyGpuIn(_Document):
@@ -111,11 +111,11 @@ class NodeIn(_Document):
     tool: Word = ""
     vendor: Word = ""
     gpus: Annotated[list[TopologyGpuIn], Field(min_length=1, max_length=MAX_GPUS, fail_fast=True)]
-    links: Annotated[list[TopologyLinkIn], _PAIRS] = []
+    links: Annotated[list[TopologyLinkIn], _GPU_LINKS] = []
     nics: Annotated[list[TopologyNicIn], Field(max_length=256, fail_fast=True)] = []
     nic_affinity: Annotated[list[NicAffinityIn], Field(max_length=32_768, fail_fast=True)] = []
     switches: Annotated[list[TopologySwitchIn], Field(max_length=256, fail_fast=True)] = []
-    peers: Annotated[list[PeerAccessIn], _PAIRS] = []
+    peers: Annotated[list[PeerAccessIn], _GPU_LINKS] = []
     warnings: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=256, fail_fast=True)] = []
 
 

@@ -20,7 +20,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-Moment = Annotated[float, Field(ge=0, le=_LATEST_S, allow_inf_nan=False)]
+UnixSeconds = Annotated[float, Field(ge=0, le=_LATEST_S, allow_inf_nan=False)]
 Named = Annotated[str, Field(max_length=512), AfterValidator(_printable)]
 
 
@@ -28,7 +28,7 @@ class LineIn(_Strict):
     """A line and when it came (Unix seconds); null where nobody knows, which leaves the time in the line itself."""
 
     text: str
-    at: Moment | None = None
+    at: UnixSeconds | None = None
 
 
 def _line_kind(value: Any) -> str | None:
@@ -65,7 +65,7 @@ class CheckpointRequest(_Strict):
     """That stop when the job is killed; 1 until it is said."""
     files: Annotated[list[FileIn], Field(max_length=MAX_FILES, fail_fast=True)] | None = None
     """What lies in the job's checkpoint folder."""
-    files_at: Moment | None = None
+    files_at: UnixSeconds | None = None
     """When it was listed; now if absent."""
     annotations: (
         Annotated[

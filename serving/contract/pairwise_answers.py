@@ -147,16 +147,16 @@ def measured_gbps(pair: MeasuredPair) -> float | None:
     return point.bytes / point.latency_us / 1e3 * pair.collective.bus_factor(2 * pair.gpus_per_node)
 
 
-def pairs_request(
+def pairwise_request(
     cluster: str,
-    pairs: Sequence[MeasuredPair],
+    measurements: Sequence[MeasuredPair],
     topologies: Mapping[str, NodeTopology] | None = None,
     domains: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
     """The body of a POST."""
     return {
         "cluster": cluster,
-        "pairs": [pair.to_dict() for pair in pairs],
+        "pairs": [pair.to_dict() for pair in measurements],
         "topologies": {name: node_topology.to_dict() for name, node_topology in (topologies or {}).items()},
         "domains": {name: list(levels) for name, levels in (domains or {}).items()},
     }
@@ -167,6 +167,6 @@ def parse_kept(document: Mapping[str, Any]) -> PairsKept:
     return read_answer(PairsKept, "/v1/bandwidth/pairs", document)
 
 
-def parse_pairs(document: Mapping[str, Any]) -> PairsResponse:
+def parse_pairwise(document: Mapping[str, Any]) -> PairsResponse:
     """The answer to a GET. Raises AnswerError for anything else."""
     return read_answer(PairsResponse, "/v1/bandwidth/pairs", document)

@@ -8,7 +8,7 @@ from kopt.core.hardware.bandwidth import MAX_BYTES
 from kopt.core.hardware.pairwise import Health
 from kopt.serving.contract.bandwidth_schemas import MAX_GPUS, Kind, NodeIn
 
-MAX_PAIRS = 500
+MAX_MEASUREMENTS = 500
 MAX_POINTS = 64
 MAX_NODES = 1000
 """Topologies in one request."""
@@ -16,7 +16,7 @@ NAME = r"^[A-Za-z0-9]([-._A-Za-z0-9]{0,251}[A-Za-z0-9])?$"
 """Of clusters and nodes."""
 
 Name = Annotated[str, Field(pattern=NAME)]
-Said = Annotated[str, Field(max_length=1024)]
+ShortText = Annotated[str, Field(max_length=1024)]
 Time = Annotated[float, Field(gt=0, le=1e10, allow_inf_nan=False)]
 Number = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
 
@@ -46,9 +46,9 @@ class PairIn(_Strict):
     beta_gbps: Number | None = None
     """Latency and bus bandwidth (GB/s) of the line through the points."""
     points: Annotated[list[PointIn], Field(max_length=MAX_POINTS, fail_fast=True)] = []
-    software: Said = ""
+    software: ShortText = ""
     health: Annotated[Health, Field(strict=False)] = Health.HEALTHY
-    reason: Said = ""
+    reason: ShortText = ""
 
     @model_validator(mode="after")
     def _whole(self) -> "PairIn":
@@ -63,7 +63,7 @@ class PairsRequest(_Strict):
     """What pairs of a cluster's nodes were measured to reach. Sending again is harmless."""
 
     cluster: Name
-    pairs: Annotated[list[PairIn], Field(max_length=MAX_PAIRS, fail_fast=True)]
+    pairs: Annotated[list[PairIn], Field(max_length=MAX_MEASUREMENTS, fail_fast=True)]
     topologies: Annotated[dict[Name, NodeIn], Field(max_length=MAX_NODES)] = {}
     """Documents of ``kopt topology parse``, of nodes that the endpoint may not know; ``unknown_nodes`` of the answer
     are those it still wants."""
@@ -76,4 +76,4 @@ class PairsRequest(_Strict):
     """As the header ``X-Kopt-Deadline-Ms``; the shorter counts."""
 
 
-PAIRS_REQUEST = TypeAdapter(PairsRequest)
+PAIRWISE_REQUEST = TypeAdapter(PairsRequest)

@@ -170,7 +170,7 @@ def _at(
         text = f"Stored features reach {HORIZONS_S[-1]} s ahead; send the history for {horizon_s} s."
         return Prediction.refusal(Reason("HORIZON_TOO_FAR", text), unit=unit, model=version, horizon_s=float(horizon_s))
     by_level: dict[float, float] = {
-        q: float(np.interp(horizon_s, HORIZONS_S, values[:, place])) for place, q in enumerate(asked)
+        q: float(np.interp(horizon_s, HORIZONS_S, values[:, column])) for column, q in enumerate(asked)
     }
     return Prediction(
         by_level[0.5],

@@ -27,16 +27,16 @@ def demand_series(request: DemandRequest) -> list[DemandSeries | None]:
     return [_series(f"series.{i}", entry, request.unit) for i, entry in enumerate(request.series)]
 
 
-def _series(place: str, entry: SeriesIn, unit: str) -> DemandSeries | None:
+def _series(path: str, entry: SeriesIn, unit: str) -> DemandSeries | None:
     if entry.t is None or entry.value is None:
-        _refuse_columns_without_times(place, entry)
+        _refuse_columns_without_times(path, entry)
         return None
     times = np.array(entry.t, dtype=np.float64)
-    step_s, slots = _grid(place, times)
+    step_s, slots = _grid(path, times)
     size = int(slots[-1]) + 1
 
     def column(name: str, amounts: Amounts) -> Floats:
-        return _on_grid(f"{place}.{name}", amounts, slots, size)
+        return _on_grid(f"{path}.{name}", amounts, slots, size)
 
     return DemandSeries(
         name=entry.name,
@@ -51,14 +51,14 @@ def _series(place: str, entry: SeriesIn, unit: str) -> DemandSeries | None:
     )
 
 
-def _refuse_columns_without_times(place: str, entry: SeriesIn) -> None:
+def _refuse_columns_without_times(path: str, entry: SeriesIn) -> None:
     given = {"in_tok": entry.in_tok, "out_tok": entry.out_tok, "tenants": entry.tenants}
     for name, column in given.items():
         if column is not None:
-            raise invalid(f"{place}.{name}", "needs t and value beside it")
+            raise invalid(f"{path}.{name}", "needs t and value beside it")
 
 
-def _grid(place: str, times: Floats) -> tuple[int, NDArray[np.int64]]:
+def _grid(path: str, times: Floats) -> tuple[int, NDArray[np.int64]]:
     """The step in whole seconds (300 for a single time) and each time's slot on it."""
     if len(times) == 1:
         return 300, np.zeros(1, dtype=np.int64)
@@ -66,29 +66,29 @@ def _grid(place: str, times: Floats) -> tuple[int, NDArray[np.int64]]:
     if not gaps.min() > 0:
         at = int(np.flatnonzero(gaps <= 0)[0]) + 1
         word = "repeats the time before it" if gaps[at - 1] == 0 else "is earlier than the time before it"
-        raise invalid(f"{place}.t.{at}", f"{word}; send times in rising order")
+        raise invalid(f"{path}.t.{at}", f"{word}; send times in rising order")
     step_s = round(float(gaps.min()))
     if step_s < 1 or step_s > 86_400:
-        raise invalid(f"{place}.t", f"the step of {float(gaps.min()):g} s is not between 1 s and a day")
+        raise invalid(f"{path}.t", f"the step of {float(gaps.min()):g} s is not between 1 s and a day")
     if step_s == gaps.min() == gaps.max() and len(times) <= MAX_POINTS:
         return step_s, np.arange(len(times))
     slots = np.rint((times - times[0]) / step_s)
     if slots[-1] >= MAX_POINTS:
-        raise invalid(f"{place}.t", f"spans {slots[-1] + 1:g} buckets of {step_s} s; the limit is {MAX_POINTS}")
+        raise invalid(f"{path}.t", f"spans {slots[-1] + 1:g} buckets of {step_s} s; the limit is {MAX_POINTS}")
     off = np.flatnonzero(np.abs(times - times[0] - slots * step_s) > _SLACK_S)
     if len(off):
-        raise invalid(f"{place}.t.{int(off[0])}", f"is not on the step of {step_s} s counted from the first time")
+        raise invalid(f"{path}.t.{int(off[0])}", f"is not on the step of {step_s} s counted from the first time")
     return step_s, slots.astype(np.int64)
 
 
-def _on_grid(place: str, amounts: Sequence[float | None], slots: NDArray[np.int64], size: int) -> Floats:
+def _on_grid(path: str, amounts: Sequence[float | None], slots: NDArray[np.int64], size: int) -> Floats:
     if len(amounts) != len(slots):
-        raise invalid(place, f"has {len(amounts)} items, t has {len(slots)}")
+        raise invalid(path, f"has {len(amounts)} items, t has {len(slots)}")
     array = np.array(amounts, dtype=np.float64)
     # NaN passes both comparisons: it is a gap.
     wrong = np.flatnonzero((array < 0) | (array > LARGEST_AMOUNT))
     if len(wrong):
-        raise invalid(f"{place}.{int(wrong[0])}", "a demand is not negative, not infinite and at most 1e15")
+        raise invalid(f"{path}.{int(wrong[0])}", "a demand is not negative, not infinite and at most 1e15")
     if size == len(array):
         return array
     placed = np.full(size, np.nan)

@@ -179,10 +179,10 @@ def _listed(tensors: dict[str, tuple[str, list[int]]]) -> list[dict[str, Any]]:
 
 
 def _demand_request(asked: InferRequest) -> DemandRequest:
-    tensors = {tensor.name: (place, tensor) for place, tensor in enumerate(asked.inputs)}
-    for name, (place, _) in tensors.items():
+    tensors = {tensor.name: (index, tensor) for index, tensor in enumerate(asked.inputs)}
+    for name, (index, _) in tensors.items():
         if name not in _INPUTS:
-            raise invalid(f"inputs.{place}.name", f"there is no input {name[:64]!r}; there are {', '.join(_INPUTS)}")
+            raise invalid(f"inputs.{index}.name", f"there is no input {name[:64]!r}; there are {', '.join(_INPUTS)}")
     if len(tensors) != len(asked.inputs):
         raise invalid("inputs", "an input occurs twice")
     for name in ("value", "step_s"):
@@ -208,44 +208,44 @@ def _demand_request(asked: InferRequest) -> DemandRequest:
         raise from_validation(error, ("inputs",)) from None
 
 
-def _shape(place: int, tensor: TensorIn) -> tuple[int, int]:
+def _shape(index: int, tensor: TensorIn) -> tuple[int, int]:
     series, points = (1, tensor.shape[0]) if len(tensor.shape) == 1 else (tensor.shape[0], tensor.shape[1])
     if not 1 <= series <= MAX_SERIES or not 1 <= points <= MAX_POINTS:
-        raise invalid(f"inputs.{place}.shape", f"1 to {MAX_SERIES} series of 1 to {MAX_POINTS} points are taken")
+        raise invalid(f"inputs.{index}.shape", f"1 to {MAX_SERIES} series of 1 to {MAX_POINTS} points are taken")
     return series, points
 
 
-def _flat(place: int, tensor: TensorIn) -> list[float | None]:
+def _flat(index: int, tensor: TensorIn) -> list[float | None]:
     """The data row by row; the protocol allows nested and flat."""
     flat: list[float | None] = []
     for item in tensor.data:
         flat.extend(item) if isinstance(item, list) else flat.append(item)
     size = tensor.shape[0] * (tensor.shape[1] if len(tensor.shape) == 2 else 1)
     if len(flat) != size:
-        raise invalid(f"inputs.{place}.data", f"has {len(flat)} items, its shape asks for {size}")
+        raise invalid(f"inputs.{index}.data", f"has {len(flat)} items, its shape asks for {size}")
     return flat
 
 
-def _only(place: int, tensor: TensorIn) -> float:
-    flat = _flat(place, tensor)
+def _only(index: int, tensor: TensorIn) -> float:
+    flat = _flat(index, tensor)
     number = flat[0] if len(flat) == 1 else None
     if number is None or number != number or abs(number) > 1e12:
-        raise invalid(f"inputs.{place}.data", "must hold exactly one number")
+        raise invalid(f"inputs.{index}.data", "must hold exactly one number")
     return number
 
 
-def _whole(place: int, tensor: TensorIn) -> list[int]:
-    flat = _flat(place, tensor)
+def _whole(index: int, tensor: TensorIn) -> list[int]:
+    flat = _flat(index, tensor)
     if any(number is None or not abs(number) < 1e9 or number != int(number) for number in flat):
-        raise invalid(f"inputs.{place}.data", "must hold whole numbers")
+        raise invalid(f"inputs.{index}.data", "must hold whole numbers")
     return [int(number) for number in flat if number is not None]
 
 
 def _outputs(asked: InferRequest, demand: DemandRequest, forecast: DemandForecast) -> dict[str, Any]:
-    for place, series_forecast in enumerate(forecast.series):
+    for index, series_forecast in enumerate(forecast.series):
         refused = [h.demand for h in series_forecast.horizons if h.demand.refused]
         if refused:
-            raise invalid(f"inputs.value.{place}", refused[0].reasons[0].message)
+            raise invalid(f"inputs.value.{index}", refused[0].reasons[0].message)
     series, horizons, quantiles = len(forecast.series), list(demand.horizons_s), list(demand.quantiles)
     flat = [
         h.demand.quantiles[q]

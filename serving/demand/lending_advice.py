@@ -25,7 +25,7 @@ class Adviser:
         self._table, self._settings = table, settings or LendingSettings()
         self._newest: KeptByCaller[str, Observation] = KeptByCaller(most)
 
-    def take(self, seen: Observation) -> None:
+    def observe(self, seen: Observation) -> None:
         """Advice for the pool of this observation, where it says how many GPUs there are and what one serves."""
         if seen.entry.gpus is None or seen.capacity_per_bucket is None:
             return

@@ -106,14 +106,14 @@ class PredictionTable:
         """Fill in actuals for targets that the history covers in full; returns how many."""
         end_s = series.start_s + len(series) * series.step_s
         with self._lock, self._db:
-            waiting = self._db.execute(
+            unmatched = self._db.execute(
                 "SELECT role, horizon_s, target_s, bucket_s FROM prediction WHERE caller = ? AND series = ? "
                 "AND actual IS NULL AND target_s >= ? AND target_s + bucket_s <= ?",
                 (caller, series.name, series.start_s, end_s),
             ).fetchall()
             result = [
                 (actual, caller, series.name, role, horizon_s, target_s)
-                for role, horizon_s, target_s, bucket_s in waiting
+                for role, horizon_s, target_s, bucket_s in unmatched
                 if (actual := _actual(series, target_s, bucket_s)) is not None
             ]
             self._db.executemany(

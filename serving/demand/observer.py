@@ -77,7 +77,7 @@ class TableObserver:
 
     def observe(self, observation: Observation) -> None:
         with self._lock:
-            fits = self._queued.take(observation.caller)
+            fits = self._queued.acquire(observation.caller)
         if not fits:
             self._metrics.dropped.inc()
             return
@@ -94,11 +94,11 @@ class TableObserver:
                 if seen is None:
                     return
                 with self._lock:
-                    self._queued.give(seen.caller)
+                    self._queued.release(seen.caller)
             began = time.monotonic()
             try:
                 if seen is not None:
-                    self.take(seen)
+                    self.handle(seen)
                 if time.monotonic() >= alarms_at:
                     self._read_alarms()
                     alarms_at = time.monotonic() + _ALARMS_EVERY_S
@@ -109,22 +109,22 @@ class TableObserver:
                 _LOG.exception("an observation was lost")
             self._ending.wait((time.monotonic() - began) * (1 / _SHARE - 1))
 
-    def take(self, seen: Observation) -> None:
+    def handle(self, seen: Observation) -> None:
         """Match, judge and record one observation (on the observer's thread; tests call it directly)."""
         self._table.match(seen.caller, seen.series)
         drift = population_stability(seen.series.value)
-        self._judge(seen, CHAMPION, drift)
-        self._table.add(_rows(seen, CHAMPION, seen.judged))
+        self._evaluate(seen, CHAMPION, drift)
+        self._table.add(_rows(seen, CHAMPION, seen.evaluated))
         if self._challenger is not None and self._challenger.current is not None:
             model = self._challenger.current
             series = seen.series.resampled()
             horizons = [horizon.horizon_s for horizon in seen.answer.horizons]
-            self._judge(seen, CHALLENGER, None)
+            self._evaluate(seen, CHALLENGER, None)
             self._table.add(_rows(seen, CHALLENGER, model.forecast(series, horizons, seen.quantiles)))
         if self._adviser is not None:
-            self._adviser.take(seen)
+            self._adviser.observe(seen)
 
-    def _judge(self, seen: Observation, role: str, drift: float | None) -> None:
+    def _evaluate(self, seen: Observation, role: str, drift: float | None) -> None:
         name = seen.entry.name
         matched = self._table.matched(seen.caller, name, role)
         alarmed, reasons = alarm(matched, role == CHAMPION and self.distrusted(seen.caller, name) is not None)

@@ -29,10 +29,10 @@ class Remembered:
         memory = self.memory
         if memory.state is None or memory.state.step_s != series.step_s or not np.isfinite(memory.end_s):
             return False
-        place = (memory.end_s - series.start_s) / series.step_s
-        if place != int(place) or not len(series) - _FEW_BUCKETS <= int(place) + 1 <= len(series) or place < 0:
+        index = (memory.end_s - series.start_s) / series.step_s
+        if index != int(index) or not len(series) - _FEW_BUCKETS <= int(index) + 1 <= len(series) or index < 0:
             return False
-        return bool(np.array_equal(series.value[int(place)], memory.last, equal_nan=True))
+        return bool(np.array_equal(series.value[int(index)], memory.last, equal_nan=True))
 
 
 class Memories:

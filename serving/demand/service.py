@@ -46,7 +46,7 @@ class Observation:
     series: DemandSeries
     """Ends on a full bucket of the answer; its step is the caller's."""
     answer: SeriesForecast
-    judged: tuple[Prediction, ...]
+    evaluated: tuple[Prediction, ...]
     """The model's own predictions, also where the answer was the fallback."""
     quantiles: tuple[float, ...]
     capacity_per_bucket: float | None
@@ -175,7 +175,7 @@ class DemandService(PredictorService[DemandModel]):
         model = self.slot.current
         if model is None:
             series_forecasts = self._fallbacks(
-                request, self.slot.trouble or Reason("NO_MODEL", "No model is loaded yet.")
+                request, self.slot.error or Reason("NO_MODEL", "No model is loaded yet.")
             )
         else:
             job = Job(caller, request, model, deadline)
@@ -185,11 +185,11 @@ class DemandService(PredictorService[DemandModel]):
         version = FALLBACK_MODEL if model is None else model.version
         return DemandForecast(tuple(series_forecasts), version, time.perf_counter() - started)
 
-    def _task(self, job: Job, place: int, raw: DemandSeries | None) -> Task:
-        entry = job.request.series[place]
+    def _task(self, job: Job, index: int, raw: DemandSeries | None) -> Task:
+        entry = job.request.series[index]
         if raw is None:
             return Task(entry)
-        raw, on_grid = _on_grid(f"series.{place}", raw)
+        raw, on_grid = _on_grid(f"series.{index}", raw)
         return Task(entry, History(raw, on_grid, self._memories.of(job.caller, job.model.version, on_grid)))
 
     async def _in_time(self, job: Job, tasks: list[Task]) -> list[SeriesForecast]:
@@ -343,18 +343,18 @@ def _ask(job: Job, series: DemandSeries, kept: Remembered) -> tuple[Prediction, 
         return kept.answer
 
 
-def _on_grid(place: str, series: DemandSeries) -> tuple[DemandSeries, DemandSeries]:
+def _on_grid(path: str, series: DemandSeries) -> tuple[DemandSeries, DemandSeries]:
     """The history cut so that its last bucket ends a coarse one, and the same on the grid."""
     if series.step_s >= GRID_S:
         return series, series
     if GRID_S % series.step_s:
-        raise invalid(f"{place}.t", f"the step of {series.step_s} s does not divide {GRID_S} s")
+        raise invalid(f"{path}.t", f"the step of {series.step_s} s does not divide {GRID_S} s")
     factor = GRID_S // series.step_s
     kept = series.tail(len(series) - len(series) % factor) if len(series) >= factor else series
     try:
         return kept, kept.resampled()
     except DemandDataError as error:
-        raise invalid(f"{place}.t", str(error)) from error
+        raise invalid(f"{path}.t", str(error)) from error
 
 
 def recent_max(series: DemandSeries) -> float:

@@ -29,8 +29,8 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 OPEN = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v2/health/live", "/v2/health/ready")
 """Answered to everybody: probes and scrapers, which a network policy keeps to themselves, and the documentation."""
-PAIRS = "/v1/bandwidth/pairs"
-BYCALLER = ("/v1/recommendations", "/v1/health/models", "/v1/checkpoint", PAIRS)
+PAIRWISE = "/v1/bandwidth/pairs"
+BYCALLER = ("/v1/recommendations", "/v1/health/models", "/v1/checkpoint", PAIRWISE)
 """Paths that show what is kept by caller; the verb list (no HTTP method) on one is the right to see all callers'."""
 _SEES_ALL = "kopt.sees-all"
 _RIGHTS = "kopt.rights"
@@ -118,11 +118,11 @@ async def answering_namespace(request: Request, namespace: str | None, *, tells:
     return namespace
 
 
-async def sees_all_pairs(request: Request) -> bool:
+async def sees_all_measurements(request: Request) -> bool:
     """Whether the caller may use every caller's measured pairs: the verb list on their path; everybody where callers
     do not authenticate. Raises Problem 503 where nobody can say."""
     may: Callable[[str, str], Awaitable[bool]] | None = request.scope.get(_MAY)
-    return may is None or await _asked(may("list", PAIRS))
+    return may is None or await _asked(may("list", PAIRWISE))
 
 
 def seen_by(request: Request) -> str | None:

@@ -66,7 +66,7 @@ class Gate:
 
     async def _shared(self, scope: Scope, receive: Receive, send: Send) -> None:
         address = address_of(scope)
-        if not self._shares.take(address):
+        if not self._shares.acquire(address):
             await _overloaded(self._shares, self._most).response()(scope, receive, send)
             return
         held = True
@@ -75,7 +75,7 @@ class Gate:
             nonlocal held
             if held:
                 held = False
-                self._shares.give(address)
+                self._shares.release(address)
 
         scope[_RELEASE] = release
         try:
@@ -118,7 +118,7 @@ class FairShare:
             await self._app(scope, receive, send)
             return
         caller = str(scope.get(CALLER) or "") or address_of(scope)
-        if not self._requests.take(caller):
+        if not self._requests.acquire(caller):
             await _overloaded(self._requests, self._most).response()(scope, receive, send)
             return
         release: Callable[[], None] | None = scope.get(_RELEASE)
@@ -128,7 +128,7 @@ class FairShare:
         try:
             await self._app(scope, receive, send)
         finally:
-            self._requests.give(caller)
+            self._requests.release(caller)
             body.forget()
 
 
@@ -140,14 +140,14 @@ class _Body:
 
     def grow(self, size: int) -> None:
         """Raises Problem 429 past the caller's share."""
-        if not self._shares.take(self._caller, size):
+        if not self._shares.acquire(self._caller, size):
             text = "Your requests hold their share of the memory for bodies; send fewer at once, or smaller ones."
             raise Problem(429, text, headers={"retry-after": "1"})
         self._size += size
 
     def forget(self) -> None:
         if self._size:
-            self._shares.give(self._caller, self._size)
+            self._shares.release(self._caller, self._size)
             self._size = 0
 
 

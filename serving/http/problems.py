@@ -60,9 +60,9 @@ class Problem(Exception):
         return Response(to_json(self.to_dict()), self.status, self.headers, media_type=PROBLEM_JSON)
 
 
-def invalid(place: str, message: str) -> Problem:
+def invalid(field: str, message: str) -> Problem:
     """422 for one field."""
-    return Problem(422, "The request is not valid.", (FieldError(place, message),))
+    return Problem(422, "The request is not valid.", (FieldError(field, message),))
 
 
 def from_validation(error: ValidationError, prefix: Sequence[str | int] = ()) -> Problem:

@@ -24,7 +24,7 @@ class Shares:
         self._most, self.total = most, 0
         self._held: Counter[str] = Counter()
 
-    def take(self, caller: str, amount: int = 1) -> bool:
+    def acquire(self, caller: str, amount: int = 1) -> bool:
         """Whether the caller has them now; ``give`` them back."""
         free = self._most - self.total
         if amount > free or (caller and self._held[caller] + amount > free):
@@ -33,7 +33,7 @@ class Shares:
         self.total += amount
         return True
 
-    def give(self, caller: str, amount: int = 1) -> None:
+    def release(self, caller: str, amount: int = 1) -> None:
         self.total -= amount
         self._held[caller] -= amount
         if not self._held[caller]:
@@ -93,8 +93,8 @@ def address_of(scope: Scope) -> str:
 def fair_level(counts: Iterable[int], most: int) -> int:
     """What each may keep so that all keep ``most`` together: who has less keeps all of it."""
     ordered = sorted(counts)
-    for place, count in enumerate(ordered):
-        level = most // (len(ordered) - place)
+    for index, count in enumerate(ordered):
+        level = most // (len(ordered) - index)
         if count > level:
             return level
         most -= count

@@ -13,7 +13,7 @@ from kopt.core.hardware.bandwidth import BandwidthError, Collective
 from kopt.core.hardware.node_topology import NodeTopology, TopologyError
 from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
-from kopt.serving.pairwise.table import KeptNode, KeptPairs
+from kopt.serving.pairwise.table import KeptMeasurements, KeptNode
 from kopt.topology.from_node import machine_from
 from kopt.topology.graph import Machine
 from kopt.topology.hardware import HardwareRow, software_of
@@ -37,10 +37,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """``pairs`` is how many were used, ``software`` what the newest of them ran."""
+    """``pair_count`` is how many pairs were used, ``software`` what the newest of them ran."""
 
     points: tuple[Point, ...] = ()
-    pairs: int = 0
+    pair_count: int = 0
     software: str = ""
 
 
@@ -53,18 +53,18 @@ def likeness(machine: Machine) -> str:
     else:
         links = ()
     # A tool says "NVIDIA H100 80GB HBM3" and a person "H100": what the catalogue knows of them is the same.
-    facts = (replace(node.gpu, name="" if node.gpu.known else node.gpu.name), len(node.gpus))
+    gpus = (replace(node.gpu, name="" if node.gpu.known else node.gpu.name), len(node.gpus))
     cards = (round(network.total_gbps, 1), round(network.card_gbps, 1)) if network is not None else None
-    return hashlib.sha256(repr((facts, links, cards)).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr((gpus, links, cards)).encode()).hexdigest()[:12]
 
 
 def with_software(machine: Machine, software: str) -> Machine:
     """The machine as it is with this library, on the network that it has."""
     if not software:
         return machine
-    said = HardwareRow("", "", "", 2 if machine.network else 1, len(machine.node.gpus), "", software)
-    told = software_of(said, machine.network)
-    return replace(machine, software=replace(told, transport=machine.software.transport))
+    row = HardwareRow("", "", "", 2 if machine.network else 1, len(machine.node.gpus), "", software)
+    profile = software_of(row, machine.network)
+    return replace(machine, software=replace(profile, transport=machine.software.transport))
 
 
 class Machines:
@@ -90,12 +90,12 @@ def _machine(document: str | None) -> Machine | None:
         return None
 
 
-def points_of(kept: KeptPairs, alike: str, machines: Machines) -> Points:
+def points_of(kept: KeptMeasurements, alike: str, machines: Machines) -> Points:
     """Of healthy pairs whose nodes both are ``alike``: per collective and GPUs a few sizes, each with its median, so
     that a pair that is slow and was not noticed moves it little."""
     sound = [
         pair
-        for pair in kept.pairs
+        for pair in kept.measurements
         if pair.health is Health.HEALTHY and all(machines.of.get(name) == alike for name in pair.nodes)
     ]
     if not sound:
@@ -104,14 +104,14 @@ def points_of(kept: KeptPairs, alike: str, machines: Machines) -> Points:
     for measured_pair in sound:
         kinds[measured_pair.collective, measured_pair.gpus_per_node].append(measured_pair)
     most = sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))[:_MOST_KINDS]
-    points = [point for (kind, gpus), pairs in most for point in _medians(kind, gpus, pairs)]
+    points = [point for (kind, gpus), measured in most for point in _medians(kind, gpus, measured)]
     newest = max(sound, key=lambda measured_pair: measured_pair.measured_at)
     return Points(tuple(points), len({measured_pair.nodes for measured_pair in sound}), newest.software)
 
 
-def _medians(kind: Collective, gpus: int, pairs: Sequence[MeasuredPair]) -> Iterator[Point]:
+def _medians(kind: Collective, gpus: int, measured: Sequence[MeasuredPair]) -> Iterator[Point]:
     times: dict[int, list[float]] = defaultdict(list)
-    for pair in pairs:
+    for pair in measured:
         for point in pair.points:
             if point.latency_us > 0 and point.bytes > 0:
                 times[point.bytes].append(point.latency_us)
@@ -135,11 +135,11 @@ def _spread(sizes: Sequence[int]) -> list[int]:
 def calibrate(model: BandwidthPredictor, machine: Machine, points: Sequence[Point]) -> BandwidthPredictor:
     """A copy of the model that has seen the points on two such nodes. What the machine cannot be asked is left out."""
     gpus = tuple(sorted(machine.node.gpus))
-    told = copy.copy(model)
+    calibrated = copy.copy(model)
     for point in points:
         if point.gpus_per_node <= len(gpus) and machine.network is not None:
-            told.observe(question(machine, point.gpus_per_node, point.collective, point.bytes), point.latency_us)
-    return told
+            calibrated.observe(question(machine, point.gpus_per_node, point.collective, point.bytes), point.latency_us)
+    return calibrated
 
 
 def question(machine: Machine, gpus_per_node: int, kind: Collective, size_bytes: int) -> BandwidthQuestion:

@@ -23,7 +23,7 @@ from kopt.serving.contract.common import SCHEMA
 from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.pairwise.cluster_calibration import Machines, calibrate, likeness, points_of, with_software
-from kopt.serving.pairwise.table import KeptPairs, PairTable, Scope
+from kopt.serving.pairwise.table import KeptMeasurements, PairTable, Scope
 from kopt.serving.pairwise.view import Predicted, nodes
 from kopt.topology.graph import Machine
 
@@ -46,12 +46,12 @@ class Calibrated:
 class _Cluster:
     """What is kept of one, read."""
 
-    kept: KeptPairs
+    kept: KeptMeasurements
     machines: Machines
     slow: Mapping[Pair, float]
 
 
-class PairsService:
+class PairwiseService:
     """Over the table of one replica. Methods block on the disk; ``clock`` tells Unix time."""
 
     def __init__(self, table: PairTable, clock: Callable[[], float] = time.time) -> None:
@@ -64,15 +64,16 @@ class PairsService:
     def keep(self, request: PairsRequest, owner: str, model: BandwidthPredictor | None) -> dict[str, Any]:
         """The answer to a POST. Raises Problem 422 for what cannot be, 503 where the disk takes nothing."""
         now_s = self._clock()
-        pairs = [_pair(number, pair_in.model_dump(mode="json"), now_s) for number, pair_in in enumerate(request.pairs)]
+        documents = (pair_in.model_dump(mode="json") for pair_in in request.pairs)
+        measurements = [_pair(number, document, now_s) for number, document in enumerate(documents)]
         topologies = {name: _document(name, node_in) for name, node_in in request.topologies.items()}
         try:
-            kept = self.table.keep(owner, request.cluster, pairs, topologies, request.domains, now_s)
+            kept = self.table.keep(owner, request.cluster, measurements, topologies, request.domains, now_s)
             result = self.table.load(request.cluster, Scope(owner, every=False))
         except (sqlite3.Error, OSError) as error:
             raise _lost("kept", error) from error
         known = result.nodes if result is not None else {}
-        named = sorted({name for pair in pairs for name in pair.nodes})
+        named = sorted({name for pair in measurements for name in pair.nodes})
         unknown = [name for name in named if name not in known or known[name].topology is None]
         return {
             "schema": SCHEMA,
@@ -110,11 +111,11 @@ class PairsService:
             raise Problem(404, f"No pair of a cluster {cluster[:80]!r} is kept for you.")
         kept, machines = result.kept, result.machines
         predicted = Predicted(kept, machines, model)
-        pairs = [pair.to_dict() | predicted.of(pair) for pair in kept.pairs]
+        rows = [pair.to_dict() | predicted.of(pair) for pair in kept.measurements]
         return empty | {
             "clusters": names,
             "nodes": nodes(kept, machines),
-            "pairs": pairs,
+            "pairs": rows,
             "expected": predicted.expected(),
         }
 
@@ -129,8 +130,8 @@ class PairsService:
     def calibrated(
         self, model: BandwidthPredictor, machine: Machine, cluster: str, scope: Scope, software: str = ""
     ) -> Calibrated:
-        """The model told of pairs of machines like this one. Without a ``software`` the answers are for what the pairs
-        ran. Raises Lost where the table cannot be read."""
+        """The model calibrated with pairs of machines like this one. Without ``software`` the answers are for what the
+        pairs ran. Raises Lost where the table cannot be read."""
         try:
             result = self._kept(cluster, scope)
         except (sqlite3.Error, OSError) as error:
@@ -140,19 +141,19 @@ class PairsService:
             return _plain(model, machine, f"No pair of cluster {cluster} is kept")
         kept, machines = result.kept, result.machines
         points = points_of(kept, likeness(machine), machines)
-        told = machine if software else with_software(machine, points.software)
+        adjusted = machine if software else with_software(machine, points.software)
         measured = with_software(machine, points.software).software
         if not points.points:
             return _plain(model, machine, f"No healthy pair of cluster {cluster} is of nodes like this one")
         if (measured.transport, measured.tuned, measured.algorithm) != (
-            told.software.transport,
-            told.software.tuned,
-            told.software.algorithm,
+            adjusted.software.transport,
+            adjusted.software.tuned,
+            adjusted.software.algorithm,
         ):
             return _plain(model, machine, f"The pairs of cluster {cluster} ran {points.software or 'other settings'}")
-        text = f"{points.pairs} healthy pair(s) of such nodes of cluster {cluster} pull the answers towards them."
-        numbers = {"pairs": points.pairs, "points": len(points.points)}
-        return Calibrated(told, calibrate(model, told, points.points), Reason("CALIBRATED", text, numbers))
+        text = f"{points.pair_count} healthy pair(s) of such nodes of cluster {cluster} pull the answers towards them."
+        numbers = {"pairs": points.pair_count, "points": len(points.points)}
+        return Calibrated(adjusted, calibrate(model, adjusted, points.points), Reason("CALIBRATED", text, numbers))
 
     def slow(self, cluster: str, scope: Scope) -> Mapping[Pair, float]:
         """Pairs of its nodes that are not healthy, and what they reached in their worst collective (GB/s); 0 where a
@@ -175,7 +176,7 @@ class PairsService:
                 return None
             if len(self._read) > 8:
                 self._read.clear()
-            self._read[cluster, scope] = held = _Cluster(kept, Machines(kept.nodes), slow_pairs(kept.pairs))
+            self._read[cluster, scope] = held = _Cluster(kept, Machines(kept.nodes), slow_pairs(kept.measurements))
         return held
 
 
@@ -200,9 +201,9 @@ def _pair(number: int, document: Mapping[str, Any], now_s: float) -> MeasuredPai
     return MeasuredPair.from_dict({**document, "measured_at": min(document["measured_at"], now_s)})
 
 
-def _document(name: str, told: NodeIn) -> str:
+def _document(name: str, node: NodeIn) -> str:
     try:
-        return json.dumps(NodeTopology.from_dict(told.model_dump() | {"node": name}).to_dict(), separators=(",", ":"))
+        return json.dumps(NodeTopology.from_dict(node.model_dump() | {"node": name}).to_dict(), separators=(",", ":"))
     except TopologyError as error:
         raise invalid(f"topologies.{name}", str(error)) from None
 

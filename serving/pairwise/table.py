@@ -21,11 +21,11 @@ from kopt.core.hardware.pairwise import MeasuredPair
 from kopt.serving.http.sharing import trim
 
 RETENTION_S = 90 * 86_400
-MOST_PAIRS = 10_000
+MAX_MEASUREMENTS_OF_CLUSTER = 10_000
 """Of one cluster; the oldest go first."""
 MOST_CLUSTERS = 32
 """Of one caller; those told of least lately go first."""
-MOST_PAIRS_OF_ALL, MOST_CLUSTERS_OF_ALL = 100_000, 512
+MAX_MEASUREMENTS_OF_ALL, MOST_CLUSTERS_OF_ALL = 100_000, 512
 """Of all callers; the caller that has most loses its oldest."""
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
@@ -70,19 +70,19 @@ class KeptNode:
 
 
 @dataclass(frozen=True)
-class KeptPairs:
+class KeptMeasurements:
     """Of one cluster. Another ``stamp`` stands for another content."""
 
     stamp: str
-    pairs: tuple[MeasuredPair, ...] = ()
+    measurements: tuple[MeasuredPair, ...] = ()
     nodes: Mapping[str, KeptNode] = field(default_factory=dict)
 
 
 class PairTable:
     """The store; methods block on the disk. Thread-safe. Raises sqlite3.Error or OSError."""
 
-    def __init__(self, path: Path, most_pairs: int = MOST_PAIRS) -> None:
-        self._path, self._most, self._lock = path, most_pairs, threading.Lock()
+    def __init__(self, path: Path, most: int = MAX_MEASUREMENTS_OF_CLUSTER) -> None:
+        self._path, self._most, self._lock = path, most, threading.Lock()
         self._db: sqlite3.Connection | None = None
 
     def close(self) -> None:
@@ -93,15 +93,15 @@ class PairTable:
         self,
         owner: str,
         cluster: str,
-        pairs: Sequence[MeasuredPair],
+        measurements: Sequence[MeasuredPair],
         topologies: Mapping[str, str],
         domains: Mapping[str, Sequence[str]],
         now_s: float,
     ) -> int:
-        """How many of the pairs are what is kept now. All of it is kept, or nothing."""
+        """How many of the measurements are what is kept now. All of it is kept, or nothing."""
         kept = 0
         with self._open() as db, db:
-            for pair in pairs:
+            for pair in measurements:
                 key = (owner, cluster, *pair.nodes, pair.collective.value, pair.gpus_per_node)
                 kept += db.execute(_UPSERT, (*key, pair.measured_at, json.dumps(pair.to_dict()))).rowcount
             for name in sorted({*topologies, *domains}):
@@ -121,24 +121,24 @@ class PairTable:
         with self._open() as db:
             return self._stamp(db, cluster, scope)[0]
 
-    def load(self, cluster: str, scope: Scope) -> KeptPairs | None:
+    def load(self, cluster: str, scope: Scope) -> KeptMeasurements | None:
         """None where nothing is kept."""
         with self._open() as db:
             stamp, owners = self._stamp(db, cluster, scope)
             if stamp is None:
                 return None
-            measured_pairs: dict[tuple[Any, ...], MeasuredPair] = {}
+            newest: dict[tuple[Any, ...], MeasuredPair] = {}
             nodes: dict[str, KeptNode] = {}
             for name in owners:
                 of = (name, cluster)
                 for (text,) in db.execute("SELECT document FROM pair WHERE owner = ? AND cluster = ?", of):
-                    _newest(measured_pairs, text)
+                    _newest(newest, text)
                 rows = db.execute("SELECT name, document, domains FROM node WHERE owner = ? AND cluster = ?", of)
                 for node, topology, domains in rows:
                     before = nodes.get(node, KeptNode())
                     levels = tuple(map(str, json.loads(domains))) if domains else before.domains
                     nodes[node] = KeptNode(topology or before.topology, levels)
-        return KeptPairs(stamp, tuple(measured_pairs[key] for key in sorted(measured_pairs)), nodes)
+        return KeptMeasurements(stamp, tuple(newest[key] for key in sorted(newest)), nodes)
 
     def clusters(self, owner: str | None) -> list[str]:
         """Of one caller or of all."""
@@ -194,21 +194,20 @@ class PairTable:
             db.execute("DELETE FROM pair WHERE owner = ? AND cluster = ?", (owner, name))
             db.execute("DELETE FROM node WHERE owner = ? AND cluster = ?", (owner, name))
             db.execute("DELETE FROM cluster WHERE owner = ? AND name = ?", (owner, name))
-        trim(
-            db, "pair", "owner, cluster, a, b, collective, gpus", "measured_s", MOST_PAIRS_OF_ALL, ("owner", "cluster")
-        )
-        trim(db, "node", "owner, cluster, name", "rowid", MOST_PAIRS_OF_ALL, ("owner", "cluster"))
+        of_cluster, key = ("owner", "cluster"), "owner, cluster, a, b, collective, gpus"
+        trim(db, "pair", key, "measured_s", MAX_MEASUREMENTS_OF_ALL, of_cluster)
+        trim(db, "node", "owner, cluster, name", "rowid", MAX_MEASUREMENTS_OF_ALL, of_cluster)
         if trim(db, "cluster", "owner, name", "at_s", MOST_CLUSTERS_OF_ALL, ("owner",)):
             for table in ("pair", "node"):
                 db.execute(f"DELETE FROM {table} WHERE (owner, cluster) NOT IN (SELECT owner, name FROM cluster)")
 
 
-def _newest(measured_pairs: dict[tuple[Any, ...], MeasuredPair], text: str) -> None:
+def _newest(newest: dict[tuple[Any, ...], MeasuredPair], text: str) -> None:
     try:
         measured_pair = MeasuredPair.from_dict(json.loads(text))
     except (BandwidthError, ValueError, RecursionError):
         # Kept by another version.
         return
     key = (measured_pair.nodes, measured_pair.collective.value, measured_pair.gpus_per_node)
-    if key not in measured_pairs or measured_pairs[key].measured_at <= measured_pair.measured_at:
-        measured_pairs[key] = measured_pair
+    if key not in newest or newest[key].measured_at <= measured_pair.measured_at:
+        newest[key] = measured_pair

@@ -1,4 +1,4 @@
-"""How measured pairs are told: beside what was predicted of them, and with what they say of their nodes."""
+"""Measured pairs beside what was predicted of them, and the health of their nodes."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from kopt.models.bandwidth.predictor import BandwidthPredictor
 from kopt.policies.pairwise.health import HealthEvaluation, Result, evaluate
 from kopt.serving.contract.pairwise_answers import measured_gbps
 from kopt.serving.pairwise.cluster_calibration import Machines, calibrate, expected, largest, points_of, with_software
-from kopt.serving.pairwise.table import KeptPairs
+from kopt.serving.pairwise.table import KeptMeasurements
 from kopt.topology.graph import Machine
 
 _MOST_MACHINES = 16
@@ -20,17 +20,17 @@ Asked = tuple[int, Collective, int]
 class Predicted:
     """What pairs are predicted to reach: by their hardware and by the healthy pairs of the same."""
 
-    def __init__(self, kept: KeptPairs, machines: Machines, model: BandwidthPredictor | None) -> None:
+    def __init__(self, kept: KeptMeasurements, machines: Machines, model: BandwidthPredictor | None) -> None:
         self._machines = machines
-        self._told: dict[str, tuple[Machine, BandwidthPredictor]] = {}
+        self._by_machine: dict[str, tuple[Machine, BandwidthPredictor]] = {}
         for alike, machine in machines.alike.items() if model is not None else ():
             points = points_of(kept, alike, machines)
-            told = with_software(machine, points.software)
+            adjusted = with_software(machine, points.software)
             assert model is not None
-            self._told[alike] = (told, calibrate(model, told, points.points))
+            self._by_machine[alike] = (adjusted, calibrate(model, adjusted, points.points))
         self._known: dict[tuple[tuple[str, ...], Asked], tuple[float, float, float] | None] = {}
         self._sizes: dict[tuple[int, Collective], int] = {}
-        for pair in kept.pairs:
+        for pair in kept.measurements:
             self._sizes.setdefault((pair.gpus_per_node, pair.collective), 0)
             self._sizes[pair.gpus_per_node, pair.collective] = max(
                 self._sizes[pair.gpus_per_node, pair.collective], *(point.bytes for point in pair.points), 0
@@ -76,26 +76,26 @@ class Predicted:
         if (names, asked) not in self._known:
             each = []
             for name in names:
-                machine, model = self._told.get(name, (None, None))
+                machine, model = self._by_machine.get(name, (None, None))
                 each.append(None if machine is None or model is None else expected(model, machine, *asked))
             result = [item for item in each if item is not None]
             self._known[names, asked] = min(result) if len(result) == len(names) else None
         return self._known[names, asked]
 
 
-def nodes(kept: KeptPairs, machines: Machines) -> list[dict[str, Any]]:
-    verdicts = evaluate([_result(pair, machines) for pair in kept.pairs]).nodes
-    names = sorted({*verdicts, *kept.nodes})
+def nodes(kept: KeptMeasurements, machines: Machines) -> list[dict[str, Any]]:
+    evaluations = evaluate([_result(pair, machines) for pair in kept.measurements]).nodes
+    names = sorted({*evaluations, *kept.nodes})
     return [
         {
             "name": name,
-            "health": verdict.health.value,
-            "reason": verdict.reason,
+            "health": evaluation.health.value,
+            "reason": evaluation.reason,
             "domains": list(kept.nodes[name].domains) if name in kept.nodes else [],
             "machine": machines.of.get(name),
         }
         for name in names
-        for verdict in [verdicts.get(name, HealthEvaluation())]
+        for evaluation in [evaluations.get(name, HealthEvaluation())]
     ]
 
 

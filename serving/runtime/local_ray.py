@@ -94,10 +94,15 @@ def _add_loopback_port(server: Any, address: str) -> int:
 
 def _start_local(ray: Any, folder: Path, options: dict[str, Any]) -> None:
     for attempt in range(_ATTEMPTS):
-        chosen = {"_temp_dir": str(folder / str(attempt)), "log_to_driver": False, "logging_level": "error", **options}
+        settings = {
+            "_temp_dir": str(folder / str(attempt)),
+            "log_to_driver": False,
+            "logging_level": "error",
+            **options,
+        }
         try:
             with _longer_start():
-                ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **chosen)
+                ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **settings)
         except Exception as error:  # noqa: BLE001  Ray gives up with a bare Exception
             _LOG.warning("Ray did not start (%s); trying again", error)
             ray.shutdown()
@@ -154,13 +159,13 @@ def _end_daemons(folder: Path) -> None:
 def _refuse_open(ray: Any) -> None:
     """End a Ray that does not do what it was told, as another version of it may."""
     address = ray.util.get_node_ip_address()
-    if ipaddress.ip_address(address).is_loopback and _asks_for_token():
+    if ipaddress.ip_address(address).is_loopback and _token_required():
         return
     ray.shutdown()
     raise RayError(f"Ray listens on {address} or asks for no token; install the Ray that requirements.lock names")
 
 
-def _asks_for_token() -> bool:
+def _token_required() -> bool:
     raylet = importlib.import_module("ray._raylet")
     return bool(raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN)
 

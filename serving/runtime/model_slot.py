@@ -77,7 +77,7 @@ class Slot(Generic[M]):
 
     ``refresh`` blocks (it asks the registry and reads files) and belongs on a background thread. A version that
     cannot be loaded, or that ``warm_up`` raises for, leaves the old one serving and is tried again a minute later;
-    ``trouble`` says so. ``default`` loads what serves while the registry gives none; where
+    ``error`` says so. ``default`` loads what serves while the registry gives none; where
     a version is refused before anything was served, the source's ``spare`` comes first.
     """
 
@@ -93,7 +93,7 @@ class Slot(Generic[M]):
     ) -> None:
         self.name, self.alias = name, alias
         self.current: M | None = None
-        self.trouble: Reason | None = None
+        self.error: Reason | None = None
         self._source, self._warm_up, self._default, self._clock = source, warm_up, default, clock
         self._refused: _Refused | None = None
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ class Slot(Generic[M]):
     @property
     def refuses(self) -> bool:
         """Whether what the alias points to does not serve because it may not or cannot."""
-        return self.trouble is not None and self.trouble.code == MODEL_REFUSED
+        return self.error is not None and self.error.code == MODEL_REFUSED
 
     def refresh(self) -> bool:
         """Look at the alias and load what it points to, if that is new. Returns whether the model changed."""
@@ -115,10 +115,10 @@ class Slot(Generic[M]):
             except NotRegisteredError:
                 return self._absent()
             except RegistryError as error:
-                self.trouble = registry_down(error)
+                self.error = registry_down(error)
                 return self._use_default()
             if self._serving(wanted):
-                self.trouble = None
+                self.error = None
                 return False
             if self._recently_refused(wanted):
                 return self._use_default()
@@ -126,15 +126,15 @@ class Slot(Generic[M]):
 
     def _absent(self) -> bool:
         if self._default is not None:
-            self.trouble = None
+            self.error = None
             return self._use_default()
-        self.trouble = Reason(
+        self.error = Reason(
             "NO_MODEL", f"The registry has no {self.alias} of {self.name}; run `kopt train {self.name}`."
         )
         # A challenger that was promoted or withdrawn must stop shadowing; a champion keeps serving.
         changed = self.alias != "champion" and self.current is not None
         if changed:
-            self.current, self.trouble = None, None
+            self.current, self.error = None, None
         return changed
 
     def _use_default(self) -> bool:
@@ -146,14 +146,14 @@ class Slot(Generic[M]):
             self._warm_up(model)
         except Exception as error:  # noqa: BLE001 - edge: a broken package must not end the thread that follows aliases
             _LOG.exception("the default model of %s is refused", self.name)
-            self.trouble = Reason(MODEL_REFUSED, f"The default model of {self.name} is refused: {error}"[:500])
+            self.error = Reason(MODEL_REFUSED, f"The default model of {self.name} is refused: {error}"[:500])
             return False
         self.current = model
         _LOG.info("serving the default model of %s", self.name)
         return True
 
     def _use_spare(self) -> bool:
-        """Serve the source's spare where nothing serves yet; why the wanted version does not stays the trouble."""
+        """Serve the source's spare where nothing serves yet; why the wanted version does not remains the error."""
         if self.current is not None or self.alias != CHAMPION or not isinstance(self._source, SpareSource):
             return False
         try:
@@ -183,9 +183,9 @@ class Slot(Generic[M]):
             _LOG.exception("model %s version %s is refused", self.name, wanted.version)
             self._refused = _Refused(wanted.version, wanted.digest, self._clock())
             text = f"{self.name} version {wanted.version} ({self.alias}) is refused: {error}"
-            self.trouble = Reason(MODEL_REFUSED, text[:500], {"version": wanted.version})
+            self.error = Reason(MODEL_REFUSED, text[:500], {"version": wanted.version})
             return False
-        self.current, self.trouble, self._refused = model, None, None
+        self.current, self.error, self._refused = model, None, None
         _LOG.info("serving %s version %s", self.name, wanted.version)
         return True
 

@@ -184,7 +184,7 @@ class SizingService(PredictorService[SizingPredictor]):
     async def _in_time(self, asked: _Question, deadline: Deadline) -> SizingEstimate:
         model, workload = self.slot.current, asked.workload
         if model is None:
-            return _whole_gpu(workload, self.slot.trouble or Reason("NO_MODEL", "No sizing model is loaded yet."))
+            return _whole_gpu(workload, self.slot.error or Reason("NO_MODEL", "No sizing model is loaded yet."))
         try:
             if asked.quick and deadline.left_s() > 0:
                 made = self._answer(model, asked)
@@ -206,7 +206,7 @@ class SizingService(PredictorService[SizingPredictor]):
         evidence = _evidence(workload, asked.sent, asked.kept.read())
         question = SizingQuestion(evidence.code, workload.gpu.name, workload.world_size, profile=evidence.profile)
         made = answer(question, workload.entrypoint, model)
-        made = replace(made, reasons=(*made.reasons, *evidence.reasons, *workload.notes))
+        made = replace(made, reasons=(*made.reasons, *evidence.reasons, *workload.reasons))
         self._note(asked, made)
         return made
 
@@ -284,13 +284,13 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
         return NOTHING, (workload.problem,)
     entrypoint = workload.entrypoint
     try:
-        told = {} if workload.source is None else settings_in(read_script_confined(workload.source))
+        script_settings = {} if workload.source is None else settings_in(read_script_confined(workload.source))
         plan = read_plan(
             entrypoint,
             _no_configuration,
-            trainer=entrypoint.trainer or (HF if told else None),
+            trainer=entrypoint.trainer or (HF if script_settings else None),
             world_size=workload.world_size,
-            settings=told,
+            settings=script_settings,
         )
         return from_plan(plan, gpu_bytes=int(workload.gpu.usable_bytes)), ()
     except EntrypointError as error:
@@ -309,4 +309,4 @@ def _whole_gpu(workload: Workload, why: Reason) -> SizingEstimate:
     refused = replace(Prediction.refusal(why, unit=UNIT, model=NO_ANSWER), fallback=True)
     question = SizingQuestion(NOTHING, workload.gpu.name, workload.world_size)
     made = assemble(question, workload.entrypoint, refused)
-    return replace(made, reasons=(*made.reasons, *workload.notes))
+    return replace(made, reasons=(*made.reasons, *workload.reasons))

@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 RETENTION_S = 30 * 86_400
 MOST_ROWS = 50_000
 _PRUNE_EVERY = 1000
-_MOST_WAITING = 2000
+_MAX_QUEUED = 2000
 """Answers that are still to be written; further ones are not kept."""
 _READ_WITHIN_S = 0.05
 _NAMESPACES = "/namespaces/"
@@ -91,9 +91,9 @@ class SizeTable:
         # A connection of its own: what is being written is not waited for.
         self._reading = threading.Lock()
         self._reader = sqlite3.connect(path, check_same_thread=False, timeout=_READ_WITHIN_S)
-        self._waiting: dict[tuple[str, str], _Row] = {}
+        self._queued: dict[tuple[str, str], _Row] = {}
         self._news, self._ending = threading.Condition(), False
-        self._writer = threading.Thread(target=self._write_waiting, name="sizes", daemon=True)
+        self._writer = threading.Thread(target=self._write_queued, name="sizes", daemon=True)
         self._writer.start()
 
     def close(self) -> None:
@@ -131,28 +131,28 @@ class SizeTable:
         rows = {(owner, job_type): _Row(at_s, sent, advice, named) for owner in owners}
         with self._news:
             for key in rows:
-                self._waiting.pop(key, None)
+                self._queued.pop(key, None)
         self._write(rows)
 
     def put_later(self, owner: str, job_type: str, at_s: float, *, advice: Mapping[str, Any], named: bool) -> None:
         """Keep the newest answer when there is time; only the newest of several is written."""
         with self._news:
-            if len(self._waiting) < _MOST_WAITING or (owner, job_type) in self._waiting:
-                self._waiting[owner, job_type] = _Row(at_s, Known(), advice, named)
+            if len(self._queued) < _MAX_QUEUED or (owner, job_type) in self._queued:
+                self._queued[owner, job_type] = _Row(at_s, Known(), advice, named)
                 self._news.notify()
 
-    def _write_waiting(self) -> None:
+    def _write_queued(self) -> None:
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._waiting or self._ending)
-                if not self._waiting:
+                self._news.wait_for(lambda: self._queued or self._ending)
+                if not self._queued:
                     return
             self.flush()
 
     def flush(self) -> None:
         """Write what is waiting now."""
         with self._news:
-            rows, self._waiting = self._waiting, {}
+            rows, self._queued = self._queued, {}
         try:
             self._write(rows)
         except sqlite3.Error:

@@ -49,7 +49,7 @@ class Workload:
     source: str | None = None
     asked: Asked = Asked()
     problem: Reason | None = None
-    notes: tuple[Reason, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     named: bool = False
 
     @functools.cached_property
@@ -78,7 +78,7 @@ def read_workload(request: SizingRequest) -> Workload:
     asked = request.workload
     if isinstance(asked, Mapping):
         return _manifest(request, asked)
-    gpu, notes = _gpu(request, None)
+    gpu, reasons = _gpu(request, None)
     try:
         if isinstance(asked, ScriptWorkload):
             entrypoint = Entrypoint(Kind.SCRIPT, asked.name, tuple(asked.arguments))
@@ -90,13 +90,13 @@ def read_workload(request: SizingRequest) -> Workload:
         raise invalid("workload", str(error)) from None
     world_size = request.world_size or entrypoint.world_size or 1
     name = request.name or entrypoint.script[:200]
-    return Workload(entrypoint, gpu, world_size, name, source=source, notes=notes, named=request.name is not None)
+    return Workload(entrypoint, gpu, world_size, name, source=source, reasons=reasons, named=request.name is not None)
 
 
 def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     spec = _pod(manifest)
     container = _gpu_container(spec)
-    gpu, notes = _gpu(request, gpu_selected(manifest))
+    gpu, reasons = _gpu(request, gpu_selected(manifest))
     image = container.get("image")
     image = image[:1024] if isinstance(image, str) else ""
     problem = None
@@ -110,17 +110,17 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     except (TypeError, AttributeError, ValueError) as error:
         raise invalid("workload", f"this is no manifest of a pod ({type(error).__name__})") from None
     metadata = _table(manifest.get("metadata"))
-    told = request.name or metadata.get("name") or metadata.get("generateName")
+    given_name = request.name or metadata.get("name") or metadata.get("generateName")
     asked = _asked(manifest, container)
     world_size = request.world_size or entrypoint.world_size or 1
     if not request.world_size and not entrypoint.world_size and (asked.gpus or 1) > 1:
         # A script that starts a process for each GPU by itself says so nowhere in its command.
         world_size = asked.gpus or 1
         text = f"Nothing says how many processes there are; one for each of the {world_size} GPUs is assumed."
-        notes = (*notes, Reason("PROCESSES_ASSUMED", text, {"world_size": world_size}))
+        reasons = (*reasons, Reason("PROCESSES_ASSUMED", text, {"world_size": world_size}))
     source = entrypoint.script if entrypoint.kind is Kind.CODE else None
-    name = str(told or entrypoint.script)[:253]
-    return Workload(entrypoint, gpu, world_size, name, image, source, asked, problem, notes, named=bool(told))
+    name = str(given_name or entrypoint.script)[:253]
+    return Workload(entrypoint, gpu, world_size, name, image, source, asked, problem, reasons, named=bool(given_name))
 
 
 def gpu_selected(manifest: Mapping[str, Any]) -> str | None:
@@ -178,8 +178,9 @@ def _product(spec: Mapping[str, Any]) -> str:
 
 
 def _asked(manifest: Mapping[str, Any], container: Mapping[str, Any]) -> Asked:
-    notes = _table(_table(manifest.get("metadata")).get("annotations"))
-    memory, fraction = str(notes.get("kaiwo.ai/gpu-memory", "")), str(notes.get("kaiwo.ai/gpu-fraction", ""))
+    annotations = _table(_table(manifest.get("metadata")).get("annotations"))
+    memory = str(annotations.get("kaiwo.ai/gpu-memory", ""))
+    fraction = str(annotations.get("kaiwo.ai/gpu-fraction", ""))
     mib = int(memory[:9]) if memory.isascii() and memory.isdigit() else None
     return Asked(_gpus(container), mib, _share(fraction))
 

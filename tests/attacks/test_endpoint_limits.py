@@ -176,8 +176,8 @@ async def test_one_caller_behind_a_shared_address_leaves_room_for_others_behind_
 def test_a_newcomer_is_never_kept_out_by_a_few(greedy: list[str]) -> None:
     shares = Shares(MOST_AT_ONCE)
     for caller in greedy:
-        shares.take(caller)
-    assert shares.take("newcomer")
+        shares.acquire(caller)
+    assert shares.acquire("newcomer")
 
 
 @given(counts=st.lists(st.integers(1, 50), max_size=20), most=st.integers(0, 300))
@@ -255,10 +255,10 @@ def test_services_of_one_caller_leave_anothers_pool_its_members(monkeypatch: pyt
         return SimpleNamespace(caller=caller, entry=entry, at_s=0.0, capacity_per_bucket=1.0)
 
     for number in range(4):
-        adviser.take(seen("bob", f"service-{number}", "chat"))
+        adviser.observe(seen("bob", f"service-{number}", "chat"))
     for number in range(500):
-        adviser.take(seen("alice", f"service-{number}", f"pool-{number}"))
-    adviser.take(seen("bob", "service-0", "chat"))
+        adviser.observe(seen("alice", f"service-{number}", f"pool-{number}"))
+    adviser.observe(seen("bob", "service-0", "chat"))
     assert members["chat"] == 4
 
 
@@ -299,7 +299,7 @@ def test_jobs_in_memory_of_one_caller_erase_nobody_elses() -> None:
 
 
 def test_measured_pairs_of_many_clusters_have_a_limit_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairwise, "MOST_PAIRS_OF_ALL", 50, raising=False)
+    monkeypatch.setattr(pairwise, "MAX_MEASUREMENTS_OF_ALL", 50, raising=False)
     monkeypatch.setattr(pairwise, "MOST_CLUSTERS_OF_ALL", 20, raising=False)
     table = pairwise.PairTable(tmp_path / "pairs.db")
     table.keep("bob", "own", [], {"a": "{}"}, {}, 0.0)

@@ -260,8 +260,8 @@ def test_a_champion_from_before_there_were_seals_gives_way_to_the_package_until_
     endpoint.service(SizingService).refresh()  # type: ignore[union-attr]
     assert slot.version is not None
     assert slot.version.version == "shipped"
-    assert slot.trouble is not None
-    assert "kopt models promote 1 -p sizing --force" in slot.trouble.message
+    assert slot.error is not None
+    assert "kopt models promote 1 -p sizing --force" in slot.error.message
     assert load_predictor("sizing", settings=answering.settings).version.version == "shipped"
     with pytest.raises(RegistryError, match="--force"):
         registry.promote("sizing", version)

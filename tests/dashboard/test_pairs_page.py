@@ -16,7 +16,7 @@ from kopt.dashboard.pages.topology.data import PAIRS, Pairs
 from kopt.dashboard.pages.topology.pairs import MOST_NODES, pairs_part
 from kopt.serving.bandwidth.service import BandwidthService
 from kopt.serving.contract.common import ModelOut
-from kopt.serving.contract.pairwise_answers import PairNodeOut, PairOut, PairsResponse, pairs_request
+from kopt.serving.contract.pairwise_answers import PairNodeOut, PairOut, PairsResponse, pairwise_request
 from kopt.serving.endpoint.app import create_app as endpoint_app
 from tests.dashboard.conftest import HOSTILE_NAME, Platform
 from tests.dashboard.test_browser import CONTRAST, Watched, address, browser, open_page, overflow
@@ -80,7 +80,7 @@ def told(platform: Platform) -> Told:
         async with httpx.AsyncClient(transport=transport, base_url="http://endpoint", headers=headers) as client:
             for start in range(0, len(pairs), 500):
                 known = dict.fromkeys(names, cube_mesh()) if start == 0 else {}
-                body = pairs_request(cluster, pairs[start : start + 500], known, domains if start == 0 else None)
+                body = pairwise_request(cluster, pairs[start : start + 500], known, domains if start == 0 else None)
                 reply = await client.post("/v1/bandwidth/pairs", json=body)
                 assert reply.status_code == 200, reply.text
         platform.live.reader(PAIRS).due_s = 0.0  # type: ignore[attr-defined]

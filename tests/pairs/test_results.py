@@ -15,8 +15,8 @@ from kopt.core.hardware.collectives import CollectiveLog
 from kopt.core.hardware.pairwise import Health
 from kopt.formats import topology
 from kopt.policies.pairwise.fit import fit
-from kopt.serving.contract.pairwise_answers import pairs_request
-from kopt.serving.contract.pairwise_schemas import PAIRS_REQUEST
+from kopt.serving.contract.pairwise_answers import pairwise_request
+from kopt.serving.contract.pairwise_schemas import PAIRWISE_REQUEST
 
 from .conftest import benchmark as manifest
 from .rendered import log
@@ -115,7 +115,8 @@ def test_objects_and_the_endpoint_take_every_result() -> None:
     bad = failures(a_benchmark(collectives=["all_gather"]), PAIR, AT_S, "it did not end")
     held = NodeBandwidth("node-a", Health.SLOW, "why", AT_S, (*bad, *good))
     assert bandwidth_of({"metadata": {"name": "node-a"}, "status": status_of(held)}) == held
-    request = PAIRS_REQUEST.validate_python(pairs_request("north", [*good, *bad], {}, {"node-a": ["block", "rack"]}))
+    body = pairwise_request("north", [*good, *bad], {}, {"node-a": ["block", "rack"]})
+    request = PAIRWISE_REQUEST.validate_python(body)
     assert len(request.pairs) == 2
     with pytest.raises(BandwidthError, match="node-a"):
         bandwidth_of({"metadata": {"name": "node-a"}, "status": {"peers": [{"node": "node-b"}]}})

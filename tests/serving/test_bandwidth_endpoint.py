@@ -408,8 +408,8 @@ async def test_the_champion_answers_once_it_is_trusted_and_sound(shipped: Bandwi
     slot = bandwidth_slot(source, lambda: shipped)
     assert slot.refresh()
     assert slot.current is shipped
-    assert slot.trouble is not None
-    assert "signature" in slot.trouble.message
+    assert slot.error is not None
+    assert "signature" in slot.error.message
     source.bandwidth = _Silent()
     slot._refused = None
     slot.refresh()

@@ -23,12 +23,12 @@ from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestio
 from kopt.serving.bandwidth.service import BandwidthService
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse
-from kopt.serving.contract.pairwise_schemas import MAX_PAIRS
+from kopt.serving.contract.pairwise_schemas import MAX_MEASUREMENTS
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.pairwise.cluster_calibration import Machines, likeness, points_of
-from kopt.serving.pairwise.table import MOST_CLUSTERS, RETENTION_S, KeptNode, KeptPairs, PairTable, Scope
+from kopt.serving.pairwise.table import MOST_CLUSTERS, RETENTION_S, KeptMeasurements, KeptNode, PairTable, Scope
 from kopt.topology.from_node import machine_from
 from tests.serving.conftest import URL, MemorySource, no_store
 from tests.serving.test_identity import bearer, caller, guarded, tokens
@@ -293,7 +293,7 @@ GOOD: dict[str, Any] = {
         ({"cluster": "x" * 300, "pairs": []}, "cluster"),
         ({"cluster": "east"}, "pairs"),
         ({"cluster": "east", "pairs": {}}, "pairs"),
-        ({"cluster": "east", "pairs": [GOOD] * (MAX_PAIRS + 1)}, "pairs"),
+        ({"cluster": "east", "pairs": [GOOD] * (MAX_MEASUREMENTS + 1)}, "pairs"),
         ({"cluster": "east", "pairs": [GOOD | {"nodes": ["b", "a"]}]}, "pairs.0"),
         ({"cluster": "east", "pairs": [GOOD | {"nodes": ["a", "a"]}]}, "pairs.0"),
         ({"cluster": "east", "pairs": [GOOD | {"nodes": ["a"]}]}, "pairs.0.nodes"),
@@ -412,7 +412,7 @@ def test_the_points_that_calibrate_are_few_however_many_pairs_there_are(shipped:
         for kind in Collective
         for gpus in (1, 2, 4, 8)
     ]
-    found = points_of(KeptPairs("1", tuple(many)), likeness(machine_from(NODE)), machines)
+    found = points_of(KeptMeasurements("1", tuple(many)), likeness(machine_from(NODE)), machines)
     assert found.pairs == 66
     assert 0 < len(found.points) <= 48 < MOST
     assert {point.bytes for point in found.points} >= {SIZES[0], SIZES[-1]}

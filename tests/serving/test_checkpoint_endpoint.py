@@ -340,7 +340,7 @@ async def test_past_the_deadline_nothing_is_known_but_the_lines_are_read(
 
 async def test_a_model_that_fails_is_never_safe(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     await post(http, training(), first=1)
-    monkeypatch.setattr(FollowedJob, "take", lambda *_: 1 / 0)
+    monkeypatch.setattr(FollowedJob, "read_lines", lambda *_: 1 / 0)
     found = await post(http, ["step 41"])
     assert (found["fallback"], found["safe"], found["state"]) == (True, False, "UNKNOWN")
     monkeypatch.undo()
@@ -359,7 +359,7 @@ async def test_without_a_model_lines_are_refused_for_now_and_questions_answered(
 async def test_too_many_waiting_lines_are_refused_with_a_pause(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "MOST_WAITING", 0)
+    monkeypatch.setattr(checkpoint, "MAX_QUEUED", 0)
     refused = await http.post("/v1/checkpoint", json={"job": JOB, "lines": ["x"]})
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
 

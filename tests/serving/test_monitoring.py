@@ -115,7 +115,7 @@ async def ask(http: httpx.AsyncClient, endpoint: Endpoint, values: Sequence[floa
     while not endpoint.service(DemandService).observer._queue.empty():
         seen = endpoint.service(DemandService).observer._queue.get_nowait()
         assert seen is not None
-        endpoint.service(DemandService).observer.take(seen)
+        endpoint.service(DemandService).observer.handle(seen)
     return parse_forecast(reply.json())
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from kopt.core.hardware.pairwise import Health
 from kopt.serving.contract.common import AnswerError
-from kopt.serving.contract.pairwise_answers import PairsResponse, parse_pairs
+from kopt.serving.contract.pairwise_answers import PairsResponse, parse_pairwise
 from kopt.serving.contract.reading import read_answer
 
 PAIR = {
@@ -41,14 +41,14 @@ def document(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_document_becomes_values_and_unknown_members_are_passed_over() -> None:
-    answer = parse_pairs(document(newer={"than": "this client"}))
+    answer = parse_pairwise(document(newer={"than": "this client"}))
     (pair,) = answer.pairs
     assert pair.health is Health.SLOW
     assert isinstance(pair.measured_at, float)
     assert (pair.predicted_gbps, pair.high_gbps, answer.nodes[0].domains) == (50.0, None, ("rack",))
     assert pair.pair.nodes == ("a", "b")
     assert pair.measured_gbps == pytest.approx(8 / 20.0 / 1e3 * 2 * 15 / 16)
-    assert hash(answer) == hash(parse_pairs(document()))
+    assert hash(answer) == hash(parse_pairwise(document()))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_document_becomes_values_and_unknown_members_are_passed_over() -> None
 )
 def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(AnswerError, match=message):
-        parse_pairs(document(**changes))
+        parse_pairwise(document(**changes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +94,6 @@ def test_a_member_with_a_default_may_be_missing() -> None:
 
 
 def test_an_empty_answer_has_an_empty_name() -> None:
-    answer = parse_pairs(document(cluster=None, clusters=[], nodes=[], pairs=[]))
+    answer = parse_pairwise(document(cluster=None, clusters=[], nodes=[], pairs=[]))
     assert isinstance(answer, PairsResponse)
     assert answer.name == ""

@@ -323,8 +323,8 @@ def test_a_champion_that_cannot_be_loaded_at_the_start_leaves_the_answer_to_the_
     slot = sizing_slot(_Signed(), lambda: shipped)
     assert slot.refresh()
     assert slot.current is shipped
-    assert slot.trouble is not None
-    assert slot.trouble.code == "MODEL_REFUSED"
+    assert slot.error is not None
+    assert slot.error.code == "MODEL_REFUSED"
 
 
 def test_a_champion_that_is_refused_leaves_the_serving_model(tmp_path: Path, shipped: SizingPredictor) -> None:
@@ -335,8 +335,8 @@ def test_a_champion_that_is_refused_leaves_the_serving_model(tmp_path: Path, shi
     refusing.current = shipped
     assert not refusing.refresh()
     assert refusing.current is shipped
-    assert refusing.trouble is not None
-    assert refusing.trouble.code == "MODEL_REFUSED"
+    assert refusing.error is not None
+    assert refusing.error.code == "MODEL_REFUSED"
 
 
 def test_a_summary_comes_back_as_it_was_sent() -> None:

@@ -1,7 +1,7 @@
 """A validated question becomes bandwidths: the node, the model, the deadline. Behind ``/v1/bandwidth``.
 
-Of questions nothing is kept but the last nodes that were asked about, read, with what was chosen on them: topologies
-are the same for every question about a node. Work that nobody waits for any more is given up between two sets.
+The service caches only parsed topologies of recent nodes and the sets chosen on them, as requests about a node repeat
+its topology. Work past its deadline is abandoned between two sets.
 """
 
 import copy
@@ -51,7 +51,7 @@ _MOST_HELD = 32
 _MOST_CHOICES = 1024
 _MOST_CALIBRATED = 8
 _FALLBACK_S = 0.5
-"""So long may the fallback take when the deadline has passed: the client has one of its own."""
+"""Limit for the fallback once the deadline has passed; the client has a fallback of its own."""
 
 
 def bandwidth_slot(
@@ -74,7 +74,7 @@ def _warm_up(model: BandwidthPredictor) -> None:
 
 @dataclass(frozen=True)
 class _Node:
-    """A node as it was read, and what was chosen on it."""
+    """A parsed node, and the sets chosen on it so far."""
 
     machine: Machine
     warnings: tuple[str, ...]
@@ -113,7 +113,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
         return await self._with_pairwise(deadline, lambda pairwise: pairwise.keep(request, caller, self.slot.current))
 
     async def shown(self, cluster: str | None, deadline: Deadline, seen: str | None, caller: str) -> dict[str, Any]:
-        """The pairs that are kept; ``seen`` is the caller whose may be seen, None for everybody's. Raises Problem."""
+        """The pairs that are kept; ``seen`` is the caller whose pairs are visible, None for all. Raises Problem."""
         return await self._with_pairwise(
             deadline, lambda pairwise: pairwise.show(cluster, seen, caller, self.slot.current)
         )
@@ -132,7 +132,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
     async def answer(
         self, request: BandwidthRequest, deadline: Deadline, scope: Scope | None = None
     ) -> BandwidthResponse:
-        """The answer within the deadline; past it, and without a model, the analytic layer's, marked.
+        """The model's answer within the deadline; otherwise the analytic fallback, marked as such.
 
         Raises Problem 422 for invalid questions, and 503 where there is no time for the fallback either.
         """
@@ -201,7 +201,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
     def _of_cluster(
         self, model: BandwidthPredictor, node: _Node, request: BandwidthRequest, scope: Scope
     ) -> tuple[Machine, BandwidthPredictor, tuple[Reason, ...]]:
-        """What the cluster's measured pairs make of the model, kept beside the node until other pairs come."""
+        """The model calibrated with the cluster's measured pairs; cached with the node until the pairs change."""
         if request.cluster is None:
             return node.machine, model, ()
         try:
@@ -225,7 +225,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
         try:
             return self._pairwise.slow(request.cluster, scope)
         except Lost:
-            # The answer's reasons say that it does without.
+            # The reasons of the answer say that measurements are missing.
             return {}
 
     def _by_links(self, request: BandwidthRequest, why: Reason, deadline: Deadline) -> BandwidthResponse:
@@ -244,7 +244,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
             raise invalid(error.field, error.message) from None
 
     def _offered(self, request: BandwidthRequest, node: _Node, deadline: Deadline) -> list[Machine]:
-        """The machines of the offers, in their order. Raises Problem, and TimeoutError past the deadline."""
+        """The machines of the offers, in request order. Raises Problem, and TimeoutError past the deadline."""
         still, machines = _until(deadline), []
         for number, offer_in in enumerate(request.offers):
             still()
@@ -257,7 +257,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
     def _node(self, request: BandwidthRequest, given: NodeIn | ToolOutputIn, field: str = "topology") -> _Node:
         """Raises Problem for what is no node's topology."""
         topology = given.text if isinstance(given, ToolOutputIn) else _topology(given, field)
-        # Nodes that differ in their names only are one machine.
+        # Nodes that differ only in their names share one cache entry.
         alike = topology if isinstance(topology, str) else replace(topology, node="")
         key = (alike, request.gpu, request.nics, request.software)
         with self._lock:
@@ -303,7 +303,7 @@ def _read(request: BandwidthRequest, topology: NodeTopology | str, field: str) -
 
 
 def _query(request: BandwidthRequest) -> BandwidthQuery:
-    """The question without its topology, which is read on its own."""
+    """The query without its topology, which is parsed separately."""
     probes = tuple(
         MeasuredCollective(tuple(probe.gpus), probe.collective, probe.bytes, probe.latency_us, probe.nodes)
         for probe in request.probes
@@ -330,7 +330,7 @@ def _query(request: BandwidthRequest) -> BandwidthQuery:
 def _calibrated(
     model: BandwidthPredictor, machine: Machine, query: BandwidthQuery
 ) -> tuple[BandwidthPredictor, tuple[Reason, ...]]:
-    """A copy of the model that has seen the question's measurements. Raises Problem for those that cannot be."""
+    """A copy of the model calibrated with the request's measurements. Raises Problem for impossible ones."""
     if not query.probes:
         return model, ()
     calibrated_model = copy.copy(model)

@@ -1,4 +1,4 @@
-"""One job as the endpoint follows it: its session, which lines have come, and how its states followed each other."""
+"""One followed job: its session, which lines have arrived, and the history of its states."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _FORM = 3
 MOST_CHANGES = 150
 MOST_SOURCES = 4096
 MAX_DOCUMENT = 1 << 20
-"""Characters of a stored job."""
+"""Limit in characters for a stored job."""
 _CHANGE_TEXT = 160
 _TELLING = frozenset({JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAILED, JobState.CRASHED, JobState.OOM})
 _TELLING_WEIGHT = 50.0
@@ -51,7 +51,7 @@ class FollowedJob:
     def read_lines(
         self, texts: Sequence[str], arrivals_s: Sequence[float | None], source: str, first: int | None, now_s: float
     ) -> int:
-        """Reads the lines that have not come before; returns their number.
+        """Read the lines that are new; returns how many there were.
 
         ``first``: the number of the first of them, None where they follow those before.
         """
@@ -67,12 +67,12 @@ class FollowedJob:
         while len(self.next) > MOST_SOURCES:
             self.missed.pop(oldest := next(iter(self.next)), None)
             del self.next[oldest]
-        # The sender's clock may be ahead: a time to come would hide silence.
+        # The sender's clock may be ahead: a time in the future would hide that the job is silent.
         times = [None if at is None else min(at, now_s) for at in arrivals_s[known:]]
         for number, _ in enumerate(self.session.read(texts[known:], times, source)):
             at_s = times[number]
             self._note(now_s if at_s is None else at_s, self.session.machine.state)
-        # Times in the lines may be those of another zone: nothing that was read lies in the future.
+        # Times in the lines may be of another time zone: no line that was read lies in the future.
         self.session.machine.clamp_clock(now_s)
         if len(self.changes) > MOST_CHANGES:
             self.changes = condensed(self.changes, MOST_CHANGES)
@@ -84,7 +84,7 @@ class FollowedJob:
 
     @property
     def _doubt(self) -> str:
-        """Why what the lines say is not enough: a write may have begun in lines that never came."""
+        """Why the state is uncertain: a write may have begun in lines that never arrived."""
         durable = self.session.machine.durable
         if self._gap_line is None or durable is None:
             return ""
@@ -102,7 +102,7 @@ class FollowedJob:
         self.folder.observe(listing, at_s)
 
     def _check_folder(self, now_s: float) -> str:
-        """Takes note of a checkpoint that lies there whole; returns why the folder speaks against killing the job."""
+        """Record a complete checkpoint in the folder; returns why the job is not safe to kill, if so."""
         if self.folder is None:
             return ""
         folder = self.folder.view(now_s)
@@ -116,7 +116,7 @@ class FollowedJob:
         return self.session.machine.claim_durable(step, at_s)
 
     def status(self, now_s: float) -> JobStatus:
-        """The job now, work at risk for all its GPUs, its text fit to be shown."""
+        """The job's status now, with work at risk for all its GPUs and redacted text."""
         writing = self._check_folder(now_s)
         job_status = self.session.status(now_s if self.session.live else None)
         doubt = self._doubt or writing
@@ -130,7 +130,7 @@ class FollowedJob:
         )
 
     def pass_time(self, now_s: float) -> bool:
-        """Notes a state that silence alone has brought about; returns whether there is one."""
+        """Record a state change caused by silence alone; returns whether there is one."""
         job_status = self.status(now_s)
         return bool(self.changes) and self._note(now_s, job_status.state, safe=job_status.safe)
 
@@ -146,7 +146,7 @@ class FollowedJob:
         return True
 
     def to_dict(self) -> dict[str, Any]:
-        """All that is needed to go on elsewhere, as JSON; of the log's text only lines of evidence, cut."""
+        """The job as JSON, for another replica to resume. Of the log it holds only truncated lines of evidence."""
         return {
             "form": _FORM,
             "session": self.session.to_dict(kept_text),
@@ -160,7 +160,7 @@ class FollowedJob:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], classifier: LineClassifier) -> "FollowedJob":
-        """Raises ValueError for what ``to_dict`` did not write, or another version of it did."""
+        """Raises ValueError for a document of another version, or one that ``to_dict`` did not write."""
         try:
             if document["form"] != _FORM:
                 raise ValueError("a job of another version")
@@ -176,7 +176,7 @@ class FollowedJob:
         return job
 
     def begun_anew(self) -> "FollowedJob":
-        """The same lines counted, nothing known of them: never safe until a checkpoint is seen."""
+        """The job with its line counts but without state: not safe until a checkpoint is seen."""
         fresh = FollowedJob(Session(self.session.classifier))
         fresh.session.lines, fresh.session.live = self.session.lines, self.session.live
         fresh.gpus, fresh.next, fresh.missed = self.gpus, dict(self.next), dict(self.missed)
@@ -186,7 +186,7 @@ class FollowedJob:
 
 
 def condensed(changes: Sequence[Change], most: int) -> list[Change]:
-    """The changes that tell most: first and last, those around writes, and what lasted long."""
+    """The most informative changes: first and last, those around writes, and long-lasting states."""
     spans = [after.at_s - before.at_s for before, after in pairwise(changes)] + [math.inf]
     weights = [
         (1.0 + max(0.0, span)) * (_TELLING_WEIGHT if JobState(change.state) in _TELLING else 1.0)

@@ -1,9 +1,9 @@
-"""Lines of a job's log become its state; behind ``/v1/checkpoint``. One session per caller and job.
+"""Derives a job's state from the lines of its log; behind ``/v1/checkpoint``. One session per caller and job.
 
-All jobs of a replica are read on one thread: what a classifier has learned of words is not shared between threads.
-Lines that were taken in are read even when their sender does not wait any more; what cannot be is refused (429,
-503), so that nobody believes it was read. Several replicas of a machine share the table: each goes on from what it
-holds, and a replica that was overtaken reads its lines once more onto that.
+One thread per replica reads all jobs, as a classifier's cache is not shared between threads. Accepted lines are read
+even when their sender has given up waiting; lines that cannot be accepted are refused (429, 503), so that the sender
+knows to send them again. Replicas of a machine share the table with optimistic locking: a replica that loses a race
+reloads the job and reads its lines again.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from kopt.serving.runtime.service import PredictorService
 
 _LOG = logging.getLogger(__name__)
 NO_ANSWER = ModelVersion("hold", "1")
-"""What answers when no model can: never safe."""
+"""The model version of fallback answers, which are never safe."""
 MOST_HELD = 1000
 """Jobs in memory."""
 MAX_QUEUED = 128
@@ -103,14 +103,14 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         self._queued = Shares(MAX_QUEUED)
 
     def close(self) -> None:
-        """Reads what is waiting."""
+        """Finishes queued requests."""
         self._thread.shutdown(wait=True)
         self.table.close()
 
     async def follow(self, request: CheckpointRequest, deadline: Deadline, caller: str = "") -> dict[str, Any]:
-        """The job's state after the request's lines; past the deadline, and without a model, the marked fallback.
+        """The job's state after the request's lines; the marked fallback past the deadline or without a model.
 
-        Raises Problem 429 or 503 for lines that are not taken in now.
+        Raises Problem 429 or 503 for lines that are not accepted now.
         """
         model = self.slot.current
         if model is None:
@@ -132,7 +132,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             return self._fallback(request, why)
 
     async def jobs(self, deadline: Deadline, owner: str | None, job: str | None = None) -> dict[str, Any]:
-        """The jobs heard of lately, of one caller or of all. Raises Problem 503 where they cannot be had in time."""
+        """Jobs with recent lines, of one caller or of all. Raises Problem 503 past the deadline."""
         model = self.slot.current
         if model is None:
             raise Problem(503, "No checkpoint model is loaded yet.", headers={"retry-after": "5"})
@@ -155,11 +155,11 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
     def _done(self, caller: str, running: "asyncio.Future[dict[str, Any]]") -> None:
         self._queued.release(caller)
         if not running.cancelled() and (error := running.exception()) is not None:
-            # Its caller may have left already.
+            # The caller may have disconnected already.
             _LOG.debug("reading lines ended with %r", error)
 
     def _read_lines(self, model: CheckpointPredictor, request: CheckpointRequest, owner: str) -> dict[str, Any]:
-        """Read onto what the table holds; again when another replica was quicker."""
+        """Apply the lines to the job as stored; retried when another replica stored first."""
         key = (owner, request.job)
         for _ in range(_ATTEMPTS):
             held, now_s, remarks = self._current(model, key), self._clock(), list[str]()
@@ -172,7 +172,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         raise RuntimeError(f"{request.job}: other replicas were quicker {_ATTEMPTS} times")
 
     def _read(self, job: FollowedJob, request: CheckpointRequest, now_s: float, remarks: list[str]) -> int | None:
-        """How many lines were new; None where nothing at all was."""
+        """How many lines were new; None where the request changed nothing."""
         texts = [_cut(line.text if isinstance(line, LineIn) else line) for line in request.lines]
         arrivals = [line.at if isinstance(line, LineIn) else now_s for line in request.lines]
         read = job.read_lines(texts, arrivals, request.source, request.first, now_s)
@@ -203,7 +203,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         return _restored(result, model)
 
     def _store(self, key: tuple[str, str], held: _Held, now_s: float) -> bool:
-        """False where another replica has stored something meanwhile."""
+        """False where another replica has stored the job meanwhile."""
         document = _document(held.job)
         if len(document) > MAX_DOCUMENT:
             _LOG.warning("%s cannot be kept small; what is known of it is forgotten", key[1])
@@ -212,7 +212,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         try:
             fresh = self.table.store(*key, held.stamp, now_s, document)
         except sqlite3.Error:
-            # Followed in memory until the disk is well again.
+            # Followed in memory until the disk works again.
             _LOG.exception("%s was not kept", key[1])
             return True
         if fresh is None:
@@ -279,7 +279,7 @@ def _answer(name: str, held: _Held, now_s: float, remarks: list[str]) -> dict[st
 
 
 def _restored(result: tuple[str, str] | None, model: CheckpointPredictor) -> _Held:
-    """From the table's row. What an older version kept and this one does not read begins anew, which is never safe."""
+    """The job of a row. A document of an unreadable older version starts afresh, as a job that is not safe."""
     if result is None:
         return _Held(None, model.version, FollowedJob(Session(model.classifier)))
     stamp, document = result
@@ -292,7 +292,7 @@ def _restored(result: tuple[str, str] | None, model: CheckpointPredictor) -> _He
 
 
 def _document(job: FollowedJob) -> str:
-    """As JSON; what earlier lines of writers said is left out where there are too many of them."""
+    """The job as JSON; the context of the oldest writers is dropped where it is too large."""
     result = job.to_dict()
     text = json.dumps(result, separators=(",", ":"))
     context = result["session"]["context"]
@@ -309,7 +309,7 @@ def _cut(text: str) -> str:
 
 
 def _record(job: FollowedJob, annotations: Mapping[str, str], now_s: float, remarks: list[str]) -> bool:
-    """A checkpoint that its owner has written onto the job. What cannot be used is told, not refused."""
+    """Record a checkpoint from the job's annotations. Unusable values become remarks, not errors."""
     reported = annotations.get(_LAST_TIME)
     if reported is None:
         return False

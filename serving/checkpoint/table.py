@@ -1,8 +1,8 @@
 """Jobs whose logs are followed, on SQLite under KOPT_HOME: shared by all replicas of a machine, kept by caller.
 
-A replica stores what it read only onto what it loaded (``stamp``): two that get lines of one job in turn each go on
-where the other stopped. Bounded: of the caller with most jobs, and of its namespace with most, those go first that were
-not heard of for longest; one agent tells of every tenant's jobs.
+Optimistic locking by ``stamp``: a replica stores a job only over the version that it loaded. The table is bounded: the
+caller with most jobs, and within it the namespace with most, loses its longest silent jobs first. One agent sends the
+lines of every tenant's jobs, so the caller alone would be no fair unit.
 """
 
 import sqlite3
@@ -31,7 +31,7 @@ CREATE INDEX IF NOT EXISTS job_age ON job (at_s);
 
 @dataclass(frozen=True)
 class Row:
-    """Which job, and ``stamp``: another one stands for another content."""
+    """A job and its version: ``stamp`` changes with the content."""
 
     owner: str
     job: str
@@ -68,7 +68,7 @@ class JobTable:
         return None if result is None else (str(result[0]), str(result[1]))
 
     def store(self, owner: str, job: str, over: str | None, at_s: float, document: str) -> str | None:
-        """Keeps the document where ``over`` (None: nothing) is what is kept; the new stamp, None where it is not."""
+        """Store the document over version ``over`` (None: no row yet). Returns the new stamp, None on a conflict."""
         fresh = uuid.uuid4().hex
         with self._lock, self._db:
             if over is None:

@@ -1,6 +1,6 @@
-"""The only door in: clients of the prediction endpoint and their fallbacks. No Ray, no torch, no pandas.
+"""The public interface for other folders: clients of the endpoint and fallbacks. No Ray, no torch, no pandas.
 
-Programs of others ask by ``from kopt.serving.client import PredictionClient``. Names are loaded when first used.
+Other programs use ``from kopt.serving.client import PredictionClient``. Names are loaded when first used.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ __all__ = ["AsyncPredictionClient", "EndpointFailure", "PredictionClient", "Requ
 
 
 def __getattr__(name: str) -> Any:
-    """Late (PEP 562): whoever needs a fallback alone does not pay for an HTTP client."""
+    """Lazy imports (PEP 562): code that needs only a fallback does not load an HTTP client."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kopt.serving.client import client

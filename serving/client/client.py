@@ -1,4 +1,4 @@
-"""The only door in: clients of the prediction endpoint, on httpx alone (no Ray, no torch, no numpy).
+"""Clients of the prediction endpoint, on httpx alone (no Ray, no torch, no numpy).
 
 Every call has a deadline. A demand forecast never fails because the platform is down: within the deadline it comes
 from the endpoint or, marked ``fallback`` with the reason, from ``serving.client.fallback_demand`` on the history in
@@ -54,9 +54,9 @@ __all__ = ["AsyncPredictionClient", "DemandQuery", "EndpointFailure", "History",
 
 DEADLINE_S = 1.0
 _SERVER_SHARE = 0.8
-"""Of what is left of the deadline, told to the server, so that its own fallback still arrives in time."""
+"""Share of the remaining time that the server is given, so that its own fallback still arrives in time."""
 _LINKS_S = 0.5
-"""So long the bandwidth fallback may take: sets without any symmetry take milliseconds each."""
+"""Limit for the bandwidth fallback: sets without symmetry take milliseconds each."""
 _LARGEST_ANSWER_BYTES = 64 << 20
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class AsyncPredictionClient:
     """``url`` is the endpoint's root. ``token`` gives the bearer token for each call, where the endpoint asks for one;
     by default ``serving.client.tokens.token_from`` the environment, if there is one there.
 
-    An endpoint that fails repeatedly is left alone for up to ``longest_pause_s`` at a time.
+    After repeated failures no requests are sent for up to ``longest_pause_s`` at a time.
     ``transport`` replaces the network (an ASGI application in tests). Use as an async context manager, or ``close``.
     """
 
@@ -151,7 +151,7 @@ class AsyncPredictionClient:
 
         Raises RequestRefused when the query itself is wrong, EndpointFailure where even the fallback takes too long.
         """
-        # Loaded before the deadline begins, and only for those who ask: it brings the parsers of topology tools.
+        # Imported before the deadline starts, and only on use: it loads the parsers of topology tools.
         from kopt.serving.client.fallback_bandwidth import fallback_bandwidth
 
         content = json.dumps(query.to_dict(), separators=(",", ":")).encode()
@@ -260,7 +260,7 @@ class AsyncPredictionClient:
         try:
             reply = await self._http.request(method, path, content=content, headers=headers, timeout=left_s)
         except httpx.TimeoutException:
-            # All that is left of the deadline was waited for.
+            # The whole remaining time was spent.
             self._failed()
             raise EndpointFailure("DEADLINE", f"No answer within {left_s * 1000:.0f} ms.", retry=False) from None
         except httpx.HTTPError as error:
@@ -280,14 +280,14 @@ class AsyncPredictionClient:
         status = reply.status_code
         is_problem = reply.headers.get("content-type", "").startswith("application/problem+json")
         if status == 429:
-            # An overloaded endpoint lives: no mark against it, but no quick retry either.
+            # An overloaded endpoint is alive: no failure for the circuit breaker, but no quick retry either.
             self._budget.failed()
             raise EndpointFailure("OVERLOADED", "The endpoint is overloaded.", _retry_after_s(reply))
         if 400 <= status < 500 and is_problem:
             self._breaker.succeeded()
             raise RequestRefused(status, _detail(reply))
         if status == 503 and "json" in reply.headers.get("content-type", ""):
-            # It lives and says itself that it has no model yet: nothing to open the circuit for.
+            # It is alive and reports that it has no model yet: no failure for the circuit breaker.
             self._breaker.succeeded()
             raise EndpointFailure("NOT_READY", _detail(reply), _retry_after_s(reply))
         if status != 200 or len(reply.content) > _LARGEST_ANSWER_BYTES:
@@ -309,7 +309,7 @@ class AsyncPredictionClient:
 
 
 class PredictionClient:
-    """The same, synchronous: calls run on one background thread, so that a deadline holds whatever blocks.
+    """The synchronous client: calls run on one background thread, so that deadlines hold even while it blocks.
 
     Thread-safe. Not to be used across ``os.fork``. Takes the arguments of AsyncPredictionClient.
     """
@@ -399,7 +399,7 @@ class PredictionClient:
 
 
 def _raising(failure: EndpointFailure, at_s: float, clock: Callable[[], float]) -> Callable[[], None]:
-    """Does nothing until a moment, and fails from then on."""
+    """Raises ``failure`` from a moment on."""
 
     def still() -> None:
         if clock() >= at_s:

@@ -1,4 +1,4 @@
-"""Sets of GPUs answered one after the other, by any estimate; and the estimate that needs no model.
+"""Evaluates sets of GPUs by any estimate; and the fallback estimate, which needs no model.
 
 That one is the analytic layer of ``topology`` alone, with intervals that hold nine times in ten on measured
 machines of known hardware. No numpy: the client answers with it where the endpoint does not.
@@ -38,9 +38,9 @@ weigh alike), below and from 64 MiB on; what is unknown of the hardware comes on
 
 Estimate = Callable[[tuple[int, ...]], BandwidthEstimate]
 Still = Callable[[], None]
-"""Raises TimeoutError when nobody waits for the answer any more."""
+"""Raises TimeoutError once the deadline has passed."""
 Choices = MutableMapping[object, SetChoice | None]
-"""What was chosen before, of one machine."""
+"""Cache of chosen sets, for one machine."""
 
 
 def fallback_bandwidth(query: BandwidthQuery, why: Reason, still: Still = lambda: None) -> BandwidthResponse:
@@ -146,7 +146,7 @@ def answer_sets(
 
 
 def _choice(query: BandwidthQuery, machine: Machine, still: Still, choices: Choices) -> tuple[SetChoice | None, int]:
-    """What ``topology.sets.within_node.choose_gpus`` would take, given up when nobody waits; and how many are free."""
+    """The set that ``topology.sets.within_node.choose_gpus`` takes, within the deadline; and how many GPUs are free."""
     if query.count is None or query.offers:
         return None, 0
     there = machine.node.gpus
@@ -218,7 +218,7 @@ def _node(topology: NodeTopology | Mapping[str, object] | str) -> NodeTopology:
 
 
 def node_in(text: str) -> NodeTopology:
-    """The node that a tool's output tells of. Raises WrongQuestion."""
+    """The node that a tool's output describes. Raises WrongQuestion."""
     try:
         node_topology = parse(text)
     except ValueError as error:

@@ -13,7 +13,7 @@ _LONGEST = 16_384
 
 
 class TokenError(RuntimeError):
-    """There should be a token, but none can be had; the message names where it was looked for."""
+    """A configured token cannot be read; the message names where it was looked for."""
 
 
 def token_from(environ: Mapping[str, str], *, mounted: Path = MOUNTED) -> Callable[[], str] | None:
@@ -39,7 +39,7 @@ def _read(path: Path) -> str:
 
 
 def _checked(text: str, origin: str) -> str:
-    # What is no token could end the header and begin another one.
+    # Line breaks in a token could end the header and inject another one.
     if not text or len(text) > _LONGEST or not text.isascii() or not text.isprintable() or " " in text:
         raise TokenError(f"{origin} holds no bearer token")
     return text

@@ -20,7 +20,7 @@ _MOST = 5000
 _MOST_ANSWERS = 500
 _INTERVAL = (0.05, 0.95)
 CONFIDENCE = 0.4
-"""Below an answer from the history itself: the row knows nothing of what the series' own past has taught."""
+"""Lower than for an answer from the history itself: a row has no calibration from the series' own past."""
 
 
 class RowModel(Protocol):
@@ -60,7 +60,7 @@ class StoredFeatures:
         self._store: RowStore | None = None
         self._rows: OrderedDict[str, _Row] = OrderedDict()
         self._lock = threading.Lock()
-        # Rows stay the same for KEEP_S, and so do the answers made of them.
+        # Rows are cached for KEEP_S, and with them the answers made from them.
         self._answers: dict[tuple[object, ...], tuple[tuple[float, ...], list[Stored]]] = {}
 
     def open(self) -> None:
@@ -69,7 +69,7 @@ class StoredFeatures:
             self._opened()
 
     def quick(self, names: Sequence[str]) -> bool:
-        """Whether every name's row is at hand, so that the store need not be asked."""
+        """Whether every name's row is cached, so that the store need not be queried."""
         return all(self._fresh(name) is not None for name in names)
 
     def forecast(

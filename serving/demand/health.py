@@ -17,7 +17,7 @@ _SIGMAS = 4.0
 _SLACK = 0.02
 _WORSE, _WORSE_END = 1.25, 1.1
 _NOTHING = 0.005
-"""Half a percent of the demand is no error worth an alarm, however well the last value does."""
+"""An error below half a percent of the demand raises no alarm, even where the last value is better."""
 _BINS = 10
 PSI_NOTICE = 0.25
 """Siddiqi, *Credit Risk Scorecards* (2006): above 0.25 a population has shifted."""

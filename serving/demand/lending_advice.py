@@ -11,14 +11,14 @@ from kopt.serving.demand.service import Observation
 from kopt.serving.http.sharing import KeptByCaller
 
 STALE_S = 3600.0
-"""A service that was not asked about for this long no longer counts in its pool."""
+"""A service without a forecast for this long no longer counts in its pool."""
 
 
 class Adviser:
     """Keeps the newest forecast of every service whose request named its GPUs; writes advice to the shared table.
 
-    ``take`` runs on the observer's thread. At most ``most`` services are kept; the oldest of the
-    caller with most of them leave first.
+    ``observe`` runs on the observer's thread. At most ``most`` services are kept; the caller with most of
+    them loses its oldest first.
     """
 
     def __init__(self, table: PredictionTable, settings: LendingSettings | None = None, most: int = 5000) -> None:
@@ -41,7 +41,7 @@ class Adviser:
     def _advise(self, name: str, members: list[Observation], seen: Observation) -> None:
         pool = _pool(name, members)
         stored = self._table.advice_state(seen.caller, name)
-        # Advice is not acted upon here, so nothing counts as lent: only the hold is carried on.
+        # This advice is not applied, so no GPUs count as lent: only the hold time carries over.
         state = LendingState() if stored is None else _state(json.loads(stored))
         decision, after = decide(pool, state, seen.at_s, self._settings)
         document = {

@@ -59,7 +59,7 @@ class DemandMetrics:
 
 
 class _PerSeries(Collector):
-    """Health of the series that were judged last, as gauges."""
+    """Health of the most recently evaluated series, as gauges."""
 
     def __init__(self, states: Sequence[SeriesState]) -> None:
         self._states = states

@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS advice (
 
 @dataclass(frozen=True)
 class Row:
-    """One prediction to be judged later; times in seconds on the series' own clock, ``made_at_s`` Unix."""
+    """One prediction to be evaluated later; times in seconds on the series' own clock, ``made_at_s`` Unix."""
 
     caller: str
     series: str
@@ -133,7 +133,7 @@ class PredictionTable:
             ).fetchall()
         table = np.array(result[::-1], dtype=np.float64).reshape(-1, 5)
         quantile = float(table[-1, 4]) if len(table) else 0.95
-        # Rows of another quantile (the caller changed it) would be judged against the wrong share.
+        # Rows of another quantile (the caller changed it) would be compared with the wrong share.
         kept = table[table[:, 4] == quantile]
         return Matched(kept[:, 0], kept[:, 1], kept[:, 2], kept[:, 3], quantile)
 

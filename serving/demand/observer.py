@@ -1,4 +1,4 @@
-"""Compares predictions with what came, off the callers' clock: one thread and a bounded queue per replica."""
+"""Compares predictions with actual demand in the background: one thread and a bounded queue per replica."""
 
 import logging
 import queue
@@ -23,14 +23,14 @@ _MOST_SERIES = 20_000
 _ALARMS_EVERY_S = 2.0
 _PRUNE_EVERY_S = 600.0
 _SHARE = 0.2
-"""Of the time this thread may work: it shares the interpreter with the requests."""
+"""Share of time in which this thread may work: it shares the interpreter with the requests."""
 
 
 class TableObserver:
-    """Writes answers to the PredictionTable, matches actuals, runs the challenger beside and keeps the alarms.
+    """Writes answers to the PredictionTable, matches actuals, runs the challenger and tracks alarms.
 
-    A series counts once per bucket, whoever asks how often. When the queue is full, or a caller has its share of it,
-    observations are dropped and counted: callers never wait for the disk.
+    A series counts once per bucket, however often it is requested. When the queue is full, or a caller has used its
+    share of it, observations are dropped and counted: callers never wait for the disk.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class TableObserver:
             self._ending.wait((time.monotonic() - began) * (1 / _SHARE - 1))
 
     def handle(self, seen: Observation) -> None:
-        """Match, judge and record one observation (on the observer's thread; tests call it directly)."""
+        """Match, evaluate and record one observation (on the observer's thread; tests call it directly)."""
         self._table.match(seen.caller, seen.series)
         drift = population_stability(seen.series.value)
         self._evaluate(seen, CHAMPION, drift)
@@ -158,7 +158,7 @@ class TableObserver:
         self._alarms.put(state.caller, state.series, Reason("DRIFT_ALARM", text))
 
     def _read_alarms(self) -> None:
-        """What other replicas have found."""
+        """The alarms that other replicas have recorded."""
         for state in self._table.states(limit=_MOST_SERIES):
             if state.role == CHAMPION:
                 self._set_alarm(state)

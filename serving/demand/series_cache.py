@@ -1,4 +1,4 @@
-"""What a replica remembers of each series between requests: the model's per-series state, bounded, by least use."""
+"""LRU cache of the model's state per series between requests."""
 
 import threading
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from kopt.models.demand.memory import SeriesMemory
 from kopt.serving.http.sharing import KeptByCaller
 
 _FEW_BUCKETS = 12
-"""Catching up with this many new buckets is quick enough for the event loop."""
+"""Replaying up to this many new buckets is fast enough for the event loop."""
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Remembered:
     memory: SeriesMemory = field(default_factory=SeriesMemory)
     lock: threading.Lock = field(default_factory=threading.Lock)
     asked: tuple[object, ...] | None = None
-    """The last question in full, with the history's bytes, and its answer: callers poll within a bucket."""
+    """The last request in full, with the history's bytes, and its answer: callers poll within a bucket."""
     answer: tuple[Prediction, ...] = ()
 
     def quick(self, series: DemandSeries) -> bool:

@@ -34,12 +34,12 @@ from kopt.serving.runtime.workers import Workers
 
 _LOG = logging.getLogger(__name__)
 INLINE_SERIES = 4
-"""Up to this many series are answered on the event loop: a hop to a thread costs more than it frees."""
+"""Up to this many series are answered on the event loop: handing over to a thread would cost more time."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One answered series, for whoever compares predictions with what came."""
+    """One answered series, for comparison of its predictions with actual demand."""
 
     caller: str
     entry: SeriesIn
@@ -55,10 +55,10 @@ class Observation:
 
 
 class Observer(Protocol):
-    """What the engine tells about its answers; must return at once."""
+    """Receives answers from the service; must return at once."""
 
     def distrusted(self, caller: str, name: str) -> Reason | None:
-        """Why this series' predictions are not to be used now, if so."""
+        """Why the model's predictions for this series are not used now; None where they are."""
 
     def wants(self, caller: str, series: DemandSeries) -> bool:
         """Whether an observation of this series at its present end is still to be made."""
@@ -169,7 +169,7 @@ class DemandService(PredictorService[DemandModel]):
             self.table.close()
 
     async def forecast(self, request: DemandRequest, deadline: Deadline, caller: str = "") -> DemandForecast:
-        """The answer, within the deadline as far as the process is scheduled. Raises Problem for invalid requests."""
+        """The answer within the deadline. Raises Problem for invalid requests."""
         started = time.perf_counter()
         series = demand_series(request)
         model = self.slot.current
@@ -203,7 +203,7 @@ class DemandService(PredictorService[DemandModel]):
             return self._fallbacks(job.request, job.deadline.reason)
 
     def _quick(self, tasks: list[Task]) -> bool:
-        """Whether the event loop can answer at once: few series, all of them remembered and free."""
+        """Whether the event loop can answer at once: few series, all of them cached and not locked."""
         if len(tasks) > INLINE_SERIES:
             return False
         names = [task.entry.name for task in tasks if task.history is None]
@@ -324,7 +324,7 @@ class DemandService(PredictorService[DemandModel]):
 
 
 def _ask(job: Job, series: DemandSeries, kept: Remembered) -> tuple[Prediction, ...]:
-    """The model's answer; the one before where question and history are the same to the byte."""
+    """The model's answer; the cached one where request and history are byte for byte the same."""
     request = job.request
     asked = (
         series.value.tobytes(),

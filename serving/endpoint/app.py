@@ -40,7 +40,7 @@ _PUBLISHED_NAMES = {
     "kopt__serving__contract__bandwidth_answers__ShareOut": "kopt__serving__bandwidth_schemas__ShareOut",
     "kopt__serving__contract__sizing_answers__ShareOut": "kopt__serving__schemas__ShareOut",
 }
-"""Two classes of one name are published with their modules; clients know them by where these modules once were."""
+"""Two classes share a name, so it is published with the module; moved modules keep the published one."""
 
 
 @dataclass
@@ -85,31 +85,31 @@ class Endpoint:
             service.close()
 
     def refresh(self) -> None:
-        """Follow the aliases of what it needs to be ready once (blocks: registry and disk)."""
+        """Refresh once the models without which it is not ready (blocks: registry and disk)."""
         for service in self.services.values():
             if service.required:
                 service.refresh()
 
     @property
     def ready(self) -> bool:
-        """Whether the models answer without which it is not ready."""
+        """Whether all required models are loaded."""
         needed = [service for service in self.services.values() if service.required]
         return bool(needed) and all(service.slot.current is not None for service in needed)
 
     @property
     def answering(self) -> tuple[Slot[Any], ...]:
-        """The slots whose models answer callers, one per predictor."""
+        """The slots of the models that answer, one per predictor."""
         return tuple(service.slot for service in self.services.values())
 
     @property
     def slots(self) -> tuple[Slot[Any], ...]:
-        """All slots: those that answer, and then those that are only watched."""
+        """All slots: those that answer, then challengers."""
         watched = (slot for service in self.services.values() for slot in service.slots[1:])
         return (*self.answering, *watched)
 
     @property
     def alive(self) -> bool:
-        """Whether the aliases are still followed."""
+        """Whether all refreshing threads are alive."""
         return bool(self._followers) and all(thread.is_alive() for thread in self._followers)
 
     def _follow(self, name: str, refresh: Callable[[], object], pauses_s: Iterator[float]) -> None:

@@ -1,9 +1,9 @@
 """Who calls the endpoint. In a cluster (``KOPT_AUTH=token``) callers show a bearer token that the API server reviews.
 
 A caller needs the right to use the path: RBAC ``nonResourceURLs: ["/v1/*", "/v2/*"]`` with verbs get and post. What
-the endpoint keeps about series and advice is kept by caller; nobody sees another's without the verb list on the path.
-Sizes may be kept for a namespace as well: what is told there comes only from callers who may patch its Jobs, and who
-could therefore change what these ask for anyhow.
+the endpoint stores about series and advice belongs to the caller; reading other callers' needs the verb list.
+Sizes may be stored for a namespace as well: evidence for it is accepted only from callers who may patch its Jobs, and
+who could therefore change their requests anyway.
 """
 
 import functools
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 OPEN = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v2/health/live", "/v2/health/ready")
-"""Answered to everybody: probes and scrapers, which a network policy keeps to themselves, and the documentation."""
+"""Open to all callers: probes, metrics (which a network policy limits to scrapers) and the documentation."""
 PAIRWISE = "/v1/bandwidth/pairs"
 BYCALLER = ("/v1/recommendations", "/v1/health/models", "/v1/checkpoint", PAIRWISE)
 """Paths that show what is kept by caller; the verb list (no HTTP method) on one is the right to see all callers'."""
@@ -91,7 +91,7 @@ async def _asked(question: Awaitable[T]) -> T:
     try:
         return await question
     except ApiError as error:
-        # Never let in because it could not be asked; its words may be about our own rights: only the log has them.
+        # Fails closed. The API server's message may be about our own rights, so only the log has it.
         _LOG.warning("the API server does not review tokens: %s", error)
         text = "The API server does not review tokens now; try again."
         raise Problem(503, text, headers={"retry-after": "2"}) from None
@@ -103,9 +103,9 @@ def caller_of(request: Request) -> str:
 
 
 async def answering_namespace(request: Request, namespace: str | None, *, tells: bool) -> str:
-    """The namespace whose evidence counts for a question; empty where callers do not authenticate, or for none.
+    """The namespace whose evidence counts for a request; empty without authentication or without a namespace.
 
-    ``tells``: the question brings evidence. Raises Problem 403 where the caller may not, 503 where nobody can say.
+    ``tells``: the request brings evidence. Raises Problem 403 without the right, 503 where it cannot be reviewed.
     """
     rights: Callable[[str, str], Awaitable[bool]] | None = request.scope.get(_RIGHTS)
     if rights is None or not namespace:

@@ -1,4 +1,4 @@
-"""What a replica protects itself from: large or slow bodies, too many requests at once, errors nobody caught."""
+"""Protection of a replica: large or slow bodies, too many concurrent requests, uncaught errors."""
 
 import asyncio
 import logging
@@ -26,9 +26,9 @@ CALLER = "kopt.caller"
 """In the scope: the name of a caller who authenticated."""
 _BODY = "kopt.body"
 _RELEASE = "kopt.release"
-"""Gives back what `Gate` counts of the request's address."""
+"""In the scope: releases what `Gate` counts for the request's address."""
 _ALWAYS = ("/healthz", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready")
-"""Answered however busy the replica is: probes must not kill it for working."""
+"""Answered however busy the replica is: probes must not kill a replica because it is busy."""
 
 
 class Gate:
@@ -133,7 +133,7 @@ class FairShare:
 
 
 class _Body:
-    """The bytes of one request that are kept."""
+    """The buffered bytes of one request."""
 
     def __init__(self, shares: Shares, caller: str) -> None:
         self._shares, self._caller, self._size = shares, caller, 0

@@ -1,8 +1,8 @@
 """Fair shares of what a replica has: requests at once, buffered bytes, rows that are kept.
 
 Requests and bytes by a dynamic threshold (Choudhury and Hahne, Dynamic queue length thresholds for shared-memory
-packet switches, 1998): nobody may hold more than is left free. One caller alone gets half, two a third each, and there
-is always room for the next one. Rows by max-min fairness: whoever keeps most loses the oldest of its own.
+packet switches, 1998): no caller may hold more than is free. One caller alone gets half, two a third each, and there
+is always room for the next one. Rows by max-min fairness: the caller that keeps most loses its oldest.
 """
 
 import ipaddress
@@ -18,14 +18,14 @@ V = TypeVar("V")
 
 
 class Shares:
-    """``most`` units for all callers. The empty caller is everybody who cannot be told apart, and is not limited."""
+    """``most`` units for all callers. The empty name stands for unidentified callers and is not limited."""
 
     def __init__(self, most: int) -> None:
         self._most, self.total = most, 0
         self._held: Counter[str] = Counter()
 
     def acquire(self, caller: str, amount: int = 1) -> bool:
-        """Whether the caller has them now; ``give`` them back."""
+        """Whether the caller gets the units; ``release`` returns them."""
         free = self._most - self.total
         if amount > free or (caller and self._held[caller] + amount > free):
             return False
@@ -81,7 +81,7 @@ class KeptByCaller(Generic[K, V]):
 
 
 def address_of(scope: Scope) -> str:
-    """Who is behind a request, by its address; empty on loopback, where a proxy stands for everybody."""
+    """The caller by address; empty on loopback, where a proxy stands for all callers."""
     host = (scope.get("client") or ("",))[0]
     try:
         address = ipaddress.ip_address(host)

@@ -1,1 +1,1 @@
-"""The door of the MLflow server that a home runs: who may ask it, and for what."""
+"""Access control for the MLflow server of a home: which callers and which routes."""

@@ -1,4 +1,4 @@
-"""Who may ask MLflow of this home, and what: a secret, known host names, and the routes that our users need.
+"""Access control for MLflow: a secret, known host names, and an allow-list of routes.
 
 MLflow itself asks for nothing, and among its routes are some that read and write files, call other servers and run
 commands. Every user of a machine reaches its loopback; only those who can read the home have the secret.

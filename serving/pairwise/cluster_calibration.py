@@ -1,4 +1,4 @@
-"""Which machines of a cluster are alike, and which of their measured points say most about them."""
+"""Groups machines of a cluster by hardware, and picks the measured points that calibrate each group."""
 
 import copy
 import hashlib
@@ -45,7 +45,7 @@ class Points:
 
 
 def likeness(machine: Machine) -> str:
-    """The same for nodes of the same hardware: GPU model and count, links, cards. Not addresses, nor names of cards."""
+    """A key of the hardware: GPU model and count, links, cards; without addresses and names of cards."""
     node, network = machine.node, machine.network
     if len(node.gpus) > 1:
         whole = gpu_set(machine, node.gpus)
@@ -59,7 +59,7 @@ def likeness(machine: Machine) -> str:
 
 
 def with_software(machine: Machine, software: str) -> Machine:
-    """The machine as it is with this library, on the network that it has."""
+    """The machine with this communication library, on its own network."""
     if not software:
         return machine
     row = HardwareRow("", "", "", 2 if machine.network else 1, len(machine.node.gpus), "", software)
@@ -68,7 +68,7 @@ def with_software(machine: Machine, software: str) -> Machine:
 
 
 class Machines:
-    """The machine of every node whose topology is known: one object for all that are alike."""
+    """The machine of every node whose topology is known; nodes of the same hardware share one object."""
 
     def __init__(self, nodes: Mapping[str, KeptNode]) -> None:
         self.of: dict[str, str] = {}
@@ -115,11 +115,11 @@ def _medians(kind: Collective, gpus: int, measured: Sequence[MeasuredPair]) -> I
         for point in pair.points:
             if point.latency_us > 0 and point.bytes > 0:
                 times[point.bytes].append(point.latency_us)
-    # A size that hardly any pair was measured at is no median.
+    # A size that few pairs were measured at gives no reliable median.
     most = max(map(len, times.values()), default=0)
     sizes = sorted(size for size, values in times.items() if 2 * len(values) >= most)
     for size in _spread(sizes):
-        # Of two the quicker: what is wrong with a pair makes it slow.
+        # The lower median: faults only ever make a pair slower.
         yield Point(kind, gpus, size, statistics.median_low(times[size]))
 
 
@@ -133,7 +133,7 @@ def _spread(sizes: Sequence[int]) -> list[int]:
 
 
 def calibrate(model: BandwidthPredictor, machine: Machine, points: Sequence[Point]) -> BandwidthPredictor:
-    """A copy of the model that has seen the points on two such nodes. What the machine cannot be asked is left out."""
+    """A copy of the model calibrated with the points. Points that do not apply to the machine are skipped."""
     gpus = tuple(sorted(machine.node.gpus))
     calibrated = copy.copy(model)
     for point in points:

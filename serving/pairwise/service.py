@@ -35,7 +35,7 @@ _AGAIN = {"retry-after": "30"}
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The machine with the software that the pairs ran, the model that has seen them, and what it says of that."""
+    """The machine with the software that the pairs ran, the model calibrated with them, and the reason to state."""
 
     machine: Machine
     model: BandwidthPredictor
@@ -44,7 +44,7 @@ class Calibrated:
 
 @dataclass(frozen=True)
 class _Cluster:
-    """What is kept of one, read."""
+    """The parsed measurements of one cluster."""
 
     kept: KeptMeasurements
     machines: Machines
@@ -86,7 +86,7 @@ class PairwiseService:
     def show(
         self, cluster: str | None, seen: str | None, owner: str, model: BandwidthPredictor | None
     ) -> dict[str, Any]:
-        """The answer to a GET; ``seen`` is the caller whose pairs may be seen, None for everybody's.
+        """The answer to a GET; ``seen`` is the caller whose pairs are visible, None for all.
 
         Raises Problem 404 for a cluster of which nothing is kept, 503 where the table cannot be read.
         """
@@ -120,7 +120,7 @@ class PairwiseService:
         }
 
     def stamp(self, cluster: str, scope: Scope) -> str | None:
-        """Another one stands for other pairs; None for no pair. Raises Lost."""
+        """The version of the cluster's measurements; None where there are none. Raises Lost."""
         try:
             return self.table.stamp(cluster, scope)
         except (sqlite3.Error, OSError) as error:
@@ -197,7 +197,7 @@ def _plain(model: BandwidthPredictor, machine: Machine, why: str) -> Calibrated:
 def _pair(number: int, document: Mapping[str, Any], now_s: float) -> MeasuredPair:
     if document["measured_at"] > now_s + AHEAD_S:
         raise invalid(f"pairs.{number}.measured_at", "this is Unix seconds, and more than a day in the future")
-    # What a clock that is ahead measured must not win for ever.
+    # A measurement from a clock that is ahead must not stay the newest for ever.
     return MeasuredPair.from_dict({**document, "measured_at": min(document["measured_at"], now_s)})
 
 

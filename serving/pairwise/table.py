@@ -2,7 +2,7 @@
 caller.
 
 Of one pair, collective and number of GPUs the newest measurement is kept, in whatever order they come; of two of the
-same moment the later one, as a pair may be judged again. A file that is torn, or a disk that is full, is an error of
+same moment the later one, as a pair may be evaluated again. A file that is torn, or a disk that is full, is an error of
 that call: the next one opens the file again.
 """
 
@@ -24,7 +24,7 @@ RETENTION_S = 90 * 86_400
 MAX_MEASUREMENTS_OF_CLUSTER = 10_000
 """Of one cluster; the oldest go first."""
 MOST_CLUSTERS = 32
-"""Of one caller; those told of least lately go first."""
+"""Of one caller; those without new measurements for longest go first."""
 MAX_MEASUREMENTS_OF_ALL, MOST_CLUSTERS_OF_ALL = 100_000, 512
 """Of all callers; the caller that has most loses its oldest."""
 _SCHEMA = """

@@ -1,6 +1,6 @@
 """How Ray runs: the one place that sets its authentication and its addresses, for training and serving alike.
 
-Whoever reaches a port of Ray may run code as its user, so a Ray of our own asks for a token that only this process
+Access to a port of Ray means running code as its user, so a Ray of our own asks for a token that only this process
 and its children know, and listens on loopback alone. A cluster that is joined (``KOPT_RAY_ADDRESS``) brings both of
 its own; in a ``RayService`` the operator sets them, and nothing here is called.
 """
@@ -47,7 +47,7 @@ def prepare(settings: Settings) -> None:
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN", "").strip() or secrets.token_hex(32)
     os.environ[LOOPBACK_SWITCH] = "0"
-    # An address from elsewhere must not lead our tasks, with what they know, into another's cluster.
+    # An inherited address must not send our tasks, with their data, to another cluster.
     os.environ.pop("RAY_ADDRESS", None)
     if "ray" in sys.modules:
         _read_again()
@@ -147,7 +147,7 @@ def _raylet_lives() -> bool:
 
 
 def _end_daemons(folder: Path) -> None:
-    """End what a start that failed left: Ray forgets it, and it would hold ports and memory beside the next."""
+    """Stop processes of a failed start: Ray forgets them, and they would hold ports and memory."""
     import psutil
 
     for child in psutil.Process().children(recursive=True):
@@ -157,7 +157,7 @@ def _end_daemons(folder: Path) -> None:
 
 
 def _refuse_open(ray: Any) -> None:
-    """End a Ray that does not do what it was told, as another version of it may."""
+    """Stop a Ray that ignored its settings, as another version of it may."""
     address = ray.util.get_node_ip_address()
     if ipaddress.ip_address(address).is_loopback and _token_required():
         return

@@ -104,7 +104,7 @@ class Slot(Generic[M]):
 
     @property
     def refuses(self) -> bool:
-        """Whether what the alias points to does not serve because it may not or cannot."""
+        """Whether the version of the alias was refused."""
         return self.error is not None and self.error.code == MODEL_REFUSED
 
     def refresh(self) -> bool:
@@ -138,7 +138,7 @@ class Slot(Generic[M]):
         return changed
 
     def _use_default(self) -> bool:
-        """Serve the default where nothing serves yet."""
+        """Serve the default where no model serves yet."""
         if self._default is None or self.current is not None:
             return False
         try:
@@ -153,7 +153,7 @@ class Slot(Generic[M]):
         return True
 
     def _use_spare(self) -> bool:
-        """Serve the source's spare where nothing serves yet; why the wanted version does not remains the error."""
+        """Serve the source's spare where no model serves yet; ``error`` still says why the wanted version does not."""
         if self.current is not None or self.alias != CHAMPION or not isinstance(self._source, SpareSource):
             return False
         try:

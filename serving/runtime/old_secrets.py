@@ -13,7 +13,7 @@ CLEANSED = 1
 
 
 def cleanse(database: sqlite3.Connection, table: str, key: Sequence[str], documents: Sequence[str]) -> None:
-    """Redact the JSON ``documents`` of every row of ``table``, unless that was done before; rows are told by ``key``.
+    """Redact the JSON ``documents`` of every row of ``table``, unless that was done before; ``key`` identifies rows.
 
     Where another process keeps the database busy it is done at the next start; nothing is lost.
     """
@@ -21,7 +21,7 @@ def cleanse(database: sqlite3.Connection, table: str, key: Sequence[str], docume
         return
     try:
         changed = _rewrite(database, table, key, documents)
-        # What was replaced still stands in free pages and in the log of the database.
+        # The replaced text is still in free pages and in the write-ahead log.
         database.execute("VACUUM")
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         database.execute(f"PRAGMA user_version = {CLEANSED}")

@@ -1,4 +1,4 @@
-"""The registry as serving sees it: what answers was promoted under a seal, whatever the aliases say."""
+"""The registry as serving sees it: only versions with a valid promotion seal answer, whatever the aliases say."""
 
 from typing import Any
 

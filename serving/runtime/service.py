@@ -48,7 +48,7 @@ class PredictorService(Generic[M]):
         return (self.slot,)
 
     def start(self) -> None:
-        """Begin what goes on beside answering; must return at once."""
+        """Start background work; must return at once."""
 
     def close(self) -> None:
         """Finish what is under way and let go of files."""
@@ -62,8 +62,8 @@ class PredictorService(Generic[M]):
             self._metrics.followed(slot.name, slot.alias, refused=slot.refuses)
 
     async def advice(self, seen: str | None) -> Mapping[str, list[Any]]:
-        """Its share of ``/v1/recommendations``, by key; ``seen`` is the caller whose advice may be seen, None for
-        everybody's."""
+        """Its share of ``/v1/recommendations``, by key; ``seen`` is the caller whose advice is visible, None for
+        all."""
         return {}
 
 

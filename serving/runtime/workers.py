@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Workers:
-    """A few threads; work that nobody waits for any more is finished before the next is begun."""
+    """A thread pool. Work past its deadline still finishes before its thread takes the next."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -22,7 +22,7 @@ class Workers:
         async with asyncio.timeout(deadline.left_s()):
             await self._free.acquire()
             running = asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
-            # Freed when the thread is, which may be after the caller has left with the fallback.
+            # Released when the thread is free, which may be after the caller got the fallback.
             running.add_done_callback(self._done)
             return await asyncio.shield(running)
 

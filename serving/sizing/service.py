@@ -1,9 +1,8 @@
 """A validated question becomes a size: what is known of the job type, the model, the deadline. Behind ``/v1/sizing``.
 
-No script is run here. A caller that has run one sends what it said (``SizingRequest.trace``); it and dry runs are
-remembered by job type, for the caller or for the namespace that the question is about. Where neither is known, formulas
-read the arguments, and the answer says that nothing ran. What is remembered is answered on the event loop: a hop to a
-thread costs more than it frees.
+No script is run here. A caller that has traced one sends the trace (``SizingRequest.trace``); traces and dry runs are
+stored by job type, for the caller or for the namespace of the request. Without either, formulas read the arguments, and
+the answer says that nothing ran. Cached answers are given on the event loop: handing over to a thread would cost more.
 """
 
 import asyncio
@@ -44,13 +43,13 @@ from kopt.tracing.sandbox import ConfinementError
 
 _LOG = logging.getLogger(__name__)
 _MOST_KEPT = 2000
-"""Answers that are given again while the question, the model and what is known of the job type stay the same."""
+"""Cached answers, valid while request, model and evidence of the job type stay the same."""
 _MOST_INLINE = 64 << 10
-"""Characters of evidence and script that the event loop reads quickly, and that are small enough to be kept."""
+"""Evidence and script up to this many characters are parsed on the event loop and cached."""
 _WRITTEN_AGAIN_S = 600.0
-"""So often is noted that an answer is still asked for: what nobody asks for is forgotten in the end."""
+"""Interval at which the use of a cached answer is recorded, so that only unused rows expire."""
 NO_ANSWER = ModelVersion("whole-gpu", "1")
-"""What answers when no model can: ask for a whole GPU."""
+"""The model version of fallback answers, which advise a whole GPU."""
 _NOT_RUN = (
     "The endpoint runs no script, and nothing will run this one later: formulas read its arguments. `kopt recommend` "
     "runs it on a fake device where you are and sends what it said."
@@ -76,7 +75,7 @@ def _warm_up(model: SizingPredictor) -> None:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What a question is answered from, and why from that."""
+    """What an answer is based on, and why."""
 
     code: CodeEstimate
     profile: WorkloadProfile | None
@@ -85,7 +84,7 @@ class _Evidence:
 
 @dataclass(frozen=True)
 class _Question:
-    """``owner`` of the evidence that counts; ``sent`` came with the question, ``kept`` was sent before."""
+    """``owner`` of the evidence that counts; ``sent`` is evidence in this request, ``kept`` of earlier ones."""
 
     workload: Workload
     caller: str
@@ -95,7 +94,7 @@ class _Question:
 
     @property
     def quick(self) -> bool:
-        """Whether the event loop can answer: from a trace that is known, without a disk that has to be waited for."""
+        """Whether the event loop can answer: from a stored trace, without waiting for the disk."""
         return self.sent.empty and self.kept.trace is not None and len(self.kept) <= _MOST_INLINE
 
 
@@ -143,7 +142,7 @@ class SizingService(PredictorService[SizingPredictor]):
     ) -> SizingEstimate:
         """The answer within the deadline; past it, and without a model, the advice to take a whole GPU, marked.
 
-        With a ``namespace`` its evidence counts, and not the caller's; who may ask and tell is settled before.
+        With a ``namespace`` its evidence counts in place of the caller's; rights are checked before.
         Raises Problem for invalid questions.
         """
         began = time.perf_counter()
@@ -158,7 +157,7 @@ class SizingService(PredictorService[SizingPredictor]):
         return replace(made, seconds=time.perf_counter() - began)
 
     def _newest(self, asked: _Question) -> SizingEstimate | None:
-        """The last answer to the same question, where nothing that it rests on has changed."""
+        """The cached answer to the same request, where model and evidence are unchanged."""
         if not asked.sent.empty:
             return None
         key = (asked.owner, asked.workload.job_type)
@@ -171,7 +170,7 @@ class SizingService(PredictorService[SizingPredictor]):
         return last.answer
 
     def _remember(self, asked: _Question, model: ModelVersion, made: SizingEstimate) -> None:
-        # What came with the question is known only when the next one reads it.
+        # Evidence in this request is stored, and counts from the next request on.
         workload = asked.workload
         if not asked.sent.empty or len(asked.kept) + len(workload.source or "") > _MOST_INLINE:
             return
@@ -220,11 +219,11 @@ class SizingService(PredictorService[SizingPredictor]):
             return Kept()
 
     def _note(self, asked: _Question, made: SizingEstimate) -> None:
-        """Evidence is on the disk before it is answered; an answer alone is written when there is time."""
+        """Evidence is written before the answer is given; answers alone are written in the background."""
         if self.table is None:
             return
         workload, at_s = asked.workload, self._clock()
-        # The command as it is kept has no secrets in it; the caller's own answer shows its own words.
+        # The stored command is redacted; the caller's own answer shows it as it was sent.
         shown = replace(made, script=shlex.join(workload.command)[:2000])
         advice = {
             "name": workload.name,
@@ -237,7 +236,7 @@ class SizingService(PredictorService[SizingPredictor]):
         if asked.sent.empty or not workload.identified:
             self.table.put_later(asked.owner, workload.job_type, at_s, advice=advice, named=workload.named)
             return
-        # What is told about a namespace's jobs is shown to who told it as well.
+        # Evidence for a namespace is visible to its sender as well.
         owners = tuple(dict.fromkeys((asked.owner, owner_of(asked.caller))))
         try:
             self.table.put(owners, workload.job_type, at_s, sent=asked.sent, advice=advice, named=workload.named)
@@ -246,7 +245,7 @@ class SizingService(PredictorService[SizingPredictor]):
 
 
 def _evidence(workload: Workload, sent: Known, kept: Known) -> _Evidence:
-    """What was sent wins over what is remembered, a run over formulas. Raises Problem for what cannot be read."""
+    """Evidence of this request wins over stored evidence, a run over formulas. Raises Problem if unreadable."""
     profile = _profile(sent.profile)
     if profile is None:
         profile = _remembered(kept.profile, read_profile)
@@ -271,7 +270,7 @@ def _profile(document: Mapping[str, Any] | None) -> WorkloadProfile | None:
 
 
 def _remembered(document: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], Any]) -> Any:
-    """None as well for a document that an older version kept and this one does not read."""
+    """The parsed document; None also for one of an older version that cannot be read."""
     try:
         return None if document is None else read(document)
     except ValueError:
@@ -279,7 +278,7 @@ def _remembered(document: Mapping[str, Any] | None, read: Callable[[Mapping[str,
 
 
 def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
-    """What arguments and literals in the source say; nothing, and why, where that is too little."""
+    """An estimate from arguments and literals in the source; NOTHING, and why, where these do not suffice."""
     if workload.problem is not None:
         return NOTHING, (workload.problem,)
     entrypoint = workload.entrypoint
@@ -302,7 +301,7 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
 
 
 def _no_configuration(_: str) -> None:
-    """Configuration files lie with the caller."""
+    """Configuration files are on the caller's machine."""
 
 
 def _whole_gpu(workload: Workload, why: Reason) -> SizingEstimate:

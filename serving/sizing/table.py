@@ -1,4 +1,4 @@
-"""What is known of job types: summaries of traces, profiles and the newest answer, on SQLite under KOPT_HOME.
+"""Evidence of job types: summaries of traces, profiles and the newest answer, on SQLite under KOPT_HOME.
 
 Shared by all replicas of a machine, kept by owner: a caller, or a namespace (``owner_of``). What is sent for one owner
 changes no other owner's answers. Evidence is on the disk before its sender has an answer; the answers themselves are
@@ -58,7 +58,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Kept:
-    """The same as texts: two that are equal lead to the same answer."""
+    """The same documents as JSON text, which compares faster."""
 
     trace: str | None = None
     profile: str | None = None
@@ -88,7 +88,7 @@ class SizeTable:
         self._db = sqlite3.connect(path, check_same_thread=False, timeout=10.0)
         self._db.executescript(_SCHEMA)
         cleanse(self._db, "size", ("caller", "job_type"), ("trace", "profile", "advice"))
-        # A connection of its own: what is being written is not waited for.
+        # A connection of its own, so that reads do not wait for writes.
         self._reading = threading.Lock()
         self._reader = sqlite3.connect(path, check_same_thread=False, timeout=_READ_WITHIN_S)
         self._queued: dict[tuple[str, str], _Row] = {}
@@ -97,7 +97,7 @@ class SizeTable:
         self._writer.start()
 
     def close(self) -> None:
-        """Writes what is waiting."""
+        """Flushes queued answers."""
         with self._news:
             self._ending = True
             self._news.notify()
@@ -126,7 +126,7 @@ class SizeTable:
     ) -> None:
         """Keep the newest answer, and what was sent with its question; what was sent before stays otherwise.
 
-        Without ``named`` the advice's name is made up, and one that is kept already stays.
+        Without ``named`` the advice's name is generated, and an existing name stays.
         """
         rows = {(owner, job_type): _Row(at_s, sent, advice, named) for owner in owners}
         with self._news:
@@ -135,7 +135,7 @@ class SizeTable:
         self._write(rows)
 
     def put_later(self, owner: str, job_type: str, at_s: float, *, advice: Mapping[str, Any], named: bool) -> None:
-        """Keep the newest answer when there is time; only the newest of several is written."""
+        """Queue an answer for writing; of several only the newest is written."""
         with self._news:
             if len(self._queued) < _MAX_QUEUED or (owner, job_type) in self._queued:
                 self._queued[owner, job_type] = _Row(at_s, Known(), advice, named)
@@ -150,7 +150,7 @@ class SizeTable:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is waiting now."""
+        """Write queued answers now."""
         with self._news:
             rows, self._queued = self._queued, {}
         try:
@@ -169,7 +169,7 @@ class SizeTable:
                     "json_set(excluded.advice, '$.name', json_extract(advice, '$.name')) END, "
                     "trace = coalesce(excluded.trace, trace), "
                     "profile = coalesce(excluded.profile, profile) "
-                    # An answer that waited may be older than what came with evidence meanwhile.
+                    # A queued answer may be older than one that came with evidence meanwhile.
                     "WHERE excluded.at_s >= at_s OR coalesce(excluded.trace, excluded.profile) IS NOT NULL",
                     (owner, job_type, row.at_s, *texts, json.dumps(redact_document(row.advice)), row.named),
                 )

@@ -63,7 +63,7 @@ class Workload:
 
     @property
     def identified(self) -> bool:
-        """Whether the job type tells the program: a path alone may hold another one tomorrow."""
+        """Whether the job type identifies the program: the file at a path may change."""
         return bool(self.image) or self.source is not None
 
     @property
@@ -105,7 +105,7 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     except EntrypointError as error:
         if not container:
             raise invalid("workload", str(error)) from None
-        # A pod may well run what its image says: its need is not known, but the question is in order.
+        # A pod may run its image's own entrypoint: its need is unknown, but the request is valid.
         entrypoint, problem = Entrypoint(Kind.TOOL, image or "container"), Reason("NO_ENTRYPOINT", f"{error}.")
     except (TypeError, AttributeError, ValueError) as error:
         raise invalid("workload", f"this is no manifest of a pod ({type(error).__name__})") from None
@@ -114,7 +114,7 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     asked = _asked(manifest, container)
     world_size = request.world_size or entrypoint.world_size or 1
     if not request.world_size and not entrypoint.world_size and (asked.gpus or 1) > 1:
-        # A script that starts a process for each GPU by itself says so nowhere in its command.
+        # A script may start a process per GPU by itself, which its command does not show.
         world_size = asked.gpus or 1
         text = f"Nothing says how many processes there are; one for each of the {world_size} GPUs is assumed."
         reasons = (*reasons, Reason("PROCESSES_ASSUMED", text, {"world_size": world_size}))
@@ -198,7 +198,7 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 
 def _no_file(_: str) -> None:
-    """Paths in a command are the caller's; the server reads none of them."""
+    """Paths in a command are on the caller's machine; the server reads none of them."""
 
 
 __all__ = ["Asked", "Workload", "gpu_selected", "read_workload"]

@@ -55,7 +55,7 @@ class BandwidthDataset:
         return next(row.machine_class for row in self.rows if row.machine == name)
 
     def size(self, name: str) -> int:
-        """Questions of a machine, not their rows: one cluster must not outweigh all others."""
+        """Distinct questions of a machine, not rows: one cluster must not outweigh all others."""
         return len({(row.asked.collective, row.asked.hardware) for row in self.rows if row.machine == name})
 
     def of(self, names: Sequence[str]) -> tuple[MeasuredRow, ...]:
@@ -146,7 +146,7 @@ class BandwidthRecipe:
         return [run_of(predictor, name, dataset.rows) for name in names]
 
     def peeks(self, predictor: Predictor, dataset: BandwidthDataset, name: str, forecasts: MachineRun) -> float:
-        """Answers know no time: nothing comes later that could be looked at."""
+        """Estimates do not depend on time, so there is no future to leak."""
         return 0.0
 
     def card(self, dataset: BandwidthDataset, parameters: Mapping[str, Any]) -> ModelCard:

@@ -34,7 +34,7 @@ class MachineRun:
 
 
 def machine_run(name: str, rows: Sequence[MeasuredRow], estimates: Sequence[BandwidthEstimate]) -> MachineRun:
-    """Holds answers against measurements: the latency up to 64 KiB, the bus bandwidth above."""
+    """Compares estimates with measurements: the latency up to 64 KiB, the bus bandwidth above."""
     parts: dict[tuple[str, object], list[tuple[float, bool]]] = defaultdict(list)
     for row, answer in zip(rows, estimates, strict=True):
         where = regime(row.asked.bytes)
@@ -76,7 +76,7 @@ class BandwidthSummary:
 
 
 def summary(label: str, runs: Sequence[MachineRun]) -> BandwidthSummary:
-    """Machines weigh alike; a figure that no machine has is 0. Raises ValueError without any."""
+    """All machines have the same weight; a figure that no machine has is 0. Raises ValueError without any."""
     if not runs:
         raise ValueError(f"no machine in {label!r}")
     large = [[cell for cell in run.cells if cell[0] == Regime.LARGE.value] for run in runs]

@@ -1,4 +1,4 @@
-"""How the checkpoint predictor is trained: labelled logs, grouped by framework, beside jobs that are made up."""
+"""How the checkpoint predictor is trained: labelled logs, grouped by framework, and synthetic jobs."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class LogDataset:
         return result.hexdigest()
 
     def group(self, name: str) -> str:
-        """Logs of frameworks that say the same things are left out together."""
+        """Frameworks with the same log messages are left out together."""
         return next(family_of(log.framework) for log in self.logs if log.name == name)
 
     def size(self, name: str) -> int:
@@ -115,7 +115,7 @@ class CheckpointRecipe:
         }
 
     def loss(self, table: LogTable, held_out: Sequence[str], parameters: Mapping[str, Any], threads: int) -> float:
-        """What macro-F1 lacks on held-out logs."""
+        """One less macro-F1 on held-out logs."""
         out = set(held_out)
         rest = replace(table, logs=tuple(log for log in table.logs if log.name not in out))
         model = CheckpointPredictor(FitSettings(**parameters)).fit(rest)
@@ -151,7 +151,7 @@ RECIPE = CheckpointRecipe()
 
 
 def answers_of(predictor: CheckpointPredictor, log: LabelledLog, *, most: int | None = None) -> list[Answer]:
-    """What is said after each line, as if the log were being written."""
+    """The answer after each line, as if the log were being written."""
     session = predictor.session()
     arrivals = log.arrivals_s[:most] or None
     return [(label, session.machine.state, session.safe) for label in session.read(log.lines[:most], arrivals)]

@@ -15,7 +15,7 @@ from kopt.data.joblogs.labelled import LabelledLog
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
 
 Answer = tuple[LineLabel, JobState, bool]
-"""Of one line: what it says, the job's state after it, and whether the job may be killed then."""
+"""Of one line: its label, the job's state after it, and whether the job is safe to kill then."""
 
 
 _UNSAFE_LIMIT = 0.02
@@ -26,7 +26,7 @@ _UNSAFE_LIMIT = 0.02
 class LogRun:
     """The counts of one log; ``labels`` maps "actual>predicted" to lines.
 
-    Startup counts as other: where one ends and the other begins is taste. ``started_safe``: writes that began while
+    Startup counts as other, as the border between the two is arbitrary. ``started_safe``: writes that began while
     the job was reported as safe (recordings only).
     """
 
@@ -55,7 +55,7 @@ class LogRun:
 
 
 def score_log(log: LabelledLog, answers: Sequence[Answer]) -> LogRun:
-    """Holds answers against a log's labels. Raises ValueError unless there is one answer per line."""
+    """Compares answers with a log's labels. Raises ValueError unless there is one answer per line."""
     if len(answers) != len(log.lines):
         raise ValueError(f"{log.name}: {len(log.lines)} lines, {len(answers)} answers")
     labels = Counter(f"{_merged(label)}>{_merged(answers[n - 1][0])}" for n, label in log.labels.items())
@@ -165,7 +165,7 @@ def summary(label: str, runs: Sequence[LogRun]) -> LogSummary:
 
 
 def f1_by_label(runs: Iterable[LogRun]) -> dict[str, float]:
-    """F1 of each label that was wanted somewhere."""
+    """F1 of each label that occurs."""
     hit, extra, lost = Counter[str](), Counter[str](), Counter[str]()
     for run in runs:
         for pair, lines in run.labels.items():
@@ -222,7 +222,7 @@ class CheckpointScoring:
         champion: Champion | None,
         rules: GateRules,
     ) -> GateDecision:
-        """No write more with a safe line, and labels better beyond noise."""
+        """Better: no more writes with a safe line than the champion's, and labels better beyond noise."""
         if not challenger:
             return refuse("TOO_LITTLE_DATA", "There is no log of an unseen framework to test the model on.")
         mine = summary("all", [log_score.run for log_score in challenger])

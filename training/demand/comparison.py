@@ -1,4 +1,4 @@
-"""From backtests to scores and a verdict: both models on rows that neither was trained on."""
+"""From backtests to scores and a gate decision: both models on rows that neither was trained on."""
 
 from collections.abc import Mapping, Sequence
 
@@ -56,7 +56,7 @@ def evaluate_challenger(
     champion: Champion | None,
     rules: GateRules,
 ) -> GateDecision:
-    """The gate's verdict. Without a champion a challenger only has to beat the last value.
+    """The gate's decision. Without a champion a challenger only has to beat the last value.
 
     A challenger whose forecasts change when the future is cut off is refused outright: it has seen what it predicts.
     """

@@ -1,4 +1,4 @@
-"""What a training run tells while it goes."""
+"""Progress reports of a training run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,4 +19,4 @@ Progress = Callable[[Event], None]
 
 
 def silent(_: Event) -> None:
-    """Says nothing."""
+    """Reports nothing."""

@@ -60,12 +60,12 @@ class GateRules:
     """Chance of an error that is accepted for the whole set of comparisons."""
     resamples: int = 300
     minimum_days: int = 2
-    """Days (over all services) in which neither model has seen anything; with fewer there is no verdict."""
+    """Days (over all services) in which neither model has seen anything; with fewer the challenger is refused."""
     minimum_rows: int = 200
     clustered_from: int = 5
     """Services from which on they are resampled too."""
     minimum_blocks: int = 12
-    """A slice with fewer blocks of four hours is not judged by itself."""
+    """A slice with fewer blocks of four hours is not evaluated by itself."""
     seed: int = 0
 
 
@@ -95,20 +95,20 @@ class GateDecision:
 
     @property
     def summary(self) -> str:
-        """The three weightiest reasons in words."""
+        """The three most important reasons as text."""
         more = len(self.reasons) - _SHOWN
         messages = [reason.message for reason in self.reasons[:_SHOWN]] + [f"And {more} more."] * (more > 0)
         return " ".join(messages)
 
 
 def refuse(code: str, message: str, **numbers: float | int | str) -> GateDecision:
-    """A refusal that rests on something else than a comparison."""
+    """A refusal for a reason other than a comparison."""
     return GateDecision(False, (Reason(code, message, numbers),))
 
 
 class Dataset(Protocol):
     """What a recipe learns from. ``names`` are the things that folds are dealt from, ``left_out`` those that cannot be
-    used, with the reason; ``digest`` tells one data set from another."""
+    used, with the reason; ``digest`` identifies the data."""
 
     @property
     def name(self) -> str: ...
@@ -132,7 +132,7 @@ class Dataset(Protocol):
 
 
 class Source(Protocol):
-    """A place training data comes from."""
+    """A source of training data."""
 
     def read(self) -> Dataset:
         """Raises the data's own error, a ValueError, for what cannot be learned from."""

@@ -42,7 +42,7 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """What a run came to. ``computed`` counts steps done now, ``kept`` those that were there already."""
+    """The result of a run. ``computed`` counts steps done now, ``kept`` those of an earlier, interrupted run."""
 
     run: str
     model: RegisteredModel
@@ -68,7 +68,7 @@ def train(
     tasks: Tasks | None = None,
     registry: Registry | None = None,
 ) -> TrainingOutcome:
-    """Train a challenger, hold it against the champion, register it, and promote it where it is better.
+    """Train a challenger, compare it with the champion, register it, and promote it if it is better.
 
     ``tasks`` default to a local Ray (or the cluster of the settings). An interrupt leaves finished steps, closes the
     MLflow run as killed and passes on. Raises TrainingError, RegistryError and what reading
@@ -205,7 +205,7 @@ class _Run:
             self.registry.record_decision(
                 name, model.version, passed=decision.passed, against=against, summary=decision.summary
             )
-            # What somebody rolled back does not come back by itself.
+            # A version that was rolled back is not promoted again automatically.
             if decision.passed and self.options.promote and "rolled_back_s" not in model.tags:
                 champion = self.registry.promote(name, model.version)
             else:

@@ -91,7 +91,7 @@ class MemoryRuns:
 
 
 class SizingRecipe:
-    """A learned residual on what code says; see ``Recipe``."""
+    """A learned residual on the estimate from code; see ``Recipe``."""
 
     predictor = "sizing"
     scoring = SizingScoring()
@@ -141,7 +141,7 @@ class SizingRecipe:
         return backtests
 
     def peeks(self, predictor: Predictor, dataset: SizingDataset, name: str, forecasts: SizedRun) -> float:
-        """A size is told from the code alone: there is nothing later to cut off."""
+        """A size is estimated from the code alone, so there is no future to leak."""
         return 0.0
 
     def card(self, dataset: SizingDataset, parameters: Mapping[str, Any]) -> ModelCard:
@@ -153,7 +153,7 @@ RECIPE = SizingRecipe()
 
 
 def name_of(run: MeasuredQuestion) -> str:
-    """Source and family, the unit that folds are dealt from."""
+    """Source and family, the unit of folds."""
     return f"{run.source}/{run.family}"
 
 

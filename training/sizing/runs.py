@@ -24,7 +24,7 @@ _TRACED_ON = "A100-SXM4-40GB"
 
 
 class NotAnswerable(LookupError):
-    """Nothing that we have can say what this run's code needs."""
+    """No method here can estimate what this run's code needs."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class ImageTracer:
     cache: TraceCache
     timeout_s: float = 180.0
     only_kept: bool = False
-    """Run nothing; take what was run before."""
+    """Run nothing; use cached runs."""
     seconds: list[float] = field(default_factory=list)
 
     def code(self, model: str, batch_size: int, library: str) -> CodeEstimate:
@@ -61,7 +61,7 @@ class ImageTracer:
 
 
 def code_of(run: MemoryRun, tracer: ImageTracer | None) -> CodeEstimate:
-    """What the code of a run says. Raises NotAnswerable."""
+    """The estimate from the code of a run. Raises NotAnswerable."""
     if run.source in _IMAGE_SOURCES and "model" in run.arguments:
         if tracer is None:
             raise NotAnswerable("no environment with timm and torchvision was given (KOPT_TRAINER_PYTHON)")
@@ -90,7 +90,7 @@ def measured_question(run: MemoryRun, tracer: ImageTracer | None, *, doubtful: b
 def measured_questions(
     runs: Sequence[MemoryRun], tracer: ImageTracer | None, progress: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[list[MeasuredQuestion], dict[str, int]]:
-    """All that can be answered, and why others cannot, with how many."""
+    """All runs that can be answered, and the reasons why others cannot, counted."""
     questions, left_out = [], dict[str, int]()
     for n, run in enumerate(runs, 1):
         try:

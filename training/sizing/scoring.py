@@ -1,4 +1,4 @@
-"""Scores of sizes: errors of the centre, misses of the interval, and what the upper end wastes."""
+"""Scores of sizes: errors of the centre, misses of the interval, and memory wasted by the upper end."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _UNDER_LIMIT = 0.03
 
 @dataclass(frozen=True)
 class SizedRun:
-    """One run with what was said of it, in bytes. ``series`` is its source and family, ``kind`` method and metric."""
+    """One run with its prediction, in bytes. ``series`` is its source and family, ``kind`` method and metric."""
 
     series: str
     run: str

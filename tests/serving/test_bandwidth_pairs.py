@@ -345,7 +345,7 @@ async def test_a_torn_file_costs_the_calibration_and_nothing_else(
 ) -> None:
     await post(http, body(ring(shipped, 3), names(3)))
     before = await ask(http)
-    pairs = endpoint.service(BandwidthService)._pairs
+    pairs = endpoint.service(BandwidthService)._pairwise
     assert pairs is not None
     pairs.close()
     for part in tmp_path.glob("bandwidth.db*"):
@@ -371,7 +371,7 @@ async def test_a_full_disk_is_told_and_what_was_kept_still_counts(
 ) -> None:
     await post(http, body(ring(shipped, 3), names(3)))
     before = await shown(http)
-    pairs = endpoint.service(BandwidthService)._pairs
+    pairs = endpoint.service(BandwidthService)._pairwise
     assert pairs is not None
     with pairs.table._open() as db:
         (pages,) = db.execute("PRAGMA page_count").fetchone()

@@ -62,8 +62,8 @@ def fit_default(
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(draft, folder)
     digest = folder_digest(folder)
-    known = json.loads(digests.read_text(encoding="utf-8")) if digests.exists() else {}
-    digests.write_text(json.dumps({**known, predictor: digest}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    recorded = json.loads(digests.read_text(encoding="utf-8")) if digests.exists() else {}
+    digests.write_text(json.dumps({**recorded, predictor: digest}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     progress(Event("fit", 2, 2, f"digest {digest}"))
     return DefaultModel(digest, data.names, data.left_out)
 
@@ -94,17 +94,17 @@ def main() -> int:
             sys.stderr.write(f"KOPT_DATA_DIR does not name a folder with {data.folder}/ in it\n")
             return 2
         dataset = data.read(folder, settings)
-        _report(fit_default(dataset, shipped_folder(name), DIGESTS_FILE, predictor=name, progress=_say))
+        _report(fit_default(dataset, shipped_folder(name), DIGESTS_FILE, predictor=name, progress=_print_event))
     return 0
 
 
 def _report(made: DefaultModel) -> None:
-    _say(Event("used", len(made.used), len(made.used) + len(made.left_out), ", ".join(made.used)))
+    _print_event(Event("used", len(made.used), len(made.used) + len(made.left_out), ", ".join(made.used)))
     for name, reason in sorted(made.left_out.items()):
-        _say(Event("left out", 1, 1, f"{name}: {reason}"))
+        _print_event(Event("left out", 1, 1, f"{name}: {reason}"))
 
 
-def _say(event: Event) -> None:
+def _print_event(event: Event) -> None:
     sys.stderr.write(f"{event.step} {event.done}/{event.total} {event.message}\n")
 
 

@@ -57,4 +57,6 @@ def routes(app: FastAPI, service: Callable[[], BandwidthService]) -> None:
         """Measured pairs of a cluster beside what is predicted of them, and its nodes' health; or which clusters
         there are."""
         cluster = request.query_params.get("cluster")
-        return json_answer(await service().shown(cluster, deadline_of(request), seen_by(request), caller_of(request)))
+        return json_answer(
+            await service().list_pairs(cluster, deadline_of(request), seen_by(request), caller_of(request))
+        )

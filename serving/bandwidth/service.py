@@ -112,10 +112,12 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
         """The answer to measured pairs. Raises Problem."""
         return await self._with_pairwise(deadline, lambda pairwise: pairwise.keep(request, caller, self.slot.current))
 
-    async def shown(self, cluster: str | None, deadline: Deadline, seen: str | None, caller: str) -> dict[str, Any]:
-        """The pairs that are kept; ``seen`` is the caller whose pairs are visible, None for all. Raises Problem."""
+    async def list_pairs(
+        self, cluster: str | None, deadline: Deadline, only_of: str | None, caller: str
+    ) -> dict[str, Any]:
+        """The pairs that are kept; ``only_of`` limits it to one caller, None for all. Raises Problem."""
         return await self._with_pairwise(
-            deadline, lambda pairwise: pairwise.show(cluster, seen, caller, self.slot.current)
+            deadline, lambda pairwise: pairwise.list_pairs(cluster, only_of, caller, self.slot.current)
         )
 
     async def _with_pairwise(
@@ -169,13 +171,13 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
     ) -> BandwidthResponse:
         node, query = self._node(request, request.topology), _query(request)
         query = replace(query, slow={**self._slow(request, scope), **query.slow})
-        machine, known, of_cluster = self._of_cluster(model, node, request, scope)
-        calibrated_model, of_probes = _calibrated(known, machine, query)
+        machine, base_model, of_cluster = self._of_cluster(model, node, request, scope)
+        calibrated_model, of_probes = _calibrated(base_model, machine, query)
         reasons = (*of_cluster, *of_probes)
 
         def estimate(of: Machine, gpus: tuple[int, ...], nodes: int) -> BandwidthEstimate:
-            asked = machine if of is node.machine else of
-            return calibrated_model.estimate(BandwidthQuestion(asked, gpus, query.collective, query.bytes, nodes))
+            target = machine if of is node.machine else of
+            return calibrated_model.estimate(BandwidthQuestion(target, gpus, query.collective, query.bytes, nodes))
 
         def of_set(gpus: tuple[int, ...]) -> BandwidthEstimate:
             return estimate(node.machine, gpus, query.nodes)
@@ -254,9 +256,9 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
             )
         return machines
 
-    def _node(self, request: BandwidthRequest, given: NodeIn | ToolOutputIn, field: str = "topology") -> _Node:
+    def _node(self, request: BandwidthRequest, topology_in: NodeIn | ToolOutputIn, field: str = "topology") -> _Node:
         """Raises Problem for what is no node's topology."""
-        topology = given.text if isinstance(given, ToolOutputIn) else _topology(given, field)
+        topology = topology_in.text if isinstance(topology_in, ToolOutputIn) else _topology(topology_in, field)
         # Nodes that differ only in their names share one cache entry.
         alike = topology if isinstance(topology, str) else replace(topology, node="")
         key = (alike, request.gpu, request.nics, request.software)
@@ -281,9 +283,9 @@ def _until(deadline: Deadline) -> Callable[[], None]:
     return still
 
 
-def _topology(given: NodeIn, field: str) -> NodeTopology:
+def _topology(topology_in: NodeIn, field: str) -> NodeTopology:
     try:
-        return NodeTopology.from_dict(given.model_dump())
+        return NodeTopology.from_dict(topology_in.model_dump())
     except TopologyError as error:
         raise invalid(field, str(error)) from None
 

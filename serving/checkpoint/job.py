@@ -57,8 +57,8 @@ class FollowedJob:
         """
         expected = self.next.get(source, 1)
         first = expected if first is None else first
-        known = min(len(texts), max(0, expected - first))
-        if known == len(texts):
+        read_before = min(len(texts), max(0, expected - first))
+        if read_before == len(texts):
             return 0
         if first > expected:
             self._miss(source, first - expected)
@@ -68,15 +68,15 @@ class FollowedJob:
             self.missed.pop(oldest := next(iter(self.next)), None)
             del self.next[oldest]
         # The sender's clock may be ahead: a time in the future would hide that the job is silent.
-        times = [None if at is None else min(at, now_s) for at in arrivals_s[known:]]
-        for number, _ in enumerate(self.session.read(texts[known:], times, source)):
+        times = [None if at is None else min(at, now_s) for at in arrivals_s[read_before:]]
+        for number, _ in enumerate(self.session.read(texts[read_before:], times, source)):
             at_s = times[number]
-            self._note(now_s if at_s is None else at_s, self.session.machine.state)
+            self._record_state(now_s if at_s is None else at_s, self.session.machine.state)
         # Times in the lines may be of another time zone: no line that was read lies in the future.
         self.session.machine.clamp_clock(now_s)
         if len(self.changes) > MOST_CHANGES:
             self.changes = condensed(self.changes, MOST_CHANGES)
-        return len(texts) - known
+        return len(texts) - read_before
 
     def _miss(self, source: str, count: int) -> None:
         self.missed[source] = self.missed.get(source, 0) + count
@@ -132,9 +132,9 @@ class FollowedJob:
     def pass_time(self, now_s: float) -> bool:
         """Record a state change caused by silence alone; returns whether there is one."""
         job_status = self.status(now_s)
-        return bool(self.changes) and self._note(now_s, job_status.state, safe=job_status.safe)
+        return bool(self.changes) and self._record_state(now_s, job_status.state, safe=job_status.safe)
 
-    def _note(self, at_s: float, state: JobState, *, safe: bool | None = None) -> bool:
+    def _record_state(self, at_s: float, state: JobState, *, safe: bool | None = None) -> bool:
         safe = (self.session.safe and not self._doubt) if safe is None else safe
         last = self.changes[-1] if self.changes else None
         if last is not None and last.state == state and last.safe == safe:

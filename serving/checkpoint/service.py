@@ -121,9 +121,9 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         try:
             return await self._on_thread(caller, deadline, self._read_lines, model, request, caller)
         except TimeoutError:
-            taken = " The lines are read all the same; ask again." if request.lines else ""
+            accepted = " The lines are read all the same; ask again." if request.lines else ""
             why = deadline.reason
-            return self._fallback(request, Reason(why.code, why.message + taken, why.numbers))
+            return self._fallback(request, Reason(why.code, why.message + accepted, why.numbers))
         except Problem:
             raise
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
@@ -227,10 +227,10 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
     def _list(self, model: CheckpointPredictor, owner: str | None, job: str | None) -> dict[str, Any]:
         now_s = self._clock()
         rows = self.table.rows(owner, now_s - RECENT_S, SHOWN, job)
-        result = [self._shown(model, row, now_s) for row in rows]
+        result = [self._job_document(model, row, now_s) for row in rows]
         return {"schema": SCHEMA, "jobs": [item for item in result if item is not None], "now": now_s}
 
-    def _shown(self, model: CheckpointPredictor, row: Row, now_s: float) -> dict[str, Any] | None:
+    def _job_document(self, model: CheckpointPredictor, row: Row, now_s: float) -> dict[str, Any] | None:
         key = (row.owner, row.job)
         held = self._held.get(*key)
         if held is None or held.stamp != row.stamp:

@@ -76,11 +76,11 @@ def _choice(query: BandwidthQuery, machines: Sequence[Machine], still: Callable[
 
 
 def _offer(number: int, query: BandwidthQuery, machine: Machine) -> NodeOffer:
-    offered_node, there = query.offers[number], machine.node.gpus
-    free = tuple(sorted(set(there if offered_node.free is None else offered_node.free)))
-    missing = sorted(set(free) - set(there))
+    offered_node, present = query.offers[number], machine.node.gpus
+    free = tuple(sorted(set(present if offered_node.free is None else offered_node.free)))
+    missing = sorted(set(free) - set(present))
     if missing:
-        text = f"GPU {missing[0]} is not there; the node has {', '.join(map(str, there))}"
+        text = f"GPU {missing[0]} is not there; the node has {', '.join(map(str, present))}"
         raise WrongQuestion(f"offers.{number}.free", text)
     return NodeOffer(offered_node.name, machine, free, tuple(offered_node.domains))
 

@@ -416,13 +416,13 @@ def fallback_answer(query: DemandQuery, why: Reason, lending: LendingSettings) -
 
 
 def _fallback_series(query: DemandQuery, history: History, why: Reason, lending: LendingSettings) -> SeriesForecast:
-    known = recent(history.t, history.value)
-    bucket_s = GRID_S if known is None else known.bucket_s
-    predictions = fallback_forecast(known, query.horizons_s, query.quantiles, query.unit, why)
-    recent_max = None if known is None else known.half_hour_max
+    recent_demand = recent(history.t, history.value)
+    bucket_s = GRID_S if recent_demand is None else recent_demand.bucket_s
+    predictions = fallback_forecast(recent_demand, query.horizons_s, query.quantiles, query.unit, why)
+    recent_max = None if recent_demand is None else recent_demand.half_hour_max
     capacity = query.capacity_per_gpu
-    if capacity is not None and known is not None:
-        capacity *= known.bucket_s / known.step_s
+    if capacity is not None and recent_demand is not None:
+        capacity *= recent_demand.bucket_s / recent_demand.step_s
     horizons = tuple(
         HorizonForecast(
             horizon_s,

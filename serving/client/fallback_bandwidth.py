@@ -149,11 +149,11 @@ def _choice(query: BandwidthQuery, machine: Machine, still: Still, choices: Choi
     """The set that ``topology.sets.within_node.choose_gpus`` takes, within the deadline; and how many GPUs are free."""
     if query.count is None or query.offers:
         return None, 0
-    there = machine.node.gpus
-    free = tuple(sorted(set(there if query.free is None else query.free)))
-    missing = sorted(set(free) - set(there))
+    present = machine.node.gpus
+    free = tuple(sorted(set(present if query.free is None else query.free)))
+    missing = sorted(set(free) - set(present))
     if missing:
-        raise WrongQuestion("free", f"GPU {missing[0]} is not there; the node has {', '.join(map(str, there))}")
+        raise WrongQuestion("free", f"GPU {missing[0]} is not there; the node has {', '.join(map(str, present))}")
     if query.count < 1 or query.count * query.nodes < 2:
         raise WrongQuestion("count", "a collective needs two GPUs at least")
     if query.count > len(free):
@@ -163,20 +163,20 @@ def _choice(query: BandwidthQuery, machine: Machine, still: Still, choices: Choi
         still()
         return bus_gbps(machine, gpus, query.nodes, kind=query.collective, size_bytes=query.bytes)
 
-    asked = (free, query.count, query.collective, query.bytes, query.nodes)
-    if asked not in choices:
+    cache_key = (free, query.count, query.collective, query.bytes, query.nodes)
+    if cache_key not in choices:
         # What links within the node allow bounds nothing that crosses the network.
         limit = limit_of(machine, query.count, query.collective, query.bytes) if query.nodes == 1 else None
-        choices[asked] = best_set(machine.node, free, query.count, value, limit)
-    return choices[asked], len(free)
+        choices[cache_key] = best_set(machine.node, free, query.count, value, limit)
+    return choices[cache_key], len(free)
 
 
 def _estimate(query: BandwidthQuery, machine: Machine, gpus: tuple[int, ...], nodes: int) -> BandwidthEstimate:
     """Raises BandwidthError."""
     result = gpu_set(machine, gpus, nodes)
     physics = analytic(result, query.collective, query.bytes)
-    known = _SPREAD_LARGE if query.bytes >= _LARGE_BYTES else _SPREAD
-    spread = math.exp(math.hypot(known, _SPREAD_UNKNOWN if result.unknown else 0.0))
+    known_spread = _SPREAD_LARGE if query.bytes >= _LARGE_BYTES else _SPREAD
+    spread = math.exp(math.hypot(known_spread, _SPREAD_UNKNOWN if result.unknown else 0.0))
     took_us, algorithm_gbps = physics.latency_us, query.bytes / physics.latency_us / 1e3
     gbps = algorithm_gbps * query.collective.bus_factor(result.ranks)
     text = f"By links and algorithms alone: {physics.algorithm} at {physics.gigabytes_per_s:.3g} GB/s."

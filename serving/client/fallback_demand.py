@@ -87,24 +87,26 @@ def recent(t: Sequence[float], value: Sequence[float | None]) -> Recent | None:
     ``t`` (seconds) and ``value`` have the same length; None and NaN are gaps. Never raises on odd histories: times
     out of order are sorted, a repeated time keeps its larger value, impossible amounts count as gaps.
     """
-    known: dict[float, float] = {}
+    demand_at: dict[float, float] = {}
     for time_s, amount in zip(t, value, strict=False):
         if amount is not None and math.isfinite(time_s) and math.isfinite(amount) and amount >= 0:
-            known[time_s] = max(amount, known.get(time_s, 0.0))
-    if not known:
+            demand_at[time_s] = max(amount, demand_at.get(time_s, 0.0))
+    if not demand_at:
         return None
-    times = sorted(known)
+    times = sorted(demand_at)
     step_s = _step_s(times)
     bucket_s = step_s
     if step_s < GRID_S:
-        known, bucket_s = _summed(known, times, step_s), GRID_S
-        times = sorted(known)
+        demand_at, bucket_s = _summed(demand_at, times, step_s), GRID_S
+        times = sorted(demand_at)
     end = times[-1]
     near = times[bisect_left(times, min(end, end - REACTIVE_WINDOW_S + bucket_s)) :]
     week = times[bisect_left(times, end - CAP_WINDOW_S) :]
-    values = [known[time_s] for time_s in week]
+    values = [demand_at[time_s] for time_s in week]
     mean = sum(values) / len(values)
-    return Recent(known[end], mean, max(known[time_s] for time_s in near), max(values), bucket_s, end + step_s, step_s)
+    return Recent(
+        demand_at[end], mean, max(demand_at[time_s] for time_s in near), max(values), bucket_s, end + step_s, step_s
+    )
 
 
 def _step_s(times: Sequence[float]) -> int:
@@ -112,11 +114,11 @@ def _step_s(times: Sequence[float]) -> int:
     return max(1, round(min(gaps))) if gaps else GRID_S
 
 
-def _summed(known: Mapping[float, float], times: Sequence[float], step_s: int) -> dict[float, float]:
+def _summed(demand_at: Mapping[float, float], times: Sequence[float], step_s: int) -> dict[float, float]:
     """Sums to the grid, aligned to the newest bucket; a block with gaps is scaled up from what it has."""
     end, blocks = times[-1], dict[int, list[float]]()
     for time_s in times:
-        blocks.setdefault(int((end - time_s) // GRID_S), []).append(known[time_s])
+        blocks.setdefault(int((end - time_s) // GRID_S), []).append(demand_at[time_s])
     return {end - k * GRID_S: sum(block) / len(block) * GRID_S / step_s for k, block in blocks.items()}
 
 
@@ -168,10 +170,10 @@ def _at(history: Recent, horizon_s: int, quantiles: Sequence[float], unit: str, 
 
 def _ratio(horizon_s: float, q: float) -> float:
     """``SPREAD`` between and beyond its points: log-linear in time, linear in the logit of the probability."""
-    known = sorted(SPREAD)
-    logs = [_between(list(SPREAD[h]), [math.log(v) for v in SPREAD[h].values()], q, _logit) for h in known]
-    clipped = min(max(float(horizon_s), float(known[0])), 86_400.0)
-    return math.exp(_between([float(h) for h in known], logs, clipped, math.log))
+    spans_s = sorted(SPREAD)
+    logs = [_between(list(SPREAD[h]), [math.log(v) for v in SPREAD[h].values()], q, _logit) for h in spans_s]
+    clipped = min(max(float(horizon_s), float(spans_s[0])), 86_400.0)
+    return math.exp(_between([float(h) for h in spans_s], logs, clipped, math.log))
 
 
 def _logit(p: float) -> float:
@@ -183,5 +185,5 @@ def _between(xs: Sequence[float], ys: Sequence[float], x: float, scale: Callable
     if x <= xs[0]:
         return ys[0]
     i = min(bisect_left(xs, x), len(xs) - 1)
-    left, right = scale(xs[i - 1]), scale(xs[i])
-    return ys[i - 1] + (ys[i] - ys[i - 1]) * (scale(x) - left) / (right - left)
+    lower, upper = scale(xs[i - 1]), scale(xs[i])
+    return ys[i - 1] + (ys[i] - ys[i - 1]) * (scale(x) - lower) / (upper - lower)

@@ -77,8 +77,8 @@ class SizeAdvice:
     @property
     def saved_milli_gpu(self) -> int | None:
         """Asked for less needed; negative where too little is asked for. None where either is not known."""
-        asked, needed = self.asked_milli_gpu, self.needed_milli_gpu
-        return None if asked is None or needed is None or self.to_gpu != self.gpu else asked - needed
+        requested, needed = self.asked_milli_gpu, self.needed_milli_gpu
+        return None if requested is None or needed is None or self.to_gpu != self.gpu else requested - needed
 
     @property
     def advised(self) -> str:

@@ -117,7 +117,7 @@ class SizeAdviceOut:
         return size_advice(self.name, self.image, self.asked, self.made_at_s, self.estimate)
 
 
-def size_advice(name: str, image: str, asked: AskedOut, made_at_s: float, estimate: SizingResponse) -> SizeAdvice:
+def size_advice(name: str, image: str, requested: AskedOut, made_at_s: float, estimate: SizingResponse) -> SizeAdvice:
     """What an estimate, made at a moment, means for a workload."""
     memory, share = estimate.memory, estimate.recommendation
     return SizeAdvice(
@@ -125,9 +125,9 @@ def size_advice(name: str, image: str, asked: AskedOut, made_at_s: float, estima
         estimate.script,
         image,
         estimate.gpu,
-        asked.gpus,
-        asked.memory_mib,
-        asked.fraction,
+        requested.gpus,
+        requested.memory_mib,
+        requested.fraction,
         memory.peak_bytes,
         memory.low_bytes,
         memory.high_bytes,

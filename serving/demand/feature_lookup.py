@@ -77,28 +77,28 @@ class StoredFeatures:
     ) -> list[Stored]:
         """One result per name; refusals for names without a usable row. Raises FeatureStoreError."""
         rows = self._read(names)
-        asked_for = (model.version, tuple(names), tuple(horizons_s), tuple(quantiles), unit)
+        cache_key = (model.version, tuple(names), tuple(horizons_s), tuple(quantiles), unit)
         read_at = tuple(row.read_at for row in rows)
-        before = self._answers.get(asked_for)
+        before = self._answers.get(cache_key)
         if before is not None and before[0] == read_at:
             return before[1]
         storeds = self._forecast(model, rows, horizons_s, quantiles, unit)
         if len(self._answers) >= _MOST_ANSWERS:
             self._answers.clear()
-        self._answers[asked_for] = (read_at, storeds)
+        self._answers[cache_key] = (read_at, storeds)
         return storeds
 
     def _forecast(
         self, model: RowModel, rows: list[_Row], horizons_s: Sequence[int], quantiles: Sequence[float], unit: str
     ) -> list[Stored]:
         usable = [row for row in rows if row.problem is None]
-        asked = sorted({0.5, *_INTERVAL, *quantiles})
-        values = model.predict_rows(np.array([row.features for row in usable]), asked) if usable else np.empty(0)
+        levels = sorted({0.5, *_INTERVAL, *quantiles})
+        values = model.predict_rows(np.array([row.features for row in usable]), levels) if usable else np.empty(0)
         answers = iter(values)
         return [
             _refused(row.problem, model.version, horizons_s, unit)
             if row.problem is not None
-            else _answered(row, next(answers), asked, model.version, horizons_s, quantiles, unit)
+            else _answered(row, next(answers), levels, model.version, horizons_s, quantiles, unit)
             for row in rows
         ]
 
@@ -140,7 +140,7 @@ def _refused(problem: Reason, version: ModelVersion, horizons_s: Sequence[int], 
 def _answered(
     row: _Row,
     values: NDArray[np.float64],
-    asked: list[float],
+    levels: list[float],
     version: ModelVersion,
     horizons_s: Sequence[int],
     quantiles: Sequence[float],
@@ -152,14 +152,14 @@ def _answered(
     recent_max = max(last, (last + floor) * float(np.exp(rise)) - floor) if np.isfinite(rise) else last
     text = f"From the feature store's newest row, last value {last:.4g} {unit}; send the history for a closer answer."
     why = Reason("STORED_FEATURES", text, {"last": last})
-    predictions = tuple(_at(row, values, asked, version, h, quantiles, unit, why) for h in horizons_s)
+    predictions = tuple(_at(row, values, levels, version, h, quantiles, unit, why) for h in horizons_s)
     return Stored(predictions, step_s, recent_max)
 
 
 def _at(
     row: _Row,
     values: NDArray[np.float64],
-    asked: list[float],
+    levels: list[float],
     version: ModelVersion,
     horizon_s: int,
     quantiles: Sequence[float],
@@ -170,7 +170,7 @@ def _at(
         text = f"Stored features reach {HORIZONS_S[-1]} s ahead; send the history for {horizon_s} s."
         return Prediction.refusal(Reason("HORIZON_TOO_FAR", text), unit=unit, model=version, horizon_s=float(horizon_s))
     by_level: dict[float, float] = {
-        q: float(np.interp(horizon_s, HORIZONS_S, values[:, column])) for column, q in enumerate(asked)
+        q: float(np.interp(horizon_s, HORIZONS_S, values[:, column])) for column, q in enumerate(levels)
     }
     return Prediction(
         by_level[0.5],

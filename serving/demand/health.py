@@ -110,8 +110,8 @@ def population_stability(values: Floats, newest: int = 288) -> float | None:
 
     None with less than a day of either. 0 is no shift; bins are smoothed by half a count.
     """
-    known = values[np.isfinite(values)]
-    before, now = known[:-newest], known[-newest:]
+    finite = values[np.isfinite(values)]
+    before, now = finite[:-newest], finite[-newest:]
     if len(before) < newest or len(now) < newest:
         return None
     if before.min() == before.max() and now.min() == now.max() == before.max():

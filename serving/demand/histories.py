@@ -52,8 +52,8 @@ def _series(path: str, entry: SeriesIn, unit: str) -> DemandSeries | None:
 
 
 def _refuse_columns_without_times(path: str, entry: SeriesIn) -> None:
-    given = {"in_tok": entry.in_tok, "out_tok": entry.out_tok, "tenants": entry.tenants}
-    for name, column in given.items():
+    columns = {"in_tok": entry.in_tok, "out_tok": entry.out_tok, "tenants": entry.tenants}
+    for name, column in columns.items():
         if column is not None:
             raise invalid(f"{path}.{name}", "needs t and value beside it")
 

@@ -156,12 +156,12 @@ def _model(app: FastAPI, service: Callable[[], DemandService]) -> None:
         _require(name)
         content = await read_json(request)
         try:
-            asked = _INFER.validate_json(content)
+            infer_request = _INFER.validate_json(content)
         except ValidationError as error:
             raise from_validation(error) from None
-        demand = _demand_request(asked)
+        demand = _demand_request(infer_request)
         forecast = await service().forecast(demand, deadline_of(request), caller_of(request))
-        return _json(_outputs(asked, demand, forecast))
+        return _json(_outputs(infer_request, demand, forecast))
 
 
 def _require(name: str) -> None:
@@ -178,12 +178,12 @@ def _listed(tensors: dict[str, tuple[str, list[int]]]) -> list[dict[str, Any]]:
     return [{"name": name, "datatype": kind, "shape": shape} for name, (kind, shape) in tensors.items()]
 
 
-def _demand_request(asked: InferRequest) -> DemandRequest:
-    tensors = {tensor.name: (index, tensor) for index, tensor in enumerate(asked.inputs)}
+def _demand_request(infer_request: InferRequest) -> DemandRequest:
+    tensors = {tensor.name: (index, tensor) for index, tensor in enumerate(infer_request.inputs)}
     for name, (index, _) in tensors.items():
         if name not in _INPUTS:
             raise invalid(f"inputs.{index}.name", f"there is no input {name[:64]!r}; there are {', '.join(_INPUTS)}")
-    if len(tensors) != len(asked.inputs):
+    if len(tensors) != len(infer_request.inputs):
         raise invalid("inputs", "an input occurs twice")
     for name in ("value", "step_s"):
         if name not in tensors:
@@ -241,7 +241,7 @@ def _whole(index: int, tensor: TensorIn) -> list[int]:
     return [int(number) for number in flat if number is not None]
 
 
-def _outputs(asked: InferRequest, demand: DemandRequest, forecast: DemandForecast) -> dict[str, Any]:
+def _outputs(infer_request: InferRequest, demand: DemandRequest, forecast: DemandForecast) -> dict[str, Any]:
     for index, series_forecast in enumerate(forecast.series):
         refused = [h.demand for h in series_forecast.horizons if h.demand.refused]
         if refused:
@@ -259,7 +259,7 @@ def _outputs(asked: InferRequest, demand: DemandRequest, forecast: DemandForecas
         _tensor("horizons_s", [len(horizons)], horizons),
         _tensor("quantiles", [len(quantiles)], quantiles),
     ]
-    named = {"id": asked.id} if asked.id is not None else {}
+    named = {"id": infer_request.id} if infer_request.id is not None else {}
     return {**named, "model_name": MODEL, "model_version": forecast.model.version, "outputs": outputs}
 
 

@@ -25,25 +25,25 @@ class Adviser:
         self._table, self._settings = table, settings or LendingSettings()
         self._newest: KeptByCaller[str, Observation] = KeptByCaller(most)
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Advice for the pool of this observation, where it says how many GPUs there are and what one serves."""
-        if seen.entry.gpus is None or seen.capacity_per_bucket is None:
+        if observation.entry.gpus is None or observation.capacity_per_bucket is None:
             return
-        self._newest.put(seen.caller, seen.entry.name, seen)
-        name = pool_name(seen)
+        self._newest.put(observation.caller, observation.entry.name, observation)
+        name = pool_name(observation)
         members = [
             other
-            for other in self._newest.values(seen.caller)
-            if pool_name(other) == name and seen.at_s - other.at_s <= STALE_S
+            for other in self._newest.values(observation.caller)
+            if pool_name(other) == name and observation.at_s - other.at_s <= STALE_S
         ]
-        self._advise(name, members, seen)
+        self._advise(name, members, observation)
 
-    def _advise(self, name: str, members: list[Observation], seen: Observation) -> None:
+    def _advise(self, name: str, members: list[Observation], observation: Observation) -> None:
         pool = _pool(name, members)
-        stored = self._table.advice_state(seen.caller, name)
+        stored = self._table.advice_state(observation.caller, name)
         # This advice is not applied, so no GPUs count as lent: only the hold time carries over.
         state = LendingState() if stored is None else _state(json.loads(stored))
-        decision, after = decide(pool, state, seen.at_s, self._settings)
+        decision, after = decide(pool, state, observation.at_s, self._settings)
         document = {
             "pool": name,
             "services": sorted(member.entry.name for member in members),
@@ -56,16 +56,16 @@ class Adviser:
                 }
                 for point in lendable_curve(pool, self._settings)
             ],
-            "made_at_s": seen.at_s,
+            "made_at_s": observation.at_s,
             "fallback": any(member.answer.fallback for member in members),
         }
         kept = json.dumps({"recent": after.recent})
-        self._table.put_advice(seen.caller, name, seen.at_s, json.dumps(document), kept)
+        self._table.put_advice(observation.caller, name, observation.at_s, json.dumps(document), kept)
 
 
-def pool_name(seen: Observation) -> str:
+def pool_name(observation: Observation) -> str:
     """The pool a service draws on: its own, unless it names one."""
-    return seen.entry.pool or seen.entry.name
+    return observation.entry.pool or observation.entry.name
 
 
 def _pool(name: str, members: list[Observation]) -> Pool:

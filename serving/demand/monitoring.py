@@ -183,13 +183,13 @@ class PredictionTable:
         """Delete rows past their retention, and beyond what is kept the oldest of the caller that has most; returns how
         many predictions."""
         with self._lock, self._db:
-            gone = self._db.execute("DELETE FROM prediction WHERE made_at_s < ?", (now_s - RETENTION_S,)).rowcount
-            gone += trim(self._db, "prediction", _KEY, "made_at_s", MOST_ROWS, ("caller",))
+            deleted = self._db.execute("DELETE FROM prediction WHERE made_at_s < ?", (now_s - RETENTION_S,)).rowcount
+            deleted += trim(self._db, "prediction", _KEY, "made_at_s", MOST_ROWS, ("caller",))
             self._db.execute("DELETE FROM health WHERE updated_s < ?", (now_s - RETENTION_S,))
             self._db.execute("DELETE FROM advice WHERE made_at_s < ?", (now_s - RETENTION_S,))
             trim(self._db, "health", "caller, series, role", "updated_s", MOST_STATES, ("caller",))
             trim(self._db, "advice", "caller, pool", "made_at_s", MOST_STATES, ("caller",))
-        return int(gone)
+        return int(deleted)
 
 
 def _actual(series: DemandSeries, target_s: float, bucket_s: int) -> float | None:

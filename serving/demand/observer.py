@@ -87,18 +87,18 @@ class TableObserver:
         alarms_at = prune_at = time.monotonic()
         while True:
             try:
-                seen = self._queue.get(timeout=_ALARMS_EVERY_S)
+                observation = self._queue.get(timeout=_ALARMS_EVERY_S)
             except queue.Empty:
-                seen = None
+                observation = None
             else:
-                if seen is None:
+                if observation is None:
                     return
                 with self._lock:
-                    self._queued.release(seen.caller)
+                    self._queued.release(observation.caller)
             began = time.monotonic()
             try:
-                if seen is not None:
-                    self.handle(seen)
+                if observation is not None:
+                    self.handle(observation)
                 if time.monotonic() >= alarms_at:
                     self._read_alarms()
                     alarms_at = time.monotonic() + _ALARMS_EVERY_S
@@ -109,30 +109,30 @@ class TableObserver:
                 _LOG.exception("an observation was lost")
             self._ending.wait((time.monotonic() - began) * (1 / _SHARE - 1))
 
-    def handle(self, seen: Observation) -> None:
+    def handle(self, observation: Observation) -> None:
         """Match, evaluate and record one observation (on the observer's thread; tests call it directly)."""
-        self._table.match(seen.caller, seen.series)
-        drift = population_stability(seen.series.value)
-        self._evaluate(seen, CHAMPION, drift)
-        self._table.add(_rows(seen, CHAMPION, seen.evaluated))
+        self._table.match(observation.caller, observation.series)
+        drift = population_stability(observation.series.value)
+        self._evaluate(observation, CHAMPION, drift)
+        self._table.add(_rows(observation, CHAMPION, observation.evaluated))
         if self._challenger is not None and self._challenger.current is not None:
             model = self._challenger.current
-            series = seen.series.resampled()
-            horizons = [horizon.horizon_s for horizon in seen.answer.horizons]
-            self._evaluate(seen, CHALLENGER, None)
-            self._table.add(_rows(seen, CHALLENGER, model.forecast(series, horizons, seen.quantiles)))
+            series = observation.series.resampled()
+            horizons = [horizon.horizon_s for horizon in observation.answer.horizons]
+            self._evaluate(observation, CHALLENGER, None)
+            self._table.add(_rows(observation, CHALLENGER, model.forecast(series, horizons, observation.quantiles)))
         if self._adviser is not None:
-            self._adviser.observe(seen)
+            self._adviser.observe(observation)
 
-    def _evaluate(self, seen: Observation, role: str, drift: float | None) -> None:
-        name = seen.entry.name
-        matched = self._table.matched(seen.caller, name, role)
-        alarmed, reasons = alarm(matched, role == CHAMPION and self.distrusted(seen.caller, name) is not None)
+    def _evaluate(self, observation: Observation, role: str, drift: float | None) -> None:
+        name = observation.entry.name
+        matched = self._table.matched(observation.caller, name, role)
+        alarmed, reasons = alarm(matched, role == CHAMPION and self.distrusted(observation.caller, name) is not None)
         if drift is not None and drift > PSI_NOTICE:
             text = f"Demand has moved: stability index {drift:.2f}, above {PSI_NOTICE:g}, against the days before."
             reasons = (*reasons, Reason("DRIFT", text, {"psi": drift}))
         state = SeriesState(
-            seen.caller,
+            observation.caller,
             name,
             role,
             len(matched),
@@ -164,29 +164,29 @@ class TableObserver:
                 self._set_alarm(state)
 
 
-def _rows(seen: Observation, role: str, predictions: Sequence[Prediction]) -> list[Row]:
-    end_s = seen.series.start_s + len(seen.series) * seen.series.step_s
-    bucket_s = seen.answer.bucket_s
+def _rows(observation: Observation, role: str, predictions: Sequence[Prediction]) -> list[Row]:
+    end_s = observation.series.start_s + len(observation.series) * observation.series.step_s
+    bucket_s = observation.answer.bucket_s
     rows = []
     for prediction in predictions:
-        median, upper_q = prediction.value, _upper(seen.quantiles)
+        median, upper_q = prediction.value, _upper(observation.quantiles)
         if median is None or prediction.horizon_s is None or upper_q not in prediction.quantiles:
             continue
         ahead = max(1, int(prediction.horizon_s // bucket_s))
         rows.append(
             Row(
-                seen.caller,
-                seen.entry.name,
+                observation.caller,
+                observation.entry.name,
                 role,
                 int(prediction.horizon_s),
                 end_s + (ahead - 1) * bucket_s,
-                seen.at_s,
+                observation.at_s,
                 prediction.model.version,
                 bucket_s,
                 float(prediction.quantiles.get(0.5, median)),
                 float(prediction.quantiles[upper_q]),
                 upper_q,
-                _last(seen),
+                _last(observation),
             )
         )
     return rows
@@ -197,7 +197,7 @@ def _upper(quantiles: Sequence[float]) -> float:
     return min(quantiles, key=lambda q: abs(q - 0.95))
 
 
-def _last(seen: Observation) -> float:
-    value = seen.series.resampled().value
-    known = value[value == value]
-    return float(known[-1]) if len(known) else 0.0
+def _last(observation: Observation) -> float:
+    value = observation.series.resampled().value
+    finite = value[value == value]
+    return float(finite[-1]) if len(finite) else 0.0

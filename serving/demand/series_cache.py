@@ -20,7 +20,7 @@ class Remembered:
 
     memory: SeriesMemory = field(default_factory=SeriesMemory)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    asked: tuple[object, ...] | None = None
+    request_key: tuple[object, ...] | None = None
     """The last request in full, with the history's bytes, and its answer: callers poll within a bucket."""
     answer: tuple[Prediction, ...] = ()
 

@@ -145,11 +145,11 @@ class DemandService(PredictorService[DemandModel]):
         for slot in self.slots:
             self._counters.refused.labels(slot.alias).set(int(slot.refuses))
 
-    async def advice(self, seen: str | None) -> Mapping[str, list[Any]]:
+    async def advice(self, only_of: str | None) -> Mapping[str, list[Any]]:
         """``recommendations``: lending advice per pool."""
         if self.table is None:
             return {"recommendations": []}
-        documents = await asyncio.to_thread(self.table.advice, seen, time.time() - self._advice_age_s)
+        documents = await asyncio.to_thread(self.table.advice, only_of, time.time() - self._advice_age_s)
         return {"recommendations": [json.loads(document) for document in documents]}
 
     def open_store(self) -> None:
@@ -291,13 +291,15 @@ class DemandService(PredictorService[DemandModel]):
         return [self._fallback(request, entry, why) for entry in request.series]
 
     def _fallback(self, request: DemandRequest, entry: SeriesIn, why: Reason) -> SeriesForecast:
-        known = recent(entry.t or (), entry.value or ())
-        predictions = fallback_forecast(known, request.horizons_s, request.quantiles, request.unit, why)
+        recent_demand = recent(entry.t or (), entry.value or ())
+        predictions = fallback_forecast(recent_demand, request.horizons_s, request.quantiles, request.unit, why)
         capacity = request.capacity_per_gpu
-        if known is None:
+        if recent_demand is None:
             return self._series(request, entry.name, GRID_S, predictions, capacity, None)
-        per_bucket = None if capacity is None else capacity * known.bucket_s / known.step_s
-        return self._series(request, entry.name, known.bucket_s, predictions, per_bucket, known.half_hour_max)
+        per_bucket = None if capacity is None else capacity * recent_demand.bucket_s / recent_demand.step_s
+        return self._series(
+            request, entry.name, recent_demand.bucket_s, predictions, per_bucket, recent_demand.half_hour_max
+        )
 
     def _from_store(self, job: Job, names: list[str]) -> dict[str, SeriesForecast]:
         if not names:
@@ -326,7 +328,7 @@ class DemandService(PredictorService[DemandModel]):
 def _ask(job: Job, series: DemandSeries, kept: Remembered) -> tuple[Prediction, ...]:
     """The model's answer; the cached one where request and history are byte for byte the same."""
     request = job.request
-    asked = (
+    request_key = (
         series.value.tobytes(),
         series.start_s,
         series.unit,
@@ -335,11 +337,11 @@ def _ask(job: Job, series: DemandSeries, kept: Remembered) -> tuple[Prediction, 
         request.now_s,
     )
     with kept.lock:
-        if kept.asked != asked:
+        if kept.request_key != request_key:
             kept.answer = job.model.forecast(
                 series, request.horizons_s, request.quantiles, now_s=request.now_s, calibration=kept.memory
             )
-            kept.asked = asked
+            kept.request_key = request_key
         return kept.answer
 
 
@@ -360,9 +362,9 @@ def _on_grid(path: str, series: DemandSeries) -> tuple[DemandSeries, DemandSerie
 def recent_max(series: DemandSeries) -> float:
     """The largest demand of the last half hour; 0 where there is none."""
     buckets = max(1, REACTIVE_WINDOW_S // series.step_s)
-    known = series.value[-buckets:]
-    known = known[np.isfinite(known)]
-    return float(known.max()) if len(known) else 0.0
+    values = series.value[-buckets:]
+    values = values[np.isfinite(values)]
+    return float(values.max()) if len(values) else 0.0
 
 
 def _finite(prediction: Prediction) -> bool:

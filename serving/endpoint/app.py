@@ -199,8 +199,8 @@ def _models(app: FastAPI, endpoint: Endpoint) -> None:
         """Registered versions of every predictor and which ones answer; why a newer one does not."""
         refused = _refused(endpoint)
         try:
-            known = await asyncio.to_thread(endpoint.versions)
-            rows = _registered(known, endpoint)
+            versions = await asyncio.to_thread(endpoint.versions)
+            rows = _registered(versions, endpoint)
         except RegistryError as error:
             rows = _loaded(endpoint)
             if all(reason.code != REGISTRY_DOWN for reason in refused):
@@ -235,7 +235,7 @@ def _status(app: FastAPI, endpoint: Endpoint) -> None:
 
 def _registered(models: Sequence[RegisteredModel], endpoint: Endpoint) -> list[dict[str, Any]]:
     """Registered versions; and what serves without being registered, such as the package's default model."""
-    known = {(model.name, model.version) for model in models}
+    registered = {(model.name, model.version) for model in models}
     serving = {(slot.name, slot.version.version) for slot in endpoint.answering if slot.version is not None}
     rows = [
         {
@@ -247,7 +247,9 @@ def _registered(models: Sequence[RegisteredModel], endpoint: Endpoint) -> list[d
         }
         for model in models
     ]
-    return rows + [row for row in _loaded(endpoint) if row["serving"] and (row["name"], row["version"]) not in known]
+    return rows + [
+        row for row in _loaded(endpoint) if row["serving"] and (row["name"], row["version"]) not in registered
+    ]
 
 
 def _loaded(endpoint: Endpoint) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ class Identity:
         kind, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not token.strip():
             raise Problem(401, "Send a service account's token: Authorization: Bearer …", headers=_CHALLENGE)
-        caller = await _asked(self._reviewer.caller(token.strip()))
+        caller = await _reviewed(self._reviewer.caller(token.strip()))
         if caller is None:
             raise Problem(401, "The token is not valid, or no longer; get a new one.", headers=_CHALLENGE)
         verb, path = scope["method"].lower(), scope["path"]
@@ -84,10 +84,10 @@ class Identity:
         return caller
 
     async def _may(self, caller: "Caller", verb: str, path: str) -> bool:
-        return await _asked(self._reviewer.may(caller, verb, path))
+        return await _reviewed(self._reviewer.may(caller, verb, path))
 
 
-async def _asked(question: Awaitable[T]) -> T:
+async def _reviewed(question: Awaitable[T]) -> T:
     try:
         return await question
     except ApiError as error:
@@ -111,7 +111,7 @@ async def answering_namespace(request: Request, namespace: str | None, *, tells:
     if rights is None or not namespace:
         return ""
     verb = "patch" if tells else "list"
-    if not await _asked(rights(verb, namespace)):
+    if not await _reviewed(rights(verb, namespace)):
         what = "tell what the jobs of" if tells else "ask about the jobs of"
         text = f"{caller_of(request)} may not {what} namespace {namespace} need: it needs the right to {verb} its Jobs."
         raise Problem(403, text)
@@ -122,7 +122,7 @@ async def sees_all_measurements(request: Request) -> bool:
     """Whether the caller may use every caller's measured pairs: the verb list on their path; everybody where callers
     do not authenticate. Raises Problem 503 where nobody can say."""
     may: Callable[[str, str], Awaitable[bool]] | None = request.scope.get(_MAY)
-    return may is None or await _asked(may("list", PAIRWISE))
+    return may is None or await _reviewed(may("list", PAIRWISE))
 
 
 def seen_by(request: Request) -> str | None:

@@ -28,8 +28,8 @@ class HostCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Only clients that are no browser leave it out.
-        asked = Headers(scope=scope).getlist("host") if scope["type"] == "http" else []
-        if all(self._answers(host) for host in asked) and len(asked) <= 1:
+        requested = Headers(scope=scope).getlist("host") if scope["type"] == "http" else []
+        if all(self._answers(host) for host in requested) and len(requested) <= 1:
             await self._app(scope, receive, send)
             return
         text = "This endpoint does not answer under this name. Ask by its address, or name the host in KOPT_HOSTS."

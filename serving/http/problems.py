@@ -70,8 +70,8 @@ def from_validation(error: ValidationError, prefix: Sequence[str | int] = ()) ->
     result = error.errors(include_url=False, include_context=False, include_input=False)
     if result and result[0]["type"] == "json_invalid":
         return Problem(400, result[0]["msg"])
-    shown = tuple(FieldError(_path((*prefix, *item["loc"])), item["msg"]) for item in result[:_MOST_ERRORS])
-    return Problem(422, f"The request is not valid: {len(result)} field(s).", shown)
+    reported = tuple(FieldError(_path((*prefix, *item["loc"])), item["msg"]) for item in result[:_MOST_ERRORS])
+    return Problem(422, f"The request is not valid: {len(result)} field(s).", reported)
 
 
 def _path(location: Sequence[str | int]) -> str:

@@ -118,18 +118,18 @@ def trim(
     excess = _count(db, table, where, values) - most
     if excess <= 0:
         return 0
-    gone = 0
+    deleted = 0
     if groups:
         of, *within = groups
         counts = dict(db.execute(f"SELECT {of}, count(*) FROM {table} WHERE {where} GROUP BY 1", values).fetchall())
         level = max(1, fair_level(counts.values(), most))
         for name, count in counts.items():
             if count > level:
-                gone += trim(db, table, key, age, level, within, f"{where} AND {of} = ?", (*values, name))
-    if gone < excess:
+                deleted += trim(db, table, key, age, level, within, f"{where} AND {of} = ?", (*values, name))
+    if deleted < excess:
         oldest = f"SELECT {key} FROM {table} WHERE {where} ORDER BY {age} LIMIT ?"
-        gone += db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({oldest})", (*values, excess - gone)).rowcount
-    return gone
+        deleted += db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({oldest})", (*values, excess - deleted)).rowcount
+    return deleted
 
 
 def _count(db: sqlite3.Connection, table: str, where: str, values: tuple[str, ...]) -> int:

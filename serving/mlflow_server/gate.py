@@ -67,12 +67,12 @@ class Gate:
         if len(values) != 1:
             return False
         kind, _, credentials = values[0].partition(" ")
-        given = credentials.strip()
+        presented = credentials.strip()
         if kind.lower() == "basic":
-            given = _password(given)
+            presented = _password(presented)
         elif kind.lower() != "bearer":
             return False
-        return hmac.compare_digest(given.encode(), self._secret)
+        return hmac.compare_digest(presented.encode(), self._secret)
 
 
 def _password(credentials: str) -> str:

@@ -72,9 +72,9 @@ class PairwiseService:
             result = self.table.load(request.cluster, Scope(owner, every=False))
         except (sqlite3.Error, OSError) as error:
             raise _lost("kept", error) from error
-        known = result.nodes if result is not None else {}
+        nodes_by_name = result.nodes if result is not None else {}
         named = sorted({name for pair in measurements for name in pair.nodes})
-        unknown = [name for name in named if name not in known or known[name].topology is None]
+        unknown = [name for name in named if name not in nodes_by_name or nodes_by_name[name].topology is None]
         return {
             "schema": SCHEMA,
             "cluster": request.cluster,
@@ -83,10 +83,10 @@ class PairwiseService:
             "model": (FALLBACK_MODEL if model is None else model.version).to_dict(),
         }
 
-    def show(
-        self, cluster: str | None, seen: str | None, owner: str, model: BandwidthPredictor | None
+    def list_pairs(
+        self, cluster: str | None, only_of: str | None, owner: str, model: BandwidthPredictor | None
     ) -> dict[str, Any]:
-        """The answer to a GET; ``seen`` is the caller whose pairs are visible, None for all.
+        """The answer to a GET; ``only_of`` limits it to one caller, None for all.
 
         Raises Problem 404 for a cluster of which nothing is kept, 503 where the table cannot be read.
         """
@@ -101,8 +101,8 @@ class PairwiseService:
             "model": version,
         }
         try:
-            names = self.table.clusters(seen)
-            result = self._kept(cluster, Scope(owner, every=seen is None)) if cluster else None
+            names = self.table.clusters(only_of)
+            result = self._kept(cluster, Scope(owner, every=only_of is None)) if cluster else None
         except (sqlite3.Error, OSError) as error:
             raise _lost("read", error) from error
         if not cluster:

@@ -13,7 +13,7 @@ from kopt.topology.graph import Machine
 
 _MOST_MACHINES = 16
 
-Asked = tuple[int, Collective, int]
+Question = tuple[int, Collective, int]
 """GPUs per node, collective and bytes."""
 
 
@@ -28,7 +28,7 @@ class Predicted:
             adjusted = with_software(machine, points.software)
             assert model is not None
             self._by_machine[alike] = (adjusted, calibrate(model, adjusted, points.points))
-        self._known: dict[tuple[tuple[str, ...], Asked], tuple[float, float, float] | None] = {}
+        self._cache: dict[tuple[tuple[str, ...], Question], tuple[float, float, float] | None] = {}
         self._sizes: dict[tuple[int, Collective], int] = {}
         for pair in kept.measurements:
             self._sizes.setdefault((pair.gpus_per_node, pair.collective), 0)
@@ -41,8 +41,8 @@ class Predicted:
         names = [self._machines.of.get(name) for name in pair.nodes]
         result = None
         if point is not None and None not in names:
-            asked = (pair.gpus_per_node, pair.collective, point.bytes)
-            result = self._at(tuple(sorted({name for name in names if name is not None})), asked)
+            question = (pair.gpus_per_node, pair.collective, point.bytes)
+            result = self._at(tuple(sorted({name for name in names if name is not None})), question)
         return dict(zip(("predicted_gbps", "low_gbps", "high_gbps"), result or (None,) * 3, strict=True))
 
     def expected(self) -> list[dict[str, Any]]:
@@ -71,16 +71,16 @@ class Predicted:
         size = self._sizes.get((pair.gpus_per_node, pair.collective), 0)
         return MeasuredPoint(size, 0.0) if size else None
 
-    def _at(self, names: tuple[str, ...], asked: Asked) -> tuple[float, float, float] | None:
+    def _at(self, names: tuple[str, ...], question: Question) -> tuple[float, float, float] | None:
         """Of unlike nodes what the slower would reach among its like."""
-        if (names, asked) not in self._known:
+        if (names, question) not in self._cache:
             each = []
             for name in names:
                 machine, model = self._by_machine.get(name, (None, None))
-                each.append(None if machine is None or model is None else expected(model, machine, *asked))
+                each.append(None if machine is None or model is None else expected(model, machine, *question))
             result = [item for item in each if item is not None]
-            self._known[names, asked] = min(result) if len(result) == len(names) else None
-        return self._known[names, asked]
+            self._cache[names, question] = min(result) if len(result) == len(names) else None
+        return self._cache[names, question]
 
 
 def nodes(kept: KeptMeasurements, machines: Machines) -> list[dict[str, Any]]:

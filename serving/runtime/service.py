@@ -61,9 +61,8 @@ class PredictorService(Generic[M]):
                 self._versions.swapped(slot.alias, before, slot.version)
             self._metrics.followed(slot.name, slot.alias, refused=slot.refuses)
 
-    async def advice(self, seen: str | None) -> Mapping[str, list[Any]]:
-        """Its share of ``/v1/recommendations``, by key; ``seen`` is the caller whose advice is visible, None for
-        all."""
+    async def advice(self, only_of: str | None) -> Mapping[str, list[Any]]:
+        """Its share of ``/v1/recommendations``, by key; of one caller, ``only_of``, or of all."""
         return {}
 
 

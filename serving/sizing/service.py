@@ -130,11 +130,11 @@ class SizingService(PredictorService[SizingPredictor]):
         if self.table is not None:
             self.table.close()
 
-    async def advice(self, seen: str | None) -> Mapping[str, list[Any]]:
+    async def advice(self, only_of: str | None) -> Mapping[str, list[Any]]:
         """``sizes``: the newest answer for each job type."""
         if self.table is None:
             return {"sizes": []}
-        owner = None if seen is None else owner_of(seen)
+        owner = None if only_of is None else owner_of(only_of)
         return {"sizes": await asyncio.to_thread(self.table.advice, owner)}
 
     async def estimate(
@@ -148,47 +148,51 @@ class SizingService(PredictorService[SizingPredictor]):
         began = time.perf_counter()
         workload, sent = read_workload(request), Known(request.trace, request.profile)
         owner = owner_of(caller, namespace)
-        kept = self._known(owner, workload.job_type) if workload.identified else Kept()
-        asked = _Question(workload, caller, owner, sent, kept)
-        made = self._newest(asked)
+        kept = self._stored_evidence(owner, workload.job_type) if workload.identified else Kept()
+        question = _Question(workload, caller, owner, sent, kept)
+        made = self._newest(question)
         if made is None:
-            made = await self._in_time(asked, deadline)
+            made = await self._in_time(question, deadline)
         self._counters.answered(made)
         return replace(made, seconds=time.perf_counter() - began)
 
-    def _newest(self, asked: _Question) -> SizingEstimate | None:
+    def _newest(self, question: _Question) -> SizingEstimate | None:
         """The cached answer to the same request, where model and evidence are unchanged."""
-        if not asked.sent.empty:
+        if not question.sent.empty:
             return None
-        key = (asked.owner, asked.workload.job_type)
+        key = (question.owner, question.workload.job_type)
         last = self._answered.get(key)
-        if last is None or (last.workload, last.model, last.kept) != (asked.workload, self.slot.version, asked.kept):
+        if last is None or (last.workload, last.model, last.kept) != (
+            question.workload,
+            self.slot.version,
+            question.kept,
+        ):
             return None
         if abs(self._clock() - last.noted_s) >= _WRITTEN_AGAIN_S:
-            self._remember(asked, last.model, last.answer)
-            self._note(asked, last.answer)
+            self._remember(question, last.model, last.answer)
+            self._record(question, last.answer)
         return last.answer
 
-    def _remember(self, asked: _Question, model: ModelVersion, made: SizingEstimate) -> None:
+    def _remember(self, question: _Question, model: ModelVersion, made: SizingEstimate) -> None:
         # Evidence in this request is stored, and counts from the next request on.
-        workload = asked.workload
-        if not asked.sent.empty or len(asked.kept) + len(workload.source or "") > _MOST_INLINE:
+        workload = question.workload
+        if not question.sent.empty or len(question.kept) + len(workload.source or "") > _MOST_INLINE:
             return
-        key = (asked.owner, workload.job_type)
+        key = (question.owner, workload.job_type)
         self._answered.pop(key, None)
         while len(self._answered) >= _MOST_KEPT:
             self._answered.pop(next(iter(self._answered)))
-        self._answered[key] = _Answered(self._clock(), workload, model, asked.kept, made)
+        self._answered[key] = _Answered(self._clock(), workload, model, question.kept, made)
 
-    async def _in_time(self, asked: _Question, deadline: Deadline) -> SizingEstimate:
-        model, workload = self.slot.current, asked.workload
+    async def _in_time(self, question: _Question, deadline: Deadline) -> SizingEstimate:
+        model, workload = self.slot.current, question.workload
         if model is None:
             return _whole_gpu(workload, self.slot.error or Reason("NO_MODEL", "No sizing model is loaded yet."))
         try:
-            if asked.quick and deadline.left_s() > 0:
-                made = self._answer(model, asked)
+            if question.quick and deadline.left_s() > 0:
+                made = self._answer(model, question)
             else:
-                made = await self._workers.run(deadline, self._answer, model, asked)
+                made = await self._workers.run(deadline, self._answer, model, question)
         except TimeoutError:
             return _whole_gpu(workload, deadline.reason)
         except Problem:
@@ -197,49 +201,49 @@ class SizingService(PredictorService[SizingPredictor]):
             _LOG.exception("sizing failed")
             why = Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); this is the fallback.")
             return _whole_gpu(workload, why)
-        self._remember(asked, model.version, made)
+        self._remember(question, model.version, made)
         return made
 
-    def _answer(self, model: SizingPredictor, asked: _Question) -> SizingEstimate:
-        workload = asked.workload
-        evidence = _evidence(workload, asked.sent, asked.kept.read())
-        question = SizingQuestion(evidence.code, workload.gpu.name, workload.world_size, profile=evidence.profile)
-        made = answer(question, workload.entrypoint, model)
+    def _answer(self, model: SizingPredictor, question: _Question) -> SizingEstimate:
+        workload = question.workload
+        evidence = _evidence(workload, question.sent, question.kept.read())
+        model_input = SizingQuestion(evidence.code, workload.gpu.name, workload.world_size, profile=evidence.profile)
+        made = answer(model_input, workload.entrypoint, model)
         made = replace(made, reasons=(*made.reasons, *evidence.reasons, *workload.reasons))
-        self._note(asked, made)
+        self._record(question, made)
         return made
 
-    def _known(self, owner: str, job_type: str) -> Kept:
+    def _stored_evidence(self, owner: str, job_type: str) -> Kept:
         if self.table is None:
             return Kept()
         try:
-            return self.table.known(owner, job_type)
+            return self.table.evidence(owner, job_type)
         except Exception:  # noqa: BLE001 - edge: a disk that fails is no reason to answer nothing
             _LOG.exception("what is known of job types cannot be read")
             return Kept()
 
-    def _note(self, asked: _Question, made: SizingEstimate) -> None:
+    def _record(self, question: _Question, made: SizingEstimate) -> None:
         """Evidence is written before the answer is given; answers alone are written in the background."""
         if self.table is None:
             return
-        workload, at_s = asked.workload, self._clock()
+        workload, at_s = question.workload, self._clock()
         # The stored command is redacted; the caller's own answer shows it as it was sent.
-        shown = replace(made, script=shlex.join(workload.command)[:2000])
+        redacted = replace(made, script=shlex.join(workload.command)[:2000])
         advice = {
             "name": workload.name,
             "job_type": workload.job_type,
             "image": workload.image,
-            "asked": workload.asked.to_dict(),
+            "asked": workload.requested.to_dict(),
             "made_at_s": at_s,
-            "estimate": shown.to_dict(),
+            "estimate": redacted.to_dict(),
         }
-        if asked.sent.empty or not workload.identified:
-            self.table.put_later(asked.owner, workload.job_type, at_s, advice=advice, named=workload.named)
+        if question.sent.empty or not workload.identified:
+            self.table.put_later(question.owner, workload.job_type, at_s, advice=advice, named=workload.named)
             return
         # Evidence for a namespace is visible to its sender as well.
-        owners = tuple(dict.fromkeys((asked.owner, owner_of(asked.caller))))
+        owners = tuple(dict.fromkeys((question.owner, owner_of(question.caller))))
         try:
-            self.table.put(owners, workload.job_type, at_s, sent=asked.sent, advice=advice, named=workload.named)
+            self.table.put(owners, workload.job_type, at_s, sent=question.sent, advice=advice, named=workload.named)
         except Exception:  # noqa: BLE001 - edge: a disk that fails is no reason to answer nothing
             _LOG.exception("a size was not kept")
 

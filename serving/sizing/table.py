@@ -106,7 +106,7 @@ class SizeTable:
             self._db.close()
             self._reader.close()
 
-    def known(self, owner: str, job_type: str) -> Kept:
+    def evidence(self, owner: str, job_type: str) -> Kept:
         """What has been sent about a job type; quick."""
         with self._reading:
             result = self._reader.execute(

@@ -23,7 +23,7 @@ _MAX_DEPTH = 12
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedGpus:
     """What a pod asks for: whole GPUs, or a share by annotation; None where it does not say."""
 
     gpus: int | None = None
@@ -47,7 +47,7 @@ class Workload:
     name: str
     image: str = ""
     source: str | None = None
-    asked: Asked = Asked()
+    requested: RequestedGpus = RequestedGpus()
     problem: Reason | None = None
     reasons: tuple[Reason, ...] = ()
     named: bool = False
@@ -75,16 +75,16 @@ class Workload:
 
 def read_workload(request: SizingRequest) -> Workload:
     """The question's workload. Raises Problem 422 for what cannot be one; nothing is executed, no file is read."""
-    asked = request.workload
-    if isinstance(asked, Mapping):
-        return _manifest(request, asked)
+    workload = request.workload
+    if isinstance(workload, Mapping):
+        return _manifest(request, workload)
     gpu, reasons = _gpu(request, None)
     try:
-        if isinstance(asked, ScriptWorkload):
-            entrypoint = Entrypoint(Kind.SCRIPT, asked.name, tuple(asked.arguments))
-            source: str | None = asked.script
+        if isinstance(workload, ScriptWorkload):
+            entrypoint = Entrypoint(Kind.SCRIPT, workload.name, tuple(workload.arguments))
+            source: str | None = workload.script
         else:
-            entrypoint = what_runs(asked, _no_file)
+            entrypoint = what_runs(workload, _no_file)
             source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     except EntrypointError as error:
         raise invalid("workload", str(error)) from None
@@ -111,16 +111,18 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
         raise invalid("workload", f"this is no manifest of a pod ({type(error).__name__})") from None
     metadata = _table(manifest.get("metadata"))
     given_name = request.name or metadata.get("name") or metadata.get("generateName")
-    asked = _asked(manifest, container)
+    requested = _requested(manifest, container)
     world_size = request.world_size or entrypoint.world_size or 1
-    if not request.world_size and not entrypoint.world_size and (asked.gpus or 1) > 1:
+    if not request.world_size and not entrypoint.world_size and (requested.gpus or 1) > 1:
         # A script may start a process per GPU by itself, which its command does not show.
-        world_size = asked.gpus or 1
+        world_size = requested.gpus or 1
         text = f"Nothing says how many processes there are; one for each of the {world_size} GPUs is assumed."
         reasons = (*reasons, Reason("PROCESSES_ASSUMED", text, {"world_size": world_size}))
     source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     name = str(given_name or entrypoint.script)[:253]
-    return Workload(entrypoint, gpu, world_size, name, image, source, asked, problem, reasons, named=bool(given_name))
+    return Workload(
+        entrypoint, gpu, world_size, name, image, source, requested, problem, reasons, named=bool(given_name)
+    )
 
 
 def gpu_selected(manifest: Mapping[str, Any]) -> str | None:
@@ -177,12 +179,12 @@ def _product(spec: Mapping[str, Any]) -> str:
     return next((str(selector[product_label]) for product_label in _PRODUCT_LABELS if selector.get(product_label)), "")
 
 
-def _asked(manifest: Mapping[str, Any], container: Mapping[str, Any]) -> Asked:
+def _requested(manifest: Mapping[str, Any], container: Mapping[str, Any]) -> RequestedGpus:
     annotations = _table(_table(manifest.get("metadata")).get("annotations"))
     memory = str(annotations.get("kaiwo.ai/gpu-memory", ""))
     fraction = str(annotations.get("kaiwo.ai/gpu-fraction", ""))
     mib = int(memory[:9]) if memory.isascii() and memory.isdigit() else None
-    return Asked(_gpus(container), mib, _share(fraction))
+    return RequestedGpus(_gpus(container), mib, _share(fraction))
 
 
 def _share(text: str) -> float | None:
@@ -201,4 +203,4 @@ def _no_file(_: str) -> None:
     """Paths in a command are on the caller's machine; the server reads none of them."""
 
 
-__all__ = ["Asked", "Workload", "gpu_selected", "read_workload"]
+__all__ = ["RequestedGpus", "Workload", "gpu_selected", "read_workload"]

@@ -213,7 +213,7 @@ def test_job_types_of_one_caller_erase_nobody_elses(tmp_path: Path, monkeypatch:
     table.put(["bob"], "mine", 0.0, sent=Known(profile={"gpus": 1}), advice={"name": "mine"})
     for number in range(1200):
         table.put(["alice"], f"type-{number}", 1.0 + number, sent=Known(), advice={"name": str(number)})
-    kept = table.known("bob", "mine")
+    kept = table.evidence("bob", "mine")
     table.close()
     assert json.loads(kept.profile or "null") == {"gpus": 1}
 

@@ -170,8 +170,8 @@ async def test_what_one_caller_sends_is_for_its_own_answers_only(endpoint: Endpo
     assert table is not None
     table.put(["a"], "job", 1.0, sent=Known({"x": 1}), advice={"name": "of a"})
     table.put(["a"], "job", 2.0, sent=Known(profile={"y": 2}), advice={"name": "newer"})
-    assert table.known("a", "job").read() == Known({"x": 1}, {"y": 2})
-    assert table.known("b", "job").read().empty
+    assert table.evidence("a", "job").read() == Known({"x": 1}, {"y": 2})
+    assert table.evidence("b", "job").read().empty
     assert table.advice("b") == []
     assert table.advice(None) == [{"name": "newer"}]
 
@@ -471,7 +471,7 @@ def test_answers_wait_for_the_disk_and_never_undo_evidence(tmp_path: Path) -> No
         # The writer is held up in the middle of a write, as by a slow disk.
         for n in range(3):
             table.put_later("a", "job", float(n), advice={"name": f"answer {n}"}, named=True)
-        assert table.known("a", "job").read().empty
+        assert table.evidence("a", "job").read().empty
     table.put(["a"], "job", 9.0, sent=Known({"x": 1}), advice={"name": "newest"})
     assert table.advice("a") == [{"name": "newest"}]
     table.put_later("a", "other", 10.0, advice={"name": "last"}, named=True)

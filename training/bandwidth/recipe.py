@@ -89,9 +89,11 @@ class BandwidthTables:
 def licensed_rows(bandwidth_dataset: BandwidthDataset) -> BandwidthDataset:
     """The rows that may be learned from for everybody's default model; the others go to ``left_out``."""
     kept = tuple(row for row in bandwidth_dataset.rows if repository_of(row.source) in LICENCES)
-    gone = {repository_of(row.source) for row in bandwidth_dataset.rows} - set(LICENCES)
+    unlicensed = {repository_of(row.source) for row in bandwidth_dataset.rows} - set(LICENCES)
     return BandwidthDataset(
-        bandwidth_dataset.name, kept, {**bandwidth_dataset.left_out, **dict.fromkeys(sorted(gone), "licence not known")}
+        bandwidth_dataset.name,
+        kept,
+        {**bandwidth_dataset.left_out, **dict.fromkeys(sorted(unlicensed), "licence not known")},
     )
 
 
@@ -150,8 +152,8 @@ class BandwidthRecipe:
         return 0.0
 
     def card(self, dataset: BandwidthDataset, parameters: Mapping[str, Any]) -> ModelCard:
-        seen = tuple(TrainedOn(name, _digest(dataset.of([name]))) for name in dataset.names)
-        return ModelCard("bandwidth", dict(parameters), NAMES, seen, library_versions())
+        trained_on = tuple(TrainedOn(name, _digest(dataset.of([name]))) for name in dataset.names)
+        return ModelCard("bandwidth", dict(parameters), NAMES, trained_on, library_versions())
 
 
 RECIPE = BandwidthRecipe()

@@ -147,8 +147,8 @@ class BandwidthScoring:
                 return refuse("INACCURATE", text, median_error=mine.median_error)
             text = f"First model; median error {mine.median_error:.0%} on unseen machines."
             return GateDecision(True, (Reason("BETTER", text, mine.metrics()),))
-        seen = {trained_on.name for trained_on in champion.card.training_data}
-        theirs = {key: item for key, item in champion.forecasts.items() if key not in seen}
+        trained_names = {trained_on.name for trained_on in champion.card.training_data}
+        theirs = {key: item for key, item in champion.forecasts.items() if key not in trained_names}
         return _compared(
             [
                 (machine_score.run, theirs[machine_score.run.series])

@@ -140,11 +140,11 @@ class CheckpointRecipe:
         return sum(item != other for item, other in zip(whole, cut, strict=True)) / max(1, half)
 
     def card(self, dataset: LogDataset, parameters: Mapping[str, Any]) -> ModelCard:
-        seen = tuple(
+        trained_on = tuple(
             TrainedOn(labelled_log.name, digest_of(labelled_log))
             for labelled_log in sorted(dataset.logs, key=lambda log: log.name)
         )
-        return ModelCard("checkpoint", dict(parameters), ("words", "pairs", "context"), seen, library_versions())
+        return ModelCard("checkpoint", dict(parameters), ("words", "pairs", "context"), trained_on, library_versions())
 
 
 RECIPE = CheckpointRecipe()

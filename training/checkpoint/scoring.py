@@ -235,8 +235,8 @@ class CheckpointScoring:
                 return refuse("UNSAFE", text, spans_unsafe=mine.spans_unsafe)
             text = f"First model; macro-F1 {mine.macro_f1:.2f}, killable {mine.killable:.0%} of the time."
             return GateDecision(True, (Reason("BETTER", text, mine.metrics()),))
-        seen = {trained_on.name for trained_on in champion.card.training_data}
-        theirs = {key: item for key, item in champion.forecasts.items() if key not in seen}
+        trained_names = {trained_on.name for trained_on in champion.card.training_data}
+        theirs = {key: item for key, item in champion.forecasts.items() if key not in trained_names}
         return _compared(
             [
                 (log_score.run, theirs[log_score.run.series])

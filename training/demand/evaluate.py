@@ -84,8 +84,8 @@ def scored_origins(series: DemandSeries, horizons_s: Sequence[int]) -> Index:
     """Every observed origin that any horizon is scored at, on a series on its grid."""
     reach = max(steps_ahead(h, series.step_s) for h in horizons_s)
     first = max(0, window_start(len(series), series.step_s) - reach)
-    known = np.isfinite(series.value)
-    return np.flatnonzero(known & (np.arange(len(series)) >= first))[:-1].astype(np.int64)
+    observed = np.isfinite(series.value)
+    return np.flatnonzero(observed & (np.arange(len(series)) >= first))[:-1].astype(np.int64)
 
 
 def score(
@@ -109,7 +109,7 @@ class _SeriesScorer:
 
     series: DemandSeries
     filled: Array
-    seen: Mask
+    observed: Mask
     start: int
     scale: float
     capacity: float
@@ -118,24 +118,24 @@ class _SeriesScorer:
 
     @classmethod
     def of(cls, series: DemandSeries) -> "_SeriesScorer | None":
-        seen = np.isfinite(series.value)
-        if not seen.any():
+        observed = np.isfinite(series.value)
+        if not observed.any():
             return None
         filled, day = fill_gaps(series.value), DAY_S // series.step_s
         start = window_start(len(series), series.step_s)
         scale = _scale(filled, start, day)
-        capacity = float(np.quantile(series.value[seen], SIZING_QUANTILE)) / GPUS
+        capacity = float(np.quantile(series.value[observed], SIZING_QUANTILE)) / GPUS
         if not scale > 0 or not capacity > 0:
             return None
         window = max(2, 1800 // series.step_s)
         reactive = _trailing_max(filled, window) * 1.2
-        return cls(series, filled, seen, start, scale, capacity, 0.02 * float(filled[:start].mean()), reactive)
+        return cls(series, filled, observed, start, scale, capacity, 0.02 * float(filled[:start].mean()), reactive)
 
     def score(self, forecasts: Forecasts, column: int, slices: tuple[str, ...], unseen_from: int) -> Score | None:
         horizon_s = forecasts.horizons_s[column]
         ahead = steps_ahead(horizon_s, self.series.step_s)
         origins = np.arange(max(0, self.start - ahead), len(self.filled) - ahead)
-        origins = origins[self.seen[origins + ahead] & self.seen[origins] & (origins + ahead >= unseen_from)]
+        origins = origins[self.observed[origins + ahead] & self.observed[origins] & (origins + ahead >= unseen_from)]
         if not len(origins):
             return None
         value = forecasts.value[_rows_of(forecasts, origins), column]
@@ -243,14 +243,14 @@ def summarise(scores: Sequence[Score]) -> tuple[Summary, ...]:
 def _summary(label: str, horizon_s: int, scores: Sequence[Score]) -> Summary:
     mase, last = np.array([s.mase for s in scores]), np.array([s.mase_last for s in scores])
     short = np.array([s.violation(0.99) for s in scores])
-    known = (mase > 0) & (last > 0)
+    comparable = (mase > 0) & (last > 0)
     return Summary(
         label,
         horizon_s,
         services=len(scores),
         rows=int(sum(s.rows.sum() for s in scores)),
         mase=float(mase.mean()),
-        mase_ratio=float(np.exp(np.log(mase[known] / last[known]).mean())) if known.any() else 1.0,
+        mase_ratio=float(np.exp(np.log(mase[comparable] / last[comparable]).mean())) if comparable.any() else 1.0,
         violation_q95=float(np.mean([s.violation(0.95) for s in scores])),
         violation_q99=float(short.mean()),
         calm_share=float((short <= 0.015).mean()),

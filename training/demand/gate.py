@@ -41,9 +41,13 @@ def evaluate_gate(
 
 def _matched(champion: Sequence[Score], challenger: Sequence[Score], rules: GateRules) -> list[Pair]:
     """Scores of the same service, regime (slices) and horizon."""
-    known = {(s.series, s.slices, s.horizon_s): s for s in champion}
+    champion_scores = {(s.series, s.slices, s.horizon_s): s for s in champion}
     keyed = [((s.series, s.slices, s.horizon_s), s) for s in challenger]
-    return [Pair.of(known[key], score, rules.resamples, rules.seed) for key, score in keyed if key in known]
+    return [
+        Pair.of(champion_scores[key], score, rules.resamples, rules.seed)
+        for key, score in keyed
+        if key in champion_scores
+    ]
 
 
 def _too_little(matched: Sequence[Pair], rules: GateRules) -> GateDecision | None:

@@ -73,20 +73,20 @@ def fan(series: DemandSeries, forecasts: Forecasts) -> Any:
     """The last days of a service with the quantiles that were forecast for each moment half an hour before."""
     column = min(1, len(forecasts.horizons_s) - 1)
     ahead = steps_ahead(forecasts.horizons_s[column], series.step_s)
-    shown = forecasts.origins >= forecasts.origins[-1] - _FAN_DAYS * 86_400 // series.step_s
-    hours = (forecasts.origins[shown] + ahead) * series.step_s / 3600
+    displayed = forecasts.origins >= forecasts.origins[-1] - _FAN_DAYS * 86_400 // series.step_s
+    hours = (forecasts.origins[displayed] + ahead) * series.step_s / 3600
     title = f"{series.name}: forecasts {forecasts.horizons_s[column] // 60} min ahead"
     figure = _figure(title, "hours since the start of the series", f"{series.unit} per {series.step_s // 60} min")
     for level, quantile in reversed(list(enumerate(forecasts.quantiles))):
         fill = "tozeroy" if quantile > 0.5 else None
         figure.add_scatter(
             x=hours,
-            y=forecasts.value[shown, column, level],
+            y=forecasts.value[displayed, column, level],
             name=f"p{quantile * 100:g}",
             fill=fill,
             line={"width": 1},
         )
-    inside = forecasts.origins[shown] + ahead
+    inside = forecasts.origins[displayed] + ahead
     inside = inside[inside < len(series)]
     figure.add_scatter(
         x=inside * series.step_s / 3600, y=series.value[inside], name="observed", line={"color": "black", "width": 1.5}

@@ -143,9 +143,9 @@ def _origins(series: DemandSeries, share: int) -> Index:
 
     The recent ones stay together because the predictor replays them to learn where its calibration starts.
     """
-    known = np.flatnonzero(np.isfinite(series.value))
-    first = known[0] + DAY_S // series.step_s if len(known) else len(series)
-    usable = known[(known >= first) & (known < len(series) - 1)].astype(np.int64)
+    observed = np.flatnonzero(np.isfinite(series.value))
+    first = observed[0] + DAY_S // series.step_s if len(observed) else len(series)
+    usable = observed[(observed >= first) & (observed < len(series) - 1)].astype(np.int64)
     if len(usable) <= share:
         return usable
     early, recent = usable[:-RECENT_ROWS], usable[-RECENT_ROWS:]

@@ -49,8 +49,8 @@ class DemandScoring:
         backtests: Mapping[str, Backtest],
     ) -> Sequence[Path]:
         regime = parts[-1].regime
-        shown = [forecast for part in parts if part.regime == regime for forecast in backtests[part.name].forecasts]
-        return write_plots(folder, [score for score in scores if regime in score.slices], dataset.series, shown)
+        displayed = [forecast for part in parts if part.regime == regime for forecast in backtests[part.name].forecasts]
+        return write_plots(folder, [score for score in scores if regime in score.slices], dataset.series, displayed)
 
     def write(self, forecasts: Sequence[Forecasts], path: Path) -> None:
         write_forecasts(forecasts, path)

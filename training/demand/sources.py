@@ -124,9 +124,9 @@ def dataset(name: str, series: Sequence[DemandSeries], info: Mapping[str, Series
 def _unusable(series: DemandSeries) -> str:
     if series.days < MINIMUM_DAYS:
         return f"{series.days:.1f} days long, at least {MINIMUM_DAYS:g} are needed"
-    known = series.value[np.isfinite(series.value)]
-    if len(known) < 0.2 * len(series):
-        return f"only {len(known)} of {len(series)} buckets are known"
-    if len(np.unique(known)) < 3:
+    observed = series.value[np.isfinite(series.value)]
+    if len(observed) < 0.2 * len(series):
+        return f"only {len(observed)} of {len(series)} buckets are known"
+    if len(np.unique(observed)) < 3:
         return "its demand never changes"
     return ""

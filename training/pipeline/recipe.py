@@ -26,10 +26,10 @@ def folds(dataset: Dataset, count: int) -> tuple[Part, ...]:
     for name in names:
         group = dataset.group(name)
         sizes[group] = sizes.get(group, 0) + dataset.size(name)
-    known = Part("recent", KNOWN, names, names, before_window=True)
+    recent = Part("recent", KNOWN, names, names, before_window=True)
     count = min(count, len(sizes))
     if count < 2:
-        return (known,)
+        return (recent,)
     dealt: list[list[str]] = [[] for _ in range(count)]
     for group in sorted(sizes, key=lambda group: (-sizes[group], group)):
         min(dealt, key=lambda fold: sum(sizes[g] for g in fold)).append(group)
@@ -38,7 +38,7 @@ def folds(dataset: Dataset, count: int) -> tuple[Part, ...]:
         Part(f"fold-{k}", NEW, tuple(n for n in names if n not in out), out, before_window=False)
         for k, out in enumerate(held)
     )
-    return (known, *parts)
+    return (recent, *parts)
 
 
 def saved_files(folder: Path) -> dict[str, bytes]:

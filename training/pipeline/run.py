@@ -131,14 +131,14 @@ class _Run:
         challenger = self.recipe.scoring.scores(self.dataset, parts, fits.backtests(parts))
         summaries = self.recipe.scoring.summarise(challenger)
         self.progress(Event("evaluate", 1, 1))
-        known = self._known(log)
-        if known is not None and champion is not None and known.version == champion.version:
+        registered = self._registered(log)
+        if registered is not None and champion is not None and registered.version == champion.version:
             decision = GateDecision(
-                True, (Reason("CHAMPION", f"Is the champion already. {known.gate_summary}".strip()),)
+                True, (Reason("CHAMPION", f"Is the champion already. {registered.gate_summary}".strip()),)
             )
         else:
             decision = self._gate_decision(fits, parts, challenger, champion)
-        model = known or self._register(fits, log, summaries)
+        model = registered or self._register(fits, log, summaries)
         self._report(log, parts, fits, challenger, decision)
         return self._decide(fits, model, champion, decision, summaries)
 
@@ -160,13 +160,13 @@ class _Run:
         return result
 
     def _open_log(self) -> Logbook:
-        known = self.run.note("mlflow")["run_id"] if self.run.has("mlflow") else None
-        log = Logbook.open(self.registry, self.recipe.predictor, self.run.digest, known)
-        if known != log.run_id:
+        run_id = self.run.note("mlflow")["run_id"] if self.run.has("mlflow") else None
+        log = Logbook.open(self.registry, self.recipe.predictor, self.run.digest, run_id)
+        if run_id != log.run_id:
             self.run.replace("mlflow", {"run_id": log.run_id})
         return log
 
-    def _known(self, log: Logbook) -> RegisteredModel | None:
+    def _registered(self, log: Logbook) -> RegisteredModel | None:
         """The version that this run registered before, if it did."""
         models = self.registry.list(self.recipe.predictor)
         mine = (m for m in models if m.tags.get("training") == self.run.digest and m.run_id == log.run_id)

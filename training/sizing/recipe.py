@@ -145,8 +145,8 @@ class SizingRecipe:
         return 0.0
 
     def card(self, dataset: SizingDataset, parameters: Mapping[str, Any]) -> ModelCard:
-        seen = tuple(TrainedOn(name, _digest(dataset.of([name]))) for name in sorted(dataset.names))
-        return ModelCard("sizing", dict(parameters), INPUTS, seen, library_versions())
+        trained_on = tuple(TrainedOn(name, _digest(dataset.of([name]))) for name in sorted(dataset.names))
+        return ModelCard("sizing", dict(parameters), INPUTS, trained_on, library_versions())
 
 
 RECIPE = SizingRecipe()

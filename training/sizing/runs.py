@@ -42,9 +42,18 @@ class ImageTracer:
     def code(self, model: str, batch_size: int, library: str) -> CodeEstimate:
         """Raises NotAnswerable where the script does not run through."""
         search = ("--search",) if library in _SEARCHING else ()
-        words = ("image_training.py", "--model", model, "--batch-size", str(batch_size), "--library", library, *search)
+        command = (
+            "image_training.py",
+            "--model",
+            model,
+            "--batch-size",
+            str(batch_size),
+            "--library",
+            library,
+            *search,
+        )
         limits = Limits(wall_s=self.timeout_s, cpu_s=int(self.timeout_s))
-        call = ScriptCall(self.python, words, SCRIPTS)
+        call = ScriptCall(self.python, command, SCRIPTS)
         if self.only_kept and self.cache.read(call_digest(call, find_gpu(_TRACED_ON))) is None:
             raise NotAnswerable("its script was not run before")
         try:

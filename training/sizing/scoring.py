@@ -213,8 +213,8 @@ def _shared(dataset: Any, champion: Champion) -> Mapping[str, SizedRun]:
     from kopt.training.sizing.recipe import SizingDataset
 
     assert isinstance(dataset, SizingDataset)
-    seen = {trained_on.name for trained_on in champion.card.training_data}
-    return {key: item for key, item in champion.forecasts.items() if item.series not in seen}
+    trained_names = {trained_on.name for trained_on in champion.card.training_data}
+    return {key: item for key, item in champion.forecasts.items() if item.series not in trained_names}
 
 
 def _compared(challenger: Sequence[SizeScore], theirs: Mapping[str, SizedRun], rules: GateRules) -> GateDecision:

@@ -413,22 +413,22 @@ def test_the_points_that_calibrate_are_few_however_many_pairs_there_are(shipped:
         for gpus in (1, 2, 4, 8)
     ]
     found = points_of(KeptMeasurements("1", tuple(many)), likeness(machine_from(NODE)), machines)
-    assert found.pairs == 66
+    assert found.pair_count == 66
     assert 0 < len(found.points) <= 48 < MOST
     assert {point.bytes for point in found.points} >= {SIZES[0], SIZES[-1]}
 
 
 def test_what_is_old_or_too_much_goes(tmp_path: Path, shipped: BandwidthPredictor) -> None:
-    table = PairTable(tmp_path / "pairs.db", most_pairs=5)
+    table = PairTable(tmp_path / "pairs.db", most=5)
     every = [replace(one, measured_at=NOW_S - n) for n, one in enumerate(ring(shipped, 5))]
     table.keep("me", "east", every, {}, {}, NOW_S)
     kept = table.load("east", Scope("me", every=False))
     assert kept is not None
-    assert {one.nodes for one in kept.pairs} == {one.nodes for one in every[:5]}
+    assert {one.nodes for one in kept.measurements} == {one.nodes for one in every[:5]}
     table.keep("me", "east", [], {}, {}, NOW_S + RETENTION_S - 2)
     left = table.load("east", Scope("me"))
     assert left is not None
-    assert len(left.pairs) == 3
+    assert len(left.measurements) == 3
     for n in range(MOST_CLUSTERS + 3):
         table.keep("me", f"c{n}", every[:1], {}, {}, NOW_S + n)
     assert len(table.clusters("me")) == MOST_CLUSTERS
@@ -443,5 +443,5 @@ def test_what_another_version_kept_is_left_out(tmp_path: Path, shipped: Bandwidt
         db.execute("UPDATE pair SET document = '{\"nodes\": 3}' WHERE a = 'gpu-00' AND b = 'gpu-01'")
     kept = table.load("east", Scope())
     assert kept is not None
-    assert len(kept.pairs) == 2
+    assert len(kept.measurements) == 2
     table.close()

@@ -478,7 +478,7 @@ def test_answers_wait_for_the_disk_and_never_undo_evidence(tmp_path: Path) -> No
     table.close()
     again = SizeTable(tmp_path / "sizing.db")
     assert again.advice("a") == [{"name": "last"}, {"name": "newest"}]
-    assert again.known("a", "job").read() == Known({"x": 1})
+    assert again.evidence("a", "job").read() == Known({"x": 1})
     again.close()
 
 

@@ -133,7 +133,7 @@ def _a_size_arrives_from_the_registered_model(url: str) -> None:
         # The sizing model is loaded after the first one, so that the endpoint answers sooner.
         while (answer := client.sizing({"workload": line}))["fallback"] and time.monotonic() < deadline:
             time.sleep(0.5)
-        serving = {one.version.name: one.version.version for one in client.models().models if one.serving}
+        serving = {one.name: one.version for one in client.models().models if one.serving}
     assert answer["memory"]["peak_bytes"] > 1 << 30
     assert answer["model"]["version"] == serving["sizing"] == "1"
     assert {"demand", "sizing"} <= set(serving) <= {"bandwidth", "checkpoint", "demand", "sizing"}

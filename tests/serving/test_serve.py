@@ -122,8 +122,8 @@ def test_a_real_model_answers_through_serve(server: Server) -> None:
     with PredictionClient(server.url) as client:
         forecast = wait_for_model(client)
         assert client.ready()
-        demand = [one for one in client.models().models if one.version.name == "demand"]
-        assert [(one.version.version, one.serving) for one in demand] == [("2", False), ("1", True)]
+        demand = [one for one in client.models().models if one.name == "demand"]
+        assert [(one.version, one.serving) for one in demand] == [("2", False), ("1", True)]
     assert forecast.model.version == "1"
     assert len(forecast.model.digest) == 64
     for horizon in forecast.series[0].horizons:

@@ -93,7 +93,7 @@ def plan(
     horizons = sorted({h for service in services for h in service.forecast if h <= last_s}) if forecasts else [lead_s]
     curve = {h: [_demand(service, h if forecasts else None) for service in services] for h in horizons}
     level = level_of(state.caution, settings.caution) if settings.caution else None
-    decision, after = decide(Pool(pool.name, pool.gpus, curve), state, now_s, settings, pool.mode)
+    decision, after = decide(Pool(pool.name, pool.gpus, curve), state, now_s, settings)
     reasons = decision.reasons
     if not forecasts and after.lent_gpus > state.lent_gpus:
         after = replace(after, lent_gpus=state.lent_gpus)

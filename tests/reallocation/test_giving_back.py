@@ -279,6 +279,8 @@ def test_among_many_the_cheapest_of_each_gpu_are_compared_and_as_many_as_are_nee
     }
     every = chosen(*dear, missing=MOST_CANDIDATES + 5)
     assert len(every.victims) == MOST_CANDIDATES + 5
+    barely = choose([Candidate(each) for each in dear], PreemptionState(), 1000 * MOST_CANDIDATES + 1, NOW_S, NOW_S)
+    assert len(barely.victims) == MOST_CANDIDATES + 1, "a thousandth of a GPU more than the first ones have"
 
 
 def test_among_many_the_price_is_of_each_gpu_and_those_that_cannot_go_now_come_last() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.scheduling.lending_pool import LendingPool, PoolService, Verb
+from kopt.policies.lending.caution import Caution
 from kopt.policies.lending.plan import REACTIVE_MARGIN, Plan, ServiceSnapshot, learned, plan, settings_for
 from kopt.policies.lending.policy import LendingState
 
@@ -65,6 +66,7 @@ def test_figures_come_with_a_plan_that_rests_on_forecasts() -> None:
     assert (result.verb, result.lent + result.provision) == (Verb.LEND, 16)
     assert (result.gpus, result.state.lent_gpus) == (result.lent, result.lent)
     assert [reason.code for reason in result.reasons] == ["PROVISION"]
+    assert result.reasons[0].message.startswith("Pool p holds 16 GPUs; ")
 
 
 def test_an_expectation_is_the_lowest_quantile_that_reaches_far_enough_or_none() -> None:
@@ -86,13 +88,36 @@ def test_without_a_forecast_up_to_the_lead_time_nothing_new_is_lent_and_that_is_
     assert (result.verb, result.gpus, result.lent) == (Verb.KEEP, 0, 3)
     assert result.state.lent_gpus == 3
     assert [reason.code for reason in result.reasons] == ["NO_FORECAST", "PROVISION", "REACTIVE_ONLY"]
+    assert "nothing new is lent" in result.reasons[0].message
     assert (result.p50, result.p99, result.caution) == (None, None, None)
+    silent = made(view("a", 2, {LEAD_S: quantiles(1.0, 1.0)}), view("silent", 2, {}), lent=3)
+    assert (silent.verb, silent.lent) == (Verb.KEEP, 3), "one of which nothing at all is forecast"
 
 
 def test_without_forecasts_gpus_are_taken_back_by_what_pods_ask_for() -> None:
     result = made(view("a", 10, {}), lent=8, borrowed=8)
     assert (result.verb, result.gpus, result.lent) == (Verb.RECLAIM, 4, 4)
     assert [reason.code for reason in result.reasons] == ["PROVISION", "REACTIVE_ONLY"]
+
+
+def test_without_forecasts_a_loan_that_stays_is_not_said_to_be_cut() -> None:
+    result = made(view("a", 10, {}), lent=4)
+    assert (result.verb, result.lent) == (Verb.KEEP, 4)
+    assert [reason.code for reason in result.reasons] == ["PROVISION", "REACTIVE_ONLY"]
+
+
+@pytest.mark.parametrize("capacity", [0.5, 1.0, 40.0])
+def test_without_forecasts_it_does_not_matter_what_a_gpu_can_serve(capacity: float) -> None:
+    assert made(view("a", 10, {}, capacity), lent=8).lent == 4
+
+
+@pytest.mark.parametrize(
+    ("lent", "verb", "gpus"),
+    [(10, Verb.LEND, 2), (11, Verb.LEND, 1), (12, Verb.KEEP, 0), (13, Verb.RECLAIM, 1), (14, Verb.RECLAIM, 2)],
+)
+def test_what_changes_is_lent_or_taken_back_to_the_last_gpu(lent: int, verb: Verb, gpus: int) -> None:
+    result = made(view("a", 1, {LEAD_S: quantiles(4.0, 4.0)}), lent=lent)
+    assert (result.verb, result.gpus, result.lent) == (verb, gpus, 12)
 
 
 def test_forecasts_are_compared_at_horizons_that_every_service_has_something_to_say_about() -> None:
@@ -110,6 +135,15 @@ def test_gpus_in_use_are_needed_when_what_is_left_is_too_little(asked: int, borr
     most = 6.0 if borrowed == 10 else 12.0
     result = made(view("a", asked, {LEAD_S: quantiles(most, most)}), borrowed=borrowed)
     assert result.need_in_s == need_in_s
+
+
+@pytest.mark.parametrize("level", [0.5, 1.3, 2.2, 3.0])
+def test_gpus_are_needed_as_cautiously_as_others_are_lent(level: float) -> None:
+    """What is kept at a level of caution is what must be left beside the borrowed GPUs, no more and no less."""
+    service, state = view("a", 1, {LEAD_S: quantiles(2.0, 8.0)}), LendingState(caution=Caution(level))
+    for borrowed in range(16):
+        result = plan(pool(), [service], borrowed, LEAD_S, state, NOW_S)
+        assert result.need_in_s == (LEAD_S if result.provision > 16 - borrowed else math.inf)
 
 
 def test_without_forecasts_the_margin_is_what_there_is_time_for() -> None:

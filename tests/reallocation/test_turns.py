@@ -52,6 +52,12 @@ def test_where_one_let_go_waits_too_long_for_its_room_nobody_else_is_let_go() ->
     assert turn(ROOM, [recent("a", 1_000)], patient, NOW_S) == Turn(("a",), 10_000)
 
 
+def test_it_is_one_closed_queue_however_many_wait_too_long() -> None:
+    stuck = late("stuck", 9_000)
+    assert turn(ROOM, [late("large", 9_000, 2)], [stuck], NOW_S) == Turn((), 1_000)
+    assert turn(ROOM, [late("large", 9_000, 2)], [stuck, late("other", 9_000, 3)], NOW_S) == Turn((), 1_000)
+
+
 def test_the_order_decides_and_among_equals_the_name() -> None:
     waiting = [recent("c", 3_000, 2), recent("b", 3_000, 1), recent("a", 3_000, 2)]
     assert resumed(waiting, 9_000, 16_000, NOW_S) == ["b", "a", "c"]

@@ -56,7 +56,7 @@ class Sizes:
         """What a site of each size is worth, in GPUs (K,), with so many of them left in the fleet."""
         expected = self.chance * free_gpus / max(self.mean_gpus, 1e-9)
         short = (expected + CAUTION * np.sqrt(expected) - sites) / np.sqrt(expected + 1)
-        priced: Floats = self.gpus / (1 + np.exp(-_LOGISTIC * np.clip(short, -30, 30)))
+        priced: Floats = self.gpus / (1 + np.exp(-_LOGISTIC * np.maximum(short, -30)))
         return priced
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from kopt.core.scheduling.placement import PodRequest
+from kopt.policies.placement import state as state_module
 from kopt.policies.placement.reserve import Room, Sizes
 from kopt.policies.placement.state import FleetNode, FleetState, place, release
 from kopt.policies.placement.typical import TypicalPods
@@ -76,10 +77,18 @@ def test_a_price_follows_from_the_pods_to_be_expected_until_the_free_gpus_are_us
         assert prices[size] == pytest.approx(gpus / (1 + math.exp(-1.7 * short)))
 
 
+def test_where_most_pods_share_a_gpu_more_of_them_come_before_all_are_used_up(pod: Make) -> None:
+    sizes = Sizes.of(TypicalPods.learn([*[pod(1, milli=100)] * 9, pod(8, gpus=2)]))
+    expected = 0.1 * 20.0 / 0.29
+    short = (expected + math.sqrt(expected) - 8) / math.sqrt(expected + 1)
+    assert sizes.prices(20.0, np.array([8])).tolist() == pytest.approx([2 / (1 + math.exp(-1.7 * short))])
+
+
 def test_prices_stay_finite_where_nothing_is_known_or_far_too_little_is_left() -> None:
     sizes = Sizes(np.array([8]), np.array([1.0]), np.array([0]), 0.0)
     assert sizes.prices(1e6, np.array([0])).tolist() == [8.0]
-    assert sizes.prices(0.0, np.array([50])).tolist() == pytest.approx([8 / (1 + math.exp(1.7 * 30))])
+    assert sizes.prices(0.0, np.array([50])).tolist() == pytest.approx([8 / (1 + math.exp(1.7 * 30))], abs=0)
+    assert sizes.prices(0.0, np.array([5000])).tolist() == pytest.approx([8 / (1 + math.exp(1.7 * 30))], abs=0)
     assert sizes.prices(0.0, np.array([10])).tolist() == pytest.approx([8 / (1 + math.exp(1.7 * 10))])
 
 
@@ -142,6 +151,19 @@ def test_a_row_and_many_rows_are_brought_up_to_date_alike(
         few.prices(fleet)
     fleet.set_node(node("n5", cores=96, ready=False))
     assert few.prices(fleet).tolist() == many.prices(fleet).tolist() == Room(sizes).prices(fleet).tolist()
+
+
+def test_after_more_changes_than_a_fleet_remembers_everything_is_counted_anew(
+    pod: Make, sizes: Sizes, fleet: FleetState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_module, "_LOG_LIMIT", 4)
+    room = Room(sizes)
+    room.prices(fleet)
+    version = fleet.version
+    for number in range(12):
+        place(fleet, f"n{number}", [0], pod(4))
+    assert fleet.changed_since(version) is None
+    assert room.prices(fleet).tolist() == counted(sizes, fleet)
 
 
 def test_a_pod_breaks_up_the_sites_that_are_not_left_after_it(pod: Make, sizes: Sizes, fleet: FleetState) -> None:

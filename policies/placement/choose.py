@@ -193,7 +193,7 @@ def slots_for(state: FleetState, row: int, request: PodRequest, preferred: int =
 
 def _well_first(state: FleetState, row: int, request: PodRequest, preferred: int) -> tuple[int, ...]:
     """Healthy slots first; among them the preferred one, then for a share the fullest, else the first."""
-    well, free = well_slots(state, request, row), state.gpu_free_milli[row]
+    well, free = well_slots(state, row), state.gpu_free_milli[row]
     slots = np.flatnonzero(free >= request.gpus.share).tolist()
     fuller = free if request.is_share else np.zeros_like(free)
     slots.sort(key=lambda slot: (not well[slot], slot != preferred, fuller[slot], slot))

@@ -12,7 +12,7 @@ Bools = NDArray[np.bool_]
 
 
 def impaired(state: FleetState, request: PodRequest, rows: Ints, *, gang: bool = False) -> Bools:
-    """Rows whose degraded part affects the pod, shape (rows,).
+    """Rows, all with room for the pod, whose degraded part affects it, shape (rows,).
 
     GPUs that communicate with each other, or with those of other pods (``gang``), are affected by any part. A single
     GPU is only affected by its own: then a row is impaired if it has no healthy GPU free.
@@ -23,7 +23,7 @@ def impaired(state: FleetState, request: PodRequest, rows: Ints, *, gang: bool =
     if gpus.count > 1 or request.minimum is not None or gang:
         return state.degraded[rows]
     well = ~_poor(state, rows) & (state.gpu_free_milli[rows] >= gpus.share)
-    felt: Bools = (state.poor[rows] != 0) & ~well.any(axis=1)
+    felt: Bools = ~np.any(well, axis=1)
     return felt
 
 
@@ -32,21 +32,21 @@ def first_choice(impairs: Bools, tiers: NDArray[np.int8] | None) -> Bools:
     rank = impairs * np.int16(256)
     if tiers is not None:
         rank = rank + tiers
-    array: Bools = rank == rank.min(initial=1 << 14)
+    array: Bools = rank == rank.min()
     return array
 
 
 def passed_over(impairs: Bools, selected: Bools) -> dict[Refusal, int]:
     """How many rows `first_choice` left out, by reason."""
-    degraded = 0 if impairs[selected].any() else int(np.count_nonzero(impairs & ~selected))
+    degraded = 0 if impairs[selected].any() else int(np.count_nonzero(impairs))
     elsewhere = int(np.count_nonzero(~selected)) - degraded
     counts = {Refusal.DEGRADED: degraded, Refusal.ELSEWHERE: elsewhere}
     return {code: count for code, count in counts.items() if count}
 
 
-def well_slots(state: FleetState, request: PodRequest, row: int) -> Bools:
-    """Healthy slots with enough left for one share of the request, shape (G,)."""
-    well: Bools = (state.gpu_free_milli[row] >= request.gpus.share) & ~_poor(state, np.array([row]))[0]
+def well_slots(state: FleetState, row: int) -> Bools:
+    """Healthy slots, shape (G,)."""
+    well: Bools = ~_poor(state, np.array([row]))[0]
     return well
 
 

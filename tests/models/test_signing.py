@@ -88,9 +88,10 @@ def test_the_key_pair_is_made_once_and_only_its_owner_may_read_it(keys: Path) ->
     assert [p.name for p in sorted(keys.iterdir())] == [PRIVATE_KEY_FILE, PUBLIC_KEY_FILE]
 
 
-def test_a_private_key_that_everybody_may_read_is_refused(keys: Path) -> None:
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o601])
+def test_a_private_key_that_everybody_may_read_or_change_is_refused(keys: Path, mode: int) -> None:
     signing_key(keys)
-    (keys / PRIVATE_KEY_FILE).chmod(0o644)
+    (keys / PRIVATE_KEY_FILE).chmod(mode)
     with pytest.raises(SigningError, match="chmod 600"):
         signing_key(keys)
 

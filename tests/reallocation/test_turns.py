@@ -2,9 +2,9 @@
 
 import pytest
 
-from kopt.policies.lending.returns import PATIENCE_S, HeldWorkload, Room, Turn, overdue, resumed, turn
+from kopt.policies.lending.returns import HeldWorkload, Room, Turn, overdue, resumed, turn
 
-NOW_S = 1_000_000.0
+NOW_S, PATIENCE_S = 1_000_000.0, 3600.0
 ROOM = Room(usable=10_000, used=2_000, closed=1_000, most=16_000)
 
 

@@ -93,3 +93,30 @@ def test_a_row_that_is_used_again_is_healthy(pod: Make, node: MakeNode, cache: F
     state.set_node(node("new"))
     choice = choose(state, pod(gpus=2), cache=cache)
     assert (choice.node, choice.impaired) == ("new", ())
+
+
+def test_where_every_node_is_degraded_those_left_out_are_further_from_the_gang(
+    pod: Make, node: MakeNode, cache: FragmentationCache
+) -> None:
+    state = FleetState([node(name, degraded=True) for name in ("far", "near", "farther")])
+    tiers = np.array([{"far": 1, "near": 0, "farther": 2}[name] for name in state.names], np.int8)
+    choice = choose(state, pod(gpus=2), cache=cache, tiers=tiers)
+    assert (choice.node, choice.rejected) == ("near", {Refusal.ELSEWHERE: 2})
+
+
+def test_a_pod_without_gpus_does_not_care_even_in_a_gang(pod: Make, node: MakeNode, cache: FragmentationCache) -> None:
+    state = FleetState([node("well", cores=96), node("ill", cores=48, degraded=True)])
+    choice = choose(state, pod(gpus=0), cache=cache, tiers=np.zeros(state.rows, np.int8), weights={"cpu_fit": 1.0})
+    assert (choice.node, choice.rejected, choice.impaired) == ("ill", {}, ())
+
+
+@pytest.mark.parametrize("gpus", [62, 63, 80])
+def test_gpus_of_the_largest_nodes_are_told_apart_too(
+    pod: Make, node: MakeNode, cache: FragmentationCache, gpus: int
+) -> None:
+    state = FleetState([node("n", gpus=gpus, degraded=True, poor=0b11)])
+    choice = choose(state, pod(gpus=1), cache=cache)
+    assert (choice.gpus, choice.impaired) == ((2,), ())
+    place(state, "n", range(2, gpus), pod(gpus=gpus - 2))
+    choice = choose(state, pod(gpus=1), cache=cache)
+    assert (choice.gpus, choice.impaired) == ((0,), ("n",))

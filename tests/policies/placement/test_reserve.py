@@ -35,7 +35,9 @@ def test_sizes_are_how_often_pods_on_several_gpus_come_and_what_cpu_they_need(si
     assert sizes.mean_gpus == pytest.approx((5 * 1 + 0.5 + 3 * 4 + 8) / 10)
 
 
-@pytest.mark.parametrize(("many", "few", "cpu_milli"), [(4, 1, 8_000), (3, 1, 16_000), (8, 2, 8_000), (7, 2, 16_000)])
+@pytest.mark.parametrize(
+    ("many", "few", "cpu_milli"), [(4, 1, 8_000), (3, 1, 16_000), (79, 21, 16_000), (8, 2, 8_000), (7, 2, 16_000)]
+)
 def test_the_cpu_of_a_size_is_what_four_of_five_such_pods_do_not_exceed(
     pod: Make, many: int, few: int, cpu_milli: int
 ) -> None:

@@ -126,7 +126,7 @@ class LogReader:
         """Copied and truncated: the copy, if it is there, holds what was not read yet."""
         assert self._generation is not None
         own = self._generation
-        copy = self._search(own.inode) if self._offset else None
+        copy = self._search(own.inode)
         if copy is not None:
             self._enter(copy, self._offset)
         else:

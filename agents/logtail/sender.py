@@ -244,7 +244,7 @@ class Sender:
             )
             if not goes_on or too_much or (item.lines and not lines and count):
                 return count, lines
-            lines = lines + item.lines if item.lines else lines
+            lines += item.lines
             size += item.size
             following = item.first + len(item.lines) if item.lines else following
         return len(self._batches), lines

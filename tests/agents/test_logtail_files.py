@@ -264,6 +264,39 @@ def test_a_successor_is_entered_only_once_it_holds_something(path: Path) -> None
     assert reader.read(100) == b"new\n"
 
 
+def test_a_successor_of_a_single_byte_is_entered(path: Path) -> None:
+    reader = LogReader(plain_series(path))
+    reader.read(5000)
+    path.rename(path.with_name("a.log.1"))
+    put(path, b"\n")
+    assert reader.read(100) == b"\n"
+
+
+def test_a_successor_that_is_gone_before_it_is_looked_at_counts_for_nothing(path: Path) -> None:
+    real, gone = plain_series(path), Generation(path.with_name("gone"), (9, ""), 7)
+    reader = LogReader(Series(lambda: [*real.files(), gone], lambda inode: True))
+    assert reader.read(5000) == path.read_bytes()
+    assert (reader.read(100), reader.behind()) == (b"", 0.0)
+
+
+def test_a_renamed_file_that_is_emptied_is_the_one_that_is_read_on(path: Path) -> None:
+    reader = LogReader(plain_series(path))
+    reader.read(500)
+    put(path.rename(path.with_name("a.log.1")), b"rest\n", changed_s=1)
+    put(path, b"new\n")
+    assert (reader.read(100), reader.cut) == (b"rest\n", True)
+    assert reader.read(100) == b"new\n"
+
+
+def test_an_emptied_file_that_is_written_again_alike_is_no_copy_of_itself(path: Path) -> None:
+    content, real = path.read_bytes(), plain_series(path)
+    series = Series(lambda: [put(path, content)] and real.files(), real.moved_on)
+    reader = LogReader(series)
+    reader.read(500)
+    os.truncate(path, 100)
+    assert (reader.read(5000), reader.cut) == (content, True)
+
+
 def test_a_file_that_was_packed_while_it_was_read_is_followed_by_those_after_it(path: Path) -> None:
     content, reader = path.read_bytes(), LogReader(plain_series(path))
     reader.read(5000)

@@ -11,7 +11,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-def impaired(state: FleetState, request: PodRequest, rows: Ints, *, gang: bool = False) -> Bools:
+def impaired(state: FleetState, request: PodRequest, rows: Ints, *, gang: bool) -> Bools:
     """Rows, all with room for the pod, whose degraded part affects it, shape (rows,).
 
     GPUs that communicate with each other, or with those of other pods (``gang``), are affected by any part. A single

@@ -26,7 +26,7 @@ def names(series: Series) -> list[str]:
 
 def test_what_rotation_made_of_a_log_is_part_of_it_and_nothing_else(tmp_path: Path) -> None:
     parts = ["train.log", "train.log.1", "train.log.2.gz", "train.log-20260301", "train.log-20260302.gz"]
-    parts += ["train.log.2026-03-03", "train.log.old", "train.log.bak"]
+    parts += ["train.log.2026-03-03", "train.log-2026-03-03T10:00:00", "train.log.old", "train.log.bak"]
     others = [
         "other.log",
         "other.log.1",
@@ -221,14 +221,17 @@ def test_a_file_that_goes_between_the_listing_and_the_opening_is_looked_for_agai
     assert reader.lost, "the place that was asked for is still the one"
 
 
-def test_a_torn_packed_file_is_read_as_far_as_it_goes(path: Path) -> None:
+@pytest.mark.parametrize("rest", [b"", 100 * b"\xff"], ids=["torn", "spoiled"])
+def test_a_torn_or_spoiled_packed_file_is_read_as_far_as_it_goes(path: Path, rest: bytes) -> None:
+    content, gzipped = os.urandom(20_000).hex().encode(), zlib.compressobj(wbits=31)
     packed = path.with_name("a.log.1.gz")
-    packed.write_bytes(gzip.compress(os.urandom(4000))[:2000])
+    packed.write_bytes(gzipped.compress(content) + gzipped.flush(zlib.Z_FULL_FLUSH) + rest)
     os.utime(packed, (1, 1))
-    reader, rest = LogReader(plain_series(path)), b""
+    reader, read = LogReader(plain_series(path)), b""
     while piece := reader.read(500):
-        rest += piece
-    assert rest.endswith(path.read_bytes())
+        read += piece
+    assert read.startswith(content[:4000])
+    assert read.endswith(path.read_bytes())
 
 
 def test_an_emptied_file_without_a_copy_is_read_from_its_beginning(path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _CONTAINER = re.compile(r"(\d+)\.log(?:\.(\d{8}-\d{6}))?(\.gz)?")
-_COPIES = re.compile(r"[.-]\d[\d-]*(?:T[\d:]+)?(?:\.gz)?|\.(?:old|bak|1)")
+_COPIES = re.compile(r"[.-]\d[\d-]*(?:T[\d:]+)?(?:\.gz)?|\.(?:old|bak)")
 """What logrotate and Python's handlers append to a name."""
 _NEWEST = "~"
 

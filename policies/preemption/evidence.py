@@ -103,7 +103,7 @@ def _with_own_estimates(gang: RunningGang, pace: Pace, now_s: float, settings: P
         return pace
     next_s = max(value for _, value, _ in expected)
     due_s = min(low for low, *_ in expected) - settings.write_guard_s - settings.act_s
-    return replace(pace, next_s=next_s, hazard=0.0, due_s=pace.due_s if pace.known else due_s)
+    return replace(pace, next_s=next_s, due_s=pace.due_s if pace.known else due_s)
 
 
 def _ready_s(doubtful: Sequence[Member], pace: Pace, now_s: float, settings: PreemptionSettings) -> float | None:

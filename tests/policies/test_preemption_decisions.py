@@ -122,6 +122,8 @@ def test_those_on_their_way_out_are_room_on_their_own_node() -> None:
     ask = waiting(1, gpus_per_pod=MilliGpu(2000))
     assert summary(decided(*gangs, ask=ask, state=state, free={"x": 1000}))[1] == "GOING"
     assert summary(decided(*gangs, ask=ask, state=state, free={"y": 1000}))[1] == "HOLD"
+    small = replace(gangs[0], members=(replace(gangs[0].members[0], gpus=MilliGpu(999)),))
+    assert summary(decided(small, gangs[1], state=state))[1] == "HOLD", "a thousandth too little on a node of its own"
 
 
 def test_what_those_on_their_way_out_still_use_is_no_slack_of_their_queues() -> None:
@@ -232,6 +234,8 @@ def test_what_may_become_safe_is_waited_for_while_there_is_budget() -> None:
     short = decided(gang("w", writing(None)), ask=waiting(budget_s=5), how=ALONE)
     assert summary(short) == (PreemptionAction.WAIT, "NOT_YET", (), 5.0)
     assert summary(decided(gang("w", writing(None)), ask=waiting(budget_s=0.5), how=ALONE))[3] == 0.5
+    many = [gang(f"w{number:02}", writing(None)) for number in range(EXACT + 10)]
+    assert summary(decided(*many, ask=waiting(budget_s=300), how=ALONE))[1] == "NOT_YET"
 
 
 def test_where_nothing_suffices_it_is_said_whether_more_budget_would_have_helped() -> None:
@@ -289,6 +293,7 @@ def test_more_is_taken_only_after_a_while_and_within_the_hours_limit() -> None:
     state = PreemptionState((), (Eviction(NOW - 50, "gone", "urgent"),))
     held = decided(gang("g", training(10)), state=state, how=ALONE)
     assert (summary(held), held.lost_gpu_s) == ((PreemptionAction.WAIT, "HOLD", (), 70.0), 10.0)
+    assert held.reasons[0].message == "Gangs were preempted for urgent 50 s ago; no more are within 120 s."
     often = replace(ALONE, most_per_hour=0)
     assert summary(decided(gang("g", training(10)), how=often)) == (PreemptionAction.WAIT, "RATE", (), 3600.0)
 

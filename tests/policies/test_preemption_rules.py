@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from kopt.core.units import MilliGpu
 from kopt.policies.preemption import PreemptionSettings, PreemptionState, QueueShare, RunningGang, Snapshot
-from kopt.policies.preemption.rules import DAY_S, HOUR_S, forbidden, preemptions, too_soon
+from kopt.policies.preemption.rules import forbidden, preemptions, too_soon
 from kopt.policies.preemption.state import Eviction
 
 from .test_preemption import NOW, gang, training, waiting
 
 SETTINGS = PreemptionSettings()
+HOUR_S, DAY_S = 3600.0, 86_400.0
 ALLOWED = (None, {})
 
 

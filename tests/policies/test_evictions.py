@@ -40,6 +40,7 @@ def test_the_order_is_the_second_with_the_tenths_of_an_hour_that_each_gpu_lost()
     assert order_of_return(12.0, 2 * HOUR, 4000) == 12_994, "half an hour of each"
     assert order_of_return(12.0, 2 * HOUR, 500) == 12_959
     assert order_of_return(12.0, 99.84 * HOUR, 1000) == 12_001
+    assert order_of_return(12.0, 99.86 * HOUR, 1000) == 12_000
     assert order_of_return(12.0, 100.24 * HOUR, 1000) == order_of_return(12.0, 1e12, 1000) == 12_000
     assert order_of_return(12.0, 1.0 * HOUR, 0) == 12_000
 

@@ -54,6 +54,13 @@ def test_half_correlated_errors_lie_between() -> None:
     assert provision_gpus(services, LendingSettings(correlation=0.5)) == expected == 61
 
 
+def test_without_a_choice_errors_come_together_a_service_keeps_a_gpu_and_each_gpu_counts() -> None:
+    services = [service("a", {0.5: 0.0, 0.99: 3000.0}), service("b", {0.5: 0.0, 0.99: 4000.0})]
+    assert provision_gpus(services, LendingSettings()) == 70
+    assert provision_gpus([ServiceDemand("idle", 0.0, 1.0)], LendingSettings()) == 1
+    assert decide(pool(16, service()), LendingState(lent_gpus=8), 0.0)[1].lent_gpus == 9
+
+
 def test_services_without_a_forecast_leave_those_of_others_as_they_are() -> None:
     assert provision_gpus([service("new", {}), service()], LendingSettings()) == 7
     assert provision_gpus([service(), service("new", {})], LendingSettings()) == 7

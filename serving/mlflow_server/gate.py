@@ -22,7 +22,7 @@ _PARTS = (
     "artifacts/list|datasets|experiments|logged-models|metrics|model-versions|registered-models|runs|server-info|"
     "traces|get-trace-artifact|unified-traces"
 )
-_ROUTES = re.compile(
+ROUTES = re.compile(
     r"/|/version|/graphql|/static-files/.+|/get-artifact|/model-versions/get-artifact|"
     rf"/(?:ajax-)?api/[23]\.0/mlflow/(?!runs/create-promptlab-run)(?:{_PARTS})(?:/.*)?"
 )
@@ -37,8 +37,11 @@ class Gate:
     server on loopback, whoever runs it.
     """
 
-    def __init__(self, app: ASGIApp, *, secret: str, hosts: Collection[str]) -> None:
-        self._app, self._secret, self._hosts = app, secret.encode(), {host.lower() for host in hosts}
+    def __init__(
+        self, app: ASGIApp, *, secret: str, hosts: Collection[str], routes: re.Pattern[str] = ROUTES
+    ) -> None:
+        self._app, self._secret, self._routes = app, secret.encode(), routes
+        self._hosts = {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -59,7 +62,7 @@ class Gate:
             return PlainTextResponse(text, 401, {"www-authenticate": _CHALLENGE})
         if not _is_own(headers, scope["method"], path):
             return PlainTextResponse("403: another web page may not ask MLflow", 403)
-        if not _ROUTES.fullmatch(path):
+        if not self._routes.fullmatch(path):
             return PlainTextResponse(f"403: kopt does not serve {path} of MLflow", 403)
         return None
 

@@ -37,9 +37,7 @@ class Gate:
     server on loopback, whoever runs it.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, secret: str, hosts: Collection[str], routes: re.Pattern[str] = ROUTES
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, secret: str, hosts: Collection[str], routes: re.Pattern[str] = ROUTES) -> None:
         self._app, self._secret, self._routes = app, secret.encode(), routes
         self._hosts = {host.lower() for host in hosts}
 

@@ -16,6 +16,7 @@ from controlplane.processes import free_port
 
 from kopt.core.settings import Settings
 from kopt.models.registry.registry import Registry, RegistryError
+from kopt.serving.mlflow_server.secret import tracking_secret
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 Make = Callable[[float], Path]
@@ -27,22 +28,10 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self.store = folder / "store"
-        command = [
-            sys.executable,
-            "-m",
-            "mlflow",
-            "server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.port),
-            "--workers",
-            "1",
-            "--backend-store-uri",
-            f"sqlite:///{folder / 'server.db'}",
-            "--artifacts-destination",
-            str(self.store),
-        ]
+        home = folder / "home"
+        self.secret = tracking_secret(Settings(home=home))
+        script = Path(__file__).with_name("team_mlflow.py")
+        command = [sys.executable, "-P", str(script), str(home), str(self.store), str(self.port)]
         self.url = f"http://127.0.0.1:{self.port}"
         with (folder / "log").open("w") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -55,7 +44,7 @@ class Server:
                 if httpx.get(f"{self.url}/health", timeout=2).status_code == 200:
                     return
             except httpx.HTTPError:
-                time.sleep(0.5)
+                time.sleep(0.1)
         self.stop()
         pytest.fail(f"MLflow did not start: {log.read_text()[-2000:]}")
 
@@ -66,10 +55,11 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     folder = tmp_path / "server"
     folder.mkdir()
     running = Server(folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", running.secret)
     yield running
     running.stop()
 
@@ -77,6 +67,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def test_models_go_through_a_server_and_are_verified_on_the_other_side(
     server: Server, registry: Registry, signed_model: Make, settings: Settings, tmp_path: Path
 ) -> None:
+    assert httpx.post(f"{server.url}/api/2.0/mlflow/experiments/search", json={}).status_code == 401
+    assert httpx.get(f"{server.url}/api/2.0/mlflow-artifacts/artifacts").status_code == 401
     training = Registry(replace(settings, mlflow_uri=server.url), predictors=registry._predictors, known_digests=())
     version = training.register(signed_model(2.0), metrics={"mase": 0.5}).version
     training.record_decision("ratios", version, passed=True, against="", summary="first")

@@ -2,13 +2,12 @@
 
 import ast
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from repository.source_files import ROOT, source_files
 
-ROOT = Path(__file__).parents[2]
 THE_PLACE = ROOT / "serving" / "runtime" / "local_ray.py"
 READERS = (
     "cli/local/checks.py",
@@ -21,16 +20,6 @@ READERS = (
 OURS = (THE_PLACE, *(ROOT / name for name in READERS))
 """The place itself; and the doctor, tests and attackers, who look at what is set."""
 HARMLESS = ("RAY_USAGE_STATS_ENABLED", "RAY_SERVE_", "RAY_worker_niceness")
-SKIPPED = {"build", "dist", "src"}
-"""What tools write; ``src`` holds links to the folders that are looked at."""
-
-
-def _sources(*suffixes: str) -> Iterator[Path]:
-    for place in ROOT.iterdir():
-        # Tools keep their state in hidden folders: the tests' own constants are in hypothesis' one.
-        if place.name not in SKIPPED and (place.name == ".ci" or not place.name.startswith(".")):
-            inside = (place,) if place.is_file() else place.rglob("*")
-            yield from (path for path in inside if path.suffix in suffixes and path.is_file())
 
 
 def _is_ours(path: Path) -> bool:
@@ -76,7 +65,7 @@ def _switches(tree: ast.Module) -> list[str]:
 @functools.cache
 def _trees() -> dict[Path, ast.Module]:
     """Modules that name Ray at all."""
-    texts = {path: path.read_text(encoding="utf-8") for path in _sources(".py")}
+    texts = {path: path.read_text(encoding="utf-8") for path in source_files(".py")}
     return {
         path: ast.parse(text)
         for path, text in texts.items()
@@ -100,7 +89,7 @@ def test_ray_is_told_to_ask_for_a_token_in_one_place() -> None:
 
 @pytest.mark.parametrize("suffix", [".yaml", ".sh", ".toml", ""])
 def test_no_manifest_image_or_script_turns_rays_token_off(suffix: str) -> None:
-    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in _sources(suffix)}
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in source_files(suffix)}
     assert texts
     assert [str(path) for path, text in texts.items() if "RAY_AUTH_MODE" in text or "RAY_AUTH_TOKEN" in text] == []
 

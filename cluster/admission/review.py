@@ -77,6 +77,11 @@ class Answer:
 ALLOWED = Answer()
 
 
+def let_through(trouble: str, missing: str, look: str) -> Answer:
+    """Allowed as it is because of a trouble of ours: whoever submits the object is told so, and nothing from inside."""
+    return Answer(warnings=(f"kopt {trouble} and let this object through as it is: {missing}. {look}",))
+
+
 def parse_review(body: bytes) -> Review:
     """The request in a review. Raises MalformedReview."""
     if len(body) > _MOST_VALUES and sum(map(body.count, (b",", b"{", b"["))) > _MOST_VALUES:

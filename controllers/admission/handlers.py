@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from kopt.cluster.admission.review import ALLOWED, Answer, Review
+from kopt.cluster.admission.review import ALLOWED, Answer, Review, let_through
 from kopt.cluster.client.resources import CRON_JOBS, Object
 from kopt.cluster.holds.hold import is_mirrored
 from kopt.cluster.objects.json_patch import JsonPatch
@@ -47,6 +47,10 @@ class Admission:
 
 
 LET_THROUGH = Admission(ALLOWED)
+UNJUDGED = "no rule was checked, and no queue, scheduler or size was added"
+UNKNOWN_NAMESPACE = Admission(
+    let_through("could not read its namespace in time", UNJUDGED, "Submit it again for an answer.")
+)
 
 
 @dataclass
@@ -117,9 +121,11 @@ class Admissions:
     async def mutate(self, review: Review, traceparent: str = "") -> Admission:
         """Labels, scheduler, recommendation and trace context, as the modes allow."""
         workload = await self._workload(review)
-        namespace = None if workload is None else await self._namespace(workload)
-        if workload is None or namespace is None:
+        if workload is None:
             return LET_THROUGH
+        namespace = await self._namespace(workload)
+        if namespace is None:
+            return UNKNOWN_NAMESPACE if is_evaluated(workload) else LET_THROUGH
         draft = self._draft(review, workload, namespace, traceparent)
         if draft is not None and draft.is_sized:
             mode, policy = draft.evaluation.sizing_mode, self._cluster.policy
@@ -203,7 +209,7 @@ class Admissions:
             return LET_THROUGH
         namespace = await self._namespace(workload)
         if namespace is None:
-            return LET_THROUGH
+            return UNKNOWN_NAMESPACE
         evaluation = evaluate(workload, self._cluster, namespace, review.groups)
         if evaluation.queue_mode is not Mode.ENFORCE:
             return LET_THROUGH

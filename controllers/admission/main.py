@@ -133,7 +133,8 @@ class _Replica:
             self._audit.policy_changed()
 
     def _warn(self, subject: Subject, reason: str, _sentence: str) -> None:
-        # Informers of a webhook may read more than it may write events about: the log has the sentence.
+        # Informers of a webhook may read more than it may write events about: the log has the sentence. Whoever submits
+        # an object whose review fails is warned in the answer.
         self._metrics.object_errors.labels("webhook", subject.kind, reason).inc()
 
     async def stop(self) -> None:

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kopt.cluster.admission.review import (
-    ALLOWED,
     LARGEST_REVIEW_BYTES,
     REVIEW_LIMITS,
     Answer,
     MalformedReview,
     Review,
     encode_answer,
+    let_through,
     parse_review,
 )
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
 from kopt.cluster.runtime.tracing import SpanExport
-from kopt.controllers.admission.handlers import LET_THROUGH, Admission, Admissions
+from kopt.controllers.admission.handlers import LET_THROUGH, UNJUDGED, Admission, Admissions
 from kopt.controllers.admission.metrics import WebhookMetrics
 
 _LOG = logging.getLogger(__name__)
@@ -32,8 +32,10 @@ DECISIONS = logging.getLogger("kopt.decisions")
 """One line per evaluated object: who, what, why."""
 PROBE_LIMITS = HttpLimits(connections=64, buffered_bytes=16 << 20)
 _PATHS = ("/mutate", "/validate")
-FAILED = Admission(ALLOWED)
-"""Let through because of a fault of ours."""
+FAILED = Admission(
+    let_through("met an error of its own", UNJUDGED, "The log of the Deployment kopt-webhook has the error.")
+)
+"""Because of a fault of ours."""
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -24,6 +24,7 @@ from kopt.cluster.admission.review import (
     MalformedReview,
     Review,
     encode_answer,
+    let_through,
     parse_review,
 )
 from kopt.cluster.client.api import AlreadyExists, ApiError, Conflict, Kube, NotFound
@@ -49,6 +50,11 @@ CONFIGURATION_NAME = "00-kaiwo-optimizer-preemption"
 SECRET = "kopt-preemption-tls"
 PATH = "/hold"
 _RETRY_S = 5.0
+FAILED = let_through(
+    "met an error of its own",
+    "it does not wait until there is room for it",
+    "The log of the Deployment kopt-preemption has the error.",
+)
 _HOOK: Object = {
     "name": "hold.workloads.preemption.kaiwo.ai",
     "rules": [
@@ -184,7 +190,7 @@ class Holding:
             answer = reviewer.answer(review) if self._led() else ALLOWED
         except Exception:  # noqa: BLE001 - edge: a fault of ours must not cost a workload
             _LOG.exception("%s %s/%s is let through unread", review.kind, review.namespace, review.name)
-            answer = ALLOWED
+            answer = FAILED
         return Reply(encode_answer(review.uid, answer))
 
     async def _registered(self) -> bool:

@@ -16,6 +16,7 @@ from webhook.workloads import deployment, job, review
 
 from kopt.cluster.admission.review import LARGEST_REVIEW_BYTES
 from kopt.cluster.runtime.certificates import make_pair
+from kopt.cluster.workloads.workload import NamespaceFacts
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.metrics import WebhookMetrics
@@ -25,10 +26,27 @@ from kopt.core.scheduling.submission import Framework
 
 ENFORCE = parse_policy({"metadata": {"name": "default"}, "spec": {"mode": "enforce"}})
 
+UNJUDGED = (
+    "kopt met an error of its own and let this object through as it is: no rule was checked, and no queue, scheduler "
+    "or size was added. The log of the Deployment kopt-webhook has the error."
+)
+
 
 class Broken(FixedState):
     def queues(self, framework: Framework, namespace: str) -> Any:
         raise RuntimeError("a fault of ours")
+
+
+class Unknown(FixedState):
+    def namespace(self, name: str) -> NamespaceFacts | None:
+        return None
+
+
+def said_to_its_owner(answer: Any) -> str:
+    """The one warning; the API server cuts it at 256 bytes and shows it to whoever submits the object."""
+    (warning,) = answer["warnings"]
+    assert len(warning) < 250
+    return str(warning)
 
 
 class Serving:
@@ -98,8 +116,23 @@ async def test_garbage_is_answered_and_the_server_lives_on(tls: Any) -> None:
 
 async def test_a_fault_of_ours_lets_the_object_through(tls: Any) -> None:
     async with serving(tls, Broken(ENFORCE)) as one:
-        status, answer = await one.post(orjson.dumps(review(job("train"))))
-        assert (status, answer["allowed"]) == (200, True)
+        for path in ("/mutate", "/validate"):
+            status, answer = await one.post(orjson.dumps(review(job("train"))), path)
+            assert (status, answer["allowed"]) == (200, True)
+            assert "patch" not in answer
+            assert said_to_its_owner(answer) == UNJUDGED
+        _, metrics = await one.get("/metrics")
+        assert 'kopt_webhook_requests_total{outcome="failed",path="/validate"} 1.0' in metrics
+
+
+async def test_an_object_of_a_namespace_that_cannot_be_read_is_let_through_and_its_owner_told(tls: Any) -> None:
+    async with serving(tls, Unknown(ENFORCE)) as one:
+        for path in ("/mutate", "/validate"):
+            status, answer = await one.post(orjson.dumps(review(job("train"))), path)
+            assert (status, answer["allowed"]) == (200, True)
+            (warning,) = answer["warnings"]
+            assert "could not read its namespace in time" in warning
+            assert "warnings" not in (await one.post(orjson.dumps(review(job("cpu", gpus=0))), path))[1]
 
 
 async def test_an_answer_that_cannot_be_written_lets_the_object_through(tls: Any) -> None:
@@ -120,6 +153,7 @@ async def test_an_answer_that_cannot_be_written_lets_the_object_through(tls: Any
             status, answer = await one.post(body, path)
             assert (status, answer["allowed"]) == (200, True)
             assert "patch" not in answer
+        assert said_to_its_owner((await one.post(body, "/mutate"))[1]) == UNJUDGED
         assert "patch" in (await one.post(orjson.dumps(review(job("train"))), "/mutate"))[1]
 
 

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class Contained:
-    """Of one agent; ``isolation`` is for its informers. Agents may write no events: the log has the sentence."""
+    """Of one agent; ``isolation`` is for its informers.
+
+    The log has the sentence. Events would need a right with which a hostile node could write them on anybody's objects.
+    """
 
     def __init__(self, agent: str) -> None:
         self._agent = agent

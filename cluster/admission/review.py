@@ -77,9 +77,9 @@ class Answer:
 ALLOWED = Answer()
 
 
-def let_through(trouble: str, missing: str, look: str) -> Answer:
-    """Allowed as it is because of a trouble of ours: whoever submits the object is told so, and nothing from inside."""
-    return Answer(warnings=(f"kopt {trouble} and let this object through as it is: {missing}. {look}",))
+def let_through(cause: str, omitted: str, remedy: str) -> Answer:
+    """Allowed as it is after a failure of ours: whoever submits the object is warned, and learns nothing internal."""
+    return Answer(warnings=(f"kopt {cause} and let this object through as it is: {omitted}. {remedy}",))
 
 
 def parse_review(body: bytes) -> Review:

@@ -1,18 +1,20 @@
-"""Every combination of the chart's values: whoever is told to call somebody reaches them, and nobody else does."""
+"""Combinations of the chart's values: whoever is told to call somebody reaches them, and nobody else does."""
 
+import functools
 import random
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deploy.conftest import Helm
+import yaml
+from deploy.conftest import CHART, Helm
 
 from .chart_network import OUTSIDE, Network, Pod, behind_service, calls_of, pods_of, selects, target_port
-from .chart_rendered import NAMESPACE, Object, rights_of
+from .chart_rendered import NAMESPACE, RELEASE, Object, rights_of
 
 ON, OFF = {"enabled": True}, {"enabled": False}
 URL = {"mlflowUri": "http://mlflow.mlops:5000"}
@@ -43,6 +45,8 @@ SWITCHES: dict[str, list[Any]] = {
     "logs": [{}, {"namespaces": ["research"]}, {"everywhere": True}],
 }
 """Every switch that adds or takes away a component, a right or a flow, with its positions."""
+CALLS_PREDICTIONS = ("webhook", "sizing", "pairs", "reallocation", "logtail", "predictions", "networkPolicy")
+"""Those that decide who is told to call the endpoint, where it is, and what is let through."""
 
 
 def pairwise() -> Iterator[Object]:
@@ -64,6 +68,16 @@ def pairwise() -> Iterator[Object]:
             yield {name: SWITCHES[name][place] for name, place in best.items()}
 
 
+def every_flow() -> Iterator[Object]:
+    """Every combination of the switches that decide about calls of the endpoint; the others are drawn."""
+    draw = random.Random(7)
+    for positions in product(*(range(len(SWITCHES[name])) for name in CALLS_PREDICTIONS)):
+        chosen = dict(zip(CALLS_PREDICTIONS, positions, strict=True))
+        drawn = {name: chosen.get(name, draw.randrange(len(each))) for name, each in SWITCHES.items()}
+        if _allowed(dict(drawn))["logtail"] == chosen["logtail"]:
+            yield {name: SWITCHES[name][place] for name, place in _allowed(drawn).items()}
+
+
 def _pairs(chosen: dict[str, int]) -> set[tuple[tuple[str, int], tuple[str, int]]]:
     return set(combinations(chosen.items(), 2))
 
@@ -77,13 +91,27 @@ def _allowed(chosen: dict[str, int]) -> dict[str, int]:
     return chosen
 
 
-@pytest.fixture(scope="module")
-def renderings(helm: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Object, list[Object]]]:
-    """Every combination with its objects."""
-    charts, values = Helm(helm, tmp_path_factory.mktemp("flows")), list(pairwise())
+@functools.cache
+def _document(text: str) -> Object:
+    """Most objects are the same in many renderings; parsing is what costs, and nothing here changes them."""
+    return yaml.load(text, yaml.CSafeLoader) or {}
+
+
+def _render(helm: Helm, values: Object) -> list[Object]:
+    done = helm.run("template", RELEASE, CHART, "--namespace", NAMESPACE, values=values)
+    assert done.returncode == 0, done.stderr
+    return [document for text in re.split(r"^---$", done.stdout, flags=re.MULTILINE) if (document := _document(text))]
+
+
+@pytest.fixture(scope="module", params=[pairwise, pytest.param(every_flow, marks=pytest.mark.thorough)])
+def renderings(
+    request: pytest.FixtureRequest, helm: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[Object, list[Object]]]:
+    """Combinations with their objects."""
+    charts, values = Helm(helm, tmp_path_factory.mktemp("flows")), list(request.param())
     assert len(values) > 15
     with ThreadPoolExecutor(2) as workers:
-        return list(zip(values, workers.map(charts.render, values), strict=True))
+        return list(zip(values, workers.map(functools.partial(_render, charts), values), strict=True))
 
 
 def test_whoever_is_told_to_call_somebody_reaches_them(renderings: list[tuple[Object, list[Object]]]) -> None:

@@ -1,7 +1,8 @@
 """``Eviction`` objects as core types, and the notices of our own evictions."""
 
 import hashlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from kopt.cluster.client.resources import COMPONENT_LABEL, PART_OF, PART_OF_LABEL, Object
 from kopt.cluster.objects.annotations import mapping_of
@@ -11,6 +12,7 @@ from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Notice, Phase,
 from kopt.core.untrusted import word
 from kopt.core.workload.checkpoint import Source
 
+N = TypeVar("N", int, float)
 EVICTING_ANNOTATION = "kaiwo.ai/evicting"
 """JSON of a Notice, on what one of our own evicts: a Kueue Workload, or the Job or the pods where there is none."""
 WORKLOAD_LABEL = "kaiwo.ai/evicted-uid"
@@ -72,20 +74,20 @@ def entry_of(document: Object) -> Entry:
             str(spec.get("reason", "")),
             int(spec["gpus"]),
             int(spec["order"]),
-            spec.get("lastDurableStep"),
+            _optional(int, spec.get("lastDurableStep")),
             _seconds(spec.get("lastDurableAt")),
-            spec.get("lostGpuSeconds"),
+            _optional(float, spec.get("lostGpuSeconds")),
             Source(spec["checkpointSource"]) if spec.get("checkpointSource") else None,
         )
         verified = status.get("verified")
         outcome = Return(
             Phase(status.get("phase") or Phase.WAITING),
             _seconds(status.get("resumedAt")),
-            status.get("resumedStep"),
+            _optional(int, status.get("resumedStep")),
             Verified(verified) if verified else None,
-            status.get("message", ""),
+            str(status.get("message", "")),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"Eviction {metadata.get('name')} cannot be read ({error!r})") from error
     return Entry(eviction, outcome)
 
@@ -130,6 +132,10 @@ def status_of(outcome: Return) -> Object:
         "message": outcome.message[:_LONGEST] or None,
     }
     return {key: value for key, value in result.items() if value is not None}
+
+
+def _optional(kind: Callable[[Any], N], value: Any) -> N | None:
+    return None if value is None else kind(value)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -136,6 +136,17 @@ def test_wherever_an_eviction_is_shown_it_says_so() -> None:
         assert eviction_row(one).source == (source or "")
 
 
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [("spec", "lostGpuSeconds"), ("spec", "lastDurableStep"), ("status", "resumedStep")],
+)
+def test_an_eviction_whose_numbers_are_none_cannot_be_read(part: str, field: str) -> None:
+    document = body_of(entry(None).eviction)
+    document.setdefault(part, {})[field] = []
+    with pytest.raises(ValueError, match="cannot be read"):
+        entry_of(document)
+
+
 def test_verdicts_and_notices_of_a_preemption_say_so() -> None:
     claim = notes("TRAIN") | {LAST_TIME: "2999-01-01T00:00:00Z", "kaiwo.ai/last-checkpoint-step": "5"}
     for found, is_claim in ((claim, True), (notes(), False)):

@@ -60,9 +60,9 @@ test: setup  ## everything; installs Debian packages for real servers where it m
 test-fast: setup  ## without servers, browser and Ray
 	$(BIN)/python -P -m pytest -m "not ray and not browser and not services and not cluster and not slow"
 
-# CLUSTER=1 attacks a real control plane as well (ten minutes once it is built).
+# CLUSTER=1 attacks a real control plane as well, once it is built.
 .PHONY: attack
-attack: setup  ## attacks on what this product opens, see docs/security.md (two minutes; CLUSTER=1: ten)
+attack: setup  ## attacks on what this product opens, see docs/security.md (six minutes; CLUSTER=1: more)
 	$(BIN)/python -P -m pytest $(if $(CLUSTER),,-m "not cluster") tests/attacks
 
 .PHONY: test-thorough

@@ -72,7 +72,7 @@ async def _main(kind: str, chain: str, connections: str) -> None:
     following = None
     if certificate._callers is not None:
         certificate.callers_replaced = server.end_connections
-        following = asyncio.create_task(certificate._callers.run(certificate._follow_callers, look_s=0.1))
+        following = asyncio.create_task(certificate._callers.run(certificate._follow_callers, reread_s=0.1))
     sys.stdout.write(f"{server.port} {probe_port}\n")
     sys.stdout.flush()
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

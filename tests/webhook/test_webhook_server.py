@@ -16,7 +16,7 @@ from webhook.workloads import deployment, job, review
 
 from kopt.cluster.admission.review import LARGEST_REVIEW_BYTES
 from kopt.cluster.runtime.certificates import make_pair
-from kopt.cluster.workloads.workload import NamespaceFacts
+from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.metrics import WebhookMetrics
@@ -38,7 +38,7 @@ class Broken(FixedState):
 
 
 class Unknown(FixedState):
-    def namespace(self, name: str) -> NamespaceFacts | None:
+    def namespace(self, name: str) -> NamespaceDefaults | None:
         return None
 
 

@@ -116,7 +116,7 @@ def _pasted(text: str) -> ClusterNode | Problem:
     except FormatError as error:
         return Problem(str(error), _excerpt(text, error.line), error.column, error.line)
     if not isinstance(result, NodeTopology):
-        return Problem("This output describes a fabric or measurements; paste the output of a tool that shows one node.")
+        return Problem("This output describes a fabric or measurements; paste what a tool shows of one node.")
     if len(result.gpus) > MOST_GPUS:
         return Problem(f"{len(result.gpus)} GPUs are too many to draw; {MOST_GPUS} are drawn.")
     return ClusterNode(result)

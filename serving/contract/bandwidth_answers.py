@@ -9,7 +9,7 @@ from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.reason import Reason
 from kopt.core.units import GIB
 from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut, reasons_out
-from kopt.serving.contract.reading import read_answer
+from kopt.serving.contract.reading import added_later, read_answer
 
 GpuIndexes = tuple[int, ...]
 
@@ -212,7 +212,7 @@ class BandwidthResponse:
     """In the order of the request."""
     best: BestSetOut | None
     """None where ``count`` is not given, and with ``offers``."""
-    placement: PlacementOut | None
+    placement: PlacementOut | None = added_later(absent=None)
     """None without ``offers``."""
     model: ModelOut
     fallback: bool

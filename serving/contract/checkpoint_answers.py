@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
 from kopt.serving.contract.common import SCHEMA, ModelOut
-from kopt.serving.contract.reading import read_answer
+from kopt.serving.contract.reading import added_later, read_answer
 
 # Docstrings of these classes are published in docs/openapi.json, and their names are.
 
@@ -41,7 +41,7 @@ class JobStatusOut:
     """Cut and without what looks like a secret."""
     reason: str
     writers: int
-    last_durable_claimed: bool
+    last_durable_claimed: bool = added_later(absent=False)
     """The job's own pods report this checkpoint by annotation; no line of the log has shown it."""
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from kopt.serving.contract.common import SCHEMA, AnswerError
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
+_ABSENT = "absent"
 
 
 def read_answer(kind: type[T], path: str, document: Mapping[str, Any]) -> T:
@@ -27,6 +28,11 @@ def read_answer(kind: type[T], path: str, document: Mapping[str, Any]) -> T:
     except _Unexpected as error:
         raise AnswerError(f"{path} answered something unexpected: {error}") from error
     return answer
+
+
+def added_later(*, absent: Any) -> Any:
+    """A member that is always sent, but not by the first endpoints: where it is missing, it is read as ``absent``."""
+    return dataclasses.field(metadata={_ABSENT: absent})
 
 
 class _Unexpected(ValueError):
@@ -114,12 +120,14 @@ def _literal(accepted: tuple[Any, ...]) -> Reader:
 
 def _dataclass(kind: Any) -> Reader:
     hints = get_type_hints(kind)
-    members = [(field.name, _reader(hints[field.name]), _is_required(field)) for field in dataclasses.fields(kind)]
+    fields = dataclasses.fields(kind)
+    members = [(field.name, _reader(hints[field.name]), _is_required(field)) for field in fields]
+    absent = {field.name: field.metadata[_ABSENT] for field in fields if _ABSENT in field.metadata}
 
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _expected(value, "expected dict")
-        result = {}
+        result = dict(absent)
         for name, read_member, required in members:
             if name in value:
                 try:
@@ -137,7 +145,8 @@ def _dataclass(kind: Any) -> Reader:
 
 
 def _is_required(field: "dataclasses.Field[Any]") -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+    return not has_default and _ABSENT not in field.metadata
 
 
 def _enum(kind: type[Enum]) -> Reader:

@@ -8,7 +8,7 @@ import pytest
 from kopt.core.hardware.pairwise import Health
 from kopt.serving.contract.common import AnswerError
 from kopt.serving.contract.pairwise_answers import PairsResponse, parse_pairwise
-from kopt.serving.contract.reading import read_answer
+from kopt.serving.contract.reading import added_later, read_answer
 
 PAIR = {
     "nodes": ["a", "b"],
@@ -91,6 +91,18 @@ def test_a_member_with_a_default_may_be_missing() -> None:
     assert (later.counts, later.claimed) == ({"a": 2}, True)
     with pytest.raises(AnswerError, match="claimed is '1', expected bool"):
         read_answer(Later, "/v1/later", {"schema": "kopt/v1", "claimed": 1})
+
+
+def test_a_member_that_the_first_endpoints_did_not_send_may_be_missing() -> None:
+    @dataclass(frozen=True)
+    class Answer:
+        claimed: bool = added_later(absent=False)
+        step: int = 0
+
+    assert read_answer(Answer, "/x", {"schema": "kopt/v1"}) == Answer(claimed=False, step=0)
+    assert read_answer(Answer, "/x", {"schema": "kopt/v1", "claimed": True}).claimed
+    with pytest.raises(TypeError):
+        Answer()  # type: ignore[call-arg]
 
 
 def test_an_empty_answer_has_an_empty_name() -> None:

@@ -36,9 +36,11 @@ def file_of(folder: Path, name: str) -> Path:
     return folder / f"{quote(name, safe='', errors='replace')[:80].replace('%', '=')}-{digest}.parquet"
 
 
-def feature_rows(series: DemandSeries) -> Any:
-    """An Arrow table with a row for every observed bucket; gaps have none, so an event time is that of a real datum."""
+def feature_rows(series: DemandSeries, newest_only: bool = False) -> Any:
+    """An Arrow table with a row for every observed bucket, or for the newest one; gaps have none, so an event time is
+    that of a real datum."""
     origins = np.flatnonzero(np.isfinite(series.value))
+    origins = origins[-1:] if newest_only else origins
     columns = list(transform(series, origins).T)
     service = pa.array([series.name] * len(origins), pa.string())
     times = pa.array(event_times(series)[origins], SCHEMA.field("event_timestamp").type)

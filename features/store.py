@@ -119,21 +119,25 @@ class DemandFeatureStore:
 
         ``upto_s`` (Unix seconds) leaves newer rows out. Services without rows keep what they have.
         """
-        from kopt.features.offline import SCHEMA, file_of, latest_row
+        from kopt.features.offline import file_of, latest_row
 
         self.apply()
         upto = None if upto_s is None else np.datetime64(round(upto_s * 1e6), "us")
         files = self._files() if names is None else [file_of(self._offline, name) for name in names]
         result = (latest_row(file, upto) for file in files if file.exists())
         rows = [row for row in result if row is not None]
-        if rows:
-            import pyarrow as pa
-
-            newest = pa.concat_tables(rows).cast(SCHEMA).to_pandas()
-            with self._errors():
-                # Not Feast's materialise: it sorts all history for the newest row and logs every call in the registry.
-                self._feast.write_to_online_store("demand_features", newest)
+        self._write_online(rows)
         return len(rows)
+
+    def put_online(self, series: Iterable[DemandSeries]) -> int:
+        """Makes the newest observed bucket of each series its online row, without storing its history; returns how
+        many. Series are on the grid."""
+        from kopt.features.offline import feature_rows
+
+        self.apply()
+        rows = [feature_rows(demand_series, newest_only=True) for demand_series in _unnamed_twice(series)]
+        self._write_online(rows)
+        return sum(table.num_rows for table in rows)
 
     def online(self, names: Sequence[str], now_s: float | None = None) -> OnlineRows:
         """The newest rows of services, in the order asked for; absent ones are NaN (``OnlineRows.problems``).
@@ -149,6 +153,19 @@ class DemandFeatureStore:
         known = values[:, -1] == 1.0
         now = time.time() if now_s is None else now_s
         return OnlineRows(tuple(names), values[:, :-2], values[:, -2], known, now)
+
+    def _write_online(self, rows: Sequence[Any]) -> None:
+        """Arrow tables, of one row for each service."""
+        if not rows:
+            return
+        import pyarrow as pa
+
+        from kopt.features.offline import SCHEMA
+
+        newest = pa.concat_tables(rows).cast(SCHEMA).to_pandas()
+        with self._errors():
+            # Not Feast's materialise: it sorts all history for the newest row and logs every call in the registry.
+            self._feast.write_to_online_store("demand_features", newest)
 
     def _create(self) -> None:
         from kopt.features.offline import SCHEMA, replace_rows

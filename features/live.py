@@ -1,8 +1,8 @@
 """Live demand: the last two weeks of buckets of each service, as they were pushed to the endpoint.
 
-One record per service on SQLite under KOPT_HOME, or in the Redis of the online store, which all replicas share. A record
-is changed in one step, so that several writers lose nothing. What is pushed again changes nothing; a restated bucket
-replaces what was known, a late one fills its gap, and a gap takes nothing away.
+One record per service on SQLite under KOPT_HOME, or in the Redis of the online store, which all replicas share. A
+record is changed in one step, so that several writers lose nothing. What is pushed again changes nothing; a restated
+bucket replaces what was known, a late one fills its gap, and a gap takes nothing away.
 """
 
 import contextlib

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Self, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import httpx
 import tenacity
@@ -39,6 +39,7 @@ from kopt.serving.contract.demand_answers import (
     SeriesForecast,
     parse_forecast,
 )
+from kopt.serving.contract.live_answers import PushedDemand, parse_pushed
 from kopt.serving.contract.model_answers import ModelHealthResponse, ModelsResponse, parse_health, parse_models
 from kopt.serving.contract.pairwise_answers import (
     PairsKept,
@@ -126,6 +127,16 @@ class AsyncPredictionClient:
             return fallback_answer(query, Reason("ENDPOINT_ERROR", str(error)), self._lending)
         except EndpointFailure as failure:
             return fallback_answer(query, failure.reason, self._lending)
+
+    async def push_demand(
+        self, service: str, t: Sequence[float], value: Sequence[float | None], *, deadline_s: float | None = None
+    ) -> PushedDemand:
+        """Complete buckets of five minutes of a service's demand, by their start. Sending again is harmless.
+
+        Raises as ``models`` does.
+        """
+        content = json.dumps({"t": list(t), "value": list(value)}, separators=(",", ":")).encode()
+        return parse_pushed(await self._call("PUT", f"/v1/demand/{quote(service)}", deadline_s, content))
 
     async def ask(
         self, predictor: str, request: Mapping[str, Any], *, deadline_s: float | None = None
@@ -337,6 +348,12 @@ class PredictionClient:
     def demand(self, query: DemandQuery, *, deadline_s: float | None = None) -> DemandForecast:
         """See AsyncPredictionClient.demand."""
         return self._run(self._client.demand(query, deadline_s=deadline_s))
+
+    def push_demand(
+        self, service: str, t: Sequence[float], value: Sequence[float | None], *, deadline_s: float | None = None
+    ) -> PushedDemand:
+        """See AsyncPredictionClient.push_demand."""
+        return self._run(self._client.push_demand(service, t, value, deadline_s=deadline_s))
 
     def ask(self, predictor: str, request: Mapping[str, Any], *, deadline_s: float | None = None) -> Mapping[str, Any]:
         """See AsyncPredictionClient.ask."""

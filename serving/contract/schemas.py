@@ -114,6 +114,20 @@ class DemandRequest(_Strict):
 
 DEMAND_REQUEST = TypeAdapter(DemandRequest)
 
+
+class PushRequest(_Strict):
+    """Complete buckets of five minutes of one service's demand, for the feature store."""
+
+    t: Times
+    """Start of each bucket: Unix seconds, multiples of 300, rising, none that has not ended yet."""
+    value: Amounts
+    """Demand in each bucket; null where it is unknown, which takes nothing away that is known."""
+
+
+PUSH_REQUEST = TypeAdapter(PushRequest)
+SERVICE_NAME: TypeAdapter[str] = TypeAdapter(Name)
+
+
 Word = Annotated[str, Field(max_length=MAX_COMMAND)]
 
 

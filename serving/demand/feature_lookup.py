@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
+from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import COLUMN, HORIZONS_S
 from kopt.features.rows import OnlineRows
 
@@ -33,6 +34,8 @@ class RowModel(Protocol):
 
 class RowStore(Protocol):
     def online(self, names: Sequence[str]) -> OnlineRows: ...
+
+    def put_online(self, series: Iterable[DemandSeries]) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,12 @@ class StoredFeatures:
         """Connects now rather than at the first request. Raises what the store raises; the next request tries again."""
         with self._lock:
             self._opened()
+
+    def materialise(self, series: DemandSeries) -> None:
+        """Makes the newest bucket of a series its row in the store (blocks). Raises what the store raises."""
+        with self._lock:
+            self._opened().put_online([series])
+            self._rows.pop(series.name, None)
 
     def quick(self, names: Sequence[str]) -> bool:
         """Whether every name's row is cached, so that the store need not be queried."""

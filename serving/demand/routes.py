@@ -5,24 +5,27 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from pydantic import ValidationError
 from starlette.routing import Route
 
 from kopt.serving.contract.common import SCHEMA
 from kopt.serving.contract.demand_answers import DemandResponse
+from kopt.serving.contract.live_answers import PushedDemand
 from kopt.serving.contract.model_answers import ModelHealthResponse
-from kopt.serving.contract.schemas import DEMAND_REQUEST, DemandRequest
+from kopt.serving.contract.schemas import DEMAND_REQUEST, PUSH_REQUEST, SERVICE_NAME, DemandRequest, PushRequest
 from kopt.serving.demand import inference_protocol
 from kopt.serving.demand.monitoring import CHALLENGER, CHAMPION, SeriesState
 from kopt.serving.demand.service import DemandService
 from kopt.serving.http.auth import caller_of, seen_by
 from kopt.serving.http.limits import deadline_of
-from kopt.serving.http.problems import Problem
+from kopt.serving.http.problems import Problem, from_validation
 from kopt.serving.http.routing import PROBLEMS, body_of, json_answer, read_body
 
 
 def routes(app: FastAPI, service: Callable[[], DemandService]) -> None:
     """Add the paths to the application."""
     _predictions(app, service)
+    _pushes(app, service)
     _health(app, service)
     inference_protocol.routes(app, service)
 
@@ -47,6 +50,26 @@ def _predictions(app: FastAPI, service: Callable[[], DemandService]) -> None:
     # The route above documents; this one answers, without what FastAPI does for parameters that there are none of.
     route = Route("/v1/demand", demand, methods=["POST"], include_in_schema=False)
     app.router.routes.insert(0, route)
+
+
+def _pushes(app: FastAPI, service: Callable[[], DemandService]) -> None:
+    @app.put(
+        "/v1/demand/{service_name:path}",
+        response_model=PushedDemand,
+        responses=PROBLEMS,
+        tags=["demand"],
+        openapi_extra=body_of(PushRequest),
+    )
+    async def push_demand(request: Request, service_name: str) -> Response:
+        """Add complete buckets of a service's demand, which ``/v1/demand`` then answers by name. Sending again is
+        harmless. The right to ``put`` the path may be limited to the services of a namespace."""
+        body = await read_body(request, PUSH_REQUEST)
+        try:
+            name = SERVICE_NAME.validate_python(service_name)
+        except ValidationError as error:
+            raise from_validation(error, ("path",)) from None
+        pushed = await service().push(name, body, deadline_of(request), caller_of(request))
+        return json_answer(vars(pushed))
 
 
 def _health(app: FastAPI, service: Callable[[], DemandService]) -> None:

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,24 +15,29 @@ import numpy as np
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
+from kopt.models.demand.answers import STALE_S
 from kopt.policies.lending.policy import LendingSettings
 from kopt.serving.client.fallback_demand import FALLBACK_MODEL, REACTIVE_WINDOW_S, fallback_forecast, recent
 from kopt.serving.client.gpus import gpus_prediction
 from kopt.serving.contract.demand_answers import DemandForecast, HorizonForecast, SeriesForecast
-from kopt.serving.contract.schemas import DemandRequest, SeriesIn
+from kopt.serving.contract.live_answers import PushedDemand
+from kopt.serving.contract.schemas import DemandRequest, PushRequest, SeriesIn
 from kopt.serving.demand.feature_lookup import Stored, StoredFeatures
 from kopt.serving.demand.histories import demand_series
+from kopt.serving.demand.live import LiveDemand
 from kopt.serving.demand.metrics import DemandMetrics
 from kopt.serving.demand.monitoring import PredictionTable
 from kopt.serving.demand.series_cache import Memories, Remembered
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
-from kopt.serving.http.problems import invalid
+from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.runtime.model_slot import DemandModel, ModelSlot, Slot
 from kopt.serving.runtime.service import PredictorService
 from kopt.serving.runtime.workers import Workers
 
 _LOG = logging.getLogger(__name__)
+_STORE = "kopt:store"
+"""Stands for a caller: whose histories are those of the store."""
 INLINE_SERIES = 4
 """Up to this many series are answered on the event loop: handing over to a thread would cost more time."""
 
@@ -88,6 +93,8 @@ class History:
     raw: DemandSeries
     on_grid: DemandSeries
     kept: Remembered
+    now_s: float | None = None
+    """The moment of the question, where the history's age is to count."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,7 @@ class DemandService(PredictorService[DemandModel]):
         metrics: EndpointMetrics,
         *,
         features: StoredFeatures | None = None,
+        live: LiveDemand | None = None,
         memories: Memories | None = None,
         observer: Observer | None = None,
         challenger: ModelSlot | None = None,
@@ -126,10 +134,12 @@ class DemandService(PredictorService[DemandModel]):
         self._counters = DemandMetrics(metrics, table)
         super().__init__(slot, metrics, self._counters)
         self.observer, self.challenger, self.table = observer, challenger, table
-        self._features, self._advice_age_s = features, advice_age_s
+        self._features, self._live, self._advice_age_s = features, live, advice_age_s
         self._memories = memories or Memories()
         self._lending, self._clock = lending or LendingSettings(), clock
         self._workers = Workers(threads, "forecast")
+        # One thread: what is pushed must not take the processors from answers.
+        self._writer = Workers(1, "live-demand")
 
     @property
     def slots(self) -> tuple[Slot[Any], ...]:
@@ -165,6 +175,9 @@ class DemandService(PredictorService[DemandModel]):
         if self.observer is not None:
             self.observer.stop()
         self._workers.close()
+        self._writer.close()
+        if self._live is not None:
+            self._live.close()
         if self.table is not None:
             self.table.close()
 
@@ -185,16 +198,54 @@ class DemandService(PredictorService[DemandModel]):
         version = FALLBACK_MODEL if model is None else model.version
         return DemandForecast(tuple(series_forecasts), version, time.perf_counter() - started)
 
+    async def push(self, service: str, request: PushRequest, deadline: Deadline, caller: str = "") -> PushedDemand:
+        """Buckets of a service's demand for the store. Raises Problem."""
+        if self._live is None:
+            raise Problem(503, "This endpoint keeps no live demand.")
+        try:
+            return await self._writer.run(deadline, self._live.push, service, caller, request)
+        except TimeoutError:
+            raise Problem(503, f"{deadline.reason.message} Push again.", headers={"retry-after": "2"}) from None
+
     def _task(self, job: Job, index: int, raw: DemandSeries | None) -> Task:
         entry = job.request.series[index]
         if raw is None:
             return Task(entry)
         raw, on_grid = _on_grid(f"series.{index}", raw)
-        return Task(entry, History(raw, on_grid, self._memories.of(job.caller, job.model.version, on_grid)))
+        kept = self._memories.of(job.caller, job.model.version, on_grid)
+        return Task(entry, History(raw, on_grid, kept, job.request.now_s))
+
+    def _named(self, job: Job, tasks: list[Task]) -> list[Task]:
+        """The tasks without a history with what was pushed of their services; blocks where that is not at hand."""
+        names = [task.entry.name for task in tasks if task.history is None]
+        if not names or self._live is None:
+            return tasks
+        try:
+            series = self._live.series(names)
+        except Exception:  # noqa: BLE001 - edge: there may still be a row in the feature store
+            _LOG.exception("the histories of live demand cannot be read")
+            return tasks
+        return [
+            replace(task, history=self._pushed(job, series[task.entry.name]))
+            if task.history is None and task.entry.name in series
+            else task
+            for task in tasks
+        ]
+
+    def _pushed(self, job: Job, series: DemandSeries) -> History:
+        # A memory of the store's own: what a caller sends under the same name is another history.
+        kept = self._memories.of(_STORE, job.model.version, series)
+        now_s = self._clock() if job.request.now_s is None else job.request.now_s
+        # Only for old histories: answers are the same, and kept, as long as the clock is not part of the question.
+        is_old = now_s - (series.start_s + len(series) * series.step_s) > STALE_S
+        return History(series, series, kept, now_s if is_old else None)
 
     async def _in_time(self, job: Job, tasks: list[Task]) -> list[SeriesForecast]:
         if job.deadline.left_s() <= 0:
             return self._fallbacks(job.request, job.deadline.reason)
+        names = [task.entry.name for task in tasks if task.history is None]
+        if names and self._live is not None and self._live.at_hand(names):
+            tasks = self._named(job, tasks)
         if self._quick(tasks):
             return self._answers(job, tasks)
         try:
@@ -207,6 +258,8 @@ class DemandService(PredictorService[DemandModel]):
         if len(tasks) > INLINE_SERIES:
             return False
         names = [task.entry.name for task in tasks if task.history is None]
+        if names and self._live is not None and not self._live.at_hand(names):
+            return False
         if names and self._features is not None and not self._features.quick(names):
             return False
         histories = [task.history for task in tasks if task.history is not None]
@@ -214,13 +267,14 @@ class DemandService(PredictorService[DemandModel]):
 
     def _answers(self, job: Job, tasks: list[Task]) -> list[SeriesForecast]:
         """One answer per series; those that the deadline leaves no time for get the fallback."""
+        tasks = self._named(job, tasks)
         named = self._from_store(job, [task.entry.name for task in tasks if task.history is None])
         answers = []
         for task in tasks:
             if task.history is None:
                 answers.append(named[task.entry.name])
             elif job.deadline.left_s() <= 0:
-                answers.append(self._fallback(job.request, task.entry, job.deadline.reason))
+                answers.append(self._fallback(job.request, task.entry, job.deadline.reason, task.history))
             else:
                 answers.append(self._answer(job, task.entry, task.history))
         return answers
@@ -230,14 +284,14 @@ class DemandService(PredictorService[DemandModel]):
         # A question about the past is answered, but is no part of the record (``DemandRequest.replay``).
         observer = None if job.request.replay else self.observer
         why = observer.distrusted(job.caller, entry.name) if observer else None
-        predictions = self._predict(job, on_grid, history.kept)
+        predictions = self._predict(job, history)
         if isinstance(predictions, Reason):
-            return self._fallback(job.request, entry, predictions)
+            return self._fallback(job.request, entry, predictions, history)
         capacity = job.request.capacity_per_gpu
         per_bucket = None if capacity is None else capacity * on_grid.step_s / raw.step_s
         highest = recent_max(on_grid)
         if why is not None:
-            answer = self._fallback(job.request, entry, why)
+            answer = self._fallback(job.request, entry, why, history)
         else:
             answer = self._series(job.request, entry.name, on_grid.step_s, predictions, per_bucket, highest)
         if observer is not None and observer.wants(job.caller, on_grid):
@@ -256,11 +310,11 @@ class DemandService(PredictorService[DemandModel]):
             )
         return answer
 
-    def _predict(self, job: Job, series: DemandSeries, kept: Remembered) -> tuple[Prediction, ...] | Reason:
+    def _predict(self, job: Job, history: History) -> tuple[Prediction, ...] | Reason:
         try:
-            predictions = _ask(job, series, kept)
+            predictions = _ask(job, history)
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
-            _LOG.exception("the model failed on a series of %d buckets", len(series))
+            _LOG.exception("the model failed on a series of %d buckets", len(history.on_grid))
             return Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); this is the fallback.")
         if not all(_finite(prediction) for prediction in predictions):
             return Reason("MODEL_ERROR", "The model's answer was not finite; this is the fallback.")
@@ -290,8 +344,13 @@ class DemandService(PredictorService[DemandModel]):
     def _fallbacks(self, request: DemandRequest, why: Reason) -> list[SeriesForecast]:
         return [self._fallback(request, entry, why) for entry in request.series]
 
-    def _fallback(self, request: DemandRequest, entry: SeriesIn, why: Reason) -> SeriesForecast:
-        recent_demand = recent(entry.t or (), entry.value or ())
+    def _fallback(
+        self, request: DemandRequest, entry: SeriesIn, why: Reason, history: History | None = None
+    ) -> SeriesForecast:
+        if entry.t is None and history is not None:
+            recent_demand = recent(history.raw.times_s.tolist(), history.raw.value.tolist())
+        else:
+            recent_demand = recent(entry.t or (), entry.value or ())
         predictions = fallback_forecast(recent_demand, request.horizons_s, request.quantiles, request.unit, why)
         capacity = request.capacity_per_gpu
         if recent_demand is None:
@@ -325,21 +384,21 @@ class DemandService(PredictorService[DemandModel]):
         }
 
 
-def _ask(job: Job, series: DemandSeries, kept: Remembered) -> tuple[Prediction, ...]:
+def _ask(job: Job, history: History) -> tuple[Prediction, ...]:
     """The model's answer; the cached one where request and history are byte for byte the same."""
-    request = job.request
+    request, series, kept = job.request, history.on_grid, history.kept
     request_key = (
         series.value.tobytes(),
         series.start_s,
         series.unit,
         tuple(request.horizons_s),
         tuple(request.quantiles),
-        request.now_s,
+        history.now_s,
     )
     with kept.lock:
         if kept.request_key != request_key:
             kept.answer = job.model.forecast(
-                series, request.horizons_s, request.quantiles, now_s=request.now_s, calibration=kept.memory
+                series, request.horizons_s, request.quantiles, now_s=history.now_s, calibration=kept.memory
             )
             kept.request_key = request_key
         return kept.answer

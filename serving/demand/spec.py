@@ -1,10 +1,12 @@
 """The demand predictor at the endpoint: champion, challenger, and the comparison of both with what came."""
 
+from kopt.features.live import open_histories
 from kopt.serving.contract.demand_answers import DemandForecast
-from kopt.serving.contract.schemas import DemandRequest
+from kopt.serving.contract.schemas import DemandRequest, PushRequest
 from kopt.serving.demand.feature_lookup import StoredFeatures, open_feature_store
 from kopt.serving.demand.inference_protocol import InferRequest
 from kopt.serving.demand.lending_advice import STALE_S, Adviser
+from kopt.serving.demand.live import LiveDemand
 from kopt.serving.demand.monitoring import PredictionTable
 from kopt.serving.demand.observer import TableObserver
 from kopt.serving.demand.routes import routes
@@ -17,11 +19,13 @@ def assemble(assembly: Assembly) -> DemandService:
     settings, metrics = assembly.settings, assembly.metrics
     table = PredictionTable(settings.home / "monitoring.db")
     challenger = ModelSlot(assembly.source, alias="challenger")
-    features = assembly.parts.features
+    given = assembly.parts.features
+    features = given if isinstance(given, StoredFeatures) else StoredFeatures(open_feature_store(settings))
     return DemandService(
         ModelSlot(assembly.promoted),
         metrics,
-        features=features if isinstance(features, StoredFeatures) else StoredFeatures(open_feature_store(settings)),
+        features=features,
+        live=LiveDemand(lambda: open_histories(settings), features.materialise),
         observer=TableObserver(table, metrics, challenger=challenger, adviser=Adviser(table)),
         challenger=challenger,
         table=table,
@@ -35,6 +39,6 @@ SERVICE = ServiceSpec(
     assemble,
     routes,
     "This endpoint forecasts no demand.",
-    (DemandRequest, InferRequest),
+    (DemandRequest, InferRequest, PushRequest),
     DemandForecast,
 )

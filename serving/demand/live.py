@@ -1,0 +1,134 @@
+"""Demand that is pushed to the endpoint: buckets into the store, and histories by name for the answers."""
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.data.demand.table import GRID_S, DemandSeries
+from kopt.features.live import KEPT_S, LiveHistories, TooManyServicesError
+from kopt.features.rows import FeatureStoreError
+from kopt.serving.contract.live_answers import PushedDemand
+from kopt.serving.contract.schemas import PushRequest
+from kopt.serving.demand.feature_lookup import KEEP_S
+from kopt.serving.demand.histories import LARGEST_AMOUNT
+from kopt.serving.http.problems import Problem, invalid
+
+_LOG = logging.getLogger(__name__)
+CLOCK_SKEW_S = 30.0
+"""A bucket that ends this little after now counts as ended: clocks differ."""
+_MOST_READ = 2_000
+"""Histories kept in a replica, 32 KiB each."""
+Materialise = Callable[[DemandSeries], None]
+
+
+@dataclass(frozen=True)
+class _Read:
+    series: DemandSeries | None
+    at_s: float
+
+
+class LiveDemand:
+    """Opens the histories on first use. ``materialise`` writes a series' newest features to the online store."""
+
+    def __init__(
+        self,
+        open_histories: Callable[[], LiveHistories],
+        materialise: Materialise | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._open, self._materialise, self._clock = open_histories, materialise, clock
+        self._histories: LiveHistories | None = None
+        self._read: OrderedDict[str, _Read] = OrderedDict()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+
+    def at_hand(self, names: Sequence[str]) -> bool:
+        """Whether all names were read a moment ago, with a history or without."""
+        return all(self._fresh(name) is not None for name in names)
+
+    def series(self, names: Sequence[str]) -> dict[str, DemandSeries]:
+        """The histories of those that have one; blocks where they are not at hand. Raises FeatureStoreError."""
+        reads = {name: read for name in names if (read := self._fresh(name)) is not None}
+        if missing := [name for name in names if name not in reads]:
+            result, now = self._opened().series(missing), time.monotonic()
+            reads |= {name: _Read(result.get(name), now) for name in missing}
+            self._keep({name: reads[name] for name in missing})
+        return {name: read.series for name, read in reads.items() if read.series is not None}
+
+    def push(self, service: str, owner: str, request: PushRequest) -> PushedDemand:
+        """Merges complete buckets and materialises the newest; blocks. Raises Problem."""
+        buckets = self._buckets(request)
+        value = _amounts(request)
+        try:
+            merged = self._opened().merge(service, owner, buckets, value)
+        except TooManyServicesError as error:
+            raise Problem(429, f"{error}.", headers={"retry-after": "300"}) from error
+        except FeatureStoreError as error:
+            _LOG.warning("demand of %r cannot be kept: %s", service, error)
+            text = "The store of live demand does not answer; push again."
+            raise Problem(503, text, headers={"retry-after": "2"}) from error
+        if merged.series is None:
+            return PushedDemand(service, 0, 0, None, False)
+        self._keep({service: _Read(merged.series, time.monotonic())})
+        newest_s = merged.series.start_s + len(merged.series) * GRID_S
+        known = int(np.isfinite(merged.series.value).sum())
+        return PushedDemand(service, merged.changed, known, newest_s, self._materialised(merged.series))
+
+    def close(self) -> None:
+        with self._lock:
+            if self._histories is not None:
+                self._histories.close()
+
+    def _buckets(self, request: PushRequest) -> NDArray[np.int64]:
+        times, now_s = np.array(request.t, dtype=np.float64), self._clock()
+        if len(request.value) != len(times):
+            raise invalid("value", f"has {len(request.value)} items, t has {len(times)}")
+        for wrong, what in (
+            (np.flatnonzero(times % GRID_S != 0), f"is no multiple of {GRID_S} s: send whole buckets by their start"),
+            (np.flatnonzero(np.diff(times, prepend=-np.inf) <= 0), "is not after the time before it"),
+            (np.flatnonzero(times + GRID_S > now_s + CLOCK_SKEW_S), "is a bucket that has not ended yet"),
+            (np.flatnonzero(times < now_s - KEPT_S), f"is older than the {KEPT_S // 86_400} days that are kept"),
+        ):
+            if len(wrong):
+                raise invalid(f"t.{int(wrong[0])}", what)
+        return (times // GRID_S).astype(np.int64)
+
+    def _materialised(self, series: DemandSeries) -> bool:
+        if self._materialise is None:
+            return False
+        try:
+            self._materialise(series)
+        except Exception:  # noqa: BLE001 - edge: the history is kept, and answers rest on it
+            _LOG.exception("the features of %r are not materialised", series.name)
+            return False
+        return True
+
+    def _fresh(self, name: str) -> _Read | None:
+        read = self._read.get(name)
+        return read if read is not None and time.monotonic() - read.at_s <= KEEP_S else None
+
+    def _keep(self, reads: dict[str, _Read]) -> None:
+        with self._reading:
+            self._read.update(reads)
+            while len(self._read) > _MOST_READ:
+                self._read.popitem(last=False)
+
+    def _opened(self) -> LiveHistories:
+        with self._lock:
+            if self._histories is None:
+                self._histories = self._open()
+            return self._histories
+
+
+def _amounts(request: PushRequest) -> NDArray[np.float64]:
+    value = np.array(request.value, dtype=np.float64)
+    # NaN passes both comparisons: it is unknown.
+    wrong = np.flatnonzero((value < 0) | (value > LARGEST_AMOUNT))
+    if len(wrong):
+        raise invalid(f"value.{int(wrong[0])}", "a demand is not negative, not infinite and at most 1e15")
+    return value

@@ -1,0 +1,210 @@
+"""Follows each source by itself: after every bucket, what is new or was restated is pushed to the endpoint.
+
+A source that fails is tried again after growing pauses, behind all others. Pushing again is harmless, so that two
+replicas that both believe to lead do no harm, and a new leader begins by filling in what is there.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kopt.cluster.runtime.backoff import Backoff
+from kopt.controllers.ingest.prometheus import Buckets, PrometheusError
+from kopt.core.scheduling.demand_source import DemandSource
+from kopt.serving.client.client import EndpointFailure, RequestRefused
+from kopt.serving.contract.common import GRID_S, AnswerError
+from kopt.serving.contract.live_answers import PushedDemand
+
+_LOG = logging.getLogger(__name__)
+_FIRST_PAUSE_S = 5.0
+Read = Callable[[DemandSource, int, int], Awaitable[Buckets]]
+"""The buckets from one to another. Raises PrometheusError."""
+Push = Callable[[str, Sequence[float], Sequence[float | None]], Awaitable[PushedDemand]]
+"""Service, starts and values. Raises EndpointFailure, AnswerError or RequestRefused."""
+
+
+@dataclass(frozen=True)
+class IngestSettings:
+    """``at_once`` sources are read and pushed at a time; those that failed share ``failed_at_once``."""
+
+    backfill_s: float = 14 * 86_400.0
+    """How much is read of a source that is new; the endpoint keeps two weeks."""
+    reread_s: float = 1_800.0
+    """How much before the newest bucket is read again, for samples that came late or were restated."""
+    settle_s: float = 2.0
+    """After a bucket's end until it is read: the last scrape has to arrive."""
+    longest_pause_s: float = 300.0
+    at_once: int = 8
+    failed_at_once: int = 2
+
+
+class SourceState(StrEnum):
+    """How a source does."""
+
+    WAITING = "waiting"
+    """It was not read yet."""
+    CURRENT = "current"
+    SILENT = "silent"
+    """It answers, but has no value for the newest bucket."""
+    FAILING = "failing"
+
+
+@dataclass
+class Followed:
+    """One source and what is known of it. ``pushed`` are the buckets that may still be restated."""
+
+    source: DemandSource
+    state: SourceState = SourceState.WAITING
+    pushed: Buckets = field(default_factory=dict)
+    newest: int | None = None
+    """The newest bucket with a value that the endpoint has."""
+    read_to: int | None = None
+    known: int = 0
+    """Buckets that the endpoint has."""
+    changed: int = 0
+    """Buckets that were new to the endpoint, or restated, in the last pass."""
+    failures: int = 0
+    """In a row."""
+    error: str = ""
+    reason: str = ""
+
+
+Report = Callable[[Followed], None]
+
+
+class Ingester:
+    """``report`` is called after every pass over a source."""
+
+    def __init__(
+        self,
+        read: Read,
+        push: Push,
+        settings: IngestSettings | None = None,
+        report: Report = lambda _: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._read, self._push, self._report, self._clock = read, push, report, clock
+        self._settings = settings or IngestSettings()
+        self._slots = asyncio.Semaphore(self._settings.at_once)
+        self._failed_slots = asyncio.Semaphore(self._settings.failed_at_once)
+        self._tasks: dict[str, tuple[Followed, asyncio.Task[None]]] = {}
+
+    @property
+    def followed(self) -> tuple[Followed, ...]:
+        return tuple(followed for followed, _ in self._tasks.values())
+
+    def follow(self, sources: Iterable[DemandSource]) -> None:
+        """Follows these sources, one of each series, and no others, until ``stop``."""
+        wanted = {source.series: source for source in sources}
+        for series, (followed, task) in list(self._tasks.items()):
+            if wanted.get(series) != followed.source:
+                task.cancel()
+                del self._tasks[series]
+        for series, source in wanted.items():
+            if series not in self._tasks:
+                followed = Followed(source)
+                self._tasks[series] = followed, asyncio.create_task(self._keep_up(followed), name=series)
+
+    async def stop(self) -> None:
+        tasks = [task for _, task in self._tasks.values()]
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def once(self, sources: Iterable[DemandSource]) -> list[Followed]:
+        """One pass over each source."""
+
+        async def one(source: DemandSource) -> Followed:
+            followed = Followed(source)
+            await self._attempt(followed)
+            return followed
+
+        return list(await asyncio.gather(*(one(source) for source in sources)))
+
+    async def _keep_up(self, followed: Followed) -> None:
+        backoff = Backoff(_FIRST_PAUSE_S, self._settings.longest_pause_s)
+        while True:
+            await self._attempt(followed)
+            wait_s = self._next_bucket_s()
+            if followed.state is SourceState.CURRENT:
+                backoff.reset()
+            else:
+                # A value that is late is asked for again, but the next bucket is not missed for it.
+                pause_s = backoff.next_s()
+                wait_s = pause_s if followed.state is SourceState.FAILING else min(wait_s, pause_s)
+            await asyncio.sleep(wait_s)
+
+    async def _attempt(self, followed: Followed) -> None:
+        """One pass; whatever happens to it is said in ``followed`` and costs no other source anything."""
+        async with self._failed_slots if followed.state is SourceState.FAILING else self._slots:
+            try:
+                await self._pass(followed)
+            except (PrometheusError, EndpointFailure, AnswerError, RequestRefused) as error:
+                self._failed(followed, _reason(error), str(error))
+            except Exception as error:  # noqa: BLE001 - edge of a task: a bug must not end what others rely on
+                _LOG.exception("demand of %s: this is a bug", followed.source.series)
+                self._failed(followed, "Bug", type(error).__name__)
+            else:
+                self._succeeded(followed)
+        self._report(followed)
+
+    async def _pass(self, followed: Followed) -> None:
+        last = self._last_ended()
+        # Not the oldest one that is kept: it could have been dropped by the time it arrives.
+        first = min(last, last - _buckets(self._settings.backfill_s) + 2)
+        reread = _buckets(self._settings.reread_s)
+        if followed.read_to is not None:
+            # From before the last pass, which an outage may have put long ago.
+            first = max(first, min(followed.read_to, last) - reread + 1)
+        buckets = await self._read(followed.source, first, last)
+        await self._push_new(followed, buckets)
+        followed.pushed = {bucket: value for bucket, value in buckets.items() if bucket > last - reread}
+        followed.read_to = last
+        followed.newest = max(buckets, default=followed.newest)
+        followed.state = SourceState.CURRENT if last in buckets else SourceState.SILENT
+
+    async def _push_new(self, followed: Followed, buckets: Buckets) -> None:
+        new = {bucket: value for bucket, value in sorted(buckets.items()) if followed.pushed.get(bucket) != value}
+        followed.changed = 0
+        if not new:
+            return
+        pushed = await self._push(followed.source.series, [bucket * GRID_S for bucket in new], list(new.values()))
+        followed.changed = pushed.changed
+        known, followed.known = followed.known, pushed.buckets
+        if pushed.buckets < known // 2:
+            _LOG.warning("demand of %s: the endpoint has lost its history; it is pushed again", followed.source.series)
+            followed.pushed, followed.read_to = {}, None
+            await self._pass(followed)
+
+    def _failed(self, followed: Followed, reason: str, error: str) -> None:
+        if followed.reason != reason:
+            _LOG.warning("demand of %s: %s: %s; trying again", followed.source.series, reason, error)
+        followed.state, followed.reason, followed.error = SourceState.FAILING, reason, error
+        followed.failures += 1
+
+    def _succeeded(self, followed: Followed) -> None:
+        if followed.failures:
+            _LOG.info("demand of %s: measured again after %d failures", followed.source.series, followed.failures)
+        followed.failures, followed.reason, followed.error = 0, "", ""
+
+    def _last_ended(self) -> int:
+        return int((self._clock() - self._settings.settle_s) // GRID_S) - 1
+
+    def _next_bucket_s(self) -> float:
+        """Seconds until the next bucket can be read."""
+        return (self._last_ended() + 2) * GRID_S + self._settings.settle_s - self._clock()
+
+
+def _buckets(span_s: float) -> int:
+    return max(1, int(span_s // GRID_S))
+
+
+def _reason(error: Exception) -> str:
+    """One word, for metrics."""
+    if isinstance(error, PrometheusError):
+        return error.reason
+    return "EndpointRefused" if isinstance(error, RequestRefused) else "EndpointFailed"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.demand import inputs
+from kopt.cli.demand.ingest import ingest
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Label, Output, Query, Since, Step, Unit, probabilities, seconds, several_seconds
 from kopt.cli.output import Answer, Format, column, show
@@ -54,6 +55,9 @@ class ForecastRow:
     why: str = column("why", wide=True)
     remark: str = column("remark")
     """The reason again where a person must know it: a refusal or a fallback."""
+
+
+app.command()(ingest)
 
 
 @app.command()

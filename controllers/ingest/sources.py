@@ -41,7 +41,7 @@ def sources_of_pool(document: Object) -> tuple[tuple[DemandSource, ...], tuple[s
             continue
         series = text(service, "demand") or f"{namespace}/{name}"
         try:
-            sources.append(_source(series, source, {"namespace": namespace, "service": name}))
+            sources.append(source_of(series, source, {"namespace": namespace, "service": name}))
         except SourceError as error:
             errors.append(str(error))
     return tuple(sources), tuple(errors)
@@ -55,7 +55,7 @@ def read_services(path: Path) -> tuple[DemandSource, ...]:
         raise SourceError(f"{path}: {error}") from error
     entries = {name: entry for name, entry in table.items() if isinstance(entry, dict)}
     return tuple(
-        _source(entry.get("series") or name, entry, {"service": name})
+        source_of(entry.get("series") or name, entry, {"service": name})
         for name, entry in entries.items()
         if "engine" in entry or "query" in entry
     )
@@ -72,11 +72,10 @@ def unique(sources: Iterable[DemandSource]) -> tuple[tuple[DemandSource, ...], t
     return tuple(by_series.values()), tuple(errors)
 
 
-def _source(series: Any, fields: Any, default_labels: Mapping[str, str]) -> DemandSource:
+def source_of(series: Any, fields: Any, default_labels: Mapping[str, str]) -> DemandSource:
+    """The source that ``fields`` (engine, labels, query) say. Raises SourceError."""
     if not isinstance(series, str) or not 0 < len(series) <= _LONGEST_NAME or not series.isprintable():
-        raise SourceError(
-            f"{str(series)[:60]!r} is not the name of a series: 1 to {_LONGEST_NAME} printable characters"
-        )
+        raise SourceError(f"{str(series)[:60]!r} is no name of a series: at most {_LONGEST_NAME} printable characters")
     if not isinstance(fields, Mapping):
         raise SourceError(f"{series}: the source is no mapping of engine, labels and query")
     engine, query = fields.get("engine", ""), fields.get("query", "")

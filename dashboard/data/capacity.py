@@ -8,6 +8,9 @@
     minimum = 2          # never lent (default 1)
     pool = "llm"         # services of one pool share their GPUs (default: each its own)
 
+``engine``, ``labels``, ``query`` and ``series`` in the same entry say where the demand is measured; an
+entry of only these says nothing here.
+
 Without an entry a convention stands in, and the pages say so: 64 GPUs that just serve the 99.9th percentile of the
 last two weeks, the convention of ``kopt simulate lending``.
 """
@@ -23,6 +26,7 @@ import numpy as np
 from kopt.data.demand.table import DemandSeries
 
 FILE = "services.toml"
+SOURCE_KEYS = frozenset({"engine", "labels", "query", "series"})
 ASSUMED_GPUS = 64
 ASSUMED_QUANTILE = 0.999
 _WINDOW_S = 14 * 86_400
@@ -60,13 +64,19 @@ def read_capacities(path: Path) -> Mapping[str, Capacity]:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise CapacityError(f"{path}: {error}") from error
-    return {name: _capacity(f"{path}, [{name[:80]}]", entry) for name, entry in table.items()}
+    return {
+        name: _capacity(f"{path}, [{name[:80]}]", entry)
+        for name, entry in table.items()
+        if not (isinstance(entry, dict) and entry and set(entry) <= SOURCE_KEYS)
+    }
 
 
 def _capacity(location: str, entry: object) -> Capacity:
-    if not isinstance(entry, dict) or (unknown := set(entry) - {"gpus", "per_gpu", "minimum", "pool"}):
+    if not isinstance(entry, dict) or (unknown := set(entry) - {"gpus", "per_gpu", "minimum", "pool"} - SOURCE_KEYS):
         what = f"unknown key {min(unknown)!r}" if isinstance(entry, dict) else "not a table"
-        raise CapacityError(f"{location}: {what}; known are gpus, per_gpu, minimum, pool")
+        raise CapacityError(
+            f"{location}: {what}; known are gpus, per_gpu, minimum, pool and {', '.join(sorted(SOURCE_KEYS))}"
+        )
     gpus, minimum = (
         _count(location, key, entry.get(key, default)) for key, default in (("gpus", None), ("minimum", 1))
     )

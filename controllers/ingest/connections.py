@@ -1,0 +1,43 @@
+"""Both ends of the way: a Prometheus server and the prediction endpoint."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kopt.controllers.ingest.ingester import Push, Read
+from kopt.controllers.ingest.prometheus import Prometheus, PrometheusError
+
+_PUSH_S = 30.0
+"""The deadline of a push: the first one finds an endpoint that is still opening its store."""
+_LONGEST_PAUSE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Connections:
+    """What an Ingester reads from and pushes to."""
+
+    read: Read
+    push: Push
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    prometheus: str, predictions: str, token_file: Path | None = None, authority: Path | None = None
+) -> AsyncIterator[Connections]:
+    """Connections to ``prometheus``, with the token in a file, and to ``predictions``, as its client does it."""
+    # Not before it is needed: every `kopt` reads the list of controllers.
+    from kopt.serving.client.client import AsyncPredictionClient
+
+    def token() -> str:
+        assert token_file is not None
+        try:
+            return token_file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise PrometheusError("NoToken", f"{token_file}: {error.strerror}") from error
+
+    async with (
+        Prometheus(prometheus, token=token if token_file else None, authority=authority) as server,
+        AsyncPredictionClient(predictions, deadline_s=_PUSH_S, longest_pause_s=_LONGEST_PAUSE_S) as client,
+    ):
+        yield Connections(server.buckets, client.push_demand)

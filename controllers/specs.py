@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kopt.cluster.runtime.options import ControllerOptions
 from kopt.controllers.evictions.options import Options as EvictionsOptions
+from kopt.controllers.ingest.options import Options as IngestOptions
 from kopt.controllers.lending.options import Options as LendingOptions
 from kopt.controllers.pairwise.options import Options as PairwiseOptions
 from kopt.controllers.preemption.options import Options as PreemptionOptions
@@ -236,6 +237,13 @@ CONTROLLERS = (
         ),
         writes=(*SUSPENDED_KINDS, "pods", "stageddata.kaiwo.ai", "workloads.kueue.x-k8s.io"),
         holds=(*SUSPENDED_KINDS, "pods", "workloads.kueue.x-k8s.io"),
+    ),
+    ControllerSpec(
+        "ingest",
+        "kopt.controllers.ingest.main",
+        (9457,),
+        IngestOptions,
+        reads=("lendingpools.kaiwo.ai",),
     ),
 )
 """Every controller, in the order of their ports."""

@@ -21,6 +21,7 @@ EVERYTHING: Object = {
     "staging": {"enabled": True},
     "ledger": {"enabled": True},
     "reallocation": {"enabled": True},
+    "ingest": {"enabled": True},
     "pages": {"account": True},
     "logs": {"everywhere": True},
 }

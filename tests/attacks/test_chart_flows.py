@@ -28,6 +28,7 @@ SWITCHES: dict[str, list[Any]] = {
     "staging": [OFF, ON],
     "ledger": [OFF, ON],
     "reallocation": [OFF, ON],
+    "ingest": [OFF, ON],
     "preemption": [OFF, ON, ON | {"plainPods": True}, ON | {"kai": True}],
     "logtail": [OFF, ON | {"form": "node"}, ON | {"form": "cluster"}],
     "topology": [OFF, ON, ON | {"privileged": True}],
@@ -130,7 +131,7 @@ def test_whoever_is_told_to_call_somebody_reaches_them(renderings: list[tuple[Ob
                 )
             seen.add((call.caller.component, call.to[0].component or call.said))
     callers = {who for who, to in seen if to == "predictions"}
-    assert callers == {"webhook", "sizing", "reallocation", "pairs", "logtail"}
+    assert callers == {"webhook", "sizing", "reallocation", "pairs", "ingest", "logtail"}
     assert ("scheduler", "extender") in seen
 
 

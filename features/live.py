@@ -155,8 +155,8 @@ class LiveHistories:
 
     def _refuse_too_many(self, owner: str, oldest: int) -> None:
         owners = list(self._backend.owners(oldest).values())
-        most_of_one = self._most if not owner else self._most // 2
-        if len(owners) >= self._most or owners.count(owner) >= most_of_one:
+        most_per_owner = self._most if not owner else self._most // 2
+        if len(owners) >= self._most or owners.count(owner) >= most_per_owner:
             raise TooManyServicesError(f"{len(owners)} services have live demand already; no more are kept")
 
 

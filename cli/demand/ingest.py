@@ -110,8 +110,8 @@ def _sources(
             return sources
         if bad := [label for label in labels if "=" not in label]:
             usage_error(f"{bad[0]!r} is no NAME=VALUE", "--match")
-        pairs = dict(label.split("=", 1) for label in labels)
-        fields = {"engine": engine, "query": query, "labels": pairs}
+        matchers = dict(label.split("=", 1) for label in labels)
+        fields = {"engine": engine, "query": query, "labels": matchers}
         return (source_of(service, fields, {"service": service}),)
     except SourceError as error:
         raise Refused(str(error)) from error

@@ -44,7 +44,7 @@ class IngestSettings:
 class SourceState(StrEnum):
     """How a source does."""
 
-    WAITING = "waiting"
+    UNREAD = "unread"
     """It was not read yet."""
     CURRENT = "current"
     SILENT = "silent"
@@ -57,7 +57,7 @@ class Followed:
     """One source and what is known of it. ``pushed`` are the buckets that may still be restated."""
 
     source: DemandSource
-    state: SourceState = SourceState.WAITING
+    state: SourceState = SourceState.UNREAD
     pushed: Buckets = field(default_factory=dict)
     newest: int | None = None
     """The newest bucket with a value that the endpoint has."""
@@ -118,12 +118,12 @@ class Ingester:
     async def once(self, sources: Iterable[DemandSource]) -> list[Followed]:
         """One pass over each source."""
 
-        async def one(source: DemandSource) -> Followed:
+        async def attempt(source: DemandSource) -> Followed:
             followed = Followed(source)
             await self._attempt(followed)
             return followed
 
-        return list(await asyncio.gather(*(one(source) for source in sources)))
+        return list(await asyncio.gather(*(attempt(source) for source in sources)))
 
     async def _keep_up(self, followed: Followed) -> None:
         backoff = Backoff(_FIRST_PAUSE_S, self._settings.longest_pause_s)

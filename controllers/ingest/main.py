@@ -123,12 +123,12 @@ class Replica(LedReplica):
             except SourceError as error:
                 errors.append(str(error))
         pools = [pool for _, pool in sorted(self._pools.objects.items())]
-        found, twice = unique([*self._from_file, *(source for sources, _ in pools for source in sources)])
+        sources, twice = unique([*self._from_file, *(source for named, _ in pools for source in named)])
         errors += [*twice, *(message for _, wrong in pools for message in wrong)]
         for message in sorted(set(errors) - set(self._errors)):
             _LOG.warning("a service is not followed: %s", message)
         self._errors = tuple(errors)
-        return found
+        return sources
 
     def _pool_changed(self, change: Change[PoolSources]) -> None:
         if change.old != change.new:

@@ -19,8 +19,6 @@ class PushedDemand:
     """Known buckets of the last two weeks."""
     newest_s: float | None
     """End of the newest known bucket, Unix seconds."""
-    materialised: bool
-    """Whether the online features are those of the newest bucket."""
     schema: Literal["kopt/v1"] = SCHEMA
 
 

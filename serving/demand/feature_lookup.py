@@ -71,11 +71,12 @@ class StoredFeatures:
         with self._lock:
             self._opened()
 
-    def materialise(self, series: DemandSeries) -> None:
-        """Makes the newest bucket of a series its row in the store (blocks). Raises what the store raises."""
+    def materialise(self, series: Sequence[DemandSeries]) -> None:
+        """Makes the newest bucket of each series its row in the store (blocks). Raises what the store raises."""
         with self._lock:
-            self._opened().put_online([series])
-            self._rows.pop(series.name, None)
+            store = self._opened()
+        # Outside of the lock: answers by name read rows meanwhile.
+        store.put_online(series)
 
     def quick(self, names: Sequence[str]) -> bool:
         """Whether every name's row is cached, so that the store need not be queried."""

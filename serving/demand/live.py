@@ -17,14 +17,16 @@ from kopt.serving.contract.live_answers import PushedDemand
 from kopt.serving.contract.schemas import PushRequest
 from kopt.serving.demand.feature_lookup import KEEP_S
 from kopt.serving.demand.histories import LARGEST_AMOUNT
+from kopt.serving.demand.materialiser import Materialiser, Write
 from kopt.serving.http.problems import Problem, invalid
 
 _LOG = logging.getLogger(__name__)
 CLOCK_SKEW_S = 30.0
 """A bucket that ends this little after now counts as ended: clocks differ."""
+OLDEST_S = KEPT_S + 86_400
+"""What is older than what is kept is dropped; what is much older is a mistake."""
 _MOST_READ = 2_000
 """Histories kept in a replica, 32 KiB each."""
-Materialise = Callable[[DemandSeries], None]
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,17 @@ class _Read:
 
 
 class LiveDemand:
-    """Opens the histories on first use. ``materialise`` writes a series' newest features to the online store."""
+    """Opens the histories on first use. ``write_online`` puts the newest buckets of series into the online store, which
+    is done in the background."""
 
     def __init__(
         self,
         open_histories: Callable[[], LiveHistories],
-        materialise: Materialise | None = None,
+        write_online: Write | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._open, self._materialise, self._clock = open_histories, materialise, clock
+        self._open, self._clock = open_histories, clock
+        self._materialiser = None if write_online is None else Materialiser(write_online)
         self._histories: LiveHistories | None = None
         self._read: OrderedDict[str, _Read] = OrderedDict()
         self._lock, self._reading = threading.Lock(), threading.Lock()
@@ -61,7 +65,7 @@ class LiveDemand:
         return {name: read.series for name, read in reads.items() if read.series is not None}
 
     def push(self, service: str, owner: str, request: PushRequest) -> PushedDemand:
-        """Merges complete buckets and materialises the newest; blocks. Raises Problem."""
+        """Merges complete buckets, and has the newest materialised; blocks. Raises Problem."""
         buckets = self._buckets(request)
         value = _amounts(request)
         try:
@@ -73,13 +77,17 @@ class LiveDemand:
             text = "The store of live demand does not answer; push again."
             raise Problem(503, text, headers={"retry-after": "2"}) from error
         if merged.series is None:
-            return PushedDemand(service, 0, 0, None, False)
+            return PushedDemand(service, 0, 0, None)
         self._keep({service: _Read(merged.series, time.monotonic())})
         newest_s = merged.series.start_s + len(merged.series) * GRID_S
         known = int(np.isfinite(merged.series.value).sum())
-        return PushedDemand(service, merged.changed, known, newest_s, self._materialised(merged.series))
+        if self._materialiser is not None:
+            self._materialiser.put(merged.series)
+        return PushedDemand(service, merged.changed, known, newest_s)
 
     def close(self) -> None:
+        if self._materialiser is not None:
+            self._materialiser.stop()
         with self._lock:
             if self._histories is not None:
                 self._histories.close()
@@ -92,21 +100,11 @@ class LiveDemand:
             (np.flatnonzero(times % GRID_S != 0), f"is no multiple of {GRID_S} s: send whole buckets by their start"),
             (np.flatnonzero(np.diff(times, prepend=-np.inf) <= 0), "is not after the time before it"),
             (np.flatnonzero(times + GRID_S > now_s + CLOCK_SKEW_S), "is a bucket that has not ended yet"),
-            (np.flatnonzero(times < now_s - KEPT_S), f"is older than the {KEPT_S // 86_400} days that are kept"),
+            (np.flatnonzero(times < now_s - OLDEST_S), f"is older than {OLDEST_S // 86_400} days"),
         ):
             if len(wrong):
                 raise invalid(f"t.{int(wrong[0])}", what)
         return (times // GRID_S).astype(np.int64)
-
-    def _materialised(self, series: DemandSeries) -> bool:
-        if self._materialise is None:
-            return False
-        try:
-            self._materialise(series)
-        except Exception:  # noqa: BLE001 - edge: the history is kept, and answers rest on it
-            _LOG.exception("the features of %r are not materialised", series.name)
-            return False
-        return True
 
     def _fresh(self, name: str) -> _Read | None:
         read = self._read.get(name)

@@ -55,7 +55,7 @@ class World:
         self.store[service] = after
         self.pushes.append((service, len(t)))
         known = int(np.isfinite(after.value).sum())
-        return PushedDemand(service, changed, known, (after.newest + 1.0) * GRID_S, True)
+        return PushedDemand(service, changed, known, (after.newest + 1.0) * GRID_S)
 
     def known(self, service: str = "ml/chat") -> Buckets:
         record = self.store.get(service)

@@ -1,5 +1,6 @@
 """Buckets that are pushed to the endpoint are what it answers by name, as if the history stood in the request."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from controlplane.processes import wait_for
 
 from kopt.core.settings import Settings
 from kopt.data.demand.table import DemandSeries
 from kopt.features.rows import FeatureStoreError, OnlineRows
 from kopt.models.registry.loading import shipped
 from kopt.serving.client.client import AsyncPredictionClient, RequestRefused
+from kopt.serving.demand import materialiser
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.demand.live import LiveDemand
 from kopt.serving.demand.service import DemandService
@@ -102,8 +105,8 @@ async def test_what_was_pushed_is_answered_by_name_with_its_freshness(http: http
         "changed": 2,
         "buckets": 2,
         "newest_s": NOW,
-        "materialised": True,
     }
+    await asyncio.to_thread(wait_for, lambda: rows.put, what="the bucket is materialised")
     np.testing.assert_array_equal(rows.put[0].value, [10.0, np.nan, 12.0])
     forecast = await ask(http, name="ml/chat")
     assert (forecast["value"], forecast["refused"], forecast["features_at_s"]) == (12.0, False, NOW - GRID_S)
@@ -166,7 +169,7 @@ async def test_a_service_without_buckets_is_refused_as_before(http: httpx.AsyncC
 async def test_the_history_is_kept_where_the_online_store_is_down(http: httpx.AsyncClient, rows: Rows) -> None:
     rows.down = True
     answer = await http.put("/v1/demand/chat", json={"t": times(1), "value": [7.0]})
-    assert (answer.status_code, answer.json()["materialised"]) == (200, False)
+    assert answer.status_code == 200
     assert (await ask(http, name="chat"))["value"] == 7.0
 
 
@@ -184,6 +187,26 @@ async def test_a_store_that_is_down_is_not_ready_and_no_bug(build: Callable[...,
         assert (await ask(http, name="chat"))["refused"]
 
 
+def test_many_series_are_materialised_at_once_and_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(materialiser, "_AGAIN_S", 0.05)
+    written: list[list[str]] = []
+    failures = [FeatureStoreError("down")]
+
+    def write(series: Sequence[DemandSeries]) -> None:
+        if failures:
+            raise failures.pop()
+        written.append([f"{one.name}={one.value[-1]:g}" for one in series])
+
+    work = materialiser.Materialiser(write)
+    for name, value in (("a", 1.0), ("b", 2.0), ("a", 3.0)):
+        work.put(DemandSeries(name, NOW, GRID_S, np.array([value]), start_known=True))
+    wait_for(lambda: written, what="they are written")
+    assert [sorted(batch) for batch in written] == [["a=3", "b=2"]]
+    work.put(DemandSeries("c", NOW, GRID_S, np.array([4.0]), start_known=True))
+    work.stop()
+    assert written[1:] == [["c=4"]], "what is left is written at the end"
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -192,7 +215,7 @@ async def test_a_store_that_is_down_is_not_ready_and_no_bug(build: Callable[...,
         ({"t": [NOW - 300, NOW - 600], "value": [1.0, 2.0]}, "t.1"),
         ({"t": [NOW - 300, NOW - 300], "value": [1.0, 2.0]}, "t.1"),
         ({"t": [NOW - 600, NOW + 3600], "value": [1.0, 2.0]}, "t.1"),
-        ({"t": [NOW - 15 * 86_400], "value": [1.0]}, "t.0"),
+        ({"t": [NOW - 16 * 86_400], "value": [1.0]}, "t.0"),
         ({"t": [0], "value": [1.0]}, "t.0"),
         ({"t": [-300], "value": [1.0]}, "t.0"),
         ({"t": [NOW - 300], "value": [-1.0]}, "value.0"),

@@ -8,6 +8,7 @@ from kopt.models.predictors import predictor_names
 BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "lending": "benchmarks.lending",
     "serving": "benchmarks.serving_latency",
+    "ingest": "benchmarks.ingest",
     "extender": "benchmarks.extender",
     "extender-cluster": "benchmarks.extender_cluster",
     "meshes": "benchmarks.extender_meshes",

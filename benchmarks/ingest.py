@@ -1,0 +1,136 @@
+"""What live demand costs: 1,000 services, from Prometheus' answer to features in the online store, every five minutes.
+
+The ingester reads from a stand-in of Prometheus (real HTTP, answers as it gives them) and pushes to the real endpoint
+application over HTTP, in a process of its own, which merges each bucket into its history and materialises it in the
+feature store. The first pass fills in two weeks; each further pass brings one new bucket of every service. CPU is that
+of the ingester's and of the endpoint's process together, as a share of one core over a bucket's five minutes. The age
+is how long after its end the newest bucket of the last service is stored. Prints Markdown; returns 1 when a target is
+missed.
+
+    python -m benchmarks ingest
+"""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import Connection
+from pathlib import Path
+from urllib.parse import parse_qs
+
+SERVICES, PASSES, GRID_S = 1_000, 3, 300
+TARGET_SHARE, TARGET_LATE_S = 0.10, 10.0
+SETTLE_S, MATERIALISED_S = 2.0, 5.0
+
+
+def main() -> int:
+    """Print the table; 0 when both targets are reached."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder:
+        ours, theirs = context.Pipe()
+        endpoint = context.Process(target=_endpoint, args=(folder, theirs), daemon=True)
+        endpoint.start()
+        prometheus_ours, prometheus_theirs = context.Pipe()
+        prometheus = context.Process(target=_prometheus, args=(prometheus_theirs,), daemon=True)
+        prometheus.start()
+        rows = asyncio.run(_measure(prometheus_ours.recv(), ours.recv(), int(endpoint.pid or 0)))
+        for process in (endpoint, prometheus):
+            process.kill()
+            process.join()
+    print("| 1,000 services | seconds until all are stored | ingester CPU s | endpoint CPU s | share of a core |")
+    print("|---|---|---|---|---|")
+    for name, wall_s, ingester_s, endpoint_s in rows:
+        share = "" if name == "two weeks filled in" else f"{(ingester_s + endpoint_s) / GRID_S:.1%}"
+        print(f"| {name} | {wall_s:.1f} | {ingester_s:.1f} | {endpoint_s:.1f} | {share} |")
+    buckets = rows[1:]
+    share = max((ingester_s + endpoint_s) / GRID_S for _, _, ingester_s, endpoint_s in buckets)
+    late_s = SETTLE_S + max(wall_s for _, wall_s, _, _ in buckets)
+    print(f"\nNewest bucket of the last service: {late_s:.1f} s after its end (target: {TARGET_LATE_S:g} s).")
+    return int(share > TARGET_SHARE or late_s > TARGET_LATE_S)
+
+
+async def _measure(prometheus: str, url: str, endpoint: int) -> list[tuple[str, float, float, float]]:
+    from kopt.controllers.ingest.connections import connected
+    from kopt.controllers.ingest.ingester import Followed, Ingester, SourceState
+    from kopt.core.scheduling.demand_source import DemandSource
+    from kopt.formats.serving_metrics import query_of
+
+    names = [f"ml/service-{i:04d}" for i in range(SERVICES)]
+    followed = [Followed(DemandSource(name, query_of("vLLM", {"service": name}))) for name in names]
+    rows, start_s = [], time.time() // GRID_S * GRID_S - PASSES * GRID_S
+    now_s = start_s
+    async with connected(prometheus, url) as connections:
+        ingester = Ingester(connections.read, connections.push, clock=lambda: now_s + SETTLE_S)
+        for i in range(PASSES + 1):
+            now_s = start_s + i * GRID_S
+            begun, cpu, endpoint_cpu = time.perf_counter(), time.process_time(), _cpu_s(endpoint)
+            await asyncio.gather(*(ingester._attempt(source) for source in followed))
+            wall_s, own_s = time.perf_counter() - begun, time.process_time() - cpu
+            # The endpoint materialises in batches, beside the answers.
+            await asyncio.sleep(MATERIALISED_S)
+            name = "one bucket each" if i else "two weeks filled in"
+            rows.append((name, wall_s, own_s, _cpu_s(endpoint) - endpoint_cpu))
+            failed = [source for source in followed if source.state is not SourceState.CURRENT]
+            if failed:
+                raise SystemExit(f"{len(failed)} services failed: {failed[0].error}")
+    return rows
+
+
+def _cpu_s(process: int) -> float:
+    """User and system seconds of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _endpoint(folder: str, ready: Connection) -> None:
+    import uvicorn
+
+    from kopt.core.settings import Settings
+    from kopt.serving.demand.service import DemandService
+    from kopt.serving.endpoint.app import create_app
+    from kopt.serving.endpoint.assemble import assemble
+
+    endpoint = assemble(Settings(home=Path(folder)))
+    endpoint.start()
+    endpoint.service(DemandService).open_store()
+    server = uvicorn.Server(uvicorn.Config(create_app(endpoint, manage=False), port=0, log_level="error"))
+
+    def announce() -> None:
+        while not server.started:
+            time.sleep(0.05)
+        ready.send(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
+
+    threading.Thread(target=announce, daemon=True).start()
+    server.run()
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """A daily shape, the same for a bucket whenever it is asked for."""
+
+    protocol_version = "HTTP/1.1"
+    day: Sequence[str] = [f"{100 + (i * 7919) % 97}" for i in range(288)]
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+        times = range(int(form["start"][0]), int(form["end"][0]) + 1, GRID_S)
+        values = [[at_s, self.day[at_s // GRID_S % 288]] for at_s in times]
+        data = {"resultType": "matrix", "result": [{"metric": {}, "values": values}]}
+        body = json.dumps({"status": "success", "data": data}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def _prometheus(ready: Connection) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
+    ready.send(f"http://127.0.0.1:{server.server_address[1]}")
+    server.serve_forever()

@@ -36,7 +36,7 @@ PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS history (
     service TEXT PRIMARY KEY, owner TEXT NOT NULL, newest INTEGER NOT NULL, record BLOB NOT NULL
-) WITHOUT ROWID;
+);
 CREATE INDEX IF NOT EXISTS age ON history (newest);
 """
 

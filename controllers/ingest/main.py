@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,6 +75,7 @@ class Replica(LedReplica):
         self._from_file: tuple[DemandSource, ...] = ()
         self._errors: tuple[str, ...] = ()
         self._ingester: Ingester | None = None
+        self._shown: set[str] = set()
         super().__init__(kube, NAME, settings, (self._pools,))
         self._buckets = Counter(
             "kopt_ingest_buckets", "Buckets that were new to the endpoint, or restated.", registry=self.registry
@@ -105,13 +106,15 @@ class Replica(LedReplica):
         try:
             while True:
                 self._changed.clear()
-                ingester.follow(await self._sources())
+                sources = await self._sources()
+                ingester.follow(sources)
+                self._forget_others(sources)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_SERVICES_S if self._settings.services else None):
                         await self._changed.wait()
         finally:
             self._ingester = None
-            self._newest.clear()
+            self._forget_others(())
             await ingester.stop()
 
     async def _sources(self) -> tuple[DemandSource, ...]:
@@ -130,6 +133,13 @@ class Replica(LedReplica):
         self._errors = tuple(errors)
         return sources
 
+    def _forget_others(self, sources: Iterable[DemandSource]) -> None:
+        """What is not followed any more must not look old for ever."""
+        now = {source.series for source in sources}
+        for service in self._shown - now:
+            self._newest.remove(service)
+        self._shown &= now
+
     def _pool_changed(self, change: Change[PoolSources]) -> None:
         if change.old != change.new:
             self._changed.set()
@@ -141,6 +151,7 @@ class Replica(LedReplica):
             self._failed.labels(service, followed.reason).inc()
         if followed.newest is not None:
             self._newest.labels(service).set((followed.newest + 1) * GRID_S)
+            self._shown.add(service)
 
     def _count(self, state: SourceState) -> int:
         followed = () if self._ingester is None else self._ingester.followed

@@ -1,6 +1,5 @@
 """``kopt estimate``: GPU memory and compute need of a training script, without a GPU."""
 
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,12 +130,9 @@ def read_profile(path: Path) -> "WorkloadProfile":
 
 
 def _made(command: Any, model: str, options: "EstimateOptions") -> "tuple[SizingEstimate, CodeResult]":
-    from kopt.models.registry.lightgbm_io import import_lightgbm_alone
     from kopt.models.sizing.estimate import estimate_and_code, load_sizing
 
     settings = load_settings()
-    # While the script runs in a process of its own.
-    threading.Thread(target=import_lightgbm_alone, daemon=True).start()
     with Steps() as steps, steps.following() as progress:
         predictor: Any = model
         if model not in _ALWAYS_THERE:

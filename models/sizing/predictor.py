@@ -172,7 +172,7 @@ class SizingPredictor(Predictor):
         if part is None:
             return prediction.reasons
         row = questions_of([request]).inputs
-        parts = np.asarray(part.residual.boosters[1].predict(row, pred_contrib=True, num_threads=1))[0, :-1]
+        parts = part.residual.boosters[1].contributions(row)[0]
         moved = [n for n in np.argsort(-np.abs(parts))[:4] if abs(parts[n]) > 1e-4]
         unit = "GiB" if part.residual.additive else "in logarithms"
         text = ", ".join(f"{INPUTS[n]} {parts[n]:+.3f} {unit}" for n in moved) or "nothing in particular"

@@ -8,16 +8,13 @@ gradient-boosted quantiles, whose centre corrects and whose width says how sure 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from kopt.core.units import GIB, MIB
-from kopt.models.registry.lightgbm_io import load_booster
+from kopt.models.registry.trees import Trees
 from kopt.models.sizing.table import Array, Questions, SizingTable
-
-if TYPE_CHECKING:
-    import lightgbm
 
 LEVELS = (0.1, 0.5, 0.9)
 _CONSTANTS = np.arange(0, 3072, 8) * float(MIB)
@@ -78,7 +75,7 @@ class Residual:
     """
 
     additive: bool
-    boosters: tuple["lightgbm.Booster", ...]
+    boosters: tuple[Trees, ...]
     constants: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -113,7 +110,7 @@ class Residual:
     def predict(self, questions: Questions) -> "Corrections":
         """What is to be added to the logarithm of the base, and how wide the trees take the truth to spread."""
         base, amounts = self.base(questions), questions.amounts
-        low, centre, high = (np.asarray(booster.predict(questions.inputs, num_threads=1)) for booster in self.boosters)
+        low, centre, high = (trees.predict(questions.inputs) for trees in self.boosters)
         if self.additive:
             low, centre, high = (
                 np.log(np.maximum(base + array * _UNIT, amounts) / base) for array in (low, centre, high)
@@ -122,13 +119,13 @@ class Residual:
 
     def save(self, folder: Path, name: str) -> None:
         """Write files whose names begin with ``name``."""
-        for level, booster in zip(LEVELS, self.boosters, strict=True):
-            (folder / _trees(name, level)).write_text(booster.model_to_string(), encoding="utf-8")
+        for level, trees in zip(LEVELS, self.boosters, strict=True):
+            (folder / _trees(name, level)).write_text(trees.text, encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path, name: str, additive: bool, constants: Mapping[str, float]) -> Self:
         """Raises ValueError with the file's name."""
-        boosters = tuple(load_booster(folder / _trees(name, level)) for level in LEVELS)
+        boosters = tuple(Trees.load(folder / _trees(name, level)) for level in LEVELS)
         return cls(additive, boosters, dict(constants))
 
 
@@ -166,11 +163,11 @@ def _closest(table: SizingTable, *, factor: bool) -> float:
     return float(_CONSTANTS[int(np.argmin(missed))])
 
 
-def _fit(inputs: Array, target: Array, weights: Array, settings: ResidualSettings, level: float) -> "lightgbm.Booster":
+def _fit(inputs: Array, target: Array, weights: Array, settings: ResidualSettings, level: float) -> Trees:
     import lightgbm
 
     data = lightgbm.Dataset(inputs, target, weight=weights, params={"min_data_in_bin": 1, "verbose": -1})
-    return lightgbm.train(settings.booster(level), data, num_boost_round=settings.rounds)
+    return Trees(lightgbm.train(settings.booster(level), data, num_boost_round=settings.rounds).model_to_string())
 
 
 def _trees(name: str, level: float) -> str:

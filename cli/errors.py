@@ -13,34 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from kopt.cli.output import printable
+from kopt.core.extras import missing
 from kopt.core.redaction import redact
-
-EXTRAS = {
-    "ray": "serving",
-    "mlflow": "serving",
-    "feast": "serving",
-    "lightgbm": "serving",
-    "fastapi": "serving",
-    "cryptography": "serving",
-    "jinja2": "serving",
-    "matplotlib": "serving",
-    "plotly": "serving",
-    "psutil": "serving",
-    "safetensors": "serving",
-    "pandas": "data",
-    "pyarrow": "data",
-    "numpy": "data",
-    "prometheus_api_client": "data",
-    "torch": "training",
-    "sklearn": "training",
-    "statsforecast": "training",
-    "optuna": "training",
-    "aiohttp": "controllers",
-    "orjson": "controllers",
-    "uvloop": "controllers",
-    "prometheus_client": "agents",
-    "obstore": "staging",
-}
 
 
 class Refused(Exception):
@@ -83,7 +57,7 @@ class Edge(TyperGroup):
         except Exception as error:  # the process edge: nothing is left to handle it
             if debugging():
                 raise
-            report(error)
+            report(error, command_of(ctx))
             raise typer.Exit(1) from error
 
 
@@ -96,25 +70,33 @@ def _flow(command: Any) -> None:
         _flow(inner)
 
 
+def command_of(ctx: Any) -> str:
+    """The words after ``kopt`` that name the command, such as ``demand forecast``, as far as they are known."""
+    verb = ctx.invoked_subcommand or ""
+    group = ctx.command.commands.get(verb)
+    words = [word for word in sys.argv[1:] if word in getattr(group, "commands", {})]
+    return " ".join([verb, *words[:1]])
+
+
 def debugging() -> bool:
     return os.environ.get("KOPT_DEBUG", "") not in ("", "0")
 
 
-def report(error: Exception) -> None:
+def report(error: Exception, command: str = "") -> None:
     """One line on stderr."""
-    typer.echo(f"kopt: {explain(error)}", err=True)
+    typer.echo(f"kopt: {explain(error, command)}", err=True)
 
 
-def explain(error: Exception) -> str:
+def explain(error: Exception, command: str = "") -> str:
     """The sentence for an error, without secrets: ours as they stand, foreign ones with their type and how to see
-    more."""
-    return redact(_sentence(error))
+    more. ``command``, such as ``demand forecast``, decides which extra brings a missing package."""
+    return redact(_sentence(error, command))
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: Exception, command: str) -> str:
     text = printable(" ".join(str(error).split()))
-    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
-        return f"this needs the package {error.name!r}, which is not installed: pip install 'kaiwo-optimizer[{extra}]'"
+    if isinstance(error, ModuleNotFoundError) and (sentence := missing(error, command)):
+        return sentence
     if isinstance(error, MemoryError):
         return "not enough memory for this input; give it fewer series or a shorter span (--since)"
     if isinstance(error, OSError):

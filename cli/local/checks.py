@@ -11,7 +11,7 @@ import socket
 import sqlite3
 import stat
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from enum import StrEnum
@@ -21,14 +21,14 @@ from urllib.parse import urlsplit
 from kopt.cli.local import state
 from kopt.cli.local.listening import Listener, describe, listeners, rays_of_ours
 from kopt.cli.output import column
+from kopt.core.extras import EXTRAS, Extra, extra_for
 from kopt.core.settings import Settings
 from kopt.core.units import GIB, format_bytes
 
 NEEDED_DISK_BYTES = 2 * GIB
 NEEDED_MEMORY_BYTES = 4 * GIB
 OTHER_NAMES = frozenset({"KOPT_CONFIG", "KOPT_REQUIRE_DATA", "KOPT_DEBUG", "KOPT_PAGES_HOSTS"})
-SERVING = ("ray", "mlflow", "feast", "lightgbm", "fastapi", "cryptography", "jinja2", "plotly", "psutil", "safetensors")
-TRAINING = ("torch", "statsforecast", "sklearn", "optuna")
+VERSIONS = ("ray", "mlflow", "feast", "lightgbm", "torch")
 
 
 class Severity(StrEnum):
@@ -71,11 +71,17 @@ def python(settings: Settings, environ: Mapping[str, str]) -> Finding:
 
 @check
 def packages(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    for extra, modules in (("serving", SERVING), ("training", TRAINING)):
-        if missing := [module for module in modules if importlib.util.find_spec(module) is None]:
-            return _finding("packages", f"missing: {', '.join(missing)}", f"pip install 'kaiwo-optimizer[{extra}]'")
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("ray", "mlflow", "feast", "lightgbm")]
-    return _finding("packages", ", ".join(versions))
+    installed = [name for name in VERSIONS if importlib.util.find_spec(name) is not None]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in installed]
+    return _finding("packages", ", ".join(versions) or "those of a plain installation")
+
+
+def commands_of(extra: Extra) -> Finding:
+    """Can these commands run? A plain installation runs all others."""
+    names = f"kopt {', '.join(extra.commands)}"
+    if missing := [module for module in extra.modules if importlib.util.find_spec(module) is None]:
+        return _finding(names, f"not installed: {', '.join(missing)}", extra.install, Severity.NOTE)
+    return _finding(names, f"installed with {extra.name}")
 
 
 @check
@@ -262,6 +268,20 @@ def data(settings: Settings, environ: Mapping[str, str]) -> Finding:
 @check
 def accelerator(settings: Settings, environ: Mapping[str, str]) -> Finding:
     return _finding("gpu", "none is needed: all of this runs on CPUs")
+
+
+def findings(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """All checks in their order. A check that lacks a package says so."""
+    for function in CHECKS:
+        name = function.__name__.replace("_", " ")
+        try:
+            yield function(settings, environ)
+        except ModuleNotFoundError as error:
+            extra = extra_for(error.name or "")
+            fix = extra.install if extra else f"install {error.name}"
+            yield _finding(name, f"cannot be looked at without {error.name}", fix, Severity.NOTE)
+        if function is packages:
+            yield from map(commands_of, EXTRAS)
 
 
 def is_free(host: str, port: int) -> bool:

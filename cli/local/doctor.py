@@ -12,7 +12,7 @@ from kopt.serving.runtime.environment import load_settings
 
 
 def doctor(output: Output = Format.TABLE) -> None:
-    """Check this machine and say how to repair what is broken.
+    """Check this machine, say how to repair what is broken, and what commands need that is not installed.
 
     Ends with status 1 when something is broken; notes alone are no fault.
 
@@ -22,13 +22,11 @@ def doctor(output: Output = Format.TABLE) -> None:
 
         kopt doctor -o json | jq '.findings[] | select(.verdict == "broken")'
     """
-    from kopt.cli.local.checks import CHECKS, Finding, Severity
+    from kopt.cli.local import checks
+    from kopt.cli.local.checks import Severity
 
-    settings = load_settings()
-    findings: list[Finding] = []
-    for check in CHECKS:
-        with step(f"looking at {check.__name__.replace('_', ' ')}"):
-            findings.append(check(settings, os.environ))
+    with step("looking at this machine"):
+        findings = list(checks.findings(load_settings(), os.environ))
     broken = [finding for finding in findings if finding.verdict == Severity.BROKEN]
     summary = f"{len(broken)} broken" if broken else "all is well"
     show(Answer("findings", findings, header={"healthy": not broken}, remarks=[summary]), output)

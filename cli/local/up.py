@@ -16,10 +16,12 @@ import typer
 from kopt.cli.errors import Refused
 from kopt.cli.home import make_home
 from kopt.cli.local import events, state
+from kopt.cli.local.checks import commands_of
 from kopt.cli.local.supervisor import Service, Supervisor, answers
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import Steps, say
+from kopt.core.extras import EXTRAS
 from kopt.core.settings import Settings
 from kopt.serving.runtime.environment import load_settings
 
@@ -55,6 +57,8 @@ def up(
 
         KOPT_PAGES_PORT=0 kopt up --no-browser -o json
     """
+    if (needed := commands_of(next(extra for extra in EXTRAS if "up" in extra.commands))).fix:
+        raise Refused(f"kopt up needs packages that are {needed.detail}; {needed.fix}")
     settings = load_settings()
     make_home(settings.home)
     with state.hold(settings.home):

@@ -7,9 +7,12 @@ docstring what lives in it, what comes in and what goes out. ``kopt.forecast(fra
 them when they are first used.
 """
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from kopt.core.hardware.bandwidth import BandwidthEstimate
     from kopt.core.workload.sizing import SizingEstimate
     from kopt.sdk.forecast import Forecast, forecast
@@ -25,6 +28,20 @@ __all__ = [
 ]  # fmt: skip
 
 
+_FUNCTIONS = {
+    "bandwidth": "kopt.sdk.bandwidth",
+    "classify_log": "kopt.sdk.classify_log",
+    "estimate": "kopt.models.sizing.estimate",
+    "forecast": "kopt.sdk.forecast",
+}
+_CLASSES = {
+    "BandwidthEstimate": "kopt.core.hardware.bandwidth",
+    "ClassifiedLog": "kopt.sdk.classify_log",
+    "Forecast": "kopt.sdk.forecast",
+    "SizingEstimate": "kopt.core.workload.sizing",
+}
+
+
 def __getattr__(name: str) -> Any:
     """Loads the Python interface on first use (PEP 562); it finds models where this machine's settings say."""
     if name == "__version__":
@@ -35,51 +52,43 @@ def __getattr__(name: str) -> Any:
             return version("kaiwo-optimizer")
         except PackageNotFoundError:  # a source tree that was never installed
             return "0+unknown"
-    if name == "forecast":
-        from functools import partial
+    if name in _FUNCTIONS or name in _CLASSES:
+        from importlib import import_module
 
-        from kopt.sdk import forecast as api
-        from kopt.serving.runtime.environment import load_settings
-
-        return partial(api.forecast, settings=load_settings())
-    if name == "estimate":
-        from functools import partial
-
-        from kopt.models.sizing import estimate as sizing
-        from kopt.serving.runtime.environment import load_settings
-
-        return partial(sizing.estimate, settings=load_settings())
-    if name == "bandwidth":
-        from functools import partial
-
-        from kopt.sdk import bandwidth as ask
-        from kopt.serving.runtime.environment import load_settings
-
-        return partial(ask.bandwidth, settings=load_settings())
-    if name == "BandwidthEstimate":
-        from kopt.core.hardware.bandwidth import BandwidthEstimate
-
-        return BandwidthEstimate
-    if name == "classify_log":
-        from functools import partial
-
-        from kopt.sdk import classify_log as logs
-        from kopt.serving.runtime.environment import load_settings
-
-        return partial(logs.classify_log, settings=load_settings())
-    if name == "ClassifiedLog":
-        from kopt.sdk.classify_log import ClassifiedLog
-
-        return ClassifiedLog
-    if name == "SizingEstimate":
-        from kopt.core.workload.sizing import SizingEstimate
-
-        return SizingEstimate
-    if name == "Forecast":
-        from kopt.sdk.forecast import Forecast
-
-        return Forecast
+        with _clear_about_extras(name):
+            value = getattr(import_module(_FUNCTIONS.get(name) or _CLASSES[name]), name)
+        return _with_settings(value) if name in _FUNCTIONS else value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _with_settings(function: "Callable[..., Any]") -> "Callable[..., Any]":
+    """The function with this machine's settings, unless it is given others."""
+    from functools import wraps
+
+    from kopt.serving.runtime.environment import load_settings
+
+    settings = load_settings()
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        with _clear_about_extras(function.__name__):
+            return function(*args, **{"settings": settings} | options)
+
+    return call
+
+
+@contextmanager
+def _clear_about_extras(name: str) -> "Iterator[None]":
+    """Says what to install where a package is missing that a plain installation does not bring."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        from kopt.core.extras import missing
+
+        sentence = missing(error, "demand" if name == "forecast" else "", f"kopt.{name}")
+        if sentence is None:
+            raise
+        raise ModuleNotFoundError(sentence, name=error.name, path=error.path) from error
 
 
 def __dir__() -> list[str]:

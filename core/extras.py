@@ -1,0 +1,59 @@
+"""Extras of the package: what a plain installation does not bring, and which commands need it."""
+
+from dataclasses import dataclass
+
+PROJECT = "kaiwo-optimizer"
+
+
+@dataclass(frozen=True)
+class Extra:
+    """``modules`` tell whether it is installed; ``commands`` cannot run without it."""
+
+    name: str
+    commands: tuple[str, ...]
+    modules: tuple[str, ...]
+
+    @property
+    def install(self) -> str:
+        return f"pip install '{PROJECT}[{self.name}]'"
+
+
+_DATA = ("pandas", "pyarrow", "prometheus_api_client")
+_SERVING = (
+    "ray",
+    "mlflow",
+    "feast",
+    "lightgbm",
+    "fastapi",
+    "jinja2",
+    "matplotlib",
+    "plotly",
+    "psutil",
+    "starlette",
+    "uvicorn",
+)
+EXTRAS = (
+    Extra("data", ("simulate lending", "simulate preemption"), _DATA),
+    Extra("serving", ("up", "mlflow", "demand"), (*_DATA, *_SERVING)),
+    Extra("training", ("train",), (*_DATA, *_SERVING, "torch", "statsforecast", "sklearn", "optuna")),
+    Extra("controllers", ("controller", "webhook", "extender"), ("opentelemetry", "uvloop")),
+    Extra("agents", ("agent",), ("inotify_simple", "pynvml")),
+    Extra("staging", ("stage",), ("obstore",)),
+)
+"""A module that several bring is asked of the first of them, unless the command is known."""
+
+
+def extra_for(module: str, command: str = "") -> Extra | None:
+    """The extra that brings a module: that of the command where it is one, so that one installation is enough."""
+    able = [extra for extra in EXTRAS if module in extra.modules]
+    words = f"{command} "
+    return next((extra for extra in able if any(words.startswith(f"{name} ") for name in extra.commands)), None) or (
+        able[0] if able else None
+    )
+
+
+def missing(error: ModuleNotFoundError, command: str = "", who: str = "this") -> str | None:
+    """What to install where a module is missing; None for a module that no extra brings."""
+    module = (error.name or "").partition(".")[0]
+    extra = extra_for(module, command)
+    return None if extra is None else f"{who} needs the package {module!r}, which is not installed: {extra.install}"

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.training import names
+from kopt.models.predictors import predictor_names
 from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
@@ -15,7 +17,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, compare, promote and roll back registered models.")
 
-PredictorName = Annotated[str, typer.Option("-p", "--predictor", help="Which predictor's models.")]
+_HELP = f"Which predictor's models: {', '.join(predictor_names())}; default: {names.DEFAULT}."
+PredictorOption = Annotated[
+    str | None,
+    typer.Option("-p", "--predictor", metavar="PREDICTOR", help=_HELP, autocompletion=names.completed),
+]
+OnePredictor = Annotated[str | None, typer.Argument(metavar="[PREDICTOR]", help=_HELP, autocompletion=names.completed)]
+
+
+def _words(metavar: str, text: str) -> Any:
+    return typer.Argument(metavar=metavar, help=f"{_HELP} {text}", autocompletion=names.completed)
 
 
 @dataclass(frozen=True)
@@ -43,9 +54,13 @@ class ComparedRow:
 
 @app.command("list")
 def list_models(
-    predictor: Annotated[
-        str, typer.Option("-p", "--predictor", help="Only this predictor's models; all by default.")
-    ] = "",
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PREDICTOR]", help="Only this predictor's models; all by default.", autocompletion=names.completed
+        ),
+    ] = None,
+    predictor: Annotated[str, typer.Option("-p", "--predictor", help="The same as an option.")] = "",
     output: Output = Format.TABLE,
 ) -> None:
     """Every registered version of each predictor, newest first, with its alias and the gate's verdict.
@@ -54,15 +69,19 @@ def list_models(
 
         kopt models list
 
-        kopt models list -p sizing -o json | jq '.models[0].version'
+        kopt models list sizing -o json | jq '.models[0].version'
     """
-    from kopt.models.predictors import predictor_names
     from kopt.sdk.forecast import has_registry
 
-    names = [predictor] if predictor else list(predictor_names())
-    registry = _registry(names[0])
+    if name or predictor:
+        predictor, _ = names.predictor_and_versions([name] if name else [], predictor or None, ())
+    registry = _registry()
     rows = (
-        [_row(registered_model) for name in names for registered_model in registry.list(name)]
+        [
+            _row(registered_model)
+            for name in ([predictor] if predictor else predictor_names())
+            for registered_model in registry.list(name)
+        ]
         if has_registry(registry.settings)
         else []
     )
@@ -72,9 +91,11 @@ def list_models(
 
 @app.command()
 def compare(
-    first: Annotated[str, typer.Argument(help="A version or an alias.")] = "champion",
-    second: Annotated[str, typer.Argument(help="A version or an alias.")] = "challenger",
-    predictor: PredictorName = "demand",
+    words: Annotated[
+        list[str] | None,
+        _words("[PREDICTOR] [FIRST] [SECOND]", "Then two versions or aliases; default: champion challenger."),
+    ] = None,
+    predictor: PredictorOption = None,
     output: Output = Format.TABLE,
 ) -> None:
     """The metrics of two versions side by side.
@@ -83,19 +104,23 @@ def compare(
 
         kopt models compare
 
-        kopt models compare 3 champion -o csv
+        kopt models compare demand 3 champion -o csv
     """
-    registry = _registry(predictor)
-    names = {"first": first, "second": second}
-    rows = [_compared(row) for row in registry.compare(predictor, (first, second))]
+    name, (first, second) = names.predictor_and_versions(words or (), predictor, names.ALIASES)
+    rows = [_compared(row) for row in _registry().compare(name, (first, second))]
     note = f"first is {first}, second is {second}"
-    show(Answer("metrics", rows, header={"compared": names}, remarks=[note], empty="neither run has metrics"), output)
+    compared = {"first": first, "second": second}
+    show(
+        Answer("metrics", rows, header={"compared": compared}, remarks=[note], empty="neither run has metrics"), output
+    )
 
 
 @app.command()
 def promote(
-    version: Annotated[str, typer.Argument(help="A version or an alias.")] = "challenger",
-    predictor: PredictorName = "demand",
+    words: Annotated[
+        list[str] | None, _words("[PREDICTOR] [VERSION]", "Then a version or an alias; default: challenger.")
+    ] = None,
+    predictor: PredictorOption = None,
     force: Annotated[bool, typer.Option("--force", help="Although the gate did not pass it; needs --reason.")] = False,
     reason: Annotated[str, typer.Option("--reason", help="Why it is forced; stored with the version.")] = "",
     output: Output = Format.TABLE,
@@ -108,33 +133,29 @@ def promote(
 
         kopt models promote
 
-        kopt models promote 4 --force --reason "service moved to another region"
+        kopt models promote demand 4 --force --reason "service moved to another region"
     """
     if force and not reason.strip():
         raise typer.BadParameter("--force needs a reason, which is stored with the version", param_hint="--reason")
-    _show_model(_registry(predictor).promote(predictor, version, force=force, reason=reason), "is champion now", output)
+    name, (version,) = names.predictor_and_versions(words or (), predictor, ("challenger",))
+    _show_model(_registry().promote(name, version, force=force, reason=reason), "is champion now", output)
 
 
 @app.command()
-def rollback(predictor: PredictorName = "demand", output: Output = Format.TABLE) -> None:
+def rollback(name: OnePredictor = None, predictor: PredictorOption = None, output: Output = Format.TABLE) -> None:
     """Make the champion before the present one champion again.
 
     Example:
 
-        kopt models rollback
+        kopt models rollback demand
     """
-    _show_model(_registry(predictor).rollback(predictor), "is champion again", output)
+    name, _ = names.predictor_and_versions([name] if name else [], predictor, ())
+    _show_model(_registry().rollback(name), "is champion again", output)
 
 
-def _registry(predictor: str) -> "Registry":
-    from kopt.models.predictors import predictor_names
+def _registry() -> "Registry":
     from kopt.models.registry.registry import Registry
 
-    if predictor not in predictor_names():
-        expected = ", ".join(predictor_names())
-        raise typer.BadParameter(
-            f"unknown predictor {predictor!r}; expected one of {expected}", param_hint="--predictor"
-        )
     return Registry(load_settings())
 
 

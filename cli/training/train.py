@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.errors import leave_on_sigterm, usage_error
+from kopt.cli.errors import leave_on_sigterm
 from kopt.cli.home import make_home
 from kopt.cli.options import Label, Output, Query, Since, Step
 from kopt.cli.output import Answer, Format, show
 from kopt.cli.progress import Steps
+from kopt.cli.training import names
 from kopt.cli.training.command import TrainInputs, command_of
 from kopt.models.predictors import predictor_names
 from kopt.serving.runtime.environment import load_settings
@@ -46,7 +47,7 @@ Promote = Annotated[bool, typer.Option("--promote/--no-promote", help="Make it c
 
 
 def train(
-    predictor: Annotated[str, typer.Argument(metavar="PREDICTOR", help=_PREDICTORS)],
+    predictor: Annotated[str, typer.Argument(metavar="PREDICTOR", help=_PREDICTORS, autocompletion=names.completed)],
     data: Data = None,
     python: Python = None,
     prometheus: Prometheus = None,
@@ -77,8 +78,7 @@ def train(
 
         kopt train bandwidth --data /data/topology
     """
-    if predictor not in predictor_names():
-        usage_error(f"unknown predictor {predictor!r}; expected one of {', '.join(predictor_names())}", "PREDICTOR")
+    names.predictor(predictor, "PREDICTOR")
     settings = load_settings()
     given = TrainInputs(settings, data, python, prometheus, query, label, since, step)
     source = command_of(predictor).source(given)

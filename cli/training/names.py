@@ -1,0 +1,54 @@
+"""Predictors and versions as people type them: ``demand``, ``demand 3``, ``champion``; near misses get the nearest."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from kopt.cli.errors import usage_error
+from kopt.models.predictors import predictor_names
+
+DEFAULT = "demand"
+ALIASES = ("champion", "challenger")
+
+
+def completed(incomplete: str) -> list[str]:
+    """Predictors that begin so, for the shell."""
+    return [name for name in predictor_names() if name.startswith(incomplete)]
+
+
+def predictor(name: str, option: str) -> str:
+    """The name, if there is such a predictor; else wrong usage, with the nearest name."""
+    if name in predictor_names():
+        return name
+    near = get_close_matches(name.lower(), predictor_names(), n=1)
+    expected = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(predictor_names())}"
+    usage_error(f"unknown predictor {name!r}; {expected}", option)
+
+
+def predictor_and_versions(
+    words: Sequence[str], option: str | None, defaults: Sequence[str]
+) -> tuple[str, tuple[str, ...]]:
+    """``[PREDICTOR] [VERSION]…``: the predictor, and a version or alias for each of ``defaults``.
+
+    ``option`` is that of ``-p``. A word that is neither a version nor like an alias or a predictor is taken for an
+    alias that somebody made in MLflow.
+    """
+    words = list(words)
+    name = None if option is None else predictor(option, "--predictor")
+    if words and (words[0] in predictor_names() or len(words) > len(defaults)):
+        first = predictor(words.pop(0), "PREDICTOR")
+        if name not in (None, first):
+            usage_error(f"{first} was named, and -p says {name}", "--predictor")
+        name = first
+    if len(words) > len(defaults):
+        usage_error(f"{words[len(defaults)]!r} is one word too many", "VERSION")
+    for word in words:
+        _refuse_near_miss(word)
+    return name or DEFAULT, (*words, *defaults[len(words) :])
+
+
+def _refuse_near_miss(word: str) -> None:
+    known = (*ALIASES, *predictor_names())
+    if word.isdigit() or word in ALIASES:
+        return
+    if near := get_close_matches(word.lower(), known, n=1, cutoff=0.75):
+        usage_error(f"{word!r} is neither a version nor an alias; did you mean {near[0]}?", "VERSION")

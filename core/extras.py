@@ -56,4 +56,4 @@ def missing(error: ModuleNotFoundError, command: str = "", who: str = "this") ->
     """What to install where a module is missing; None for a module that no extra brings."""
     module = (error.name or "").partition(".")[0]
     extra = extra_for(module, command)
-    return None if extra is None else f"{who} needs the package {module!r}, which is not installed: {extra.install}"
+    return None if extra is None else f"{who} needs the package {error.name!r}, which is not installed: {extra.install}"

@@ -1,5 +1,6 @@
 """``kopt logs``: what training logs say, without a server."""
 
+import contextlib
 import os
 import sys
 import zlib
@@ -13,7 +14,7 @@ from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Format
 from kopt.cli.progress import say
-from kopt.formats.joblog import LineSplitter
+from kopt.formats.joblog import LineSplitter, is_binary
 from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ def classify(
 
 def _check(files: list[str], follow: bool) -> None:
     """Before the model is loaded. A file that is not there yet may be followed."""
+    from kopt.sdk.classify_log import pieces
+
     if files.count(_STDIN) > 1:
         usage_error("standard input (-) can be read only once", "FILE")
     if follow and _STDIN in files and len(files) > 1:
@@ -103,6 +106,14 @@ def _check(files: list[str], follow: bool) -> None:
             )
         if path.exists() and not os.access(path, os.R_OK):
             raise Refused(f"{path} may not be read by you")
+        if path.is_file():
+            with contextlib.suppress(OSError, EOFError, zlib.error):
+                _refuse_binary(name, next(pieces(path), b""))
+
+
+def _refuse_binary(name: str, head: bytes) -> None:
+    if is_binary(head):
+        raise Refused(f"{name} is no log: it holds binary data; name the text that the training prints")
 
 
 def _named(name: str) -> str:
@@ -135,7 +146,11 @@ def _pieces(name: str) -> Iterator[bytes]:
     from kopt.sdk.classify_log import pieces
 
     if name == _STDIN:
+        is_first = True
         while piece := os.read(sys.stdin.fileno(), _PIECE):
+            if is_first:
+                _refuse_binary("standard input", piece)
+            is_first = False
             yield piece
         return
     try:

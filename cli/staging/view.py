@@ -49,7 +49,7 @@ class Silence:
 
 
 class TextView:
-    """Sentences for a log: one when fetching begins, and one every ten seconds."""
+    """Sentences for a log: one when fetching begins, one every ten seconds, and one when all is there."""
 
     def __init__(
         self, silence: Silence, emit: Callable[[str], None] = say, clock: Callable[[], float] = time.monotonic
@@ -61,6 +61,8 @@ class TextView:
     def listen(self, progress: Progress) -> None:
         silent, now_s = self._silence.describe(progress), self._clock()
         begins = progress.phase is Phase.FETCHING is not self._phase
+        if progress.phase is Phase.COMPLETE and self._phase is Phase.FETCHING:
+            self._emit(_fetched(progress))
         self._phase = progress.phase
         if progress.phase in _DOING and (begins or now_s >= self._next_s):
             self._next_s = now_s + SAY_S
@@ -74,9 +76,13 @@ def _sentence(progress: Progress) -> str:
     if progress.phase is not Phase.FETCHING:
         return f"{_DOING[progress.phase]} {progress.source if progress.phase is Phase.LISTING else ''}".rstrip()
     remaining = "" if progress.seconds_left is None else f", {progress.seconds_left:,.0f} s left"
+    return _fetched(progress) + remaining
+
+
+def _fetched(progress: Progress) -> str:
     return (
         f"{format_bytes(progress.bytes_done)} of {format_bytes(progress.bytes)}, {progress.objects_done:,} of "
-        f"{progress.objects:,} files, {format_bytes(int(progress.bytes_per_second))}/s{remaining}"
+        f"{progress.objects:,} files, {format_bytes(int(progress.bytes_per_second))}/s"
     )
 
 

@@ -36,6 +36,7 @@ from kopt.cluster.client.errors import (
     Unauthorized,
     Unreachable,
     from_status,
+    unreachable,
 )
 from kopt.cluster.client.post_connection import Poster
 from kopt.cluster.client.resources import PODS, Object, Resource
@@ -273,7 +274,7 @@ class Kube:
             try:
                 return (await response.content.read(limit_bytes)).decode(errors="replace")
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise _unreachable(path, error) from error
+                raise unreachable(path, error) from error
 
     async def follow_log(
         self,
@@ -389,7 +390,7 @@ class Kube:
                 async with self._send(method, path, query, content, content_type, timeout) as response:
                     return _decoded(await response.read())
             except aiohttp.ClientError as error:
-                raise _unreachable(path, error) from error
+                raise unreachable(path, error) from error
             except TimeoutError as error:
                 raise Unreachable(f"{method} {path} was not answered within {most_s:g} s") from error
             except ApiError as error:
@@ -427,7 +428,7 @@ class Kube:
             try:
                 response = await self._once(signed, method, path, query, content, content_type, timeout)
             except aiohttp.ClientError as error:
-                raise _unreachable(path, error) from error
+                raise unreachable(path, error) from error
             except TimeoutError as error:
                 raise Unreachable(f"{method} {path} was not answered in time") from error
             if response.status == 401 and not renewed:
@@ -492,7 +493,7 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
             # A reader that always finds data never gives way to the rest of the process by itself.
             await asyncio.sleep(0)
     except aiohttp.ClientError as error:
-        raise _unreachable(response.url.path, error) from error
+        raise unreachable(response.url.path, error) from error
     except TimeoutError as error:
         raise Unreachable(f"{response.url.path}: nothing was received for too long") from error
 
@@ -534,10 +535,6 @@ def _refused(status: int, content: bytes, retry_after: str) -> ApiError:
 def _put_off_s(error: ApiError) -> float | None:
     """How long the server asks to wait, where it has not begun with the request; None for every other refusal."""
     return error.retry_after_s if error.status in (429, 503) else None
-
-
-def _unreachable(path: str, error: Exception) -> Unreachable:
-    return Unreachable(f"{path}: {type(error).__name__} {error}".rstrip())
 
 
 def _selectors(label_selector: str, field_selector: str) -> dict[str, str]:

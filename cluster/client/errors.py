@@ -56,6 +56,17 @@ class NoCluster(ApiError):
         super().__init__(0, "NoCluster", message)
 
 
+def unreachable(path: str, error: Exception) -> Unreachable:
+    """For an error of aiohttp's. Those about connections name the server and what the system said of it."""
+    host, cause = getattr(error, "host", None), getattr(error, "certificate_error", getattr(error, "os_error", None))
+    if host is None or cause is None:
+        return Unreachable(f"{path}: {type(error).__name__} {error}".rstrip())
+    what = cause.strerror if isinstance(cause, OSError) and cause.errno and cause.strerror else str(cause)
+    # A refused connection says where, once for each address of the host.
+    reason = "Connection refused" if isinstance(cause, ConnectionRefusedError) else what
+    return Unreachable(f"Cannot connect to {host}:{getattr(error, 'port', '')} ({reason})")
+
+
 _BY_STATUS: dict[int, type[ApiError]] = {
     401: Unauthorized,
     403: Forbidden,

@@ -5,8 +5,9 @@ what the program said, without colours, prefixes of container runtimes and launc
 by which rank. Nothing is refused: a log is whatever a program wrote. What a message means, ``models.checkpoint`` says.
 """
 
+from kopt.formats.joblog.binary import is_binary
 from kopt.formats.joblog.lines import Line, LineSplitter
 from kopt.formats.joblog.message import Message, read_message
 from kopt.formats.joblog.stamps import Precision, Stamp, find_stamp
 
-__all__ = ["Line", "LineSplitter", "Message", "Precision", "Stamp", "find_stamp", "read_message"]
+__all__ = ["Line", "LineSplitter", "Message", "Precision", "Stamp", "find_stamp", "is_binary", "read_message"]

@@ -304,3 +304,15 @@ def test_ctrl_c_ends_following_with_the_summary(log: Path, kopt_home: Path) -> N
     out, err = running.communicate(timeout=WITHIN_S)
     assert running.returncode == 0, err
     assert "safe to kill" in out
+
+
+def test_a_binary_file_is_no_log(kopt: Kopt, command: Callable[..., Done], tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_bytes(Path(sys.executable).resolve().read_bytes()[:5000])
+    packed = tmp_path / "python.gz"
+    packed.write_bytes(gzip.compress(program.read_bytes()))
+    for words in ((str(program),), (str(packed),), ("--follow", str(program))):
+        done = kopt("logs", "classify", *words)
+        assert done.status == 1, done.out
+        assert "is no log: it holds binary data" in done.err
+        assert done.out == ""

@@ -69,7 +69,7 @@ def _run(plain: Path, code: str, *arguments: str, folder: Path) -> subprocess.Co
         ("doctor", "all is well"),
         ("version", "numpy"),
         ("logs classify train.log", "work at risk"),
-        ("estimate --timeout 20 train.py", "whole GPU"),
+        ("estimate --timeout 2 train.py", "whole GPU"),
         ("models list", "no model is registered yet"),
         ("status", "no platform runs"),
         ("why x --kubeconfig none", "there is no kubeconfig none"),
@@ -120,7 +120,7 @@ def test_the_doctor_says_what_each_command_would_need(plain: Path, tmp_path: Pat
     ("call", "words"),
     [
         ("kopt.classify_log('step 1 loss 2').status.state", "TRAIN"),
-        ("kopt.estimate('train.py', timeout_s=20).gpu", "A100"),
+        ("kopt.estimate('train.py', timeout_s=2).gpu", "A100"),
         ("kopt.Forecast", "Forecast"),
         (
             "kopt.forecast('demand.csv')",

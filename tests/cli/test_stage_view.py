@@ -4,8 +4,8 @@ from kopt.cli.staging.view import Silence, TextView
 from kopt.core.staging.manifest import Phase, Progress
 
 
-def progress(phase: Phase, done: int = 0, total: int = 0) -> Progress:
-    return Progress(phase, "s3://data/tokens", 3, 0, total, done, 0, 0.0, None, None, "", 0.0)
+def progress(phase: Phase, done: int = 0, total: int = 0, files: int = 0) -> Progress:
+    return Progress(phase, "s3://data/tokens", 3, files, total, done, 0, 0.0, None, None, "", 0.0)
 
 
 class Clock:
@@ -49,3 +49,17 @@ def test_lines_come_every_ten_seconds_and_at_once_when_fetching_begins() -> None
     said.listen(progress(Phase.FETCHING, 2 << 20, 4 << 20))
     said.listen(progress(Phase.FAILED))
     assert told[2:] == ["2.0 MiB of 4.0 MiB, 0 of 3 files, 0 B/s"]
+
+
+def test_a_quick_copy_ends_with_all_of_its_files() -> None:
+    clock, told = Clock(), list[str]()
+    said = TextView(Silence(180, clock), told.append, clock)
+    said.listen(progress(Phase.FETCHING, 0, 4 << 20))
+    said.listen(progress(Phase.COMPLETE, 4 << 20, 4 << 20, files=3))
+    assert told == ["0 B of 4.0 MiB, 0 of 3 files, 0 B/s", "4.0 MiB of 4.0 MiB, 3 of 3 files, 0 B/s"]
+
+
+def test_what_is_there_already_is_not_said_to_be_fetched() -> None:
+    clock, told = Clock(), list[str]()
+    TextView(Silence(180, clock), told.append, clock).listen(progress(Phase.COMPLETE, 4, 4, files=3))
+    assert told == []

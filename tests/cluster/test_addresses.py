@@ -83,3 +83,16 @@ async def test_nobody_there_is_unreachable(tmp_path: Path) -> None:
     await kube.close()
     with pytest.raises(Unreachable, match="closed"):
         await kube.list(NODES)
+
+
+async def test_what_hinders_a_connection_is_a_sentence(tmp_path: Path) -> None:
+    """Not the repr of an SSL context."""
+    (tmp_path / "config").write_text(
+        "{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {}}],"
+        " clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1', insecure-skip-tls-verify: true}}]}"
+    )
+    kube = Kube(find_access(tmp_path / "config", {}))
+    with pytest.raises(Unreachable) as raised:
+        await kube.list(NODES)
+    await kube.close()
+    assert raised.value.message == "Cannot connect to 127.0.0.1:1 (Connection refused)"

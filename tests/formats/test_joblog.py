@@ -1,5 +1,6 @@
 """Logs of training jobs: lines, times, writers, whatever stands around a message."""
 
+import random
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.formats.joblog import LineSplitter, Message, Precision, find_stamp, read_message, stamps
+from kopt.formats.joblog import LineSplitter, Message, Precision, find_stamp, is_binary, read_message, stamps
 from kopt.formats.joblog.lines import KEPT_BYTES
 
 
@@ -197,3 +198,19 @@ PARTS = [
 def test_any_text_is_a_message(line: str) -> None:
     found = read_message(line)
     assert len(found.text) <= len(line)
+
+
+@pytest.mark.parametrize(
+    ("head", "binary"),
+    [
+        (b"\x7fELF\x02\x01\x01" + bytes(60) + b"text" * 20, True),
+        (random.Random(0).randbytes(4096), True),
+        ("loss 0,5\r 10%|█ | 1/10\n\x1b[31mfehler\x1b[0m größe\n".encode() * 50, False),
+        ("größe loss\n".encode("latin-1") * 50, False),
+        (bytes(5000) + b"step 1 loss 2\n" * 50, False),
+        (b"step 1 loss 2\n" * 50 + b"\0\0\0", False),
+        (b"", False),
+    ],
+)
+def test_a_binary_file_is_told_from_a_log(head: bytes, binary: bool) -> None:
+    assert is_binary(head) is binary

@@ -177,3 +177,42 @@ async def test_a_new_state_comes_in_without_a_reload(
     safe = [replace(one, safe=True, reason="All is saved.") for one in known.found]
     followed.live.reader(JOBS)._latest = replace(known, found=tuple(safe))
     await expect(page.locator(".badge.ok")).to_be_visible(timeout=60_000)
+
+
+def _safe(heard_s_ago: float, **known: Any) -> JobOut:
+    status = JobStatus(
+        JobState.TRAIN, safe=True, last_durable_step=40, seconds_since_durable=0.0, evidence=True, **known
+    ).to_dict()
+    changes = (ChangeOut(NOW - 4000, JobState.TRAIN, True, None, ""),)
+    return JobOut(**status, job="a/b", heard_at=NOW - heard_s_ago, gpus=1.0, lines=3, missed={}, changes=changes)
+
+
+def test_what_was_heard_of_long_ago_is_not_safe_to_kill_now() -> None:
+    page = jobs_page(Jobs((_safe(38 * 60.0, last_durable_at_s=NOW - 40 * 60.0),), NOW))
+    (card,) = page.cards
+    assert (page.safe, page.stale) == (0, 1)
+    assert (card.safe, card.stale) == (False, "38 min")
+    assert card.durable == "of step 40, 40 min ago"
+    assert max(piece.x + piece.width for piece in card.pieces) < 0.6 * WIDTH, "not drawn until now"
+    fresh = jobs_page(Jobs((_safe(20.0, last_durable_at_s=NOW - 60.0),), NOW))
+    assert (fresh.safe, fresh.stale, fresh.cards[0].safe, fresh.cards[0].stale) == (1, 0, True, "")
+
+
+def test_a_log_without_a_clock_is_not_now() -> None:
+    (card,) = jobs_page(Jobs((_safe(20.0),), NOW)).cards
+    assert card.durable == "of step 40"
+    assert card.clockless
+
+
+async def test_an_ended_agent_is_told_on_the_page(
+    followed: Platform, pages: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = await followed.live.latest(JOBS)
+
+    async def later() -> Jobs:
+        return replace(jobs, now_s=jobs.now_s + 38 * 60)
+
+    monkeypatch.setattr(followed.live.reader(JOBS), "latest", later)
+    html = (await pages.get("/jobs?q=vision")).text
+    assert "last report 38 min old" in html
+    assert ">safe to kill</span>" not in html

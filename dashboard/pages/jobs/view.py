@@ -40,6 +40,9 @@ LEGEND = (
     (JobState.STALLED, "silent"),
     (JobState.FINISHED, "finished"),
 )
+STALE_S = 300.0
+"""A report older than this says nothing about now: the agent may have ended, and a write may have begun."""
+_ENDED = frozenset({JobState.FINISHED, JobState.CRASHED, JobState.OOM})
 _SHORT = frozenset({JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAILED, JobState.CRASHED, JobState.OOM})
 
 
@@ -56,10 +59,17 @@ class Piece:
 
 @dataclass(frozen=True)
 class JobCard:
-    """One job in words. ``pieces`` run from ``from_s`` to ``to_s`` (Unix seconds); the newest ``changes`` first."""
+    """One job in words. ``pieces`` run from ``from_s`` to ``to_s`` (Unix seconds); the newest ``changes`` first.
+
+    ``stale``: how old the last report is, where it is too old to know whether the job is ``safe`` to kill now.
+    ``clockless``: the log has no times; those shown are of its reports.
+    """
 
     view: JobOut
     state: str
+    stale: str
+    safe: bool
+    clockless: bool
     risk: str
     durable: str
     coming: str
@@ -71,12 +81,14 @@ class JobCard:
 
 @dataclass(frozen=True)
 class JobsPage:
-    """``cards`` of the ``found`` among the ``known``; ``safe`` may be killed now; ``risk`` of all of them together."""
+    """``cards`` of the ``found`` among the ``known``; ``safe`` may be killed now; ``stale`` were not heard of lately;
+    ``risk`` of all of them together."""
 
     cards: tuple[JobCard, ...]
     found: int
     known: int
     safe: int
+    stale: int
     risk: str
     problem: str = ""
 
@@ -87,36 +99,47 @@ def jobs_page(jobs: Jobs, text: str = "", hours: float = DEFAULT_SPAN_H) -> Jobs
     cards = tuple(_card(followed_job, jobs.now_s, hours) for followed_job in followed_jobs[:SHOWN])
     risks = [followed_job.status.work_at_risk_gpu_seconds for followed_job in followed_jobs]
     total = sum(estimate.value for estimate in risks if estimate is not None)
-    safe = sum(followed_job.status.safe for followed_job in followed_jobs)
-    return JobsPage(cards, len(followed_jobs), len(jobs.found), safe, _gpu_time(total), jobs.problem)
+    stale = [bool(_stale(followed_job, jobs.now_s)) for followed_job in followed_jobs]
+    safe = sum(job.status.safe and not is_stale for job, is_stale in zip(followed_jobs, stale, strict=True))
+    return JobsPage(cards, len(followed_jobs), len(jobs.found), safe, sum(stale), _gpu_time(total), jobs.problem)
+
+
+def _stale(followed_job: JobOut, now_s: float) -> str:
+    """How old the last report is, if it says nothing about now any more; of what has ended every report does."""
+    age_s = now_s - followed_job.heard_at
+    return span(age_s) if age_s > STALE_S and followed_job.status.state not in _ENDED else ""
 
 
 def _card(followed_job: JobOut, now_s: float, hours: float) -> JobCard:
-    status = followed_job.status
+    status, stale = followed_job.status, _stale(followed_job, now_s)
     risk = status.work_at_risk_gpu_seconds
     begun_s = max(followed_job.changes[0].at if followed_job.changes else now_s, now_s - hours * 3600)
     return JobCard(
         followed_job,
         WORDS[status.state],
+        stale,
+        status.safe and not stale,
+        risk is None and status.last_durable_at_s is None,
         "unknown: the log has no timestamps" if risk is None else _between(risk),
-        _durable(followed_job),
-        _coming(followed_job),
-        _pieces(followed_job.changes, begun_s, now_s),
+        _durable(followed_job, now_s),
+        "" if stale else _coming(followed_job),
+        _pieces(followed_job.changes, begun_s, now_s, followed_job.heard_at if stale else now_s),
         begun_s,
         now_s,
         followed_job.changes[: -CHANGES_SHOWN - 1 : -1],
     )
 
 
-def _durable(followed_job: JobOut) -> str:
+def _durable(followed_job: JobOut, now_s: float) -> str:
     status = followed_job.status
     if not status.evidence:
         return "none seen"
     step = "of an unknown step" if status.last_durable_step is None else f"of step {status.last_durable_step:,}"
     if status.last_durable_claimed:
         step += " (claimed by the job's pods, not seen in its log)"
-    ago = status.seconds_since_durable
-    return step if ago is None else f"{step}, {span(ago)} ago"
+    # The status counts to the last line, and that may be long ago.
+    durable_at_s = status.last_durable_at_s
+    return step if durable_at_s is None else f"{step}, {span(max(0.0, now_s - durable_at_s))} ago"
 
 
 def _coming(followed_job: JobOut) -> str:
@@ -128,10 +151,11 @@ def _coming(followed_job: JobOut) -> str:
     return f"in about {span(estimate.value)} ({span(estimate.low)} to {span(estimate.high)})"
 
 
-def _pieces(changes: Sequence[ChangeOut], begun_s: float, now_s: float) -> tuple[Piece, ...]:
-    """States between ``begun_s`` and now; drawn in this order, so that short ones stand above the long."""
+def _pieces(changes: Sequence[ChangeOut], begun_s: float, now_s: float, known_s: float) -> tuple[Piece, ...]:
+    """States between ``begun_s`` and now, the last until ``known_s``; drawn in this order, so that short ones stand
+    above the long."""
     scale = WIDTH / max(now_s - begun_s, 1e-6)
-    ends = [change.at for change in changes[1:]] + [now_s] * bool(changes)
+    ends = [change.at for change in changes[1:]] + [known_s] * bool(changes)
     pieces = []
     for state_change, end_s in zip(changes, ends, strict=True):
         start_s, end_s = max(state_change.at, begun_s), min(max(end_s, state_change.at), now_s)

@@ -23,6 +23,7 @@ _BEHIND = r"[-_.=/]?(?:step|iter|epoch|ckpt)?[-_.=]?0*(\d+)(?!\d*[a-zA-Z])(?![\d
 _SAVED = re.compile(rf"(?:checkpoints? ?|ckpt ?|chkpt|snapshot ?|epoch|iter|step|updates?){_BEHIND}", re.IGNORECASE)
 _FILE = re.compile(rf"(?:model|state|weights|(?<![a-zA-Z\d])(?:ep|w)){_BEHIND}", re.IGNORECASE)
 _PATH = re.compile(r"(?:/[^\s/]+){2,}")
+_FOLDER_OF = re.compile(r"(?<=[^\s/\\])[/\\](?=(?:checkpoint|ckpt)[-_.]?\d)", re.IGNORECASE)
 _FOR = re.compile(r"\b(?:for|at|of|@)\s(?:step|iteration|epoch|update)?\s?0*(\d+)\b")
 _EPOCH = re.compile(r"(?:epoch|ep|эпоха|Epoche|époque|época|エポック|에폭|第)[\s:=_#\[\]]{0,4}0*(\d+)", re.IGNORECASE)
 _ASIDE = re.compile(
@@ -98,7 +99,7 @@ def step_of_checkpoint(text: str) -> int | None:
 @lru_cache(maxsize=8192)
 def _saved_step_span(shape: bytes) -> tuple[slice | None, bool]:
     """Where texts of the shape have the number of a checkpoint's step, and whether leading zeros are padding."""
-    text = _PATH.sub(_from_checkpoint, text_of(shape))
+    text = _from_folder(_PATH.sub(_from_checkpoint, text_of(shape)))
     named = _NAMED.search(text) or _BEFORE.search(text)
     match = named or _IN_NAME.search(text) or _SAVED.search(text) or _FILE.search(text)
     match = match or _FOR.search(text) or _EPOCH.search(text)
@@ -111,6 +112,14 @@ def _from_checkpoint(path: re.Match[str]) -> str:
     last = max((n for n, part in enumerate(parts) if _SAVED.search(part)), default=0)
     before = "/".join(parts[:last])
     return " " * len(before) + path[0][len(before) :]
+
+
+def _from_folder(text: str) -> str:
+    """The text with blanks in place of the folders before ``checkpoint-N``, of relative paths and of Windows', too."""
+    for match in _FOLDER_OF.finditer(text):
+        word = text[: match.start()].rsplit(maxsplit=1)[-1]
+        text = f"{text[: match.start() - len(word)]}{' ' * len(word)}{text[match.start() :]}"
+    return text
 
 
 def goes_on_aside(text: str) -> bool:

@@ -117,7 +117,7 @@ def plain_step(text: str) -> int | None:
 
 
 def plain_saved(text: str) -> int | None:
-    text = facts._PATH.sub(plain_path, text)
+    text = facts._from_folder(facts._PATH.sub(plain_path, text))
     ways = (facts._NAMED, facts._BEFORE, facts._IN_NAME, facts._SAVED, facts._FILE, facts._FOR, facts._EPOCH)
     found = next((one for one in (way.search(text) for way in ways) if one), None)
     return int(found[1][:18]) if found else None

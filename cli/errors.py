@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from kopt.cli.kube_context import offer_context
 from kopt.cli.output import printable
 from kopt.core.extras import missing
 from kopt.core.redaction import redact
@@ -47,6 +48,7 @@ class Edge(TyperGroup):
         result = super().get_command(ctx, cmd_name)
         if result is not None:
             _flow(result)
+            offer_context(result)
         return result
 
     def invoke(self, ctx: Any) -> Any:

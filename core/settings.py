@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+KUBE_CONTEXT = "KOPT_KUBE_CONTEXT"
+"""The variable that names a context of the kubeconfig, as ``--context`` does; like KUBECONFIG it is no setting."""
+
 
 class SettingsError(ValueError):
     """A setting that cannot be used; the message names it and says what was expected."""

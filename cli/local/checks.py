@@ -22,12 +22,12 @@ from kopt.cli.local import state
 from kopt.cli.local.listening import Listener, describe, listeners, rays_of_ours
 from kopt.cli.output import column
 from kopt.core.extras import EXTRAS, Extra, extra_for
-from kopt.core.settings import Settings
+from kopt.core.settings import KUBE_CONTEXT, Settings
 from kopt.core.units import GIB, format_bytes
 
 NEEDED_DISK_BYTES = 2 * GIB
 NEEDED_MEMORY_BYTES = 4 * GIB
-OTHER_NAMES = frozenset({"KOPT_CONFIG", "KOPT_REQUIRE_DATA", "KOPT_DEBUG", "KOPT_PAGES_HOSTS"})
+OTHER_NAMES = frozenset({KUBE_CONTEXT, "KOPT_CONFIG", "KOPT_REQUIRE_DATA", "KOPT_DEBUG", "KOPT_PAGES_HOSTS"})
 VERSIONS = ("ray", "mlflow", "feast", "lightgbm", "torch")
 
 

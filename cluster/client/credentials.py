@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kopt.cluster.client.errors import NoCluster
+from kopt.core.settings import KUBE_CONTEXT
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_LASTS_S = 60.0
@@ -46,17 +47,20 @@ class Access(Protocol):
 def find_access(kubeconfig: Path | None, environ: Mapping[str, str], *, account: Path = SERVICE_ACCOUNT) -> Access:
     """The kubeconfig given, else ``KUBECONFIG``, else the pod's service account, else ``~/.kube/config``.
 
+    ``KOPT_KUBE_CONTEXT`` names a context of it, and leaves the service account, which has none, aside.
+
     Raises NoCluster when there is none of them.
     """
+    context = environ.get(KUBE_CONTEXT) or None
     if kubeconfig is not None:
-        return KubeconfigAccess(str(kubeconfig))
+        return KubeconfigAccess(str(kubeconfig), context)
     if environ.get("KUBECONFIG"):
-        return KubeconfigAccess(environ["KUBECONFIG"])
-    if environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").is_file():
+        return KubeconfigAccess(environ["KUBECONFIG"], context)
+    if context is None and environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").is_file():
         return ServiceAccountAccess(environ, account)
     default = Path.home() / ".kube" / "config"
     if default.is_file():
-        return KubeconfigAccess(str(default))
+        return KubeconfigAccess(str(default), context)
     raise NoCluster("no cluster is configured: set KUBECONFIG, or run in a pod with a service account")
 
 
@@ -91,10 +95,10 @@ class ServiceAccountAccess:
 
 
 class KubeconfigAccess:
-    """One or several kubeconfig files (separated as ``KUBECONFIG`` is), with the current context."""
+    """One or several kubeconfig files (separated as ``KUBECONFIG`` is), with a context, or the current one."""
 
-    def __init__(self, paths: str) -> None:
-        self._paths = paths
+    def __init__(self, paths: str, context: str | None = None) -> None:
+        self._paths, self._context = paths, context
         self._known: Credentials | None = None
 
     async def credentials(self) -> Credentials:
@@ -109,7 +113,9 @@ class KubeconfigAccess:
             raise NoCluster(f"there is no kubeconfig {self._paths}; name one by --kubeconfig or KUBECONFIG")
         result = Configuration()
         try:
-            await load_kube_config(self._paths, client_configuration=result, persist_config=False)
+            await load_kube_config(
+                self._paths, context=self._context, client_configuration=result, persist_config=False
+            )
             tls = _context(result.ssl_ca_cert, certificate=result.cert_file, key=result.key_file)
         except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
             # The loader meets a file that is no kubeconfig with whatever Python raises for it.

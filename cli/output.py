@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from kopt.cli import tables
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from rich.console import Console
 
 SCHEMA = "kopt/v1"
 NOTHING = "–"
@@ -54,9 +57,10 @@ class Answer:
     hide_header: bool = False
 
 
-def column(title: str, *, show: Callable[[Any], str] | None = None, wide: bool = False) -> Any:
-    """A dataclass field with a heading; ``show`` renders its value for people, ``wide`` keeps it out of tables."""
-    return field(metadata={"title": title, "show": show, "wide": wide})
+def column(title: str, *, show: Callable[[Any], str] | None = None, wide: bool = False, drop: int | None = None) -> Any:
+    """A dataclass field with a heading; ``show`` renders its value for people, ``wide`` keeps it out of tables, and
+    ``drop`` lets narrow terminals leave it out, the lowest number first."""
+    return field(metadata={"title": title, "show": show, "wide": wide, "drop": drop})
 
 
 Formatter = Callable[[Answer], str]
@@ -147,30 +151,48 @@ def _cell(value: Any) -> Any:
 
 @formatter(Format.TABLE)
 def as_table(answer: Answer) -> str:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     # A pipe has no width: wide enough for every column, so that grep finds whole cells.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    width = Console().width if sys.stdout.isatty() else PIPE_WIDTH
+    # What may not be broken may be wider than the terminal, which wraps it by itself and copies it whole.
+    console = Console(highlight=False, width=width)
+    dropped: list[str] = []
     with console.capture() as capture:
         for key, value in () if answer.hide_header else answer.header.items():
-            console.print(Text(f"{key.replace('_', ' ')}: {_for_people(value)}", style="dim"))
+            text = tables.wrapped(f"{key.replace('_', ' ')}: {_for_people(value)}", width)
+            console.print(Text(text, style="dim"), soft_wrap=True)
         if answer.rows:
-            columns = [f for f in dataclasses.fields(answer.rows[0]) if not f.metadata.get("wide")]
-            table = Table(title=answer.title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
-            for each in columns:
-                numeric = all(_is_number(getattr(row, each.name)) for row in answer.rows)
-                table.add_column(each.metadata.get("title", each.name), justify="right" if numeric else "left")
-            for row in answer.rows:
-                table.add_row(*(Text(_text_of(each, getattr(row, each.name))) for each in columns))
-            console.print(table)
+            dropped = _print_rows(answer, console, width)
         else:
-            console.print(Text(answer.empty))
-        for note in answer.remarks:
-            console.print(Text(printable(note)))
+            console.print(Text(tables.wrapped(answer.empty, width)), soft_wrap=True)
+        left_out = [f"Left out for want of width: {', '.join(dropped)} (-o json has them)."] if dropped else []
+        for note in (*answer.remarks, *left_out):
+            console.print(Text(tables.wrapped(printable(note), width)), soft_wrap=True)
     return capture.get()
+
+
+def _print_rows(answer: Answer, console: "Console", width: int) -> list[str]:
+    """Returns the headings of columns that had no room."""
+    from rich.text import Text
+
+    specs = [spec for spec in dataclasses.fields(answer.rows[0]) if not spec.metadata.get("wide")]
+    columns = [
+        tables.TextColumn(
+            spec.metadata.get("title", spec.name),
+            [_text_of(spec, getattr(row, spec.name)) for row in answer.rows],
+            all(_is_number(getattr(row, spec.name)) for row in answer.rows),
+            spec.metadata.get("drop"),
+        )
+        for spec in specs
+    ]
+    shown, widths, dropped = tables.fitted(columns, width)
+    heading, rows = tables.drawn(shown, widths)
+    console.print(*([Text(answer.title, "italic")] if answer.title else []), soft_wrap=True)
+    console.print(Text(heading, "bold"), soft_wrap=True)
+    console.print(Text(f"{rows}\n"), soft_wrap=True)
+    return [each.title for each in dropped]
 
 
 def _is_number(value: Any) -> bool:

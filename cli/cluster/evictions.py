@@ -48,11 +48,11 @@ class EvictionRow:
     workload: str = column("workload")
     by: str = column("by")
     for_whom: str = column("for")
-    cause: str = column("cause")
+    cause: str = column("cause", drop=3)
     gpus: float = column("GPUs", show=lambda gpus: f"{gpus:g}")
     lost_gpu_hours: float | None = column("lost GPU-h", show=lambda hours: f"{hours:.2f}")
     state: str = column("state")
-    back_after_s: float | None = column("back after", show=span)
+    back_after_s: float | None = column("back after", show=span, drop=2)
     verified: str = column("verified", wide=True)
     last_durable_step: int | None = column("saved step", wide=True)
     resumed_step: int | None = column("resumed at", wide=True)
@@ -60,7 +60,7 @@ class EvictionRow:
     order: int = column("order", wide=True)
     reason: str = column("reason", wide=True)
     message: str = column("message", wide=True)
-    source: str = column("lost by", show=whose)
+    source: str = column("lost by", show=whose, drop=1)
 
 
 def evictions(

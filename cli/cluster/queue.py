@@ -28,14 +28,14 @@ class QueueRow:
     by the word of ``source``: ``agent``, or ``claim`` of the pods' owner."""
 
     queue: str = column("queue")
-    position: int | None = column("#")
+    position: int | None = column("#", drop=6)
     workload: str = column("workload")
     gpus: float = column("GPUs", show=lambda gpus: f"{gpus:g}")
-    priority: int | None = column("priority", show=str)
+    priority: int | None = column("priority", show=str, drop=2)
     state: str = column("state")
-    for_s: float | None = column("for", show=span)
-    lost_gpu_seconds: float | None = column("at risk", show=lambda gpu_s: f"{gpu_s / 3600:.2f} GPU-h")
-    gpus_of: str = column("GPUs of")
+    for_s: float | None = column("for", show=span, drop=5)
+    lost_gpu_seconds: float | None = column("at risk", show=lambda gpu_s: f"{gpu_s / 3600:.2f} GPU-h", drop=4)
+    gpus_of: str = column("GPUs of", drop=3)
     kind: str = column("kind", wide=True)
     system: str = column("system", wide=True)
     local_queue: str = column("local queue", wide=True)
@@ -43,7 +43,7 @@ class QueueRow:
     since_s: float | None = column("since", wide=True)
     created_s: float = column("created", wide=True)
     message: str = column("message", wide=True)
-    source: str = column("at risk by", show=whose)
+    source: str = column("at risk by", show=whose, drop=1)
 
 
 def queue(

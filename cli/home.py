@@ -16,6 +16,7 @@ NAMES = (
     "*.db-*",
     "*.lock",
     "artifacts",
+    "champions.json",
     "demand",
     "feast",
     "keys",

@@ -20,6 +20,10 @@ def load_predictor(name: str, model: str = CHAMPION, settings: Settings | None =
     """
     from kopt.models.registry.registry import Registry, UnsealedError
 
+    if model == CHAMPION and settings is not None and (settings.home / "mlflow.db").exists():
+        pointed = Registry(settings).load_pointed(name)
+        if pointed is not None:
+            return pointed
     if model == SHIPPED or (model == CHAMPION and not _has_champion(name, settings)):
         return shipped(name)
     if settings is None:

@@ -24,6 +24,7 @@ from kopt.core.settings import Settings
 from kopt.models.base import Predictor
 from kopt.models.predictors import predictor_class
 from kopt.models.registry.artifact import ArtefactError, read_card
+from kopt.models.registry.champion_pointer import ChampionPointers
 from kopt.models.registry.download import ARTIFACT_PATH, fetch, verified
 from kopt.models.registry.locks import exclusive
 from kopt.models.registry.mlflow import NotRegisteredError, RegistryError, connect, explained
@@ -115,6 +116,7 @@ class Registry:
         self._predictors = predictors
         self._known = frozenset(shipped_digests().values() if known_digests is None else known_digests)
         self._promotions = Promotions(settings)
+        self._pointers = ChampionPointers(settings)
 
     @cached_property
     def client(self) -> Any:
@@ -244,7 +246,22 @@ class Registry:
         folder = self.fetch(name, model.version)
         if version == CHAMPION if promoted is None else promoted:
             self._promotions.admit(name, model.version, model.digest, model.tags, self._known)
+            self._noted(model)
         return self._loaded(model.model_version, folder)
+
+    def load_pointed(self, name: str) -> Predictor | None:
+        """The champion without asking MLflow, where the home itself proves which one it is; None where it does not."""
+        pointed = self._pointers.champion(name)
+        folder = self.settings.home / "models" / pointed.digest if pointed is not None else None
+        if pointed is None or folder is None or not folder.is_dir():
+            return None
+        try:
+            if self._checked(folder) != (pointed.digest, name):
+                return None
+        except RegistryError:
+            # The registry may have it whole.
+            return None
+        return self._loaded(ModelVersion(name, pointed.version, pointed.digest), folder)
 
     def load_last_promoted(self, name: str) -> Predictor:
         """The predictor of the newest promotion that this home has seen, from the folder it was fetched into.
@@ -320,7 +337,7 @@ class Registry:
             if CHALLENGER in model.aliases:
                 with explained(f"alias {CHALLENGER!r} of {name}"):
                     self.client.delete_registered_model_alias(name, CHALLENGER)
-        return self.get(name, model.version)
+        return self._noted(self.get(name, model.version))
 
     def rollback(self, name: str) -> RegisteredModel:
         """Make the champion before the present one champion again, under a new seal; the present one is marked.
@@ -344,7 +361,11 @@ class Registry:
             self._tag(name, champion.version, {"rolled_back_s": f"{time.time():.0f}"})
             self._seal(model, ROLLBACK, f"instead of version {champion.version}")
             self._point(name, earlier)
-        return self.get(name, earlier[-1])
+        return self._noted(self.get(name, earlier[-1]))
+
+    def _noted(self, champion: RegisteredModel) -> RegisteredModel:
+        self._pointers.point(champion.name, champion.version, champion.digest, champion.tags)
+        return champion
 
     def _seal(self, model: RegisteredModel, ground: str, reason: str) -> None:
         """Sign the promotion. The seal goes before the alias: a kill between leaves a champion that is still sealed."""

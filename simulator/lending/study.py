@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -24,6 +23,7 @@ from kopt.simulator.lending.pools import (
 )
 from kopt.simulator.preemption.behaviour import STEADY, Manner, Scales, sample
 from kopt.simulator.preemption.sight import Sight
+from kopt.simulator.workers import worker_processes
 
 _DAY_S = 86_400.0
 _QUEUED_S = 7 * _DAY_S
@@ -80,7 +80,7 @@ def study(
     ]
     workers = min(workers or os.cpu_count() or 1, len(cases))
     lending_outcomes: list[LendingOutcome] = []
-    with ProcessPoolExecutor(workers) as processes:
+    with worker_processes(workers) as processes:
         each = map if workers == 1 else processes.map
         for done, outcomes in enumerate(each(partial(_case, setup), cases), 1):
             lending_outcomes += outcomes

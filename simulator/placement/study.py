@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,6 +12,7 @@ from kopt.policies.placement.policies import LEARNS
 from kopt.policies.placement.typical import TypicalPods
 from kopt.simulator.placement.load import arrivals, capacity_milli
 from kopt.simulator.placement.replay import Replay, replay
+from kopt.simulator.workers import worker_processes
 
 Advance = Callable[[int, int], None]
 
@@ -68,7 +69,7 @@ def _each(scenario: Scenario, runs: Sequence[Run], workers: int) -> Iterator[tup
     if workers <= 1:
         yield from ((index, simulate(scenario, run)) for index, run in enumerate(runs))
         return
-    with ProcessPoolExecutor(workers) as pool:
+    with worker_processes(workers) as pool:
         jobs = {pool.submit(simulate, scenario, run): index for index, run in enumerate(runs)}
         for job in as_completed(jobs):
             yield jobs[job], job.result()

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
@@ -20,6 +19,7 @@ from kopt.simulator.preemption.rivals import (
     priority_only,
 )
 from kopt.simulator.preemption.sight import Sight
+from kopt.simulator.workers import worker_processes
 
 DAY_S, HOUR_S = 86_400.0, 3600.0
 _RESAMPLES = 1000
@@ -129,7 +129,7 @@ def outcomes(
     cases = [(policy, pool, seed) for pool in pools for policy in policies for seed in seeds]
     workers = min(workers or os.cpu_count() or 1, len(cases))
     done: list[Outcome] = []
-    with ProcessPoolExecutor(workers) as pool_of_processes:
+    with worker_processes(workers) as pool_of_processes:
         result = map if workers == 1 else pool_of_processes.map
         for outcome in result(partial(_outcome, setup), cases):
             done.append(outcome)

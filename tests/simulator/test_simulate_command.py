@@ -1,8 +1,14 @@
 """``kopt simulate placement`` as people and scripts call it."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -82,3 +88,22 @@ def test_a_fleet_without_gpus_is_refused(trace: list[str], tmp_path: Path) -> No
     done = CliRunner().invoke(app, trace)
     assert done.exit_code == 1
     assert "none of the nodes has a GPU" in done.stderr
+
+
+def test_ctrl_c_ends_a_study_without_a_workers_traceback(trace: list[str], tmp_path: Path) -> None:
+    head, *pods = PODS.splitlines()
+    many = [line.replace("p", f"p{copy}-", 1) for copy in range(400) for line in pods]
+    (tmp_path / "pods.csv").write_text("\n".join([head, *many]))
+    code = "from kopt.cli.main import app; app(prog_name='kopt')"
+    command = [sys.executable, "-P", "-c", code, *trace, "--policy", "all", "--seeds", "1-30", "--workers", "2"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        while len(psutil.Process(process.pid).children()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(1.0)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode not in (0, None)
+    assert "Traceback" not in out + err, err

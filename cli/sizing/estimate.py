@@ -93,14 +93,13 @@ def estimate(
         gpu_of(command, gpu), world_size, timeout, trainer, python, profile=measured, keep_traces=not fresh
     )
     sizing_estimate, code = _made(command, model, options)
-    if plot is not None:
-        _draw(sizing_estimate, code, plot)
-    show(answer(sizing_estimate, plot, output), output)
+    drawn = plot is not None and _draw(sizing_estimate, code, plot)
+    show(answer(sizing_estimate, plot if drawn else None, output), output)
     if publish:
         question = sizing_question(command, gpu, world_size)
         of = namespace or _namespace_of(command)
         _publish(question | ({"namespace": of} if of else {}), code, options)
-    if refusal(sizing_estimate) is not None:
+    if refusal(sizing_estimate) is not None or drawn != (plot is not None):
         raise typer.Exit(1)
 
 
@@ -142,12 +141,15 @@ def _made(command: Any, model: str, options: "EstimateOptions") -> "tuple[Sizing
         return estimate_and_code(command, model=predictor, settings=settings, options=options, progress=progress)
 
 
-def _draw(sizing_estimate: "SizingEstimate", code: "CodeResult", path: Path) -> None:
+def _draw(sizing_estimate: "SizingEstimate", code: "CodeResult", path: Path) -> bool:
+    """False where there is nothing to draw, which is said; the answer is worth showing all the same."""
     if code.timeline is None:
-        raise Refused("there is no timeline to draw: the script did not run on the fake device")
+        say(f"kopt: {path} was not drawn: there is no timeline, as the script did not run on the fake device")
+        return False
     from kopt.models.sizing.plot import draw
 
     draw(sizing_estimate, code.timeline, path)
+    return True
 
 
 def _namespace_of(command: Any) -> str | None:

@@ -22,6 +22,13 @@ from kopt.models.sizing import estimate as sizing
 from kopt.tracing.trace import Traced
 
 
+TRAINER = """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+Trainer(model, TrainingArguments(output_dir="out", per_device_train_batch_size=8, bf16=True)).train()
+"""
+
+
 @pytest.fixture
 def calls(made_up_traces: list[Any]) -> list[Any]:
     return made_up_traces
@@ -73,6 +80,33 @@ def test_a_picture_is_written_where_it_is_asked_for(calls: list[Any], tmp_path: 
     assert _run("train.py", "--plot", str(tmp_path / "memory.svg")).exit_code == 0
     assert (tmp_path / "memory.svg").read_text().startswith("<?xml")
     assert _run("train.py", "--plot", "memory.exe").exit_code == 2
+
+
+def _out_of_time(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    problem = "it was ended at its limit of 60 s; --timeout gives it more"
+    monkeypatch.setattr(sizing, "trace_script", lambda *_, **__: Traced(None, problem=problem))
+    Path("train.py").write_text(script)
+
+
+def test_an_answer_survives_a_picture_that_cannot_be_drawn(
+    calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _out_of_time(monkeypatch, TRAINER)
+    done = _run("train.py", "--plot", str(tmp_path / "memory.svg"), "-o", "json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["memory"]["peak_bytes"] > 1 << 30
+    assert "memory.svg was not drawn" in done.stderr
+    assert not (tmp_path / "memory.svg").exists()
+
+
+def test_a_script_that_runs_out_of_time_is_read_instead(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    _out_of_time(monkeypatch, TRAINER)
+    done = _run("train.py", "-o", "json")
+    assert done.exit_code == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["method"] == "analytic"
+    assert document["memory"]["high_bytes"] > 1.3 * document["memory"]["low_bytes"]
+    assert any("its limit of 60 s" in warning for warning in document["warnings"])
 
 
 def test_a_dry_runs_profile_enters(calls: list[Any], tmp_path: Path) -> None:

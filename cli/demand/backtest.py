@@ -104,7 +104,7 @@ def with_group_cv(data: "DemandDataset", settings: Settings) -> "Iterator[Foreca
         for group in groups
     ]
     with step("starting Ray"):
-        tasks = RayTasks(settings)
+        tasks = RayTasks(settings, on_slow=say)
     with tasks, bar("fitting and forecasting groups") as advance:
         for done, (_, result) in enumerate(tasks.map(fit_part, shared, parts), 1):
             advance(done, len(parts))

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ def _run(events: Events, settings: Settings, *, train: bool) -> None:
     with concurrent.futures.ThreadPoolExecutor(1) as beside:
         registering = beside.submit(_register, events, settings)
         with events.step("ray", "start Ray"):
-            tasks = _start_ray(settings)
+            tasks = _start_ray(settings, lambda text: events.note("ray", text))
         registry = registering.result()
     with tasks:
         with events.step("features", "prepare the feature store") as outcome:
@@ -80,12 +81,12 @@ def _register(events: Events, settings: Settings) -> "Registry":
     return registry
 
 
-def _start_ray(settings: Settings) -> "RayTasks":
+def _start_ray(settings: Settings, on_slow: Callable[[str], None] = lambda _: None) -> "RayTasks":
     """Ray for training and serving alike; closing what is returned ends it if it was started here."""
     from kopt.training.pipeline.tasks import RayTasks
 
     try:
-        tasks = RayTasks(settings, store_bytes=OBJECT_STORE_BYTES)
+        tasks = RayTasks(settings, store_bytes=OBJECT_STORE_BYTES, on_slow=on_slow)
     except Exception as error:
         if "timed out during startup" in str(error):
             raise _RayIsSlow("its processes took more than thirty seconds; the machine is busy") from error

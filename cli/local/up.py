@@ -137,6 +137,9 @@ class _Platform:
         if event.kind == "begin":
             self._steps.begin(event.key, event.text)
         elif event.kind == "note":
+            if event.key == "ray":
+                # Also where nobody looks at a terminal: why it takes so long.
+                self._steps.sentence(event.text)
             self._steps.note(event.key, event.text)
         else:
             self._steps.end(event.key, event.text, failed=event.kind == "failed")

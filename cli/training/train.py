@@ -115,6 +115,8 @@ class Telling:
             self._steps.begin(event.step, what)
         counted = f" {event.done} of {event.total}" if event.total > 1 else ""
         kept = f", {event.kept} kept from before" if event.kept else ""
+        if event.step == "ray" and event.message:
+            self._steps.sentence(event.message)
         outcome = f"{event.message}{counted}{kept}".strip(" ,")
         self._running[event.step] = outcome
         self._steps.note(event.step, f"{what} {outcome}".rstrip())

@@ -169,7 +169,7 @@ class Fits:
         if self._given is not None:
             return self._given
         self.progress(Event("ray", 0, 1))
-        self._ray = RayTasks(self.settings)
+        self._ray = RayTasks(self.settings, on_slow=lambda text: self.progress(Event("ray", 0, 1, text)))
         self.progress(Event("ray", 1, 1))
         return self._ray
 

@@ -4,7 +4,10 @@ Both take functions of modules that a worker can import, call them with a folder
 as they are ready. Interrupting the loop cancels what is running.
 """
 
+import contextlib
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -13,6 +16,8 @@ from kopt.serving.runtime import local_ray
 from kopt.serving.runtime.scratch import make_scratch, remove_scratch
 from kopt.training.pipeline.steps import TrainingError
 
+SLOW_S = 15.0
+"""A start of Ray takes three to ten seconds on a quiet machine."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -27,6 +32,25 @@ class Tasks(Protocol):
     ) -> Iterator[tuple[Item, Result]]:
         """``function(shared, item, cpus)`` for every item, as they finish."""
         ...
+
+
+@contextlib.contextmanager
+def _told_if_slow(on_slow: Callable[[str], None]) -> Iterator[None]:
+    """Says every ``SLOW_S`` that the block goes on, and for how long it has."""
+    begun_s, over = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not over.wait(SLOW_S):
+            taken_s = time.monotonic() - begun_s
+            on_slow(f"Ray's own processes have been starting for {taken_s:.0f} s; this machine is busy or slow")
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
 
 
 class HereTasks:
@@ -50,11 +74,20 @@ class RayTasks:
 
     cpus = 1
 
-    def __init__(self, settings: Settings, *, store_bytes: int = 768 * 2**20, cpus: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        store_bytes: int = 768 * 2**20,
+        cpus: int | None = None,
+        on_slow: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``on_slow`` gets a sentence while Ray takes long to start; it is waited for. Raises TrainingError."""
         self._scratch = make_scratch()
         options = {"num_cpus": cpus or os.cpu_count() or 1, "object_store_memory": store_bytes}
         try:
-            self._own = local_ray.start(settings, self._scratch, **options)
+            with _told_if_slow(on_slow):
+                self._own = local_ray.start(settings, self._scratch, **options)
         except local_ray.RayError as error:
             remove_scratch(self._scratch)
             raise TrainingError(str(error)) from error

@@ -9,12 +9,11 @@ Standard library only: this process stays as long as its command does.
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 GRACE_S = 40.0
@@ -25,38 +24,41 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(command: list[str]) -> int:
-    """Run the command to its end and return its status (128 + signal when a signal ended it)."""
+    """Run the command to its end and return its status (128 + signal when a signal ended it).
+
+    Without threads: where the machine gives none any more, the command must end all the same.
+    """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    # No thread exists yet, so running Python between fork and exec is safe here.
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        # What came is read from the pipe; a handler of its own keeps the default, which ends this process, away.
+        signal.signal(number, lambda *_: None)
+    # No thread exists, so running Python between fork and exec is safe here.
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
-    ending = threading.Event()
-
-    def end(*_: object) -> None:
-        if not ending.is_set():
-            ending.set()
-            threading.Thread(target=_terminate, args=(child,), daemon=True).start()
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-    threading.Thread(target=_await_close, args=(end,), daemon=True).start()
-    status = child.wait()
+    status = _await_end(child, woken)
     _sweep()
     return status if status >= 0 else 128 - status
 
 
-def _await_close(end: Callable[[], None]) -> None:
-    while os.read(0, 4096):
-        pass
-    end()
-
-
-def _terminate(child: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(ProcessLookupError):
-        child.terminate()
-    try:
-        child.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
+def _await_end(child: "subprocess.Popen[bytes]", woken: int) -> int:
+    """Wait for the child; end it when a signal comes or standard input closes, by force after a grace."""
+    listened, forced_at = [0, woken], float("inf")
+    while (status := child.poll()) is None:
+        left_s = None if forced_at == float("inf") else max(0.1, forced_at - time.monotonic())
+        ready, _, _ = select.select(listened, [], [], left_s)
+        closed = 0 in ready and not os.read(0, 4096)
+        signalled = woken in ready and {signal.SIGTERM, signal.SIGINT} & set(os.read(woken, 4096))
+        if closed:
+            listened.remove(0)
+        if (closed or signalled) and forced_at == float("inf"):
+            forced_at = time.monotonic() + GRACE_S
+            with contextlib.suppress(ProcessLookupError):
+                child.terminate()
+        if time.monotonic() >= forced_at:
+            child.kill()
+    return status
 
 
 def _sweep() -> None:

@@ -78,6 +78,7 @@ class Supervisor:
         ``on_ready`` gets the name of each service when it answers, also after later restarts.
         """
         self._on_ready = on_ready
+        _watch_without_threads()
         self._tasks = [asyncio.create_task(self._keep(service)) for service in self.services]
         everyone = asyncio.create_task(self._all_ready())
         done, _ = await asyncio.wait([everyone, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -158,6 +159,15 @@ class Supervisor:
                 self._on_ready(service.name)
                 return
             await asyncio.sleep(0.2)
+
+
+def _watch_without_threads() -> None:
+    """Python 3.11 starts a thread for each child after the fork: where there is none, the child is lost and keeps its
+    port."""
+    if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):
+        watcher = asyncio.PidfdChildWatcher()
+        watcher.attach_loop(asyncio.get_running_loop())
+        asyncio.set_child_watcher(watcher)
 
 
 def _raise_first(done: Iterable[asyncio.Task[None]]) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -209,3 +210,42 @@ def test_a_long_log_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert log.read_bytes() == b"twelve bytes"
     assert (tmp_path / "logs" / "web.log.old").exists()
     assert log.stat().st_mode & 0o077 == 0
+
+
+async def test_no_thread_is_needed_to_start_and_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that gives no more threads must not keep a process that nobody knows of, and its port."""
+
+    def none_left(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    service = web(tmp_path)
+    supervisor = Supervisor([service], tell=print)
+    await supervisor.start()
+    assert await answers(service.ready_url)
+    await supervisor.stop()
+    assert not await answers(service.ready_url)
+
+
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_a_guard_without_threads_ends_its_command(by_signal: bool) -> None:
+    code = (
+        "import sys, threading\n"
+        "def none_left(*_): raise RuntimeError('no thread')\n"
+        "threading.Thread.start = none_left\n"
+        "from kopt.cli.local.child_guard import main\n"
+        f"sys.exit(main([sys.executable, '-c', {SLEEPER!r}]))"
+    )
+    guard = subprocess.Popen([sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    guard.stdout.readline()
+    (child,) = psutil.Process(guard.pid).children()
+    if by_signal:
+        guard.terminate()
+    else:
+        guard.stdin.close()
+    assert guard.wait(PATIENCE_S) == 128 - (-signal.SIGTERM)
+    assert not child.is_running()
+    guard.stdout.close()
+    guard.stdin.close()

@@ -21,7 +21,6 @@ from kopt.core.workload.sizing import TraceCoverage
 from kopt.models.sizing import estimate as sizing
 from kopt.tracing.trace import Traced
 
-
 TRAINER = """
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 model = AutoModelForCausalLM.from_pretrained("gpt2")

@@ -63,7 +63,7 @@ _SENTENCES = st.lists(_NAMES, min_size=1, max_size=12).map(" ".join)
 def test_no_word_is_ever_cut(rows: list[tuple[str, str, str]], width: int) -> None:
     columns = [
         TextColumn(title, cells, drop=drop)
-        for title, cells, drop in zip("nst", zip(*rows, strict=True), (None, None, 1))
+        for title, cells, drop in zip("nst", zip(*rows, strict=True), (None, None, 1), strict=True)
     ]
     shown, widths, dropped = fitted(columns, width)
     assert {each.title for each in (*shown, *dropped)} == set("nst")

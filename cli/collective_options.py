@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from kopt.cli.errors import usage_error
+from kopt.cli.options import gpus
 from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, Collective, collective
 from kopt.core.units import format_bytes, parse_bytes
 
@@ -12,7 +13,15 @@ _COLLECTIVES = ", ".join(collective.value for collective in Collective)
 
 Kind = Annotated[str, typer.Option("--collective", metavar="NAME", help=f"One of {_COLLECTIVES}.")]
 Size = Annotated[str, typer.Option("--bytes", metavar="SIZE", help="The message: 64KiB, 1GiB, or a number of bytes.")]
-Gpu = Annotated[str, typer.Option("--gpu", metavar="MODEL", help="The model, where the tool does not name it: MI300X.")]
+Gpu = Annotated[
+    str,
+    typer.Option(
+        "--gpu",
+        metavar="MODEL",
+        help="The model, where the tool does not name it: MI300X.",
+        autocompletion=gpus,
+    ),
+]
 Model = Annotated[str, typer.Option("--model", metavar="MODEL", help="champion, a version number, or shipped.")]
 
 

@@ -60,3 +60,8 @@ app.command("audit")(webhook.audit)
 app.command("extender")(extender.extender)
 app.add_typer(agent.app, name="agent")
 app.add_typer(controller.app, name="controller")
+
+
+def kubectl() -> None:
+    """``kubectl kopt …``: kubectl finds the program by its name, kubectl-kopt."""
+    app(prog_name="kubectl kopt")

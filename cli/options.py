@@ -43,6 +43,14 @@ Unit = Annotated[
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
+def gpus(incomplete: str) -> list[str]:
+    """GPUs of the catalogue whose names begin so, for the shell, in lower case where that was typed."""
+    from kopt.core.gpu_catalogue import gpu_catalogue
+
+    names = (name if name.startswith(incomplete) else name.lower() for name in gpu_catalogue())
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def seconds(text: str, option: str) -> int:
     """Seconds of a span like ``30d``; a bare number is seconds. Wrong usage ends the process with status 2."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text.strip())

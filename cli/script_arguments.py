@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from kopt.cli.errors import Refused
+from kopt.cli.options import gpus
 from kopt.formats.yaml_text import load_all_yaml
 
 MANIFESTS = (".yaml", ".yml", ".json")
@@ -22,6 +23,7 @@ Gpu = Annotated[
         metavar="GPU",
         help="The GPU it is meant for: a100-40gb, mi300x, …; by default the one that "
         "a manifest selects, else a100-80gb.",
+        autocompletion=gpus,
     ),
 ]
 WorldSize = Annotated[

@@ -60,7 +60,9 @@ def list_models(
             metavar="[PREDICTOR]", help="Only this predictor's models; all by default.", autocompletion=names.completed
         ),
     ] = None,
-    predictor: Annotated[str, typer.Option("-p", "--predictor", help="The same as an option.")] = "",
+    predictor: Annotated[
+        str, typer.Option("-p", "--predictor", help="The same as an option.", autocompletion=names.completed)
+    ] = "",
     output: Output = Format.TABLE,
 ) -> None:
     """Every registered version of each predictor, newest first, with its alias and the gate's verdict.

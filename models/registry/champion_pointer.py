@@ -39,7 +39,7 @@ class ChampionPointers:
 
     def champion(self, name: str) -> Pointed | None:
         """The champion if it is proved here and nothing was promoted since; None: ask the registry."""
-        entry = self._read().get(name)
+        entry: Any = self._read().get(name)
         try:
             version, digest, seal_text = (str(entry[key]) for key in ("version", "digest", "seal"))
             seal, newest = read_seal(seal_text, name, digest, public_keys(self._keys)), self._memory.newest(name)

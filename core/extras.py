@@ -52,8 +52,8 @@ def extra_for(module: str, command: str = "") -> Extra | None:
     )
 
 
-def missing(error: ModuleNotFoundError, command: str = "", who: str = "this") -> str | None:
+def missing(error: ModuleNotFoundError, command: str = "") -> str | None:
     """What to install where a module is missing; None for a module that no extra brings."""
     module = (error.name or "").partition(".")[0]
     extra = extra_for(module, command)
-    return None if extra is None else f"{who} needs the package {error.name!r}, which is not installed: {extra.install}"
+    return None if extra is None else f"this needs the package {error.name!r}, which is not installed: {extra.install}"

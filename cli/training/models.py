@@ -22,7 +22,9 @@ PredictorOption = Annotated[
     str | None,
     typer.Option("-p", "--predictor", metavar="PREDICTOR", help=_HELP, autocompletion=names.completed),
 ]
-OnePredictor = Annotated[str | None, typer.Argument(metavar="[PREDICTOR]", help=_HELP, autocompletion=names.completed)]
+PredictorArgument = Annotated[
+    str | None, typer.Argument(metavar="[PREDICTOR]", help=_HELP, autocompletion=names.completed)
+]
 
 
 def _words(metavar: str, text: str) -> Any:
@@ -144,7 +146,7 @@ def promote(
 
 
 @app.command()
-def rollback(name: OnePredictor = None, predictor: PredictorOption = None, output: Output = Format.TABLE) -> None:
+def rollback(name: PredictorArgument = None, predictor: PredictorOption = None, output: Output = Format.TABLE) -> None:
     """Make the champion before the present one champion again.
 
     Example:

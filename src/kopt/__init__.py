@@ -85,10 +85,10 @@ def _clear_about_extras(name: str) -> "Iterator[None]":
     except ModuleNotFoundError as error:
         from kopt.core.extras import missing
 
-        sentence = missing(error, "demand" if name == "forecast" else "", f"kopt.{name}")
+        sentence = missing(error, "demand" if name == "forecast" else "")
         if sentence is None:
             raise
-        raise ModuleNotFoundError(sentence, name=error.name, path=error.path) from error
+        raise ModuleNotFoundError(f"kopt.{name}: {sentence}", name=error.name, path=error.path) from error
 
 
 def __dir__() -> list[str]:

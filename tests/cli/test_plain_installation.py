@@ -124,7 +124,7 @@ def test_the_doctor_says_what_each_command_would_need(plain: Path, tmp_path: Pat
         ("kopt.Forecast", "Forecast"),
         (
             "kopt.forecast('demand.csv')",
-            f"kopt.forecast needs the package 'pandas', which is not installed: {_SERVING}",
+            f"kopt.forecast: this needs the package 'pandas', which is not installed: {_SERVING}",
         ),
     ],
 )

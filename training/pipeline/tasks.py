@@ -35,22 +35,22 @@ class Tasks(Protocol):
 
 
 @contextlib.contextmanager
-def _told_if_slow(on_slow: Callable[[str], None]) -> Iterator[None]:
+def _reported_if_slow(on_slow: Callable[[str], None]) -> Iterator[None]:
     """Says every ``SLOW_S`` that the block goes on, and for how long it has."""
     begun_s, over = time.monotonic(), threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         while not over.wait(SLOW_S):
             taken_s = time.monotonic() - begun_s
             on_slow(f"Ray's own processes have been starting for {taken_s:.0f} s; this machine is busy or slow")
 
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
+    reporter = threading.Thread(target=report, daemon=True)
+    reporter.start()
     try:
         yield
     finally:
         over.set()
-        teller.join()
+        reporter.join()
 
 
 class HereTasks:
@@ -86,7 +86,7 @@ class RayTasks:
         self._scratch = make_scratch()
         options = {"num_cpus": cpus or os.cpu_count() or 1, "object_store_memory": store_bytes}
         try:
-            with _told_if_slow(on_slow):
+            with _reported_if_slow(on_slow):
                 self._own = local_ray.start(settings, self._scratch, **options)
         except local_ray.RayError as error:
             remove_scratch(self._scratch)

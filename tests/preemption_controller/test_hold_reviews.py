@@ -11,14 +11,14 @@ from webhook.workloads import review
 from kopt.cluster.admission.address import Address
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.credentials import KubeconfigAccess
-from kopt.cluster.objects.kueue import WorkloadView
 from kopt.cluster.runtime.certificates import make_pair
+from kopt.cluster.workloads.kueue import KueueWorkload
 from kopt.controllers.preemption.workload_hold import PATH, Holding, HoldSettings, Workloads
 
 WORKLOAD = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "w"}, "spec": {}}
 
 
-def _breaks(_workload: WorkloadView, _now_s: float) -> bool:
+def _breaks(_workload: KueueWorkload, _now_s: float) -> bool:
     raise RuntimeError("postgres://admin:secret@db")
 
 

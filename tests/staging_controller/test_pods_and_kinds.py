@@ -117,7 +117,7 @@ def test_a_pod_in_a_queue_of_kueues_is_left_to_it_and_told(
     stored = pod(team, "serve", "tokens", **{QUEUE: "gpus"})
     assert GATE not in stored["spec"]["schedulingGates"]
     wait_for(lambda: "NotHeld" in team.events("serve"), what="it is told that it is not held")
-    assert "Make a Job of it" in team.events("serve")["NotHeld"]
+    assert "Use a Job" in team.events("serve")["NotHeld"]
     assert held(team) == [False]
     team.s3.put(f"{team.space}/a", b"content")
     team.stage("tokens", f"s3://data/{team.space}")

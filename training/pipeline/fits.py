@@ -62,10 +62,10 @@ class Fits:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0, constant_liar=True))
         for done in range(0, trials, 2):
-            proposals = [study.ask() for _ in range(min(2, trials - done))]
-            proposals = [self.recipe.suggest(trial) for trial in proposals]
+            drawn = [study.ask() for _ in range(min(2, trials - done))]
+            proposals = [self.recipe.suggest(trial) for trial in drawn]
             losses = self._losses(proposals, held_out[0], parameters)
-            for trial, loss in zip(proposals, losses, strict=True):
+            for trial, loss in zip(drawn, losses, strict=True):
                 study.tell(trial, loss)
             self.progress(
                 Event("search", done + len(proposals), trials, f"best loss {study.best_value:.4f}", self.kept)

@@ -59,10 +59,11 @@ test: setup  ## everything; installs Debian packages for real servers where it m
 test-fast: setup  ## without servers, browser and Ray
 	$(BIN)/python -P -m pytest -m "not ray and not browser and not services and not cluster and not slow"
 
-# CLUSTER=1 attacks a real control plane as well, once it is built.
+# CLUSTER=1 attacks a real control plane afterwards.
 .PHONY: attack
-attack: setup  ## attacks on what this product opens, see docs/security.md (six minutes; CLUSTER=1: more)
-	$(BIN)/python -P -m pytest $(if $(CLUSTER),,-m "not cluster") tests/attacks
+attack: setup  ## attacks on what this product opens, see docs/security.md (three minutes; CLUSTER=1: ten)
+	$(BIN)/python -P scripts/test_all.py --attacks
+	$(if $(CLUSTER),$(BIN)/python -P -m pytest -m cluster tests/attacks)
 
 .PHONY: test-thorough
 test-thorough: setup  ## what only a long run can show: fuzzing, properties with large budgets, mutants

@@ -3,6 +3,7 @@
 
     scripts/test_all.py                all groups (make test)
     scripts/test_all.py deploy         the groups with a word in their name
+    scripts/test_all.py --attacks      tests/attacks without a control plane (make attack)
     scripts/test_all.py -- -x -v       options for pytest
 
 Tests on a control plane or with Ray mostly wait and the others mostly compute, so two cores carry five groups. At most
@@ -67,6 +68,8 @@ GROUPS = [
     Group(""),
 ]
 
+ATTACKS = [Group("ray", ("attacks",)), Group("", ("attacks",))]
+
 
 def startable(waiting: list[Group], running: list[Group]) -> Group | None:
     """The next group that may run beside those that do."""
@@ -120,6 +123,8 @@ def outcome(group: Group) -> str:
 def main(arguments: list[str]) -> int:
     words, _, options = " ".join(arguments).partition("-- ")
     groups = [group for group in GROUPS if not words.strip() or any(word in group.name for word in words.split())]
+    if words.split() == ["--attacks"]:
+        groups = ATTACKS
     if not groups:
         print("no group has one of these words in its name; there are: " + "; ".join(group.name for group in GROUPS))
         return 2

@@ -98,25 +98,52 @@ def _end(process: "subprocess.Popen[Any]") -> None:
     psutil.wait_procs(left, timeout=60)
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """``kopt train`` whose Ray has all its ports open."""
-    home = tmp_path / "home"
-    home.mkdir()
-    write_demand(generate(services=4, days=6.0, seed=2), home / "demand", source="generator")
-    command = [*KOPT, "train", "demand", "--folds", "3"]
-    log = tmp_path / "log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environ(home), stdout=out, stderr=out)
-    try:
+class Trainings:
+    """Runs of ``kopt train`` whose Ray has all its ports open; another starts only where the last has ended."""
+
+    _last: "subprocess.Popen[bytes] | None" = None
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._count = folder, 0
+        self._home = folder / "home"
+        self._home.mkdir()
+        write_demand(generate(services=12, days=12.0, seed=2), self._home / "demand", source="generator")
+
+    def running(self) -> "subprocess.Popen[bytes]":
+        if self._last is None or self._last.poll() is not None:
+            self.end()
+            self._last = self._start()
+        return self._last
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        self._count += 1
+        log = self._folder / f"log-{self._count}"
+        with log.open("wb") as out:
+            command = [*KOPT, "train", "demand", "--folds", "3"]
+            process = subprocess.Popen(command, env=environ(self._home), stdout=out, stderr=out)
         deadline = time.monotonic() + 3 * PATIENCE_S
         while not any("DashboardAgent" in listener.process for listener in listeners(process.pid)):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
+            if process.poll() is not None or time.monotonic() > deadline:
+                _end(process)
+                raise AssertionError(log.read_text())
             time.sleep(0.1)
-        yield process
-    finally:
-        _end(process)
+        return process
+
+    def end(self) -> None:
+        if self._last is not None:
+            _end(self._last)
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
+    trainings = Trainings(tmp_path_factory.mktemp("trainings"))
+    yield trainings
+    trainings.end()
+
+
+@pytest.fixture
+def training(trainings: Trainings) -> "subprocess.Popen[bytes]":
+    return trainings.running()
 
 
 def test_every_port_of_a_training_is_on_loopback_and_a_stranger_runs_nothing(

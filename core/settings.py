@@ -7,7 +7,7 @@ is ``serving.runtime.environment.load_settings``.
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 KUBE_CONTEXT = "KOPT_KUBE_CONTEXT"
@@ -24,6 +24,8 @@ class Settings:
 
     home: Path
     """State: models, registry, features, keys. Default: the user's data folder."""
+    state_dir: Path | None = None
+    """What the endpoint keeps between requests, see ``state``; empty means ``home``."""
     data_dir: Path | None = None
     """Real data for training, tests and benchmarks; no default."""
     url: str = ""
@@ -43,6 +45,9 @@ class Settings:
     """Audiences, separated by commas, that a token must be for; empty means the API server's own."""
     redis_url: str = ""
     """Online feature store (``redis://host:port/0``); empty means SQLite under ``home``."""
+    database_url: str = field(default="", repr=False)
+    """PostgreSQL for what the endpoint keeps between requests (``postgresql://user:password@host/name``), shared by
+    replicas on several machines; empty means SQLite under ``state``."""
     ray_address: str = ""
     """Ray cluster to join; empty starts a local one."""
     mlflow_uri: str = ""
@@ -51,6 +56,11 @@ class Settings:
     @property
     def tracking_uri(self) -> str:
         return self.mlflow_uri or f"sqlite:///{self.home / 'mlflow.db'}"
+
+    @property
+    def state(self) -> Path:
+        """Folder of what the endpoint keeps between requests: followed jobs, sizes, pairs, comparisons, live demand."""
+        return self.state_dir or self.home
 
     @property
     def endpoint(self) -> str:
@@ -91,10 +101,13 @@ def _from_toml(text: str, known: list[str]) -> dict[str, str]:
 
 
 def _convert(name: str, text: str) -> object:
-    if name in ("home", "data_dir"):
+    if name in ("home", "state_dir", "data_dir"):
         return Path(text)
     if name == "auth" and text not in ("none", "token"):
         raise SettingsError(f"KOPT_AUTH is {text!r}; it is none or token")
+    if name == "database_url" and text and not text.startswith(("postgresql://", "postgres://")):
+        # Not repeated: it may hold a password.
+        raise SettingsError("KOPT_DATABASE_URL is not like postgresql://user:password@host/name")
     if not name.endswith("_port"):
         return text
     if not text.isdigit() or int(text) > 65535:

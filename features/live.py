@@ -285,4 +285,4 @@ def open_histories(settings: Settings) -> LiveHistories:
     """On the Redis that the settings name, else on SQLite under the home. Raises FeatureStoreError."""
     if settings.redis_url:
         return LiveHistories(RedisBackend(settings.redis_url))
-    return LiveHistories(SqliteBackend(settings.home / "demand.db"))
+    return LiveHistories(SqliteBackend(settings.state / "demand.db"))

@@ -53,6 +53,8 @@ PASSED = "passed"
 REFUSED = "refused"
 SHIPPED = "shipped"
 """Where a version came from (tag ``origin``): the package, not a training."""
+OPPONENT = "champion/"
+"""Before the name of a metric of the champion that a version was compared with, on that version's rows."""
 _HISTORY = "champion_history"
 _HISTORY_LENGTH = 100
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -157,8 +159,19 @@ class Registry:
             return {key: float(value) for key, value in client.get_run(model.run_id).data.metrics.items()}
 
     def compare(self, name: str, versions: Sequence[str] = (CHAMPION, CHALLENGER)) -> tuple[MetricRow, ...]:
-        """Metrics of several versions (numbers or aliases) side by side, sorted by name."""
-        tables = [self.metrics(self.get(name, version)) for version in versions]
+        """Metrics of several versions (numbers or aliases) side by side, sorted by name.
+
+        What the gate measured of a version beside another of them, on the same rows, goes before its own.
+        """
+        models = [self.get(name, version) for version in versions]
+        measured = [self.metrics(model) for model in models]
+        tables: list[dict[str, float]] = []
+        for model, metrics in zip(models, measured, strict=True):
+            table = {key: value for key, value in metrics.items() if not key.startswith(OPPONENT)}
+            for challenger, others in zip(models, measured, strict=True):
+                if challenger.gate_against == model.version:
+                    table |= {k.removeprefix(OPPONENT): v for k, v in others.items() if k.startswith(OPPONENT)}
+            tables.append(table)
         names = sorted(set().union(*tables))
         return tuple(MetricRow(metric, tuple(table.get(metric) for table in tables)) for metric in names)
 

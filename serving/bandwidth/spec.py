@@ -7,12 +7,13 @@ from kopt.serving.contract.bandwidth_schemas import BandwidthRequest
 from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.pairwise.service import PairwiseService
 from kopt.serving.pairwise.table import PairTable
+from kopt.serving.runtime.database.opening import location
 from kopt.serving.runtime.service import Assembly, ServiceSpec
 
 
 def assemble(assembly: Assembly) -> BandwidthService:
     slot = bandwidth_slot(assembly.promoted, assembly.parts.shipped.get("bandwidth"))
-    pairwise = PairwiseService(PairTable(assembly.settings.home / "bandwidth.db"))
+    pairwise = PairwiseService(PairTable(location(assembly.settings, "bandwidth")))
     return BandwidthService(slot, assembly.metrics, pairwise=pairwise)
 
 

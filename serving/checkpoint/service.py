@@ -2,15 +2,14 @@
 
 One thread per replica reads all jobs, as a classifier's cache is not shared between threads. Accepted lines are read
 even when their sender has given up waiting; lines that cannot be accepted are refused (429, 503), so that the sender
-knows to send them again. Replicas of a machine share the table with optimistic locking: a replica that loses a race
-reloads the job and reads its lines again.
+knows to send them again. Replicas share the table with optimistic locking: a replica that loses a race reloads the job
+and reads its lines again. Where replicas of several machines share it, lines are accepted once they are in it.
 """
 
 import asyncio
 import functools
 import json
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +34,7 @@ from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem
 from kopt.serving.http.sharing import KeptByCaller, Shares
+from kopt.serving.runtime.database.interface import DatabaseError
 from kopt.serving.runtime.model_slot import ModelSource, Slot
 from kopt.serving.runtime.service import PredictorService
 
@@ -126,6 +126,12 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             return self._fallback(request, Reason(why.code, why.message + accepted, why.numbers))
         except Problem:
             raise
+        except DatabaseError as error:
+            why = Reason("STATE_UNAVAILABLE", f"What is known of jobs cannot be reached: {error}.")
+            if request.lines:
+                text = f"{why.message} No line was read; send these lines again."
+                raise Problem(503, text, headers={"retry-after": "2"}) from error
+            return self._fallback(request, why)
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
             _LOG.exception("%s cannot be followed", request.job)
             why = Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); nothing is known of the job.")
@@ -197,8 +203,10 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             if held is not None and held.stamp == stamp and held.model == model.version:
                 return held
             result = self.table.load(*key)
-        except sqlite3.Error:
-            _LOG.exception("what is known of jobs cannot be read")
+        except DatabaseError as error:
+            _LOG.warning("what is known of jobs cannot be read: %s", error)
+            if self.table.shared:
+                raise
             return held or _Held(None, model.version, FollowedJob(Session(model.classifier)))
         return _restored(result, model)
 
@@ -211,9 +219,12 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             document = _document(held.job)
         try:
             fresh = self.table.store(*key, held.stamp, now_s, document)
-        except sqlite3.Error:
+        except DatabaseError as error:
+            _LOG.warning("%s was not kept: %s", key[1], error)
+            if self.table.shared:
+                # Another replica may get the next lines: these were not accepted.
+                raise
             # Followed in memory until the disk works again.
-            _LOG.exception("%s was not kept", key[1])
             return True
         if fresh is None:
             return False

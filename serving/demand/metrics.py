@@ -10,8 +10,17 @@ from kopt.core.prediction import ModelVersion
 from kopt.serving.contract.demand_answers import SeriesForecast
 from kopt.serving.demand.monitoring import PredictionTable, SeriesState
 from kopt.serving.http.metrics import EndpointMetrics
+from kopt.serving.runtime.database.interface import DatabaseError
 
 _MOST_SERIES = 500
+
+
+def _states(table: PredictionTable) -> Sequence[SeriesState]:
+    """None while the database does not answer: everything else is to be scraped all the same."""
+    try:
+        return table.states(limit=_MOST_SERIES)
+    except DatabaseError:
+        return ()
 
 
 class DemandMetrics:
@@ -38,7 +47,7 @@ class DemandMetrics:
             multiprocess_mode="livemax",
         )
         if table is not None:
-            metrics.shared.append(lambda: _PerSeries(table.states(limit=_MOST_SERIES)))
+            metrics.shared.append(lambda: _PerSeries(_states(table)))
 
     def answered(self, series: SeriesForecast) -> None:
         """Count one answered series."""

@@ -1,15 +1,12 @@
-"""The table of predicted against actual, on SQLite under KOPT_HOME, shared by all replicas of a machine.
+"""The table of predicted against actual, in the database that the replicas share.
 
 One row per series, role (champion or challenger), horizon and target time; the first prediction for a target counts.
 Actuals are filled in when a later request of the same caller brings the history. Old rows are pruned.
 """
 
 import json
-import sqlite3
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +14,7 @@ from kopt.core.reason import Reason
 from kopt.data.demand.table import DemandSeries
 from kopt.serving.demand.health import WINDOW, Matched
 from kopt.serving.http.sharing import trim
+from kopt.serving.runtime.database.opening import Location, open_database
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 RETENTION_S = 14 * 86_400
@@ -24,9 +22,9 @@ MOST_ROWS = 500_000
 MOST_STATES = 20_000
 """Of series' health, and of pools' advice."""
 _KEY = "caller, series, role, horizon_s, target_s"
+_LOCK = "predictions"
+"""Writers of several rows follow each other: in another order they would block each other."""
 _SCHEMA = """
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS prediction (
     caller TEXT NOT NULL, series TEXT NOT NULL, role TEXT NOT NULL, horizon_s INTEGER NOT NULL,
     target_s REAL NOT NULL, made_at_s REAL NOT NULL, version TEXT NOT NULL, bucket_s INTEGER NOT NULL,
@@ -84,39 +82,40 @@ class SeriesState:
 
 
 class PredictionTable:
-    """The store. Methods block on the disk: call them off the request path. Thread-safe, one lock per process."""
+    """The store. Methods block on the disk or the network: call them off the request path. Thread-safe.
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, check_same_thread=False, timeout=10.0)
-        self._db.executescript(_SCHEMA)
+    Raises DatabaseError.
+    """
+
+    def __init__(self, where: Location) -> None:
+        self._db = open_database(where, _SCHEMA)
 
     def close(self) -> None:
-        with self._lock:
-            self._db.close()
+        self._db.close()
 
     def add(self, rows: Iterable[Row]) -> None:
         """Keep predictions; a target that has one already keeps it."""
         values = [tuple(vars(row).values()) for row in rows]
-        with self._lock, self._db:
-            self._db.executemany(f"INSERT OR IGNORE INTO prediction VALUES ({','.join('?' * 12)}, NULL)", values)
+        with self._db.transaction(_LOCK) as db:
+            db.execute_many(
+                f"INSERT INTO prediction VALUES ({','.join('?' * 12)}, NULL) ON CONFLICT ({_KEY}) DO NOTHING", values
+            )
 
     def match(self, caller: str, series: DemandSeries) -> int:
         """Fill in actuals for targets that the history covers in full; returns how many."""
         end_s = series.start_s + len(series) * series.step_s
-        with self._lock, self._db:
-            unmatched = self._db.execute(
+        with self._db.transaction(_LOCK) as db:
+            unmatched = db.query(
                 "SELECT role, horizon_s, target_s, bucket_s FROM prediction WHERE caller = ? AND series = ? "
                 "AND actual IS NULL AND target_s >= ? AND target_s + bucket_s <= ?",
                 (caller, series.name, series.start_s, end_s),
-            ).fetchall()
+            )
             result = [
                 (actual, caller, series.name, role, horizon_s, target_s)
                 for role, horizon_s, target_s, bucket_s in unmatched
                 if (actual := _actual(series, target_s, bucket_s)) is not None
             ]
-            self._db.executemany(
+            db.execute_many(
                 "UPDATE prediction SET actual = ? WHERE caller = ? AND series = ? AND role = ? AND horizon_s = ? "
                 "AND target_s = ?",
                 result,
@@ -125,12 +124,11 @@ class PredictionTable:
 
     def matched(self, caller: str, series: str, role: str, window: int = WINDOW) -> Matched:
         """The newest matched predictions of a series over all horizons, oldest first."""
-        with self._lock:
-            result = self._db.execute(
-                "SELECT actual, median, upper, last, quantile FROM prediction WHERE caller = ? AND series = ? AND "
-                "role = ? AND actual IS NOT NULL ORDER BY target_s DESC, horizon_s LIMIT ?",
-                (caller, series, role, window),
-            ).fetchall()
+        result = self._db.query(
+            "SELECT actual, median, upper, last, quantile FROM prediction WHERE caller = ? AND series = ? AND "
+            "role = ? AND actual IS NOT NULL ORDER BY target_s DESC, horizon_s LIMIT ?",
+            (caller, series, role, window),
+        )
         table = np.array(result[::-1], dtype=np.float64).reshape(-1, 5)
         quantile = float(table[-1, 4]) if len(table) else 0.95
         # Rows of another quantile (the caller changed it) would be compared with the wrong share.
@@ -143,52 +141,53 @@ class PredictionTable:
             "alarm": int(state.alarm),
             "reasons": json.dumps([reason.to_dict() for reason in state.reasons]),
         }
-        with self._lock, self._db:
-            self._db.execute(f"INSERT OR REPLACE INTO health VALUES ({','.join('?' * 12)})", tuple(values.values()))
+        changed = ", ".join(f"{name} = excluded.{name}" for name in values if name not in ("caller", "series", "role"))
+        with self._db.transaction() as db:
+            db.execute(
+                f"INSERT INTO health VALUES ({','.join('?' * 12)}) ON CONFLICT (caller, series, role) "
+                f"DO UPDATE SET {changed}",
+                tuple(values.values()),
+            )
 
     def states(self, caller: str | None = None, limit: int = 1000) -> list[SeriesState]:
         """The newest states, of one caller or of all."""
         where = "" if caller is None else "WHERE caller = ?"
-        with self._lock:
-            result = self._db.execute(
-                f"SELECT * FROM health {where} ORDER BY updated_s DESC LIMIT {limit:d}",
-                () if caller is None else (caller,),
-            ).fetchall()
+        result = self._db.query(
+            f"SELECT * FROM health {where} ORDER BY updated_s DESC LIMIT {limit:d}",
+            () if caller is None else (caller,),
+        )
         return [_state(row) for row in result]
 
     def put_advice(self, caller: str, pool: str, made_at_s: float, document: str, state: str) -> None:
-        with self._lock, self._db:
-            self._db.execute(
-                "INSERT OR REPLACE INTO advice VALUES (?,?,?,?,?)", (caller, pool, made_at_s, document, state)
+        with self._db.transaction() as db:
+            db.execute(
+                "INSERT INTO advice VALUES (?,?,?,?,?) ON CONFLICT (caller, pool) DO UPDATE SET "
+                "made_at_s = excluded.made_at_s, document = excluded.document, state = excluded.state",
+                (caller, pool, made_at_s, document, state),
             )
 
     def advice(self, caller: str | None, since_s: float) -> list[str]:
         """Documents of the pools' newest advice made since then, by pool; of one caller or of all."""
-        with self._lock:
-            result = self._db.execute(
-                "SELECT document FROM advice WHERE coalesce(?, caller) = caller AND made_at_s >= ? "
-                "ORDER BY pool, caller",
-                (caller, since_s),
-            ).fetchall()
+        result = self._db.query(
+            "SELECT document FROM advice WHERE coalesce(?, caller) = caller AND made_at_s >= ? ORDER BY pool, caller",
+            (caller, since_s),
+        )
         return [document for (document,) in result]
 
     def advice_state(self, caller: str, pool: str) -> str | None:
-        with self._lock:
-            result = self._db.execute(
-                "SELECT state FROM advice WHERE caller = ? AND pool = ?", (caller, pool)
-            ).fetchone()
-        return None if result is None else str(result[0])
+        rows = self._db.query("SELECT state FROM advice WHERE caller = ? AND pool = ?", (caller, pool))
+        return str(rows[0][0]) if rows else None
 
     def prune(self, now_s: float) -> int:
         """Delete rows past their retention, and beyond what is kept the oldest of the caller that has most; returns how
         many predictions."""
-        with self._lock, self._db:
-            deleted = self._db.execute("DELETE FROM prediction WHERE made_at_s < ?", (now_s - RETENTION_S,)).rowcount
-            deleted += trim(self._db, "prediction", _KEY, "made_at_s", MOST_ROWS, ("caller",))
-            self._db.execute("DELETE FROM health WHERE updated_s < ?", (now_s - RETENTION_S,))
-            self._db.execute("DELETE FROM advice WHERE made_at_s < ?", (now_s - RETENTION_S,))
-            trim(self._db, "health", "caller, series, role", "updated_s", MOST_STATES, ("caller",))
-            trim(self._db, "advice", "caller, pool", "made_at_s", MOST_STATES, ("caller",))
+        with self._db.transaction(_LOCK) as db:
+            deleted = db.execute("DELETE FROM prediction WHERE made_at_s < ?", (now_s - RETENTION_S,))
+            deleted += trim(db, "prediction", _KEY, "made_at_s", MOST_ROWS, ("caller",))
+            db.execute("DELETE FROM health WHERE updated_s < ?", (now_s - RETENTION_S,))
+            db.execute("DELETE FROM advice WHERE made_at_s < ?", (now_s - RETENTION_S,))
+            trim(db, "health", "caller, series, role", "updated_s", MOST_STATES, ("caller",))
+            trim(db, "advice", "caller, pool", "made_at_s", MOST_STATES, ("caller",))
         return int(deleted)
 
 

@@ -1,5 +1,6 @@
 """Compares predictions with actual demand in the background: one thread and a bounded queue per replica."""
 
+import contextlib
 import logging
 import queue
 import threading
@@ -15,6 +16,7 @@ from kopt.serving.demand.monitoring import CHALLENGER, CHAMPION, PredictionTable
 from kopt.serving.demand.service import Observation
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.sharing import KeptByCaller, Shares
+from kopt.serving.runtime.database.interface import DatabaseError
 from kopt.serving.runtime.model_slot import ModelSlot
 
 _LOG = logging.getLogger(__name__)
@@ -22,6 +24,8 @@ _QUEUE = 512
 _MOST_SERIES = 20_000
 _ALARMS_EVERY_S = 2.0
 _PRUNE_EVERY_S = 600.0
+_AGAIN_S = 2.0
+"""After the database has failed."""
 _SHARE = 0.2
 """Share of time in which this thread may work: it shares the interpreter with the requests."""
 
@@ -52,7 +56,8 @@ class TableObserver:
         self._ending = threading.Event()
 
     def start(self) -> None:
-        self._read_alarms()
+        with contextlib.suppress(DatabaseError):
+            self._read_alarms()
         self._thread = threading.Thread(target=self._work, name="observer", daemon=True)
         self._thread.start()
 
@@ -98,16 +103,28 @@ class TableObserver:
             began = time.monotonic()
             try:
                 if observation is not None:
-                    self.handle(observation)
+                    self._handle_once_kept(observation)
                 if time.monotonic() >= alarms_at:
                     self._read_alarms()
                     alarms_at = time.monotonic() + _ALARMS_EVERY_S
                 if time.monotonic() >= prune_at:
                     self._table.prune(self._clock())
                     prune_at = time.monotonic() + _PRUNE_EVERY_S
+            except DatabaseError as error:
+                _LOG.warning("the database does not take what is observed: %s", error)
             except Exception:  # noqa: BLE001 - edge of a thread: the table must never take the endpoint down
                 _LOG.exception("an observation was lost")
             self._ending.wait((time.monotonic() - began) * (1 / _SHARE - 1))
+
+    def _handle_once_kept(self, observation: Observation) -> None:
+        """Again until the database takes it, or the end; meanwhile the queue fills, and then drops the newest."""
+        while True:
+            try:
+                return self.handle(observation)
+            except DatabaseError as error:
+                _LOG.warning("predictions are compared later: %s", error)
+                if self._ending.wait(_AGAIN_S):
+                    raise
 
     def handle(self, observation: Observation) -> None:
         """Match, evaluate and record one observation (on the observer's thread; tests call it directly)."""

@@ -11,13 +11,14 @@ from kopt.serving.demand.monitoring import PredictionTable
 from kopt.serving.demand.observer import TableObserver
 from kopt.serving.demand.routes import routes
 from kopt.serving.demand.service import DemandService
+from kopt.serving.runtime.database.opening import location
 from kopt.serving.runtime.model_slot import ModelSlot
 from kopt.serving.runtime.service import Assembly, ServiceSpec
 
 
 def assemble(assembly: Assembly) -> DemandService:
     settings, metrics = assembly.settings, assembly.metrics
-    table = PredictionTable(settings.home / "monitoring.db")
+    table = PredictionTable(location(settings, "monitoring"))
     challenger = ModelSlot(assembly.source, alias="challenger")
     given = assembly.parts.features
     features = given if isinstance(given, StoredFeatures) else StoredFeatures(open_feature_store(settings))

@@ -32,6 +32,7 @@ from kopt.serving.http.limits import FairShare, Gate
 from kopt.serving.http.metrics import CONTENT_TYPE, EndpointMetrics
 from kopt.serving.http.problems import Problem
 from kopt.serving.http.routing import PROBLEMS, json_answer
+from kopt.serving.runtime.database.interface import DatabaseError
 from kopt.serving.runtime.model_slot import REGISTRY_DOWN, Slot, registry_down
 from kopt.serving.runtime.service import MOST_AT_ONCE, REFRESH_S, PredictorService, S
 
@@ -179,7 +180,12 @@ def _errors(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         return Problem(error.status_code, str(error.detail), headers=dict(error.headers or {})).response()
 
+    async def database(_: Request, error: Exception) -> Response:
+        text = f"What the endpoint keeps cannot be reached: {error}. Nothing is lost; ask again."
+        return Problem(503, text, headers={"retry-after": "2"}).response()
+
     app.add_exception_handler(Problem, problem)
+    app.add_exception_handler(DatabaseError, database)
     app.add_exception_handler(HTTPException, http)
 
 

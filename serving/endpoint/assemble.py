@@ -15,7 +15,7 @@ __all__ = ["Parts", "assemble"]
 
 
 def assemble(settings: Settings, parts: Parts | None = None) -> Endpoint:
-    """An endpoint that has not started yet; state lies under ``settings.home``."""
+    """An endpoint that has not started yet; what it keeps lies under ``settings.state``."""
     parts = parts or Parts()
     registry = Registry(settings)
     source = parts.source or registry

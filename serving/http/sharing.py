@@ -6,15 +6,22 @@ is always room for the next one. Rows by max-min fairness: the caller that keeps
 """
 
 import ipaddress
-import sqlite3
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.types import Scope
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Statements(Protocol):
+    """Of a transaction, see ``serving.runtime.database``."""
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> int: ...
+
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
 
 
 class Shares:
@@ -102,13 +109,13 @@ def fair_level(counts: Iterable[int], most: int) -> int:
 
 
 def trim(
-    db: sqlite3.Connection,
+    db: Statements,
     table: str,
     key: str,
     age: str,
     most: int,
     groups: Sequence[str],
-    where: str = "1",
+    where: str = "1 = 1",
     values: tuple[str, ...] = (),
 ) -> int:
     """Delete rows beyond ``most``, the oldest of those who keep most; returns how many.
@@ -121,17 +128,17 @@ def trim(
     deleted = 0
     if groups:
         of, *within = groups
-        counts = dict(db.execute(f"SELECT {of}, count(*) FROM {table} WHERE {where} GROUP BY 1", values).fetchall())
+        counts = dict(db.query(f"SELECT {of}, count(*) FROM {table} WHERE {where} GROUP BY 1", values))
         level = max(1, fair_level(counts.values(), most))
         for name, count in counts.items():
             if count > level:
                 deleted += trim(db, table, key, age, level, within, f"{where} AND {of} = ?", (*values, name))
     if deleted < excess:
         oldest = f"SELECT {key} FROM {table} WHERE {where} ORDER BY {age} LIMIT ?"
-        deleted += db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({oldest})", (*values, excess - deleted)).rowcount
+        deleted += db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({oldest})", (*values, excess - deleted))
     return deleted
 
 
-def _count(db: sqlite3.Connection, table: str, where: str, values: tuple[str, ...]) -> int:
-    (rows,) = db.execute(f"SELECT count(*) FROM {table} WHERE {where}", values).fetchone()
+def _count(db: Statements, table: str, where: str, values: tuple[str, ...]) -> int:
+    ((rows,),) = db.query(f"SELECT count(*) FROM {table} WHERE {where}", values)
     return int(rows)

@@ -7,7 +7,6 @@ and say so.
 
 import json
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.pairwise.cluster_calibration import Machines, calibrate, likeness, points_of, with_software
 from kopt.serving.pairwise.table import KeptMeasurements, PairTable, Scope
 from kopt.serving.pairwise.view import Predicted, nodes
+from kopt.serving.runtime.database.interface import DatabaseError
 from kopt.topology.graph import Machine
 
 _LOG = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class PairwiseService:
         try:
             kept = self.table.keep(owner, request.cluster, measurements, topologies, request.domains, now_s)
             result = self.table.load(request.cluster, Scope(owner, every=False))
-        except (sqlite3.Error, OSError) as error:
+        except DatabaseError as error:
             raise _lost("kept", error) from error
         nodes_by_name = result.nodes if result is not None else {}
         named = sorted({name for pair in measurements for name in pair.nodes})
@@ -103,7 +103,7 @@ class PairwiseService:
         try:
             names = self.table.clusters(only_of)
             result = self._kept(cluster, Scope(owner, every=only_of is None)) if cluster else None
-        except (sqlite3.Error, OSError) as error:
+        except DatabaseError as error:
             raise _lost("read", error) from error
         if not cluster:
             return empty | {"clusters": names}
@@ -123,7 +123,7 @@ class PairwiseService:
         """The version of the cluster's measurements; None where there are none. Raises Lost."""
         try:
             return self.table.stamp(cluster, scope)
-        except (sqlite3.Error, OSError) as error:
+        except DatabaseError as error:
             _LOG.warning("measured pairs cannot be read: %s", error)
             raise Lost from error
 
@@ -134,7 +134,7 @@ class PairwiseService:
         pairs ran. Raises Lost where the table cannot be read."""
         try:
             result = self._kept(cluster, scope)
-        except (sqlite3.Error, OSError) as error:
+        except DatabaseError as error:
             _LOG.warning("measured pairs cannot be read: %s", error)
             raise Lost from error
         if result is None:
@@ -160,7 +160,7 @@ class PairwiseService:
         test failed. Raises Lost where the table cannot be read."""
         try:
             result = self._kept(cluster, scope)
-        except (sqlite3.Error, OSError) as error:
+        except DatabaseError as error:
             _LOG.warning("measured pairs cannot be read: %s", error)
             raise Lost from error
         return result.slow if result is not None else {}

@@ -1,4 +1,5 @@
-"""``python team_mlflow.py HOME STORE PORT``: an MLflow server that takes artefacts over HTTP, as a team would run one.
+"""``python team_mlflow.py HOME ARTEFACTS PORT [DATABASE]``: an MLflow server that takes artefacts over HTTP, as a team
+would run one. ``ARTEFACTS`` and ``DATABASE`` are URLs; without the second, SQLite in the home.
 
 Behind the same gate as MLflow of a home: without that home's secret it answers nobody. MLflow's own artifact proxy is
 open to those who have it.
@@ -18,14 +19,14 @@ from kopt.serving.mlflow_server.secret import tracking_secret
 PROXY = re.compile(rf"{ROUTES.pattern}|/api/2\.0/mlflow-artifacts/.+")
 
 
-def main(home: Path, store: Path, port: int) -> None:
-    settings = Settings(home=home)
+def main(home: Path, artefacts: str, port: int, database: str = "") -> None:
+    settings = Settings(home=home, mlflow_uri=database)
     os.environ.update(
         {
             "_MLFLOW_SERVER_FILE_STORE": settings.tracking_uri,
             "_MLFLOW_SERVER_REGISTRY_STORE": settings.tracking_uri,
             "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
-            "_MLFLOW_SERVER_ARTIFACT_DESTINATION": store.as_uri(),
+            "_MLFLOW_SERVER_ARTIFACT_DESTINATION": artefacts,
             "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
@@ -40,4 +41,4 @@ def main(home: Path, store: Path, port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

@@ -373,8 +373,8 @@ async def test_a_full_disk_is_told_and_what_was_kept_still_counts(
     before = await shown(http)
     pairs = endpoint.service(BandwidthService)._pairwise
     assert pairs is not None
-    with pairs.table._open() as db:
-        (pages,) = db.execute("PRAGMA page_count").fetchone()
+    with pairs.table._db.transaction() as db:
+        ((pages,),) = db.query("PRAGMA page_count")
         db.execute(f"PRAGMA max_page_count = {pages}")
     reply = await http.post("/v1/bandwidth/pairs", json=body(ring(shipped, 30)[:400], names(30)))
     assert reply.status_code == 503

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 from bandwidth_nodes import cube_mesh
-from pairs.test_sending import Informed
+from pairwise.test_sending import Informed
 
 from kopt.agents.topology.documents import spec_of
 from kopt.cluster.client.resources import Object

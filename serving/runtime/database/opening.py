@@ -1,0 +1,25 @@
+"""The database that the settings name."""
+
+from pathlib import Path
+
+from kopt.core.settings import Settings
+from kopt.serving.runtime.database.interface import Database
+from kopt.serving.runtime.database.postgres import PostgresDatabase
+from kopt.serving.runtime.database.sqlite import Prepare, SqliteDatabase
+
+Location = Path | str
+"""A SQLite file, or the URL of a PostgreSQL database."""
+
+
+def location(settings: Settings, name: str) -> Location:
+    """Where the tables of ``name`` lie: a file of their own below the state folder, or the database that all share."""
+    return settings.database_url or settings.state / f"{name}.db"
+
+
+def open_database(
+    where: Location, schema: str, *, prepare: Prepare | None = None, read_within_s: float = 10.0
+) -> Database:
+    """Does not fail where the database cannot be reached yet. ``prepare`` and ``read_within_s`` are for SQLite."""
+    if isinstance(where, str):
+        return PostgresDatabase(where, schema)
+    return SqliteDatabase(where, schema, prepare=prepare, read_within_s=read_within_s)

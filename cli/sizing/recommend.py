@@ -218,7 +218,8 @@ def _patches(size_advices: "Sequence[SizeAdvice]") -> str:
     for size_advice in size_advices:
         patch = size_advice.patch()
         if patch is None:
-            parts.append(f"# {printable(size_advice.name)}: no patch, its size is not known\n")
+            why = size_advice.why_no_advice or f"{size_advice.advised} is asked for differently on each node"
+            parts.append(f"# {printable(size_advice.name)}: no patch, {why}\n")
         else:
             # By way of JSON, so that nothing but plain values can stand in a patch.
             body = yaml.safe_dump(json.loads(json.dumps(patch)), sort_keys=False)

@@ -153,8 +153,8 @@ def _unchanged(pod_kind: "PodKind", advice: "SizeAdvice") -> str:
     """Why there is nothing to change."""
     if pod_kind.workload.opts_out:
         return "it opts out"
-    if not advice.known:
-        return "its size is not known"
+    if advice.why_no_advice:
+        return advice.why_no_advice
     return "as advised already" if advice.to_gpu == advice.gpu else f"it needs a larger GPU: {advice.to_gpu}"
 
 

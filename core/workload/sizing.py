@@ -99,11 +99,12 @@ class RankMemory:
 
 
 class ShareKind(StrEnum):
-    """What a job is advised to ask for."""
+    """What a job is advised to ask for; NONE: no advice, as its need is not known or no GPU holds it."""
 
     WHOLE = "whole"
     FRACTION = "fraction"
     PARTITION = "partition"
+    NONE = "none"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from kopt.formats.trainers.serving import generation_plan
 from kopt.formats.trainers.trainer import Command, Load, PlanInputs
 from kopt.formats.trainers.trainers import TRAINERS, trainer_of
 
-__all__ = ["TRAINERS", "Load", "generation_plan", "read_plan"]
+__all__ = ["TRAINERS", "Load", "generation_plan", "processes_of", "read_plan"]
 
 
 def read_plan(
@@ -33,21 +33,40 @@ def read_plan(
         PlanError: no such trainer, or too little to make a plan of; the message says what to give.
     """
     name = trainer or entrypoint.trainer
-    selected, recognised = trainer_of(name), trainer_of(entrypoint.trainer)
+    selected = trainer_of(name)
     if selected is None:
         names = ", ".join(supported.name for supported in TRAINERS)
         raise PlanError(f"no formulas for {name or 'this script'}; known trainers: {names}")
+    return selected.plan(_inputs(entrypoint, load, settings or {}, world_size))
+
+
+def processes_of(entrypoint: Command, load: Load) -> int | None:
+    """How many processes with a GPU each there are, where the launcher or the trainer's own arguments decide that.
+
+    None where it depends on the machine, or where they cannot be read.
+    """
+    selected = trainer_of(entrypoint.trainer)
+    if entrypoint.world_size is not None or selected is None:
+        return entrypoint.world_size
+    try:
+        inputs = _inputs(entrypoint, load, {}, None)
+        return selected.plan(inputs).parallel.world if selected.counts_processes(inputs) else None
+    except PlanError:
+        return None
+
+
+def _inputs(entrypoint: Command, load: Load, settings: Mapping[str, Any], world_size: int | None) -> PlanInputs:
+    recognised = trainer_of(entrypoint.trainer)
     has_deepspeeds = recognised is not None and recognised.config_is_deepspeeds
     own = {} if has_deepspeeds else _from_file(entrypoint.config, load)
-    inputs = PlanInputs(
-        {**(settings or {}), **own, **of_words(entrypoint.arguments)},
+    return PlanInputs(
+        {**settings, **own, **of_words(entrypoint.arguments)},
         load,
         world_size or entrypoint.world_size,
         entrypoint.script,
         entrypoint.config if has_deepspeeds else None,
         entrypoint.launcher_config,
     )
-    return selected.plan(inputs)
 
 
 def _from_file(path: str | None, load: Load) -> dict[str, Any]:

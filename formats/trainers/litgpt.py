@@ -92,6 +92,19 @@ def _plan(inputs: PlanInputs) -> TrainingPlan:
     return litgpt_plan(inputs.settings, model_config=inputs.model_config(), world_size=inputs.world_size)
 
 
+def _counts_processes(inputs: PlanInputs) -> bool:
+    """``--devices`` is a number; without it fine-tuning takes one GPU, and pre-training all there are."""
+    fields = Fields(inputs.settings)
+    given = fields.text("devices")
+    return given.isdigit() if given else fields.positional()[:1] != ["pretrain"]
+
+
 TRAINER = Trainer(
-    "litgpt", _plan, commands=("litgpt",), modules=("litgpt",), folders=("litgpt",), config_options=("--config",)
+    "litgpt",
+    _plan,
+    commands=("litgpt",),
+    modules=("litgpt",),
+    folders=("litgpt",),
+    config_options=("--config",),
+    counts_processes=_counts_processes,
 )

@@ -8,7 +8,7 @@ from kopt.core.workload.training_plan import Attention, Parallelism, Precision, 
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.names import precision
-from kopt.formats.trainers.trainer import PlanInputs, Trainer
+from kopt.formats.trainers.trainer import PlanInputs, Trainer, by_arguments
 
 _HELD = (
     ("awq", Precision.INT4),
@@ -196,11 +196,26 @@ def _tgi(inputs: PlanInputs) -> TrainingPlan:
     return tgi_plan(inputs.settings, model_config=inputs.model_config())
 
 
-VLLM = Trainer("vllm", _vllm, commands=("vllm",), modules=("vllm.",), config_options=("--config",))
-SGLANG = Trainer("sglang", _sglang, commands=("sglang",), modules=("sglang.",), config_options=("--config",))
+VLLM = Trainer(
+    "vllm",
+    _vllm,
+    commands=("vllm",),
+    modules=("vllm.",),
+    config_options=("--config",),
+    counts_processes=by_arguments,
+)
+SGLANG = Trainer(
+    "sglang",
+    _sglang,
+    commands=("sglang",),
+    modules=("sglang.",),
+    config_options=("--config",),
+    counts_processes=by_arguments,
+)
 TGI = Trainer(
     "tgi",
     _tgi,
     commands=("text-generation-launcher", "text-generation-server"),
     modules=("text_generation_server",),
+    counts_processes=by_arguments,
 )

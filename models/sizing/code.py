@@ -58,6 +58,8 @@ class CodeEstimate:
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = ()
+    most_share: float | None = None
+    """Of the GPU's memory, where an engine limits itself to a share."""
 
     def amount(self, kind: AllocationKind) -> Bytes:
         """The allocator's figure that is comparable with ``kind``; for a process the overhead is still missing."""

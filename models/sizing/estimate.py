@@ -43,7 +43,7 @@ from kopt.formats.entrypoint import (
     read_script,
     what_runs,
 )
-from kopt.formats.trainers import read_plan
+from kopt.formats.trainers import processes_of, read_plan
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.loading import CHAMPION, load_predictor
 from kopt.models.sizing import compute, fitting
@@ -115,7 +115,7 @@ def estimate(
     """GPU memory and compute need of what ``command`` runs: a line, words, a path, or a decoded pod manifest.
 
     ``changes`` are fields of ``EstimateOptions`` (``gpu="h100"``). A failed run is reported in ``trace`` and
-    ``warnings``; where no formula knows it either, the prediction is refused and a whole GPU recommended.
+    ``warnings``; where no formula knows it either, the prediction is refused and nothing recommended.
 
     Raises EntrypointError if there is nothing to run, UnknownGpuError, ValueError for options out of range, and
     what loading the model raises.
@@ -142,7 +142,7 @@ def estimate_and_code(
     gpu = find_gpu(options.gpu)
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
-    world_size = options.world_size or entrypoint.world_size or 1
+    world_size = _processes(entrypoint, command, folder, options)
     with ThreadPoolExecutor(1) as beside:
         # The script runs in a process of its own: meanwhile the learned part is loaded here.
         loading = beside.submit(_loaded, model, settings)
@@ -164,9 +164,16 @@ def code_of(
     """What the code alone says, without the learned part. Raises as ``estimate``."""
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
-    world_size = options.world_size or entrypoint.world_size or 1
+    world_size = _processes(entrypoint, command, folder, options)
     gpu, named = find_gpu(options.gpu), named_by(command)
     return _code(entrypoint, gpu, world_size, folder, options, settings, progress, named).code
+
+
+def _processes(
+    entrypoint: Entrypoint, command: str | Sequence[str] | Mapping[str, Any], folder: Path, options: EstimateOptions
+) -> int:
+    load = _loader(folder, inside=isinstance(command, Mapping))
+    return options.world_size or processes_of(entrypoint, load) or 1
 
 
 def answer(question: SizingQuestion, entrypoint: Entrypoint, predictor: SizingPredictor) -> SizingEstimate:
@@ -403,9 +410,11 @@ def _runnable(entrypoint: Entrypoint, folder: Path, *, inside: bool = False) -> 
 def assemble(question: SizingQuestion, entrypoint: Entrypoint, memory: Prediction) -> SizingEstimate:
     """The estimate around a prediction of memory, which may be a refusal."""
     code, profile, gpu = question.code, question.profile, question.gpu
-    if any(warning.startswith(ADAPTS) for warning in code.warnings):
+    adapts = any(warning.startswith(ADAPTS) for warning in code.warnings)
+    most_share = 1.0 if adapts else code.most_share
+    if most_share is not None:
         # Advice is in whole mebibytes, rounded up.
-        memory = _at_most(memory, float(int(find_gpu(gpu).usable_bytes) // MIB * MIB))
+        memory = _at_most(memory, float(int(most_share * find_gpu(gpu).usable_bytes) // MIB * MIB))
     busy = compute.activity(code, gpu, profile)
     share, why = fitting.recommend(
         memory, gpu, world_size=question.world_size, activity_high=None if busy.refused else busy.high
@@ -433,7 +442,7 @@ def assemble(question: SizingQuestion, entrypoint: Entrypoint, memory: Predictio
 
 
 def _at_most(memory: Prediction, most: float) -> Prediction:
-    """Of a script that takes what there is: no more than there is."""
+    """Of a script or an engine that takes what there is: no more than that."""
     if memory.value is None or memory.low is None or memory.high is None:
         return memory
     return replace(memory, value=min(memory.value, most), low=min(memory.low, most), high=min(memory.high, most))

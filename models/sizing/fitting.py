@@ -28,12 +28,13 @@ def recommend(
 ) -> tuple[Recommendation, Reason]:
     """What to ask for on ``gpu``, and why. ``activity_high`` is the upper end of SM or CU activity, where known.
 
-    Several processes, and sizes that are not known well, get whole GPUs. A refused prediction gets one, unsized.
+    Several processes, and sizes that are not known well, get whole GPUs. A refused prediction, and a need that no GPU
+    holds, get no advice.
     """
     model = find_gpu(gpu)
     if memory.value is None or memory.high is None:
-        text = "The size is not known: ask for a whole GPU."
-        return Recommendation(ShareKind.WHOLE, model.usable_bytes, model.name), Reason("UNKNOWN_SIZE", text)
+        text = "The size is not known, so nothing is advised: keep what the job asks for."
+        return _no_advice(model), Reason("UNKNOWN_SIZE", text)
     wanted = Bytes(math.ceil(memory.high / MIB) * MIB)
     if wanted > model.usable_bytes:
         return _larger(model, wanted, world_size)
@@ -48,6 +49,10 @@ def recommend(
         )
         return whole, Reason("TOO_UNSURE", text, {"high_bytes": memory.high, "peak_bytes": memory.value})
     return _share(model, wanted, activity_high, whole)
+
+
+def _no_advice(model: GpuModel) -> Recommendation:
+    return Recommendation(ShareKind.NONE, Bytes(0), model.name, MilliGpu(0), count=0)
 
 
 def _share(
@@ -74,7 +79,7 @@ def _share(
 
 
 def _larger(model: GpuModel, wanted: Bytes, world_size: int) -> tuple[Recommendation, Reason]:
-    """The smallest GPU of the same vendor that holds it; without one, the asked one with a plain word."""
+    """The smallest GPU of the same vendor that holds it; no advice without one."""
     larger = [
         gpu_model
         for gpu_model in gpu_catalogue().values()
@@ -85,7 +90,7 @@ def _larger(model: GpuModel, wanted: Bytes, world_size: int) -> tuple[Recommenda
         text = (
             f"{format_bytes(wanted)} fit no GPU of the catalogue: split the model over GPUs, or lower the batch size."
         )
-        return Recommendation(ShareKind.WHOLE, wanted, model.name, count=world_size), Reason("FITS_NONE", text, numbers)
+        return _no_advice(model), Reason("FITS_NONE", text, numbers)
     best = min(larger, key=lambda gpu_model: gpu_model.usable_bytes)
     text = (
         f"{format_bytes(wanted)} exceed the {format_bytes(model.usable_bytes)} of {model.name}; {best.name} is the "

@@ -29,6 +29,7 @@ def from_plan(
         spread=max(analytic_estimate.high_share, 1 / analytic_estimate.low_share),
         assumptions=tuple(reason.message for reason in plan.unknown),
         reasons=analytic_estimate.reasons,
+        most_share=None if plan.serving is None else plan.serving.reserve_share,
     )
 
 

@@ -36,6 +36,7 @@ def summary(code: CodeEstimate) -> dict[str, Any]:
         "assumptions": list(code.assumptions),
         "warnings": list(code.warnings),
         "reasons": [reason.to_dict() for reason in code.reasons],
+        "most_share": code.most_share,
     }
 
 
@@ -61,6 +62,7 @@ def read_summary(document: Any) -> CodeEstimate:
         _texts(result, "assumptions"),
         _texts(result, "warnings"),
         tuple(_reason(item, f"reasons.{n}") for n, item in enumerate(_list(result, "reasons", _MOST_TEXTS))),
+        _share(result.get("most_share")),
     )
 
 
@@ -113,6 +115,15 @@ def _spread(value: Any) -> float:
     if not 1 <= spread <= 1000:
         raise ValueError("spread is a factor from 1 to 1000")
     return spread
+
+
+def _share(value: Any) -> float | None:
+    if value is None:
+        return None
+    share = _real(value, "most_share")
+    if not 0 < share <= 1:
+        raise ValueError("most_share lies above 0 and is at most 1")
+    return share
 
 
 def _breakdown(value: Any, path: str) -> MemoryBreakdown:

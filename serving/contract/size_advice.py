@@ -64,8 +64,8 @@ class SizeAdvice:
 
     @property
     def needed_milli_gpu(self) -> int | None:
-        """GPUs that are advised, in thousandths; a partition counts by its memory."""
-        if not self.known:
+        """GPUs that are advised, in thousandths; a partition counts by its memory. None without advice."""
+        if not self.known or self.kind is ShareKind.NONE:
             return None
         if self.kind is ShareKind.PARTITION:
             try:
@@ -83,18 +83,27 @@ class SizeAdvice:
     @property
     def advised(self) -> str:
         """The advice in a few words."""
+        if not self.known or self.kind is ShareKind.NONE:
+            return "no advice"
         if self.kind is ShareKind.FRACTION:
             return f"{self.milli_gpu / 1000:g} of a GPU ({self.bytes / GIB:.1f} GiB)"
         if self.kind is ShareKind.PARTITION:
             return f"partition {self.profile}"
         return f"{self.count} × {self.to_gpu}"
 
+    @property
+    def why_no_advice(self) -> str:
+        """ "" where something is advised."""
+        if not self.known:
+            return "its size is not known"
+        return "no GPU holds it" if self.kind is ShareKind.NONE else ""
+
     def patch(self) -> dict[str, Any] | None:
-        """A merge patch for the pod template's metadata and container resources; None where nothing is known.
+        """A merge patch for the pod template's metadata and container resources; None where nothing is advised.
 
         ``{"metadata": {"annotations": …}}`` for a share of a GPU, ``{"resources": {"limits": …}}`` for the container.
         """
-        if not self.known:
+        if not self.known or self.kind is ShareKind.NONE:
             return None
         try:
             resource = _WHOLE_RESOURCE[find_gpu(self.to_gpu).vendor.value]

@@ -60,7 +60,7 @@ class RankOut:
 class ShareOut:
     """What to ask for; ``profile`` names a partition."""
 
-    kind: Literal["whole", "fraction", "partition"]
+    kind: Literal["whole", "fraction", "partition", "none"]
     bytes: int
     gpu: str
     milli_gpu: int

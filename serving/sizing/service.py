@@ -32,6 +32,7 @@ from kopt.serving.contract.schemas import SizingRequest
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
+from kopt.serving.runtime.database.interface import DatabaseError
 from kopt.serving.runtime.model_slot import ModelSource, Slot
 from kopt.serving.runtime.service import PredictorService
 from kopt.serving.runtime.workers import Workers
@@ -48,8 +49,8 @@ _MOST_INLINE = 64 << 10
 """Evidence and script up to this many characters are parsed on the event loop and cached."""
 _WRITTEN_AGAIN_S = 600.0
 """Interval at which the use of a cached answer is recorded, so that only unused rows expire."""
-NO_ANSWER = ModelVersion("whole-gpu", "1")
-"""The model version of fallback answers, which advise a whole GPU."""
+NO_ANSWER = ModelVersion("no-advice", "1")
+"""The model version of fallback answers, which advise nothing."""
 _NOT_RUN = (
     "The endpoint runs no script, and nothing will run this one later: formulas read its arguments. `kopt recommend` "
     "runs it on a fake device where you are and sends what it said."
@@ -91,6 +92,8 @@ class _Question:
     owner: str
     sent: Known
     kept: Kept
+    unread: tuple[Reason, ...] = ()
+    """Why ``kept`` is empty where it cannot be read."""
 
     @property
     def quick(self) -> bool:
@@ -140,7 +143,7 @@ class SizingService(PredictorService[SizingPredictor]):
     async def estimate(
         self, request: SizingRequest, deadline: Deadline, caller: str = "", namespace: str = ""
     ) -> SizingEstimate:
-        """The answer within the deadline; past it, and without a model, the advice to take a whole GPU, marked.
+        """The answer within the deadline; past it, and without a model, no advice, marked as a fallback.
 
         With a ``namespace`` its evidence counts in place of the caller's; rights are checked before.
         Raises Problem for invalid questions.
@@ -148,8 +151,8 @@ class SizingService(PredictorService[SizingPredictor]):
         began = time.perf_counter()
         workload, sent = read_workload(request), Known(request.trace, request.profile)
         owner = owner_of(caller, namespace)
-        kept = self._stored_evidence(owner, workload.job_type) if workload.identified else Kept()
-        question = _Question(workload, caller, owner, sent, kept)
+        kept, unread = await self._stored_evidence(owner, workload.job_type) if workload.identified else (Kept(), ())
+        question = _Question(workload, caller, owner, sent, kept, unread)
         made = self._newest(question)
         if made is None:
             made = await self._in_time(question, deadline)
@@ -158,7 +161,7 @@ class SizingService(PredictorService[SizingPredictor]):
 
     def _newest(self, question: _Question) -> SizingEstimate | None:
         """The cached answer to the same request, where model and evidence are unchanged."""
-        if not question.sent.empty:
+        if not question.sent.empty or question.unread:
             return None
         key = (question.owner, question.workload.job_type)
         last = self._answered.get(key)
@@ -176,7 +179,7 @@ class SizingService(PredictorService[SizingPredictor]):
     def _remember(self, question: _Question, model: ModelVersion, made: SizingEstimate) -> None:
         # Evidence in this request is stored, and counts from the next request on.
         workload = question.workload
-        if not question.sent.empty or len(question.kept) + len(workload.source or "") > _MOST_INLINE:
+        if not question.sent.empty or question.unread or len(question.kept) + len(workload.source or "") > _MOST_INLINE:
             return
         key = (question.owner, workload.job_type)
         self._answered.pop(key, None)
@@ -187,20 +190,20 @@ class SizingService(PredictorService[SizingPredictor]):
     async def _in_time(self, question: _Question, deadline: Deadline) -> SizingEstimate:
         model, workload = self.slot.current, question.workload
         if model is None:
-            return _whole_gpu(workload, self.slot.error or Reason("NO_MODEL", "No sizing model is loaded yet."))
+            return _no_advice(workload, self.slot.error or Reason("NO_MODEL", "No sizing model is loaded yet."))
         try:
             if question.quick and deadline.left_s() > 0:
                 made = self._answer(model, question)
             else:
                 made = await self._workers.run(deadline, self._answer, model, question)
         except TimeoutError:
-            return _whole_gpu(workload, deadline.reason)
+            return _no_advice(workload, deadline.reason)
         except Problem:
             raise
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
             _LOG.exception("sizing failed")
             why = Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); this is the fallback.")
-            return _whole_gpu(workload, why)
+            return _no_advice(workload, why)
         self._remember(question, model.version, made)
         return made
 
@@ -209,18 +212,22 @@ class SizingService(PredictorService[SizingPredictor]):
         evidence = _evidence(workload, question.sent, question.kept.read())
         model_input = SizingQuestion(evidence.code, workload.gpu.name, workload.world_size, profile=evidence.profile)
         made = answer(model_input, workload.entrypoint, model)
-        made = replace(made, reasons=(*made.reasons, *evidence.reasons, *workload.reasons))
+        made = replace(made, reasons=(*made.reasons, *evidence.reasons, *question.unread, *workload.reasons))
         self._record(question, made)
         return made
 
-    def _stored_evidence(self, owner: str, job_type: str) -> Kept:
+    async def _stored_evidence(self, owner: str, job_type: str) -> tuple[Kept, tuple[Reason, ...]]:
+        """What is kept of the job type, or why that cannot be read."""
         if self.table is None:
-            return Kept()
+            return Kept(), ()
         try:
-            return self.table.evidence(owner, job_type)
-        except Exception:  # noqa: BLE001 - edge: a disk that fails is no reason to answer nothing
-            _LOG.exception("what is known of job types cannot be read")
-            return Kept()
+            if self.table.shared:
+                return await asyncio.to_thread(self.table.evidence, owner, job_type), ()
+            return self.table.evidence(owner, job_type), ()
+        except DatabaseError as error:
+            _LOG.warning("what is known of job types cannot be read: %s", error)
+            text = f"What was sent of this job type before cannot be read ({error}); the answer does without."
+            return Kept(), (Reason("STATE_UNAVAILABLE", text),)
 
     def _record(self, question: _Question, made: SizingEstimate) -> None:
         """Evidence is written before the answer is given; answers alone are written in the background."""
@@ -244,8 +251,9 @@ class SizingService(PredictorService[SizingPredictor]):
         owners = tuple(dict.fromkeys((question.owner, owner_of(question.caller))))
         try:
             self.table.put(owners, workload.job_type, at_s, sent=question.sent, advice=advice, named=workload.named)
-        except Exception:  # noqa: BLE001 - edge: a disk that fails is no reason to answer nothing
-            _LOG.exception("a size was not kept")
+        except DatabaseError as error:
+            # The table writes it once it can; the answer itself needs no database.
+            _LOG.warning("a size is kept later: %s", error)
 
 
 def _evidence(workload: Workload, sent: Known, kept: Known) -> _Evidence:
@@ -308,7 +316,7 @@ def _no_configuration(_: str) -> None:
     """Configuration files are on the caller's machine."""
 
 
-def _whole_gpu(workload: Workload, why: Reason) -> SizingEstimate:
+def _no_advice(workload: Workload, why: Reason) -> SizingEstimate:
     refused = replace(Prediction.refusal(why, unit=UNIT, model=NO_ANSWER), fallback=True)
     question = SizingQuestion(NOTHING, workload.gpu.name, workload.world_size)
     made = assemble(question, workload.entrypoint, refused)

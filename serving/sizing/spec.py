@@ -1,6 +1,7 @@
 """The sizing predictor at the endpoint."""
 
 from kopt.serving.contract.schemas import SizingRequest
+from kopt.serving.runtime.database.opening import location
 from kopt.serving.runtime.service import Assembly, ServiceSpec
 from kopt.serving.sizing.routes import routes
 from kopt.serving.sizing.service import SizingService, sizing_slot
@@ -9,7 +10,7 @@ from kopt.serving.sizing.table import SizeTable
 
 def assemble(assembly: Assembly) -> SizingService:
     slot = sizing_slot(assembly.promoted, assembly.parts.shipped.get("sizing"))
-    return SizingService(slot, assembly.metrics, table=SizeTable(assembly.settings.home / "sizing.db"))
+    return SizingService(slot, assembly.metrics, table=SizeTable(location(assembly.settings, "sizing")))
 
 
 SERVICE = ServiceSpec(

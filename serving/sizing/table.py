@@ -1,21 +1,22 @@
-"""Evidence of job types: summaries of traces, profiles and the newest answer, on SQLite under KOPT_HOME.
+"""Evidence of job types: summaries of traces, profiles and the newest answer, in the database that the replicas share.
 
-Shared by all replicas of a machine, kept by owner: a caller, or a namespace (``owner_of``). What is sent for one owner
-changes no other owner's answers. Evidence is on the disk before its sender has an answer; the answers themselves are
-written by a thread of their own, as no caller should wait for a disk that only the pages need.
+Kept by owner: a caller, or a namespace (``owner_of``). What is sent for one owner changes no other owner's answers.
+Evidence is kept before its sender has an answer, or as soon as the database is back; the answers themselves are written
+by a thread of their own, as no caller should wait for what only the pages need.
 """
 
+import functools
 import json
 import logging
-import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kopt.core.redaction import redact_document
 from kopt.serving.http.sharing import trim
+from kopt.serving.runtime.database.interface import DatabaseError, Transaction
+from kopt.serving.runtime.database.opening import Location, open_database
 from kopt.serving.runtime.old_secrets import cleanse
 
 _LOG = logging.getLogger(__name__)
@@ -25,16 +26,26 @@ _PRUNE_EVERY = 1000
 _MAX_QUEUED = 2000
 """Answers that are still to be written; further ones are not kept."""
 _READ_WITHIN_S = 0.05
+_AGAIN_S = 2.0
+"""After the database has failed."""
+_LOCK = "sizes"
+"""Batches of several replicas follow each other: in another order they would block each other."""
 _NAMESPACES = "/namespaces/"
 _SCHEMA = """
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS size (
     caller TEXT NOT NULL, job_type TEXT NOT NULL, at_s REAL NOT NULL, trace TEXT, profile TEXT, advice TEXT,
     PRIMARY KEY (caller, job_type)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS size_age ON size (at_s);
 """
+
+_UPSERT = """
+INSERT INTO size VALUES (?,?,?,?,?,?) ON CONFLICT (caller, job_type) DO UPDATE SET at_s = excluded.at_s,
+advice = excluded.advice, trace = coalesce(excluded.trace, size.trace),
+profile = coalesce(excluded.profile, size.profile)
+WHERE excluded.at_s >= size.at_s OR coalesce(excluded.trace, excluded.profile) IS NOT NULL
+"""
+"""A queued answer may be older than one that came with evidence meanwhile."""
 
 
 def owner_of(caller: str, namespace: str = "") -> str:
@@ -80,17 +91,13 @@ class _Row:
 
 
 class SizeTable:
-    """The store. Methods block on the disk, ``put_later`` does not. Thread-safe, one lock per connection."""
+    """The store. Methods block on the disk or the network, except ``put_later``. Thread-safe. Raises DatabaseError."""
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock, self._written = threading.Lock(), 0
-        self._db = sqlite3.connect(path, check_same_thread=False, timeout=10.0)
-        self._db.executescript(_SCHEMA)
-        cleanse(self._db, "size", ("caller", "job_type"), ("trace", "profile", "advice"))
-        # A connection of its own, so that reads do not wait for writes.
-        self._reading = threading.Lock()
-        self._reader = sqlite3.connect(path, check_same_thread=False, timeout=_READ_WITHIN_S)
+    def __init__(self, where: Location) -> None:
+        self._written = 0
+        key, documents = ("caller", "job_type"), ("trace", "profile", "advice")
+        old_secrets = functools.partial(cleanse, table="size", key=key, documents=documents)
+        self._db = open_database(where, _SCHEMA, prepare=old_secrets, read_within_s=_READ_WITHIN_S)
         self._queued: dict[tuple[str, str], _Row] = {}
         self._news, self._ending = threading.Condition(), False
         self._writer = threading.Thread(target=self._write_queued, name="sizes", daemon=True)
@@ -102,17 +109,17 @@ class SizeTable:
             self._ending = True
             self._news.notify()
         self._writer.join(timeout=10.0)
-        with self._lock, self._reading:
-            self._db.close()
-            self._reader.close()
+        self._db.close()
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is reached over the network."""
+        return self._db.shared
 
     def evidence(self, owner: str, job_type: str) -> Kept:
         """What has been sent about a job type; quick."""
-        with self._reading:
-            result = self._reader.execute(
-                "SELECT trace, profile FROM size WHERE caller = ? AND job_type = ?", (owner, job_type)
-            ).fetchone()
-        return Kept() if result is None else Kept(*result)
+        rows = self._db.query("SELECT trace, profile FROM size WHERE caller = ? AND job_type = ?", (owner, job_type))
+        return Kept(*rows[0]) if rows else Kept()
 
     def put(
         self,
@@ -130,15 +137,19 @@ class SizeTable:
         """
         rows = {(owner, job_type): _Row(at_s, sent, advice, named) for owner in owners}
         with self._news:
-            for key in rows:
-                self._queued.pop(key, None)
-        self._write(rows)
+            rows = {key: _merged(self._queued.pop(key, None), row) for key, row in rows.items()}
+        try:
+            self._write(rows)
+        except DatabaseError:
+            self._queue_again(rows)
+            raise
 
     def put_later(self, owner: str, job_type: str, at_s: float, *, advice: Mapping[str, Any], named: bool) -> None:
         """Queue an answer for writing; of several only the newest is written."""
         with self._news:
             if len(self._queued) < _MAX_QUEUED or (owner, job_type) in self._queued:
-                self._queued[owner, job_type] = _Row(at_s, Known(), advice, named)
+                row = _Row(at_s, Known(), advice, named)
+                self._queued[owner, job_type] = _merged(self._queued.get((owner, job_type)), row)
                 self._news.notify()
 
     def _write_queued(self) -> None:
@@ -147,45 +158,70 @@ class SizeTable:
                 self._news.wait_for(lambda: self._queued or self._ending)
                 if not self._queued:
                     return
-            self.flush()
+            if not self.flush():
+                with self._news:
+                    if self._ending:
+                        return
+                    self._news.wait_for(lambda: self._ending, _AGAIN_S)
 
-    def flush(self) -> None:
-        """Write queued answers now."""
+    def flush(self) -> bool:
+        """Write queued answers now; False where they stay queued, as the database does not take them."""
         with self._news:
             rows, self._queued = self._queued, {}
         try:
             self._write(rows)
-        except sqlite3.Error:
-            _LOG.exception("%d sizes were not kept", len(rows))
+        except DatabaseError as error:
+            self._queue_again(rows)
+            _LOG.warning("%d sizes are kept later: %s", len(rows), error)
+            return False
+        return True
+
+    def _queue_again(self, rows: Mapping[tuple[str, str], _Row]) -> None:
+        with self._news:
+            for key, row in rows.items():
+                newer = self._queued.get(key)
+                if newer is not None or len(self._queued) < _MAX_QUEUED:
+                    self._queued[key] = row if newer is None else _merged(row, newer)
+            self._news.notify()
 
     def _write(self, rows: Mapping[tuple[str, str], _Row]) -> None:
-        with self._lock, self._db:
+        if not rows:
+            return
+        with self._db.transaction(_LOCK) as db:
             for (owner, job_type), row in rows.items():
                 sent = (row.sent.trace, row.sent.profile)
                 texts = [None if item is None else json.dumps(redact_document(item)) for item in sent]
-                self._db.execute(
-                    "INSERT INTO size VALUES (?,?,?,?,?,?) ON CONFLICT (caller, job_type) DO UPDATE SET "
-                    "at_s = excluded.at_s, advice = CASE WHEN ? THEN excluded.advice ELSE "
-                    "json_set(excluded.advice, '$.name', json_extract(advice, '$.name')) END, "
-                    "trace = coalesce(excluded.trace, trace), "
-                    "profile = coalesce(excluded.profile, profile) "
-                    # A queued answer may be older than one that came with evidence meanwhile.
-                    "WHERE excluded.at_s >= at_s OR coalesce(excluded.trace, excluded.profile) IS NOT NULL",
-                    (owner, job_type, row.at_s, *texts, json.dumps(redact_document(row.advice)), row.named),
-                )
+                advice = redact_document(row.advice)
+                if not row.named:
+                    advice = {**advice, **_name_in(db, owner, job_type)}
+                db.execute(_UPSERT, (owner, job_type, row.at_s, *texts, json.dumps(advice)))
                 self._written += 1
                 if self._written % _PRUNE_EVERY == 1:
-                    self._prune(row.at_s)
+                    self._prune(db, row.at_s)
 
     def advice(self, owner: str | None, limit: int = 500) -> list[dict[str, Any]]:
         """The newest answers, of one owner or of all, newest first."""
         self.flush()
-        with self._lock:
-            result = self._db.execute(
-                "SELECT advice FROM size WHERE coalesce(?, caller) = caller ORDER BY at_s DESC LIMIT ?", (owner, limit)
-            ).fetchall()
+        result = self._db.query(
+            "SELECT advice FROM size WHERE coalesce(?, caller) = caller ORDER BY at_s DESC LIMIT ?", (owner, limit)
+        )
         return [json.loads(text) for (text,) in result]
 
-    def _prune(self, now_s: float) -> None:
-        self._db.execute("DELETE FROM size WHERE at_s < ?", (now_s - RETENTION_S,))
-        trim(self._db, "size", "caller, job_type", "at_s", MOST_ROWS, ("caller",))
+    def _prune(self, db: Transaction, now_s: float) -> None:
+        db.execute("DELETE FROM size WHERE at_s < ?", (now_s - RETENTION_S,))
+        trim(db, "size", "caller, job_type", "at_s", MOST_ROWS, ("caller",))
+
+
+def _merged(before: _Row | None, row: _Row) -> _Row:
+    """The newer row, with the evidence that is still to be written."""
+    if before is None or before.sent.empty:
+        return row
+    sent = Known(row.sent.trace or before.sent.trace, row.sent.profile or before.sent.profile)
+    return replace(row, sent=sent)
+
+
+def _name_in(db: Transaction, owner: str, job_type: str) -> dict[str, Any]:
+    """The name that the kept advice has; empty where nothing is kept."""
+    rows = db.query("SELECT advice FROM size WHERE caller = ? AND job_type = ?", (owner, job_type))
+    kept = json.loads(rows[0][0]) if rows and rows[0][0] else {}
+    return {"name": kept["name"]} if "name" in kept else {}

@@ -12,6 +12,7 @@ from kopt.core.reason import Reason
 from kopt.core.redaction import redact_words
 from kopt.core.workload.profile import JobType, normalised_command
 from kopt.formats.entrypoint import Entrypoint, EntrypointError, Kind, pod_entrypoint, what_runs
+from kopt.formats.trainers import processes_of
 from kopt.models.sizing.estimate import DEFAULT_GPU
 from kopt.serving.contract.schemas import ScriptWorkload, SizingRequest
 from kopt.serving.http.problems import invalid
@@ -88,7 +89,7 @@ def read_workload(request: SizingRequest) -> Workload:
             source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     except EntrypointError as error:
         raise invalid("workload", str(error)) from None
-    world_size = request.world_size or entrypoint.world_size or 1
+    world_size = request.world_size or processes_of(entrypoint, _no_configuration) or 1
     name = request.name or entrypoint.script[:200]
     return Workload(entrypoint, gpu, world_size, name, source=source, reasons=reasons, named=request.name is not None)
 
@@ -112,10 +113,10 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     metadata = _table(manifest.get("metadata"))
     given_name = request.name or metadata.get("name") or metadata.get("generateName")
     requested = _requested(manifest, container)
-    world_size = request.world_size or entrypoint.world_size or 1
-    if not request.world_size and not entrypoint.world_size and (requested.gpus or 1) > 1:
+    processes = request.world_size or processes_of(entrypoint, _no_configuration)
+    world_size = processes or requested.gpus or 1
+    if processes is None and world_size > 1:
         # A script may start a process per GPU by itself, which its command does not show.
-        world_size = requested.gpus or 1
         text = f"Nothing says how many processes there are; one for each of the {world_size} GPUs is assumed."
         reasons = (*reasons, Reason("PROCESSES_ASSUMED", text, {"world_size": world_size}))
     source = entrypoint.script if entrypoint.kind is Kind.CODE else None
@@ -201,6 +202,10 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 def _no_file(_: str) -> None:
     """Paths in a command are on the caller's machine; the server reads none of them."""
+
+
+def _no_configuration(_: str) -> None:
+    """The same for configuration files."""
 
 
 __all__ = ["RequestedGpus", "Workload", "gpu_selected", "read_workload"]

@@ -15,6 +15,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from kopt.cluster.workloads.memory_need import parse_need
+from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
 from kopt.core.units import GIB, Bytes
@@ -125,12 +126,46 @@ async def test_a_template_of_the_webhook_is_answered_for_the_gpu_it_selects(http
     assert need.prediction.high == found["memory"]["high_bytes"]
 
 
-async def test_an_unknown_script_gets_a_whole_gpu_and_the_reason(http: httpx.AsyncClient) -> None:
+async def test_an_unknown_script_gets_no_advice_and_the_reason(http: httpx.AsyncClient) -> None:
     found = await ask(http, {"script": SCRIPT})
     assert found["memory"]["peak_bytes"] is None
-    assert found["recommendation"]["kind"] == "whole"
+    assert found["recommendation"]["kind"] == "none"
     assert {"NO_CODE_ESTIMATE", "NOT_RUN", "NO_FORMULA", "GPU_ASSUMED"} <= codes(found)
     assert not found["fallback"]
+
+
+def _asking(gpus: int, *words: str) -> dict[str, Any]:
+    manifest = pod(*words)
+    manifest["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
+    return manifest
+
+
+async def test_the_arguments_decide_the_processes_and_not_the_gpus_that_are_asked_for(http: httpx.AsyncClient) -> None:
+    await ask(
+        http, _asking(8, "litgpt", "finetune_lora", "microsoft/phi-2", "--devices", "1", "--precision", "bf16-true")
+    )
+    (advice,) = parse_recommendations((await http.get("/v1/recommendations")).json()).size_advice
+    assert advice.needed_milli_gpu is not None
+    assert advice.needed_milli_gpu < 1000
+    assert advice.saved_milli_gpu == 8000 - advice.needed_milli_gpu
+
+
+async def test_an_engine_that_limits_itself_is_not_sent_to_a_larger_gpu(http: httpx.AsyncClient) -> None:
+    manifest = _asking(4, "vllm", "serve", "meta-llama/Llama-3.1-8B", "--gpu-memory-utilization", "0.9")
+    manifest["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+    found = await ask(http, manifest)
+    assert found["recommendation"]["count"] == 1
+    assert found["recommendation"]["gpu"] == found["gpu"]
+    assert found["memory"]["high_bytes"] <= 0.9 * find_gpu(found["gpu"]).usable_bytes
+
+
+async def test_what_no_gpu_holds_is_not_asked_for(http: httpx.AsyncClient) -> None:
+    words = ("litgpt", "finetune_full", "meta-llama/Llama-2-70b-hf", "--devices", "1", "--precision", "bf16-true")
+    found = await ask(http, _asking(8, *words))
+    assert "FITS_NONE" in codes(found)
+    (advice,) = parse_recommendations((await http.get("/v1/recommendations")).json()).size_advice
+    assert (advice.advised, advice.saved_milli_gpu, advice.patch()) == ("no advice", None, None)
+    assert advice.why_no_advice == "no GPU holds it"
 
 
 async def test_a_script_is_read_but_never_run(http: httpx.AsyncClient, tmp_path: Path) -> None:
@@ -219,7 +254,7 @@ async def test_a_deeply_nested_manifest_is_refused(http: httpx.AsyncClient) -> N
     assert reply.status_code in (400, 422)
 
 
-async def test_past_the_deadline_a_whole_gpu_is_advised_and_marked(
+async def test_past_the_deadline_nothing_is_advised_and_that_is_marked(
     http: httpx.AsyncClient, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, shipped: SizingPredictor
 ) -> None:
     monkeypatch.setattr(SizingPredictor, "predict", lambda *_: time.sleep(0.5))
@@ -227,7 +262,7 @@ async def test_past_the_deadline_a_whole_gpu_is_advised_and_marked(
     found = reply.json()
     assert found["fallback"]
     assert found["reasons"][0]["code"] == "DEADLINE"
-    assert found["recommendation"]["kind"] == "whole"
+    assert found["recommendation"]["kind"] == "none"
 
 
 async def test_a_model_that_fails_is_not_the_callers_outage(
@@ -467,7 +502,7 @@ async def test_a_known_trace_is_answered_while_every_thread_is_busy(
 
 def test_answers_wait_for_the_disk_and_never_undo_evidence(tmp_path: Path) -> None:
     table = SizeTable(tmp_path / "sizing.db")
-    with table._lock:
+    with table._db.transaction():
         # The writer is held up in the middle of a write, as by a slow disk.
         for n in range(3):
             table.put_later("a", "job", float(n), advice={"name": f"answer {n}"}, named=True)

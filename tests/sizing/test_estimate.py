@@ -118,7 +118,7 @@ def test_where_no_script_can_run_formulas_answer_and_say_so(predictor: SizingPre
     assert any(reason.code == "OUT_OF_DISTRIBUTION" for reason in found.reasons)
 
 
-def test_what_neither_path_knows_is_refused_with_a_whole_gpu(
+def test_what_neither_path_knows_is_refused_without_advice(
     predictor: SizingPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sizing, "trace_script", lambda *_, **__: Traced(None, "no module named wonders"))
@@ -127,7 +127,7 @@ def test_what_neither_path_knows_is_refused_with_a_whole_gpu(
     found = estimate("train.py", model=predictor, folder=tmp_path)
     assert found.memory.refused
     assert found.trace is TraceCoverage.FAILED
-    assert found.recommendation.kind is ShareKind.WHOLE
+    assert found.recommendation.kind is ShareKind.NONE
     assert any("wonders" in text for text in found.warnings)
     assert found.to_dict()["memory"]["peak_bytes"] is None
     seen = estimate("train.py", model=predictor, folder=tmp_path, profile=STEADY)
@@ -294,7 +294,8 @@ def test_a_share_is_asked_for_only_where_the_size_is_known() -> None:
     assert recommend(_prediction(3 * GIB, 4 * GIB), "a100-80gb", world_size=2)[1].code == "DISTRIBUTED"
     larger, why = recommend(_prediction(50 * GIB, 60 * GIB), "a100-40gb")
     assert (why.code, fits(60 * GIB)[larger.gpu]) == ("TOO_LARGE", True)
-    assert recommend(_prediction(900 * GIB, 999 * GIB), "h100")[1].code == "FITS_NONE"
+    none, why = recommend(_prediction(900 * GIB, 999 * GIB), "h100")
+    assert (none.kind, none.count, why.code) == (ShareKind.NONE, 0, "FITS_NONE")
 
 
 def test_activity_is_flagged_as_unvalidated_and_replaced_by_a_measurement() -> None:

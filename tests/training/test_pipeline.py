@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kopt.core.settings import Settings
-from kopt.models.registry.registry import NotRegisteredError, Registry
+from kopt.models.registry.registry import NotRegisteredError, Registry, RegistryError
 from kopt.training.pipeline.progress import Event
 from kopt.training.pipeline.protocols import GateRules
 from kopt.training.pipeline.run import TrainingError, TrainingOutcome, TrainOptions, train
@@ -83,6 +83,30 @@ def test_a_better_challenger_is_promoted_and_a_worse_one_refused(run: Any, gener
     assert registry.resolve("ratios").version == good.model.version
     assert registry.resolve("ratios", "challenger").version == bad.model.version
     assert "error grows" in registry.get("ratios", bad.model.version).gate_summary
+
+
+def test_made_up_data_never_replaces_a_champion_of_real_data_and_both_have_figures(
+    run: Any, generated: Any, registry: Registry
+) -> None:
+    measured = generated(1).read()
+
+    class Measured:
+        def read(self) -> Any:
+            return dataclasses.replace(measured, name="services")
+
+    poor = run(Measured(), bias=0.5)
+    registry.promote("ratios", poor.model.version, force=True)
+    toy = run(generated(2))
+    assert not toy.promoted
+    assert [reason.code for reason in toy.decision.reasons] == ["EXAMPLE_DATA", "BETTER"]
+    assert registry.resolve("ratios").version == poor.model.version
+    with pytest.raises(RegistryError, match="made-up example data"):
+        registry.promote("ratios", toy.model.version)
+    rows = {row.metric: row.values for row in registry.compare("ratios", ("champion", "challenger"))}
+    champion, challenger = rows["all/mase_5min"]
+    assert champion > challenger, "the champion's figure is of the challenger's rows"
+    assert all(value is not None for values in rows.values() for value in values)
+    assert not any(name.startswith("champion/") for name in rows)
 
 
 def test_a_model_that_sees_the_future_is_refused_however_good_it_looks(run: Any, generated: Any) -> None:
@@ -197,8 +221,7 @@ def test_mlflow_has_parameters_figures_by_slice_plots_data_digest_and_the_model(
     wanted = {f"{s}/mase_ratio_{m}min" for s in ("all", "regime new services", "step 5 min") for m in (5, 30, 60)}
     assert wanted <= set(logged.metrics)
     plots = {item.path for item in client.list_artifacts(outcome.model.run_id, "plots")}
-    assert {"plots/calibration.html", "plots/lending_frontier.html", "plots/plotly.min.js"} <= plots
-    assert any(name.startswith("plots/fan_") for name in plots)
+    assert plots == {"plots/plots.html"}
     model = {item.path for item in client.list_artifacts(outcome.model.run_id, "model")}
     assert model == {"model/model.json", "model/ratios.json", "model/signature.json"}
 

@@ -51,6 +51,10 @@ class BandwidthDataset:
             result.update(name.encode())
         return result.hexdigest()
 
+    @property
+    def is_example(self) -> bool:
+        return False
+
     def group(self, name: str) -> str:
         return next(row.machine_class for row in self.rows if row.machine == name)
 

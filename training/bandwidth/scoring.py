@@ -13,6 +13,7 @@ from kopt.core.hardware.bandwidth import BandwidthEstimate
 from kopt.core.reason import Reason
 from kopt.models.bandwidth.intervals import Regime, regime
 from kopt.models.bandwidth.rows import MeasuredRow
+from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
 
 _FIRST_LIMIT = 0.5
@@ -166,23 +167,13 @@ class BandwidthScoring:
         scores: Sequence[MachineScore],
         backtests: Mapping[str, Backtest],
     ) -> Sequence[Path]:
-        """Median errors of machines, as plotly bars beside their script."""
-        import plotly.graph_objects as go
-        from plotly.offline import get_plotlyjs
-
-        script = folder / "plotly.min.js"
-        script.write_text(get_plotlyjs(), encoding="utf-8")
+        """Median errors of machines."""
         runs = sorted((score.run for score in scores), key=lambda run: run.series)
-        figure = go.Figure(
-            [
-                go.Bar(name=where, x=[run.series for run in runs], y=[_error_of(run, where) for run in runs])
-                for where in (Regime.LARGE.value, Regime.LATENCY.value)
-            ]
-        )
-        figure.update_layout(title="Median error on unseen machines", template="plotly_white", height=560)
-        page = folder / "bandwidth.html"
-        figure.write_html(page, include_plotlyjs="directory", full_html=True, div_id="bandwidth")
-        return (script, page)
+        figure = new_figure("Median error on unseen machines", "machine", "relative error", height_px=560)
+        for where in (Regime.LARGE.value, Regime.LATENCY.value):
+            figure.add_bar(name=where, x=[run.series for run in runs], y=[_error_of(run, where) for run in runs])
+        figure.update_yaxes(tickformat=".0%")
+        return (write_plot_page(folder, {"bandwidth": figure}),)
 
     def write(self, forecasts: Sequence[MachineRun], path: Path) -> None:
         path.write_text(json.dumps([asdict(machine_run) for machine_run in forecasts]), encoding="utf-8")

@@ -42,6 +42,10 @@ class LogDataset:
             result.update(digest_of(labelled_log).encode())
         return result.hexdigest()
 
+    @property
+    def is_example(self) -> bool:
+        return False
+
     def group(self, name: str) -> str:
         """Frameworks with the same log messages are left out together."""
         return next(family_of(log.framework) for log in self.logs if log.name == name)

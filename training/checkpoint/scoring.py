@@ -12,6 +12,7 @@ import numpy as np
 from kopt.core.reason import Reason
 from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.data.joblogs.labelled import LabelledLog
+from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
 
 Answer = tuple[LineLabel, JobState, bool]
@@ -254,27 +255,17 @@ class CheckpointScoring:
         scores: Sequence[LogScore],
         backtests: Mapping[str, Backtest],
     ) -> Sequence[Path]:
-        """The confusion matrix of line labels, as a plotly heat map beside its script."""
-        import plotly.graph_objects as go
-        from plotly.offline import get_plotlyjs
-
-        script = folder / "plotly.min.js"
-        script.write_text(get_plotlyjs(), encoding="utf-8")
+        """The confusion matrix of line labels."""
         confusion = Counter[str]()
         for score in scores:
             confusion.update(score.run.labels)
         names = sorted({name for pair in confusion for name in pair.split(">")})
         cells = np.array([[confusion[f"{actual}>{predicted}"] for predicted in names] for actual in names], float)
         shares = cells / np.maximum(1, cells.sum(axis=1, keepdims=True))
-        figure = go.Figure(
-            go.Heatmap(z=shares, x=names, y=names, text=cells, texttemplate="%{text}", colorscale="Blues")
-        )
-        figure.update_layout(title="Lines of unseen frameworks", template="plotly_white", height=560)
-        figure.update_xaxes(title="predicted")
-        figure.update_yaxes(title="actual", autorange="reversed")
-        page = folder / "labels.html"
-        figure.write_html(page, include_plotlyjs="directory", full_html=True, div_id="labels")
-        return (script, page)
+        figure = new_figure("Lines of unseen frameworks", "predicted", "actual", height_px=560)
+        figure.add_heatmap(z=shares, x=names, y=names, text=cells, texttemplate="%{text}", colorscale="Blues")
+        figure.update_yaxes(autorange="reversed")
+        return (write_plot_page(folder, {"labels": figure}),)
 
     def write(self, forecasts: Sequence[LogRun], path: Path) -> None:
         path.write_text(json.dumps([asdict(log_run) for log_run in forecasts]), encoding="utf-8")

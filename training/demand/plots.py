@@ -1,8 +1,4 @@
-"""Pictures of a training run as plotly pages: calibration, forecast fans, lending frontier.
-
-Pages name plotly.js by a relative path and carry no copy of it, so that a run stays small; ``plotly.min.js`` lies
-beside them.
-"""
+"""Figures of a demand training: calibration, forecast fans, lending frontier."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +10,7 @@ from kopt.data.demand.rolling import GPUS, Forecasts
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import steps_ahead
 from kopt.training.demand.evaluate import Score
+from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 
 _FAN_DAYS = 2
 _FANS = 6
@@ -23,25 +20,17 @@ _FACTORS = np.geomspace(0.4, 4.0, 40)
 def write_plots(
     folder: Path, scores: Sequence[Score], series: Sequence[DemandSeries], forecasts: Sequence[Forecasts]
 ) -> tuple[Path, ...]:
-    """Write every picture into ``folder``; returns the files."""
-    from plotly.offline import get_plotlyjs
-
+    """Write every figure into one page in ``folder``; returns the files."""
     by_name = {demand_series.name: demand_series for demand_series in series}
     figures = {"calibration": calibration(scores), "lending_frontier": lending_frontier(scores)}
-    for item in _most_telling(forecasts):
-        figures[f"fan_{''.join(c if c.isalnum() else '_' for c in item.series)}"] = fan(by_name[item.series], item)
-    written = [folder / "plotly.min.js"]
-    written[0].write_text(get_plotlyjs(), encoding="utf-8")
-    for name, figure in figures.items():
-        path = folder / f"{name}.html"
-        figure.write_html(path, include_plotlyjs="directory", full_html=True, div_id=name)
-        written.append(path)
-    return tuple(written)
+    for number, item in enumerate(_most_telling(forecasts), 1):
+        figures[f"fan_{number}"] = fan(by_name[item.series], item)
+    return (write_plot_page(folder, figures),)
 
 
 def calibration(scores: Sequence[Score]) -> Any:
     """How often demand stayed at or below each quantile, by horizon; on the diagonal is right."""
-    figure = _figure("Calibration", "promised probability", "observed share of moments")
+    figure = new_figure("Calibration", "promised probability", "observed share of moments")
     figure.add_scatter(x=[0.4, 1], y=[0.4, 1], mode="lines", name="perfect", line={"dash": "dot", "color": "gray"})
     for horizon_s in sorted({score.horizon_s for score in scores}):
         mine = [score for score in scores if score.horizon_s == horizon_s]
@@ -53,7 +42,7 @@ def calibration(scores: Sequence[Score]) -> Any:
 
 def lending_frontier(scores: Sequence[Score]) -> Any:
     """Share of 64 GPUs lent against violation, as the q95 forecast is scaled up and down; higher and left is better."""
-    figure = _figure("Lending frontier", "moments with too few GPUs", "share of GPUs lent")
+    figure = new_figure("Lending frontier", "moments with too few GPUs", "share of GPUs lent")
     for horizon_s in sorted({score.horizon_s for score in scores}):
         mine = [score.moments for score in scores if score.horizon_s == horizon_s]
         points = []
@@ -76,7 +65,7 @@ def fan(series: DemandSeries, forecasts: Forecasts) -> Any:
     displayed = forecasts.origins >= forecasts.origins[-1] - _FAN_DAYS * 86_400 // series.step_s
     hours = (forecasts.origins[displayed] + ahead) * series.step_s / 3600
     title = f"{series.name}: forecasts {forecasts.horizons_s[column] // 60} min ahead"
-    figure = _figure(title, "hours since the start of the series", f"{series.unit} per {series.step_s // 60} min")
+    figure = new_figure(title, "hours since the start of the series", f"{series.unit} per {series.step_s // 60} min")
     for level, quantile in reversed(list(enumerate(forecasts.quantiles))):
         fill = "tozeroy" if quantile > 0.5 else None
         figure.add_scatter(
@@ -97,11 +86,3 @@ def fan(series: DemandSeries, forecasts: Forecasts) -> Any:
 def _most_telling(forecasts: Sequence[Forecasts]) -> list[Forecasts]:
     """The services with the most demand."""
     return sorted(forecasts, key=lambda forecast: -float(forecast.value[:, 0, 0].mean()))[:_FANS]
-
-
-def _figure(title: str, x: str, y: str) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    figure.update_layout(title=title, xaxis_title=x, yaxis_title=y, template="plotly_white", height=480)
-    return figure

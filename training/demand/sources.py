@@ -12,6 +12,9 @@ from kopt.data.demand.generator import generate
 from kopt.data.demand.load import load
 from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
 
+GENERATOR = "generator"
+"""The source that SERIES.csv names for made-up services."""
+GENERATED = "generated"
 MINIMUM_DAYS = 2.0
 """Shorter series have no day of history with a day to be tested on."""
 
@@ -41,6 +44,12 @@ class DemandDataset:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(demand_series.name for demand_series in self.series)
+
+    @property
+    def is_example(self) -> bool:
+        """Whether every series comes from the generator."""
+        sources = {self.info[name].source if name in self.info else "" for name in self.names}
+        return self.name == GENERATED or sources == {GENERATOR}
 
     def size(self, name: str) -> int:
         """Buckets of a series."""
@@ -95,7 +104,7 @@ class GeneratedSource:
     seed: int = 0
 
     def read(self) -> DemandDataset:
-        return dataset("generated", generate(self.services, self.days, seed=self.seed))
+        return dataset(GENERATED, generate(self.services, self.days, seed=self.seed))
 
 
 def dataset(name: str, series: Sequence[DemandSeries], info: Mapping[str, SeriesInfo] | None = None) -> DemandDataset:

@@ -122,6 +122,11 @@ class Dataset(Protocol):
     @property
     def digest(self) -> str: ...
 
+    @property
+    def is_example(self) -> bool:
+        """Whether all of it was made up, to have something to look at."""
+        ...
+
     def group(self, name: str) -> str:
         """What ``name`` is left out together with."""
         ...

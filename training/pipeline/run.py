@@ -13,15 +13,18 @@ from typing import Any
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
 from kopt.models.registry.artifact import library_versions
-from kopt.models.registry.registry import RegisteredModel, Registry
+from kopt.models.registry.registry import OPPONENT, RegisteredModel, Registry
 from kopt.training.pipeline.fits import Fits
 from kopt.training.pipeline.mlflow_run import Logbook
 from kopt.training.pipeline.progress import Event, Progress, silent
-from kopt.training.pipeline.protocols import Dataset, GateDecision, GateRules, Part, Recipe, Source
+from kopt.training.pipeline.protocols import Backtest, Champion, Dataset, GateDecision, GateRules, Part, Recipe, Source
 from kopt.training.pipeline.recipe import folds, recipe_of
 from kopt.training.pipeline.steps import RunFolder, TrainingError, code_digest, digest_of
 from kopt.training.pipeline.tasks import Tasks
 from kopt.training.pipeline.worker import UnusableModelError
+
+EXAMPLE_TAG = "example_data"
+"""On a version that was trained on made-up data alone."""
 
 __all__ = ["TrainOptions", "TrainingError", "TrainingOutcome", "train"]
 
@@ -137,13 +140,18 @@ class _Run:
                 True, (Reason("CHAMPION", f"Is the champion already. {registered.gate_summary}".strip()),)
             )
         else:
-            decision = self._gate_decision(fits, parts, challenger, champion)
+            decision = self._gate_decision(fits, log, parts, challenger, champion)
         model = registered or self._register(fits, log, summaries)
         self._report(log, parts, fits, challenger, decision)
         return self._decide(fits, model, champion, decision, summaries)
 
     def _gate_decision(
-        self, fits: Fits, parts: Sequence[Part], challenger: Sequence[Any], champion: RegisteredModel | None
+        self,
+        fits: Fits,
+        log: Logbook,
+        parts: Sequence[Part],
+        challenger: Sequence[Any],
+        champion: RegisteredModel | None,
     ) -> GateDecision:
         note: tuple[Reason, ...] = ()
         current = None
@@ -156,8 +164,26 @@ class _Run:
         rules, backtests = self.options.rules, fits.backtests(parts)
         result = self.recipe.scoring.decide(self.dataset, parts, challenger, backtests, current, rules)
         result = replace(result, reasons=(*result.reasons, *note))
+        if current is not None:
+            log.figures(self._champion_metrics(current, parts, backtests))
+        if champion is not None and self.dataset.is_example and EXAMPLE_TAG not in champion.tags:
+            result = _refused_example(result)
         self.progress(Event("gate", 1, 1, result.summary))
         return result
+
+    def _champion_metrics(
+        self, champion: Champion, parts: Sequence[Part], backtests: Mapping[str, Backtest]
+    ) -> Mapping[str, float]:
+        """The champion's figures on the rows that the challenger was tested on, also on those it was trained on."""
+        scoring = self.recipe.scoring
+        replayed: dict[str, Backtest] = {}
+        for part in parts:
+            keys = [scoring.key(forecast) for forecast in backtests[part.name].forecasts]
+            if not all(key in champion.forecasts for key in keys):
+                return {}
+            replayed[part.name] = Backtest(tuple(champion.forecasts[key] for key in keys), 0.0)
+        metrics = scoring.metrics(scoring.summarise(scoring.scores(self.dataset, parts, replayed)))
+        return {f"{OPPONENT}{name}": value for name, value in metrics.items()}
 
     def _open_log(self) -> Logbook:
         run_id = self.run.note("mlflow")["run_id"] if self.run.has("mlflow") else None
@@ -175,6 +201,7 @@ class _Run:
     def _register(self, fits: Fits, log: Logbook, summaries: tuple[Any, ...]) -> RegisteredModel:
         self.progress(Event("register", 0, 1))
         tags = {"training": self.run.digest, "dataset": self.dataset.name, "dataset_digest": self.dataset.digest}
+        tags |= {EXAMPLE_TAG: "true"} if self.dataset.is_example else {}
         log.figures(self.recipe.scoring.metrics(summaries))
         model = self.registry.register(fits.signed_model(), run_id=log.run_id, tags=tags)
         self.progress(Event("register", 1, 1, f"{model.name} version {model.version}"))
@@ -220,3 +247,9 @@ class _Run:
             fits.kept,
             time.monotonic() - self.began,
         )
+
+
+def _refused_example(decision: GateDecision) -> GateDecision:
+    """Made-up data says nothing about what a champion of real data is asked."""
+    text = "Trained on made-up example data; it is compared with the champion, and never takes its place."
+    return replace(decision, passed=False, reasons=(Reason("EXAMPLE_DATA", text), *decision.reasons))

@@ -46,6 +46,10 @@ class SizingDataset:
         """sha256 over names, inputs and measurements."""
         return _digest(self.runs)
 
+    @property
+    def is_example(self) -> bool:
+        return False
+
     def group(self, name: str) -> str:
         """A family of one source is left out whole; its name is the group."""
         return name

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kopt.core.reason import Reason
+from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
 
 Array = NDArray[np.float64]
@@ -140,13 +141,11 @@ class SizingScoring:
         scores: Sequence[SizeScore],
         backtests: Mapping[str, Backtest],
     ) -> Sequence[Path]:
-        """Predicted against measured, with intervals, as a plotly page beside its script."""
-        import plotly.graph_objects as go
-        from plotly.offline import get_plotlyjs
-
-        script = folder / "plotly.min.js"
-        script.write_text(get_plotlyjs(), encoding="utf-8")
-        figure = go.Figure()
+        """Predicted against measured, with intervals."""
+        figure = new_figure("Sizes of unseen families", "measured, GiB", "predicted, GiB", height_px=560)
+        ends = [value / 2**30 for run in (score.run for score in scores) for value in (run.measured, run.centre)]
+        both = [min(ends, default=1.0), max(ends, default=1.0)]
+        figure.add_scatter(x=both, y=both, mode="lines", name="equal", line={"dash": "dot", "color": "gray"})
         for kind in sorted({score.run.kind for score in scores}):
             runs = [score.run for score in scores if score.run.kind == kind]
             bars = {
@@ -164,12 +163,9 @@ class SizingScoring:
                 name=kind,
                 text=[run.run for run in runs],
             )
-        figure.update_layout(title="Sizes of unseen families", template="plotly_white", height=560)
-        figure.update_xaxes(title="measured, GiB", type="log")
-        figure.update_yaxes(title="predicted, GiB", type="log")
-        page = folder / "sizes.html"
-        figure.write_html(page, include_plotlyjs="directory", full_html=True, div_id="sizes")
-        return (script, page)
+        figure.update_xaxes(type="log")
+        figure.update_yaxes(type="log")
+        return (write_plot_page(folder, {"sizes": figure}),)
 
     def write(self, forecasts: Sequence[SizedRun], path: Path) -> None:
         pq.write_table(pa.Table.from_pylist([asdict(sized_run) for sized_run in forecasts], schema=_SCHEMA), path)

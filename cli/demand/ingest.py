@@ -158,7 +158,7 @@ async def _ingester(
     from kopt.controllers.ingest.ingester import Ingester
 
     async with connected(prometheus, load_settings().endpoint, token_file) as connections:
-        ingester = Ingester(connections.read, connections.push, settings, report)
+        ingester = Ingester(connections.read, connections.push, settings, report, read_group=connections.read_group)
         try:
             yield ingester
         finally:

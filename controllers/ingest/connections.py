@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kopt.controllers.ingest.ingester import Push, Read
+from kopt.controllers.ingest.grouping import Read, ReadGroup
+from kopt.controllers.ingest.ingester import Push
 from kopt.controllers.ingest.prometheus import Prometheus, PrometheusError
 
 _PUSH_S = 30.0
@@ -19,6 +20,7 @@ class Connections:
 
     read: Read
     push: Push
+    read_group: ReadGroup
 
 
 @contextlib.asynccontextmanager
@@ -40,4 +42,4 @@ async def connected(
         Prometheus(prometheus, token=token if token_file else None, authority=authority) as server,
         AsyncPredictionClient(predictions, deadline_s=_PUSH_S, longest_pause_s=_LONGEST_PAUSE_S) as client,
     ):
-        yield Connections(server.buckets, client.push_demand)
+        yield Connections(server.buckets, client.push_demand, server.grouped)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kopt.cluster.runtime.backoff import Backoff
+from kopt.controllers.ingest.grouping import GroupedReads, Read, ReadGroup
 from kopt.controllers.ingest.prometheus import Buckets, PrometheusError
 from kopt.core.scheduling.demand_source import DemandSource
 from kopt.serving.client.client import EndpointFailure, RequestRefused
@@ -20,15 +21,13 @@ from kopt.serving.contract.live_answers import PushedDemand
 
 _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 5.0
-Read = Callable[[DemandSource, int, int], Awaitable[Buckets]]
-"""The buckets from one to another. Raises PrometheusError."""
 Push = Callable[[str, Sequence[float], Sequence[float | None]], Awaitable[PushedDemand]]
 """Service, starts and values. Raises EndpointFailure, AnswerError or RequestRefused."""
 
 
 @dataclass(frozen=True)
 class IngestSettings:
-    """``at_once`` sources are read and pushed at a time; those that failed share ``failed_at_once``."""
+    """``at_once`` queries or pushes are under way at a time; sources that failed share ``failed_at_once``."""
 
     backfill_s: float = 14 * 86_400.0
     """How much is read of a source that is new; the endpoint keeps two weeks."""
@@ -76,7 +75,7 @@ Report = Callable[[Followed], None]
 
 
 class Ingester:
-    """``report`` is called after every pass over a source."""
+    """``report`` is called after every pass over a source. Without ``read_group`` each source is a query."""
 
     def __init__(
         self,
@@ -85,11 +84,13 @@ class Ingester:
         settings: IngestSettings | None = None,
         report: Report = lambda _: None,
         clock: Callable[[], float] = time.time,
+        read_group: ReadGroup | None = None,
     ) -> None:
         self._read, self._push, self._report, self._clock = read, push, report, clock
         self._settings = settings or IngestSettings()
         self._slots = asyncio.Semaphore(self._settings.at_once)
         self._failed_slots = asyncio.Semaphore(self._settings.failed_at_once)
+        self._grouped = None if read_group is None else GroupedReads(read, read_group, self._slots)
         self._tasks: dict[str, tuple[Followed, asyncio.Task[None]]] = {}
 
     @property
@@ -140,45 +141,60 @@ class Ingester:
 
     async def _attempt(self, followed: Followed) -> None:
         """One pass; whatever happens to it is said in ``followed`` and costs no other source anything."""
-        async with self._failed_slots if followed.state is SourceState.FAILING else self._slots:
-            try:
+        try:
+            if await self._pass(followed):
+                _LOG.warning("demand of %s: the endpoint has lost its history; pushing again", followed.source.series)
+                followed.pushed, followed.read_to = {}, None
                 await self._pass(followed)
-            except (PrometheusError, EndpointFailure, AnswerError, RequestRefused) as error:
-                self._failed(followed, _reason(error), str(error))
-            except Exception as error:  # noqa: BLE001 - edge of a task: a bug must not end what others rely on
-                _LOG.exception("demand of %s: this is a bug", followed.source.series)
-                self._failed(followed, "Bug", type(error).__name__)
-            else:
-                self._succeeded(followed)
+        except (PrometheusError, EndpointFailure, AnswerError, RequestRefused) as error:
+            self._failed(followed, _reason(error), str(error))
+        except Exception as error:  # noqa: BLE001 - edge of a task: a bug must not end what others rely on
+            _LOG.exception("demand of %s: this is a bug", followed.source.series)
+            self._failed(followed, "Bug", type(error).__name__)
+        else:
+            self._succeeded(followed)
         self._report(followed)
 
-    async def _pass(self, followed: Followed) -> None:
-        last = self._last_ended()
-        # Not the oldest one that is kept: it could have been dropped by the time it arrives.
-        first = min(last, last - _buckets(self._settings.backfill_s) + 2)
-        reread = _buckets(self._settings.reread_s)
-        if followed.read_to is not None:
-            # From before the last pass, which an outage may have put long ago.
-            first = max(first, min(followed.read_to, last) - reread + 1)
-        buckets = await self._read(followed.source, first, last)
-        await self._push_new(followed, buckets)
-        followed.pushed = {bucket: value for bucket, value in buckets.items() if bucket > last - reread}
+    async def _pass(self, followed: Followed) -> bool:
+        """Whether the endpoint turned out to have lost what it had."""
+        first, last = self._span(followed)
+        failing = followed.state is SourceState.FAILING
+        slots = self._failed_slots if failing else self._slots
+        if self._grouped is not None and not failing and self._grouped.takes(followed.source, first, last):
+            buckets = await self._grouped.read(followed.source, first, last)
+            async with slots:
+                lost = await self._push_new(followed, buckets)
+        else:
+            # In one slot: two weeks of every source at once would not fit into the memory.
+            async with slots:
+                buckets = await self._read(followed.source, first, last)
+                lost = await self._push_new(followed, buckets)
+        followed.pushed = {b: value for b, value in buckets.items() if b > last - _buckets(self._settings.reread_s)}
         followed.read_to = last
         followed.newest = max(buckets, default=followed.newest)
         followed.state = SourceState.CURRENT if last in buckets else SourceState.SILENT
+        return lost
 
-    async def _push_new(self, followed: Followed, buckets: Buckets) -> None:
+    def _span(self, followed: Followed) -> tuple[int, int]:
+        """The first and the last bucket to read."""
+        last = self._last_ended()
+        # Not the oldest one that is kept: it could have been dropped by the time it arrives.
+        first = min(last, last - _buckets(self._settings.backfill_s) + 2)
+        if followed.read_to is not None:
+            # From before the last pass, which an outage may have put long ago.
+            first = max(first, min(followed.read_to, last) - _buckets(self._settings.reread_s) + 1)
+        return first, last
+
+    async def _push_new(self, followed: Followed, buckets: Buckets) -> bool:
+        """Whether the endpoint has much less than it had."""
         new = {bucket: value for bucket, value in sorted(buckets.items()) if followed.pushed.get(bucket) != value}
         followed.changed = 0
         if not new:
-            return
+            return False
         pushed = await self._push(followed.source.series, [bucket * GRID_S for bucket in new], list(new.values()))
         followed.changed = pushed.changed
         known, followed.known = followed.known, pushed.buckets
-        if pushed.buckets < known // 2:
-            _LOG.warning("demand of %s: the endpoint has lost its history; it is pushed again", followed.source.series)
-            followed.pushed, followed.read_to = {}, None
-            await self._pass(followed)
+        return pushed.buckets < known // 2
 
     def _failed(self, followed: Followed, reason: str, error: str) -> None:
         if followed.reason != reason:

@@ -101,7 +101,8 @@ class Replica(LedReplica):
             await asyncio.Event().wait()
             return
         ingest = self._settings.ingest
-        ingester = Ingester(self._connections.read, self._connections.push, ingest, self._report)
+        ends = self._connections
+        ingester = Ingester(ends.read, ends.push, ingest, self._report, read_group=ends.read_group)
         self._ingester = ingester
         try:
             while True:

@@ -5,18 +5,20 @@
 
 import math
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import orjson
 
 from kopt.core.scheduling.demand_source import DemandSource
-from kopt.formats.serving_metrics import STEP
+from kopt.formats.serving_metrics import STEP, grouped_query_of
 from kopt.serving.contract.common import GRID_S
 
 LARGEST_ANSWER_BYTES = 4 << 20
 """One series of two weeks is 150 KiB."""
+_NO_ANSWER = "this is not Prometheus' answer to a range query"
 Buckets = dict[int, float]
 """Requests by bucket, numbered from 1970; a bucket that is not there is a gap."""
 
@@ -56,18 +58,29 @@ class Prometheus:
 
     async def buckets(self, source: DemandSource, first: int, last: int) -> Buckets:
         """What was measured in the buckets ``first`` to ``last``. Raises PrometheusError."""
+        return read_matrix(await self._range(source.query, first, last), first, last)
+
+    async def grouped(self, sources: Sequence[DemandSource], first: int, last: int) -> list[Buckets | PrometheusError]:
+        """``buckets`` of sources of one engine with the same names of labels, in their order, by one query.
+
+        What is wrong with one series stays with its source. Raises PrometheusError where the query as a whole fails.
+        """
+        query = grouped_query_of(sources[0].engine, [dict(source.labels) for source in sources])
+        return read_groups(await self._range(query, first, last), sources, first, last)
+
+    async def _range(self, query: str, first: int, last: int) -> Any:
         # A point is the end of its bucket, as PromQL looks back.
-        form = {
-            "query": source.query.replace(STEP, f"{GRID_S}s"),
-            "start": str((first + 1) * GRID_S),
-            "end": str((last + 1) * GRID_S),
-            "step": str(GRID_S),
-            "timeout": f"{self._timeout_s:g}s",
-            # Thanos then fails rather than leave out the stores that are down; others ignore it.
-            "partial_response": "false",
-        }
-        document = await self._post(form)
-        return read_matrix(document, first, last)
+        return await self._post(
+            {
+                "query": query.replace(STEP, f"{GRID_S}s"),
+                "start": str((first + 1) * GRID_S),
+                "end": str((last + 1) * GRID_S),
+                "step": str(GRID_S),
+                "timeout": f"{self._timeout_s:g}s",
+                # Thanos then fails rather than leave out the stores that are down; others ignore it.
+                "partial_response": "false",
+            }
+        )
 
     async def _post(self, form: dict[str, str]) -> Any:
         headers = {} if self._token is None else {"authorization": f"Bearer {self._token()}"}
@@ -79,7 +92,7 @@ class Prometheus:
         except httpx.HTTPError as error:
             raise PrometheusError("Unreachable", f"Prometheus cannot be reached: {type(error).__name__}") from error
         try:
-            document = httpx.Response(200, content=body).json()
+            document = orjson.loads(body)
         except (ValueError, RecursionError) as error:
             raise PrometheusError("BadAnswer", f"Prometheus answered {reply.status_code} without JSON") from error
         if reply.status_code != 200:
@@ -100,22 +113,57 @@ async def _bounded(reply: httpx.Response) -> bytes:
 
 def read_matrix(document: Any, first: int, last: int) -> Buckets:
     """The one series of an answer to a range query. Raises PrometheusError for several, and for what is no demand."""
+    series = _series_of(document)
+    if len(series) > 1:
+        text = f"the query gives {len(series)} series; sum them to one, as in sum(increase(…))"
+        raise PrometheusError("SeveralSeries", text)
+    return _read_series(series[0], first, last) if series else {}
+
+
+def read_groups(
+    document: Any, sources: Sequence[DemandSource], first: int, last: int
+) -> list[Buckets | PrometheusError]:
+    """The series of an answer to a grouped query by the labels of ``sources``; empty where there is none."""
+    names = [name for name, _ in sources[0].labels]
+    by_labels: dict[tuple[str, ...], Any] = {}
+    for item in _series_of(document):
+        try:
+            metric = item["metric"]
+            # A label that is absent is an empty one.
+            by_labels[tuple([metric.get(name, "") for name in names])] = item
+        except (KeyError, TypeError, AttributeError) as error:
+            raise PrometheusError("BadAnswer", _NO_ANSWER) from error
+    result: list[Buckets | PrometheusError] = []
+    for source in sources:
+        item = by_labels.get(tuple([value for _, value in source.labels]))
+        try:
+            result.append({} if item is None else _read_series(item, first, last))
+        except PrometheusError as error:
+            result.append(error)
+    return result
+
+
+def _series_of(document: Any) -> list[Any]:
     try:
         series = document["data"]["result"]
-        if len(series) > 1:
-            text = f"the query gives {len(series)} series; sum them to one, as in sum(increase(…))"
-            raise PrometheusError("SeveralSeries", text)
-        points = [(float(at_s), float(value)) for item in series for at_s, value in item["values"]]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise PrometheusError("BadAnswer", "this is not Prometheus' answer to a range query") from error
+        return [series[i] for i in range(len(series))]
+    except (KeyError, IndexError, TypeError) as error:
+        raise PrometheusError("BadAnswer", _NO_ANSWER) from error
+
+
+def _read_series(item: Any, first: int, last: int) -> Buckets:
     buckets: Buckets = {}
-    for at_s, value in points:
-        bucket = round(at_s / GRID_S) - 1 if math.isfinite(at_s) else -1
-        if not first <= bucket <= last or abs(at_s - (bucket + 1) * GRID_S) > 1:
-            raise PrometheusError("BadAnswer", "Prometheus answered for times that it was not asked for")
-        if math.isnan(value):
-            continue
-        if value < 0 or math.isinf(value):
-            raise PrometheusError("NoDemand", f"the query gives {value:g}, which is no number of requests")
-        buckets[bucket] = value
+    try:
+        for at, text in item["values"]:
+            at_s, value = float(at), float(text)
+            bucket = round(at_s / GRID_S) - 1 if math.isfinite(at_s) else -1
+            if not first <= bucket <= last or abs(at_s - (bucket + 1) * GRID_S) > 1:
+                raise PrometheusError("BadAnswer", "Prometheus answered for times that it was not asked for")
+            # Written so that neither a gap nor what is no number of requests passes.
+            if 0 <= value < math.inf:
+                buckets[bucket] = value
+            elif not math.isnan(value):
+                raise PrometheusError("NoDemand", f"the query gives {value:g}, which is no number of requests")
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise PrometheusError("BadAnswer", _NO_ANSWER) from error
     return buckets

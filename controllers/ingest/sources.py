@@ -89,6 +89,7 @@ def source_of(series: Any, fields: Any, default_labels: Mapping[str, str]) -> De
     if not isinstance(labels, Mapping) or not all(isinstance(value, str) for value in labels.values()):
         raise SourceError(f"{series}: labels are no mapping of names to texts")
     try:
-        return DemandSource(series, query_of(str(engine), labels))
+        sorted_labels = tuple(sorted((str(name), value) for name, value in labels.items()))
+        return DemandSource(series, query_of(str(engine), labels), str(engine), sorted_labels)
     except ValueError as error:
         raise SourceError(f"{series}: {error}") from error

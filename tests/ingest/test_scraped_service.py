@@ -20,10 +20,9 @@ from serving.conftest import MemorySource
 
 from kopt.controllers.ingest.connections import connected
 from kopt.controllers.ingest.ingester import Followed, Ingester, SourceState
-from kopt.core.scheduling.demand_source import DemandSource
+from kopt.controllers.ingest.sources import source_of
 from kopt.core.settings import Settings
 from kopt.features.store import DemandFeatureStore
-from kopt.formats.serving_metrics import query_of
 from kopt.models.registry.loading import shipped
 from kopt.serving.client.client import DemandQuery, History, PredictionClient
 from kopt.serving.endpoint.app import create_app
@@ -31,7 +30,9 @@ from kopt.serving.endpoint.assemble import Parts, assemble
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 GRID_S = 300
-CHAT = DemandSource("ml/chat", query_of("vLLM", {"namespace": "ml", "service": "chat"}))
+CHAT, ABSENT = (
+    source_of(f"ml/{name}", {"engine": "vLLM"}, {"namespace": "ml", "service": name}) for name in ("chat", "a.b|c")
+)
 PACE_S = 0.05
 
 
@@ -119,6 +120,10 @@ def endpoint(tmp_path: Path) -> Iterator[tuple[str, Settings]]:
 async def ingest(prometheus: str, url: str) -> Followed:
     async with connected(prometheus, url) as connections:
         (followed,) = await Ingester(connections.read, connections.push).once([CHAT])
+        assert followed.newest is not None
+        window = followed.newest - 5, followed.newest
+        alone = await connections.read(CHAT, *window)
+        assert await connections.read_group([CHAT, ABSENT], *window) == [alone, {}]
         return followed
 
 

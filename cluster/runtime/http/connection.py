@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from kopt.cluster.runtime.http.limits import BodyLimit, HttpLimits
@@ -22,6 +23,7 @@ class Listener(Protocol):
     body_limit: BodyLimit
     limits: HttpLimits
     shares: Shares
+    admits: Callable[[asyncio.Transport], bool]
     draining: bool
     term: int
 
@@ -49,7 +51,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's classes, and do what they say.
         self._transport = cast(asyncio.Transport, transport)
-        if self._closing or self._term != self._server.term:
+        if self._closing or self._term != self._server.term or not self._server.admits(self._transport):
             self.drop()
             return
         self._transport.set_write_buffer_limits(high=_UNREAD_BYTES)

@@ -230,12 +230,12 @@ async def serve(nodes: int, tls: Path | None) -> None:
     from kopt.cluster.client.api import connect
     from kopt.cluster.runtime.informer import Change, ChangeKind
     from kopt.cluster.runtime.signals import settle_memory
+    from kopt.cluster.runtime.tls_files import TlsFiles
     from kopt.controllers.extender.binding.request import Binder
     from kopt.controllers.extender.books.fleet import Fleet
     from kopt.controllers.extender.books.views import PodState
     from kopt.controllers.extender.calls.server import ExtenderServer, ServerSettings
     from kopt.controllers.extender.calls.service import Extender
-    from kopt.controllers.extender.calls.tls import TlsFiles
     from kopt.controllers.extender.metrics import ExtenderMetrics
     from kopt.controllers.extender.settings import ExtenderSettings
     from kopt.core.decision import Mode

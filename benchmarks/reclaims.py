@@ -74,8 +74,8 @@ def main() -> int:
 
 def _run(plane: Any) -> tuple[list[float], list[float]]:
     from controlplane.kueue import Kueue
-    from reallocation.conftest import CHART, POOL, SYSTEM, Controller
-    from reallocation.endpoint import endpoint
+    from lending.conftest import CHART, POOL, SYSTEM, Controller
+    from lending.endpoint import endpoint
 
     plane.api.namespace(SYSTEM)
     plane.api.namespace(SPACE, {"kaiwo.ai/managed": "true"})

@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def _run(plane: Any) -> int:
-    from webhook.conftest import CRD, SYSTEM, Webhooks
+    from admission.conftest import CRD, SYSTEM, Webhooks
 
     plane.apply_crds([CRD])
     plane.api.namespace(SYSTEM)
@@ -150,7 +150,7 @@ def _show_cpu(cases: Sequence[Case], spent: Sequence[tuple[float, float]]) -> No
 
 
 def _pod(name: str, namespace: str, labelled: bool = False) -> bytes:
-    from webhook.workloads import pod
+    from admission.workloads import pod
 
     one = pod(name, schedulerName="nobody")
     labels = {"labels": {QUEUE: "rest", SOURCE: "default"}} if labelled else {}

@@ -6,7 +6,8 @@ How to add one: ``docs/contributing/controller.md``. Nothing heavy is imported h
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kopt.cluster.runtime.options import ControllerOptions
+from kopt.cluster.runtime.options import ServerOptions
+from kopt.controllers.autoscaling.options import Options as AutoscalingOptions
 from kopt.controllers.evictions.options import Options as EvictionsOptions
 from kopt.controllers.ingest.options import Options as IngestOptions
 from kopt.controllers.lending.options import Options as LendingOptions
@@ -39,7 +40,7 @@ class ControllerSpec:
     """Has ``serve(settings)``."""
     ports: tuple[int, ...]
     """Default ports; the first is that of probes and metrics, unless the command says otherwise."""
-    options: type[ControllerOptions] | None = None
+    options: type[ServerOptions] | None = None
     """Of `kopt controller NAME`; None where the command, `kopt NAME`, has a module of its own in ``cli/cluster``."""
     aliases: tuple[str, ...] = ()
     """Earlier names of the command and of the chart's values; they still work."""
@@ -244,6 +245,12 @@ CONTROLLERS = (
         (9457,),
         IngestOptions,
         reads=("lendingpools.kaiwo.ai",),
+    ),
+    ControllerSpec(
+        "autoscaling",
+        "kopt.controllers.autoscaling.main",
+        (9459, 9458),
+        AutoscalingOptions,
     ),
 )
 """Every controller, in the order of their ports."""

@@ -11,7 +11,7 @@ import typer
 
 from kopt.cli.errors import usage_error
 from kopt.cli.options import seconds, span_text
-from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, OptionError
+from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, OptionError, ServerOptions
 from kopt.controllers.specs import CONTROLLERS, ControllerSpec
 
 app = typer.Typer(no_args_is_help=True, help="Controllers that run in a cluster.")
@@ -23,7 +23,7 @@ def controllers() -> None:
     """Controllers that run in a cluster."""
 
 
-def command_of(spec: ControllerSpec, options: type[ControllerOptions]) -> Callable[..., None]:
+def command_of(spec: ControllerSpec, options: type[ServerOptions]) -> Callable[..., None]:
     """A function that typer makes a command of."""
     fields = {field.name: field for field in dataclasses.fields(options)}
     hints = get_type_hints(options, include_extras=True)
@@ -50,12 +50,15 @@ def _serve(spec: ControllerSpec, settings: Any) -> None:
 
     from kopt.cluster.client.client_authority import ClientAuthorityError
     from kopt.cluster.runtime.json_logs import log_to_stderr
+    from kopt.cluster.runtime.tls_files import TlsError
 
     log_to_stderr()
     try:
         uvloop.run(importlib.import_module(spec.module).serve(settings))
     except ClientAuthorityError as error:
         usage_error(str(error), "--client-ca")
+    except TlsError as error:
+        usage_error(str(error), "--tls")
 
 
 def _position(field: "dataclasses.Field[Any]") -> tuple[bool, bool]:

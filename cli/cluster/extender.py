@@ -88,8 +88,8 @@ def extender(
 
     from kopt.cluster.runtime.json_logs import log_to_stderr
     from kopt.cluster.runtime.lease import LeaseSettings
+    from kopt.cluster.runtime.tls_files import TlsError
     from kopt.controllers.extender.calls.server import ServerSettings
-    from kopt.controllers.extender.calls.tls import TlsError
     from kopt.controllers.extender.leadership import LeadershipSettings
     from kopt.controllers.extender.main import ProcessSettings, serve
 

@@ -71,20 +71,29 @@ WorkloadMode = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControllerOptions(ABC):
-    """What every controller's command takes; the default of ``port`` is in the list of controllers."""
+class ServerOptions(ABC):
+    """What every command takes, also where no replica leads; the default of ``port`` is in the list of controllers."""
 
     kubeconfig: Annotated[
         Path | None, Flag("The cluster; else KUBECONFIG, the pod's account, ~/.kube.", metavar="FILE")
     ] = None
     host: Annotated[str, Flag("Interface to listen on.")] = "127.0.0.1"
     port: Annotated[int, Flag("Port of probes and metrics; 0 takes a free one.")] = 0
+
+    @abstractmethod
+    def settings(self) -> Any:
+        """What the controller's ``serve`` takes. Raises OptionError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerOptions(ServerOptions):
+    """What the commands take of which one replica leads."""
+
     namespace: Annotated[str, Flag("Namespace of the Lease.", environment="POD_NAMESPACE")] = "kopt-system"
     identity: Annotated[str, Flag("This replica's name in the Lease.", environment="POD_NAME")] = ""
 
     @abstractmethod
-    def settings(self) -> "ReplicaSettings":
-        """What the controller's ``serve`` takes. Raises OptionError."""
+    def settings(self) -> "ReplicaSettings": ...
 
     @property
     def replica(self) -> dict[str, Any]:

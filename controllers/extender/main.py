@@ -25,6 +25,7 @@ from kopt.cluster.runtime.events import WARNING, EventRecorder, EventSettings
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.signals import end_signals, run_until, settle_memory
+from kopt.cluster.runtime.tls_files import TlsFiles
 from kopt.controllers.extender.binding.request import Binder
 from kopt.controllers.extender.books.fleet import Fleet, Holding
 from kopt.controllers.extender.books.gpu_workloads import GpuWorkload, PlacedPod, Statuses, workload_of
@@ -34,7 +35,6 @@ from kopt.controllers.extender.books.topologies import TopologyReport, report_of
 from kopt.controllers.extender.books.views import PodState, mode_of_namespace
 from kopt.controllers.extender.calls.server import ExtenderServer, ServerSettings
 from kopt.controllers.extender.calls.service import Extender
-from kopt.controllers.extender.calls.tls import TlsFiles
 from kopt.controllers.extender.decision_log import PodDecision
 from kopt.controllers.extender.leadership import Leadership, LeadershipSettings
 from kopt.controllers.extender.metrics import ExtenderMetrics

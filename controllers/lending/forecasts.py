@@ -19,6 +19,11 @@ from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery, Hi
 
 _LOG = logging.getLogger(__name__)
 _UNIX_FROM_S = 1e9
+_SETTLED_S = 3.0
+"""From a bucket's end until it can be in the endpoint: the last scrape has to arrive (`kopt controller ingest`)."""
+_AWAITED_S = 30.0
+"""How long after a bucket's end forecasts that do not rest on it yet are requested again in short intervals."""
+_AWAITING_S = 3.0
 _KNOWN_HORIZONS_S = (300, 900, 1800, 3600, 7200)
 Ask = Callable[[DemandQuery], Awaitable[DemandForecast]]
 """Sends a request to ``/v1/demand``; raises without an answer."""
@@ -63,6 +68,27 @@ class Forecasts:
         oldest_s = min([known.at_s, *(at_s + GRID_S for at_s in data if at_s >= _UNIX_FROM_S)])
         # One from the future is from before the clock was set back: its age is unknown.
         return ForecastState.STALE if abs(now_s - oldest_s) > self._stale_s else ForecastState.FRESH
+
+    def due_s(self, refresh_s: float) -> float:
+        """Seconds until forecasts are requested again: after ``refresh_s``, and as soon as there may be a new bucket.
+
+        A decision that waits for the interval would come a minute after the samples that call for it.
+        """
+        now_s = self._clock()
+        since_end_s = now_s % GRID_S
+        data = [
+            forecast.data_at_s
+            for known in self._known.values()
+            for forecast in known.by_series.values()
+            if forecast.data_at_s is not None and forecast.data_at_s >= _UNIX_FROM_S
+        ]
+        if not data:
+            return refresh_s
+        if since_end_s < _SETTLED_S:
+            return min(refresh_s, _SETTLED_S - since_end_s)
+        if since_end_s < _AWAITED_S and min(data) < now_s - since_end_s:
+            return min(refresh_s, _AWAITING_S)
+        return min(refresh_s, GRID_S - since_end_s + _SETTLED_S)
 
     def views(self, pool: LendingPool, gpus: Mapping[str, int]) -> list[ServiceSnapshot]:
         """The pool's services with what their pods ask for, and with forecasts where these are fresh."""

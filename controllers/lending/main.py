@@ -117,7 +117,7 @@ class Replica(LedReplica):
     async def _keep_asking(self, planner: Planner) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.controller.refresh_s):
+                async with asyncio.timeout(self._forecasts.due_s(self._settings.controller.refresh_s)):
                     await self.cluster.pools_changed.wait()
             self.cluster.pools_changed.clear()
             # A task that ends would leave every pool without new forecasts.

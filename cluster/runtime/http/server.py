@@ -5,6 +5,7 @@ import errno
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -45,6 +46,8 @@ class HttpServer:
             largest_body_bytes if callable(largest_body_bytes) else lambda _: largest_body_bytes
         )
         self.shares = Shares(self.limits.connections, self.limits.buffered_bytes)
+        self.admits: Callable[[asyncio.Transport], bool] = lambda _: True
+        """Whether a caller may go on once TLS is agreed with; others are cut."""
         self.draining = False
         """Answers ask for their connection to be closed."""
         self.term = 0

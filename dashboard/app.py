@@ -43,10 +43,12 @@ def create_app(
     hosts: Sequence[str] = (),
     refresh_s: float = REFRESH_S,
     cluster: Cluster | None = None,
+    example: bool = False,
 ) -> FastAPI:
     """The pages over ``source``; by default over the endpoint, registry and home that ``settings`` name.
 
     ``hosts`` are further names under which the pages may be opened; ``cluster`` reads nodes and controllers.
+    ``example`` marks every page: what it shows is no real cluster's.
     """
     background: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
     if source is None:
@@ -78,7 +80,7 @@ def create_app(
     # FastAPI's own documentation pages load scripts from a CDN.
     app = FastAPI(title="kopt pages", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
     metrics = PageMetrics()
-    Routes(source, refresh_s, settings).add_to(app)
+    Routes(source, refresh_s, settings, example=example).add_to(app)
     app.add_api_route("/metrics", _reading(metrics), methods=["GET"])
     app.add_middleware(Guard, hosts=allowed_hosts(settings.api_host, hosts), metrics=metrics)
     return app
@@ -109,11 +111,16 @@ def _reading(metrics: PageMetrics) -> Callable[[], Response]:
 
 
 def serve(
-    settings: Settings, port: int | None = None, hosts: Sequence[str] = (), cluster: Cluster | None = None
+    settings: Settings,
+    port: int | None = None,
+    hosts: Sequence[str] = (),
+    cluster: Cluster | None = None,
+    *,
+    example: bool = False,
 ) -> None:
     """Serve the pages until the process is told to end; loopback unless the settings name another interface."""
     uvicorn.run(
-        create_app(settings, hosts=hosts, cluster=cluster),
+        create_app(settings, hosts=hosts, cluster=cluster, example=example),
         host=settings.api_host,
         port=settings.pages_port if port is None else port,
         log_level="warning",

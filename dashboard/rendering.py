@@ -19,8 +19,11 @@ from kopt.serving.demand.health import PSI_NOTICE
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
-def environment(navigation: Sequence[Page] = ()) -> Environment:
-    """The pages' templates, which lead to those of ``navigation``. An undefined name is an error, no empty string."""
+def environment(navigation: Sequence[Page] = (), *, example: bool = False) -> Environment:
+    """The pages' templates, which lead to those of ``navigation``. An undefined name is an error, no empty string.
+
+    ``example`` marks every page as one of an example cluster.
+    """
     folder = Path(__file__).parent
     env = Environment(
         # What pages share, and beside each page's view what it has of its own: ``jobs/template.html``.
@@ -46,6 +49,7 @@ def environment(navigation: Sequence[Page] = ()) -> Environment:
     env.globals |= {
         "asset": assets.addresses(),
         "navigation": navigation,
+        "example": example,
         "word_bytes": format_bytes,
         "word_hours": lambda hours: f"{hours} h" if hours < 48 else f"{hours // 24} days",
         "psi_notice": PSI_NOTICE,

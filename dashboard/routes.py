@@ -23,9 +23,9 @@ Endpoint = Callable[..., Awaitable[Response]]
 class Routes:
     """The routes over one source."""
 
-    def __init__(self, source: Source, refresh_s: float, settings: Settings) -> None:
+    def __init__(self, source: Source, refresh_s: float, settings: Settings, *, example: bool = False) -> None:
         self._source, self._refresh_s, self._settings = source, refresh_s, settings
-        self._templates = environment([page for page in PAGES if page.title])
+        self._templates = environment([page for page in PAGES if page.title], example=example)
 
     def add_to(self, app: FastAPI) -> None:
         routes: dict[str, Endpoint] = {}
@@ -46,7 +46,7 @@ class Routes:
             content = await page.view(page_request)
             if isinstance(content, Response):
                 return content
-            return self._page(request, page.template, page_request.snapshot, content)
+            return self._page(request, page, page_request.snapshot, content)
 
         return draw
 
@@ -91,10 +91,16 @@ class Routes:
         # What handles an unforeseen error stands outside the guard.
         return HTMLResponse(page, status, headers=SECURITY_HEADERS)
 
-    def _page(self, request: Request, template: str, snapshot: Snapshot, content: Content) -> Response:
-        text = self._templates.get_template(template).render(
-            snapshot=snapshot, path=request.url.path, refresh_s=self._refresh_s, query=request.query_params, **content
-        )
+    def _page(self, request: Request, page: Page, snapshot: Snapshot, content: Content) -> Response:
+        serving = {model.name: model for model in snapshot.endpoint.models}
+        shared = {
+            "snapshot": snapshot,
+            "path": request.url.path,
+            "refresh_s": self._refresh_s,
+            "query": request.query_params,
+            "page_models": [(name, serving.get(name)) for name in page.predictors],
+        }
+        text = self._templates.get_template(page.template).render(**shared, **content)
         # The moment of the snapshot stands in the page, so an equal page means equal data.
         tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
         if request.headers.get("if-none-match") == tag:

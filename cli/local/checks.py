@@ -257,6 +257,24 @@ def online_store(settings: Settings, environ: Mapping[str, str]) -> Finding:
 
 
 @check
+def shared_state(settings: Settings, environ: Mapping[str, str]) -> Finding:
+    from kopt.serving.runtime.database.interface import DatabaseError
+    from kopt.serving.runtime.database.opening import open_database
+
+    if not settings.database_url:
+        return _finding("state", f"SQLite under {settings.state}")
+    database = open_database(settings.database_url, "")
+    try:
+        database.query("SELECT 1")
+    except DatabaseError as error:
+        fix = "start it, or correct KOPT_DATABASE_URL: host, port, name, user and password"
+        return _finding("state", f"PostgreSQL: {error}", fix)
+    finally:
+        database.close()
+    return _finding("state", "PostgreSQL answers")
+
+
+@check
 def data(settings: Settings, environ: Mapping[str, str]) -> Finding:
     if settings.data_dir is None:
         return _finding("data", "KOPT_DATA_DIR is not set; only tests, benchmarks and default models need it")

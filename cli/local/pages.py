@@ -1,7 +1,8 @@
 """``python -m kopt.cli.local.pages``: the web pages as a process of their own, until SIGTERM.
 
 With ``KUBECONFIG``, or in a pod, the pages show the nodes of the cluster and what controllers say there;
-``~/.kube/config`` alone is not taken, as pages ask for as long as they run.
+``~/.kube/config`` alone is not taken, as pages ask for as long as they run. ``KOPT_PAGES_EXAMPLE=true`` says on every
+page that what it shows is an example.
 """
 
 import os
@@ -49,4 +50,9 @@ def cluster_of(environ: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> C
 
 if __name__ == "__main__":
     more = [name.strip() for name in os.environ.get("KOPT_PAGES_HOSTS", "").split(",")]
-    serve(load_settings(), hosts=[name for name in more if name], cluster=cluster_of(os.environ))
+    serve(
+        load_settings(),
+        hosts=[name for name in more if name],
+        cluster=cluster_of(os.environ),
+        example=os.environ.get("KOPT_PAGES_EXAMPLE", "") == "true",
+    )

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,18 @@ PREDICTOR = "demand"
 OBJECT_STORE_BYTES = 512 << 20
 QUICK = {"rounds": 60, "rows_per_series": 800, "network_epochs": 3}
 """The example services' challenger is for seeing the gate at work within a minute, not for winning."""
-SERVICES, DAYS = 8, 10.0
-"""Of the generator's example, on which the first challenger trains."""
+SERVICES = (
+    "llama-8b-chat",
+    "bge-m3-search",
+    "mistral-7b-code",
+    "qwen-vl-7b",
+    "whisper-large",
+    "e5-embed",
+    "nllb-translate",
+    "llama-70b-agent",
+)
+"""Of the example; the generator makes demand for them, on which the first challenger trains."""
+DAYS = 10.0
 
 
 def main(arguments: list[str]) -> int:
@@ -105,9 +116,11 @@ def prepare_home(settings: Settings) -> str:
     from kopt.data.demand.generator import generate
 
     draft = demand.with_name(f".demand.{os.getpid()}")
-    write_demand(generate(services=SERVICES, days=DAYS), draft, source="generator")
+    series = generate(services=len(SERVICES), days=DAYS)
+    named = [replace(item, name=name) for item, name in zip(series, SERVICES, strict=True)]
+    write_demand(named, draft, source="generator")
     draft.rename(demand)
-    return f"{settings.home} with {SERVICES} example services"
+    return f"{settings.home} with {len(SERVICES)} example services"
 
 
 def demand_folder(settings: Settings) -> Path:

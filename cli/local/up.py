@@ -17,6 +17,8 @@ from kopt.cli.errors import Refused
 from kopt.cli.home import make_home
 from kopt.cli.local import events, state
 from kopt.cli.local.checks import commands_of
+from kopt.cli.local.example.kubeconfig import folder_of
+from kopt.cli.local.example.starting import example_environ, example_service, prepare_example, wants_example
 from kopt.cli.local.supervisor import Service, Supervisor, answers
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
@@ -30,6 +32,9 @@ STOPS_WITHIN_S = 60.0
 PORTS = {"api": "prediction endpoint", "pages": "web pages", "mlflow": "MLflow"}
 
 MLFLOW_NOTE = "MLflow asks for a secret: kopt mlflow shows a link with it"
+EXAMPLE_NOTE = (
+    "the pages show an example cluster: kopt up --no-example leaves it out, KUBECONFIG=FILE kopt up shows yours"
+)
 
 
 @dataclass(frozen=True)
@@ -44,25 +49,40 @@ class AddressRow:
 def up(
     train: Annotated[bool, typer.Option("--train/--no-train", help="Train a challenger if none was trained.")] = True,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the pages when they answer.")] = True,
+    example: Annotated[
+        bool | None,
+        typer.Option(
+            "--example/--no-example",
+            help="Fill the pages from a simulated cluster; by default where neither KUBECONFIG nor services are given.",
+        ),
+    ] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Start the platform on this machine and keep it running; Ctrl-C stops everything.
 
     The first start registers the shipped model as champion and trains a challenger on example services; later starts
-    train nothing. Addresses come from KOPT_API_PORT, KOPT_PAGES_PORT and KOPT_MLFLOW_PORT (0 takes any free port).
+    train nothing. Without a cluster of your own the pages show a simulated one, marked as an example; ``--no-example``
+    leaves it out, ``KUBECONFIG=… kopt up`` shows yours. Addresses come from KOPT_API_PORT, KOPT_PAGES_PORT and
+    KOPT_MLFLOW_PORT (0 takes any free port).
 
     Examples:
 
         kopt up
 
         KOPT_PAGES_PORT=0 kopt up --no-browser -o json
+
+        KUBECONFIG=~/.kube/config kopt up
     """
     if (needed := commands_of(next(extra for extra in EXTRAS if "up" in extra.commands))).fix:
         raise Refused(f"kopt up needs packages that are {needed.detail}; {needed.fix}")
     settings = load_settings()
     make_home(settings.home)
     with state.hold(settings.home):
-        asyncio.run(_Platform(with_ports(settings), train=train, browser=browser, output=output).run())
+        ported = with_ports(settings)
+        wanted = wants_example(settings.home, os.environ) if example is None else example
+        port = prepare_example(ported) if wanted else None
+        run = _Platform(ported, train=train, browser=browser, output=output, example_port=port)
+        asyncio.run(run.run())
 
 
 def with_ports(settings: Settings) -> Settings:
@@ -84,14 +104,18 @@ def with_ports(settings: Settings) -> Settings:
 class _Platform:
     """One run of ``kopt up``."""
 
-    def __init__(self, settings: Settings, *, train: bool, browser: bool, output: Format) -> None:
+    def __init__(
+        self, settings: Settings, *, train: bool, browser: bool, output: Format, example_port: int | None = None
+    ) -> None:
         self._settings, self._browser, self._output = settings, browser, output
         where = addresses(settings)
         self._running = state.Running(
             os.getpid(), where["api"], where["pages"], where["mlflow"], started_at_s=time.time()
         )
         self._steps = Steps()
-        self._supervisor = Supervisor(services(settings, train=train, on_line=self._on_line), tell=self._steps.sentence)
+        parts = services(settings, train=train, on_line=self._on_line, example_port=example_port)
+        self._remarks = [MLFLOW_NOTE, EXAMPLE_NOTE] if example_port is not None else [MLFLOW_NOTE]
+        self._supervisor = Supervisor(parts, tell=self._steps.sentence)
         self._started, self._serving = time.monotonic(), asyncio.Event()
 
     async def run(self) -> None:
@@ -153,7 +177,7 @@ class _Platform:
         else:
             rows = [AddressRow(PORTS[name], url, True) for name, url in self._running.addresses.items()]
             note = f"ready after {seconds['total']:.1f} s; Ctrl-C stops everything, logs: {self._settings.home}/logs"
-            show(Answer("addresses", rows, remarks=[note, MLFLOW_NOTE]), self._output)
+            show(Answer("addresses", rows, remarks=[note, *self._remarks]), self._output)
         sys.stdout.flush()
         if self._browser and self._output == Format.TABLE and has_display(os.environ, sys.stdout.isatty()):
             import webbrowser
@@ -190,8 +214,10 @@ def addresses(settings: Settings) -> dict[str, str]:
     return {name: f"http://{host}:{getattr(settings, f'{name}_port')}" for name in PORTS}
 
 
-def services(settings: Settings, *, train: bool, on_line: Callable[[str], None]) -> list[Service]:
-    """The three processes, with everything they need in their environment."""
+def services(
+    settings: Settings, *, train: bool, on_line: Callable[[str], None], example_port: int | None = None
+) -> list[Service]:
+    """The processes, with everything they need in their environment; with a port also that of the example cluster."""
     logs, where, python = settings.home / "logs", addresses(settings), (sys.executable, "-P", "-m")
     environ = {
         "KOPT_HOME": str(settings.home),
@@ -204,11 +230,19 @@ def services(settings: Settings, *, train: bool, on_line: Callable[[str], None])
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    example = example_service(settings, environ, example_port) if example_port is not None else []
+    pages_environ = environ | (example_environ(settings.home) if example else {})
+    if example:
+        # What the example tells the endpoint is no part of what it keeps otherwise.
+        environ |= {"KOPT_STATE_DIR": str(folder_of(settings.home) / "state")}
     again = (*python, "kopt.cli.local.platform", "--no-train")
     platform = (*python, "kopt.cli.local.platform") if train else again
     return [
         Service("platform", platform, f"{where['api']}/healthz", logs / "platform.log", environ, 900.0, on_line, again),
-        Service("pages", (*python, "kopt.cli.local.pages"), f"{where['pages']}/healthz", logs / "pages.log", environ),
+        Service(
+            "pages", (*python, "kopt.cli.local.pages"), f"{where['pages']}/healthz", logs / "pages.log", pages_environ
+        ),
+        *example,
         Service(
             "mlflow",
             (*python, "kopt.cli.training.tracking"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kopt.cli.errors import Refused
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.training import names
@@ -111,7 +112,10 @@ def compare(
         kopt models compare demand 3 champion -o csv
     """
     name, (first, second) = names.predictor_and_versions(words or (), predictor, names.ALIASES)
-    rows = [_compared(row) for row in _registry().compare(name, (first, second))]
+    registry = _registry()
+    if second == "challenger":
+        first, second = _with_challenger(registry, name, first)
+    rows = [_compared(row) for row in registry.compare(name, (first, second))]
     note = f"first is {first}, second is {second}"
     compared = {"first": first, "second": second}
     show(
@@ -155,6 +159,26 @@ def rollback(name: PredictorArgument = None, predictor: PredictorOption = None, 
     """
     name, _ = names.predictor_and_versions([name] if name else [], predictor, ())
     _show_model(_registry().rollback(name), "is champion again", output)
+
+
+def _with_challenger(registry: "Registry", name: str, first: str) -> tuple[str, str]:
+    """``first`` and the challenger; where it became champion, the version that it was compared with and the champion.
+
+    Raises Refused where no version was ever a challenger.
+    """
+    from kopt.models.registry.registry import NotRegisteredError
+
+    try:
+        registry.resolve(name, "challenger")
+    except NotRegisteredError as error:
+        champion = next((model for model in registry.list(name) if "champion" in model.aliases), None)
+        if first == "champion" and champion is not None and champion.gate_against:
+            return champion.gate_against, "champion"
+        raise Refused(
+            f"{name} has no challenger to compare with; `kopt train {name}` makes one, and "
+            f"`kopt models list {name}` shows the versions there are"
+        ) from error
+    return first, "challenger"
 
 
 def _registry() -> "Registry":

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from kopt.core.prediction import ModelVersion
 from kopt.dashboard.data.capacity import FILE, Capacity, CapacityError, assumed_capacity, read_capacities
 from kopt.dashboard.data.feed import FAILURES, Connections, Feed, sentence
 from kopt.dashboard.data.forecasting import Forecasts
 from kopt.dashboard.data.histories import last_value_s
 from kopt.dashboard.data.sources import Endpoint, Service, Snapshot
 from kopt.data.demand.table import DemandDataError, DemandSeries
-from kopt.serving.contract.model_answers import RegisteredModelOut
 
 PREDICTOR = "demand"
 LIVE_WITHIN_S = 3600.0
@@ -36,13 +36,13 @@ class SnapshotReader:
         problems: list[str] = []
         series, capacities = await asyncio.to_thread(self._read, problems)
         clock_s = self._calendar_clock(series)
-        model, problem = await self._serving()
-        version = model.model_version if model else None
+        models, problem = await self._serving()
+        version = next((model for model in models if model.name == PREDICTOR), None)
         if not problem:
             self._forecasts.forget_errors()
 
         def publish(*, ready: bool, failed: str = "") -> None:
-            endpoint = Endpoint(self._from.url, problem or failed, version)
+            endpoint = Endpoint(self._from.url, problem or failed, version, models)
             self._publish(series, capacities, clock_s, endpoint, problems, ready)
 
         publish(ready=self._snapshot.ready)
@@ -100,14 +100,13 @@ class SnapshotReader:
         now_s = self._clock()
         return now_s if 0 <= now_s - max(ends) <= LIVE_WITHIN_S else max(ends)
 
-    async def _serving(self) -> tuple[RegisteredModelOut | None, str]:
-        """The version that answers, and what is wrong with the endpoint."""
+    async def _serving(self) -> tuple[tuple[ModelVersion, ...], str]:
+        """The versions that answer, one per predictor, and what is wrong with the endpoint."""
         try:
             answer = await self._from.served.refresh()
         except FAILURES as error:
-            return None, sentence(error)
-        serving = [model for model in answer.models if model.serving and model.name == PREDICTOR]
-        return (serving[0], "") if serving else (None, "")
+            return (), sentence(error)
+        return tuple(model.model_version for model in answer.models if model.serving), ""
 
 
 def _clock_of(series: DemandSeries, calendar_s: float | None) -> float:

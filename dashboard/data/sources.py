@@ -40,6 +40,9 @@ class Endpoint:
     url: str
     problem: str = ""
     model: ModelVersion | None = None
+    """Of demand."""
+    models: tuple[ModelVersion, ...] = ()
+    """All that answer, one per predictor."""
 
 
 @dataclass(frozen=True)

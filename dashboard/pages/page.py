@@ -53,7 +53,7 @@ class Page:
 
     ``title`` is its word in the navigation, empty for a page that another one leads to. ``aliases`` are further
     addresses of the same page, ``documents`` those of its data. Pages whose path begins with ``covers`` belong to the
-    same entry of the navigation.
+    same entry of the navigation. ``predictors`` are those whose answers it shows; the footer names their versions.
     """
 
     path: str
@@ -65,6 +65,7 @@ class Page:
     documents: Mapping[str, Callable[[PageRequest], Awaitable[Response]]] = field(default_factory=dict)
     covers: str = ""
     takes_forms: bool = False
+    predictors: tuple[str, ...] = ()
 
     def is_current(self, path: str) -> bool:
         """Does an address belong to the page's entry of the navigation?"""

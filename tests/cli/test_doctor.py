@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from postgres_server import PostgresServer, postgres
 
 from kopt.cli.local import checks, state
 from kopt.cli.local.checks import CHECKS, Finding, Severity
 from kopt.cli.local.listening import rays_of_ours
 from kopt.core.settings import Settings
 from tests.cli.conftest import Kopt
+
+__all__ = ["postgres"]
 
 
 def settings(home: Path, **more: object) -> Settings:
@@ -99,6 +102,22 @@ def test_a_store_that_does_not_answer_is_found_without_telling_its_password(tmp_
         store.bind(("127.0.0.1", port))
         store.listen()
         assert checks.online_store(settings(tmp_path, redis_url=f"redis://127.0.0.1:{port}"), {}).verdict == Severity.OK
+
+
+def test_a_database_that_does_not_answer_is_reported_without_its_password(tmp_path: Path) -> None:
+    port = checks.free_port("127.0.0.1")
+    url = f"postgresql://me:hunter2@127.0.0.1:{port}/kopt"
+    finding = checks.shared_state(settings(tmp_path, database_url=url), {})
+    assert broken(finding)
+    assert "KOPT_DATABASE_URL" in finding.fix
+    assert "hunter2" not in finding.detail + finding.fix
+
+
+@pytest.mark.services
+def test_a_database_that_answers_is_fine(tmp_path: Path, postgres: PostgresServer) -> None:
+    url = postgres.new_database()
+    assert checks.shared_state(settings(tmp_path, database_url=url), {}).verdict == Severity.OK
+    assert broken(checks.shared_state(settings(tmp_path, database_url=url + "_absent"), {}))
 
 
 def test_ray_beyond_this_machine_needs_a_token(tmp_path: Path) -> None:

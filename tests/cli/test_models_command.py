@@ -7,7 +7,7 @@ import pytest
 
 from kopt.cli.training import models
 from kopt.cli.training.names import completed
-from kopt.models.registry.registry import MetricRow, RegisteredModel
+from kopt.models.registry.registry import MetricRow, NotRegisteredError, RegisteredModel
 from tests.cli.conftest import Kopt
 
 
@@ -16,6 +16,16 @@ class _Registry:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.champion: RegisteredModel | None = None
+        """Given: there is no challenger."""
+
+    def resolve(self, name: str, alias: str) -> RegisteredModel:
+        if self.champion is not None:
+            raise NotRegisteredError(f"Registered model alias {alias} not found")
+        return RegisteredModel(name, "2", "d", "r", 0.0)
+
+    def list(self, name: str) -> tuple[RegisteredModel, ...]:
+        return (self.champion,) if self.champion is not None else ()
 
     def compare(self, name: str, versions: Sequence[str]) -> tuple[MetricRow, ...]:
         self.asked.append((name, *versions))
@@ -91,3 +101,20 @@ def test_a_list_of_one_predictor(kopt: Kopt) -> None:
 def test_the_shell_completes_predictors() -> None:
     assert completed("") == ["bandwidth", "checkpoint", "demand", "sizing"]
     assert completed("de") == ["demand"]
+
+
+def test_without_a_challenger_the_champion_stands_beside_what_it_was_compared_with(
+    kopt: Kopt, registry: _Registry
+) -> None:
+    registry.champion = RegisteredModel("demand", "3", "d", "r", 0.0, ("champion",), gate="passed", gate_against="1")
+    done = kopt("models", "compare", "demand")
+    assert done.status == 0, done.err
+    assert registry.asked == [("demand", "1", "champion")]
+
+
+def test_without_any_other_version_compare_says_what_makes_one(kopt: Kopt, registry: _Registry) -> None:
+    registry.champion = RegisteredModel("demand", "1", "d", "r", 0.0, ("champion",), gate="passed")
+    done = kopt("models", "compare", "demand")
+    assert done.status == 1
+    assert "demand has no challenger to compare with; `kopt train demand` makes one" in " ".join(done.err.split())
+    assert registry.asked == []

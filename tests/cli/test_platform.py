@@ -13,13 +13,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import TimeoutError as BrowserTimeout
 
 from kopt.cli.errors import Refused
 from kopt.cli.local import state
 from kopt.cli.local.up import addresses, has_display, with_ports
 from kopt.core.settings import Settings
+from kopt.dashboard.pages.pages import PAGES
 from kopt.data.demand.files import write_demand
 from kopt.data.demand.generator import generate
+from tests.dashboard.test_browser import ARGUMENTS, CHROMIUM
 
 UP = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 
@@ -83,6 +87,7 @@ def test_up_trains_once_serves_and_leaves_nothing_behind(tmp_path: Path) -> None
         _nothing_listens_beyond_loopback(process.pid)
         _a_forecast_arrives(found["api"])
         _a_size_arrives_from_the_registered_model(found["api"])
+        _every_page_has_content(found["pages"])
         second = run(home, "up")
         assert second.returncode == 1
         assert "already runs" in second.stderr
@@ -108,6 +113,50 @@ def _nothing_listens_beyond_loopback(pid: int) -> None:
             listening |= {(part.name(), each.laddr.ip.removeprefix("::ffff:")) for each in sockets}
     assert {"raylet", "gcs_server", "haproxy"} <= {name for name, _ in listening}
     assert {address for _, address in listening} == {"127.0.0.1"}, listening
+
+
+CONTENT = {
+    "/": "table.services tbody tr",
+    "/lending": ".chart.drawn",
+    "/recommendations": "article pre",
+    "/jobs": "article svg .state",
+    "/topology": "#cluster.drawn",
+    "/cluster": ".chart.drawn",
+    "/models": "table.metrics td.n",
+}
+"""What each page of the navigation has to show in an example: its first services, sizes with patches, jobs, …"""
+
+
+def _every_page_has_content(url: str) -> None:
+    """In a real browser, as a user finds the pages after the first start; each says that it shows an example."""
+    assert set(CONTENT) == {page.path for page in PAGES if page.title}
+    if not os.access(CHROMIUM, os.X_OK):
+        return
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        page = chromium.new_page()
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        for path, content in CONTENT.items():
+            _open_until(page, url + path, content)
+            assert "Example data" in page.locator(".banner.example").inner_text()
+            assert page.locator("section.empty").count() == 0, path
+        assert errors == []
+        chromium.close()
+
+
+def _open_until(page: Page, address: str, content: str) -> None:
+    """Open a page, again and again, until it shows this: the endpoint loads one model after the other."""
+    deadline = time.monotonic() + 300
+    while True:
+        page.goto(address)
+        try:
+            # Patches are folded away.
+            page.wait_for_selector(content, state="attached", timeout=10_000)
+        except BrowserTimeout:
+            assert time.monotonic() < deadline, f"{address} has no {content}"
+        else:
+            return
 
 
 def _a_forecast_arrives(url: str) -> None:

@@ -132,7 +132,7 @@ async def test_asking_about_the_past_leaves_no_trace_in_the_endpoints_record(
     assert observer is not None
     assert table is not None
     observer.stop()
-    names = {row[0] for row in table._db.execute("SELECT DISTINCT series FROM prediction")}
+    names = {row[0] for row in table._db.query("SELECT DISTINCT series FROM prediction")}
     observer.start()
     assert names == {series.name for series in services}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import numpy as np
 import pytest
 from asgi_server import served
 from controlplane.kubelet import Kubelet
@@ -20,7 +21,6 @@ from controlplane.processes import Server, free_port, wait_for
 from shipped_models import ShippedDemand
 
 from kopt.core.settings import Settings
-from kopt.data.demand.files import read_demand
 from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features.store import DemandFeatureStore
 from kopt.serving.checkpoint.service import CheckpointService
@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 SYSTEM, GPU, SERVICE = "kopt-system", "nvidia.com/gpu", "story-chat"
 TRAIN = Path(__file__).parent / "train.py"
 BATCH, KAIWO, KUEUE = "batch/v1", "kaiwo.ai/v1alpha1", "kueue.x-k8s.io/v1beta1"
+RECORDED, RECORDED_STEP_S = Path(__file__).parent / "demand.txt", 600
 SERIES, PEAK = "servegen_m-large_client104", 1273
 """Recorded requests of one client: some 2,000 in five minutes, then 9,137 and 63,785 at ``PEAK``, then 2,000 again."""
 Object = dict[str, Any]
@@ -59,8 +60,8 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def demand(home: Path, demand_data_dir: Path) -> Demand:
-    recorded = next(one for one in read_demand(demand_data_dir) if one.name == SERIES).resampled(GRID_S)
+def demand(home: Path) -> Demand:
+    recorded = DemandSeries(SERIES, 0.0, RECORDED_STEP_S, np.loadtxt(RECORDED))
     store = DemandFeatureStore(Settings(home=home))
     found = Demand(recorded, store)
     found.stand_at(PEAK - 4)

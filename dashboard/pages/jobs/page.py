@@ -11,4 +11,4 @@ async def jobs(request: PageRequest) -> Content:
     return {"view": view, "text": text, "hours": hours, "spans": SPANS_H, "legend": LEGEND, "words": WORDS}
 
 
-PAGE = Page("/jobs", "jobs/template.html", jobs, "Jobs", feeds=(JOBS,))
+PAGE = Page("/jobs", "jobs/template.html", jobs, "Jobs", feeds=(JOBS,), predictors=("checkpoint",))

@@ -30,4 +30,4 @@ async def lending(request: PageRequest) -> Content:
     }
 
 
-PAGE = Page("/lending", "lending/template.html", lending, "Lending")
+PAGE = Page("/lending", "lending/template.html", lending, "Lending", predictors=("demand",))

@@ -8,6 +8,7 @@ from kopt.dashboard import figures
 from kopt.dashboard.pages.models.data import MODELS
 from kopt.dashboard.pages.models.view import CoverageLine, model_page
 from kopt.dashboard.pages.page import Content, Page, PageRequest
+from kopt.models.predictors import predictor_names
 
 SERIES_SHOWN = 100
 
@@ -26,4 +27,4 @@ def _calibration(coverage: Sequence[CoverageLine]) -> go.Figure:
     return figures.calibration(lines)
 
 
-PAGE = Page("/models", "models/template.html", models, "Models", feeds=(MODELS,))
+PAGE = Page("/models", "models/template.html", models, "Models", feeds=(MODELS,), predictors=predictor_names())

@@ -68,12 +68,13 @@ def _named(request: PageRequest, name: str) -> Service:
     return service
 
 
-PAGE = Page("/", "services/template.html", services, "Services", covers="/services")
+PAGE = Page("/", "services/template.html", services, "Services", covers="/services", predictors=("demand",))
 SERVICE = Page(
     "/services/{name:path}",
     "services/service.html",
     service,
     feeds=(PAST, MODELS),
+    predictors=("demand",),
     aliases=("/services",),
     documents={"/data/services": service_document, "/data/services/{name:path}": service_document},
 )

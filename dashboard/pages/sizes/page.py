@@ -10,4 +10,4 @@ async def sizes(request: PageRequest) -> Content:
     return {"view": view, "text": request.search}
 
 
-PAGE = Page("/recommendations", "sizes/template.html", sizes, "Sizes", feeds=(SIZES,))
+PAGE = Page("/recommendations", "sizes/template.html", sizes, "Sizes", feeds=(SIZES,), predictors=("sizing",))

@@ -28,4 +28,12 @@ async def topology(request: PageRequest) -> Content:
     }
 
 
-PAGE = Page("/topology", "topology/template.html", topology, "Topology", feeds=(NODES, PAIRS), takes_forms=True)
+PAGE = Page(
+    "/topology",
+    "topology/template.html",
+    topology,
+    "Topology",
+    feeds=(NODES, PAIRS),
+    takes_forms=True,
+    predictors=("bandwidth",),
+)

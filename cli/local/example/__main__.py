@@ -1,0 +1,57 @@
+"""``python -P -m kopt.cli.local.example``: the example cluster as a process of ``kopt up``, until SIGTERM.
+
+The port and the token come from the kubeconfig in the home, which ``kopt up`` wrote.
+"""
+
+import asyncio
+import contextlib
+import signal
+import time
+
+from aiohttp import web
+
+from kopt.cli.local.example import agents
+from kopt.cli.local.example.cluster import objects_at
+from kopt.cli.local.example.kubeconfig import HOST, read_access
+from kopt.cli.local.example.server import application
+from kopt.cli.local.example.store import Store
+from kopt.core.settings import Settings
+from kopt.serving.runtime.environment import load_settings
+
+REPLAY_EVERY_S = 10.0
+
+
+async def run(settings: Settings) -> None:
+    """Serve and report until cancelled."""
+    access, store = read_access(settings.home), Store()
+    await store.replace(objects_at(time.time()))
+    runner = web.AppRunner(application(store, access.token), access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, HOST, access.port).start()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_replay(store))
+            tasks.create_task(agents.report(settings.endpoint))
+    finally:
+        await runner.cleanup()
+
+
+async def _replay(store: Store) -> None:
+    while True:
+        await asyncio.sleep(REPLAY_EVERY_S)
+        await store.replace(objects_at(time.time()))
+
+
+def main() -> int:
+    async def until_sigterm() -> None:
+        work = asyncio.ensure_future(run(load_settings()))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+        await work
+
+    with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
+        asyncio.run(until_sigterm())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

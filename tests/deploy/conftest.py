@@ -24,7 +24,13 @@ RELEASE = "kopt"
 #: Everything that the chart can install, at once.
 EVERYTHING: Object = {
     "scheduler": {"deploy": True},
-    "predictions": {"deploy": True, "mlflowUri": "http://mlflow.mlops:5000", "redisUrl": "redis://redis.mlops:6379/0"},
+    "predictions": {
+        "deploy": True,
+        "mlflowUri": "http://mlflow.mlops:5000",
+        "redisUrl": "redis://redis.mlops:6379/0",
+        "database": {"secret": "kopt-database"},
+        "gcsFaultTolerance": {"redisAddress": "redis.mlops:6380", "passwordSecret": "kopt-redis"},
+    },
     "tracing": {"endpoint": "http://collector.monitoring:4318"},
     "networkPolicy": {"schedulerCidrs": ["10.0.0.0/24"]},
     "policy": {

@@ -69,6 +69,11 @@ def test_the_values_of_every_platform_render(charts: Any, platform: str) -> None
         ({"images": {"digests": {"controllers": "latest"}}}, "images/digests/controllers"),
         ({"predictions": {"url": "kopt:8700"}}, "predictions/url"),
         ({"predictions": {"deploy": True}}, "needs predictions.mlflowUri"),
+        (
+            {"predictions": {"deploy": True, "mlflowUri": "http://mlflow.mlops:5000"}},
+            "predictions.workers is 2, and each would follow a part of the jobs only",
+        ),
+        ({"predictions": {"database": {"url": "postgresql://me:hunter2@db/kopt"}}}, "predictions/database"),
         ({"scheduler": {"deploy": True}, "extender": {"enabled": False}}, "needs extender.enabled"),
         ({"networkPolicy": {"apiServer": {"cidrs": ["10.0.0.1"]}}}, "networkPolicy/apiServer/cidrs/0"),
         ({"policy": {"spec": {"mode": "enforce"}}}, "policy/spec"),
@@ -339,6 +344,30 @@ def test_the_webhook_has_a_token_for_predictions_and_for_nothing_else(charts: An
     for group in (service["headGroupSpec"], *service["workerGroupSpecs"]):
         environment = {one["name"]: one.get("value") for one in group["template"]["spec"]["containers"][0]["env"]}
         assert environment["KOPT_AUTH_AUDIENCES"] == token["audience"]
+
+
+def test_replicas_of_the_endpoint_share_what_they_keep(charts: Any, everything: Object) -> None:
+    objects = charts.render(everything)
+    cluster = named(objects, "RayService", "kopt-predictions")["spec"]["rayClusterConfig"]
+    reference = {"secretKeyRef": {"name": "kopt-database", "key": "url"}}
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        environment = {one["name"]: one for one in group["template"]["spec"]["containers"][0]["env"]}
+        assert environment["KOPT_DATABASE_URL"] == {"name": "KOPT_DATABASE_URL", "valueFrom": reference}
+    assert cluster["gcsFaultToleranceOptions"] == {
+        "redisAddress": "redis.mlops:6380",
+        "redisPassword": {"valueFrom": {"secretKeyRef": {"name": "kopt-redis", "key": "password"}}},
+    }
+    egress = named(objects, "NetworkPolicy", "kopt-predictions")["spec"]["egress"]
+    ports = {port["port"] for rule in egress for port in rule.get("ports", [])}
+    assert {5000, 5432, 6379, 6380} <= ports
+
+
+def test_credentials_of_the_endpoint_come_from_a_secret(charts: Any, everything: Object) -> None:
+    values = everything | {"predictions": everything["predictions"] | {"envSecret": "kopt-registry"}}
+    cluster = named(charts.render(values), "RayService", "kopt-predictions")["spec"]["rayClusterConfig"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        assert container["envFrom"] == [{"secretRef": {"name": "kopt-registry"}}]
 
 
 def test_serve_reads_the_applications_configuration(charts: Any, everything: Object, kopt_home: Path) -> None:

@@ -64,7 +64,9 @@ def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
 
 
 def test_it_may_push_demand_and_shows_a_token_of_its_own(charts: Any) -> None:
-    documents = charts.render(VALUES | {"predictions": {"deploy": True, "mlflowUri": "http://mlflow.mlops:5000"}})
+    documents = charts.render(
+        VALUES | {"predictions": {"deploy": True, "mlflowUri": "http://mlflow.mlops:5000", "workers": 1}}
+    )
     by_name = {(document["kind"], document["metadata"]["name"]): document for document in documents}
     role = by_name["ClusterRole", "kopt-predictions-demand-writer"]
     assert role["rules"] == [{"nonResourceURLs": ["/v1/demand/*"], "verbs": ["put"]}]

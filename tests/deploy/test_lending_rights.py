@@ -16,7 +16,7 @@ from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import free_port, wait_for
-from reallocation.endpoint import Endpoint, endpoint
+from lending.endpoint import Endpoint, endpoint
 
 from .rights import Object, assert_changes_only_what_is_ours, audited, granted, used
 
@@ -181,7 +181,7 @@ def _asked(api: Api) -> bool:
 
 
 def _note(api: Api, saved_s: float = 1.0) -> None:
-    from reallocation.conftest import stamp
+    from lending.conftest import stamp
 
     annotations = {
         "kaiwo.ai/checkpoint-state": "TRAIN",

@@ -13,7 +13,7 @@ from controlplane.api import Api, Refused
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import free_port, wait_for
-from pairs.conftest import BENCHMARK, GPU, SPACE, benchmark
+from pairwise.conftest import BENCHMARK, GPU, SPACE, benchmark
 
 from .rights import Object, audited, granted, used
 

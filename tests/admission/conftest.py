@@ -96,7 +96,7 @@ class Webhooks:
 
     def seen(self, namespace: str, check: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         """Dry-run a GPU pod until the API server treats it as ``check`` wants: webhook configurations take a moment."""
-        from webhook.workloads import pod
+        from admission.workloads import pod
 
         def tried() -> dict[str, Any] | None:
             found = self.api.create(

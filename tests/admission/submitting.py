@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from admission.conftest import Webhooks
+from admission.workloads import Object
 from controlplane.api import Api
 from controlplane.processes import wait_for
-from webhook.conftest import Webhooks
-from webhook.workloads import Object
 
 KUEUE = "kueue.x-k8s.io/queue-name"
 SOURCE = "kaiwo.ai/queue-source"

@@ -5,9 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from admission.workloads import template
 from controlplane.plane import CRDS, ControlPlane
 from controlplane.processes import until
-from webhook.workloads import template
 
 from kopt.cluster.client.api import Kube, connect
 from kopt.controllers.admission.audit import AuditWatch

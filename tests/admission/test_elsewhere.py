@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from admission.workloads import deployment, job, pod, pod_spec
 from hypothesis import given
 from hypothesis import strategies as st
-from webhook.workloads import deployment, job, pod, pod_spec
 
 from kopt.cluster.workloads.external_requests import (
     CLAIM_TEMPLATES,

@@ -3,9 +3,9 @@
 import copy
 from typing import Any
 
+from admission.patching import patched
 from hypothesis import given
 from hypothesis import strategies as st
-from webhook.patching import patched
 
 from kopt.cluster.objects.json_patch import JsonPatch, pointer
 

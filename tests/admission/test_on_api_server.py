@@ -4,11 +4,11 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from admission.conftest import CONFIGURATION, POLICY, SYSTEM, Webhooks
+from admission.submitting import KUEUE, OPT_OUT, SOURCE, labelled, person, placed
+from admission.workloads import Object, deployment, every_kind, job, pod, pytorch_job
 from controlplane.api import Api, Refused
 from controlplane.processes import wait_for
-from webhook.conftest import CONFIGURATION, POLICY, SYSTEM, Webhooks
-from webhook.submitting import KUEUE, OPT_OUT, SOURCE, labelled, person, placed
-from webhook.workloads import Object, deployment, every_kind, job, pod, pytorch_job
 
 CRDS = ("jobset", "lws", "training-operator", "trainer", "kuberay", "kserve", "kaiwo")
 ALWAYS_SENT = {"TrainJob", "InferenceService", "KaiwoJob", "KaiwoService"}

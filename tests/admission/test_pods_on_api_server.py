@@ -3,11 +3,11 @@
 import re
 
 import pytest
+from admission.conftest import Webhooks
+from admission.submitting import KUEUE, OPT_OUT, SOURCE, labelled, person, placed
+from admission.workloads import deployment, pod
 from controlplane.api import Refused
 from controlplane.processes import wait_for
-from webhook.conftest import Webhooks
-from webhook.submitting import KUEUE, OPT_OUT, SOURCE, labelled, person, placed
-from webhook.workloads import deployment, pod
 
 POLICY = {"mode": "enforce", "queues": {"default": "rest"}, "tracing": {"samplesPerThousand": 0}}
 

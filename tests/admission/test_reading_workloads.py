@@ -4,8 +4,8 @@ from typing import Any
 
 import orjson
 import pytest
-from webhook.patching import patched
-from webhook.workloads import Object, deployment, every_kind, job, pod, pod_spec, pytorch_job, review, template
+from admission.patching import patched
+from admission.workloads import Object, deployment, every_kind, job, pod, pod_spec, pytorch_job, review, template
 
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.workloads.gpu_requests import gpus_of

@@ -7,10 +7,10 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from admission.workloads import Object, job, pod, review
 from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from webhook.workloads import Object, job, pod, review
 
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.workloads.workload import NamespaceDefaults

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import orjson
+from admission.patching import patched
+from admission.workloads import every_kind, job, pod, review
 from hypothesis import example, given
 from hypothesis import strategies as st
-from webhook.patching import patched
-from webhook.workloads import every_kind, job, pod, review
 
 from kopt.cluster.admission.review import MalformedReview, encode_answer, parse_review
 from kopt.cluster.workloads.kinds import BY_KEY

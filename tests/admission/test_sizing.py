@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 import pytest
+from admission.patching import patched
+from admission.workloads import Object, pod, review
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from webhook.patching import patched
-from webhook.workloads import Object, pod, review
 
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.workloads.workload import JobType

@@ -7,12 +7,12 @@ from typing import Any
 
 import orjson
 import pytest
+from admission.patching import patched
+from admission.workloads import Object, pod, review
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from webhook.patching import patched
-from webhook.workloads import Object, pod, review
 
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.runtime.tracing import SpanExport, TraceContext, is_sampled, new_context, parse_traceparent

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
-from webhook.workloads import deployment, job, review
+from admission.workloads import deployment, job, review
 
 from kopt.cluster.admission.review import LARGEST_REVIEW_BYTES
 from kopt.cluster.runtime.certificates import make_pair

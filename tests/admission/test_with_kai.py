@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from admission.conftest import Webhooks, running
+from admission.workloads import Object, pytorch_job
 from controlplane.kai import QUEUE_LABEL, SCHEDULER, Kai
 from controlplane.kwok import Kwok
 from controlplane.processes import wait_for
-from webhook.conftest import Webhooks, running
-from webhook.workloads import Object, pytorch_job
 
 GPU = "amd.com/gpu"
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from admission.conftest import Webhooks, running
+from admission.workloads import deployment, job, pod, pod_spec
 from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.kwok import Kwok
 from controlplane.processes import wait_for
-from webhook.conftest import Webhooks, running
-from webhook.workloads import deployment, job, pod, pod_spec
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 GPU = "nvidia.com/gpu"

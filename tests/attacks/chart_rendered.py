@@ -13,7 +13,12 @@ EVERYTHING: Object = {
     "mode": "enforce",
     "scheduler": {"deploy": True},
     "tracing": {"endpoint": "http://collector.monitoring:4318"},
-    "predictions": {"deploy": True, "mlflowUri": "http://mlflow.mlops:5000", "redisUrl": "redis://redis.mlops/0"},
+    "predictions": {
+        "deploy": True,
+        "mlflowUri": "http://mlflow.mlops:5000",
+        "redisUrl": "redis://redis.mlops/0",
+        "database": {"secret": "kopt-database"},
+    },
     "logtail": {"enabled": True, "form": "cluster"},
     "topology": {"enabled": True},
     "pairs": {"enabled": True},
@@ -22,6 +27,7 @@ EVERYTHING: Object = {
     "ledger": {"enabled": True},
     "reallocation": {"enabled": True},
     "ingest": {"enabled": True},
+    "autoscaling": {"enabled": True},
     "pages": {"account": True},
     "logs": {"everywhere": True},
 }

@@ -17,7 +17,7 @@ from .chart_network import OUTSIDE, Network, Pod, behind_service, calls_of, pods
 from .chart_rendered import NAMESPACE, RELEASE, Object, rights_of
 
 ON, OFF = {"enabled": True}, {"enabled": False}
-URL = {"mlflowUri": "http://mlflow.mlops:5000"}
+URL = {"mlflowUri": "http://mlflow.mlops:5000", "database": {"secret": "kopt-database"}}
 SWITCHES: dict[str, list[Any]] = {
     "mode": ["observe", "enforce"],
     "webhook": [ON, OFF],
@@ -29,6 +29,7 @@ SWITCHES: dict[str, list[Any]] = {
     "ledger": [OFF, ON],
     "reallocation": [OFF, ON],
     "ingest": [OFF, ON],
+    "autoscaling": [OFF, ON],
     "preemption": [OFF, ON, ON | {"plainPods": True}, ON | {"kai": True}],
     "logtail": [OFF, ON | {"form": "node"}, ON | {"form": "cluster"}],
     "topology": [OFF, ON, ON | {"privileged": True}],
@@ -131,7 +132,7 @@ def test_whoever_is_told_to_call_somebody_reaches_them(renderings: list[tuple[Ob
                 )
             seen.add((call.caller.component, call.to[0].component or call.said))
     callers = {who for who, to in seen if to == "predictions"}
-    assert callers == {"webhook", "sizing", "reallocation", "pairs", "ingest", "logtail"}
+    assert callers == {"webhook", "sizing", "reallocation", "pairs", "ingest", "autoscaling", "logtail"}
     assert ("scheduler", "extender") in seen
 
 
@@ -165,7 +166,7 @@ def test_metrics_and_reviews_reach_their_ports(renderings: list[tuple[Object, li
                 assert behind, (values, one["metadata"]["name"])
                 for port in one["spec"]["ports"]:
                     number = target_port(one, port["port"], behind)
-                    if port["name"] in ("webhook", "reviews"):
+                    if port["name"] in ("webhook", "reviews", "metrics-api"):
                         assert network.lets(server, behind[0], number), (values, one["metadata"]["name"])
 
 

@@ -222,11 +222,11 @@ def test_series_of_one_caller_erase_nobody_elses(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(monitoring, "MOST_ROWS", 50)
     table = monitoring.PredictionTable(tmp_path / "predictions.db")
     insert = "INSERT INTO prediction VALUES (?,?,'champion',300,?,?,'1',300,1,1,0.9,1,NULL)"
-    with table._db:
-        table._db.executemany(insert, [("bob", f"s{n}", 0.0, 1000.0 + n) for n in range(5)])
-        table._db.executemany(insert, [("alice", f"s{n}", 0.0, 2000.0 + n) for n in range(500)])
+    with table._db.transaction() as db:
+        db.execute_many(insert, [("bob", f"s{n}", 0.0, 1000.0 + n) for n in range(5)])
+        db.execute_many(insert, [("alice", f"s{n}", 0.0, 2000.0 + n) for n in range(500)])
     assert table.prune(3000.0) == 455
-    rows = dict(table._db.execute("SELECT caller, count(*) FROM prediction GROUP BY 1").fetchall())
+    rows = dict(table._db.query("SELECT caller, count(*) FROM prediction GROUP BY 1"))
     table.close()
     assert rows == {"bob": 5, "alice": 45}
 

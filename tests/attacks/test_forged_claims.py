@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from ledger.test_any_order import Event, at, job, pod
-from ledger.test_outcomes import played
+from evictions.test_any_order import Event, at, job, pod
+from evictions.test_outcomes import played
 from preemption_controller.builders import NOW_S, notes
 from preemption_controller.builders import pod as seen
 from preemption_controller.test_any_state import books, passes

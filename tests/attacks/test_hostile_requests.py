@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import orjson
 import pytest
+from admission.workloads import every_kind, review
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from webhook.workloads import every_kind, review
 
 from kopt.cluster.admission.address import Address
 from kopt.cluster.client.resources import (

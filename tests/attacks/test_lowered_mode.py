@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from reallocation.in_memory import World
-from webhook.workloads import job
+from admission.workloads import job
+from lending.in_memory import World
 
 from kopt.agents.logtail.log_paths import Pods
 from kopt.agents.logtail.log_paths import PodSettings as LogPodSettings

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from admission.workloads import job, review
 from controlplane.certificates import Authority, KeyPair
 from controlplane.processes import PATIENCE_S, spawn, wait_for
-from webhook.workloads import job, review
 
 from kopt.cluster.runtime.certificates import make_pair
 

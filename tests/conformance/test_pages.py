@@ -33,6 +33,7 @@ from kopt.dashboard.pages.services.replay import Past
 from kopt.dashboard.pages.sizes.data import SIZES, Sizes
 from kopt.dashboard.pages.topology.data import NODES, PAIRS, Pairs
 from kopt.data.demand.generator import generate
+from kopt.models.predictors import predictor_names
 from kopt.models.registry.registry import RegisteredModel
 from kopt.serving.contract.checkpoint_answers import ChangeOut, JobOut
 from kopt.serving.contract.common import ModelOut
@@ -90,8 +91,10 @@ def address(page: Page, service: str) -> httpx.URL:
     return httpx.URL(ADDRESS + page.path)
 
 
-async def answer(values: Mapping[AnyFeed, Any], url: httpx.URL, **more: Any) -> httpx.Response:
-    app = create_app(Settings(home=Path("/nowhere")), source=FixedSource(values))
+async def answer(
+    values: Mapping[AnyFeed, Any], url: httpx.URL, *, example: bool = False, **more: Any
+) -> httpx.Response:
+    app = create_app(Settings(home=Path("/nowhere")), source=FixedSource(values), example=example)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
         return await client.get(url, **more)
 
@@ -120,6 +123,24 @@ async def test_it_is_answered_with_data_and_leads_to_every_other(page: Page) -> 
             assert f">{other.title}</a>" in reply.text
     assert reply.text.count(' aria-current="page">') >= 1
     assert "chat-00" in reply.text
+
+
+@every_page
+async def test_its_footer_names_the_models_that_it_shows_and_no_others(page: Page) -> None:
+    models = tuple(ModelVersion(name, "7", "0" * 64) for name in predictor_names())
+    snapshot = replace(full("chat-00")[SNAPSHOT], endpoint=Endpoint(ADDRESS, models=models))
+    reply = await answer({**full("chat-00"), SNAPSHOT: snapshot}, address(page, "chat-00"))
+    footer = reply.text.partition("<footer>")[2]
+    assert [name for name in predictor_names() if f"{name} version 7" in footer] == sorted(page.predictors)
+
+
+@every_page
+async def test_it_says_that_it_shows_an_example_and_how_to_leave_it(page: Page) -> None:
+    url = address(page, "chat-00")
+    assert "Example data" not in (await answer(full("chat-00"), url)).text
+    text = (await answer(full("chat-00"), url, example=True)).text
+    assert "Example data" in text
+    assert "kopt up --no-example" in text
 
 
 @every_page

@@ -298,6 +298,8 @@ class ControlPlane(Cluster):
             f"--node-monitor-grace-period={self.settings.node_monitor_grace_period_s}s",
             "--kube-api-qps=2000",
             "--kube-api-burst=4000",
+            # Usually 15 s.
+            "--horizontal-pod-autoscaler-sync-period=2s",
             *self.settings.controller_manager_flags,
         ]
 

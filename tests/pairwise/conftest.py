@@ -26,7 +26,7 @@ _NUMBERS = itertools.count(1)
 
 
 def benchmark(name: str, shares: Path, **spec: Any) -> Object:
-    """A PairwiseBenchmark whose pods print what ``tests/pairs/rendered.py`` makes of ``shares``."""
+    """A PairwiseBenchmark whose pods print what ``tests/pairwise/rendered.py`` makes of ``shares``."""
     script = Path(__file__).with_name("rendered.py")
     container = {"name": "test", "image": "team/rccl-tests:1", "command": [sys.executable, str(script), str(shares)]}
     template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 0}}

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import aiohttp
-from webhook.workloads import review
+from admission.workloads import review
 
 from kopt.cluster.admission.address import Address
 from kopt.cluster.client.api import Kube

@@ -54,14 +54,14 @@ class Group:
 
 # In the order of their durations, which the table at the end shows.
 GROUPS = [
-    Group("cluster", ("preemption_controller/test_killed_anywhere.py", "sizing_controller", "pairs")),
+    Group("cluster", ("preemption_controller/test_killed_anywhere.py", "sizing_controller", "pairwise")),
     Group("ray"),
-    Group("cluster", ("reallocation", "webhook")),
+    Group("cluster", ("lending", "admission")),
     Group("cluster", ("preemption_controller",)),
     Group("", ("sizing", "checkpoint")),
     Group("cluster", ("staging_controller", "story")),
     Group("cluster", ("deploy", "attacks")),
-    Group("cluster", ("ledger", "extender")),
+    Group("cluster", ("evictions", "extender")),
     Group("", ("serving", "training", "dashboard")),
     Group("", ("cli", "agents", "attacks")),
     Group("cluster"),

@@ -69,7 +69,7 @@ def _run(plain: Path, code: str, *arguments: str, folder: Path) -> subprocess.Co
         ("doctor", "all is well"),
         ("version", "numpy"),
         ("logs classify train.log", "work at risk"),
-        ("estimate --timeout 2 train.py", "whole GPU"),
+        ("estimate --timeout 2 train.py", "peak: not known"),
         ("models list", "no model is registered yet"),
         ("status", "no platform runs"),
         ("why x --kubeconfig none", "there is no kubeconfig none"),

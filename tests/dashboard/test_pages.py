@@ -169,7 +169,7 @@ async def test_models_shows_both_sides_the_gates_words_and_commands_but_no_butto
         "Challenger: version 2",
         "MASE 0.97 against 0.91",
         "feedbeef",
-        "kopt models promote 2",
+        "kopt models compare",
         "kopt models rollback",
         "odd",
         "llm",

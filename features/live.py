@@ -157,7 +157,11 @@ class LiveHistories:
         owners = list(self._backend.owners(oldest).values())
         most_per_owner = self._most if not owner else self._most // 2
         if len(owners) >= self._most or owners.count(owner) >= most_per_owner:
-            raise TooManyServicesError(f"{len(owners)} services have live demand already; no more are kept")
+            whose, most = ("", self._most) if len(owners) >= self._most else (" of this caller", most_per_owner)
+            raise TooManyServicesError(
+                f"{most} services{whose} have live demand already, as many as are kept; one that is pushed no more "
+                f"gives its place after {KEPT_S // 86_400} days"
+            )
 
 
 class SqliteBackend:

@@ -1,5 +1,6 @@
 """The state folder: private to its owner, also where an older version or a person made it open to others."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -79,6 +80,11 @@ def _close(path: Path) -> bool:
     except PermissionError:
         # A volume that belongs to root, in a container: whoever mounted it decides who reaches it.
         say(f"{path} can be reached by others and belongs to root; set KOPT_HOME to a folder below it")
+        return False
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        # A Secret with keys, in a container: nobody writes there.
         return False
     return True
 

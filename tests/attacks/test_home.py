@@ -1,5 +1,6 @@
 """A home that was open to others is closed before anything secret is written into it, or not used at all."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -71,6 +72,21 @@ def test_a_link_in_the_home_closes_nothing_elsewhere(home: Path, tmp_path: Path)
     make_home(home)
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
     assert stat.S_IMODE((elsewhere / "file").stat().st_mode) & 0o077
+
+
+def test_what_is_mounted_to_be_read_stays_as_it_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Secret with keys: it has its group's rights, and no process may change them."""
+    chmod = Path.chmod
+
+    def refuse(path: Path, mode: int) -> None:
+        if "keys" in path.parts:
+            raise OSError(errno.EROFS, "Read-only file system")
+        chmod(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    make_home(home)
+    assert _open_to_others(home) >= {"keys", "keys/signing.key"}
+    assert "mlflow.db" not in _open_to_others(home)
 
 
 def test_a_folder_for_everybody_is_no_home(tmp_path: Path) -> None:

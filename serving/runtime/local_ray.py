@@ -96,6 +96,7 @@ def _start_local(ray: Any, folder: Path, options: dict[str, Any]) -> None:
     for attempt in range(_ATTEMPTS):
         settings = {
             "_temp_dir": str(folder / str(attempt)),
+            "num_cpus": _usable_cpus(),
             "log_to_driver": False,
             "logging_level": "error",
             **options,
@@ -111,6 +112,13 @@ def _start_local(ray: Any, folder: Path, options: dict[str, Any]) -> None:
         else:
             return _refuse_open(ray)
     raise RayError(f"Ray did not start ({failure}); the machine may be too busy or short of memory, try again")
+
+
+def _usable_cpus() -> int:
+    """CPUs of this machine, or of this container where it has a limit; Ray starts a worker of 1 GiB for each."""
+    utils: Any = importlib.import_module("ray._private.utils")
+    # Ray itself takes half a CPU for none.
+    return max(1, int(utils.get_num_cpus(override_docker_cpu_warning=True, truncate=False)))
 
 
 @contextlib.contextmanager

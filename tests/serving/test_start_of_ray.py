@@ -31,6 +31,16 @@ def test_a_raylet_that_starts_slowly_is_waited_for(monkeypatch: pytest.MonkeyPat
     assert gcs.services.get_node == gcs.get_node, "it is Ray's own again"
 
 
+@pytest.mark.parametrize(("limit", "cpus"), [(2.0, 2), (1.5, 1), (0.5, 1), (None, 64)])
+def test_ray_starts_as_many_workers_as_the_container_may_use(
+    limit: float | None, cpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    utils: Any = importlib.import_module("ray._private.utils")
+    monkeypatch.setattr(utils.multiprocessing, "cpu_count", lambda: 64)
+    monkeypatch.setattr(utils, "_get_docker_cpus", lambda: limit)
+    assert local_ray._usable_cpus() == cpus
+
+
 def test_a_raylet_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     gcs = Gcs(monkeypatch)
     with local_ray._longer_start(), pytest.raises(RuntimeError, match="no such node"):

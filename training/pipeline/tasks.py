@@ -5,7 +5,6 @@ as they are ready. Interrupting the loop cancels what is running.
 """
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -82,9 +81,10 @@ class RayTasks:
         cpus: int | None = None,
         on_slow: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``on_slow`` gets a sentence while Ray takes long to start; it is waited for. Raises TrainingError."""
+        """``cpus`` are those of a Ray of our own, by default all that this process may use; ``on_slow`` gets a sentence
+        while Ray takes long to start; it is waited for. Raises TrainingError."""
         self._scratch = make_scratch()
-        options = {"num_cpus": cpus or os.cpu_count() or 1, "object_store_memory": store_bytes}
+        options = {"object_store_memory": store_bytes} | ({} if cpus is None else {"num_cpus": cpus})
         try:
             with _reported_if_slow(on_slow):
                 self._own = local_ray.start(settings, self._scratch, **options)

@@ -8,7 +8,8 @@ ConfigMaps, projected tokens) as folders.
 
 There are no images and no namespaces: a pod gives its command, or the kubelet is told what stands for its image, and
 shares the machine's files and network. Where a mount path occurs in the command, the environment or the working
-directory, the folder takes its place. Each pod has a loopback address of its own (``status.podIP``). ``KUBECONFIG``
+directory, the folder takes its place, and a mount below another one is a link there; /tmp is a short path, for
+sockets. Each pod has a loopback address of its own (``status.podIP``). ``KUBECONFIG``
 leads to the API server with the pod's own token.
 """
 

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +42,8 @@ class PodWorker:
         self._inits = [Container(one, folder, pod_ip) for one in spec.get("initContainers") or ()]
         self._mains = [Container(one, folder, pod_ip) for one in spec["containers"]]
         self._volumes: dict[str, Path] = {}
+        #: Folders outside its own, for the short path.
+        self._links: list[Path] = []
         self._shown = pod
         self._phase = "Pending"
         self._reason = ""
@@ -89,7 +92,8 @@ class PodWorker:
             self._terminate()
         finally:
             self._kill_all()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            for folder in (self._folder, *self._links):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _set_up(self) -> bool:
         """Makes the volumes, tried again every second; False when the pod is deleted first."""
@@ -165,7 +169,7 @@ class PodWorker:
         return policy == "Never" or (policy == "OnFailure" and container.exit_code == 0)
 
     def _start(self, container: Container) -> None:
-        mounts = volumes.mounts(container.spec, self._volumes)
+        mounts = self._with_short_tmp(volumes.mounts(container.spec, self._volumes))
         home = self._folder / "home" / container.name
         home.mkdir(parents=True, exist_ok=True)
         own = container.spec.get("command") or ()
@@ -186,6 +190,15 @@ class PodWorker:
         arguments = [*image, *(relocated(expanded(part, env), mounts) for part in command)]
         folder = Path(relocated(container.spec.get("workingDir", ""), mounts) or home)
         container.start(arguments, env, folder)
+
+    def _with_short_tmp(self, mounts: dict[str, Path]) -> dict[str, Path]:
+        """The path of a Unix socket has 107 bytes at most, and those of Ray below /tmp need most of them."""
+        if "/tmp" in mounts:
+            self._links.append(Path(tempfile.mkdtemp(prefix="k")))
+            link = self._links[-1] / "t"
+            link.symlink_to(mounts["/tmp"])
+            mounts["/tmp"] = link
+        return mounts
 
     def _entrypoint(self, image: str) -> Sequence[str]:
         """What stands for an image, by its name without registry, tag and digest."""

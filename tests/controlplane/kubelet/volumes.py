@@ -30,7 +30,21 @@ def mounts(container: Object, volumes: Mapping[str, Path]) -> dict[str, Path]:
         if mount.get("subPath") and not target.exists():
             target.mkdir(parents=True)
         result[mount["mountPath"]] = target
+    for path, target in result.items():
+        for outer, folder in result.items():
+            _show_below(path, target, outer, folder)
     return result
+
+
+def _show_below(path: str, target: Path, outer: str, folder: Path) -> None:
+    """Lets whoever looks into the folder of an outer mount find the inner one there, as a link."""
+    above = f"{outer.rstrip('/')}/"
+    if path.startswith(above):
+        link = folder / path.removeprefix(above)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
 
 
 class _Volume:
@@ -50,8 +64,9 @@ class _Volume:
         self._own.mkdir(parents=True, exist_ok=True)
         if "emptyDir" in volume:
             return self._own
+        mode = volume.get("projected", {}).get("defaultMode", 0o644)
         for source in volume["projected"]["sources"] if "projected" in volume else (volume,):
-            self._write(source)
+            self._write(source, mode)
         return self._own
 
     def refresh(self, volume: Object) -> None:
@@ -71,7 +86,7 @@ class _Volume:
             raise NotConfigured(f'persistentvolumeclaim "{name}" is bound to a volume that is no hostPath')
         return _host_path(source)
 
-    def _write(self, source: Object) -> None:
+    def _write(self, source: Object, mode: int) -> None:
         for kind, read in (("secret", self._references.secret), ("configMap", self._references.config_map)):
             if kind in source:
                 chosen = source[kind]
@@ -79,7 +94,7 @@ class _Volume:
                 items = {item["key"]: item["path"] for item in chosen.get("items") or ()}
                 for key, content in data.items():
                     if not items or key in items:
-                        self._put(items.get(key, key), content, chosen.get("defaultMode", 0o644))
+                        self._put(items.get(key, key), content, chosen.get("defaultMode", mode))
         self._show(source)
         if "serviceAccountToken" in source:
             self._put(source["serviceAccountToken"]["path"], self._token(source["serviceAccountToken"]), 0o600)

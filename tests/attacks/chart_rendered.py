@@ -19,6 +19,10 @@ EVERYTHING: Object = {
         "redisUrl": "redis://redis.mlops/0",
         "database": {"secret": "kopt-database"},
     },
+    "training": {
+        "signingSecret": "kopt-signing",
+        "jobs": [{"name": "demand", "predictor": "demand", "schedule": "@weekly", "dataClaim": "demand"}],
+    },
     "logtail": {"enabled": True, "form": "cluster"},
     "topology": {"enabled": True},
     "pairs": {"enabled": True},

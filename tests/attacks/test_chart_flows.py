@@ -18,6 +18,7 @@ from .chart_rendered import NAMESPACE, RELEASE, Object, rights_of
 
 ON, OFF = {"enabled": True}, {"enabled": False}
 URL = {"mlflowUri": "http://mlflow.mlops:5000", "database": {"secret": "kopt-database"}}
+WEEKLY = {"name": "demand", "predictor": "demand", "schedule": "@weekly"}
 SWITCHES: dict[str, list[Any]] = {
     "mode": ["observe", "enforce"],
     "webhook": [ON, OFF],
@@ -33,6 +34,13 @@ SWITCHES: dict[str, list[Any]] = {
     "preemption": [OFF, ON, ON | {"plainPods": True}, ON | {"kai": True}],
     "logtail": [OFF, ON | {"form": "node"}, ON | {"form": "cluster"}],
     "topology": [OFF, ON, ON | {"privileged": True}],
+    "training": [
+        {},
+        {
+            "signingSecret": "kopt-signing",
+            "jobs": [WEEKLY | {"arguments": ["--prometheus=http://prometheus.monitoring:9090"]}],
+        },
+    ],
     "predictions": [
         {},
         {"url": "http://kopt.example.com:8700"},
@@ -85,11 +93,14 @@ def _pairs(chosen: dict[str, int]) -> set[tuple[tuple[str, int], tuple[str, int]
 
 
 def _allowed(chosen: dict[str, int]) -> dict[str, int]:
-    """What the chart itself refuses is left out: a scheduler without the extender, a log agent without predictions."""
+    """What the chart itself refuses is left out: a scheduler without the extender, a log agent without predictions, a
+    training without a registry."""
     if chosen["extender"] == 1:
         chosen["scheduler"] = 0
     if chosen["predictions"] == 0:
         chosen["logtail"] = 0
+    if "mlflowUri" not in SWITCHES["predictions"][chosen["predictions"]]:
+        chosen["training"] = 0
     return chosen
 
 

@@ -28,7 +28,7 @@ from kopt.policies.staging.pod import PodSettings, staging_job
 from .chart_rendered import NAMESPACE, Object, Right, everything, is_fenced, rights_of
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "chart"
-VALUES = everything(predictions={}, logtail={"enabled": False}, sizing={"hostPaths": ["/data"]})
+VALUES = everything(predictions={}, training={}, logtail={"enabled": False}, sizing={"hostPaths": ["/data"]})
 KINDS = {
     "ServiceAccount",
     "ClusterRole",

@@ -31,6 +31,26 @@ EVERYTHING: Object = {
         "database": {"secret": "kopt-database"},
         "gcsFaultTolerance": {"redisAddress": "redis.mlops:6380", "passwordSecret": "kopt-redis"},
     },
+    "training": {
+        "signingSecret": "kopt-signing",
+        "jobs": [
+            {
+                "name": "demand",
+                "predictor": "demand",
+                "schedule": "30 2 * * 0",
+                "arguments": ["--data=/data/demand.parquet", "--trials=20"],
+                "dataClaim": "demand",
+            },
+            {
+                "name": "checkpoint",
+                "predictor": "checkpoint",
+                "schedule": "@monthly",
+                "arguments": ["--data=/data"],
+                "dataClaim": "logs",
+                "suspend": True,
+            },
+        ],
+    },
     "tracing": {"endpoint": "http://collector.monitoring:4318"},
     "networkPolicy": {"schedulerCidrs": ["10.0.0.0/24"]},
     "policy": {

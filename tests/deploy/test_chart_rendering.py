@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VALUES = ROOT / "deploy" / "values"
 NAMESPACE = "kopt-system"
 Object = dict[str, Any]
+WEEKLY = {"name": "demand", "predictor": "demand", "schedule": "@weekly"}
 
 
 def named(objects: list[Object], kind: str, name: str) -> Object:
@@ -75,6 +76,18 @@ def test_the_values_of_every_platform_render(charts: Any, platform: str) -> None
         ),
         ({"predictions": {"database": {"url": "postgresql://me:hunter2@db/kopt"}}}, "predictions/database"),
         ({"scheduler": {"deploy": True}, "extender": {"enabled": False}}, "needs extender.enabled"),
+        ({"training": {"jobs": [WEEKLY]}}, "need predictions.mlflowUri"),
+        (
+            {"training": {"jobs": [WEEKLY]}, "predictions": {"mlflowUri": "http://mlflow.mlops:5000"}},
+            "need training.signingSecret",
+        ),
+        (
+            {
+                "training": {"jobs": [WEEKLY, WEEKLY | {"schedule": "@daily"}], "signingSecret": "kopt-signing"},
+                "predictions": {"mlflowUri": "http://mlflow.mlops:5000"},
+            },
+            "two jobs of the name demand",
+        ),
         ({"networkPolicy": {"apiServer": {"cidrs": ["10.0.0.1"]}}}, "networkPolicy/apiServer/cidrs/0"),
         ({"policy": {"spec": {"mode": "enforce"}}}, "policy/spec"),
         ({"policy": {"spec": {"schedulers": {"gang": {"scheduler": "kai-scheduler"}}}}}, "running"),
@@ -111,7 +124,7 @@ def test_every_pod_asks_for_resources_and_keeps_to_the_restricted_standard(chart
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
             assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), name
             assert "memory" in container["resources"]["limits"], name
-    assert seen == 7
+    assert seen == 9
 
 
 def test_a_token_is_mounted_only_where_the_api_server_is_asked(charts: Any, everything: Object) -> None:
@@ -121,7 +134,12 @@ def test_a_token_is_mounted_only_where_the_api_server_is_asked(charts: Any, ever
         if one["kind"] == "ServiceAccount":
             assert one["automountServiceAccountToken"] is False
     without = [name for name, one in pod_templates(objects) if not one["spec"]["automountServiceAccountToken"]]
-    assert without == ["RayService/kopt-predictions/head", "RayService/kopt-predictions/serve"]
+    assert without == [
+        "CronJob/kopt-training-demand",
+        "CronJob/kopt-training-checkpoint",
+        "RayService/kopt-predictions/head",
+        "RayService/kopt-predictions/serve",
+    ]
     assert not [one for one in objects if one["kind"] == "ClusterRole" and "predictions" in one["metadata"]["name"]]
 
 
@@ -270,11 +288,11 @@ def test_every_argument_is_an_option_of_the_command(charts: Any, everything: Obj
     for _, template in pod_templates(charts.render(everything)):
         for container in template["spec"]["containers"]:
             verb, *arguments = container.get("args", [""])
-            if verb in ("webhook", "extender", "off"):
+            if verb in ("webhook", "extender", "off", "train"):
                 known = {text for one in group.commands[verb].params for text in (*one.opts, *one.secondary_opts)}
                 assert {one.partition("=")[0] for one in arguments if one.startswith("--")} <= known
                 seen.add(verb)
-    assert seen == {"webhook", "extender", "off"}
+    assert seen == {"webhook", "extender", "off", "train"}
 
 
 @pytest.mark.parametrize(
@@ -310,7 +328,7 @@ def test_traffic_is_refused_but_for_the_flows_that_are_needed(charts: Any, every
     assert [list(one) for one in calls["from"]] == [["podSelector"], ["ipBlock"]]
     assert looks["ports"] == [{"port": 9444}]
     components = {one["spec"]["podSelector"]["matchLabels"].get("app.kubernetes.io/component") for one in policies}
-    assert components == {None, "webhook", "extender", "sizing", "scheduler", "predictions", "off"}
+    assert components == {None, "webhook", "extender", "sizing", "scheduler", "predictions", "off", "training"}
 
 
 def test_predictions_are_asked_for_where_they_are(charts: Any, everything: Object) -> None:

@@ -84,6 +84,8 @@ def test_every_pod_is_let_into_a_restricted_namespace(
     service = api.get("ray.io/v1", "RayService", "kopt-predictions", NAMESPACE)["spec"]["rayClusterConfig"]
     for group in (service["headGroupSpec"], *service["workerGroupSpecs"]):
         api.create(pod(group["template"]["spec"]), dryRun="All")
+    for job in api.list("batch/v1", "CronJob", NAMESPACE):
+        api.create(pod(job["spec"]["jobTemplate"]["spec"]["template"]["spec"]), dryRun="All")
     with pytest.raises(Refused, match="violates PodSecurity"):
         api.create(pod({"containers": [{"name": "main", "image": "any"}]}))
 

@@ -14,10 +14,10 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Where the pods of a component run; call with a list of the root, the component's name and its values. */}}
-{{- define "kopt.placement" -}}
+{{/* On which nodes pods run, and before whom; call with a list of the root and a component's values. */}}
+{{- define "kopt.nodes" -}}
 {{- $root := index . 0 -}}
-{{- $own := index . 2 -}}
+{{- $own := index . 1 -}}
 {{- with $root.Values.images.pullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -28,6 +28,12 @@ nodeSelector: {{- toYaml (merge dict $own.nodeSelector $root.Values.pods.nodeSel
 {{- with concat $root.Values.pods.tolerations $own.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* Where the replicas of a component run; call with a list of the root, the component's name and its values. */}}
+{{- define "kopt.placement" -}}
+{{- $root := index . 0 -}}
+{{ include "kopt.nodes" (list $root (index . 2)) }}
 topologySpreadConstraints:
   # Two replicas on one node would die together; zones are a wish, as many clusters have one.
   {{- range $key, $rule := dict "kubernetes.io/hostname" $root.Values.pods.spreadOverNodes "topology.kubernetes.io/zone" "ScheduleAnyway" }}

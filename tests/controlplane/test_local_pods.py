@@ -96,7 +96,7 @@ def test_annotations_are_shown_as_they_change(
     mount = {"name": "podinfo", "mountPath": "/etc/podinfo"}
     # Torn files would be seen: it is read all the time.
     script = (
-        "import sys, time, pathlib; file = pathlib.Path(sys.argv[1]); seen = set()\n"
+        "import sys, pathlib; file = pathlib.Path(sys.argv[1]); seen = {file.read_text()}; print('--', flush=True)\n"
         "while not any('last' in text for text in seen): seen.add(file.read_text())\n"
         "print(*sorted(seen, key=len), sep='--', end='')"
     )
@@ -107,12 +107,13 @@ def test_annotations_are_shown_as_they_change(
     )
     name = pod["metadata"]["name"]
     until(pod, "Running")
+    wait_for(lambda: "--" in logs(control_plane, pod), what="the file has been read")
     for notes in ({"example.com/json": '{"a": "b"}'}, {"example.com/last": "x\ny"}):
         control_plane.api.patch("v1", "Pod", name, {"metadata": {"annotations": notes}}, space)
     done = until(pod, "Succeeded", "Failed")
     assert ended(done)["exitCode"] == 0
-    first, *_, last = logs(control_plane, pod).split("--")
-    assert first == ""
+    _, first, *_, last = logs(control_plane, pod).split("--")
+    assert first.strip() == ""
     assert last == 'example.com/json="{\\"a\\": \\"b\\"}"\nexample.com/last="x\\ny"\n'
 
 

@@ -58,7 +58,9 @@ def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def worked(control_plane: ControlPlane, charts: Any, install: Callable[..., None]) -> list[Object]:
+def worked(
+    control_plane: ControlPlane, charts: Any, install: Callable[..., None], request: pytest.FixtureRequest
+) -> list[Object]:
     """The audit log of two evictions, one of whose lines is one too many."""
     install(VALUES)
     (deployment,) = [
@@ -77,6 +79,8 @@ def worked(control_plane: ControlPlane, charts: Any, install: Callable[..., None
     def process() -> Any:
         port = free_port()
         server = control_plane.start_server("ledger", [*KOPT, *local, f"--port={port}"], env)
+        # Also where what follows fails: one that went on leading would keep the next try from its Lease.
+        request.addfinalizer(server.stop)  # noqa: PT021 - what stands behind a yield is not run where the set-up fails
         metrics = f"http://127.0.0.1:{port}/metrics"
         server.wait_until(lambda: "\nkopt_ledger_leading 1.0" in httpx.get(metrics, trust_env=False).text)
         return server

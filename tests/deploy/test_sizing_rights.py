@@ -34,7 +34,11 @@ SELDOM = {
 
 @pytest.fixture(scope="module")
 def worked(
-    control_plane: ControlPlane, charts: Any, install: Callable[..., None], tmp_path_factory: pytest.TempPathFactory
+    control_plane: ControlPlane,
+    charts: Any,
+    install: Callable[..., None],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> list[Object]:
     """The audit log of a Job's way through the controller, as the chart starts it."""
     values = {"mode": "enforce", "sizing": {"dryRunMinutes": 1}, "webhook": {"enabled": False}}
@@ -51,6 +55,8 @@ def worked(
     }
     local = [one for one in arguments if not one.startswith(("--host", "--port"))]
     server = control_plane.start_server("sizing", [*KOPT, *local, f"--port={port}", "--interval=0.02"], env)
+    # Also where what follows fails: one that went on leading would keep the next try from its Lease.
+    request.addfinalizer(server.stop)  # noqa: PT021 - what stands behind a yield is not run where the set-up fails
     metrics = f"http://127.0.0.1:{port}/metrics"
     server.wait_until(lambda: "\nkopt_sizing_leading 1.0" in httpx.get(metrics, trust_env=False).text)
     control_plane.api.namespace(SPACE, {"kaiwo.ai/managed": "true"})

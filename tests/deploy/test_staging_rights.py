@@ -130,6 +130,7 @@ def worked(
     charts: Any,
     install: Callable[..., None],
     tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> list[Object]:
     """The audit log of a copy that a job waited for, and that was taken away."""
     install(VALUES)
@@ -148,6 +149,8 @@ def worked(
     claim(api, folder)
     port = free_port()
     server = control_plane.start_server("staging", [*KOPT, *local, f"--port={port}"], env)
+    # Also where what follows fails: one that went on leading would keep the next try from its Lease.
+    request.addfinalizer(server.stop)  # noqa: PT021 - what stands behind a yield is not run where the set-up fails
     metrics = f"http://127.0.0.1:{port}/metrics"
     server.wait_until(lambda: "\nkopt_staging_leading 1.0" in httpx.get(metrics, trust_env=False).text)
     with (

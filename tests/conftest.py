@@ -54,6 +54,7 @@ hypothesis.settings.load_profile("thorough" if THOROUGH else "ci" if os.environ.
 
 
 # What talks to real servers on a shared machine may be late; it gets two more tries, and the summary says why.
+_LONG_S = 600
 _REAL = {"ray", "browser", "services", "cluster", "slow"}
 
 
@@ -65,7 +66,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("thorough") and not THOROUGH:
             item.add_marker(pytest.mark.skip(reason="only a long run shows it: make test-thorough"))
         if any(mark.name in _REAL for mark in item.iter_markers()):
-            item.add_marker(pytest.mark.flaky(reruns=2))
+            # One that may take long shows once more that it cannot, and leaves time for the others.
+            limit = item.get_closest_marker("timeout")
+            item.add_marker(pytest.mark.flaky(reruns=1 if limit and limit.args[0] > _LONG_S else 2))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -29,7 +29,8 @@ UP = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name=
 
 
 def environ(home: Path) -> dict[str, str]:
-    known = {name: value for name, value in os.environ.items() if not name.startswith("KOPT_")}
+    """Ours, without a cluster: where one is named, as in a pod, there is no example."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("KOPT_", "KUBE"))}
     ports = {f"KOPT_{name}_PORT": "0" for name in ("API", "PAGES", "MLFLOW")}
     return {**known, **ports, "KOPT_HOME": str(home)}
 

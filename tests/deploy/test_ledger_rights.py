@@ -80,7 +80,7 @@ def worked(
         port = free_port()
         server = control_plane.start_server("ledger", [*KOPT, *local, f"--port={port}"], env)
         # Also where what follows fails: one that went on leading would keep the next try from its Lease.
-        request.addfinalizer(server.stop)  # noqa: PT021 - what stands behind a yield is not run where the set-up fails
+        request.addfinalizer(server.stop)
         metrics = f"http://127.0.0.1:{port}/metrics"
         server.wait_until(lambda: "\nkopt_ledger_leading 1.0" in httpx.get(metrics, trust_env=False).text)
         return server

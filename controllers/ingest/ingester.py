@@ -21,6 +21,8 @@ from kopt.serving.contract.live_answers import PushedDemand
 
 _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 5.0
+_EARLY_S = 0.02
+"""A timer may wake a little too early by the clock, and what it then reads is the bucket before."""
 Push = Callable[[str, Sequence[float], Sequence[float | None]], Awaitable[PushedDemand]]
 """Service, starts and values. Raises EndpointFailure, AnswerError or RequestRefused."""
 
@@ -130,7 +132,7 @@ class Ingester:
         backoff = Backoff(_FIRST_PAUSE_S, self._settings.longest_pause_s)
         while True:
             await self._attempt(followed)
-            wait_s = self._next_bucket_s()
+            wait_s = self._next_bucket_s(followed)
             if followed.state is SourceState.CURRENT:
                 backoff.reset()
             else:
@@ -210,9 +212,13 @@ class Ingester:
     def _last_ended(self) -> int:
         return int((self._clock() - self._settings.settle_s) // GRID_S) - 1
 
-    def _next_bucket_s(self) -> float:
-        """Seconds until the next bucket can be read."""
-        return (self._last_ended() + 2) * GRID_S + self._settings.settle_s - self._clock()
+    def _next_bucket_s(self, followed: Followed) -> float:
+        """Seconds until the bucket after the last one that was read can be.
+
+        Not after the last one that has ended by now: it may have ended while an earlier one was read.
+        """
+        last = self._last_ended() if followed.read_to is None else followed.read_to
+        return max(0.0, (last + 2) * GRID_S + self._settings.settle_s - self._clock()) + _EARLY_S
 
 
 def _buckets(span_s: float) -> int:

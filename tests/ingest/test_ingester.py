@@ -221,3 +221,22 @@ async def test_following_ends_and_begins_with_the_list(world: World) -> None:
     assert ingester.followed[0].source is other
     await ingester.stop()
     assert ingester.followed == ()
+
+
+async def test_a_bucket_that_ends_while_the_one_before_is_read_is_not_missed(world: World) -> None:
+    """Seen with a timer that woke a hundredth of a second too early: the newest bucket came five minutes late."""
+    world.measured["ml/chat"] = {START - 1: 1.0, START: 2.0}
+    end_s = (START + 1.0) * GRID_S + SETTINGS.settle_s
+    world.now_s = end_s - 0.01
+
+    async def slow(source: DemandSource, first: int, last: int) -> Buckets:
+        result = await world.read(source, first, last)
+        world.now_s = end_s + 0.05
+        return result
+
+    ingester = Ingester(slow, world.push, SETTINGS, clock=lambda: world.now_s)
+    ingester.follow([CHAT])
+    async with asyncio.timeout(5):
+        while START not in world.known():
+            await asyncio.sleep(0.01)
+    await ingester.stop()

@@ -342,6 +342,7 @@ def _draw(pool: Any, data: Any) -> str:
         .render(
             snapshot=Snapshot({}, Endpoint("x"), now_s),
             path="/cluster",
+            page_models=[("demand", None)],
             refresh_s=15,
             query={},
             view=view,

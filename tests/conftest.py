@@ -38,7 +38,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 # No deadlines and no complaint that drawing is slow: machines are shared. Continuous integration draws the same
-# examples every time; people and thorough runs get new ones.
+# examples every time and does not search for the smallest one that fails, which takes minutes, with every new try
+# again; people and thorough runs get new ones.
 _SHARED = {
     "deadline": None,
     "suppress_health_check": [hypothesis.HealthCheck.too_slow],
@@ -46,9 +47,9 @@ _SHARED = {
 }
 hypothesis.settings.register_profile("people", **_SHARED)
 hypothesis.settings.register_profile("thorough", **_SHARED)
-hypothesis.settings.register_profile("ci", **_SHARED, derandomize=True)
-# For `make mutants`: what fails with a mutant is not searched for its smallest example.
 _QUICK = {"derandomize": True, "database": None, "phases": (hypothesis.Phase.explicit, hypothesis.Phase.generate)}
+hypothesis.settings.register_profile("ci", **(_SHARED | _QUICK))
+# For `make mutants`.
 hypothesis.settings.register_profile("mutants", **(_SHARED | _QUICK | {"max_examples": 10}))
 hypothesis.settings.load_profile("thorough" if THOROUGH else "ci" if os.environ.get("CI") else "people")
 

@@ -19,7 +19,7 @@ from kopt.controllers.lending.executor import Executor
 from kopt.controllers.lending.forecasts import Ask, Forecasts
 from kopt.controllers.lending.planner import Planner
 from kopt.controllers.lending.ports import ControllerSettings, Writer
-from kopt.controllers.lending.queues import Queues
+from kopt.controllers.lending.queueing.queues import Queues
 from kopt.controllers.lending.reconciler import Reconciler
 from kopt.controllers.lending.state import LiveCluster
 from kopt.controllers.lending.views import HOLDER

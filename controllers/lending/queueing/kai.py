@@ -14,7 +14,7 @@ from kopt.cluster.objects.fields import at, count, mapping, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.kueue_reading import requests_of, seconds
-from kopt.controllers.lending.borrowers import Sorting, Weighing
+from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster, kai_queue
 from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, SeenPod
 from kopt.core.reason import Reason

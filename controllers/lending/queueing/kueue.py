@@ -9,7 +9,7 @@ from kopt.cluster.holds.quota_loan import QuotaPath, is_same, noted, value_at
 from kopt.cluster.objects.fields import at, items, text
 from kopt.cluster.workloads.kueue import KueueWorkload
 from kopt.cluster.workloads.kueue_reading import amount
-from kopt.controllers.lending.borrowers import Sorting, Weighing
+from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster
 from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, SeenPod
 from kopt.core.reason import Reason

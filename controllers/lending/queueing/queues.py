@@ -1,11 +1,11 @@
 """The queues of borrowers, in any queueing system."""
 
-from kopt.controllers.lending.borrowers import Weighing
-from kopt.controllers.lending.kai import Kai
-from kopt.controllers.lending.kueue import Kueue
+from kopt.controllers.lending.queueing.borrowers import Weighing
+from kopt.controllers.lending.queueing.kai import Kai
+from kopt.controllers.lending.queueing.kueue import Kueue
+from kopt.controllers.lending.queueing.volcano import Volcano
 from kopt.controllers.lending.state import LiveCluster
 from kopt.controllers.lending.views import BorrowingQueue
-from kopt.controllers.lending.volcano import Volcano
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.lending_pool import Borrower
 

@@ -13,7 +13,7 @@ from kopt.cluster.objects.fields import count, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.objects.volcano import ABORT, ABORTED, ENDED, RESUME, STEP, STOPPING, phase_of
 from kopt.cluster.workloads.kueue_reading import amount, requests_of, seconds
-from kopt.controllers.lending.borrowers import Sorting, Weighing
+from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster, volcano_queue
 from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, SeenPod
 from kopt.core.reason import Reason

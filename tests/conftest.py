@@ -2,11 +2,7 @@
 
 import logging
 import os
-import shutil
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +10,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 from example_budget import THOROUGH, examples
+from prometheus_server import RunningPrometheus, counters
 
 if TYPE_CHECKING:
     from kopt.data.demand.table import DemandSeries
@@ -113,7 +110,7 @@ def demand_data_dir() -> Path:
 
 
 @pytest.fixture
-def prometheus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., "RunningPrometheus"]]:
+def prometheus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunningPrometheus]]:
     """Starts real Prometheus servers on loopback: ``prometheus_server(history).url``.
 
     ``history`` is OpenMetrics text, or series of demand, which become counters ``requests_total{service="…"}`` with a
@@ -122,9 +119,6 @@ def prometheus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
     running: list[RunningPrometheus] = []
 
     def start(history: "str | Iterable[DemandSeries]") -> RunningPrometheus:
-        for binary in ("prometheus", "promtool"):
-            if shutil.which(binary) is None:
-                pytest.skip(f"{binary} is not installed (Debian package prometheus)")
         text = history if isinstance(history, str) else counters(history)
         running.append(RunningPrometheus(tmp_path_factory.mktemp("prometheus"), text))
         return running[-1]
@@ -132,52 +126,3 @@ def prometheus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
     yield start
     for server in running:
         server.stop()
-
-
-class RunningPrometheus:
-    """A Prometheus process with a history; ``url`` answers once the constructor returns."""
-
-    def __init__(self, folder: Path, history: str) -> None:
-        from controlplane.processes import free_port
-
-        (folder / "history.txt").write_text(history)
-        (folder / "prometheus.yml").write_text("global: {scrape_interval: 1h}\n")
-        blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "history.txt", "data"]
-        subprocess.run(blocks, cwd=folder, check=True, capture_output=True, timeout=120)
-        address = f"127.0.0.1:{free_port()}"
-        self.url = f"http://{address}"
-        options = [f"--web.listen-address={address}", "--storage.tsdb.path=data", "--storage.tsdb.retention.time=100y"]
-        with (folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(["prometheus", *options], cwd=folder, stdout=log, stderr=log)
-        for _ in range(900):
-            if self._process.poll() is not None:
-                pytest.fail((folder / "log").read_text())
-            try:
-                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1):
-                    return
-            except OSError:
-                time.sleep(0.1)
-        self.stop()
-        pytest.fail("Prometheus did not become ready in 90 s")
-
-    def stop(self) -> None:
-        """Kills the process, as a crash would."""
-        self._process.kill()
-        self._process.wait()
-
-
-def counters(series: "Iterable[DemandSeries]") -> str:
-    """Demand as OpenMetrics counters with a sample a minute and none inside a gap."""
-    lines = ["# TYPE requests counter"]
-    for one in series:
-        total = 0.0
-        per_step = max(1, one.step_s // 60)
-        lines.append(f'requests_total{{service="{one.name}"}} 0 {one.start_s:.0f}')
-        for begin, value in zip(one.times_s, one.value, strict=True):
-            for part in range(1, per_step + 1):
-                # Inside a gap nothing is scraped; a counter goes on without being seen.
-                if value == value:
-                    at, count = begin + part * one.step_s / per_step, total + value * part / per_step
-                    lines.append(f'requests_total{{service="{one.name}"}} {float(count)!r} {at:.0f}')
-            total += 0.0 if value != value else value
-    return "\n".join([*lines, "# EOF", ""])

@@ -2,11 +2,8 @@
 by the ingester, stored by the real feature store, and answered by name by the shipped model."""
 
 import asyncio
-import shutil
-import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,8 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 from asgi_server import served
-from controlplane.processes import free_port, wait_for
+from controlplane.processes import wait_for
 from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_server import RunningPrometheus
 from serving.conftest import MemorySource
 
 from kopt.controllers.ingest.connections import connected
@@ -90,20 +88,13 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture
 def prometheus(service: Service, tmp_path: Path) -> Iterator[str]:
-    if shutil.which("prometheus") is None:
-        pytest.skip("prometheus is not installed (Debian package prometheus)")
-    (tmp_path / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: vllm\n  static_configs:\n"
-        f"  - {{targets: ['{service.address}'], labels: {{namespace: ml, service: chat}}}}\n"
+    running = RunningPrometheus(
+        tmp_path,
+        configuration="global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: vllm\n  static_configs:\n"
+        f"  - {{targets: ['{service.address}'], labels: {{namespace: ml, service: chat}}}}\n",
     )
-    address = f"127.0.0.1:{free_port()}"
-    with (tmp_path / "log").open("wb") as log:
-        options = ["--config.file=prometheus.yml", f"--web.listen-address={address}", "--storage.tsdb.path=data"]
-        process = subprocess.Popen(["prometheus", *options], cwd=tmp_path, stdout=log, stderr=log)
-    wait_for(lambda: urllib.request.urlopen(f"http://{address}/-/ready", timeout=1).status == 200, what="Prometheus")
-    yield f"http://{address}"
-    process.kill()
-    process.wait()
+    yield running.url
+    running.stop()
 
 
 @pytest.fixture

@@ -5,21 +5,14 @@ Not the shared one: the chart owns names of the whole cluster, and its tests rea
 
 import copy
 import os
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import pytest
-import yaml
+from chart import NAMESPACE, ROOT, Helm, Object
 from controlplane.plane import ControlPlane
 
-Object: TypeAlias = dict[str, Any]
-ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "deploy" / "chart"
 VALUES = ROOT / "deploy" / "values"
-NAMESPACE = "kopt-system"
-RELEASE = "kopt"
 
 #: Everything that the chart can install, at once.
 EVERYTHING: Object = {
@@ -72,33 +65,6 @@ EVERYTHING: Object = {
 }
 
 
-class Helm:
-    """The command, with everything it writes in ``folder``."""
-
-    def __init__(self, binary: Path, folder: Path) -> None:
-        self._binary, self._folder = binary, folder
-        self._numbers = iter(range(1_000_000))
-
-    def run(self, *arguments: str | Path, values: Object | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs helm; the caller looks at the exit status."""
-        command: list[str | Path] = [self._binary, *arguments]
-        if values is not None:
-            path = self._folder / f"values-{next(self._numbers)}.yaml"
-            path.write_text(yaml.safe_dump(values))
-            command += ["--values", path]
-        homes = {f"HELM_{name}_HOME": str(self._folder / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **homes}
-        )
-
-    def render(self, values: Object | None = None, files: Sequence[Path] = ()) -> list[Object]:
-        """The objects that the chart renders to, without the custom resource definitions."""
-        options = [option for path in files for option in ("--values", path)]
-        done = self.run("template", RELEASE, CHART, "--namespace", NAMESPACE, *options, values=values or {})
-        assert done.returncode == 0, done.stderr
-        return [document for document in yaml.safe_load_all(done.stdout) if document]
-
-
 @pytest.fixture(scope="session")
 def charts(helm: Path, tmp_path_factory: pytest.TempPathFactory) -> Helm:
     """The real helm."""
@@ -124,24 +90,11 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 @pytest.fixture(scope="session")
 def install(charts: Helm, control_plane: ControlPlane) -> Callable[..., None]:
     """``install(values)``: ``helm upgrade --install`` into the labelled namespace."""
-    control_plane.api.apply(yaml.safe_load((ROOT / "deploy" / "namespace.yaml").read_text()))
     control_plane.install_crds("kuberay")
     control_plane.api.namespace("kai-scheduler")
 
     def upgrade(values: Object, *options: str) -> None:
-        done = charts.run(
-            "upgrade",
-            "--install",
-            RELEASE,
-            CHART,
-            "--namespace",
-            NAMESPACE,
-            "--kubeconfig",
-            control_plane.kubeconfig,
-            *options,
-            values=values,
-        )
-        assert done.returncode == 0, done.stderr
+        charts.install(control_plane, values, *options)
 
     return upgrade
 
@@ -151,9 +104,6 @@ def uninstall(charts: Helm, control_plane: ControlPlane) -> Callable[[], None]:
     """``uninstall()``: the chart is gone, and the Leases that its processes wrote; the next test finds nothing."""
 
     def gone() -> None:
-        charts.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--kubeconfig", control_plane.kubeconfig)
-        api = control_plane.api
-        for lease in api.list("coordination.k8s.io/v1", "Lease", NAMESPACE):
-            api.delete("coordination.k8s.io/v1", "Lease", lease["metadata"]["name"], NAMESPACE)
+        charts.uninstall(control_plane)
 
     return gone

@@ -76,8 +76,8 @@ mutants: setup  ## change each line of the most important modules; fast tests mu
 	$(BIN)/python -P tests/mutants/run.py $(MUTANTS)
 
 .PHONY: story
-story: setup control-plane  ## watch a training borrow GPUs, save, give them back before a spike, and go on (five minutes)
-	@$(BIN)/python -P -m pytest -q -s -rs --no-header --force-reruns 0 tests/story
+story: setup control-plane  ## watch a training borrow GPUs, save, give them back before a rush, and go on (20 minutes)
+	@KOPT_THOROUGH=1 $(BIN)/python -P -m pytest -q -s -rs --no-header --force-reruns 0 tests/story
 
 .PHONY: control-plane
 control-plane: setup  ## build the Kubernetes control plane of the tests (a quarter of an hour once, cached)

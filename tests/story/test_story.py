@@ -1,77 +1,89 @@
-"""The loop is closed: a training borrows GPUs, saves and stops before a spike, and goes on where it was."""
+"""The loop is closed: a training borrows GPUs, saves and stops before a rush, and goes on where it was.
+
+Nothing here stands for a component: Prometheus scrapes the service, `kopt controller ingest` follows it, forecasts lend
+GPUs and scale the service. Only clients, a submitter and, where everything of ours is dead, an administrator act.
+"""
+
+import time
 
 import pytest
 from controlplane.kueue import admitted
+from example_budget import THOROUGH
 
-from tests.story.conftest import PEAK, Cluster, Demand, demand_at
+from tests.story.cluster import Cluster
+from tests.story.conftest import Story
+from tests.story.traffic import BUCKET_S, DAY_S
 
-pytestmark = [pytest.mark.cluster, pytest.mark.trainers, pytest.mark.slow, pytest.mark.timeout(900)]
-QUIET, RISING, OVER = PEAK - 4, PEAK - 1, PEAK + 18
-CAREFUL = 0.98
-
-
-def capacity(url: str, demand: Demand) -> float:
-    """Requests that a GPU answers in five minutes, such that two suffice while it is quiet and not when it rises."""
-    demand.stand_at(QUIET)
-    quiet = demand_at(url, CAREFUL)
-    return quiet / 1.6
+pytestmark = [pytest.mark.cluster, pytest.mark.trainers, pytest.mark.slow, pytest.mark.timeout(2400)]
+STARTING_S = 200.0
+"""Within which the training trains and has saved once."""
 
 
-def test_training_borrows_gives_back_and_goes_on(cluster: Cluster, demand: Demand) -> None:
-    cluster.tell("one node with four GPUs, a service that needs one, Kueue, a ledger, lending and a log agent")
-    cluster.scale_service(1)
-    cluster.start()
-    cluster.lend(capacity(cluster.endpoint, demand))
+def borrow(cluster: Cluster) -> None:
+    """A training runs on lent GPUs, and has work to lose."""
+    cluster.tell("one node with four GPUs, a service that needs one, Kueue, and everything of ours is ready")
+    cluster.lend()
     cluster.until(lambda: cluster.lent() >= 2, "the forecast leaves room: two of the service's four GPUs are lent")
     cluster.submit()
     cluster.until(lambda: admitted(cluster.workload()), "Kueue admits the training to them")
-    (pod,) = cluster.until(lambda: cluster.trainers(), "it trains, a Hugging Face Trainer")
+    cluster.until(lambda: cluster.trainers(), "it trains, a Hugging Face Trainer")
     cluster.until(lambda: cluster.notes().get("kaiwo.ai/last-checkpoint-step"), "its log tells of a checkpoint")
 
-    (before,) = cluster.saved_steps()
-    cluster.until(lambda: f" {before + 200}/" in cluster.log(pod), "it has trained on: there is work to lose")
-    cluster.tell("the recorded demand rises")
-    demand.stand_at(RISING)
-    request = cluster.until(
-        lambda: cluster.notes().get("kaiwo.ai/save-requested"), "the forecast sees the spike: it is asked to save"
-    )
-    assert "kopt-reallocation" in request
-    cluster.until(
-        lambda: cluster.workload()["spec"].get("active") is False, "its log has told of the checkpoint: it is stopped"
-    )
-    cluster.until(lambda: not cluster.trainers(), "its pod is gone")
-    saved = max(cluster.saved_steps())
-    assert saved > before + 200, "it was saved on request"
-    demand.stand_at(PEAK)
-    cluster.scale_service(4)
-    cluster.until(lambda: cluster.serving() == 4, "the spike is here: the service runs on four GPUs")
-    (line,) = cluster.until(lambda: cluster.evictions(), "the ledger has the eviction")
-    assert line["spec"]["cause"] == "Lending"
-    assert line["spec"]["by"] == "kopt-reallocation"
-    assert line["spec"]["lastDurableStep"] == saved
-    assert line["spec"]["lostGpuSeconds"] < 60
 
-    cluster.show("why", f"{cluster.space}/llama")
-
-    cluster.tell("the spike is over")
-    cluster.scale_service(1)
-    demand.stand_at(OVER)
-    (pod,) = cluster.until(lambda: cluster.trainers(), "it trains again")
+def resumed(cluster: Cluster, saved: int, timeout_s: float = 90.0) -> None:
+    (pod,) = cluster.until(lambda: cluster.trainers(), "it trains again", timeout_s)
     cluster.until(lambda: f" {saved + 1}/" in cluster.log(pod), "it goes on at the step that was saved")
     assert " 1/100000" not in cluster.log(pod)
+
+
+def test_training_borrows_gives_back_and_goes_on(story: Story) -> None:
+    with story(STARTING_S) as cluster:
+        borrow(cluster)
+        (before,) = cluster.saved_steps()
+        (pod,) = cluster.trainers()
+        cluster.until(lambda: f" {before + 200}/" in cluster.log(pod), "it has trained on: there is work to lose")
+
+        request = cluster.until(
+            lambda: cluster.notes().get("kaiwo.ai/save-requested"),
+            "the forecast sees the daily rush: it is asked to save",
+            2 * BUCKET_S + 30,
+        )
+        late_s = time.time() % BUCKET_S
+        cluster.tell(f"{late_s:.1f} s after the end of the five minutes in which the last request was counted")
+        assert "kopt-reallocation" in request
+        cluster.until(
+            lambda: cluster.workload()["spec"].get("active") is False,
+            "its log has told of the checkpoint: it is stopped",
+        )
+        cluster.until(lambda: not cluster.trainers(), "its pod is gone")
+        saved = max(cluster.saved_steps())
+        assert saved > before + 200, "it was saved on request"
+        cluster.until(lambda: len(cluster.servers()) == 4, "the autoscaler has seen it too: the service has four GPUs")
+        (eviction,) = cluster.until(lambda: cluster.evictions(), "the loan taken back has its Eviction")
+        assert eviction["spec"]["cause"] == "Lending"
+        assert eviction["spec"]["by"] == "kopt-reallocation"
+        assert eviction["spec"]["lastDurableStep"] == saved
+        assert eviction["spec"]["lostGpuSeconds"] < 60
+        cluster.show("why", f"{cluster.space}/llama")
+        assert "lent" in cluster.kopt("why", f"{cluster.space}/llama", "-o", "json")
+        page = cluster.until(lambda: "llama" in (text := cluster.page()) and text, "the page Cluster shows it")
+        assert cluster.space in page
+        assert "loan taken back" in page
+        if THOROUGH:
+            until_it_has_finished(cluster, saved)
+
+
+def until_it_has_finished(cluster: Cluster, saved: int) -> None:
+    """After the rush of ten minutes."""
+    cluster.until(lambda: len(cluster.servers()) <= 2, "the rush is over: the service is scaled down", 1200)
+    resumed(cluster, saved)
     outcome = cluster.until(
         lambda: (one := cluster.evictions()[0].get("status", {})).get("verified") == "Yes" and one,
-        "the ledger has seen in its log that it did",
+        "its log shows the controller of Evictions that it did",
     )
     assert outcome["phase"] == "Resumed"
     assert saved <= outcome["resumedStep"] <= saved + 20
     assert "llama" in cluster.kopt("evictions", "-n", cluster.space, "-o", "json")
-    assert "lent" in cluster.kopt("why", f"{cluster.space}/llama", "-o", "json")
-
-    page = cluster.until(lambda: "llama" in (text := cluster.page()) and text, "the page Cluster shows it")
-    assert cluster.space in page
-    assert "loan taken back" in page
-
     (cluster.output / "enough").touch()
     cluster.until(lambda: cluster.evictions()[0]["status"]["phase"] == "Finished", "it finishes")
     cluster.show("evictions", "-n", cluster.space)
@@ -79,30 +91,24 @@ def test_training_borrows_gives_back_and_goes_on(cluster: Cluster, demand: Deman
     assert cluster.pool()["history"]
 
 
-def test_without_any_of_ours_the_service_gets_its_gpus_and_nothing_is_lost(cluster: Cluster, demand: Demand) -> None:
-    cluster.tell("the same again, until everything of ours is killed")
-    cluster.scale_service(1)
-    cluster.start()
-    cluster.lend(capacity(cluster.endpoint, demand))
-    cluster.until(lambda: cluster.lent() >= 2, "the forecast leaves room: two of the service's four GPUs are lent")
-    cluster.submit()
-    cluster.until(lambda: cluster.trainers(), "it trains")
-    cluster.until(lambda: cluster.notes().get("kaiwo.ai/last-checkpoint-step"), "its log tells of a checkpoint")
-    cluster.kill()
-    cluster.tell("everything of ours is killed")
-    cluster.scale_service(4)
-    cluster.until(lambda: cluster.serving() == 4, "the native scheduler makes room")
-    saved = max(cluster.saved_steps())
-    cluster.scale_service(1)
-    demand.stand_at(OVER)
-    cluster.start()
-    (pod,) = cluster.until(lambda: cluster.trainers(), "it trains again")
-    cluster.until(lambda: f" {saved + 1}/" in cluster.log(pod), "it goes on at the step that was saved")
-    (cluster.output / "enough").touch()
-    job = cluster.until(
-        lambda: (
-            (one := cluster.plane.api.get("batch/v1", "Job", "llama", cluster.space))["status"].get("succeeded") and one
-        ),
-        "it finishes",
-    )
-    assert job["status"]["succeeded"] == 1
+def test_without_any_of_ours_the_service_gets_its_gpus_and_nothing_is_lost(story: Story) -> None:
+    with story(DAY_S / 2) as cluster:
+        cluster.tell("the same again, until everything of ours is killed")
+        borrow(cluster)
+        cluster.kill()
+        cluster.tell("everything of ours is killed")
+        cluster.scale(4)
+        cluster.until(lambda: len(cluster.servers()) == 4, "the native scheduler makes room")
+        saved = max(cluster.saved_steps())
+        cluster.revive()
+        cluster.until(lambda: len(cluster.servers()) <= 2, "the autoscaler has a forecast again")
+        resumed(cluster, saved)
+        (cluster.output / "enough").touch()
+        job = cluster.until(
+            lambda: (
+                (one := cluster.plane.api.get("batch/v1", "Job", "llama", cluster.space))["status"].get("succeeded")
+                and one
+            ),
+            "it finishes",
+        )
+        assert job["status"]["succeeded"] == 1

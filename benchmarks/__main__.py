@@ -9,6 +9,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "lending": "benchmarks.lending",
     "serving": "benchmarks.serving_latency",
     "ingest": "benchmarks.ingest",
+    "decisions": "benchmarks.decisions",
     "extender": "benchmarks.extender",
     "extender-cluster": "benchmarks.extender_cluster",
     "meshes": "benchmarks.extender_meshes",

@@ -35,7 +35,7 @@ def main() -> int:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder:
         ours, theirs = context.Pipe()
-        endpoint = context.Process(target=_endpoint, args=(folder, theirs), daemon=True)
+        endpoint = context.Process(target=endpoint_process, args=(folder, theirs), daemon=True)
         endpoint.start()
         prometheus_ours, prometheus_theirs = context.Pipe()
         prometheus = context.Process(target=_prometheus, args=(prometheus_theirs,), daemon=True)
@@ -109,7 +109,8 @@ def _cpu_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _endpoint(folder: str, ready: Connection) -> None:
+def endpoint_process(folder: str, ready: Connection) -> None:
+    """The endpoint with its state in ``folder``; sends its address once it answers."""
     import uvicorn
 
     from kopt.core.settings import Settings

@@ -65,7 +65,7 @@ class SizeAdvice:
     @property
     def needed_milli_gpu(self) -> int | None:
         """GPUs that are advised, in thousandths; a partition counts by its memory. None without advice."""
-        if not self.known or self.kind is ShareKind.NONE:
+        if self.why_no_advice:
             return None
         if self.kind is ShareKind.PARTITION:
             try:
@@ -83,7 +83,7 @@ class SizeAdvice:
     @property
     def advised(self) -> str:
         """The advice in a few words."""
-        if not self.known or self.kind is ShareKind.NONE:
+        if self.why_no_advice:
             return "no advice"
         if self.kind is ShareKind.FRACTION:
             return f"{self.milli_gpu / 1000:g} of a GPU ({self.bytes / GIB:.1f} GiB)"
@@ -93,7 +93,7 @@ class SizeAdvice:
 
     @property
     def why_no_advice(self) -> str:
-        """ "" where something is advised."""
+        """Why nothing is advised; empty where something is."""
         if not self.known:
             return "its size is not known"
         return "no GPU holds it" if self.kind is ShareKind.NONE else ""
@@ -103,7 +103,7 @@ class SizeAdvice:
 
         ``{"metadata": {"annotations": …}}`` for a share of a GPU, ``{"resources": {"limits": …}}`` for the container.
         """
-        if not self.known or self.kind is ShareKind.NONE:
+        if self.why_no_advice:
             return None
         try:
             resource = _WHOLE_RESOURCE[find_gpu(self.to_gpu).vendor.value]

@@ -38,7 +38,7 @@ from kopt.serving.runtime.service import PredictorService
 from kopt.serving.runtime.workers import Workers
 from kopt.serving.sizing.metrics import SizingMetrics
 from kopt.serving.sizing.table import Kept, Known, SizeTable, owner_of
-from kopt.serving.sizing.workload import Workload, read_workload
+from kopt.serving.sizing.workload import Workload, no_file, read_workload
 from kopt.tracing.confined_reading import read_script_confined
 from kopt.tracing.sandbox import ConfinementError
 
@@ -298,7 +298,7 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
         script_settings = {} if workload.source is None else settings_in(read_script_confined(workload.source))
         plan = read_plan(
             entrypoint,
-            _no_configuration,
+            no_file,
             trainer=entrypoint.trainer or (HF if script_settings else None),
             world_size=workload.world_size,
             settings=script_settings,
@@ -310,10 +310,6 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
         return NOTHING, (Reason("NO_FORMULA", f"{error}."),)
     except (PlanError, ConfinementError) as error:
         return NOTHING, (Reason("NO_FORMULA", f"{error}."),)
-
-
-def _no_configuration(_: str) -> None:
-    """Configuration files are on the caller's machine."""
 
 
 def _no_advice(workload: Workload, why: Reason) -> SizingEstimate:

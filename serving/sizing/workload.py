@@ -85,11 +85,11 @@ def read_workload(request: SizingRequest) -> Workload:
             entrypoint = Entrypoint(Kind.SCRIPT, workload.name, tuple(workload.arguments))
             source: str | None = workload.script
         else:
-            entrypoint = what_runs(workload, _no_file)
+            entrypoint = what_runs(workload, no_file)
             source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     except EntrypointError as error:
         raise invalid("workload", str(error)) from None
-    world_size = request.world_size or processes_of(entrypoint, _no_configuration) or 1
+    world_size = request.world_size or processes_of(entrypoint, no_file) or 1
     name = request.name or entrypoint.script[:200]
     return Workload(entrypoint, gpu, world_size, name, source=source, reasons=reasons, named=request.name is not None)
 
@@ -102,7 +102,7 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     image = image[:1024] if isinstance(image, str) else ""
     problem = None
     try:
-        entrypoint = pod_entrypoint(manifest, _no_file)
+        entrypoint = pod_entrypoint(manifest, no_file)
     except EntrypointError as error:
         if not container:
             raise invalid("workload", str(error)) from None
@@ -113,7 +113,7 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     metadata = _table(manifest.get("metadata"))
     given_name = request.name or metadata.get("name") or metadata.get("generateName")
     requested = _requested(manifest, container)
-    processes = request.world_size or processes_of(entrypoint, _no_configuration)
+    processes = request.world_size or processes_of(entrypoint, no_file)
     world_size = processes or requested.gpus or 1
     if processes is None and world_size > 1:
         # A script may start a process per GPU by itself, which its command does not show.
@@ -200,12 +200,8 @@ def _table(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _no_file(_: str) -> None:
-    """Paths in a command are on the caller's machine; the server reads none of them."""
+def no_file(_: str) -> None:
+    """Paths in a command, of scripts and of configurations, are on the caller's machine: the server reads none."""
 
 
-def _no_configuration(_: str) -> None:
-    """The same for configuration files."""
-
-
-__all__ = ["RequestedGpus", "Workload", "gpu_selected", "read_workload"]
+__all__ = ["RequestedGpus", "Workload", "gpu_selected", "no_file", "read_workload"]

@@ -190,20 +190,20 @@ class SizingService(PredictorService[SizingPredictor]):
     async def _in_time(self, question: _Question, deadline: Deadline) -> SizingEstimate:
         model, workload = self.slot.current, question.workload
         if model is None:
-            return _no_advice(workload, self.slot.error or Reason("NO_MODEL", "No sizing model is loaded yet."))
+            return _fallback(workload, self.slot.error or Reason("NO_MODEL", "No sizing model is loaded yet."))
         try:
             if question.quick and deadline.left_s() > 0:
                 made = self._answer(model, question)
             else:
                 made = await self._workers.run(deadline, self._answer, model, question)
         except TimeoutError:
-            return _no_advice(workload, deadline.reason)
+            return _fallback(workload, deadline.reason)
         except Problem:
             raise
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
             _LOG.exception("sizing failed")
             why = Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); this is the fallback.")
-            return _no_advice(workload, why)
+            return _fallback(workload, why)
         self._remember(question, model.version, made)
         return made
 
@@ -312,7 +312,7 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
         return NOTHING, (Reason("NO_FORMULA", f"{error}."),)
 
 
-def _no_advice(workload: Workload, why: Reason) -> SizingEstimate:
+def _fallback(workload: Workload, why: Reason) -> SizingEstimate:
     refused = replace(Prediction.refusal(why, unit=UNIT, model=NO_ANSWER), fallback=True)
     question = SizingQuestion(NOTHING, workload.gpu.name, workload.world_size)
     made = assemble(question, workload.entrypoint, refused)

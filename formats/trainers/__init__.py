@@ -46,11 +46,10 @@ def processes_of(entrypoint: Command, load: Load) -> int | None:
     None where it depends on the machine, or where they cannot be read.
     """
     selected = trainer_of(entrypoint.trainer)
-    if entrypoint.world_size is not None or selected is None:
+    if entrypoint.world_size is not None or selected is None or selected.processes is None:
         return entrypoint.world_size
     try:
-        inputs = _inputs(entrypoint, load, {}, None)
-        return selected.plan(inputs).parallel.world if selected.counts_processes(inputs) else None
+        return selected.processes(_inputs(entrypoint, load, {}, None))
     except PlanError:
         return None
 

@@ -92,11 +92,12 @@ def _plan(inputs: PlanInputs) -> TrainingPlan:
     return litgpt_plan(inputs.settings, model_config=inputs.model_config(), world_size=inputs.world_size)
 
 
-def _counts_processes(inputs: PlanInputs) -> bool:
-    """``--devices`` is a number; without it fine-tuning takes one GPU, and pre-training all there are."""
+def _processes(inputs: PlanInputs) -> int | None:
+    """``--devices`` where it is a number; without it fine-tuning takes one GPU, and pre-training all there are."""
     fields = Fields(inputs.settings)
     given = fields.text("devices")
-    return given.isdigit() if given else fields.positional()[:1] != ["pretrain"]
+    all_gpus = not given.isdigit() if given else fields.positional()[:1] == ["pretrain"]
+    return None if all_gpus else fields.whole("devices", default=1)
 
 
 TRAINER = Trainer(
@@ -106,5 +107,5 @@ TRAINER = Trainer(
     modules=("litgpt",),
     folders=("litgpt",),
     config_options=("--config",),
-    counts_processes=_counts_processes,
+    processes=_processes,
 )

@@ -8,7 +8,7 @@ from kopt.core.workload.training_plan import Attention, Parallelism, Precision, 
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.names import precision
-from kopt.formats.trainers.trainer import PlanInputs, Trainer, by_arguments
+from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _HELD = (
     ("awq", Precision.INT4),
@@ -42,9 +42,7 @@ def vllm_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | Non
         fields,
         model_config,
         share=fields.real("gpu_memory_utilization", default=_VLLM_SHARE),
-        tensor=fields.whole("tensor_parallel_size", "tp", default=1),
-        pipeline=fields.whole("pipeline_parallel_size", "pp", default=1),
-        data=fields.whole("data_parallel_size", "dp", default=1),
+        parallel=_vllm_parallel(fields),
         context=fields.whole("max_model_len", default=0),
         sequences=fields.whole("max_num_seqs", default=256),
         batched=fields.whole("max_num_batched_tokens", default=8192),
@@ -65,9 +63,7 @@ def sglang_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | N
         fields,
         model_config,
         share=fields.real("mem_fraction_static", default=_SGLANG_SHARE),
-        tensor=fields.whole("tensor_parallel_size", "tp_size", "tp", default=1),
-        pipeline=fields.whole("pipeline_parallel_size", "pp_size", default=1),
-        data=fields.whole("data_parallel_size", "dp_size", "dp", default=1),
+        parallel=_sglang_parallel(fields),
         context=fields.whole("context_length", default=0),
         sequences=fields.whole("max_running_requests", default=256),
         batched=fields.whole("chunked_prefill_size", default=8192),
@@ -88,9 +84,7 @@ def tgi_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None
         fields,
         model_config,
         share=fields.real("cuda_memory_fraction", default=1.0) * _TGI_SHARE,
-        tensor=fields.whole("num_shard", default=1),
-        pipeline=1,
-        data=1,
+        parallel=_tgi_parallel(fields),
         context=fields.whole("max_total_tokens", default=0),
         sequences=fields.whole("max_batch_size", "max_concurrent_requests", default=128),
         batched=fields.whole("max_batch_prefill_tokens", default=4096),
@@ -105,9 +99,7 @@ def _served(
     config: Mapping[str, Any] | None,
     *,
     share: float,
-    tensor: int,
-    pipeline: int,
-    data: int,
+    parallel: Parallelism,
     context: int,
     sequences: int,
     batched: int,
@@ -123,7 +115,7 @@ def _served(
     return TrainingPlan(
         framework=framework,
         model=model,
-        parallel=Parallelism(data=data, tensor=tensor, pipeline=pipeline),
+        parallel=parallel,
         weights=held or compute,
         compute=compute,
         attention=Attention.FLASH,
@@ -138,6 +130,26 @@ def _served(
         ),
         unknown=tuple(fields.unknown),
     )
+
+
+def _vllm_parallel(fields: Fields) -> Parallelism:
+    return Parallelism(
+        data=fields.whole("data_parallel_size", "dp", default=1),
+        tensor=fields.whole("tensor_parallel_size", "tp", default=1),
+        pipeline=fields.whole("pipeline_parallel_size", "pp", default=1),
+    )
+
+
+def _sglang_parallel(fields: Fields) -> Parallelism:
+    return Parallelism(
+        data=fields.whole("data_parallel_size", "dp_size", "dp", default=1),
+        tensor=fields.whole("tensor_parallel_size", "tp_size", "tp", default=1),
+        pipeline=fields.whole("pipeline_parallel_size", "pp_size", default=1),
+    )
+
+
+def _tgi_parallel(fields: Fields) -> Parallelism:
+    return Parallelism(tensor=fields.whole("num_shard", default=1))
 
 
 def _held(fields: Fields, *, model_name: str, quantised: str) -> Precision | None:
@@ -202,7 +214,7 @@ VLLM = Trainer(
     commands=("vllm",),
     modules=("vllm.",),
     config_options=("--config",),
-    counts_processes=by_arguments,
+    processes=lambda inputs: _vllm_parallel(Fields(inputs.settings)).world,
 )
 SGLANG = Trainer(
     "sglang",
@@ -210,12 +222,12 @@ SGLANG = Trainer(
     commands=("sglang",),
     modules=("sglang.",),
     config_options=("--config",),
-    counts_processes=by_arguments,
+    processes=lambda inputs: _sglang_parallel(Fields(inputs.settings)).world,
 )
 TGI = Trainer(
     "tgi",
     _tgi,
     commands=("text-generation-launcher", "text-generation-server"),
     modules=("text_generation_server",),
-    counts_processes=by_arguments,
+    processes=lambda inputs: _tgi_parallel(Fields(inputs.settings)).world,
 )

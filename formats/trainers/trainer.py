@@ -90,15 +90,6 @@ def _never(_: Set[str]) -> bool:
     return False
 
 
-def _by_launcher(_: PlanInputs) -> bool:
-    return False
-
-
-def by_arguments(_: PlanInputs) -> bool:
-    """For ``Trainer.counts_processes``: an engine starts as many as its arguments say, by default one."""
-    return True
-
-
 @dataclass(frozen=True)
 class Trainer:
     """A trainer or server, how its command is recognised, and the plan of what it runs.
@@ -122,5 +113,6 @@ class Trainer:
     config_marks: tuple[str, ...] = ()
     config_is_deepspeeds: bool = False
     """Its file is DeepSpeed's and holds no settings of the trainer itself."""
-    counts_processes: Callable[[PlanInputs], bool] = _by_launcher
-    """Whether its arguments decide how many processes there are, however many GPUs it is given."""
+    processes: Callable[[PlanInputs], int | None] | None = None
+    """How many its own arguments start, however many GPUs there are: None in the answer where the machine decides that,
+    and for a trainer whose processes a launcher starts. Raises PlanError for values that cannot be."""

@@ -53,7 +53,7 @@ def _container_entrypoint(container: Mapping[str, Any], replicas: int, files: Fi
     if entrypoint.world_size is None and gpus and entrypoint.launcher:
         unknown.append(Reason("GPUS", f"one process for each of {gpus} GPUs in {replicas} pods", {"gpus": gpus}))
         nodes = max(entrypoint.nodes, replicas)
-        entrypoint = replace(entrypoint, world_size=gpus * nodes, nodes=nodes)
+        entrypoint = replace(entrypoint, world_size=gpus * nodes, nodes=nodes, default_processes=True)
         entrypoint = replace(
             entrypoint, unknown=tuple(reason for reason in entrypoint.unknown if reason.code != "WORLD_SIZE")
         )

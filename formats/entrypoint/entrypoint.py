@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from kopt.core.reason import Reason
 
+_MORE_MAY_RUN = frozenset({"SEVERAL", "BRANCHES", "NO_FILE", "DEFAULT", "IMAGE_ENTRYPOINT"})
+"""Codes of reasons."""
+
 
 class EntrypointError(ValueError):
     """Nothing to run was found, or the input is too large or malformed; the message says what to give instead."""
@@ -30,6 +33,7 @@ class Entrypoint:
     ``world_size`` is their number over all ``nodes``, None where it depends on the machine. ``trainer`` names the
     tool whose arguments can be read without running anything (see ``formats.trainers``) and ``config`` its file;
     ``launcher_config`` is the launcher's own (accelerate's). ``unknown`` says what could not be told.
+    ``default_processes``: ``world_size`` is the launcher's default, or a process per GPU, not what the command says.
     """
 
     kind: Kind
@@ -44,3 +48,13 @@ class Entrypoint:
     launcher_config: str | None = None
     launcher_arguments: tuple[str, ...] = ()
     unknown: tuple[Reason, ...] = ()
+    default_processes: bool = False
+
+    @property
+    def states_processes(self) -> bool:
+        """Whether the command alone decides how many processes there are.
+
+        It does not where a default counts that operators set otherwise (``PET_NPROC_PER_NODE``), nor where more may run
+        than what is read here: a second program, a branch of a shell, a file, or what the image puts in front.
+        """
+        return not self.default_processes and not any(reason.code in _MORE_MAY_RUN for reason in self.unknown)

@@ -203,11 +203,17 @@ def _count(text: str | None) -> int | None:
 
 
 def _spread(
-    entrypoint: Entrypoint | None, launcher: str, per_node: str | None, nodes: int | None, words: Sequence[str]
+    entrypoint: Entrypoint | None,
+    launcher: str,
+    per_node: str | None,
+    nodes: int | None,
+    words: Sequence[str],
+    default: str | None = None,
 ) -> Entrypoint | None:
+    """``default`` is how many processes per node the launcher starts where it is not told."""
     if entrypoint is None:
         return None
-    number = _count(per_node)
+    number = _count(per_node or default)
     reasons = list(entrypoint.unknown)
     if number is None:
         processes = f"{per_node!r} processes per node" if per_node else "one process per GPU"
@@ -219,6 +225,7 @@ def _spread(
         world_size=world,
         nodes=nodes or 1,
         unknown=tuple(reasons),
+        default_processes=not per_node,
         launcher_arguments=tuple(words[: len(words) - len(entrypoint.arguments)]),
     )
 
@@ -233,7 +240,7 @@ def _torchrun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> E
         shell=shell,
         depth=depth,
     )
-    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node") or "1", _count(parsed.get("nnodes")), words)
+    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node"), _count(parsed.get("nnodes")), words, "1")
 
 
 def _accelerate(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
@@ -250,11 +257,8 @@ def _accelerate(words: Sequence[str], files: Files, shell: Shell, depth: int) ->
     )
     if entrypoint is None:
         return None
-    # Accelerate's number is that of all processes, on all machines.
-    processes = parsed.get("num_processes", "n") or (
-        None if parsed.get("config_file") or parsed.get("multi_gpu") == "" else "1"
-    )
-    spread = _spread(entrypoint, "accelerate", processes, 1, words)
+    # Accelerate's number is that of all processes, on all machines; without one it starts a process per GPU.
+    spread = _spread(entrypoint, "accelerate", parsed.get("num_processes", "n"), 1, words)
     assert spread is not None
     return replace(spread, nodes=_count(parsed.get("num_machines")) or 1, launcher_config=parsed.get("config_file"))
 
@@ -359,7 +363,7 @@ def _tune(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entry
     if not parsed.rest:
         return None
     entrypoint = tools.with_trainer(Entrypoint(Kind.TOOL, "tune", parsed.rest, trainer="torchtune"))
-    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node") or "1", _count(parsed.get("nnodes")), words)
+    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node"), _count(parsed.get("nnodes")), words, "1")
 
 
 _LAUNCHERS: dict[str, Callable[[Sequence[str], Files, Shell, int], Entrypoint | None]] = {

@@ -359,6 +359,7 @@ def _expansion(raw: str, at: int, shell: Shell) -> tuple[int, Sequence[str]]:
     if value is None and default is not None and match is not None and match[4] in "-=":
         # A default may itself hold defaults: each level is shorter than the one around it, and few nest.
         value = tuple(expand(default, shell, quoted=True)) if default.count("${") < 16 else ()
+        shell.doubt("DEFAULT", f"the variable {name} is not set in the command; its default is taken")
     if value is None:
         shell.doubt("VARIABLE", f"the variable {name} is not set in the command; give its value")
         return end, () if match is not None and match[3] else (f"${name}",)

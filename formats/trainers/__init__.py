@@ -41,10 +41,12 @@ def read_plan(
 
 
 def processes_of(entrypoint: Command, load: Load) -> int | None:
-    """How many processes with a GPU each there are, where the launcher or the trainer's own arguments decide that.
+    """How many processes with a GPU each there are, where the launcher's or the trainer's own arguments say so.
 
-    None where it depends on the machine, or where they cannot be read.
+    None where it depends on the machine or on the pod's environment, or where they cannot be read.
     """
+    if not entrypoint.states_processes:
+        return None
     selected = trainer_of(entrypoint.trainer)
     if entrypoint.world_size is not None or selected is None or selected.processes is None:
         return entrypoint.world_size

@@ -224,10 +224,19 @@ SGLANG = Trainer(
     config_options=("--config",),
     processes=lambda inputs: _sglang_parallel(Fields(inputs.settings)).world,
 )
+
+
+def _tgi_processes(inputs: PlanInputs) -> int | None:
+    """``--num-shard``; without it one where ``--sharded false`` says so, else one for each GPU."""
+    fields = Fields(inputs.settings)
+    all_gpus = not fields.has("num_shard") and fields.flag("sharded", default=True)
+    return None if all_gpus else _tgi_parallel(fields).world
+
+
 TGI = Trainer(
     "tgi",
     _tgi,
     commands=("text-generation-launcher", "text-generation-server"),
     modules=("text_generation_server",),
-    processes=lambda inputs: _tgi_parallel(Fields(inputs.settings)).world,
+    processes=_tgi_processes,
 )

@@ -173,7 +173,7 @@ def _processes(
     entrypoint: Entrypoint, command: str | Sequence[str] | Mapping[str, Any], folder: Path, options: EstimateOptions
 ) -> int:
     load = _loader(folder, inside=isinstance(command, Mapping))
-    return options.world_size or processes_of(entrypoint, load) or 1
+    return options.world_size or entrypoint.world_size or processes_of(entrypoint, load) or 1
 
 
 def answer(question: SizingQuestion, entrypoint: Entrypoint, predictor: SizingPredictor) -> SizingEstimate:

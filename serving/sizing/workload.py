@@ -89,7 +89,7 @@ def read_workload(request: SizingRequest) -> Workload:
             source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     except EntrypointError as error:
         raise invalid("workload", str(error)) from None
-    world_size = request.world_size or processes_of(entrypoint, no_file) or 1
+    world_size = request.world_size or entrypoint.world_size or processes_of(entrypoint, no_file) or 1
     name = request.name or entrypoint.script[:200]
     return Workload(entrypoint, gpu, world_size, name, source=source, reasons=reasons, named=request.name is not None)
 
@@ -114,10 +114,10 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     given_name = request.name or metadata.get("name") or metadata.get("generateName")
     requested = _requested(manifest, container)
     processes = request.world_size or processes_of(entrypoint, no_file)
-    world_size = processes or requested.gpus or 1
-    if processes is None and world_size > 1:
+    world_size = processes or entrypoint.world_size or requested.gpus or 1
+    if processes is None and (requested.gpus or 1) > 1:
         # A script may start a process per GPU by itself, which its command does not show.
-        text = f"Nothing says how many processes there are; one for each of the {world_size} GPUs is assumed."
+        text = f"Nothing says how many processes there are; one for each of the {requested.gpus} GPUs is assumed."
         reasons = (*reasons, Reason("PROCESSES_ASSUMED", text, {"world_size": world_size}))
     source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     name = str(given_name or entrypoint.script)[:253]

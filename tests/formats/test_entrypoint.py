@@ -20,6 +20,7 @@ from kopt.formats.entrypoint import (
     read_script,
     what_runs,
 )
+from kopt.formats.trainers import processes_of
 
 
 def nothing(path: str) -> None:
@@ -135,6 +136,43 @@ def test_what_only_a_run_can_tell_is_said() -> None:
     assert found.world_size is None
     codes = {reason.code for reason in found.unknown}
     assert {"VARIABLE", "COMMAND_OUTPUT"} <= codes
+
+
+@pytest.mark.parametrize(
+    ("command", "processes"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", 2),
+        ("srun --nodes=2 torchrun --nproc_per_node 4 t.py", 8),
+        ("N=2 && torchrun --nproc-per-node ${N:-8} train.py", 2),
+        ("vllm serve x --tensor-parallel-size 2", 2),
+        ("vllm serve unheard-of", 1),
+        ("litgpt finetune_lora x --devices 4", 4),
+        ("text-generation-launcher --model-id x --num-shard 2", 2),
+        ("text-generation-launcher --model-id x --sharded false", 1),
+        # What follows leaves it to the machine, to the pod's environment, or to another program.
+        ("torchrun train.py", None),
+        ("accelerate launch train.py", None),
+        ("tune run lora_finetune_distributed --config x", None),
+        ("deepspeed train.py", None),
+        ("text-generation-launcher --model-id x", None),
+        ("litgpt pretrain x", None),
+        ("vllm serve x --tensor-parallel-size $TP", None),
+        ("torchrun --nproc-per-node ${N:-8} train.py", None),
+        ("torchrun --nproc-per-node 8 train.py && torchrun --nproc-per-node 1 evaluate.py", None),
+        ("if [ $A ]; then torchrun --nproc-per-node 8 t.py; else torchrun --nproc-per-node 1 t.py; fi", None),
+        ("bash prepare.sh; torchrun --nproc-per-node 1 train.py", None),
+        ("python train.py", None),
+    ],
+)
+def test_only_what_the_command_says_is_known_of_its_processes(command: str, processes: int | None) -> None:
+    assert processes_of(what_runs(command, nothing), nothing) == processes
+
+
+def test_a_process_for_each_gpu_of_a_pod_is_no_evidence() -> None:
+    for words in (["torchrun", "--nproc-per-node=auto", "t.py"], ["torchrun", "t.py"], ["deepspeed", "t.py"]):
+        assert processes_of(pod_entrypoint(pod(command=words, resources=GPUS), nothing), nothing) is None
+    behind_an_image = pod(args=["torchrun", "--nproc-per-node=2", "t.py"], resources=GPUS)
+    assert processes_of(pod_entrypoint(behind_an_image, nothing), nothing) is None
 
 
 def test_a_path_with_spaces_is_a_path() -> None:

@@ -126,6 +126,6 @@ def gpu_of(command: Any, requested: str | None) -> str:
 
     if requested is not None or not isinstance(command, Mapping):
         return requested or DEFAULT_GPU
-    from kopt.serving.sizing.workload import gpu_selected
+    from kopt.formats.pod_request import gpu_selected
 
     return gpu_selected(command) or DEFAULT_GPU

@@ -108,6 +108,18 @@ class ShareKind(StrEnum):
 
 
 @dataclass(frozen=True)
+class RequestedGpus:
+    """What a pod asks for: whole GPUs, or a share by annotation; None where it does not say."""
+
+    gpus: int | None = None
+    memory_mib: int | None = None
+    fraction: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return vars(self)
+
+
+@dataclass(frozen=True)
 class Recommendation:
     """What to ask for: ``bytes`` of GPU memory, as ``milli_gpu`` of ``gpu`` or as the partition ``profile``."""
 

@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,28 +11,13 @@ from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.reason import Reason
 from kopt.core.redaction import redact_words
 from kopt.core.workload.profile import JobType, normalised_command
+from kopt.core.workload.sizing import RequestedGpus
 from kopt.formats.entrypoint import Entrypoint, EntrypointError, Kind, pod_entrypoint, what_runs
+from kopt.formats.pod_request import gpu_container, gpu_selected, pod_spec, requested_gpus, table
 from kopt.formats.trainers import processes_of
 from kopt.models.sizing.estimate import DEFAULT_GPU
 from kopt.serving.contract.schemas import ScriptWorkload, SizingRequest
 from kopt.serving.http.problems import invalid
-
-_PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
-_GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
-_TEMPLATES = ("template", "jobTemplate", "podTemplate")
-_MAX_DEPTH = 12
-
-
-@dataclass(frozen=True)
-class RequestedGpus:
-    """What a pod asks for: whole GPUs, or a share by annotation; None where it does not say."""
-
-    gpus: int | None = None
-    memory_mib: int | None = None
-    fraction: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return vars(self)
 
 
 @dataclass(frozen=True)
@@ -95,8 +80,8 @@ def read_workload(request: SizingRequest) -> Workload:
 
 
 def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
-    spec = _pod(manifest)
-    container = _gpu_container(spec)
+    spec = pod_spec(manifest)
+    container = gpu_container(spec)
     gpu, reasons = _gpu(request, gpu_selected(manifest))
     image = container.get("image")
     image = image[:1024] if isinstance(image, str) else ""
@@ -110,9 +95,9 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
         entrypoint, problem = Entrypoint(Kind.TOOL, image or "container"), Reason("NO_ENTRYPOINT", f"{error}.")
     except (TypeError, AttributeError, ValueError) as error:
         raise invalid("workload", f"this is no manifest of a pod ({type(error).__name__})") from None
-    metadata = _table(manifest.get("metadata"))
+    metadata = table(manifest.get("metadata"))
     given_name = request.name or metadata.get("name") or metadata.get("generateName")
-    requested = _requested(manifest, container)
+    requested = requested_gpus(manifest, container)
     processes = request.world_size or processes_of(entrypoint, no_file)
     world_size = processes or entrypoint.world_size or requested.gpus or 1
     if processes is None and (requested.gpus or 1) > 1:
@@ -124,15 +109,6 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     return Workload(
         entrypoint, gpu, world_size, name, image, source, requested, problem, reasons, named=bool(given_name)
     )
-
-
-def gpu_selected(manifest: Mapping[str, Any]) -> str | None:
-    """The GPU model that a manifest's node selector names; None where it names none that is known."""
-    product = _product(_pod(manifest))
-    try:
-        return find_gpu(product[:120]).name if product else None
-    except UnknownGpuError:
-        return None
 
 
 def _gpu(request: SizingRequest, selected: str | None) -> tuple[GpuModel, tuple[Reason, ...]]:
@@ -147,61 +123,5 @@ def _gpu(request: SizingRequest, selected: str | None) -> tuple[GpuModel, tuple[
     return find_gpu(DEFAULT_GPU), (Reason("GPU_ASSUMED", text, {"gpu": DEFAULT_GPU}),)
 
 
-def _pod(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The pod's specification in a pod, a template, or what holds one; empty where there is none."""
-    spec = _table(manifest.get("spec"))
-    for _ in range(_MAX_DEPTH):
-        if "containers" in spec:
-            return spec
-        inner = next((name for name in _TEMPLATES if isinstance(spec.get(name), Mapping)), "")
-        spec = _table(_table(spec.get(inner)).get("spec"))
-    return {}
-
-
-def _gpu_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    listed = spec.get("containers")
-    result = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, Sequence) else []
-    return max(result, key=lambda item: _gpus(item) or 0, default={})
-
-
-def _gpus(container: Mapping[str, Any]) -> int | None:
-    resources = _table(container.get("resources"))
-    for part in ("limits", "requests"):
-        amounts = _table(resources.get(part))
-        for name in _GPU_RESOURCES:
-            text = str(amounts.get(name, ""))
-            if text.isascii() and text.isdigit():
-                return int(text[:6])
-    return None
-
-
-def _product(spec: Mapping[str, Any]) -> str:
-    selector = _table(spec.get("nodeSelector"))
-    return next((str(selector[product_label]) for product_label in _PRODUCT_LABELS if selector.get(product_label)), "")
-
-
-def _requested(manifest: Mapping[str, Any], container: Mapping[str, Any]) -> RequestedGpus:
-    annotations = _table(_table(manifest.get("metadata")).get("annotations"))
-    memory = str(annotations.get("kaiwo.ai/gpu-memory", ""))
-    fraction = str(annotations.get("kaiwo.ai/gpu-fraction", ""))
-    mib = int(memory[:9]) if memory.isascii() and memory.isdigit() else None
-    return RequestedGpus(_gpus(container), mib, _share(fraction))
-
-
-def _share(text: str) -> float | None:
-    try:
-        share = float(text)
-    except ValueError:
-        return None
-    return share if 0 < share <= 1 else None
-
-
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def no_file(_: str) -> None:
     """Paths in a command, of scripts and of configurations, are on the caller's machine: the server reads none."""
-
-
-__all__ = ["RequestedGpus", "Workload", "gpu_selected", "no_file", "read_workload"]

@@ -1,0 +1,77 @@
+"""What a pod asks for: the kind of GPU that it selects, whole GPUs, and shares by annotation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+from kopt.core.workload.sizing import RequestedGpus
+
+_PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
+_GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
+_TEMPLATES = ("template", "jobTemplate", "podTemplate")
+_MAX_DEPTH = 12
+
+
+def gpu_selected(manifest: Mapping[str, Any]) -> str | None:
+    """The GPU model that a manifest's node selector names; None where it names none that is known."""
+    product = _product(pod_spec(manifest))
+    try:
+        return find_gpu(product[:120]).name if product else None
+    except UnknownGpuError:
+        return None
+
+
+def pod_spec(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The pod's specification in a pod, a template, or what holds one; empty where there is none."""
+    spec = table(manifest.get("spec"))
+    for _ in range(_MAX_DEPTH):
+        if "containers" in spec:
+            return spec
+        inner = next((name for name in _TEMPLATES if isinstance(spec.get(name), Mapping)), "")
+        spec = table(table(spec.get(inner)).get("spec"))
+    return {}
+
+
+def gpu_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container that asks for the most GPUs; empty where there is none."""
+    listed = spec.get("containers")
+    result = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, Sequence) else []
+    return max(result, key=lambda item: _gpus(item) or 0, default={})
+
+
+def _gpus(container: Mapping[str, Any]) -> int | None:
+    resources = table(container.get("resources"))
+    for part in ("limits", "requests"):
+        amounts = table(resources.get(part))
+        for name in _GPU_RESOURCES:
+            text = str(amounts.get(name, ""))
+            if text.isascii() and text.isdigit():
+                return int(text[:6])
+    return None
+
+
+def _product(spec: Mapping[str, Any]) -> str:
+    selector = table(spec.get("nodeSelector"))
+    return next((str(selector[product_label]) for product_label in _PRODUCT_LABELS if selector.get(product_label)), "")
+
+
+def requested_gpus(manifest: Mapping[str, Any], container: Mapping[str, Any]) -> RequestedGpus:
+    """What a container of a pod asks for, and the pod's annotations."""
+    annotations = table(table(manifest.get("metadata")).get("annotations"))
+    memory = str(annotations.get("kaiwo.ai/gpu-memory", ""))
+    fraction = str(annotations.get("kaiwo.ai/gpu-fraction", ""))
+    mib = int(memory[:9]) if memory.isascii() and memory.isdigit() else None
+    return RequestedGpus(_gpus(container), mib, _share(fraction))
+
+
+def _share(text: str) -> float | None:
+    try:
+        share = float(text)
+    except ValueError:
+        return None
+    return share if 0 < share <= 1 else None
+
+
+def table(value: Any) -> Mapping[str, Any]:
+    """A mapping as it is; empty for anything else."""
+    return value if isinstance(value, Mapping) else {}

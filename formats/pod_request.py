@@ -1,6 +1,6 @@
 """What a pod asks for: the kind of GPU that it selects, whole GPUs, and shares by annotation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
@@ -23,13 +23,20 @@ def gpu_selected(manifest: Mapping[str, Any]) -> str | None:
 
 def pod_spec(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """The pod's specification in a pod, a template, or what holds one; empty where there is none."""
-    spec = table(manifest.get("spec"))
+    *_, pod = _levels(manifest)
+    spec = table(pod.get("spec"))
+    return spec if "containers" in spec else {}
+
+
+def _levels(manifest: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A manifest, the template in it, and so on down to the pod."""
     for _ in range(_MAX_DEPTH):
-        if "containers" in spec:
-            return spec
+        yield manifest
+        spec = table(manifest.get("spec"))
         inner = next((name for name in _TEMPLATES if isinstance(spec.get(name), Mapping)), "")
-        spec = table(table(spec.get(inner)).get("spec"))
-    return {}
+        if "containers" in spec or not inner:
+            return
+        manifest = spec[inner]
 
 
 def gpu_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -55,13 +62,17 @@ def _product(spec: Mapping[str, Any]) -> str:
     return next((str(selector[product_label]) for product_label in _PRODUCT_LABELS if selector.get(product_label)), "")
 
 
-def requested_gpus(manifest: Mapping[str, Any], container: Mapping[str, Any]) -> RequestedGpus:
-    """What a container of a pod asks for, and the pod's annotations."""
-    annotations = table(table(manifest.get("metadata")).get("annotations"))
+def requested_gpus(manifest: Mapping[str, Any]) -> RequestedGpus:
+    """What the GPU container of a pod, a template, or what holds one asks for, and their annotations."""
+    annotations: dict[str, Any] = {}
+    spec: Mapping[str, Any] = {}
+    for level in _levels(manifest):
+        annotations |= table(table(level.get("metadata")).get("annotations"))
+        spec = table(level.get("spec"))
     memory = str(annotations.get("kaiwo.ai/gpu-memory", ""))
     fraction = str(annotations.get("kaiwo.ai/gpu-fraction", ""))
     mib = int(memory[:9]) if memory.isascii() and memory.isdigit() else None
-    return RequestedGpus(_gpus(container), mib, _share(fraction))
+    return RequestedGpus(_gpus(gpu_container(spec)), mib, _share(fraction))
 
 
 def _share(text: str) -> float | None:

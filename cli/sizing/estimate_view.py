@@ -91,7 +91,7 @@ def _figures(sizing_estimate: "SizingEstimate") -> dict[str, str]:
 def _request(sizing_estimate: "SizingEstimate") -> str:
     share = sizing_estimate.recommendation
     if share.kind.value == "none":
-        return "no GPU of the catalogue holds it"
+        return f"nothing. {share.reason.message}"
     if share.kind.value == "partition":
         return f"{share.profile} of {share.gpu} ({format_bytes(share.bytes)})"
     if share.kind.value == "fraction":

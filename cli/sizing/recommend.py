@@ -148,7 +148,7 @@ def _running_row(sized: Sized) -> RunningRow:
         sized.saved_milli_gpu,
         advice.confidence,
         advice.method,
-        " ".join(reason.message for reason in advice.reasons[:3]),
+        advice.why_no_advice or " ".join(reason.message for reason in advice.reasons[:3]),
     )
 
 
@@ -201,7 +201,7 @@ def _row(size_advice: "SizeAdvice") -> AdviceRow:
         size_advice.saved_milli_gpu,
         size_advice.confidence,
         size_advice.method,
-        " ".join(reason.message for reason in size_advice.reasons[:3]),
+        size_advice.why_no_advice or " ".join(reason.message for reason in size_advice.reasons[:3]),
     )
 
 
@@ -218,8 +218,7 @@ def _patches(size_advices: "Sequence[SizeAdvice]") -> str:
     for size_advice in size_advices:
         patch = size_advice.patch()
         if patch is None:
-            why = size_advice.why_no_advice or f"{size_advice.advised} is asked for differently on each node"
-            parts.append(f"# {printable(size_advice.name)}: no patch, {why}\n")
+            parts.append(f"# {printable(size_advice.name)}: no patch. {printable(size_advice.why_no_patch)}\n")
         else:
             # By way of JSON, so that nothing but plain values can stand in a patch.
             body = yaml.safe_dump(json.loads(json.dumps(patch)), sort_keys=False)

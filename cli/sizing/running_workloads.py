@@ -145,7 +145,7 @@ async def _ask(client: "AsyncPredictionClient", pod_kind: "PodKind") -> Sized:
     except RequestRefused as error:
         return Sized(pod_kind, why=str(error))
     advice = pod_kind.advice(answer, time.time())
-    change = None if answer.get("fallback") else pod_kind.patch(advice)
+    change = pod_kind.patch(advice)
     return Sized(pod_kind, advice, change, answer, "" if change is not None else _unchanged(pod_kind, advice))
 
 
@@ -153,9 +153,9 @@ def _unchanged(pod_kind: "PodKind", advice: "SizeAdvice") -> str:
     """Why there is nothing to change."""
     if pod_kind.workload.opts_out:
         return "it opts out"
-    if advice.why_no_advice:
-        return advice.why_no_advice
-    return "as advised already" if advice.to_gpu == advice.gpu else f"it needs a larger GPU: {advice.to_gpu}"
+    if not pod_kind.takes_patches:
+        return "it asks for a part of a GPU that is not asked for by memory"
+    return advice.why_no_patch or "as advised already"
 
 
 async def tried(kubeconfig: Path | None, sizeds: Sequence[Sized]) -> list[str]:

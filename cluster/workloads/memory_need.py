@@ -4,18 +4,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.cluster.objects.fields import at, mapping, text
+from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import Bytes
 
+ASSUMED = "PROCESSES_ASSUMED"
+"""The endpoint's reason where nothing says how many processes there are."""
+
 
 @dataclass(frozen=True)
 class Need:
-    """Predicted GPU memory of one pod's process, and the most that any run of the job type was seen to use."""
+    """Predicted GPU memory of one pod's process on ``gpu``, and the most that any run of the job type was seen to use.
+
+    ``processes`` are those of a pod, None where they are assumed; ``activity_high`` the most SM or CU activity.
+    """
 
     prediction: Prediction
     observed_peak_bytes: Bytes = Bytes(0)
+    gpu: str = ""
+    processes: int | None = None
+    activity_high: float | None = None
 
 
 def parse_need(document: Mapping[str, Any]) -> Need | None:
@@ -42,4 +51,19 @@ def parse_need(document: Mapping[str, Any]) -> Need | None:
         fallback=at(document, "fallback") is True,
     )
     observed = at(document, "observed_peak_bytes")
-    return Need(prediction, Bytes(observed if isinstance(observed, int) and observed > 0 else 0))
+    activity = at(document, "compute", "high")
+    return Need(
+        prediction,
+        Bytes(observed if isinstance(observed, int) and observed > 0 else 0),
+        text(document, "gpu"),
+        _processes(document),
+        float(activity) if isinstance(activity, int | float) else None,
+    )
+
+
+def _processes(document: Mapping[str, Any]) -> int | None:
+    """GPUs that the answer gives a pod, one for each process, where it does not only assume these."""
+    if any(text(reason, "code") == ASSUMED for _, reason in items(document, "reasons")):
+        return None
+    number = at(document, "recommendation", "count")
+    return number if isinstance(number, int) and number > 0 else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.fields import at, controller_of, count, items, mapping, text, texts
+from kopt.cluster.objects.fields import at, controller_of, count, mapping, text
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.gpu_requests import memory_of
 from kopt.cluster.workloads.kinds import BY_KEY, PodSet, WorkloadKind, class_of
@@ -118,36 +118,6 @@ def shape_of(workload: Workload) -> WorkloadShape:
         settable=bool(specs),
         spreads=any(at(spec, "topologySpreadConstraints") for spec in specs),
     )
-
-
-@dataclass(frozen=True)
-class JobType:
-    """Jobs that need the same: image, command, GPUs per pod and world size. What is told of them is told for one
-    namespace. Secrets may stand in arguments, so this is sent to the prediction endpoint of the same installation and
-    nowhere else."""
-
-    image: str
-    command: tuple[str, ...]
-    gpus: MilliGpu
-    pods: int
-    namespace: str = ""
-
-
-def job_type_of(workload: Workload) -> tuple[JobType, Mapping[str, Any]] | None:
-    """The job type of a workload and the pod template that shows it; None where there is no GPU container to see."""
-    for pod_set in workload.pod_sets:
-        if not pod_set.gpus or pod_set.spec is None or pod_set.metadata is None:
-            continue
-        for _, container in items(workload.document, *pod_set.spec, "containers"):
-            command = texts(container, "command") + texts(container, "args")
-            image = text(container, "image")
-            if image:
-                template = {
-                    "metadata": {"annotations": dict(workload.annotations)},
-                    "spec": at(workload.document, *pod_set.spec),
-                }
-                return JobType(image, command, pod_set.gpus, workload.pods, workload.namespace), template
-    return None
 
 
 def _priority_class(workload: Workload) -> str:

@@ -19,12 +19,12 @@ from kopt.controllers.admission.mutating import (
     Record,
     apply_queue,
     apply_scheduler,
-    apply_sizing,
     apply_trace,
     warnings_of,
 )
 from kopt.controllers.admission.policy import Namespaces
 from kopt.controllers.admission.request_cache import Repeats
+from kopt.controllers.admission.size_advice import apply_sizing
 from kopt.controllers.admission.sizing import SizingCache
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason

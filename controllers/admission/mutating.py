@@ -1,9 +1,9 @@
-"""The mutating half: writes queue, scheduler, recommendation and trace context into objects as they are created."""
+"""The mutating half: writes queue, scheduler and trace context into objects as they are created."""
 
 from dataclasses import dataclass
 
 from kopt.cluster.admission.review import Review
-from kopt.cluster.objects.fields import Path, at, mapping, text
+from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.runtime.tracing import (
     TRACEPARENT_ANNOTATION,
@@ -13,18 +13,13 @@ from kopt.cluster.runtime.tracing import (
     parse_traceparent,
 )
 from kopt.cluster.workloads.frameworks import QUEUE_SOURCE, write_gang, write_queue
-from kopt.cluster.workloads.gpu_requests import MEMORY_ANNOTATION
-from kopt.cluster.workloads.memory_need import Need
-from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, Workload, job_type_of
+from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, Workload
 from kopt.controllers.admission.evaluation import Evaluation
 from kopt.controllers.admission.policy import ConformancePolicy
-from kopt.controllers.admission.sizing import SizingCache
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
-from kopt.core.units import MIB
 from kopt.policies.admission.queue import Source
 from kopt.policies.admission.scheduler import Placement
-from kopt.policies.sizing.rightsizing import NOT_OBSERVED, recommend
 
 SCHEDULER_ADVICE = "kaiwo.ai/recommended-scheduler"
 
@@ -68,49 +63,6 @@ def apply_scheduler(patch: JsonPatch, workload: Workload, evaluation: Evaluation
             return [Record("scheduler", "SELECTOR", mode, text_)]
         _name_scheduler(patch, workload, evaluation)
     return [Record.of("scheduler", choice.reasons[0], mode)]
-
-
-async def apply_sizing(
-    patch: JsonPatch,
-    workload: Workload,
-    mode: Mode,
-    policy: ConformancePolicy,
-    sizes: SizingCache,
-    measured: Need | None = None,
-    *,
-    dry_run: bool,
-) -> list[Record]:
-    """K3: the recommendation as annotations, within the budget; in enforce also the GPU memory that is asked for.
-
-    ``measured`` is the result of a dry run, for when there is no endpoint or no answer.
-    """
-    result = job_type_of(workload) if sizes.has_source or measured is not None else None
-    if result is None:
-        return []
-    job_type, template = result
-    # A dry run starts nothing, not even a question to the endpoint.
-    need: Need | None = (
-        sizes.cached(job_type) if dry_run else await sizes.need(job_type, template, policy.sizing_budget_s)
-    ) or measured
-    sizing = recommend(
-        workload.memory_bytes,
-        need.prediction if need else None,
-        policy.sizing,
-        need.observed_peak_bytes if need else NOT_OBSERVED,
-    )
-    if sizing.recommended_bytes is not None and sizing.model is not None and mode is not Mode.OBSERVE:
-        annotations = {
-            "memory": str(sizing.recommended_bytes // MIB),
-            "reason": sizing.reasons[0].message,
-            "model": f"{sizing.model.name}:{sizing.model.version}",
-            "confidence": f"{sizing.confidence:.2f}",
-        }
-        for name, value in annotations.items():
-            patch.put(("metadata", "annotations", f"kaiwo.ai/recommended-{name}"), value)
-        if sizing.ask_bytes is not None and mode is Mode.ENFORCE:
-            for path in _memory_paths(workload):
-                patch.put(path, str(sizing.ask_bytes // MIB))
-    return [Record.of("sizing", sizing.reasons[0], mode)]
 
 
 def apply_trace(patch: JsonPatch, review: Review, policy: ConformancePolicy, arrived_with: str) -> TraceContext | None:
@@ -179,12 +131,3 @@ def _spread(patch: JsonPatch, workload: Workload, keys: tuple[str, ...]) -> None
     for pods in workload.pod_sets:
         if pods.spec is not None:
             patch.put((*pods.spec, "topologySpreadConstraints"), constraints)
-
-
-def _memory_paths(workload: Workload) -> list[Path]:
-    """Where our own annotation asks for GPU memory; other executors' annotations are theirs."""
-    paths: list[Path] = [("metadata", "annotations", MEMORY_ANNOTATION)]
-    paths += [
-        (*pod_set.metadata, "annotations", MEMORY_ANNOTATION) for pod_set in workload.pod_sets if pod_set.metadata
-    ]
-    return [path for path in dict.fromkeys(paths) if at(workload.document, *path) is not None]

@@ -12,7 +12,7 @@ from kopt.core.scheduling.submission import Framework
 from kopt.core.units import WHOLE_GPU, MilliGpu, UnitError, parse_milli_gpu
 from kopt.policies.admission.queue import QueueRule, QueueSettings
 from kopt.policies.admission.scheduler import SPREAD_KEYS, GangClass, PackingClass, SchedulerSettings, SpreadClass
-from kopt.policies.sizing.rightsizing import RightsizingSettings
+from kopt.policies.sizing.advice import CertaintySettings
 
 POLICY_NAME = "default"
 LARGEST_BUDGET_S = 0.3
@@ -66,7 +66,7 @@ class ConformancePolicy:
     queues: QueueSettings = QueueSettings()
     schedulers: SchedulerSettings = SchedulerSettings()
     evidence: tuple[Evidence, ...] = ()
-    sizing: RightsizingSettings = RightsizingSettings()
+    certainty: CertaintySettings = CertaintySettings()
     sizing_budget_s: float = LARGEST_BUDGET_S
     rollout: Rollout = field(default_factory=Rollout)
     trace_per_mille: int = 10
@@ -85,7 +85,7 @@ def parse_policy(document: Object) -> ConformancePolicy:
             queues=_queues(spec),
             schedulers=schedulers,
             evidence=evidence,
-            sizing=RightsizingSettings(min_confidence=count(spec, "sizing", "minConfidencePercent", default=80) / 100),
+            certainty=CertaintySettings(min_confidence=count(spec, "sizing", "minConfidencePercent", default=80) / 100),
             sizing_budget_s=min(count(spec, "sizing", "budgetMilliseconds", default=300) / 1000, LARGEST_BUDGET_S),
             rollout=Rollout(*(count(spec, "rollout", row, default=100) for row in ("queues", "schedulers", "sizing"))),
             trace_per_mille=count(spec, "tracing", "samplesPerThousand", default=10),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.cluster.workloads.memory_need import Need, parse_need
-from kopt.cluster.workloads.workload import JobType
+from kopt.cluster.workloads.pod_sizing import JobType
 
 _LOG = logging.getLogger(__name__)
 

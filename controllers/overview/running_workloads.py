@@ -12,14 +12,22 @@ from kopt.cluster.client.api import Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import JOBS, NODES, PODS, REPLICA_SETS, Object, Resource
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
-from kopt.cluster.workloads.gpu_requests import memory_of, resources_milli
 from kopt.cluster.workloads.kinds import PodSet, WorkloadKind
+from kopt.cluster.workloads.memory_need import parse_need
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
+from kopt.cluster.workloads.pod_sizing import (
+    gpu_container,
+    requested_gpus,
+    takes_patches,
+    template_of,
+    write_annotations,
+    write_resources,
+)
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.admission.audit import alive, metadata_and_spec, served_kinds
 from kopt.controllers.admission.evaluation import is_evaluated
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
-from kopt.core.units import MIB, WHOLE_GPU
+from kopt.policies.sizing.advice import advise
 from kopt.serving.contract.reading import read_answer
 from kopt.serving.contract.size_advice import SizeAdvice
 from kopt.serving.contract.sizing_answers import AskedOut, SizingResponse, size_advice
@@ -48,57 +56,47 @@ class PodKind:
     @property
     def question(self) -> dict[str, Any] | None:
         """The body for ``/v1/sizing``; None for kinds whose pods are made from something that is not in the object."""
-        container = self._container
-        if self.pods.spec is None or container is None:
-            return None
-        document = self.workload.document
-        annotations = {**self.workload.annotations, **mapping(document, *(self.pods.metadata or ()), "annotations")}
-        template = {"metadata": {"annotations": annotations}, "spec": at(document, *self.pods.spec)}
-        return {"workload": template, "gpu": self.gpu or None, "name": self.workload.name[:253]}
+        template = template_of(self.workload, self.pods)
+        name = self.workload.name[:253]
+        return None if template is None else {"workload": template, "gpu": self.gpu or None, "name": name}
 
     def advice(self, answer: Mapping[str, Any], now_s: float) -> SizeAdvice:
-        """What the endpoint's answer means for one of these pods. Raises AnswerError."""
-        container = self._container
+        """What the endpoint's answer means for one of these pods, by its own request. Raises AnswerError."""
         estimate = read_answer(SizingResponse, "/v1/sizing", answer)
+        requested, need = requested_gpus(self.workload, self.pods), parse_need(answer)
+        container = gpu_container(self.workload, self.pods)
         image = text(container[1], "image") if container else ""
-        advice = size_advice(self.workload.name, image, self._requested, now_s, estimate)
-        # The answer counts the processes of the whole job; one pod holds no more of them than it has GPUs.
-        most = max(1, self.pods.gpus // WHOLE_GPU)
-        return replace(advice, count=min(advice.count, most))
+        asked = AskedOut(**requested.to_dict())
+        result = size_advice(self.workload.name, image, asked, now_s, estimate)
+        if need is None:
+            return result
+        return result.with_recommendation(
+            advise(
+                need.prediction,
+                requested,
+                need.gpu,
+                need.processes,
+                activity_high=need.activity_high,
+                observed_peak_bytes=need.observed_peak_bytes,
+            )
+        )
+
+    @property
+    def takes_patches(self) -> bool:
+        """Whether these pods can be made to ask for something else."""
+        return takes_patches(self.workload, self.pods)
 
     def patch(self, advice: SizeAdvice) -> "Change | None":
         """The change of the object by the advice; None where nothing is known, opted out, or as advised already."""
-        wanted, container = advice.patch(), self._container
-        if wanted is None or container is None or self.pods.spec is None or self.workload.opts_out:
+        wanted = advice.patch()
+        if wanted is None or self.workload.opts_out or not self.takes_patches:
             return None
         before = metadata_and_spec(self.workload.document)
         patch = JsonPatch(copy.deepcopy(before))
-        if "metadata" in wanted:
-            if self.pods.metadata is None:
-                return None
-            for name, value in wanted["metadata"]["annotations"].items():
-                patch.put((*self.pods.metadata, "annotations", name), value)
-        else:
-            path = (*self.pods.spec, "containers", container[0], "resources")
-            patch.put(path, _resources(mapping(container[1], "resources"), wanted["resources"]["limits"]))
+        write_annotations(patch, self.pods, mapping(wanted, "metadata", "annotations"))
+        if "resources" in wanted:
+            write_resources(patch, self.workload, self.pods, wanted["resources"]["limits"])
         return Change(self, tuple(patch.operations), before, patch.document) if patch.operations else None
-
-    @property
-    def _container(self) -> tuple[int, Any] | None:
-        """Place and content of the container that has the GPUs; the first where they come by annotation."""
-        if self.pods.spec is None:
-            return None
-        result = [(int(i), item) for i, item in items(self.workload.document, *self.pods.spec, "containers")]
-        return max(result, key=lambda item: resources_milli(mapping(item[1], "resources")), default=None)
-
-    @property
-    def _requested(self) -> AskedOut:
-        own = mapping(self.workload.document, *(self.pods.metadata or ()), "annotations")
-        memory = memory_of(own) or memory_of(self.workload.annotations)
-        whole, rest = divmod(self.pods.gpus, WHOLE_GPU)
-        return AskedOut(
-            whole if not rest else None, memory // MIB or None, self.pods.gpus / WHOLE_GPU if rest else None
-        )
 
 
 @dataclass(frozen=True)
@@ -140,21 +138,6 @@ def pods_of(document: Object, kind: WorkloadKind, resource: Resource) -> Iterato
     workload = alive(document, kind)
     if workload is not None and is_evaluated(workload):
         yield from (PodKind(resource, workload, pod_set) for pod_set in workload.pod_sets if pod_set.gpus)
-
-
-def _resources(now: Mapping[str, Any], limits: Mapping[str, str | None]) -> Object:
-    """A container's resources with other GPUs: limits, and requests where they name them, as both must be equal."""
-    changed: Object = copy.deepcopy(dict(now))
-    changed["limits"] = dict(mapping(now, "limits"))
-    for name, amount in limits.items():
-        for part in ("limits", "requests"):
-            amounts = changed.get(part)
-            if amount is None and isinstance(amounts, dict):
-                amounts.pop(name, None)
-            elif amount is not None and isinstance(amounts, dict) and (part == "limits" or name in amounts):
-                # As it stands where it says the same: a number is not replaced by its text.
-                amounts[name] = amounts[name] if str(amounts.get(name)) == amount else amount
-    return changed
 
 
 async def _gpus_in_use(kube: Kube, namespace: str) -> dict[str, str]:

@@ -73,7 +73,7 @@ class SizingAtAdmission:
         prediction = need_of(None, learned.run, self._settings) if learned is not None else None
         if prediction is None or learned is None or learned.run is None:
             return None
-        return Need(prediction, learned.run.profile.peak_bytes)
+        return Need(prediction, learned.run.profile.peak_bytes, learned.run.profile.gpu)
 
     def hold(self, patch: JsonPatch, workload: Workload, mode: Mode, *, managed: bool) -> Reason | None:
         """Write the hold into a Job that is being created, if the policy wants it; the reason it then has."""

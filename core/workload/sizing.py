@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from kopt.core.gpu import GpuModel
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
-from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu
+from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu
 
 SCHEMA = "kopt/v1"
 
@@ -109,19 +110,44 @@ class ShareKind(StrEnum):
 
 @dataclass(frozen=True)
 class RequestedGpus:
-    """What a pod asks for: whole GPUs, or a share by annotation; None where it does not say."""
+    """What a pod asks for: whole GPUs, or a share of one by memory (MiB) or fraction; None where it does not say."""
 
     gpus: int | None = None
     memory_mib: int | None = None
     fraction: float | None = None
 
+    @property
+    def is_share(self) -> bool:
+        return bool(self.memory_mib or self.fraction)
+
+    def memory_bytes(self, gpu: GpuModel) -> Bytes:
+        """Memory that it gives each process on ``gpu``."""
+        if self.memory_mib:
+            return Bytes(self.memory_mib * MIB)
+        milli = round(self.fraction * WHOLE_GPU) if self.fraction else WHOLE_GPU
+        return Bytes(gpu.usable_bytes * milli // WHOLE_GPU)
+
+    def milli_gpu(self, gpu: GpuModel | None) -> MilliGpu | None:
+        """The request in thousandths of a GPU; None where it does not say, nor for memory of an unknown GPU."""
+        if self.memory_mib:
+            return None if gpu is None else MilliGpu(min(WHOLE_GPU, share_of(Bytes(self.memory_mib * MIB), gpu)))
+        if self.fraction:
+            return MilliGpu(round(self.fraction * WHOLE_GPU))
+        return MilliGpu(self.gpus * WHOLE_GPU) if self.gpus else None
+
     def to_dict(self) -> dict[str, Any]:
         return vars(self)
 
 
+def share_of(amount: Bytes, gpu: GpuModel) -> MilliGpu:
+    """Thousandths of a GPU's usable memory that hold an amount, rounded up."""
+    return MilliGpu(-(-amount * WHOLE_GPU // gpu.usable_bytes))
+
+
 @dataclass(frozen=True)
 class Recommendation:
-    """What to ask for: ``bytes`` of GPU memory, as ``milli_gpu`` of ``gpu`` or as the partition ``profile``."""
+    """What one pod is advised to ask for: ``count`` times ``bytes`` of GPU memory, as ``milli_gpu`` of ``gpu`` or as
+    the partition ``profile``. ``reason`` says why, in one sentence."""
 
     kind: ShareKind
     bytes: Bytes
@@ -129,8 +155,14 @@ class Recommendation:
     milli_gpu: MilliGpu = WHOLE_GPU
     profile: str = ""
     count: int = 1
+    reason: Reason = Reason("ADVISED", "")
+
+    def total_milli_gpu(self, gpu: GpuModel) -> MilliGpu:
+        """All that is advised, in thousandths of ``gpu``; a partition counts by its memory."""
+        return share_of(self.bytes, gpu) if self.kind is ShareKind.PARTITION else MilliGpu(self.milli_gpu * self.count)
 
     def to_dict(self) -> dict[str, Any]:
+        """Without the reason, which stands among those of the answer."""
         return {
             "kind": self.kind.value,
             "bytes": int(self.bytes),

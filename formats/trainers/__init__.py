@@ -41,12 +41,10 @@ def read_plan(
 
 
 def processes_of(entrypoint: Command, load: Load) -> int | None:
-    """How many processes with a GPU each there are, where the launcher's or the trainer's own arguments say so.
+    """How many processes with a GPU each there are, by the launcher's or the trainer's own arguments and defaults.
 
-    None where it depends on the machine or on the pod's environment, or where they cannot be read.
+    None where it depends on the machine, or where they cannot be read.
     """
-    if not entrypoint.states_processes:
-        return None
     selected = trainer_of(entrypoint.trainer)
     if entrypoint.world_size is not None or selected is None or selected.processes is None:
         return entrypoint.world_size

@@ -27,9 +27,6 @@ class Command(Protocol):
     def world_size(self) -> int | None: ...
 
     @property
-    def states_processes(self) -> bool: ...
-
-    @property
     def trainer(self) -> str | None: ...
 
     @property

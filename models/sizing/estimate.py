@@ -43,15 +43,18 @@ from kopt.formats.entrypoint import (
     read_script,
     what_runs,
 )
-from kopt.formats.trainers import processes_of, read_plan
+from kopt.formats.pod_request import requested_gpus
+from kopt.formats.processes import NO_REQUEST, Processes, count_processes
+from kopt.formats.trainers import read_plan
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.loading import CHAMPION, load_predictor
-from kopt.models.sizing import compute, fitting
+from kopt.models.sizing import compute
 from kopt.models.sizing.code import CodeEstimate, from_trace
 from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.posterior import alone
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.table import SizingQuestion
+from kopt.policies.sizing.advice import advise, fits
 from kopt.tracing.interpreter import NoInterpreterError, find_interpreter
 from kopt.tracing.private_folders import own_folder, private_folder
 from kopt.tracing.timeline import Timeline
@@ -142,15 +145,15 @@ def estimate_and_code(
     gpu = find_gpu(options.gpu)
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
-    world_size = _processes(entrypoint, command, folder, options)
+    processes = _processes(entrypoint, command, folder, options)
     with ThreadPoolExecutor(1) as beside:
         # The script runs in a process of its own: meanwhile the learned part is loaded here.
         loading = beside.submit(_loaded, model, settings)
-        result = _code(entrypoint, gpu, world_size, folder, options, settings, progress, named_by(command))
+        result = _code(entrypoint, gpu, processes, folder, options, settings, progress, named_by(command))
         progress("correcting by measured runs")
         predictor = loading.result()
-    question = SizingQuestion(result.code, gpu.name, world_size, AllocationKind.PROCESS, options.profile)
-    made = answer(question, entrypoint, predictor)
+    question = SizingQuestion(result.code, gpu.name, processes.world_size, AllocationKind.PROCESS, options.profile)
+    made = answer(question, entrypoint, predictor, processes)
     return replace(made, seconds=time.monotonic() - began), result
 
 
@@ -164,24 +167,27 @@ def code_of(
     """What the code alone says, without the learned part. Raises as ``estimate``."""
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
-    world_size = _processes(entrypoint, command, folder, options)
+    processes = _processes(entrypoint, command, folder, options)
     gpu, named = find_gpu(options.gpu), named_by(command)
-    return _code(entrypoint, gpu, world_size, folder, options, settings, progress, named).code
+    return _code(entrypoint, gpu, processes, folder, options, settings, progress, named).code
 
 
 def _processes(
     entrypoint: Entrypoint, command: str | Sequence[str] | Mapping[str, Any], folder: Path, options: EstimateOptions
-) -> int:
+) -> Processes:
     load = _loader(folder, inside=isinstance(command, Mapping))
-    return options.world_size or entrypoint.world_size or processes_of(entrypoint, load) or 1
+    requested = requested_gpus(command) if isinstance(command, Mapping) else NO_REQUEST
+    return count_processes(entrypoint, load, requested, options.world_size)
 
 
-def answer(question: SizingQuestion, entrypoint: Entrypoint, predictor: SizingPredictor) -> SizingEstimate:
-    """The corrected estimate for the code of ``entrypoint``, and what to request."""
+def answer(
+    question: SizingQuestion, entrypoint: Entrypoint, predictor: SizingPredictor, processes: Processes
+) -> SizingEstimate:
+    """The corrected estimate for the code of ``entrypoint``, and what a pod of it should request."""
     (memory,) = predictor.predict(question)
     if memory.refused and question.profile is not None:
         memory = alone(question.profile, memory)
-    return assemble(question, entrypoint, memory)
+    return assemble(question, entrypoint, memory, processes)
 
 
 def _loaded(model: str | SizingPredictor, settings: Settings | None) -> SizingPredictor:
@@ -241,7 +247,7 @@ def _reader(folder: Path, *, inside: bool = False) -> Callable[[str], str | None
 def _code(
     entrypoint: Entrypoint,
     gpu: GpuModel,
-    world_size: int,
+    processes: Processes,
     folder: Path,
     options: EstimateOptions,
     settings: Settings | None,
@@ -251,12 +257,13 @@ def _code(
     """Abstract execution where it can be had, else formulas, else why neither could."""
     problems = []
     if options.trainer in _RUNS and entrypoint.kind is not Kind.TOOL:
-        ran = _run(entrypoint, gpu, world_size, folder, options, settings, progress, named)
+        # A script that nothing launches is one process, however many GPUs its pod asks for.
+        ran = _run(entrypoint, gpu, processes.counted or 1, folder, options, settings, progress, named)
         if ran.code.coverage is not TraceCoverage.FAILED:
             return ran
         problems.append(ran.problem or "nothing was allocated on the GPU")
     progress("reading the trainer's arguments")
-    read = _formulas(entrypoint, gpu, options.world_size or entrypoint.world_size, folder, options, inside=not named)
+    read = _formulas(entrypoint, gpu, processes.total, folder, options, inside=not named)
     if not read.problem:
         return replace(read, code=replace(read.code, warnings=(*_not_run(problems), *read.code.warnings)))
     problems.append(read.problem)
@@ -407,7 +414,9 @@ def _runnable(entrypoint: Entrypoint, folder: Path, *, inside: bool = False) -> 
             yield (str(path), *entrypoint.arguments)
 
 
-def assemble(question: SizingQuestion, entrypoint: Entrypoint, memory: Prediction) -> SizingEstimate:
+def assemble(
+    question: SizingQuestion, entrypoint: Entrypoint, memory: Prediction, processes: Processes
+) -> SizingEstimate:
     """The estimate around a prediction of memory, which may be a refusal."""
     code, profile, gpu = question.code, question.profile, question.gpu
     adapts = any(warning.startswith(ADAPTS) for warning in code.warnings)
@@ -416,8 +425,14 @@ def assemble(question: SizingQuestion, entrypoint: Entrypoint, memory: Predictio
         # Advice is in whole mebibytes, rounded up.
         memory = _at_most(memory, float(int(most_share * find_gpu(gpu).usable_bytes) // MIB * MIB))
     busy = compute.activity(code, gpu, profile)
-    share, why = fitting.recommend(
-        memory, gpu, world_size=question.world_size, activity_high=None if busy.refused else busy.high
+    observed = profile.peak_bytes if profile is not None else Bytes(0)
+    advice = advise(
+        memory,
+        processes.requested,
+        gpu,
+        processes.of_pod,
+        activity_high=None if busy.refused else busy.high,
+        observed_peak_bytes=observed,
     )
     complete = memory.value is not None and memory.high is not None
     framework = max(0, round(memory.value or 0) - int(code.breakdown.tensors))
@@ -430,14 +445,14 @@ def assemble(question: SizingQuestion, entrypoint: Entrypoint, memory: Predictio
         replace(code.breakdown, framework=Bytes(framework if complete else int(code.breakdown.framework))),
         _method(code, profile),
         code.coverage,
-        share,
-        fitting.fits(memory.high) if complete and memory.high else {},
+        advice,
+        fits(memory.high) if complete and memory.high else {},
         None if busy.refused else busy,
         code.per_rank,
         (*code.assumptions, *(reason.message for reason in entrypoint.unknown)),
         code.warnings,
-        (*memory.reasons, why, *busy.reasons),
-        observed_peak_bytes=profile.peak_bytes if profile is not None else Bytes(0),
+        (*memory.reasons, advice.reason, *busy.reasons),
+        observed_peak_bytes=observed,
     )
 
 

@@ -15,7 +15,7 @@ from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, format_bytes, format_gpus
 from kopt.core.workload.profile import DryRun
 from kopt.core.workload.sizing import ShareKind
-from kopt.policies.sizing.rightsizing import NOT_OBSERVED, RightsizingSettings, recommend
+from kopt.policies.sizing.advice import NOT_OBSERVED, CertaintySettings, doubt, needed_bytes
 
 ALONE = ModelVersion("dry-run", "1")
 """The model of a need that comes from a dry run alone, because no endpoint answered."""
@@ -49,7 +49,7 @@ class ProfilingSettings:
     smallest_milli: MilliGpu = MilliGpu(100)
     step_milli: MilliGpu = MilliGpu(50)
     """Fractions are multiples of this, starting at the smallest."""
-    sizing: RightsizingSettings = field(default_factory=RightsizingSettings)
+    certainty: CertaintySettings = field(default_factory=CertaintySettings)
 
     def __post_init__(self) -> None:
         times = (self.duration_s, self.budget_s, self.lasts_s, self.failed_lasts_s)
@@ -183,11 +183,11 @@ def request_for(
 
     ``at_least`` is the need that an earlier attempt has shown, in bytes per GPU.
     """
-    observed = run.profile.peak_bytes if run is not None else Bytes(0)
-    sizing = recommend(Bytes(0), need, settings.sizing, observed)
-    if sizing.recommended_bytes is None:
-        return GpuShareRequest(ShareKind.WHOLE, Bytes(0), reason=sizing.reasons[0])
-    wanted = Bytes(max(sizing.recommended_bytes, at_least))
+    if (why := doubt(need, settings.certainty)) is not None:
+        return GpuShareRequest(ShareKind.WHOLE, Bytes(0), reason=why)
+    assert need is not None
+    observed = run.profile.peak_bytes if run is not None else NOT_OBSERVED
+    wanted = Bytes(max(needed_bytes(need, observed), at_least))
     model = _model(run)
     whole = _whole(job, run, model, wanted)
     if whole is not None or model is None or run is None:

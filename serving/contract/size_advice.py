@@ -4,16 +4,17 @@ Standard library only: the command line and the pages read it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.reason import Reason
-from kopt.core.units import GIB, MIB, WHOLE_GPU
-from kopt.core.workload.sizing import ShareKind
+from kopt.core.units import GIB, Bytes, MilliGpu
+from kopt.core.workload.sizing import Recommendation, RequestedGpus, ShareKind
+from kopt.policies.sizing.advice import NOTHING_ADVISED, pod_patch
 
-MEMORY_ANNOTATION = "kaiwo.ai/gpu-memory"
-_WHOLE_RESOURCE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+_NO_REASON = "Nothing is advised, as its size is not known."
 
 
 @dataclass(frozen=True)
@@ -51,28 +52,40 @@ class SizeAdvice:
         return self.peak_bytes is not None
 
     @property
+    def requested(self) -> RequestedGpus:
+        """What the workload asks for itself."""
+        return RequestedGpus(self.asked_gpus, self.asked_mib, self.asked_fraction)
+
+    @property
+    def recommendation(self) -> Recommendation:
+        return Recommendation(
+            self.kind, Bytes(self.bytes), self.to_gpu, MilliGpu(self.milli_gpu), self.profile, self.count
+        )
+
+    def with_recommendation(self, advice: Recommendation) -> "SizeAdvice":
+        """The same with another recommendation and its reason."""
+        is_stated = any(reason.code == advice.reason.code for reason in self.reasons)
+        return replace(
+            self,
+            kind=advice.kind,
+            bytes=advice.bytes,
+            milli_gpu=advice.milli_gpu,
+            profile=advice.profile,
+            count=advice.count,
+            to_gpu=advice.gpu,
+            reasons=self.reasons if is_stated else (*self.reasons, advice.reason),
+        )
+
+    @property
     def asked_milli_gpu(self) -> int | None:
         """GPUs that the workload asks for, in thousandths; None where it does not say."""
-        if self.asked_mib is not None:
-            try:
-                return min(WHOLE_GPU, -(-self.asked_mib * MIB * WHOLE_GPU // find_gpu(self.gpu).usable_bytes))
-            except UnknownGpuError:
-                return None
-        if self.asked_fraction is not None:
-            return round(self.asked_fraction * WHOLE_GPU)
-        return None if self.asked_gpus is None else self.asked_gpus * WHOLE_GPU
+        return self.requested.milli_gpu(_model(self.gpu))
 
     @property
     def needed_milli_gpu(self) -> int | None:
         """GPUs that are advised, in thousandths; a partition counts by its memory. None without advice."""
-        if self.why_no_advice:
-            return None
-        if self.kind is ShareKind.PARTITION:
-            try:
-                return -(-self.bytes * WHOLE_GPU // find_gpu(self.gpu).usable_bytes)
-            except UnknownGpuError:
-                return None
-        return self.milli_gpu * self.count
+        model = _model(self.gpu)
+        return None if self.why_no_advice or model is None else self.recommendation.total_milli_gpu(model)
 
     @property
     def saved_milli_gpu(self) -> int | None:
@@ -93,27 +106,27 @@ class SizeAdvice:
 
     @property
     def why_no_advice(self) -> str:
-        """Why nothing is advised; empty where something is."""
-        if not self.known:
-            return "its size is not known"
-        return "no GPU holds it" if self.kind is ShareKind.NONE else ""
+        """Why nothing is advised, in one sentence; empty where something is."""
+        if self.known and self.confidence > 0 and self.kind is not ShareKind.NONE:
+            return ""
+        return next((reason.message for reason in self.reasons if reason.code in NOTHING_ADVISED), _NO_REASON)
+
+    @property
+    def why_no_patch(self) -> str:
+        """Why there is no patch; empty where there is one."""
+        if self.why_no_advice or self.patch() is not None:
+            return self.why_no_advice
+        if self.to_gpu != self.gpu:
+            return f"It needs another GPU: {self.to_gpu}."
+        return f"{self.advised} is asked for differently on each node.".capitalize()
 
     def patch(self) -> dict[str, Any] | None:
-        """A merge patch for the pod template's metadata and container resources; None where nothing is advised.
+        """A merge patch as ``policies.sizing.advice.pod_patch`` makes it; None where nothing is advised."""
+        return None if self.why_no_advice else pod_patch(self.recommendation, self.requested, self.gpu)
 
-        ``{"metadata": {"annotations": …}}`` for a share of a GPU, ``{"resources": {"limits": …}}`` for the container.
-        """
-        if self.why_no_advice:
-            return None
-        try:
-            resource = _WHOLE_RESOURCE[find_gpu(self.to_gpu).vendor.value]
-        except (UnknownGpuError, KeyError):
-            return None
-        if self.kind is ShareKind.FRACTION:
-            return {"metadata": {"annotations": {MEMORY_ANNOTATION: str(-(-self.bytes // MIB))}}}
-        if self.kind is ShareKind.PARTITION:
-            if resource != _WHOLE_RESOURCE["nvidia"]:
-                # How AMD's partitions are called depends on the node's device plugin.
-                return None
-            return {"resources": {"limits": {resource: None, f"nvidia.com/mig-{self.profile}": "1"}}}
-        return {"resources": {"limits": {resource: str(self.count)}}}
+
+def _model(name: str) -> GpuModel | None:
+    try:
+        return find_gpu(name)
+    except UnknownGpuError:
+        return None

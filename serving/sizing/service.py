@@ -210,8 +210,9 @@ class SizingService(PredictorService[SizingPredictor]):
     def _answer(self, model: SizingPredictor, question: _Question) -> SizingEstimate:
         workload = question.workload
         evidence = _evidence(workload, question.sent, question.kept.read())
-        model_input = SizingQuestion(evidence.code, workload.gpu.name, workload.world_size, profile=evidence.profile)
-        made = answer(model_input, workload.entrypoint, model)
+        gpu, processes = workload.gpu.name, workload.processes
+        model_input = SizingQuestion(evidence.code, gpu, processes.world_size, profile=evidence.profile)
+        made = answer(model_input, workload.entrypoint, model, processes)
         made = replace(made, reasons=(*made.reasons, *evidence.reasons, *question.unread, *workload.reasons))
         self._record(question, made)
         return made
@@ -240,7 +241,7 @@ class SizingService(PredictorService[SizingPredictor]):
             "name": workload.name,
             "job_type": workload.job_type,
             "image": workload.image,
-            "asked": workload.requested.to_dict(),
+            "asked": workload.processes.requested.to_dict(),
             "made_at_s": at_s,
             "estimate": redacted.to_dict(),
         }
@@ -300,7 +301,7 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
             entrypoint,
             no_file,
             trainer=entrypoint.trainer or (HF if script_settings else None),
-            world_size=workload.world_size,
+            world_size=workload.processes.total,
             settings=script_settings,
         )
         return from_plan(plan, gpu_bytes=int(workload.gpu.usable_bytes)), ()
@@ -314,6 +315,6 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
 
 def _fallback(workload: Workload, why: Reason) -> SizingEstimate:
     refused = replace(Prediction.refusal(why, unit=UNIT, model=NO_ANSWER), fallback=True)
-    question = SizingQuestion(NOTHING, workload.gpu.name, workload.world_size)
-    made = assemble(question, workload.entrypoint, refused)
+    question = SizingQuestion(NOTHING, workload.gpu.name, workload.processes.world_size)
+    made = assemble(question, workload.entrypoint, refused, workload.processes)
     return replace(made, reasons=(*made.reasons, *workload.reasons))

@@ -11,10 +11,9 @@ from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.reason import Reason
 from kopt.core.redaction import redact_words
 from kopt.core.workload.profile import JobType, normalised_command
-from kopt.core.workload.sizing import RequestedGpus
 from kopt.formats.entrypoint import Entrypoint, EntrypointError, Kind, pod_entrypoint, what_runs
 from kopt.formats.pod_request import gpu_container, gpu_selected, pod_spec, requested_gpus, table
-from kopt.formats.trainers import processes_of
+from kopt.formats.processes import Processes, count_processes
 from kopt.models.sizing.estimate import DEFAULT_GPU
 from kopt.serving.contract.schemas import ScriptWorkload, SizingRequest
 from kopt.serving.http.problems import invalid
@@ -29,11 +28,10 @@ class Workload:
 
     entrypoint: Entrypoint
     gpu: GpuModel
-    world_size: int
+    processes: Processes
     name: str
     image: str = ""
     source: str | None = None
-    requested: RequestedGpus = RequestedGpus()
     problem: Reason | None = None
     reasons: tuple[Reason, ...] = ()
     named: bool = False
@@ -45,7 +43,7 @@ class Workload:
         if self.source is not None:
             script = f"sha256:{hashlib.sha256(self.source.encode(errors='replace')).hexdigest()}"
         command = (self.entrypoint.kind.value, script, *self.entrypoint.arguments)
-        return JobType(self.image, command, self.gpu.name, self.world_size).digest
+        return JobType(self.image, command, self.gpu.name, self.processes.world_size).digest
 
     @property
     def identified(self) -> bool:
@@ -74,9 +72,9 @@ def read_workload(request: SizingRequest) -> Workload:
             source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     except EntrypointError as error:
         raise invalid("workload", str(error)) from None
-    world_size = request.world_size or entrypoint.world_size or processes_of(entrypoint, no_file) or 1
+    processes = count_processes(entrypoint, no_file, given=request.world_size)
     name = request.name or entrypoint.script[:200]
-    return Workload(entrypoint, gpu, world_size, name, source=source, reasons=reasons, named=request.name is not None)
+    return Workload(entrypoint, gpu, processes, name, source=source, reasons=reasons, named=request.name is not None)
 
 
 def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
@@ -97,18 +95,15 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
         raise invalid("workload", f"this is no manifest of a pod ({type(error).__name__})") from None
     metadata = table(manifest.get("metadata"))
     given_name = request.name or metadata.get("name") or metadata.get("generateName")
-    requested = requested_gpus(manifest, container)
-    processes = request.world_size or processes_of(entrypoint, no_file)
-    world_size = processes or entrypoint.world_size or requested.gpus or 1
-    if processes is None and (requested.gpus or 1) > 1:
+    requested = requested_gpus(manifest)
+    processes = count_processes(entrypoint, no_file, requested, request.world_size)
+    if processes.of_pod is None and (requested.gpus or 1) > 1:
         # A script may start a process per GPU by itself, which its command does not show.
         text = f"Nothing says how many processes there are; one for each of the {requested.gpus} GPUs is assumed."
-        reasons = (*reasons, Reason("PROCESSES_ASSUMED", text, {"world_size": world_size}))
+        reasons = (*reasons, Reason("PROCESSES_ASSUMED", text, {"world_size": processes.world_size}))
     source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     name = str(given_name or entrypoint.script)[:253]
-    return Workload(
-        entrypoint, gpu, world_size, name, image, source, requested, problem, reasons, named=bool(given_name)
-    )
+    return Workload(entrypoint, gpu, processes, name, image, source, problem, reasons, named=bool(given_name))
 
 
 def _gpu(request: SizingRequest, selected: str | None) -> tuple[GpuModel, tuple[Reason, ...]]:

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from kopt.cluster.admission.review import parse_review
-from kopt.cluster.workloads.workload import JobType
+from kopt.cluster.workloads.pod_sizing import JobType
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.main import sizing_source
@@ -31,6 +31,7 @@ ANSWER = {
     "memory": {"peak_bytes": 6 * GIB, "low_bytes": 5 * GIB, "high_bytes": 8 * GIB, "probability": 0.95},
     "model": {"name": "sizing", "version": "7"},
     "method": "combined",
+    "gpu": "A100-SXM4-80GB",
 }
 
 

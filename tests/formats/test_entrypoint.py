@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopt.core.workload.sizing import RequestedGpus
 from kopt.formats.entrypoint import (
     Entrypoint,
     EntrypointError,
@@ -20,7 +21,7 @@ from kopt.formats.entrypoint import (
     read_script,
     what_runs,
 )
-from kopt.formats.trainers import processes_of
+from kopt.formats.processes import count_processes
 
 
 def nothing(path: str) -> None:
@@ -165,14 +166,18 @@ def test_what_only_a_run_can_tell_is_said() -> None:
     ],
 )
 def test_only_what_the_command_says_is_known_of_its_processes(command: str, processes: int | None) -> None:
-    assert processes_of(what_runs(command, nothing), nothing) == processes
+    assert count_processes(what_runs(command, nothing), nothing).of_pod == processes
 
 
 def test_a_process_for_each_gpu_of_a_pod_is_no_evidence() -> None:
     for words in (["torchrun", "--nproc-per-node=auto", "t.py"], ["torchrun", "t.py"], ["deepspeed", "t.py"]):
-        assert processes_of(pod_entrypoint(pod(command=words, resources=GPUS), nothing), nothing) is None
+        found = count_processes(pod_entrypoint(pod(command=words, resources=GPUS), nothing), nothing, RequestedGpus(4))
+        assert found.of_pod is None
+        assert found.world_size == (1 if words == ["torchrun", "t.py"] else 4)
     behind_an_image = pod(args=["torchrun", "--nproc-per-node=2", "t.py"], resources=GPUS)
-    assert processes_of(pod_entrypoint(behind_an_image, nothing), nothing) is None
+    assert count_processes(pod_entrypoint(behind_an_image, nothing), nothing).of_pod is None
+    several = what_runs("python prepare.py && litgpt finetune_lora x", nothing)
+    assert count_processes(several, nothing, RequestedGpus(4)).total == 1, "memory is that of what is sized"
 
 
 def test_a_path_with_spaces_is_a_path() -> None:

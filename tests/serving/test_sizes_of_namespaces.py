@@ -9,7 +9,8 @@ import pytest
 
 from kopt.cluster.client.auth_reviews import Caller
 from kopt.cluster.client.errors import Unreachable
-from kopt.cluster.workloads.workload import job_type_of, read_workload
+from kopt.cluster.workloads.pod_sizing import job_type_of, template_of
+from kopt.cluster.workloads.workload import read_workload
 from kopt.controllers.admission.sizing import SizingCache
 from kopt.core.settings import Settings
 from kopt.core.units import GIB
@@ -160,12 +161,14 @@ async def needs(endpoint: Endpoint, token: str, namespace: str) -> int | None:
     }
     workload = read_workload(job, "batch", "Job", namespace, "train")
     assert workload is not None
-    job_type = job_type_of(workload)
+    (pods,) = workload.pod_sets
+    job_type, template = job_type_of(workload, pods), template_of(workload, pods)
     assert job_type is not None
+    assert template is not None
     transport = httpx.ASGITransport(create_app(endpoint, manage=False))
     async with AsyncPredictionClient(URL, transport=transport, token=lambda: token, deadline_s=30) as client:
         cache = SizingCache(client.sizing)
-        found = await cache.need(*job_type, 30)
+        found = await cache.need(job_type, template, 30)
         await cache.close()
     return None if found is None or found.prediction.value is None else int(found.prediction.value)
 

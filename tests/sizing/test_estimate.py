@@ -12,8 +12,6 @@ from secret_corpus import left_of, plain
 from sizing.traces import training
 
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
-from kopt.core.prediction import ModelVersion, Prediction
-from kopt.core.reason import Reason
 from kopt.core.redaction import HIDDEN
 from kopt.core.settings import Settings
 from kopt.core.units import GIB, MIB, Bytes
@@ -23,7 +21,6 @@ from kopt.models.sizing import estimate as sizing
 from kopt.models.sizing.code import from_trace
 from kopt.models.sizing.compute import activity
 from kopt.models.sizing.estimate import EstimateOptions, estimate, estimate_and_code
-from kopt.models.sizing.fitting import fits, recommend
 from kopt.models.sizing.plot import draw
 from kopt.models.sizing.posterior import combine
 from kopt.models.sizing.predictor import SizingPredictor
@@ -278,24 +275,6 @@ def test_traces_are_kept_below_the_home(predictor: SizingPredictor, ran: list[An
     (tmp_path / "train.py").write_text("pass")
     estimate("train.py", model=predictor, folder=tmp_path, settings=Settings(home=tmp_path / "home"))
     assert not (tmp_path / "home" / "traces").exists(), "nothing ran, so nothing is kept"
-
-
-def _prediction(value: float, high: float) -> Prediction:
-    reason = (Reason("X", "x"),)
-    return Prediction(value, value * 0.9, high, 0.95, "bytes", 0.9, ModelVersion("sizing", "1"), reason)
-
-
-def test_a_share_is_asked_for_only_where_the_size_is_known() -> None:
-    small, why = recommend(_prediction(3 * GIB, 4 * GIB), "a100-40gb", activity_high=0.1)
-    assert (small.kind, small.profile, why.code) == (ShareKind.PARTITION, "1g.5gb", "FITS_PARTITION")
-    busy, _ = recommend(_prediction(3 * GIB, 4 * GIB), "a100-40gb", activity_high=0.9)
-    assert (busy.kind, busy.milli_gpu) == (ShareKind.FRACTION, 150)
-    assert recommend(_prediction(3 * GIB, 30 * GIB), "a100-80gb")[1].code == "TOO_UNSURE"
-    assert recommend(_prediction(3 * GIB, 4 * GIB), "a100-80gb", world_size=2)[1].code == "DISTRIBUTED"
-    larger, why = recommend(_prediction(50 * GIB, 60 * GIB), "a100-40gb")
-    assert (why.code, fits(60 * GIB)[larger.gpu]) == ("TOO_LARGE", True)
-    none, why = recommend(_prediction(900 * GIB, 999 * GIB), "h100")
-    assert (none.kind, none.count, why.code) == (ShareKind.NONE, 0, "FITS_NONE")
 
 
 def test_activity_is_flagged_as_unvalidated_and_replaced_by_a_measurement() -> None:

@@ -1,6 +1,8 @@
 """The page of sizes: what job types ask for, what they need, why, and the patch that says so."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kopt.core.units import format_bytes
 from kopt.dashboard.pages.sizes.data import Sizes
@@ -79,7 +81,7 @@ def _card(size_advice: SizeAdvice) -> Card:
         (size_advice.low_bytes or 0) * scale,
         (size_advice.high_bytes or 0) * scale,
         "" if patch is None else pretty(patch),
-        "the container with the GPU" if patch is not None and "resources" in patch else "the pod template",
+        _places(patch or {}),
     )
 
 
@@ -95,6 +97,11 @@ def _parts(size_advice: SizeAdvice, scale: float) -> tuple[Part, ...]:
             parts.append(Part(name, format_bytes(amount), round(x, 2), round(width, 2)))
         x += width
     return tuple(parts)
+
+
+def _places(patch: Mapping[str, Any]) -> str:
+    names = {"metadata": "the pod template", "resources": "the container with the GPU"}
+    return " and ".join(place for part, place in names.items() if part in patch)
 
 
 def _saving(milli: int) -> str:

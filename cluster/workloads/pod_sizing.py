@@ -1,0 +1,117 @@
+"""A set of equal pods as sizing sees it: the template to ask about, what it asks for, and how that is changed."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import at, items, mapping, text, texts
+from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.workloads.gpu_requests import memory_of, resources_milli
+from kopt.cluster.workloads.kinds import PodSet
+from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
+from kopt.cluster.workloads.workload import Workload
+from kopt.core.units import MIB, WHOLE_GPU, MilliGpu
+from kopt.core.workload.sizing import RequestedGpus
+
+_WHOLE_GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+
+
+@dataclass(frozen=True)
+class JobType:
+    """Pods that need the same: image, command, request, GPU selected, and pods of the job. What is told of them is told
+    for one namespace. Secrets may stand in arguments, so this is sent to the prediction endpoint of the same
+    installation and nowhere else."""
+
+    image: str
+    command: tuple[str, ...]
+    gpus: MilliGpu
+    pods: int
+    namespace: str = ""
+    requested: RequestedGpus = RequestedGpus()
+    gpu: str = ""
+
+
+def job_type_of(workload: Workload, pods: PodSet) -> JobType | None:
+    """The job type of a set of pods; None where there is no GPU, or no container of theirs to see."""
+    container = gpu_container(workload, pods)
+    if container is None or not pods.gpus or pods.metadata is None or pods.spec is None:
+        return None
+    image = text(container[1], "image")
+    command = texts(container[1], "command") + texts(container[1], "args")
+    if any("$" in word for word in command):
+        # The kubelet, or a shell, fills variables in.
+        command += tuple(f"{text(item, 'name')}={text(item, 'value')}" for _, item in items(container[1], "env"))
+    selector = mapping(workload.document, *pods.spec, "nodeSelector")
+    gpu = next((text(selector, name) for name in GPU_PRODUCT_LABELS if text(selector, name)), "")
+    requested = requested_gpus(workload, pods)
+    return JobType(image, command, pods.gpus, workload.pods, workload.namespace, requested, gpu) if image else None
+
+
+def gpu_container(workload: Workload, pods: PodSet) -> tuple[int, Mapping[str, Any]] | None:
+    """Index and content of the container that has the GPUs; the first where they come by annotation."""
+    if pods.spec is None:
+        return None
+    listed = items(workload.document, *pods.spec, "containers")
+    containers = [(int(index), container) for index, container in listed if isinstance(container, Mapping)]
+    return max(containers, key=lambda item: resources_milli(mapping(item[1], "resources")), default=None)
+
+
+def template_of(workload: Workload, pods: PodSet) -> Object | None:
+    """The template as ``/v1/sizing`` takes it, with the object's annotations; None where it is not in the object."""
+    if pods.spec is None or gpu_container(workload, pods) is None:
+        return None
+    own = mapping(workload.document, *(pods.metadata or ()), "annotations")
+    return {"metadata": {"annotations": {**workload.annotations, **own}}, "spec": at(workload.document, *pods.spec)}
+
+
+def requested_gpus(workload: Workload, pods: PodSet) -> RequestedGpus:
+    """What the container with the GPUs asks for, or the pod by annotation."""
+    container = gpu_container(workload, pods)
+    milli = resources_milli(mapping(container[1], "resources")) if container is not None else 0
+    whole, rest = divmod(milli or pods.gpus, WHOLE_GPU)
+    own = mapping(workload.document, *(pods.metadata or ()), "annotations")
+    memory = memory_of(own) or memory_of(workload.annotations)
+    fraction = (milli or pods.gpus) / WHOLE_GPU if rest else None
+    return RequestedGpus(None if rest else whole, memory // MIB or None, fraction)
+
+
+def takes_patches(workload: Workload, pods: PodSet) -> bool:
+    """Whether a template can be made to ask for something else: it asks for whole GPUs, or by annotation alone.
+
+    Partitions, claims and shares of other executors stay as they are.
+    """
+    container = gpu_container(workload, pods)
+    if container is None:
+        return False
+    resources = mapping(container[1], "resources")
+    return not resources_milli(resources) or any(
+        name in mapping(resources, part) for part in ("limits", "requests") for name in _WHOLE_GPUS
+    )
+
+
+def write_annotations(patch: JsonPatch, pods: PodSet, wanted: Mapping[str, Any]) -> None:
+    """Annotate the template."""
+    if pods.metadata is not None:
+        for name, value in wanted.items():
+            patch.put((*pods.metadata, "annotations", name), value)
+
+
+def write_resources(patch: JsonPatch, workload: Workload, pods: PodSet, limits: Mapping[str, str | None]) -> None:
+    """Give the container other GPUs: limits, and requests where they name them, as both must be equal."""
+    container = gpu_container(workload, pods)
+    if container is None or pods.spec is None:
+        return
+    now = mapping(container[1], "resources")
+    changed: Object = copy.deepcopy(dict(now))
+    changed["limits"] = dict(mapping(now, "limits"))
+    for name, amount in limits.items():
+        for part in ("limits", "requests"):
+            amounts = changed.get(part)
+            if amount is None and isinstance(amounts, dict):
+                amounts.pop(name, None)
+            elif amount is not None and isinstance(amounts, dict) and (part == "limits" or name in amounts):
+                # As it stands where it says the same: a number is not replaced by its text.
+                amounts[name] = amounts[name] if str(amounts.get(name)) == amount else amount
+    patch.put((*pods.spec, "containers", container[0], "resources"), changed)

@@ -1,0 +1,141 @@
+"""K3 at creation: each set of pods is advised by its own container, and in enforce asks for what is advised.
+
+Whole GPUs are never turned into shares here, as no executor for shares is known at this point.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kopt.cluster.objects.fields import Path, at, mapping
+from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.workloads.kinds import PodSet
+from kopt.cluster.workloads.memory_need import Need
+from kopt.cluster.workloads.pod_sizing import (
+    job_type_of,
+    requested_gpus,
+    template_of,
+)
+from kopt.cluster.workloads.workload import Workload
+from kopt.controllers.admission.mutating import Record
+from kopt.controllers.admission.policy import ConformancePolicy
+from kopt.controllers.admission.sizing import SizingCache
+from kopt.core.decision import Mode
+from kopt.core.reason import Reason
+from kopt.core.units import MIB
+from kopt.core.workload.sizing import Recommendation, RequestedGpus, ShareKind
+from kopt.policies.sizing.advice import (
+    MEMORY_ANNOTATION,
+    NOT_OBSERVED,
+    CertaintySettings,
+    advise,
+    evidence_of,
+    pod_patch,
+)
+
+
+@dataclass(frozen=True)
+class _Advised:
+    """One set of pods, its own request, and what it is advised to ask for."""
+
+    pods: PodSet
+    requested: RequestedGpus
+    need: Need | None
+    advice: Recommendation
+
+
+async def apply_sizing(
+    patch: JsonPatch,
+    workload: Workload,
+    mode: Mode,
+    policy: ConformancePolicy,
+    sizes: SizingCache,
+    measured: Need | None = None,
+    *,
+    dry_run: bool,
+) -> list[Record]:
+    """The recommendation as annotations, within the budget; in enforce also what the pods ask for.
+
+    ``measured`` is the result of a dry run, for when there is no endpoint or no answer.
+    """
+    if not sizes.has_source and measured is None:
+        return []
+    budget_s = 0.0 if dry_run else policy.sizing_budget_s
+    advised = [
+        _advised(workload, pods, need or measured, policy.certainty)
+        for pods, need in await _needs(workload, sizes, budget_s, dry_run=dry_run)
+    ]
+    if not advised:
+        return []
+    # The annotations of the object are of the pods that need most.
+    most = max(advised, key=lambda item: item.advice.bytes)
+    reasons = tuple(_reasons(most, advised))
+    if most.need is not None and most.advice.kind is not ShareKind.NONE and mode is not Mode.OBSERVE:
+        _annotate(patch, most, most.need, " ".join(reason.message for reason in reasons))
+        if mode is Mode.ENFORCE:
+            _write(patch, workload, advised, most)
+    return [Record("sizing", reasons[0].code, mode, " ".join(reason.message for reason in reasons))]
+
+
+async def _needs(
+    workload: Workload, sizes: SizingCache, budget_s: float, *, dry_run: bool
+) -> list[tuple[PodSet, Need | None]]:
+    """What is known of each set of pods with GPUs, asked for side by side."""
+    known = [(pods, job_type_of(workload, pods), template_of(workload, pods)) for pods in workload.pod_sets]
+    seen = [(pods, job_type, template) for pods, job_type, template in known if job_type is not None and template]
+    if dry_run:
+        # A dry run starts nothing, not even a question to the endpoint.
+        return [(pods, sizes.cached(job_type)) for pods, job_type, _ in seen]
+    needs = await asyncio.gather(*(sizes.need(job_type, template, budget_s) for _, job_type, template in seen))
+    return [(pods, need) for (pods, _, _), need in zip(seen, needs, strict=True)]
+
+
+def _advised(workload: Workload, pods: PodSet, need: Need | None, certainty: CertaintySettings) -> _Advised:
+    requested = requested_gpus(workload, pods)
+    advice = advise(
+        need.prediction if need else None,
+        requested,
+        need.gpu if need else "",
+        need.processes if need else None,
+        observed_peak_bytes=need.observed_peak_bytes if need else NOT_OBSERVED,
+        certainty=certainty,
+        shares=False,
+    )
+    return _Advised(pods, requested, need, advice)
+
+
+def _reasons(most: _Advised, advised: list[_Advised]) -> Iterator[Reason]:
+    """Why the pods that need most are advised what they are, and why any get fewer GPUs."""
+    if most.need is None or most.advice.kind is ShareKind.NONE:
+        yield most.advice.reason
+        return
+    yield evidence_of(most.need.prediction, most.requested, most.need.observed_peak_bytes)
+
+
+def _annotate(patch: JsonPatch, most: _Advised, need: Need, why: str) -> None:
+    model = need.prediction.model
+    annotations = {
+        "memory": str(most.advice.bytes // MIB),
+        "reason": why,
+        "model": f"{model.name}:{model.version}",
+        "confidence": f"{need.prediction.confidence:.2f}",
+    }
+    for name, value in annotations.items():
+        patch.put(("metadata", "annotations", f"kaiwo.ai/recommended-{name}"), value)
+
+
+def _write(patch: JsonPatch, workload: Workload, advised: list[_Advised], most: _Advised) -> None:
+    """Make each template ask for what it is advised; memory where our own annotation asks for it already."""
+    own: Path = ("metadata", "annotations", MEMORY_ANNOTATION)
+    paths = {own: most} | {
+        (*item.pods.metadata, "annotations", MEMORY_ANNOTATION): item for item in advised if item.pods.metadata
+    }
+    for path, item in paths.items():
+        memory = mapping(_patch_of(item), "metadata", "annotations").get(MEMORY_ANNOTATION)
+        if memory is not None and at(workload.document, *path) is not None:
+            patch.put(path, memory)
+
+
+def _patch_of(item: _Advised) -> Mapping[str, Any]:
+    return pod_patch(item.advice, item.requested, item.need.gpu if item.need else "") or {}

@@ -258,7 +258,9 @@ def _unified(change: "Change") -> str:
 
 
 def _summary(sizeds: Sequence[Sized]) -> str:
-    saved = sum(sized.saved_milli_gpu or 0 for sized in sizeds if sized.change is not None)
+    from kopt.serving.contract.size_advice import saved_together
+
+    saved = saved_together(sized.saved_milli_gpu for sized in sizeds if sized.change is not None)
     changed = sum(sized.change is not None for sized in sizeds)
     kept = [f"{sized.pods.label}: {sized.why}" for sized in sizeds if sized.change is None]
     lines = [f"{changed} of {len(sizeds)} workloads would change, giving back {saved / 1000:g} GPUs"]

@@ -117,7 +117,9 @@ def _running(kubeconfig: Any, namespace: str, output: PatchFormat) -> None:
     if output is PatchFormat.PATCH:
         typer.echo(running.patches(sizeds), nl=False)
         return
-    saved = sum(max(0, sized.saved_milli_gpu or 0) for sized in sizeds)
+    from kopt.serving.contract.size_advice import saved_together
+
+    saved = saved_together(sized.saved_milli_gpu for sized in sizeds)
     remarks = [f"Together they could give back {saved / 1000:g} GPUs: kopt diff"] if saved else []
     remarks += [f"{sized.pods.label}: {sized.why}" for sized in sizeds if sized.advice is None]
     show(
@@ -206,7 +208,9 @@ def _row(size_advice: "SizeAdvice") -> AdviceRow:
 
 
 def _remarks(size_advices: "Sequence[SizeAdvice]") -> list[str]:
-    saved = sum(size_advice.saved_milli_gpu or 0 for size_advice in size_advices)
+    from kopt.serving.contract.size_advice import saved_together
+
+    saved = saved_together(size_advice.saved_milli_gpu for size_advice in size_advices)
     return [f"Together they could give back {saved / 1000:g} GPUs."] if saved > 0 else []
 
 

@@ -3,7 +3,7 @@
 Standard library only: the command line and the pages read it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,6 +123,14 @@ class SizeAdvice:
     def patch(self) -> dict[str, Any] | None:
         """A merge patch as ``policies.sizing.advice.pod_patch`` makes it; None where nothing is advised."""
         return None if self.why_no_advice else pod_patch(self.recommendation, self.requested, self.gpu)
+
+
+def saved_together(saved_milli_gpu: Iterable[int | None]) -> int:
+    """What workloads give back together if all do as advised, in milli-GPU: what some need more counts against it.
+
+    Never below zero; None saves nothing.
+    """
+    return max(0, sum(saved or 0 for saved in saved_milli_gpu))
 
 
 def _model(name: str) -> GpuModel | None:

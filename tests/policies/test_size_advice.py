@@ -22,7 +22,7 @@ from kopt.policies.sizing.advice import (
     needed_bytes,
     pod_patch,
 )
-from kopt.serving.contract.size_advice import SizeAdvice
+from kopt.serving.contract.size_advice import SizeAdvice, saved_together
 
 MODEL = ModelVersion("sizing", "3")
 CERTAIN = CertaintySettings()
@@ -171,6 +171,11 @@ def test_a_patch_makes_the_pod_ask_for_what_is_advised_and_nothing_more(case: Ca
         assert list(limits.values()) == [str(advice.count)]
     if advice.kind is not ShareKind.PARTITION and limits and requested.gpus:
         assert int(next(iter(limits.values()))) <= requested.gpus
+
+
+@given(st.lists(st.none() | st.integers(-5000, 5000)))
+def test_savings_add_up_to_what_the_rows_say(saved: list[int | None]) -> None:
+    assert saved_together(saved) == max(0, sum(each for each in saved if each is not None))
 
 
 def test_a_share_is_asked_for_only_where_the_size_is_known() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from kopt.core.units import format_bytes
 from kopt.dashboard.pages.sizes.data import Sizes
 from kopt.dashboard.rendering import pretty
-from kopt.serving.contract.size_advice import SizeAdvice
+from kopt.serving.contract.size_advice import SizeAdvice, saved_together
 
 SHOWN = 48
 BAR_WIDTH = 300.0
@@ -60,7 +60,7 @@ def recommendations(sizes: Sizes, text: str = "") -> Recommendations:
         for size_advice in sizes.found
         if wanted in size_advice.name.casefold() or wanted in size_advice.script.casefold()
     ]
-    saved = sum(max(0, size_advice.saved_milli_gpu or 0) for size_advice in size_advices)
+    saved = saved_together(size_advice.saved_milli_gpu for size_advice in size_advices)
     cards = tuple(_card(size_advice) for size_advice in size_advices[:SHOWN])
     return Recommendations(cards, len(size_advices), len(sizes.found), _gpus(saved), sizes.problem)
 

@@ -44,6 +44,7 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.holds.original_request import with_request
 from kopt.cluster.holds.quota_loan import restored
 from kopt.cluster.objects.annotations import AnnotationError
+from kopt.cluster.objects.fields import mapping
 from kopt.core.untrusted import UnreadableError, salvage
 
 HELD_LABEL = "kaiwo.ai/held"
@@ -134,7 +135,7 @@ def is_parked(document: Object) -> bool:
 
 def is_mirrored(document: Object) -> bool:
     """Whether another cluster decides about it (MultiKueue)."""
-    return MIRRORED_LABEL in ((document.get("metadata") or {}).get("labels") or {})
+    return MIRRORED_LABEL in mapping(document, "metadata", "labels")
 
 
 def parked(by: str, queue: str, asked: Mapping[str, Any] | None = None, then: Sequence[str] = ()) -> Object:

@@ -78,17 +78,24 @@ requests = st.one_of(
     st.builds(RequestedGpus, st.none() | st.just(1), st.integers(1, 200_000)),
     st.builds(lambda share: RequestedGpus(None, None, share), st.floats(0.001, 1.0)),
 )
-cases = st.builds(
-    Case,
-    st.none() | st.just(REFUSED) | known,
-    requests,
-    st.sampled_from([*gpu_catalogue(), "abacus"]),
-    st.none() | st.integers(1, 32),
-    st.none() | st.floats(0, 1),
-    st.just(Bytes(0)) | amounts.map(Bytes),
-    st.booleans(),
-    st.none() | st.just(CERTAIN),
-)
+
+
+def cases(needs: st.SearchStrategy[Prediction | None]) -> st.SearchStrategy[Case]:
+    return st.builds(
+        Case,
+        needs,
+        requests,
+        st.sampled_from([*gpu_catalogue(), "abacus"]),
+        st.none() | st.integers(1, 32),
+        st.none() | st.floats(0, 1),
+        st.just(Bytes(0)) | amounts.map(Bytes),
+        st.booleans(),
+        st.none() | st.just(CERTAIN),
+    )
+
+
+any_case = st.one_of(cases(st.none() | st.just(REFUSED)), cases(known))
+sure_cases = cases(st.lists(st.integers(1, 100 * GIB), min_size=3, max_size=3).map(sorted).map(lambda one: need(*one)))
 
 
 def as_shown(case: Case) -> SizeAdvice:
@@ -104,7 +111,7 @@ def as_shown(case: Case) -> SizeAdvice:
     return SizeAdvice(*names, *request, *figures, {}, *share, "analytic", confidence, (advice.reason,), 0.0, advice.gpu)
 
 
-@given(cases)
+@given(any_case)
 def test_without_evidence_or_a_gpu_that_holds_it_there_is_no_advice_patch_or_saving(case: Case) -> None:
     advice, shown = case.advice, as_shown(case)
     assert (advice.kind is ShareKind.NONE) == (advice.reason.code in NOTHING_ADVISED)
@@ -122,7 +129,7 @@ def test_without_evidence_or_a_gpu_that_holds_it_there_is_no_advice_patch_or_sav
     assert pod_patch(advice, case.requested, case.gpu) is None
 
 
-@given(cases)
+@given(sure_cases)
 @example(Case(need(1.0, 2e9, 3e10), RequestedGpus(None, None, 0.5), "h100", None, None, Bytes(0), True, None))
 def test_advice_covers_the_need_and_exceeds_the_request_only_where_that_is_too_small(case: Case) -> None:
     advice, prediction = case.advice, case.need
@@ -144,7 +151,7 @@ def test_advice_covers_the_need_and_exceeds_the_request_only_where_that_is_too_s
         assert advice.kind is ShareKind.WHOLE
 
 
-@given(cases)
+@given(sure_cases)
 def test_processes_that_are_known_decide_the_count_and_assumed_ones_change_nothing(case: Case) -> None:
     advice, gpus = case.advice, case.requested.gpus or 0
     if advice.kind is ShareKind.NONE or case.requested.is_share:
@@ -158,7 +165,7 @@ def test_processes_that_are_known_decide_the_count_and_assumed_ones_change_nothi
         assert advice.count == (case.processes or 1)
 
 
-@given(cases)
+@given(sure_cases)
 def test_a_patch_makes_the_pod_ask_for_what_is_advised_and_nothing_more(case: Case) -> None:
     patch, advice, requested = pod_patch(case.advice, case.requested, case.gpu), case.advice, case.requested
     if patch is None:
@@ -214,6 +221,20 @@ def test_a_pod_that_asks_for_memory_is_advised_exact_memory_or_keeps_its_own() -
     assert more.bytes == 10 * GIB
     distributed = advise(need(5.0 * GIB, 6.0 * GIB, 8.0 * GIB), asked, "a100-80gb", 2)
     assert (distributed.bytes, distributed.reason.code) == (9000 * MIB, "AS_REQUESTED")
+
+
+def test_a_larger_gpu_is_advised_but_neither_patched_nor_saved() -> None:
+    case = Case(need(4e10, 5e10, 6e10), RequestedGpus(4), "A100-SXM4-40GB", 2, None, Bytes(0), True, None)
+    shown = as_shown(case)
+    assert (shown.count, shown.patch(), shown.saved_milli_gpu, shown.why_no_advice) == (2, None, None, "")
+    assert shown.why_no_patch == f"It needs another GPU: {shown.to_gpu}."
+
+
+def test_what_an_older_endpoint_kept_without_evidence_is_no_advice() -> None:
+    case = Case(need(1e9, 2e9, 3e9), RequestedGpus(4), "A100-SXM4-40GB", 2, None, Bytes(0), True, None)
+    for without in (replace(as_shown(case), confidence=0.0), replace(as_shown(case), peak_bytes=None)):
+        assert (without.advised, without.patch(), without.saved_milli_gpu) == ("no advice", None, None)
+        assert without.why_no_advice == "Nothing is advised, as its size is not known."
 
 
 def test_partitions_of_amd_have_no_name_that_fits_every_node() -> None:

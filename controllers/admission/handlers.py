@@ -65,6 +65,8 @@ class _Draft:
     records: list[Record] = field(default_factory=list)
     trace: TraceContext | None = None
     refused: Admission | None = None
+    is_new: bool = False
+    """Whether a controller may still hold it, which keeps the request that it has by then."""
 
     @property
     def names_it(self) -> bool:
@@ -133,6 +135,8 @@ class Admissions:
             draft.records += await apply_sizing(
                 draft.patch, workload, mode, policy, self._sizes, measured, dry_run=review.dry_run
             )
+        if draft is not None and draft.is_new:
+            draft.records += self._held(draft)
         return LET_THROUGH if draft is None else draft.admission()
 
     def mutate_at_once(self, review: Review, traceparent: str = "") -> Admission | None:
@@ -150,6 +154,8 @@ class Admissions:
         if self._dry_runs is not None and self._dry_runs.need(workload) is not None:
             return None
         draft = self._draft(review, workload, namespace, traceparent)
+        if draft is not None and draft.is_new:
+            draft.records += self._held(draft)
         admission = LET_THROUGH if draft is None else draft.admission()
         if key is not None and (draft is None or not draft.names_it):
             self._repeats.keep(key, admission)
@@ -158,7 +164,7 @@ class Admissions:
     def _draft(
         self, review: Review, workload: Workload, namespace: NamespaceDefaults, traceparent: str
     ) -> "_Draft | None":
-        """Everything but the size; None for what is let through as it is."""
+        """Everything but the size, and who holds it; None for what is let through as it is."""
         policy, creates = self._cluster.policy, review.operation == "CREATE"
         if is_mirrored(workload.document):
             # What its own cluster has not written would be taken for another job there.
@@ -183,7 +189,7 @@ class Admissions:
         if creates:
             draft.records += apply_scheduler(draft.patch, workload, draft.evaluation)
             draft.is_sized = self._sizes.has_source or self._dry_runs is not None
-            draft.records += self._held(draft)
+            draft.is_new = True
         return draft
 
     def _held(self, draft: "_Draft", *, only_for_data: bool = False) -> list[Record]:

@@ -1,21 +1,24 @@
 """K3 at creation: each set of pods is advised by its own container, and in enforce asks for what is advised.
 
-Whole GPUs are never turned into shares here, as no executor for shares is known at this point.
+Whole GPUs are never turned into shares here, as no executor for shares is known at this point; fewer whole GPUs than
+are asked for are set where the command says how many processes there are.
 """
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kopt.cluster.objects.fields import Path, at, mapping
+from kopt.cluster.objects.fields import Path, at, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.workloads.kinds import PodSet
 from kopt.cluster.workloads.memory_need import Need
 from kopt.cluster.workloads.pod_sizing import (
     job_type_of,
     requested_gpus,
+    takes_patches,
     template_of,
+    write_resources,
 )
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.admission.mutating import Record
@@ -34,15 +37,23 @@ from kopt.policies.sizing.advice import (
     pod_patch,
 )
 
+REQUESTED_GPUS = "kaiwo.ai/requested-gpus"
+"""On a template that was given fewer GPUs: how many it asked for."""
+
 
 @dataclass(frozen=True)
 class _Advised:
-    """One set of pods, its own request, and what it is advised to ask for."""
+    """One set of pods, its own request, and what it is advised to ask for; ``gpus`` are those that it asks for now."""
 
     pods: PodSet
+    gpus: int
     requested: RequestedGpus
     need: Need | None
     advice: Recommendation
+
+    @property
+    def fewer_gpus(self) -> bool:
+        return self.advice.kind is ShareKind.WHOLE and self.advice.count < (self.requested.gpus or 0)
 
 
 async def apply_sizing(
@@ -92,7 +103,11 @@ async def _needs(
 
 
 def _advised(workload: Workload, pods: PodSet, need: Need | None, certainty: CertaintySettings) -> _Advised:
-    requested = requested_gpus(workload, pods)
+    now = requested_gpus(workload, pods)
+    # Reviews come twice where another webhook has changed the object after ours.
+    written = text(workload.document, *(pods.metadata or ()), "annotations", REQUESTED_GPUS)
+    before = int(written) if written.isascii() and written.isdigit() and len(written) < 5 else 0
+    requested = replace(now, gpus=before) if now.gpus and before > now.gpus else now
     advice = advise(
         need.prediction if need else None,
         requested,
@@ -102,7 +117,7 @@ def _advised(workload: Workload, pods: PodSet, need: Need | None, certainty: Cer
         certainty=certainty,
         shares=False,
     )
-    return _Advised(pods, requested, need, advice)
+    return _Advised(pods, now.gpus or 0, requested, need, advice)
 
 
 def _reasons(most: _Advised, advised: list[_Advised]) -> Iterator[Reason]:
@@ -111,6 +126,7 @@ def _reasons(most: _Advised, advised: list[_Advised]) -> Iterator[Reason]:
         yield most.advice.reason
         return
     yield evidence_of(most.need.prediction, most.requested, most.need.observed_peak_bytes)
+    yield from {item.advice.reason.message: item.advice.reason for item in advised if item.fewer_gpus}.values()
 
 
 def _annotate(patch: JsonPatch, most: _Advised, need: Need, why: str) -> None:
@@ -135,6 +151,12 @@ def _write(patch: JsonPatch, workload: Workload, advised: list[_Advised], most: 
         memory = mapping(_patch_of(item), "metadata", "annotations").get(MEMORY_ANNOTATION)
         if memory is not None and at(workload.document, *path) is not None:
             patch.put(path, memory)
+    for item in advised:
+        limits = mapping(_patch_of(item), "resources", "limits")
+        gives_back = item.fewer_gpus and item.advice.count < item.gpus and takes_patches(workload, item.pods)
+        if gives_back and limits and item.pods.metadata is not None:
+            patch.put((*item.pods.metadata, "annotations", REQUESTED_GPUS), str(item.requested.gpus))
+            write_resources(patch, workload, item.pods, limits)
 
 
 def _patch_of(item: _Advised) -> Mapping[str, Any]:
